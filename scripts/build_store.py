@@ -1,0 +1,27 @@
+"""Build the database from the files of all stages."""
+
+from pathlib import Path
+
+from sextant import store
+from sextant.experiment import load_experiment
+from sextant.logs import job_log
+
+FILES = ("point", "feasibility", "telemetry", "prediction", "candidate", "recommendation", "score")
+
+with job_log(snakemake.log[0]):
+    experiment = load_experiment(snakemake.config)
+    reports = dict(zip(experiment.traces, snakemake.input.reports, strict=True))
+    validations = dict(zip(experiment.workloads, snakemake.input.validations, strict=True))
+    files = {name: snakemake.input[name] for name in FILES}
+    store.build_store(
+        Path(snakemake.output[0]),
+        rows={
+            "llm": store.llm_rows(experiment.llm_facts),
+            "gpu": store.gpu_rows(experiment.profiles),
+            "gpu_profile": store.gpu_profile_rows(experiment.profiles),
+            "trace": store.trace_rows(reports),
+            "workload": store.workload_rows(experiment.workloads, validations),
+            "slo": list(experiment.slos.values()),
+        },
+        files={name: [paths] if isinstance(paths, str) else paths for name, paths in files.items()},
+    )

@@ -1,0 +1,22 @@
+"""Judge a predictor on held-out LLMs and recommend for all.
+
+Inputs: points, feasibility, sheets. Outputs: tables prediction, candidate, recommendation, score.
+"""
+
+from sextant.experiment import load_experiment
+from sextant.logs import job_log
+from sextant.predict.job import evaluate_files
+
+with job_log(snakemake.log[0]):
+    experiment = load_experiment(snakemake.config)
+    evaluate_files(
+        snakemake.input.point,
+        snakemake.input.feasibility,
+        experiment,
+        snakemake.params.decision,
+        snakemake.wildcards.predictor,
+        snakemake.wildcards.source,
+        snakemake.params.seed,
+        snakemake.params.memory_utilization,
+        dict(snakemake.output.items()),
+    )

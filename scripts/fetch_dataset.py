@@ -1,0 +1,12 @@
+"""Fetch a data set of the registry, from `SEXTANT_MIRROR` if it is set, else by URL.
+
+Output: the file, verified by its SHA-256.
+"""
+
+import os
+
+from sextant.logs import job_log
+from sextant.registry import fetch
+
+with job_log(snakemake.log[0]):
+    fetch(snakemake.params.dataset, snakemake.output[0], os.environ.get("SEXTANT_MIRROR"))

@@ -1,0 +1,25 @@
+"""Normalise a production trace.
+
+Input: the trace as published. Outputs: the trace contract, the malformed rows, a report.
+"""
+
+from sextant.ingest import ingest_trace
+from sextant.logs import job_log
+
+with job_log(snakemake.log[0]) as log:
+    row = snakemake.params.row
+    report = ingest_trace(
+        snakemake.input.source,
+        row["format"],
+        snakemake.output.trace,
+        snakemake.output.rejected,
+        snakemake.output.report,
+        max_rejected_fraction=row.get("max_rejected_fraction", 0.01),
+    )
+    log.info(
+        "%s: %d rows, %d set aside, %d failed requests",
+        row["trace_id"],
+        report["n_read"],
+        report["n_rejected"],
+        report["n_failed"],
+    )

@@ -1,0 +1,1 @@
+"""The benchmark stage: one LLM on one GPU profile under one scenario."""

@@ -1,0 +1,33 @@
+"""A cell as a job: what `scripts/benchmark_cell.py`, which must not change, calls."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sextant.benchmark.cell import CellOutputs, cell_from_definition, measure_cell
+from sextant.experiment import engine_settings
+from sextant.logs import job_log
+from sextant.progress import Progress
+
+
+def run_job(
+    definition: Mapping[str, Any],
+    config: Mapping[str, Any],
+    workload: str,
+    outputs: Mapping[str, str],
+    logs: Mapping[str, str],
+) -> None:
+    """Measure the cell that `definition` describes, logging to `logs`."""
+    paths = {name: Path(path) for name, path in outputs.items()}
+    with job_log(logs["job"]):
+        cell = cell_from_definition(definition, workload)
+        progress = Progress(f"{cell.llm_id} on {cell.gpu_profile_id}", len(cell.scenario.levels))
+        try:
+            measure_cell(
+                cell,
+                engine_settings(config),
+                CellOutputs(**paths, server_log=Path(logs["server"])),
+                progress,
+            )
+        finally:
+            progress.close()

@@ -1,0 +1,101 @@
+"""Reads a characterization back from the store: points and the facts they refer to."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+
+from sextant.errors import InputError
+from sextant.gpu import GPU, GPUProfile
+from sextant.llm import LLM
+from sextant.store import connect
+
+
+@dataclass(frozen=True)
+class Characterization:
+    """The points of one source, workload and scenario, ready for the predictors."""
+
+    source: str
+    workload_id: str
+    scenario_id: str
+    points: pd.DataFrame
+    llms: dict[str, LLM]
+    profiles: dict[str, GPUProfile]
+    feasibility: pd.DataFrame
+    longest_request_tokens: int
+
+
+def load_characterization(
+    database: str | Path,
+    source: str | None = None,
+    workload_id: str | None = None,
+    scenario_id: str | None = None,
+) -> Characterization:
+    """Read a characterization; what is not given has to be the only one in the store.
+
+    Raises:
+        InputError: there is no such store, or the choice is not unique.
+    """
+    require_store(database)
+    with connect(database, read_only=True) as store:
+        wanted = {"source": source, "workload_id": workload_id, "scenario_id": scenario_id}
+        chosen = {name: _only(store, database, name, value) for name, value in wanted.items()}
+        where = " AND ".join(f"{name} = ${name}" for name in chosen)
+        points = store.execute(f"SELECT * FROM point WHERE {where} ORDER BY ALL", chosen).df()
+        feasibility = store.execute(f"SELECT * FROM feasibility WHERE {where}", chosen).df()
+        (longest,) = store.execute(
+            "SELECT max_input_tokens + max_output_tokens FROM workload WHERE workload_id = ?",
+            [chosen["workload_id"]],
+        ).fetchone()
+        return Characterization(
+            **chosen,
+            points=points,
+            llms=_llms(store),
+            profiles=_profiles(store),
+            feasibility=feasibility,
+            longest_request_tokens=longest,
+        )
+
+
+def require_store(database: str | Path) -> None:
+    """Raise InputError if there is no store at this path."""
+    if not Path(database).is_file():
+        fix = "run the pipeline first (`make demo`), or give --database"
+        raise InputError("there is no store here", file=database, fix=fix)
+
+
+def _only(
+    store: duckdb.DuckDBPyConnection, database: str | Path, name: str, value: str | None
+) -> str:
+    found = [
+        row[0] for row in store.execute(f"SELECT DISTINCT {name} FROM point ORDER BY 1").fetchall()
+    ]
+    option = f"--{name.replace('_', '-')}"
+    if value is None and len(found) == 1:
+        return found[0]
+    if value not in found:
+        fix = f"give {option}, one of {', '.join(found)}" if found else "measure something first"
+        problem = f"no points of {name} {value!r}" if value else f"{len(found)} values of {name}"
+        raise InputError(problem, file=database, field=option, fix=fix)
+    return value
+
+
+def _llms(store: duckdb.DuckDBPyConnection) -> dict[str, LLM]:
+    names = [field.name for field in fields(LLM)]
+    rows = store.execute(f"SELECT llm_id, {', '.join(names)} FROM llm ORDER BY llm_id").fetchall()
+    return {llm_id: LLM(*values) for llm_id, *values in rows}
+
+
+def _profiles(store: duckdb.DuckDBPyConnection) -> dict[str, GPUProfile]:
+    names = [field.name for field in fields(GPU)]
+    gpus = {
+        row[0]: GPU(*row) for row in store.execute(f"SELECT {', '.join(names)} FROM gpu").fetchall()
+    }
+    rows = store.execute(
+        "SELECT gpu_profile_id, gpu_id, n_gpus, usd_per_hour FROM gpu_profile ORDER BY 1"
+    ).fetchall()
+    return {
+        profile_id: GPUProfile(profile_id, gpus[gpu_id], n_gpus, usd)
+        for profile_id, gpu_id, n_gpus, usd in rows
+    }

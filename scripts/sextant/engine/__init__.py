@@ -1,0 +1,1 @@
+"""Inference servers that the pipeline starts and stops."""

@@ -1,0 +1,71 @@
+"""Keeps a server on a leash: when its owner ends, in whatever way, so does the server.
+
+Run as `python -m sextant.engine.keeper CPUS COMMAND…` with a pipe on standard input. The
+pipe closes when the owner exits, is killed with SIGKILL or closes it on purpose; the
+keeper then ends the server and every process below it, also those that have daemonized:
+as a subreaper (prctl(2)) it inherits them. `CPUS` is a comma-separated list, or `-`.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+import psutil
+
+GRACE_S = 5.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command until it ends or standard input closes; return its exit status."""
+    cpus, command = arguments[0], arguments[1:]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # Signals meant for the owner's terminal (Ctrl-C) reach us through the pipe instead.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if cpus != "-":
+        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
+    server = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        # Should the keeper itself be killed, the kernel ends the server.
+        preexec_fn=lambda: _restore_signals_and_follow(libc),
+    )
+    ended = threading.Event()
+    threading.Thread(target=lambda: (server.wait(), ended.set()), daemon=True).start()
+    while not ended.is_set():
+        readable, _, _ = select.select([sys.stdin], [], [], 0.1)
+        if readable and not os.read(sys.stdin.fileno(), 1):
+            break
+    _end_all_below()
+    return server.returncode if server.returncode is not None else -signal.SIGKILL
+
+
+def _restore_signals_and_follow(libc: ctypes.CDLL) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_all_below() -> None:
+    """End every descendant: SIGTERM, a grace period, then SIGKILL until none is left."""
+    me = psutil.Process()
+    for process in me.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    psutil.wait_procs(me.children(recursive=True), timeout=GRACE_S)
+    while below := me.children(recursive=True):
+        for process in below:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(below, timeout=1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]) & 0xFF)

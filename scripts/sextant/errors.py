@@ -1,0 +1,28 @@
+"""The one error that a user's mistake raises."""
+
+from pathlib import Path
+
+
+class InputError(ValueError):
+    """Bad input: names the file, the row, the field and the fix, in one line.
+
+    Row numbers count as an editor does: the header of a sheet is line 1.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | Path | None = None,
+        row: int | None = None,
+        field: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        where = [
+            str(file) if file is not None else None,
+            f"line {row}" if row is not None else None,
+            f"field '{field}'" if field is not None else None,
+        ]
+        place = ", ".join(part for part in where if part)
+        message = f"{place}: {problem}" if place else problem
+        super().__init__(f"{message}. Fix: {fix}" if fix else message)

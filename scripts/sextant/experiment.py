@@ -1,0 +1,237 @@
+"""An experiment: the configuration and all sheets, checked against each other."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sextant.engine.vllm import EngineSettings
+from sextant.errors import InputError
+from sextant.files import sha256_file
+from sextant.gpu import GPU, GPUProfile, gpu_path, profile_from_row
+from sextant.llm import LLM, load_llm
+from sextant.predict.registry import PREDICTORS
+from sextant.registry import Dataset, load_registry
+from sextant.sheets import Row, load_sheet, validate
+from sextant.workload.request_model import N_BINS
+
+SHEET_KEYS = {
+    "traces": "trace_id",
+    "workloads": "workload_id",
+    "llms": "llm_id",
+    "gpu_profiles": "gpu_profile_id",
+    "scenarios": "scenario_id",
+    "benchmarks": None,
+    "slos": "slo_id",
+}
+# The engine's settings that a measurement depends on.
+_ENGINE_FACTS = (
+    "dtype",
+    "block_size_tokens",
+    "max_num_seqs",
+    "memory_utilization",
+    "max_server_starts",
+    "extra_arguments",
+)
+SCHEMAS = Path(__file__).parents[2] / "workflow" / "schemas"
+
+
+@dataclass(frozen=True, order=True)
+class CellKey:
+    """Which cell: an LLM × GPU profile × workload × scenario."""
+
+    llm_id: str
+    gpu_profile_id: str
+    workload_id: str
+    scenario_id: str
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run needs to know, by id."""
+
+    traces: dict[str, Row]
+    workloads: dict[str, Row]
+    llms: dict[str, Row]
+    llm_facts: dict[str, LLM]
+    profiles: dict[str, GPUProfile]
+    scenarios: dict[str, Row]
+    slos: dict[str, Row]
+    cells: tuple[CellKey, ...]
+    datasets: dict[str, Dataset]
+
+
+def load_experiment(config: Mapping[str, Any], file: str | Path = "config") -> Experiment:
+    """Read and check everything that a configuration names; paths are relative to here.
+
+    Raises:
+        InputError: names the first file, line and field that is wrong, before anything runs.
+    """
+    validate(config, SCHEMAS / "config.schema.yaml", file)
+    for name in config["predictors"]:
+        if name not in PREDICTORS:
+            fix = f"use some of {', '.join(PREDICTORS)}"
+            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
+    paths = config["sheets"]
+    rows = {
+        name: load_sheet(paths[name], SCHEMAS / f"{name}.schema.yaml", key)
+        for name, key in SHEET_KEYS.items()
+    }
+    by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
+    for row in rows["workloads"]:
+        _known(row["trace_id"], by_id["traces"], paths["workloads"], row, "trace_id")
+    for row in rows["scenarios"]:
+        _check_levels(row, paths["scenarios"])
+    experiment = Experiment(
+        traces=by_id["traces"],
+        workloads=by_id["workloads"],
+        llms=by_id["llms"],
+        llm_facts={llm_id: load_llm(row["config"]) for llm_id, row in by_id["llms"].items()},
+        profiles=_profiles(rows["gpu_profiles"], config["gpus"], paths["gpu_profiles"]),
+        scenarios=by_id["scenarios"],
+        slos=by_id["slos"],
+        cells=tuple(_cells(rows["benchmarks"], by_id, paths["benchmarks"])),
+        datasets=load_registry(config["registry"]),
+    )
+    for name, sheet in (("workload_id", "workloads"), ("scenario_id", "scenarios")):
+        if config["decision"][name] not in by_id[sheet]:
+            problem = f"unknown id {config['decision'][name]!r}"
+            fix = f"use one of: {', '.join(by_id[sheet])}"
+            raise InputError(problem, file=file, field=f"decision.{name}", fix=fix)
+    _check_datasets(experiment, paths["traces"])
+    _check_contexts(experiment, paths["workloads"])
+    return experiment
+
+
+def cell_definition(
+    experiment: Experiment, key: CellKey, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return everything that a cell's measurement depends on, as plain data.
+
+    A change in it, and nothing else, makes a measurement stale: prices, SLOs, limits of
+    time and the path of the interpreter are not in it.
+    """
+    llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
+    scenario = experiment.scenarios[key.scenario_id]
+    trace = experiment.traces[workload["trace_id"]]
+    dataset = experiment.datasets.get(trace["dataset"])
+    engine = config["engine"]
+    return {
+        "source": config["source"],
+        **asdict(key),
+        "config_path": llm["config"],
+        "model": llm.get("model"),
+        "devices": asdict(experiment.profiles[key.gpu_profile_id].devices),
+        "max_input_tokens": workload["max_input_tokens"],
+        "max_output_tokens": workload["max_output_tokens"],
+        "levels": list(levels(scenario)),
+        "warmup_s": scenario.get("warmup_s", 0.0),
+        "duration_s": scenario["duration_s"],
+        "seed": config["seed"],
+        "workload": {
+            "n_bins": workload.get("n_bins", N_BINS),
+            "format": trace["format"],
+            "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
+            "sha256": dataset.sha256 if dataset else sha256_file(trace["dataset"]),
+        },
+        "engine": {name: engine.get(name) for name in _ENGINE_FACTS},
+    }
+
+
+def engine_settings(config: Mapping[str, Any]) -> EngineSettings:
+    """Return the `engine` part of a configuration that has been checked."""
+    values = dict(config["engine"])
+    values["extra_arguments"] = tuple(values.get("extra_arguments", ()))
+    return EngineSettings(**values)
+
+
+def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
+    """Read and check the facts of a device type."""
+    path = gpu_path(folder, gpu_id)
+    try:
+        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        fix = "write its facts; the keys stand in workflow/schemas/gpu.schema.yaml"
+        raise InputError(f"no facts of GPU {gpu_id!r}", file=path, fix=fix) from None
+    validate(facts, SCHEMAS / "gpu.schema.yaml", path)
+    if facts["gpu_id"] != gpu_id:
+        problem = f"{facts['gpu_id']!r} in a file of another name"
+        raise InputError(problem, file=path, field="gpu_id", fix=f"write {gpu_id}")
+    return GPU(**facts)
+
+
+def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
+    profiles = {}
+    for row in rows:
+        try:
+            gpu = load_gpu(folder, row["gpu_id"])
+        except InputError as error:
+            problem = f"profile {row['gpu_profile_id']}: {error}"
+            raise InputError(problem, file=file, row=row.line, field="gpu_id") from None
+        profiles[row["gpu_profile_id"]] = profile_from_row(row, gpu)
+    return profiles
+
+
+def _cells(rows: list[Row], by_id: Mapping[str, Mapping], file: str) -> list[CellKey]:
+    cells: dict[CellKey, None] = {}
+    for row in rows:
+        _known(row["workload_id"], by_id["workloads"], file, row, "workload_id")
+        _known(row["scenario_id"], by_id["scenarios"], file, row, "scenario_id")
+        for llm_id in _selected(row, "llm_ids", by_id["llms"], file):
+            for profile_id in _selected(row, "gpu_profile_ids", by_id["gpu_profiles"], file):
+                key = CellKey(llm_id, profile_id, row["workload_id"], row["scenario_id"])
+                cells[key] = None
+    return list(cells)
+
+
+def _selected(row: Row, field: str, known: Mapping, file: str) -> list[str]:
+    if row[field] == "*":
+        return list(known)
+    chosen = [part.strip() for part in row[field].split(",")]
+    for value in chosen:
+        _known(value, known, file, row, field)
+    return chosen
+
+
+def _known(value: str, known: Mapping, file: str, row: Row, field: str) -> None:
+    if value not in known:
+        fix = f"use one of: {', '.join(known)}"
+        raise InputError(f"unknown id {value!r}", file=file, row=row.line, field=field, fix=fix)
+
+
+def levels(row: Row) -> tuple[int, ...]:
+    """Return the levels of a scenario's row."""
+    return tuple(int(level) for level in row["levels"].split(","))
+
+
+def _check_levels(row: Row, file: str) -> None:
+    users = levels(row)
+    if list(users) != sorted(set(users)):
+        problem = f"{row['levels']} of scenario {row['scenario_id']} do not ascend"
+        fix = "write them in ascending order"
+        raise InputError(problem, file=file, row=row.line, field="levels", fix=fix)
+
+
+def _check_datasets(experiment: Experiment, file: str) -> None:
+    for trace in experiment.traces.values():
+        name = trace["dataset"]
+        if name not in experiment.datasets and not Path(name).exists():
+            fix = "add it to the registry, or give the path of a file that exists"
+            problem = f"{name!r} is neither in the registry nor a file"
+            raise InputError(problem, file=file, row=trace.line, field="dataset", fix=fix)
+
+
+def _check_contexts(experiment: Experiment, file: str) -> None:
+    for cell in experiment.cells:
+        workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
+        longest = workload["max_input_tokens"] + workload["max_output_tokens"]
+        if longest > llm.context_tokens:
+            problem = (
+                f"{cell.workload_id} has requests of up to {longest} tokens, "
+                f"{cell.llm_id} a context of {llm.context_tokens}"
+            )
+            fix = "lower its caps, or benchmark this LLM with another workload"
+            row = workload.line
+            raise InputError(problem, file=file, row=row, field="max_input_tokens", fix=fix)

@@ -1,0 +1,240 @@
+"""Facts of an LLM, computed from the shapes in its Hugging Face `config.json`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sextant.errors import InputError
+from sextant.files import read_json
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class LLM:
+    """An LLM's architecture. Sizes are counts; nothing here depends on where it runs."""
+
+    llm_type: str
+    """`model_type` of the config, e.g. `opt`."""
+    n_layers: int
+    hidden_size: int
+    ffn_size: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_tokens: int
+    """Longest sequence, input and output together."""
+    dtype: str
+    n_parameters: int
+    """All parameters, embeddings included; tied matrices count once."""
+    n_flop_parameters: int
+    """Parameters of the matrix products of one token: all but the look-up tables."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights at the config's data type."""
+        return self.n_parameters * DTYPE_BYTES[self.dtype]
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of the KV cache that one token takes: K and V of every layer."""
+        return 2 * self.n_layers * self.n_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+
+class _Config:
+    """Reads a config by name; a missing field is an error that names it, never a default."""
+
+    def __init__(self, values: Mapping[str, Any], file: Path | str) -> None:
+        self.values, self.file = values, file
+
+    def get(self, *names: str) -> Any:
+        for name in names:
+            if self.values.get(name) is not None:
+                return self.values[name]
+        fix = f"add '{names[0]}' as Hugging Face names it"
+        raise InputError("the field is missing", file=self.file, field=names[0], fix=fix)
+
+    def optional(self, name: str, default: Any) -> Any:
+        """Return a field whose absence has a meaning that the family's own code defines."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def integer(self, *names: str) -> int:
+        value = self.get(*names)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            fix = "give a whole number above 0"
+            raise InputError(f"{value!r} is not a size", file=self.file, field=names[0], fix=fix)
+        return value
+
+
+def load_llm(path: str | Path) -> LLM:
+    """Read the facts of an LLM from its `config.json`.
+
+    Raises:
+        InputError: the file is not JSON, its family is unknown, or a field is missing.
+    """
+    try:
+        values = read_json(path)
+    except FileNotFoundError:
+        fix = "save the LLM's config.json under this name"
+        raise InputError("there is no such file", file=path, fix=fix) from None
+    except ValueError as error:
+        raise InputError(f"not JSON ({error})", file=path, fix="save the config again") from None
+    config = _Config(values, path)
+    family = config.get("model_type")
+    if family not in _FAMILIES:
+        fix = f"use one of {', '.join(sorted(_FAMILIES))}, or add the family to sextant/llm.py"
+        raise InputError(f"unknown family {family!r}", file=path, field="model_type", fix=fix)
+    return _FAMILIES[family](config)
+
+
+def _facts(config: _Config, lookup: int, matrices: int, vectors: int, **shape: Any) -> LLM:
+    """Assemble an `LLM`; the output head is in `matrices` even where it is tied."""
+    dtype = config.get("dtype", "torch_dtype")
+    if dtype not in DTYPE_BYTES:
+        fix = f"use one of {', '.join(DTYPE_BYTES)}"
+        raise InputError(f"unknown type {dtype!r}", file=config.file, field="dtype", fix=fix)
+    if shape["n_heads"] % shape["n_kv_heads"]:
+        problem = f"{shape['n_heads']} heads cannot share {shape['n_kv_heads']} KV heads evenly"
+        raise InputError(problem, file=config.file, fix="correct the numbers of heads")
+    return LLM(
+        llm_type=config.get("model_type"),
+        dtype=dtype,
+        vocab_size=config.integer("vocab_size"),
+        n_parameters=lookup + matrices + vectors,
+        n_flop_parameters=matrices,
+        **shape,
+    )
+
+
+def _head_dim(config: _Config, hidden: int, heads: int) -> int:
+    if hidden % heads:
+        problem = f"{heads} heads do not divide the hidden size {hidden}"
+        raise InputError(problem, file=config.file, fix="correct one of the two")
+    return hidden // heads
+
+
+def _opt(config: _Config) -> LLM:
+    h, ffn = config.integer("hidden_size"), config.integer("ffn_dim")
+    layers, heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
+    positions, vocab = config.integer("max_position_embeddings"), config.integer("vocab_size")
+    projected = config.integer("word_embed_proj_dim")
+    projections = 2 * h * projected if projected != h else 0
+    final_norm = 2 * h if config.get("do_layer_norm_before") else 0
+    return _facts(
+        config,
+        # OPT's learned positions start at 2. Input and output embeddings are one matrix.
+        lookup=(positions + 2) * h,
+        matrices=vocab * projected + projections + layers * (4 * h * h + 2 * h * ffn),
+        vectors=layers * (4 * h + ffn + h + 4 * h) + final_norm,
+        n_layers=layers,
+        hidden_size=h,
+        ffn_size=ffn,
+        n_heads=heads,
+        n_kv_heads=heads,
+        head_dim=_head_dim(config, h, heads),
+        context_tokens=positions,
+    )
+
+
+def _llama(config: _Config) -> LLM:
+    h, ffn = config.integer("hidden_size"), config.integer("intermediate_size")
+    layers, heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
+    vocab, context = config.integer("vocab_size"), config.integer("max_position_embeddings")
+    # Llama 1 and 2 write no `num_key_value_heads` and no `head_dim` where these follow.
+    kv_heads = config.optional("num_key_value_heads", heads)
+    head_dim = config.optional("head_dim", None) or _head_dim(config, h, heads)
+    attention = 2 * h * heads * head_dim + 2 * h * kv_heads * head_dim
+    bias = (heads + 2 * kv_heads) * head_dim + h if config.optional("attention_bias", False) else 0
+    tied = config.optional("tie_word_embeddings", False)
+    return _facts(
+        config,
+        lookup=0 if tied else vocab * h,
+        matrices=vocab * h + layers * (attention + 3 * h * ffn),
+        vectors=layers * (2 * h + bias) + h,
+        n_layers=layers,
+        hidden_size=h,
+        ffn_size=ffn,
+        n_heads=heads,
+        n_kv_heads=kv_heads,
+        head_dim=head_dim,
+        context_tokens=context,
+    )
+
+
+def _gpt_neox(config: _Config) -> LLM:
+    h, ffn = config.integer("hidden_size"), config.integer("intermediate_size")
+    layers, heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
+    vocab, context = config.integer("vocab_size"), config.integer("max_position_embeddings")
+    tied = config.optional("tie_word_embeddings", False)
+    return _facts(
+        config,
+        lookup=0 if tied else vocab * h,
+        matrices=vocab * h + layers * (4 * h * h + 2 * h * ffn),
+        vectors=layers * (4 * h + ffn + h + 4 * h) + 2 * h,
+        n_layers=layers,
+        hidden_size=h,
+        ffn_size=ffn,
+        n_heads=heads,
+        n_kv_heads=heads,
+        head_dim=_head_dim(config, h, heads),
+        context_tokens=context,
+    )
+
+
+def _gpt_bigcode(config: _Config) -> LLM:
+    h, layers, heads = (config.integer(name) for name in ("n_embd", "n_layer", "n_head"))
+    vocab, positions = config.integer("vocab_size"), config.integer("n_positions")
+    ffn = config.optional("n_inner", 4 * h)
+    head_dim = _head_dim(config, h, heads)
+    kv_heads = 1 if config.get("multi_query") else heads
+    qkv = h + 2 * kv_heads * head_dim
+    return _facts(
+        config,
+        lookup=positions * h,
+        matrices=vocab * h + layers * (h * qkv + h * h + 2 * h * ffn),
+        vectors=layers * (qkv + h + ffn + h + 4 * h) + 2 * h,
+        n_layers=layers,
+        hidden_size=h,
+        ffn_size=ffn,
+        n_heads=heads,
+        n_kv_heads=kv_heads,
+        head_dim=head_dim,
+        context_tokens=positions,
+    )
+
+
+def _mpt(config: _Config) -> LLM:
+    h, layers, heads = (config.integer(name) for name in ("d_model", "n_layers", "n_heads"))
+    vocab, context = config.integer("vocab_size"), config.integer("max_seq_len")
+    if not config.get("no_bias"):
+        fix = "set no_bias to true, as every published MPT has it"
+        raise InputError("biases are not supported", file=config.file, field="no_bias", fix=fix)
+    if config.get("attn_config").get("attn_type", "multihead_attention") != "multihead_attention":
+        fix = "only multihead_attention is supported; add the other to sextant/llm.py"
+        raise InputError("unknown attention", file=config.file, field="attn_config", fix=fix)
+    ffn = config.integer("expansion_ratio") * h
+    return _facts(
+        config,
+        lookup=0,  # ALiBi has no table of positions, and the embeddings are tied
+        matrices=vocab * h + layers * (4 * h * h + 2 * h * ffn),
+        vectors=layers * 2 * h + h,
+        n_layers=layers,
+        hidden_size=h,
+        ffn_size=ffn,
+        n_heads=heads,
+        n_kv_heads=heads,
+        head_dim=_head_dim(config, h, heads),
+        context_tokens=context,
+    )
+
+
+_FAMILIES: dict[str, Callable[[_Config], LLM]] = {
+    "opt": _opt,
+    "llama": _llama,
+    "gpt_neox": _gpt_neox,
+    "gpt_bigcode": _gpt_bigcode,
+    "mpt": _mpt,
+}

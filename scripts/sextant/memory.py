@@ -1,0 +1,62 @@
+"""Memory facts: what an LLM needs on a GPU profile, and the batch weights that may fit."""
+
+from dataclasses import dataclass
+
+from sextant.gpu import GIB, Devices
+from sextant.llm import LLM
+
+
+@dataclass(frozen=True)
+class Feasibility:
+    """Whether an LLM can serve a workload's longest request on a GPU profile, and why not."""
+
+    is_feasible: bool
+    reason: str
+    memory_utilization: float
+    """Fraction of the memory that the server may use."""
+    weight_gib: float
+    kv_gib: float
+    """Memory left for the KV cache after the weights (never below 0)."""
+    max_batch_weight_tokens: int
+    """Upper bound of the batch weight: tokens whose KV cache fits into `kv_gib`."""
+
+
+def assess(
+    llm: LLM, devices: Devices, memory_utilization: float, longest_request_tokens: int
+) -> Feasibility:
+    """Decide from memory facts alone, before any server starts.
+
+    The bound is optimistic: activations, fragmentation and the runtime take their share
+    too, which only a probe under load can show (LLM-Pilot, section III-C2).
+
+    Args:
+        llm: the LLM's facts.
+        devices: what the server runs on; weights and KV cache are sharded over all.
+        memory_utilization: fraction of the memory that the server may use.
+        longest_request_tokens: input and output tokens of the workload's longest request.
+    """
+    usable_bytes = devices.memory_bytes * memory_utilization
+    kv_bytes = max(0.0, usable_bytes - llm.weight_bytes)
+    tokens = int(kv_bytes // llm.kv_bytes_per_token)
+    if devices.kind == "gpu" and llm.n_heads % devices.n_gpus:
+        reason = f"unsupported: {llm.n_heads} heads cannot be split over {devices.n_gpus} GPUs"
+    elif kv_bytes == 0:
+        reason = (
+            f"does not fit: the weights take {llm.weight_bytes / GIB:.3f} GiB "
+            f"of {usable_bytes / GIB:.3f} GiB"
+        )
+    elif tokens < longest_request_tokens:
+        reason = (
+            f"does not fit: the KV cache holds {tokens} tokens, "
+            f"the longest request needs {longest_request_tokens}"
+        )
+    else:
+        reason = "fits"
+    return Feasibility(
+        is_feasible=reason == "fits",
+        reason=reason,
+        memory_utilization=memory_utilization,
+        weight_gib=llm.weight_bytes / GIB,
+        kv_gib=kv_bytes / GIB,
+        max_batch_weight_tokens=tokens,
+    )

@@ -1,0 +1,111 @@
+"""Each metric's formula, unit and names, in one place: the store computes from this table."""
+
+from dataclasses import dataclass
+
+PERCENTILES = {"median": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A latency of a request, or of each gap between tokens."""
+
+    name: str
+    """Column suffix, with its unit."""
+    meaning: str
+    formula: str
+    """As a person reads it."""
+    sql: str
+    """DuckDB expression over the columns of `requests.parquet`; a list for one value a token."""
+    vllm: str
+    aiperf: str
+    guidellm: str
+
+
+LATENCIES = (
+    Metric(
+        "ttft_ms",
+        "time to first token: queueing and prefill",
+        "first_token_s − sent_s, in ms",
+        "(first_token_s - sent_s) * 1000",
+        "ttft",
+        "time_to_first_token",
+        "time_to_first_token_ms",
+    ),
+    Metric(
+        "nttft_ms",
+        "TTFT per input token (LLM-Pilot, section III-C3)",
+        "ttft_ms / input_tokens",
+        "(first_token_s - sent_s) * 1000 / input_tokens",
+        "none",
+        "none",
+        "none",
+    ),
+    Metric(
+        "itl_ms",
+        "gap between consecutive output tokens, pooled over all requests; the first token, "
+        "which TTFT measures, opens no gap",
+        "token_offsets_ms[i] − token_offsets_ms[i−1], i ≥ 2",
+        # Doubles: a difference of two 32-bit floats would lose digits it has.
+        "list_transform(range(2, len(token_offsets_ms) + 1), "
+        "lambda i: token_offsets_ms[i]::DOUBLE - token_offsets_ms[i - 1]::DOUBLE)",
+        "itl",
+        "inter_token_latency (mean of each request)",
+        "inter_token_latency_ms (mean of each request)",
+    ),
+    Metric(
+        "e2e_ms",
+        "whole request, until its last token",
+        "last_token_s − sent_s, in ms",
+        "(last_token_s - sent_s) * 1000",
+        "e2el",
+        "request_latency",
+        "request_latency",
+    ),
+)
+
+LATENCY_COLUMNS = tuple(
+    f"{statistic}_{metric.name}" for metric in LATENCIES for statistic in PERCENTILES
+)
+
+THROUGHPUT_FORMULA = "Σ output_tokens of ok requests / duration_s"
+THROUGHPUT_SQL = "coalesce(sum(output_tokens) FILTER (status = 'ok'), 0) / duration_s"
+REQUEST_RATE_FORMULA = "number of ok requests / duration_s"
+REQUEST_RATE_SQL = "count(*) FILTER (status = 'ok') / duration_s"
+
+
+def points_query(requests: str, levels: str) -> str:
+    """Return the query that summarises requests to one row a cell and level.
+
+    Args:
+        requests: relation with the columns of `requests.parquet` and `cell`.
+        levels: relation `cell, level, duration_s`, one row for each point that was measured.
+
+    Failed requests are counted and enter no latency.
+    """
+    selected, computed = [], []
+    for metric in LATENCIES:
+        value = f"unnest({metric.sql})" if metric.name == "itl_ms" else metric.sql
+        computed.append(
+            f"{metric.name}_values AS (SELECT cell, level, {value} AS value FROM requests "
+            "WHERE status = 'ok')"
+        )
+        columns = ", ".join(
+            f"quantile_cont(value, {quantile}) AS {statistic}_{metric.name}"
+            for statistic, quantile in PERCENTILES.items()
+        )
+        computed.append(
+            f"{metric.name} AS (SELECT cell, level, {columns} FROM {metric.name}_values "
+            "GROUP BY cell, level)"
+        )
+        selected.append(f"LEFT JOIN {metric.name} USING (cell, level)")
+    return f"""
+    WITH requests AS (FROM {requests}), {", ".join(computed)},
+        counts AS (SELECT cell, level, any_value(duration_s) AS duration_s,
+            count(*) FILTER (status = 'ok') AS n_ok,
+            count(*) FILTER (status != 'ok') AS n_failed,
+            {THROUGHPUT_SQL} AS throughput_tok_s, {REQUEST_RATE_SQL} AS request_rate_rps
+            FROM {levels} LEFT JOIN requests USING (cell, level)
+            GROUP BY cell, level, duration_s)
+    SELECT cell, level, n_ok, n_failed, duration_s, throughput_tok_s, request_rate_rps,
+        {", ".join(LATENCY_COLUMNS)}
+    FROM counts {" ".join(selected)}"""

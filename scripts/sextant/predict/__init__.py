@@ -1,0 +1,1 @@
+"""Predictors: what an LLM that was never measured would do, and how far to trust that."""

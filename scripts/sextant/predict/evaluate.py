@@ -1,0 +1,299 @@
+"""Judge a predictor on LLMs it never saw: leave one LLM out, recommend, compare with the truth."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from sextant.errors import InputError
+from sextant.gpu import GPUProfile
+from sextant.llm import LLM
+from sextant.predict.features import design_matrix, llm_table, profile_table
+from sextant.predict.registry import PREDICTORS
+from sextant.recommend import (
+    IDENTIFIERS,
+    SLO,
+    TARGETS,
+    Pair,
+    at_percentile,
+    candidates,
+    has_latency,
+    recommend,
+)
+from sextant.score import judge, mape, summarize
+
+logger = logging.getLogger(__name__)
+
+MEASURED = "measured"
+"""The predictor that predicts nothing: recommendations straight from the points, the optimum."""
+
+ALL = "all"
+"""The fold that trains on every measured LLM, for those without a latency."""
+
+# Names and types of the columns that each frame has after its three leading names.
+_FLOAT, _TEXT = "float64", "str"
+_PREDICTION = {
+    **dict.fromkeys(IDENTIFIERS, _TEXT),
+    "users": "int64",
+    **dict.fromkeys([*TARGETS, "nttft_lo_ms", "nttft_hi_ms", "itl_lo_ms", "itl_hi_ms"], _FLOAT),
+    "fold": _TEXT,
+}
+_RECOMMENDATION = {
+    **dict.fromkeys(IDENTIFIERS, _TEXT),
+    **dict.fromkeys(["replicas", "users_per_replica"], "Int64"),
+    "usd_per_hour": _FLOAT,
+    "is_success": "boolean",
+    **dict.fromkeys(["overspend", "probability_met"], _FLOAT),
+}
+_SCORE = {
+    "n_llms": "int64",
+    **dict.fromkeys(["success_rate", "overspend", "so_score", "fit_seconds"], _FLOAT),
+    "n_left_out": "int64",
+    **dict.fromkeys(["mape_nttft", "mape_itl"], _FLOAT),
+    "n_unused_points": "int64",
+    "note": _TEXT,
+}
+
+
+class Evaluation(NamedTuple):
+    """What one predictor did, one frame each; every frame starts `source, slo_id, predictor`.
+
+    `predictions` and `recommendations` have the columns of the store's tables, `candidates`
+    those of `sextant.recommend.candidates`. `scores` adds to the store's columns `n_left_out`
+    (measured LLMs that no profile truly serves), `mape_nttft` and `mape_itl` (fractions over
+    all held-out points), `n_unused_points` (points without a latency) and `note` (why there
+    is no score). SLOs that share a fit each state its whole `fit_seconds`.
+    """
+
+    predictions: pd.DataFrame
+    candidates: pd.DataFrame
+    recommendations: pd.DataFrame
+    scores: pd.DataFrame
+
+
+class _Fold(NamedTuple):
+    name: str
+    training: pd.DataFrame
+    llm_ids: list[str]
+    """Whom to predict."""
+
+
+class _Outcome(NamedTuple):
+    """What came of all folds of one fit: latencies or decisions for `llm_ids`."""
+
+    llm_ids: list[str]
+    latencies: pd.DataFrame | None
+    decisions: pd.DataFrame | None
+    is_judged: bool
+    """Whether measured LLMs were held out."""
+    seconds: float | None
+
+
+class _World(NamedTuple):
+    points: pd.DataFrame
+    llms: Mapping[str, LLM]
+    profiles: Mapping[str, GPUProfile]
+    feasible: set[Pair]
+
+
+def evaluate(
+    points: pd.DataFrame,
+    llms: Mapping[str, LLM],
+    profiles: Mapping[str, GPUProfile],
+    slos: Sequence[Mapping[str, Any]],
+    predictor: str,
+    source: str,
+    seed: int,
+    *,
+    feasible: Collection[Pair] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Evaluation:
+    """Evaluate a predictor by leave-one-LLM-out and recommend for LLMs without points.
+
+    Each measured LLM is held out in turn (`fold` is its name) and predicted from the others,
+    on every profile of this source that its memory facts allow, at every user count of the
+    training points. LLMs without a latency are predicted from all measured ones. With too
+    few measured LLMs frames are empty and `scores` carries a `note`; `measured` needs none.
+
+    Args:
+        points: closed-loop points of one source, workload and scenario: `llm_id,
+            gpu_profile_id, users, {median,p90,p99}_{nttft,itl}_ms`; latencies are missing
+            where nothing succeeded.
+        llms: facts of the LLMs, measured or not, by `llm_id`.
+        profiles: GPU profiles by `gpu_profile_id`; those without any point get no prediction.
+        slos: rows of `slos.tsv`.
+        predictor: a name in `sextant.predict.registry.PREDICTORS`, or `measured`.
+        source: name of the characterization, copied into the results.
+        seed: seed of the predictor's training.
+        feasible: (LLM, profile) pairs that memory facts allow; None allows all.
+        progress: is told of each fold; the log is, without it.
+
+    Raises:
+        InputError: unknown predictor, LLM, profile or percentile, or ambiguous points.
+    """
+    if predictor not in (names := [MEASURED, *PREDICTORS]):
+        fix = f"use one of {', '.join(names)}"
+        raise InputError(f"unknown predictor {predictor!r}", field="predictor", fix=fix)
+    if not slos:
+        raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
+    _check(points, llms, profiles)
+    every = {(llm_id, profile_id) for llm_id in llms for profile_id in profiles}
+    world = _World(points, llms, profiles, set(every if feasible is None else feasible))
+    fits: dict[tuple, _Outcome] = {}
+    parts = []
+    for slo in map(SLO.from_row, slos):
+        if predictor == MEASURED:
+            part = _recommend_measured(world, slo)
+        else:
+            key = tuple(getattr(slo, name) for name in PREDICTORS[predictor].depends_on)
+            if key not in fits:
+                fits[key] = _fit_folds(world, slo, predictor, seed, progress or logger.info)
+            part = _recommend_predicted(world, slo, predictor, fits[key])
+        named = {"source": source, "slo_id": slo.slo_id, "predictor": predictor}
+        parts.append([_prefix(frame, named) for frame in part])
+    frames = zip(*parts, strict=True)
+    return Evaluation(*(pd.concat(same, ignore_index=True) for same in frames))
+
+
+def _prefix(frame: pd.DataFrame, named: Mapping[str, str]) -> pd.DataFrame:
+    return pd.concat([pd.DataFrame(named, index=frame.index, dtype="str"), frame], axis=1)
+
+
+def _check(
+    points: pd.DataFrame, llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]
+) -> None:
+    for column, known in zip(IDENTIFIERS, (llms, profiles), strict=True):
+        for name in points[column].unique():
+            if name not in known:
+                fix = f"add {name!r} to its sheet or remove its points"
+                raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
+    if points["users"].isna().any():
+        raise InputError("a point has no users", field="users", fix="select closed-loop points")
+    twice = points.loc[points.duplicated([*IDENTIFIERS, "users"]), [*IDENTIFIERS, "users"]]
+    if len(twice):
+        fix = "select one workload and one scenario"
+        first = ", ".join(map(str, twice.iloc[0]))
+        raise InputError(f"more than one point of {first} users", field="users", fix=fix)
+
+
+def _recommend_measured(world: _World, slo: SLO) -> tuple[pd.DataFrame, ...]:
+    truth, optimum = _truth(world, slo)
+    judged = judge(optimum, truth, optimum, slo.users)
+    usable = has_latency(at_percentile(world.points, slo.percentile))
+    score = {**summarize(judged), "fit_seconds": 0.0, "n_unused_points": int((~usable).sum())}
+    return _as(_PREDICTION, None), truth, _as(_RECOMMENDATION, judged), _as(_SCORE, [score])
+
+
+def _truth(world: _World, slo: SLO) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the true candidates and optimum of the LLMs that have points."""
+    latencies = at_percentile(world.points, slo.percentile)
+    # A measured pair runs, whatever memory facts had said of it.
+    measured = set(latencies[IDENTIFIERS].itertuples(index=False, name=None))
+    llm_ids = sorted(latencies["llm_id"].unique())
+    truth = candidates(latencies, llm_ids, world.profiles, slo, world.feasible | measured)
+    return truth, recommend(truth)
+
+
+def _folds(world: _World, latencies: pd.DataFrame, min_llms: int) -> Iterator[_Fold]:
+    """Yield the folds for which enough LLMs remain to train on."""
+    measured = sorted(latencies.loc[has_latency(latencies), "llm_id"].unique())
+    training = latencies[latencies["llm_id"].isin(measured)]
+    if len(measured) > min_llms:
+        for llm_id in measured:
+            yield _Fold(llm_id, training[training["llm_id"] != llm_id], [llm_id])
+    unseen = sorted(set(world.llms) - set(measured))
+    if unseen and len(measured) >= min_llms:
+        yield _Fold(ALL, training, unseen)
+
+
+def _fit_folds(
+    world: _World, slo: SLO, predictor: str, seed: int, progress: Callable[[str], None]
+) -> _Outcome:
+    make = PREDICTORS[predictor]
+    latencies = at_percentile(world.points, slo.percentile)
+    tables = llm_table(world.llms), profile_table(world.profiles)
+    folds = list(_folds(world, latencies, make.min_training_llms))
+    predicted, decided, seconds = [], [], 0.0
+    for number, fold in enumerate(folds, 1):
+        progress(f"{predictor}, {slo.slo_id}: fold {number} of {len(folds)} ({fold.name})")
+        X = design_matrix(fold.training, *tables)
+        start = time.monotonic()
+        model = make(slo, world.profiles, seed).fit(X, fold.training[TARGETS])
+        seconds += time.monotonic() - start
+        if hasattr(model, "decide"):
+            decided.append(_only_feasible(model.decide(fold.llm_ids), world))
+        else:
+            rows = _grid(world, fold)
+            # No row where memory facts rule out every profile.
+            known = model.predict(design_matrix(rows, *tables)) if len(rows) else rows[[]]
+            predicted.append(rows.join(known.reindex(columns=TARGETS)).assign(fold=fold.name))
+    return _Outcome(
+        llm_ids=[llm_id for fold in folds for llm_id in fold.llm_ids],
+        latencies=pd.concat(predicted, ignore_index=True) if predicted else None,
+        decisions=pd.concat(decided, ignore_index=True) if decided else None,
+        is_judged=len(folds) > 1,
+        seconds=seconds if folds else None,
+    )
+
+
+def _grid(world: _World, fold: _Fold) -> pd.DataFrame:
+    """Return `llm_id, gpu_profile_id, users` of everything to predict in a fold."""
+    users = sorted(fold.training["users"].unique())
+    rows = [
+        (llm_id, profile_id, count)
+        for llm_id in fold.llm_ids
+        for profile_id in sorted(world.points["gpu_profile_id"].unique())
+        if (llm_id, profile_id) in world.feasible
+        for count in users
+    ]
+    return pd.DataFrame(rows, columns=[*IDENTIFIERS, "users"])
+
+
+def _only_feasible(decisions: pd.DataFrame, world: _World) -> pd.DataFrame:
+    """Return the decisions; what memory facts rule out becomes a row without a profile."""
+    pairs = decisions[IDENTIFIERS].itertuples(index=False, name=None)
+    kept = decisions[[pair in world.feasible for pair in pairs]]
+    return decisions[["llm_id"]].merge(kept, on="llm_id", how="left")
+
+
+def _recommend_predicted(
+    world: _World, slo: SLO, predictor: str, outcome: _Outcome
+) -> tuple[pd.DataFrame, ...]:
+    truth, optimum = _truth(world, slo)
+    options, chosen, errors = truth.iloc[:0], optimum.iloc[:0], {}
+    measured = at_percentile(world.points, slo.percentile)
+    usable = has_latency(measured)
+    if outcome.latencies is not None:
+        options = candidates(
+            outcome.latencies, outcome.llm_ids, world.profiles, slo, world.feasible
+        )
+        chosen = recommend(options)
+        errors = mape(outcome.latencies, measured[usable])
+    elif outcome.decisions is not None:
+        chosen = outcome.decisions
+    judged = judge(chosen, truth, optimum, slo.users)
+    score = {
+        **summarize(judged[judged["llm_id"].isin(truth["llm_id"])]),
+        **errors,
+        "fit_seconds": outcome.seconds,
+        "n_unused_points": int((~usable).sum()),
+        "note": None if outcome.is_judged else _too_few(predictor, measured[usable]),
+    }
+    return (
+        _as(_PREDICTION, outcome.latencies),
+        options,
+        _as(_RECOMMENDATION, judged),
+        _as(_SCORE, [score]),
+    )
+
+
+def _too_few(predictor: str, measured: pd.DataFrame) -> str:
+    needed, present = PREDICTORS[predictor].min_training_llms + 1, measured["llm_id"].nunique()
+    return f"{predictor} is judged from {needed} measured LLMs on; there are {present}"
+
+
+def _as(types: Mapping[str, str], rows: Any) -> pd.DataFrame:
+    """Return the rows with exactly these columns and types; a column they lack is null."""
+    return pd.DataFrame(rows, columns=list(types)).astype(dict(types))

@@ -1,0 +1,100 @@
+"""From the files of the benchmark stage to the tables that a predictor fills."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from sextant.experiment import Experiment
+from sextant.files import provenance, write_parquet
+from sextant.gpu import GPUProfile
+from sextant.llm import LLM
+from sextant.memory import assess
+from sextant.predict.evaluate import Evaluation, evaluate
+from sextant.recommend import IDENTIFIERS, Pair
+
+
+def feasible_pairs(
+    llms: Mapping[str, LLM],
+    profiles: Mapping[str, GPUProfile],
+    longest_request_tokens: int,
+    memory_utilization: float,
+    tried: pd.DataFrame,
+) -> set[Pair]:
+    """Return the (LLM, GPU profile) pairs that can serve a workload.
+
+    What was tried is known; of the rest memory facts say what may work.
+
+    Args:
+        llms: facts of the LLMs.
+        profiles: the GPU profiles.
+        longest_request_tokens: input and output of the workload's longest request.
+        memory_utilization: fraction of the memory that servers may use.
+        tried: table `feasibility` of this workload.
+    """
+    known = tried.groupby(IDENTIFIERS)["is_feasible"].any().to_dict()
+    pairs = set()
+    for llm_id, llm in llms.items():
+        for profile_id, profile in profiles.items():
+            verdict = assess(llm, profile.devices, memory_utilization, longest_request_tokens)
+            if known.get((llm_id, profile_id), verdict.is_feasible):
+                pairs.add((llm_id, profile_id))
+    return pairs
+
+
+def evaluate_files(
+    point: str | Path,
+    feasibility: str | Path,
+    experiment: Experiment,
+    decision: Mapping[str, str],
+    predictor: str,
+    source: str,
+    seed: int,
+    memory_utilization: float,
+    outputs: Mapping[str, str | Path],
+) -> Evaluation:
+    """Evaluate a predictor on stored points and write its tables.
+
+    Args:
+        point: table `point` of one source.
+        feasibility: table `feasibility` of the same source.
+        experiment: facts and SLOs.
+        decision: `workload_id` and `scenario_id` whose points recommendations rest on.
+        predictor: its name, or `measured`.
+        source: name of the characterization.
+        seed: seed of the predictor's training.
+        memory_utilization: fraction of the memory that servers may use.
+        outputs: paths of `prediction`, `candidate`, `recommendation` and `score`.
+    """
+    workload = experiment.workloads[decision["workload_id"]]
+    points, tried = (_of_decision(pd.read_parquet(path), decision) for path in (point, feasibility))
+    result = evaluate(
+        points,
+        experiment.llm_facts,
+        experiment.profiles,
+        list(experiment.slos.values()),
+        predictor,
+        source,
+        seed,
+        feasible=feasible_pairs(
+            experiment.llm_facts,
+            experiment.profiles,
+            workload["max_input_tokens"] + workload["max_output_tokens"],
+            memory_utilization,
+            tried,
+        ),
+    )
+    origin = provenance({"point": point, "feasibility": feasibility}, seed=seed)
+    frames = dict(zip(("prediction", "candidate", "recommendation", "score"), result, strict=True))
+    for name, frame in frames.items():
+        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        write_parquet(outputs[name], table, origin)
+    return result
+
+
+def _of_decision(frame: pd.DataFrame, decision: Mapping[str, str]) -> pd.DataFrame:
+    is_chosen = pd.Series(True, index=frame.index)
+    for name, value in decision.items():
+        is_chosen &= frame[name] == value
+    return frame[is_chosen].reset_index(drop=True)

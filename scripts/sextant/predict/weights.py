@@ -1,0 +1,43 @@
+"""Sample weights that make a predictor accurate where the decision is made (LLM-Pilot, eq. 4)."""
+
+import numpy as np
+import pandas as pd
+
+from sextant.recommend import IDENTIFIERS, TARGETS
+
+
+def closeness(latency_ms: pd.Series, limit_ms: float, groups: list[pd.Series]) -> pd.Series:
+    """Return how close each latency is to the limit: 1 on it, 0 for its group's farthest point.
+
+    Eq. 4 of LLM-Pilot (arXiv 2410.02425), 1 - |l - L| / max |l - L|, the maximum over all user
+    counts of one LLM on one GPU profile. Where all points of a group are equally far, be it
+    a single point or points exactly on the limit (0/0), none is farther than another and all
+    get 1: a weight of 0 would throw away the only measurement of a pair.
+
+    Args:
+        latency_ms: finite latencies.
+        limit_ms: the limit of this latency.
+        groups: series that name each point's group, aligned with `latency_ms`.
+    """
+    distance = (latency_ms - limit_ms).abs()
+    by_group = distance.groupby(groups)
+    farthest, nearest = by_group.transform("max"), by_group.transform("min")
+    ranked = farthest > nearest
+    return (1 - distance / farthest.where(ranked, 1)).where(ranked, 1.0)
+
+
+def sample_weights(
+    X: pd.DataFrame, y: pd.DataFrame, nttft_limit_ms: float, itl_limit_ms: float
+) -> np.ndarray:
+    """Return one weight in [0, 1] per row: the arithmetic mean of the closeness of both targets.
+
+    Args:
+        X: rows with `llm_id` and `gpu_profile_id`.
+        y: finite `nttft_ms` and `itl_ms`, aligned with `X`.
+        nttft_limit_ms: limit of the normalised TTFT.
+        itl_limit_ms: limit of the ITL.
+    """
+    groups = [X[name] for name in IDENTIFIERS]
+    limits = dict(zip(TARGETS, (nttft_limit_ms, itl_limit_ms), strict=True))
+    weights = [closeness(y[target], limit, groups) for target, limit in limits.items()]
+    return np.mean(weights, axis=0)

@@ -1,0 +1,44 @@
+"""A progress line for long work, on a terminal only."""
+
+import sys
+import time
+
+
+class Progress:
+    """Says which step of how many is running and how long the rest will take.
+
+    Writes to stderr and only if that is a terminal, so that logs stay readable.
+    """
+
+    def __init__(self, title: str, n_steps: int) -> None:
+        self._title, self._n_steps = title, n_steps
+        self._n_started = 0
+        self._first_step_at = 0.0
+        self._is_shown = sys.stderr.isatty()
+
+    def step(self, name: str) -> None:
+        """Start the next step."""
+        if self._n_started == 0:
+            self._first_step_at = time.monotonic()
+        self._n_started += 1
+        self._show(f"{self._n_started} of {self._n_steps}: {name}{self._time_left()}")
+
+    def note(self, text: str) -> None:
+        """Show what is going on between steps."""
+        self._show(text)
+
+    def _time_left(self) -> str:
+        n_done = self._n_started - 1
+        if n_done == 0:
+            return ""
+        per_step_s = (time.monotonic() - self._first_step_at) / n_done
+        return f", about {per_step_s * (self._n_steps - n_done):.0f} s left"
+
+    def _show(self, text: str) -> None:
+        if self._is_shown:
+            print(f"\r\x1b[K{self._title}: {text}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leave the line."""
+        if self._is_shown:
+            print(file=sys.stderr)

@@ -1,0 +1,170 @@
+"""From latencies to the cheapest GPU profile and its number of replicas (LLM-Pilot, eq. 1-3)."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from sextant.errors import InputError
+from sextant.gpu import GPUProfile
+
+IDENTIFIERS = ["llm_id", "gpu_profile_id"]
+TARGETS = ["nttft_ms", "itl_ms"]
+
+PERCENTILE_PREFIX = {50: "median", 90: "p90", 99: "p99"}
+"""How the columns of a `point` name a percentile."""
+
+Pair = tuple[str, str]
+"""(`llm_id`, `gpu_profile_id`)"""
+
+
+@dataclass(frozen=True)
+class SLO:
+    """A latency promise: both limits hold at the percentile while `users` are served at once."""
+
+    slo_id: str
+    nttft_ms: float
+    itl_ms: float
+    percentile: int
+    users: int
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Build an SLO from its row in `slos.tsv`; other columns are left aside.
+
+        Raises:
+            InputError: the percentile is none that points are summarised by.
+        """
+        if row["percentile"] not in PERCENTILE_PREFIX:
+            problem = f"SLO {row['slo_id']!r} asks for percentile {row['percentile']}"
+            fix = f"use one of {', '.join(map(str, PERCENTILE_PREFIX))}"
+            raise InputError(problem, field="percentile", fix=fix)
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+
+
+def at_percentile(points: pd.DataFrame, percentile: int) -> pd.DataFrame:
+    """Return `llm_id, gpu_profile_id, users, nttft_ms, itl_ms` of points at one percentile."""
+    prefix = PERCENTILE_PREFIX[percentile]
+    columns = {f"{prefix}_{target}": target for target in TARGETS}
+    frame = points[[*IDENTIFIERS, "users", *columns]].rename(columns=columns)
+    return frame.astype(dict.fromkeys(TARGETS, float))
+
+
+def has_latency(latencies: pd.DataFrame) -> pd.Series:
+    """Tell which rows have both `nttft_ms` and `itl_ms`: finite and above 0."""
+    values = latencies[TARGETS]
+    return ((values > 0) & np.isfinite(values)).all(axis=1)
+
+
+def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
+    """Return the most users one replica serves within both limits, 0 if not even the fewest.
+
+    Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too. User counts
+    without a row are not asked about, since nobody tried them; a row whose latency is
+    missing (nothing succeeded there) breaks the limits.
+
+    Args:
+        latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile.
+        slo: the limits.
+    """
+    ordered = latencies.sort_values("users")
+    meets = (ordered["nttft_ms"] <= slo.nttft_ms) & (ordered["itl_ms"] <= slo.itl_ms)
+    served = ordered["users"].to_numpy()[meets.cummin().to_numpy(bool)]
+    return int(served[-1]) if len(served) else 0
+
+
+def pods(users: int, users_per_replica: int) -> int:
+    """Return how many replicas serve `users` (LLM-Pilot, eq. 2)."""
+    return ceil(users / users_per_replica)
+
+
+def candidates(
+    latencies: pd.DataFrame,
+    llm_ids: Collection[str],
+    profiles: Mapping[str, GPUProfile],
+    slo: SLO,
+    feasible: Collection[Pair] | None = None,
+) -> pd.DataFrame:
+    """Return one row per LLM and GPU profile: what it would take, or why it is no option.
+
+    Columns: `llm_id, gpu_profile_id, status, users_per_replica, replicas, usd_per_hour` (of
+    all replicas), `fewest_users, nttft_ratio, itl_ratio, limit_ratio`. The ratios are latency
+    over limit at the fewest users, `limit_ratio` the larger of the two: what exceeds 1 is by
+    how much the profile misses. `status` is `meets`, `too_slow`, `does_not_fit` (memory facts
+    rule it out) or `not_measured` (no latencies); only `meets` has replicas and a price.
+
+    Args:
+        latencies: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`, measured or predicted.
+        llm_ids: the LLMs to list.
+        profiles: the GPU profiles on offer, by identifier.
+        slo: the promise to keep.
+        feasible: pairs that memory facts allow; None allows all.
+    """
+    known = dict(list(latencies.groupby(IDENTIFIERS)))
+    rows = []
+    for llm_id in llm_ids:
+        for profile_id in sorted(profiles):
+            pair = (llm_id, profile_id)
+            row: dict[str, Any] = dict(zip(IDENTIFIERS, pair, strict=True))
+            if feasible is not None and pair not in feasible:
+                row["status"] = "does_not_fit"
+            elif pair not in known:
+                row["status"] = "not_measured"
+            else:
+                row |= _assess(known[pair], profiles[profile_id].usd_per_hour, slo)
+            rows.append(row)
+    return _typed(rows)
+
+
+def _assess(latencies: pd.DataFrame, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
+    served = u_max(latencies, slo)
+    lightest = latencies.loc[latencies["users"].idxmin()]
+    nttft_ratio = float(lightest["nttft_ms"]) / slo.nttft_ms
+    itl_ratio = float(lightest["itl_ms"]) / slo.itl_ms
+    row = {
+        "status": "meets" if served else "too_slow",
+        "users_per_replica": served,
+        "fewest_users": int(lightest["users"]),
+        "nttft_ratio": nttft_ratio,
+        "itl_ratio": itl_ratio,
+        # A missing latency is no small one: np.maximum keeps NaN.
+        "limit_ratio": float(np.maximum(nttft_ratio, itl_ratio)),
+    }
+    if served:
+        replicas = pods(slo.users, served)
+        # Rounded, or 3 x 0.1 would not tie with 1 x 0.3.
+        row |= {"replicas": replicas, "usd_per_hour": round(replicas * usd_per_hour, 9)}
+    return row
+
+
+def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    types = {
+        "llm_id": "str",
+        "gpu_profile_id": "str",
+        "status": "str",
+        "users_per_replica": "Int64",
+        "replicas": "Int64",
+        "usd_per_hour": "float64",
+        "fewest_users": "Int64",
+        "nttft_ratio": "float64",
+        "itl_ratio": "float64",
+        "limit_ratio": "float64",
+    }
+    return pd.DataFrame(rows, columns=list(types)).astype(types)
+
+
+def recommend(candidate_rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per LLM: its cheapest candidate that meets the SLO (LLM-Pilot, eq. 1).
+
+    Columns: `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`. Of equally
+    cheap profiles the first by identifier is taken. An LLM whose every candidate fails has
+    a row with nothing but its name.
+    """
+    columns = [*IDENTIFIERS, "replicas", "users_per_replica", "usd_per_hour"]
+    ordered = candidate_rows.sort_values(["usd_per_hour", "gpu_profile_id"], kind="stable")
+    best = ordered[ordered["status"] == "meets"].drop_duplicates("llm_id")[columns]
+    everyone = candidate_rows[["llm_id"]].drop_duplicates()
+    return everyone.merge(best, on="llm_id", how="left").reset_index(drop=True)

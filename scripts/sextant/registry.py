@@ -1,0 +1,115 @@
+"""The registry of downloads: what may be fetched, from where, and the bytes it has to have."""
+
+import csv
+import re
+import shutil
+import urllib.request
+from dataclasses import dataclass, fields
+from http.client import HTTPException
+from pathlib import Path
+
+from sextant.errors import InputError
+from sextant.files import atomic_path, sha256_file
+
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One row of `registry.csv`."""
+
+    dataset_id: str
+    version: str
+    url: str
+    sha256: str
+    licence: str
+    mirror_path: str
+    """Where the file lies below a mirror's folder."""
+    citation: str
+
+
+_COLUMNS = [field.name for field in fields(Dataset)]
+
+
+def load_registry(path: str | Path) -> dict[str, Dataset]:
+    """Read the registry, keyed by `dataset_id`.
+
+    Raises:
+        InputError: a column or a cell is missing, an id stands twice, or a checksum or a
+            mirror path is malformed.
+    """
+    datasets: dict[str, Dataset] = {}
+    with Path(path).open(encoding="utf-8-sig", newline="") as handle:
+        reader = csv.DictReader(handle)
+        if reader.fieldnames != _COLUMNS:
+            problem = f"the columns are {reader.fieldnames}"
+            raise InputError(problem, file=path, row=1, fix=f"use {','.join(_COLUMNS)}")
+        for row in reader:
+            dataset = _dataset(row, path, reader.line_num)
+            if dataset.dataset_id in datasets:
+                problem = f"{dataset.dataset_id!r} stands twice"
+                fix = "give a new version a new id: rows are never replaced"
+                raise InputError(problem, file=path, row=reader.line_num, fix=fix)
+            datasets[dataset.dataset_id] = dataset
+    return datasets
+
+
+def _dataset(row: dict[str, str], path: str | Path, line: int) -> Dataset:
+    for name in _COLUMNS:
+        if not row[name]:
+            raise InputError("empty cell", file=path, row=line, field=name, fix="fill it in")
+    if None in row:
+        fix = "quote a cell that holds a comma"
+        raise InputError("more cells than columns", file=path, row=line, fix=fix)
+    if not re.fullmatch(r"[0-9a-f]{64}", row["sha256"]):
+        fix = "give the 64 lower-case hexadecimal digits that `sha256sum` prints"
+        raise InputError("not a SHA-256", file=path, row=line, field="sha256", fix=fix)
+    mirror_path = Path(row["mirror_path"])
+    if mirror_path.is_absolute() or ".." in mirror_path.parts:
+        fix = "give a path relative to the mirror's folder"
+        raise InputError("leaves the mirror", file=path, row=line, field="mirror_path", fix=fix)
+    return Dataset(**row)
+
+
+def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
+    """Bring a data set's file to `out_path`, from `mirror` if given, else from its URL.
+
+    The checksum is verified before the file gets its name, so `out_path` is either right or
+    absent. There is one attempt; repeating it is the caller's business.
+
+    Raises:
+        InputError: the mirror lacks the file, the download fails, or the bytes differ.
+    """
+    with atomic_path(out_path) as temporary:
+        if mirror is None:
+            _download(dataset, temporary)
+        else:
+            _copy(dataset, Path(mirror) / dataset.mirror_path, temporary)
+        found = sha256_file(temporary)
+        if found != dataset.sha256:
+            source = dataset.url if mirror is None else Path(mirror) / dataset.mirror_path
+            problem = f"SHA-256 is {found}, the registry has {dataset.sha256}"
+            fix = "fetch it again; if its publisher changed it, add a row with a new id"
+            raise InputError(problem, file=source, field=dataset.dataset_id, fix=fix)
+
+
+def _copy(dataset: Dataset, source: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(source, target)
+    except FileNotFoundError:
+        fix = "put the file there, or unset the mirror to download it"
+        problem = f"the mirror has no {dataset.dataset_id}"
+        raise InputError(problem, file=source, fix=fix) from None
+
+
+def _download(dataset: Dataset, target: Path) -> None:
+    try:
+        with (
+            urllib.request.urlopen(dataset.url, timeout=TIMEOUT_S) as response,
+            target.open("wb") as handle,
+        ):
+            shutil.copyfileobj(response, handle)
+    except (OSError, HTTPException, ValueError) as error:
+        fix = "check the network and the URL, or fetch from a mirror"
+        problem = f"the download failed ({error})"
+        raise InputError(problem, file=dataset.url, field=dataset.dataset_id, fix=fix) from error

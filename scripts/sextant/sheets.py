@@ -1,0 +1,129 @@
+"""Sheets and configuration: read, typed and validated row by row before anything runs."""
+
+import csv
+import io
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from sextant.errors import InputError
+
+
+class Row(dict[str, Any]):
+    """A row of a sheet by column, and the line it stands in (the header is line 1)."""
+
+    def __init__(self, values: Mapping[str, Any], line: int) -> None:
+        super().__init__(values)
+        self.line = line
+
+
+_PARSERS = {"integer": int, "number": float, "string": str}
+
+
+@cache
+def _validator(schema_path: Path) -> Draft202012Validator:
+    return Draft202012Validator(yaml.safe_load(schema_path.read_text(encoding="utf-8")))
+
+
+def validate(value: Mapping[str, Any], schema_path: str | Path, file: str | Path) -> None:
+    """Check a mapping against a schema.
+
+    Raises:
+        InputError: names the first field that does not fit and what the schema says of it.
+    """
+    _check(value, _validator(Path(schema_path)), file, None)
+
+
+def _check(value: Mapping, validator: Draft202012Validator, file: str | Path, row: int | None):
+    errors = sorted(validator.iter_errors(value), key=lambda error: list(map(str, error.path)))
+    for error in errors:
+        field = ".".join(str(part) for part in error.absolute_path) or None
+        description = error.schema.get("description") if isinstance(error.schema, dict) else None
+        if error.validator == "additionalProperties":
+            unknown = sorted(set(error.instance) - set(error.schema.get("properties", {})))
+            field = ".".join([*([field] if field else []), unknown[0]])
+            known = ", ".join(error.schema["properties"])
+            fix = f"remove it or correct its name; known here: {known}"
+            raise InputError("unknown field", file=file, row=row, field=field, fix=fix)
+        raise InputError(error.message, file=file, row=row, field=field, fix=description)
+
+
+def load_sheet(path: str | Path, schema_path: str | Path, key: str | None = None) -> list[Row]:
+    """Read a tab-separated sheet; each row is a dict typed and checked by the schema.
+
+    An empty cell is a missing value: the key is left out of the row. Lines that start
+    with `#` are comments. With `key`, values of that column have to be unique.
+
+    Raises:
+        InputError: names file, line, field and the fix.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        fix = "create the sheet or correct its path in the configuration"
+        raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
+    validator = _validator(Path(schema_path))
+    properties = validator.schema["properties"]
+    lines = [
+        (number, line)
+        for number, line in enumerate(io.StringIO(text), 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    if not lines:
+        raise InputError("the sheet is empty", file=path, fix="add its header line")
+    header = _header(path, lines[0], validator)
+    rows: list[Row] = []
+    seen: dict[Any, int] = {}
+    for number, line in lines[1:]:
+        cells = next(csv.reader([line.rstrip("\r\n")], delimiter="\t"))
+        if len(cells) != len(header):
+            fix = "separate the columns with one tab each"
+            problem = f"{len(cells)} cells under {len(header)} columns"
+            raise InputError(problem, file=path, row=number, fix=fix)
+        cells = dict(zip(header, map(str.strip, cells), strict=True))
+        typed = {
+            column: _typed(cell, properties[column], path, number, column)
+            for column, cell in cells.items()
+            if cell
+        }
+        row = Row(typed, number)
+        _check(row, validator, path, number)
+        if key:
+            if row[key] in seen:
+                problem = f"{row[key]!r} stands in line {seen[row[key]]} already"
+                raise InputError(problem, file=path, row=number, field=key, fix="rename one")
+            seen[row[key]] = number
+        rows.append(row)
+    return rows
+
+
+def _header(path: Path, first: tuple[int, str], validator: Draft202012Validator) -> list[str]:
+    number, line = first
+    header = [name.strip() for name in line.rstrip("\r\n").split("\t")]
+    known, required = validator.schema["properties"], validator.schema.get("required", [])
+    for name in header:
+        if name not in known:
+            fix = f"remove it or correct its name; known: {', '.join(known)}"
+            raise InputError("unknown column", file=path, row=number, field=name, fix=fix)
+        if header.count(name) > 1:
+            raise InputError("column twice", file=path, row=number, field=name, fix="remove one")
+    for name in required:
+        if name not in header:
+            fix = f"add it: {known[name].get('description', '')}"
+            raise InputError("column missing", file=path, row=number, field=name, fix=fix)
+    return header
+
+
+def _typed(cell: str, schema: Mapping[str, Any], path: Path, row: int, field: str) -> Any:
+    kind = schema["type"]
+    try:
+        return _PARSERS[kind](cell)
+    except ValueError:
+        fix = schema.get("description")
+        problem = f"{cell!r} is no {kind}"
+        raise InputError(problem, file=path, row=row, field=field, fix=fix) from None

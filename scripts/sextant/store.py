@@ -1,0 +1,252 @@
+"""From the files of the benchmark stage to points, and from all files to one database."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from sextant.errors import InputError
+from sextant.files import atomic_path, provenance, read_json, write_parquet
+from sextant.gpu import GPUProfile
+from sextant.llm import LLM
+from sextant.metrics import points_query
+
+SCHEMA_SQL = Path(__file__).parents[2] / "resources" / "sql" / "schema.sql"
+# One server variant so far; studies that set servers up differently name theirs.
+DEFAULT_VARIANT = "default"
+_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id")
+_MEMORY = ("memory_utilization", "weight_gib", "kv_gib")
+
+
+def connect(path: str | Path = ":memory:", *, read_only: bool = False):
+    """Open DuckDB in UTC, so that the same files give the same database anywhere."""
+    connection = duckdb.connect(str(path), read_only=read_only)
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def aggregate_points(
+    cells: Sequence[Path], point_out: Path, feasibility_out: Path, telemetry_out: Path
+) -> None:
+    """Summarise cells to one row a point, and say which cells are feasible.
+
+    Args:
+        cells: folders of measured cells, each with `run.json`, `tuning.json` and the
+            Parquet files of the benchmark contract.
+        point_out: one row a cell and level (table `point`).
+        feasibility_out: one row a cell (table `feasibility`).
+        telemetry_out: one row a cell, level and device (table `telemetry`).
+    """
+    runs = [read_json(folder / "run.json") for folder in cells]
+    tunings = [read_json(folder / "tuning.json") for folder in cells]
+    database = connect()
+    _register_cells(database, cells, runs)
+    points = database.sql(
+        f"""SELECT c.* EXCLUDE (cell, folder), '{DEFAULT_VARIANT}' AS variant_id, p.level,
+            p.level AS users, p.* EXCLUDE (cell, level), l.batch_weight_tokens,
+            e.energy_j, l.client_lag_p99_ms, l.server_mean_itl_ms
+        FROM ({points_query("all_requests", "levels")}) AS p
+        JOIN cells AS c USING (cell) JOIN levels AS l USING (cell, level)
+        LEFT JOIN (SELECT cell, level, sum(energy_j) AS energy_j FROM device_telemetry
+            GROUP BY ALL) AS e USING (cell, level)
+        ORDER BY ALL"""
+    ).to_arrow_table()
+    telemetry = database.sql(
+        f"""SELECT c.* EXCLUDE (cell, folder), '{DEFAULT_VARIANT}' AS variant_id,
+            t.* EXCLUDE (cell) FROM device_telemetry AS t JOIN cells AS c USING (cell)
+        ORDER BY ALL"""
+    ).to_arrow_table()
+    origin = provenance(n_cells=len(cells))
+    write_parquet(point_out, points, origin)
+    write_parquet(telemetry_out, telemetry, origin)
+    write_parquet(feasibility_out, _feasibility(runs, tunings), origin)
+
+
+def _register_cells(
+    database: duckdb.DuckDBPyConnection, cells: Sequence[Path], runs: Sequence[Mapping]
+) -> None:
+    """Create `cells`, `levels`, `all_requests` and `device_telemetry`; `cell` is a number."""
+    database.register(
+        "cells",
+        _table(
+            [
+                {"cell": number, "folder": str(folder), **{name: run[name] for name in _KEY}}
+                for number, (folder, run) in enumerate(zip(cells, runs, strict=True))
+            ],
+            {"cell": pa.int64(), "folder": pa.string(), **dict.fromkeys(_KEY, pa.string())},
+        ),
+    )
+    database.register(
+        "levels",
+        _table(
+            [
+                {
+                    "cell": number,
+                    "level": level["level"],
+                    "duration_s": level["duration_s"],
+                    "batch_weight_tokens": run["batch_weight_tokens"],
+                    "client_lag_p99_ms": level["client_lag_ms"]["p99"],
+                    "server_mean_itl_ms": level["server_mean_itl_ms"],
+                }
+                for number, run in enumerate(runs)
+                for level in run["levels"]
+            ],
+            {
+                "cell": pa.int64(),
+                "level": pa.int32(),
+                "duration_s": pa.float64(),
+                "batch_weight_tokens": pa.int64(),
+                "client_lag_p99_ms": pa.float64(),
+                "server_mean_itl_ms": pa.float64(),
+            },
+        ),
+    )
+    for view, name in (
+        ("all_requests", "requests.parquet"),
+        ("all_telemetry", "telemetry.parquet"),
+    ):
+        files = [str(folder / name) for folder in cells]
+        # Each file's folder tells which cell it belongs to.
+        database.execute(
+            f"""CREATE TEMP TABLE {view} AS SELECT c.cell, f.* EXCLUDE (filename)
+            FROM read_parquet($files, filename = true) AS f
+            JOIN cells AS c ON f.filename = c.folder || '/{name}'""",
+            {"files": files},
+        )
+    database.execute(
+        """CREATE TEMP VIEW device_telemetry AS SELECT cell, level, device,
+            avg(power_w) AS mean_power_w, max(power_w) AS max_power_w,
+            -- A counter of the device: what it gained over the level.
+            max(energy_j) - min(energy_j) AS energy_j,
+            avg(utilization) AS mean_utilization, max(utilization) AS max_utilization,
+            max(memory_used_gib) AS max_memory_used_gib,
+            avg(sm_clock_mhz) AS mean_sm_clock_mhz, max(temperature_c) AS max_temperature_c
+        FROM all_telemetry GROUP BY ALL"""
+    )
+
+
+def _feasibility(runs: Sequence[Mapping], tunings: Sequence[Mapping]) -> pa.Table:
+    rows = [
+        {
+            **{name: run[name] for name in _KEY},
+            "is_feasible": run["is_feasible"],
+            "reason": run["reason"],
+            **{name: tuning["memory"][name] for name in _MEMORY},
+            "batch_weight_tokens": tuning["batch_weight_tokens"],
+            "n_server_starts": len(tuning["probes"]),
+        }
+        for run, tuning in zip(runs, tunings, strict=True)
+    ]
+    types = {
+        **dict.fromkeys(_KEY, pa.string()),
+        "is_feasible": pa.bool_(),
+        "reason": pa.string(),
+        **dict.fromkeys(_MEMORY, pa.float64()),
+        "batch_weight_tokens": pa.int64(),
+        "n_server_starts": pa.int32(),
+    }
+    return _table(sorted(rows, key=lambda row: [row[name] for name in _KEY]), types)
+
+
+def _table(rows: list[dict], types: Mapping[str, pa.DataType]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(types.items())))
+
+
+def llm_rows(llms: Mapping[str, LLM]) -> list[dict]:
+    """Return the rows of table `llm`."""
+    return [
+        {
+            "llm_id": llm_id,
+            **asdict(llm),
+            "weight_bytes": llm.weight_bytes,
+            "kv_bytes_per_token": llm.kv_bytes_per_token,
+        }
+        for llm_id, llm in llms.items()
+    ]
+
+
+def gpu_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
+    """Return the rows of table `gpu`, one a device type."""
+    return list({p.gpu.gpu_id: asdict(p.gpu) for p in profiles.values()}.values())
+
+
+def gpu_profile_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
+    """Return the rows of table `gpu_profile`."""
+    return [
+        {
+            "gpu_profile_id": p.gpu_profile_id,
+            "gpu_id": p.gpu.gpu_id,
+            "n_gpus": p.n_gpus,
+            "usd_per_hour": p.usd_per_hour,
+        }
+        for p in profiles.values()
+    ]
+
+
+def trace_rows(reports: Mapping[str, Path]) -> list[dict]:
+    """Return the rows of table `trace` from the reports of ingest, by trace."""
+    return [{"trace_id": name, **read_json(path)} for name, path in reports.items()]
+
+
+def workload_rows(workloads: Mapping[str, Mapping], validations: Mapping[str, Path]) -> list[dict]:
+    """Return the rows of table `workload` from its sheet and each workload's validation."""
+    rows = []
+    for workload_id, row in workloads.items():
+        validation = read_json(validations[workload_id])
+        distances = {f"ks_{name}": value for name, value in validation["ks"].items()}
+        rows.append({**row, **validation, **distances})
+    return rows
+
+
+def build_store(
+    path: Path, rows: Mapping[str, Sequence[Mapping]], files: Mapping[str, Sequence[Path]]
+) -> None:
+    """Build the database from rows and Parquet files, by table; replaces `path` atomically.
+
+    Columns are matched by name: what the table lacks is left out, what the rows lack is null.
+
+    Raises:
+        InputError: a file has rows that break the table's key, e.g. the same point twice.
+    """
+    with atomic_path(path) as temporary, connect(temporary) as database:
+        database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
+        for table, table_rows in rows.items():
+            _insert_rows(database, table, table_rows)
+        for table, table_files in files.items():
+            for file in table_files:
+                _insert_file(database, table, file)
+        facts = provenance()
+        _insert_rows(
+            database,
+            "provenance",
+            [{"key": key, "value": json.dumps(value)} for key, value in facts.items()],
+        )
+
+
+def _columns(database: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+    found = database.execute(f"SELECT column_name FROM (DESCRIBE {table})").fetchall()
+    return [name for (name,) in found]
+
+
+def _insert_rows(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Mapping]) -> None:
+    columns = _columns(database, table)
+    marks = ", ".join("?" * len(columns))
+    values = [[row.get(column) for column in columns] for row in rows]
+    if values:
+        database.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+
+
+def _insert_file(database: duckdb.DuckDBPyConnection, table: str, file: Path) -> None:
+    known = _columns(database, table)
+    described = database.execute("DESCRIBE FROM read_parquet(?)", [str(file)]).fetchall()
+    shared = ", ".join(name for name, *_ in described if name in known)
+    try:
+        database.execute(
+            f"INSERT INTO {table} BY NAME SELECT {shared} FROM read_parquet(?)", [str(file)]
+        )
+    except duckdb.ConstraintException as error:
+        problem = f"rows of table {table} stand twice ({str(error).splitlines()[0]})"
+        raise InputError(problem, file=file, fix="remove one of the two results") from None

@@ -1,0 +1,19 @@
+"""Workloads: what is replayed, as a request model, an arrival model and prompts."""
+
+from sextant.workload.arrivals import ArrivalModel, fit_arrivals, load_arrivals, sample_gaps
+from sextant.workload.fit import fit_workload, sample_trace
+from sextant.workload.prompts import random_token_ids
+from sextant.workload.request_model import RequestModel, fit_request_model, load_request_model
+
+__all__ = [
+    "ArrivalModel",
+    "RequestModel",
+    "fit_arrivals",
+    "fit_request_model",
+    "fit_workload",
+    "load_arrivals",
+    "load_request_model",
+    "random_token_ids",
+    "sample_gaps",
+    "sample_trace",
+]

@@ -1,0 +1,177 @@
+"""Fit a workload to a trace, judge the fit, and draw traces from it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from scipy import stats
+
+from sextant.errors import InputError
+from sextant.files import provenance, read_provenance, write_json, write_parquet
+from sextant.trace_format import TRACE_COLUMNS
+from sextant.workload.arrivals import (
+    ArrivalModel,
+    arrivals_to_json,
+    fit_arrivals,
+    load_arrivals,
+    sample_gaps,
+    spread_gaps,
+)
+from sextant.workload.request_model import (
+    N_BINS,
+    RequestModel,
+    fit_request_model,
+    load_request_model,
+    read_requests,
+)
+
+
+def fit_workload(
+    trace: str | Path,
+    requests_out: str | Path,
+    arrivals_out: str | Path,
+    validation_out: str | Path,
+    *,
+    max_input_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    n_bins: int = N_BINS,
+    seed: int = 0,
+    **provenance_facts: Any,
+) -> dict[str, Any]:
+    """Fit the request model and the arrival model of a trace; write them and their fidelity.
+
+    Requests above a cap are clipped to it before the fit, and counted. Failed requests take
+    part in the arrivals only: they arrived, but say nothing of what a served request is like.
+
+    `requests_out` and `arrivals_out` are a pure function of the trace's source and the
+    parameters: no version and no commit is in them, so that code edits leave the benchmarks
+    which depend on them alone. `validation_out` has the full provenance.
+
+    Args:
+        trace: Parquet in the trace contract.
+        requests_out: `requests.parquet`, one row a joint bin.
+        arrivals_out: `arrivals.json`.
+        validation_out: `validation.json`, the returned figures.
+        max_input_tokens: cap on the input of a request.
+        max_output_tokens: cap on its output.
+        n_bins: most bins per parameter.
+        seed: seed of the arrival fit's draws (see `fit_arrivals`).
+        **provenance_facts: more facts for the provenance in `validation_out`.
+
+    Raises:
+        InputError: a cap below 1, or no request to fit.
+    """
+    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
+    every = read_requests(trace)
+    served = every[every["status"] != "failed"]
+    if served.empty:
+        raise InputError(
+            "no request succeeded", file=trace, fix="give a trace with served requests"
+        )
+    clipped, n_clipped = _clip(served, caps)
+    requests = fit_request_model(clipped, n_bins)
+    arrivals = fit_arrivals(every["arrival_s"].to_numpy(), seed=seed)
+    facts = {
+        "inputs_sha256": read_provenance(trace).get("inputs_sha256", {}),
+        "max_input_tokens": max_input_tokens,
+        "max_output_tokens": max_output_tokens,
+        "n_bins": n_bins,
+        "seed": seed,
+    }
+    validation = {
+        "n_requests": len(served),
+        "n_failed": len(every) - len(served),
+        **n_clipped,
+        "n_joint_bins": len(requests.frame),
+        **_request_fidelity(clipped, requests),
+        "ks_gaps": _gap_ks(every["arrival_s"].to_numpy(), arrivals, seed),
+        "seed": seed,
+        "provenance": provenance({"trace": trace}, fit=facts, **provenance_facts),
+    }
+    table = pa.Table.from_pandas(requests.frame, preserve_index=False)
+    # pandas leaves its own version in the metadata.
+    write_parquet(requests_out, table.replace_schema_metadata(None), facts)
+    write_json(arrivals_out, arrivals_to_json(arrivals, **facts))
+    write_json(validation_out, validation)
+    return validation
+
+
+def _clip(
+    served: pd.DataFrame, caps: Mapping[str, int | None]
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Return the requests with no value above its cap, and how many were changed by which."""
+    clipped, n_clipped = served.copy(), {}
+    for name, cap in caps.items():
+        if cap is not None and cap < 1:
+            fix = "give 1 or more tokens, or no cap"
+            raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
+        short = name.removesuffix("_tokens")
+        n_clipped[f"n_clipped_{short}"] = 0 if cap is None else int((served[name] > cap).sum())
+        if cap is not None:
+            clipped[name] = served[name].clip(upper=cap)
+    return clipped, n_clipped
+
+
+def _request_fidelity(served: pd.DataFrame, model: RequestModel) -> dict[str, Any]:
+    """Compare the trace with the model's own distribution, every joint bin at its count.
+
+    The Kolmogorov-Smirnov distance is the largest difference of two cumulative
+    distributions; Spearman's matrix shows whether the parameters still go together.
+    """
+    frame, names = model.frame, model.parameters
+    modelled = frame.loc[frame.index.repeat(frame["count"]), names]
+    distances = {
+        name: float(
+            stats.ks_2samp(
+                _numbers(served[name]), _numbers(modelled[name]), method="asymp"
+            ).statistic
+        )
+        for name in names
+    }
+    return {
+        "n_bins": {name: int(frame[name].nunique(dropna=False)) for name in names},
+        "ks": distances,
+        "spearman_trace": _spearman(served[names]),
+        "spearman_model": _spearman(modelled),
+    }
+
+
+def _numbers(column: pd.Series) -> np.ndarray:
+    return column.dropna().to_numpy(float)
+
+
+def _spearman(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
+    """Return Spearman's rank correlations, None where a parameter is constant."""
+    matrix = frame.astype(float).corr(method="spearman")
+    return {
+        row: {name: None if pd.isna(value) else float(value) for name, value in cells.items()}
+        for row, cells in matrix.to_dict().items()
+    }
+
+
+def _gap_ks(arrival_s: np.ndarray, model: ArrivalModel, seed: int) -> float | None:
+    """Return the distance between the gaps that were fitted and the Gamma distribution."""
+    if model.alpha is None:
+        return None
+    gaps = spread_gaps(arrival_s, model.clock_step_s, seed)
+    fitted = stats.gamma(model.alpha, scale=model.beta_s)
+    return float(stats.ks_1samp(gaps, fitted.cdf, method="asymp").statistic)
+
+
+def sample_trace(workload: str | Path, n: int, seed: int) -> pd.DataFrame:
+    """Draw a trace of `n` requests from a workload's folder, in the trace contract's columns.
+
+    The first request arrives at 0; times are rounded to microseconds. Requests and gaps come
+    from independent streams of `seed`.
+    """
+    request_seed, gap_seed = np.random.SeedSequence(seed).spawn(2)
+    sampled = load_request_model(workload).sample(n, seed=request_seed)
+    gaps = sample_gaps(load_arrivals(workload), max(n - 1, 0), seed=gap_seed)
+    arrival_s = np.concatenate([[0.0], np.cumsum(gaps)])[:n].round(6)
+    sampled = sampled.assign(
+        request_id=[str(number) for number in range(n)], arrival_s=arrival_s, status="ok"
+    )
+    return sampled.reindex(columns=list(TRACE_COLUMNS))

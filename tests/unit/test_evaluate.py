@@ -1,0 +1,247 @@
+"""The whole way from points to scores in a world whose latencies follow a roofline."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.errors import InputError
+from sextant.gpu import GPU, GPUProfile
+from sextant.llm import LLM
+from sextant.predict.evaluate import evaluate
+
+USERS = (1, 4, 16)
+PROFILES = {
+    name: GPUProfile(name, GPU(name, "gpu", "x", 80.0, bandwidth, tflops, "invented"), 1, usd)
+    for name, bandwidth, tflops, usd in [("slow", 500.0, 100.0, 1.0), ("fast", 2000.0, 400.0, 3.0)]
+}
+SLOS = [
+    {"slo_id": "chat", "nttft_ms": 1.0, "itl_ms": 20.0, "percentile": 50, "users": 40},
+    {"slo_id": "crowd", "nttft_ms": 1.0, "itl_ms": 20.0, "percentile": 50, "users": 400},
+    {"slo_id": "dream", "nttft_ms": 1e-6, "itl_ms": 1e-6, "percentile": 99, "users": 40},
+]
+
+
+def llm(layers: int) -> LLM:
+    parameters = layers * 12 * 2048**2
+    return LLM(
+        "llama", layers, 2048, 8192, 16, 16, 128, 32000, 2048, "float16", parameters, parameters
+    )
+
+
+LLMS = {f"m{layers}": llm(layers) for layers in (24, 32, 48, 64)}
+
+
+def roofline_points(llms: dict[str, LLM]) -> pd.DataFrame:
+    """Weights read once a token, products paid per token: both grow with users."""
+    rows = []
+    for llm_id, facts in llms.items():
+        for profile_id, profile in PROFILES.items():
+            for users in USERS:
+                itl = facts.weight_bytes / (profile.gpu.memory_bandwidth_gb_s * 1e6)
+                nttft = 2 * facts.n_flop_parameters / (profile.gpu.dense_bf16_tflops * 1e9)
+                row = {"llm_id": llm_id, "gpu_profile_id": profile_id, "users": users}
+                for prefix, tail in (("median", 1.0), ("p90", 1.5), ("p99", 3.0)):
+                    row[f"{prefix}_nttft_ms"] = tail * nttft * (1 + users / 4)
+                    row[f"{prefix}_itl_ms"] = tail * itl * (1 + users / 16)
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+POINTS = roofline_points(LLMS)
+
+
+def run(predictor: str, points: pd.DataFrame = POINTS, llms: dict[str, LLM] = LLMS, **options):
+    options = {"slos": SLOS, "source": "synthetic", "seed": 5} | options
+    return evaluate(points, llms, PROFILES, predictor=predictor, **options)
+
+
+@pytest.fixture(scope="module")
+def pilot():
+    told: list[str] = []
+    llms = LLMS | {"new": llm(40)}
+    feasible = {(name, profile) for name in llms for profile in PROFILES} - {("m64", "slow")}
+    return run("llm_pilot", llms=llms, feasible=feasible, progress=told.append), told
+
+
+def test_the_measured_optimum_by_hand():
+    result = run("measured", slos=SLOS[:1])
+    rows = result.recommendations.set_index("llm_id")
+    # m24 has 1.208e9 parameters: on `slow` its ITL is 4.83 ms (1 + u/16), below 20 ms even
+    # at 16 users; its nTTFT 0.024 ms (1 + u/4). 3 replicas of 16 users carry 40.
+    assert rows.loc["m24", ["gpu_profile_id", "replicas", "usd_per_hour"]].tolist() == [
+        "slow",
+        3,
+        3.0,
+    ]
+    # m64: 12.9 ms (1 + u/16) exceeds 20 ms at 16 users. 10 x 4 users, or 3 x 16 on `fast`.
+    assert rows.loc["m64", ["gpu_profile_id", "replicas", "usd_per_hour"]].tolist() == [
+        "fast",
+        3,
+        9.0,
+    ]
+    score = result.scores.iloc[0]
+    assert (score["n_llms"], score["so_score"], score["overspend"]) == (4, 1.0, 0.0)
+    assert result.predictions.empty
+
+
+def test_every_fold_predicts_what_memory_allows_at_every_user_count(pilot):
+    predictions = pilot[0].predictions
+    chat = predictions[predictions["slo_id"] == "chat"]
+    folds = chat.groupby("llm_id")["fold"].unique().str.join(",").to_dict()
+    assert folds == {"m24": "m24", "m32": "m32", "m48": "m48", "m64": "m64", "new": "all"}
+    assert chat.groupby("llm_id").size().to_dict() == {
+        "m24": 6,
+        "m32": 6,
+        "m48": 6,
+        "m64": 3,
+        "new": 6,
+    }
+    assert chat[["nttft_lo_ms", "nttft_hi_ms", "itl_lo_ms", "itl_hi_ms"]].isna().all(axis=None)
+    grouped = chat.sort_values("users").groupby(["llm_id", "gpu_profile_id"])
+    assert (grouped[["nttft_ms", "itl_ms"]].diff().dropna() >= 0).all(axis=None)
+
+
+def test_held_out_predictions_beat_the_mean_of_the_training_latencies(pilot):
+    score = pilot[0].scores.set_index("slo_id").loc["chat"]
+    errors = []
+    for name in LLMS:
+        held_out = POINTS["llm_id"] == name
+        truth = POINTS.loc[held_out, "median_itl_ms"]
+        errors.append((POINTS.loc[~held_out, "median_itl_ms"].mean() - truth).abs() / truth)
+    assert 0 < score["mape_itl"] < 0.5 * pd.concat(errors).mean()
+
+
+def test_slos_alike_in_limits_share_one_fit(pilot):
+    result, told = pilot
+    assert len(told) == 10  # 5 folds for chat and crowd, 5 for dream
+    by_slo = result.predictions.groupby("slo_id")
+    chat = by_slo.get_group("chat").drop(columns="slo_id").reset_index(drop=True)
+    crowd = by_slo.get_group("crowd").drop(columns="slo_id").reset_index(drop=True)
+    pd.testing.assert_frame_equal(chat, crowd)
+    replicas = result.recommendations.set_index(["slo_id", "llm_id"])["replicas"]
+    assert replicas["crowd", "m24"] > replicas["chat", "m24"]
+
+
+def test_unseen_llms_get_a_recommendation_without_a_verdict(pilot):
+    rows = pilot[0].recommendations.set_index(["slo_id", "llm_id"])
+    assert rows.loc[("chat", "new"), "gpu_profile_id"] in PROFILES
+    assert rows.loc[("chat", "new"), ["is_success", "overspend"]].isna().all()
+    assert rows.loc[("chat", "m24"), "is_success"] in (True, False)
+
+
+def test_an_slo_nobody_can_meet_is_left_out_and_says_how_far_off(pilot):
+    score = pilot[0].scores.set_index("slo_id").loc["dream"]
+    assert (score["n_llms"], score["n_left_out"]) == (0, 4)
+    assert np.isnan(score["so_score"])
+    options = pilot[0].candidates.query("slo_id == 'dream' and gpu_profile_id == 'fast'")
+    assert (options["status"] == "too_slow").all()
+    assert (options["limit_ratio"] > 1e6).all()
+
+
+def test_what_does_not_fit_is_a_candidate_with_a_reason(pilot):
+    options = pilot[0].candidates.set_index(["slo_id", "llm_id", "gpu_profile_id"])
+    assert options.loc[("chat", "m64", "slow"), "status"] == "does_not_fit"
+
+
+def test_latencies_of_the_held_out_llm_do_not_reach_its_predictions():
+    slos = SLOS[:1]
+    changed = POINTS.copy()
+    mine = changed["llm_id"] == "m48"
+    latencies = changed.columns.str.endswith("_ms")
+    changed.loc[mine, latencies] *= 17.0
+    before = run("llm_pilot", slos=slos).predictions.set_index("llm_id")
+    after = run("llm_pilot", points=changed, slos=slos).predictions.set_index("llm_id")
+    pd.testing.assert_frame_equal(before.loc["m48"], after.loc["m48"])
+    assert not before.loc["m32"].equals(after.loc["m32"])
+
+
+def test_the_same_seed_gives_the_same_frames(pilot):
+    llms = LLMS | {"new": llm(40)}
+    feasible = {(name, profile) for name in llms for profile in PROFILES} - {("m64", "slow")}
+    again = run("llm_pilot", llms=llms, feasible=feasible, slos=SLOS[:1])
+    for name in ("predictions", "candidates", "recommendations"):
+        first = getattr(pilot[0], name).query("slo_id == 'chat'").reset_index(drop=True)
+        pd.testing.assert_frame_equal(first, getattr(again, name), check_exact=True)
+
+
+def test_the_static_policy_decides_without_predicting():
+    result = run("static_policy", slos=SLOS[:1], feasible={(m, "fast") for m in LLMS})
+    assert result.predictions.empty and result.candidates.empty
+    # For m64 the others agree on 3 x slow, which its memory facts rule out here: a failure.
+    rows = result.recommendations.set_index("llm_id")
+    assert pd.isna(rows.loc["m64", "gpu_profile_id"])
+    assert not rows.loc["m64", "is_success"]
+    assert result.scores["n_llms"].tolist() == [4]
+    assert np.isnan(result.scores["mape_itl"][0])
+
+
+@pytest.mark.parametrize("n_llms", [1, 2])
+def test_too_few_llms_still_give_a_measured_recommendation(n_llms):
+    llms = dict(list(LLMS.items())[:n_llms])
+    points = POINTS[POINTS["llm_id"].isin(llms)]
+    result = run("llm_pilot", points=points, llms=llms)
+    assert result.predictions.empty and result.recommendations.empty
+    assert result.scores["note"].tolist() == [
+        f"llm_pilot is judged from 3 measured LLMs on; there are {n_llms}"
+    ] * len(SLOS)
+    assert run("measured", points=points, llms=llms).recommendations["replicas"].notna().any()
+
+
+def test_points_where_nothing_succeeded_are_counted_and_meet_no_limit():
+    points = POINTS.copy()
+    nothing = (points["llm_id"] == "m24") & (points["gpu_profile_id"] == "slow")
+    points.loc[nothing & (points["users"] >= 4), points.columns.str.endswith("_ms")] = None
+    result = run("measured", points=points, slos=SLOS[:1])
+    assert result.scores["n_unused_points"].tolist() == [2]
+    options = result.candidates.set_index(["llm_id", "gpu_profile_id"])
+    assert options.loc[("m24", "slow"), "users_per_replica"] == 1
+
+
+def test_an_llm_of_which_nothing_succeeded_is_predicted_from_the_others():
+    points = POINTS.copy()
+    points.loc[points["llm_id"] == "m24", points.columns.str.endswith("_ms")] = None
+    result = run("llm_pilot", points=points, slos=SLOS[:1])
+    assert result.predictions.query("llm_id == 'm24'")["fold"].unique().tolist() == ["all"]
+    score = result.scores.iloc[0]
+    assert (score["n_llms"], score["n_left_out"]) == (3, 1)
+
+
+def test_an_llm_too_large_for_every_profile_is_listed_without_one():
+    llms = LLMS | {"huge": llm(900)}
+    feasible = {(name, profile) for name in LLMS for profile in PROFILES}
+    result = run("llm_pilot", llms=llms, feasible=feasible, slos=SLOS[:1])
+    row = result.recommendations.set_index("llm_id").loc["huge"]
+    assert pd.isna(row["gpu_profile_id"]) and pd.isna(row["is_success"])
+    assert "huge" not in set(result.predictions["llm_id"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"llm_id": "other"}, "unknown 'other'"),
+        ({"gpu_profile_id": "other"}, "unknown 'other'"),
+        ({"users": np.nan}, "select closed-loop points"),
+        ({"users": 4}, r"more than one point.*select one workload"),
+    ],
+)
+def test_points_that_cannot_be_understood_are_input_errors(change, message):
+    with pytest.raises(InputError, match=message):
+        run("measured", points=POINTS.assign(**change))
+
+
+def test_a_source_without_any_point_has_empty_frames_and_a_note():
+    for predictor in ("measured", "llm_pilot", "static_policy"):
+        result = run(predictor, points=POINTS.iloc[:0])
+        assert result.recommendations.empty and result.candidates.empty
+        assert result.scores["n_llms"].tolist() == [0, 0, 0]
+    assert result.scores["note"].str.contains("there are 0").all()
+
+
+def test_without_an_slo_there_is_nothing_to_recommend():
+    with pytest.raises(InputError, match="no SLO"):
+        run("measured", slos=[])
+
+
+def test_an_unknown_predictor_is_an_input_error():
+    with pytest.raises(InputError, match=r"unknown predictor 'oracle'.*llm_pilot"):
+        run("oracle")

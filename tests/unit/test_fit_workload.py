@@ -1,0 +1,179 @@
+"""A workload from a trace: caps, fidelity, bytes that depend on data only, the shipped one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sextant.files
+from sextant.errors import InputError
+from sextant.files import read_json, read_provenance
+from sextant.ingest import ingest_trace
+from sextant.registry import fetch, load_registry
+from sextant.trace_format import TRACE_COLUMNS
+from sextant.workload import fit_workload, load_arrivals, load_request_model, sample_trace
+
+RESOURCES = Path(__file__).parents[2] / "resources"
+SHIPPED = RESOURCES / "workloads" / "azure-2023-conv"
+SAMPLE = RESOURCES / "traces" / "azure-2023-conv-sample.csv"
+FILES = ("requests.parquet", "arrivals.json", "validation.json")
+
+needs_mirror = pytest.mark.skipif(
+    "SEXTANT_MIRROR" not in os.environ, reason="SEXTANT_MIRROR is not set"
+)
+
+
+def _fit(trace: Path, folder: Path, **options: Any) -> dict[str, Any]:
+    return fit_workload(trace, *(folder / name for name in FILES), **options)
+
+
+def _ingest(source: Path, trace_format: str, folder: Path) -> Path:
+    names = ("trace.parquet", "rejected.parquet", "report.json")
+    ingest_trace(source, trace_format, *(folder / name for name in names))
+    return folder / names[0]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A trace of 1,000 requests, every tenth failed: input 1..1000, output 2·input up to 900."""
+    number = np.arange(1, 1001)
+    frame = pd.DataFrame(
+        {
+            "arrival_s": np.cumsum(np.random.default_rng(0).exponential(2.0, 1000)),
+            "input_tokens": number,
+            "output_tokens": np.where(number % 10 == 0, 0, np.minimum(2 * number, 900)),
+        }
+    )
+    frame.to_csv(tmp_path / "trace.csv", index=False)
+    return _ingest(tmp_path / "trace.csv", "sextant", tmp_path)
+
+
+def test_figures_of_a_trace_known_by_hand(tmp_path, trace):
+    figures = _fit(trace, tmp_path / "w", n_bins=50, seed=3)
+    assert read_json(tmp_path / "w" / "validation.json") == figures
+    assert (figures["n_requests"], figures["n_failed"], figures["seed"]) == (900, 100, 3)
+    assert (figures["n_clipped_input"], figures["n_clipped_output"]) == (0, 0)
+    # 900 has more than its share of the outputs and a bin of its own; the 405 other values
+    # fit 49 bins by nines.
+    assert figures["n_bins"] == {"input_tokens": 50, "output_tokens": 46}
+    # 900 distinct inputs in 50 bins of 18: the centre stands for its 18, so the model lags or
+    # leads by at most half of 18/900.
+    assert 0.009 <= figures["ks"]["input_tokens"] <= 0.0112
+    spearman = figures["spearman_trace"]["input_tokens"]["output_tokens"]
+    assert 0.8 < spearman < 1
+    modelled = figures["spearman_model"]["input_tokens"]["output_tokens"]
+    assert modelled == pytest.approx(spearman, abs=0.01)
+    # All 1,000 arrivals make gaps, the failed ones too.
+    arrivals = load_arrivals(tmp_path / "w")
+    assert arrivals.n_gaps == 999
+    assert arrivals.rate_rps == pytest.approx(0.5, rel=0.1)
+    assert figures["ks_gaps"] < 0.04
+
+
+def test_caps_clip_and_count(tmp_path, trace):
+    figures = _fit(trace, tmp_path, max_input_tokens=600, max_output_tokens=400)
+    # Of 601..1000 there are 400, 40 of them failed; output above 400 begins at input 201.
+    assert (figures["n_clipped_input"], figures["n_clipped_output"]) == (360, 720)
+    frame = load_request_model(tmp_path).frame
+    assert frame["input_tokens"].max() == 600 and frame["output_tokens"].max() == 400
+    assert frame.loc[frame["input_tokens"] == 600, "count"].sum() == 360
+    with pytest.raises(InputError, match="field 'max_output_tokens': a cap of 0"):
+        _fit(trace, tmp_path, max_output_tokens=0)
+
+
+def test_model_files_do_not_change_with_the_code(tmp_path, trace, monkeypatch):
+    _fit(trace, tmp_path / "one")
+    monkeypatch.setattr(sextant.files, "git_commit", lambda: "another-commit")
+    monkeypatch.setattr(sextant.files, "__version__", "99.9")
+    again = _ingest(tmp_path / "trace.csv", "sextant", tmp_path / "again")
+    assert again.read_bytes() != trace.read_bytes()
+    figures = _fit(again, tmp_path / "two")
+    for name in FILES[:2]:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert figures["provenance"]["git_commit"] == "another-commit"
+
+
+def test_model_files_name_source_and_parameters(tmp_path, trace):
+    _fit(trace, tmp_path, max_input_tokens=700, n_bins=8, seed=2)
+    stored = read_provenance(tmp_path / "requests.parquet")
+    assert stored == {
+        "inputs_sha256": read_provenance(trace)["inputs_sha256"],
+        "max_input_tokens": 700,
+        "max_output_tokens": None,
+        "n_bins": 8,
+        "seed": 2,
+    }
+    assert read_json(tmp_path / "arrivals.json")["fit"] == stored
+
+
+def test_trace_too_short_for_arrivals_still_gives_requests(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,5,6\n1,7,8\n")
+    trace = _ingest(tmp_path / "t.csv", "sextant", tmp_path)
+    figures = _fit(trace, tmp_path)
+    assert figures["ks_gaps"] is None
+    assert "too few" in json.loads((tmp_path / "arrivals.json").read_text())["reason"]
+    assert load_request_model(tmp_path).frame["count"].tolist() == [1, 1]
+
+
+def test_constant_parameter_has_no_rank_correlation(tmp_path):
+    rows = "".join(f"{second},{second + 1},9\n" for second in range(5))
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    figures = _fit(_ingest(tmp_path / "t.csv", "sextant", tmp_path), tmp_path)
+    assert figures["spearman_trace"]["input_tokens"]["output_tokens"] is None
+
+
+def test_trace_of_failures_only(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,5,0\n1,7,0\n")
+    trace = _ingest(tmp_path / "t.csv", "sextant", tmp_path)
+    with pytest.raises(InputError, match=r"trace\.parquet: no request succeeded"):
+        _fit(trace, tmp_path)
+
+
+def test_sampled_trace_has_the_contract_and_follows_the_seed():
+    drawn = sample_trace(SHIPPED, 500, seed=1)
+    assert list(drawn.columns) == list(TRACE_COLUMNS) and len(drawn) == 500
+    assert drawn["arrival_s"].iloc[0] == 0 and drawn["arrival_s"].is_monotonic_increasing
+    assert drawn["request_id"].is_unique and set(drawn["status"]) == {"ok"}
+    pd.testing.assert_frame_equal(drawn, sample_trace(SHIPPED, 500, seed=1))
+    assert not drawn["input_tokens"].equals(sample_trace(SHIPPED, 500, seed=2)["input_tokens"])
+
+
+def test_gaps_of_a_sampled_trace_do_not_follow_its_requests():
+    drawn = sample_trace(SHIPPED, 20_000, seed=0)
+    gaps = np.diff(drawn["arrival_s"])
+    assert abs(np.corrcoef(gaps, drawn["input_tokens"][1:])[0, 1]) < 0.03
+    assert abs(np.corrcoef(gaps, drawn["input_tokens"][:-1])[0, 1]) < 0.03
+
+
+def test_shipped_sample_comes_from_the_shipped_workload(tmp_path):
+    again = tmp_path / "sample.csv"
+    sample_trace(SHIPPED, 2000, 0).to_csv(again, index=False)
+    assert again.read_bytes() == SAMPLE.read_bytes()
+    trace = _ingest(SAMPLE, "sextant", tmp_path)
+    assert len(pd.read_parquet(trace)) == 2000
+
+
+def test_shipped_figures_name_no_commit():
+    figures = read_json(SHIPPED / "validation.json")
+    assert figures["n_requests"] == 19_366 == load_request_model(SHIPPED).frame["count"].sum()
+    assert "git_commit" not in figures["provenance"]
+
+
+@needs_mirror
+@pytest.mark.parametrize(
+    ("dataset_id", "trace_format", "n_requests"),
+    [("azure-2023-conv", "azure", 19_366), ("mooncake-conversation", "mooncake", 12_031)],
+)
+def test_published_traces_are_modelled_closely(tmp_path, dataset_id, trace_format, n_requests):
+    dataset = load_registry(RESOURCES / "registry.csv")[dataset_id]
+    fetch(dataset, tmp_path / "source", os.environ["SEXTANT_MIRROR"])
+    figures = _fit(_ingest(tmp_path / "source", trace_format, tmp_path), tmp_path, seed=0)
+    assert figures["n_requests"] == n_requests
+    assert max(figures["ks"].values()) <= 0.02
+    if dataset_id == SHIPPED.name:
+        for name in FILES[:2]:
+            assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes()

@@ -1,0 +1,379 @@
+"""Ingest: every format, every kind of bad row, and outputs that are whole or absent."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sextant.errors import InputError
+from sextant.files import read_provenance, sha256_file
+from sextant.ingest import ingest_trace
+from sextant.trace_format import TRACE_COLUMNS
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.0000000,374,44
+2023-11-16 18:15:46.0000003,396,109
+2023-11-16 18:15:47.5000000,879,0
+"""
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45.5,GPT-4,1087,0,1087,API log
+"""
+MOONCAKE = """{"timestamp": 1000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}
+{"timestamp": 1000, "input_length": 7322, "output_length": 490, "hash_ids": [0, 14]}
+{"timestamp": 4001, "input_length": 7236, "output_length": 794, "hash_ids": [0, 28]}
+"""
+SEXTANT = "arrival_s,input_tokens,output_tokens"
+
+
+def _ingest(
+    source: Path, trace_format: str, **options: Any
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+    out = source.parent / "out"
+    report = ingest_trace(
+        source, trace_format, out / "t.parquet", out / "r.parquet", out / "report.json", **options
+    )
+    assert json.loads((out / "report.json").read_text()) == report
+    return pd.read_parquet(out / "t.parquet"), pd.read_parquet(out / "r.parquet"), report
+
+
+def _write(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def _sextant_rows(*rows: str, n_good: int = 200) -> str:
+    """Return a trace of `n_good` good rows, one a second, followed by `rows`."""
+    good = [f"{second},10,5" for second in range(n_good)]
+    return "\n".join([SEXTANT, *good, *rows]) + "\n"
+
+
+def test_azure_keeps_tenths_of_a_microsecond(tmp_path):
+    trace, rejected, report = _ingest(_write(tmp_path, AZURE), "azure")
+    assert trace["arrival_s"].tolist() == [0.0, 3e-7, 1.5]
+    assert trace["input_tokens"].tolist() == [374, 396, 879]
+    assert trace["output_tokens"].tolist() == [44, 109, 0]
+    assert trace["status"].tolist() == ["ok", "ok", "failed"]
+    assert trace["request_id"].tolist() == ["2", "3", "4"]
+    assert trace["llm"].isna().all() and rejected.empty
+    assert (report["n_read"], report["n_failed"], report["duration_s"]) == (3, 1, 1.5)
+
+
+def test_schema_is_the_trace_contract_with_provenance(tmp_path):
+    source = _write(tmp_path, AZURE)
+    _, _, report = _ingest(source, "azure", trace_id="azure's own")
+    schema = pq.read_schema(tmp_path / "out" / "t.parquet")
+    assert schema.names == list(TRACE_COLUMNS)
+    assert schema.field("arrival_s").type == pa.float64()
+    assert {schema.field(name).type for name in ("input_tokens", "output_tokens")} == {pa.int32()}
+    for name in ("t.parquet", "r.parquet"):
+        origin = read_provenance(tmp_path / "out" / name)
+        assert origin == report["provenance"]
+        assert origin["inputs_sha256"] == {"source": sha256_file(source)}
+        assert origin["trace_id"] == "azure's own"
+    compression = pq.ParquetFile(tmp_path / "out" / "t.parquet").metadata.row_group(0).column(0)
+    assert compression.compression == "ZSTD"
+
+
+def test_burstgpt_reads_both_headers_by_name(tmp_path):
+    old, _, _ = _ingest(_write(tmp_path, BURSTGPT), "burstgpt")
+    assert old["arrival_s"].tolist() == [0.0, 40.5]
+    assert old["status"].tolist() == ["ok", "failed"]
+    assert old["llm"].tolist() == ["ChatGPT", "GPT-4"]
+    assert old["service"].tolist() == ["Conversation log", "API log"]
+    header = "Session ID,Timestamp,Elapsed time,Log Type,Model"
+    newer = f"""{header},Total tokens,Response tokens,Request tokens
+7,5,1.25,"Conversation log","Chat""GPT"", 4",490,18,472
+,45.5,,API log,GPT-4,1087,0,1087
+"""
+    new, _, _ = _ingest(_write(tmp_path, newer), "burstgpt")
+    assert new["input_tokens"].tolist() == old["input_tokens"].tolist() == [472, 1087]
+    assert new["output_tokens"].tolist() == old["output_tokens"].tolist() == [18, 0]
+    assert new.loc[0, ["session_id", "e2e_ms", "llm"]].tolist() == ["7", 1250.0, 'Chat"GPT", 4']
+    assert new.loc[1, ["session_id", "e2e_ms"]].isna().all()
+
+
+def test_mooncake_keeps_ties(tmp_path):
+    trace, _, report = _ingest(_write(tmp_path, MOONCAKE, "t.jsonl"), "mooncake")
+    assert trace["arrival_s"].tolist() == [0.0, 0.0, 3.001]
+    assert trace["input_tokens"].tolist() == [6758, 7322, 7236]
+    assert trace["request_id"].tolist() == ["1", "2", "3"]
+    assert report["n_rejected"] == 0
+
+
+def test_names_given_fill_only_what_the_source_lacks(tmp_path):
+    azure, _, _ = _ingest(_write(tmp_path, AZURE), "azure", llm="gpt'x", service="chat")
+    assert set(azure["llm"]) == {"gpt'x"} and set(azure["service"]) == {"chat"}
+    burst, _, _ = _ingest(_write(tmp_path, BURSTGPT), "burstgpt", llm="gpt'x")
+    assert burst["llm"].tolist() == ["ChatGPT", "GPT-4"]
+
+
+def test_bom_crlf_and_compression_change_nothing(tmp_path):
+    expected, _, _ = _ingest(_write(tmp_path, AZURE), "azure")
+    dressed = ("\ufeff" + AZURE.replace("\n", "\r\n")).encode()
+    (tmp_path / "bom.csv").write_bytes(dressed)
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(dressed))
+    with pa.CompressedOutputStream(str(tmp_path / "t.csv.zst"), "zstd") as stream:
+        stream.write(dressed)
+    for name in ("bom.csv", "t.csv.gz", "t.csv.zst"):
+        trace, _, _ = _ingest(tmp_path / name, "azure")
+        pd.testing.assert_frame_equal(trace, expected)
+
+
+BAD_ROWS = {
+    "201,x,5": "input_tokens: not a number",
+    '201,"1,5",5': "input_tokens: not a number",
+    "201,NaN,5": "input_tokens: not finite",
+    "201,1e999,5": "input_tokens: not finite",
+    "201,0,5": "input_tokens: below 1",
+    "201,-3,5": "input_tokens: below 1",
+    "201,10,-1": "output_tokens: below 0",
+    "201,10.5,5": "input_tokens: not a whole number",
+    "201,2147483648,5": "input_tokens: above the 32-bit range",
+    "201,,5": "input_tokens: missing value",
+    "201,10,": "output_tokens: missing value",
+    ",10,5": "arrival_s: missing value",
+    "nan,10,5": "arrival_s: not finite",
+    "later,10,5": "arrival_s: not a number",
+    "198.5,10,5": "arrival_s: goes back in time",
+    "201,10": "wrong number of columns",
+    "201,10,5,1": "wrong number of columns",
+    '201,10,"5': "malformed quotes",
+    "201,10,\x015": "output_tokens: not a number",
+}
+
+
+@pytest.mark.parametrize(("row", "reason"), BAD_ROWS.items())
+def test_bad_row_is_put_aside_with_its_line(tmp_path, row, reason):
+    source = _write(tmp_path, _sextant_rows(row, "202,10,5"))
+    trace, rejected, report = _ingest(source, "sextant")
+    assert rejected.to_dict("records") == [{"line": 202, "reason": reason, "raw": row}]
+    assert report["n_rejected_by_reason"] == {reason: 1}
+    assert (report["n_read"], report["n_accepted"], len(trace)) == (202, 201, 201)
+    assert trace["arrival_s"].iloc[-1] == 202
+
+
+@pytest.mark.parametrize(
+    ("stamp", "reason"),
+    [
+        ("2023-13-16 18:15:48", "not a date and time"),
+        ("infinity", "not a date and time"),
+        ("", "missing value"),
+        ("2023-11-16 18:15:47.4999999", "goes back in time"),
+    ],
+)
+def test_bad_time_stamp(tmp_path, stamp, reason):
+    source = _write(tmp_path, AZURE + f"{stamp},1,1\n")
+    _, rejected, _ = _ingest(source, "azure", max_rejected_fraction=0.25)
+    assert rejected["reason"].tolist() == [f"TIMESTAMP: {reason}"]
+    assert rejected["line"].tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"timestamp": 5000, "input_length": 3', "no JSON object"),
+        ("[5000, 3, 4]", "no JSON object"),
+        ('{"timestamp": 5000, "output_length": 3}', "input_length: missing value"),
+        ('{"timestamp": 5000, "input_length": null, "output_length": 3}', "input_length: missing"),
+        ('{"timestamp": 5000, "input_length": "many", "output_length": 3}', "input_length: not a"),
+    ],
+)
+def test_bad_json_line(tmp_path, line, reason):
+    source = _write(tmp_path, MOONCAKE + line + "\n", "t.jsonl")
+    _, rejected, _ = _ingest(source, "mooncake", max_rejected_fraction=0.25)
+    assert rejected["line"].tolist() == [4]
+    assert rejected["reason"].iloc[0].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "reason"),
+    [
+        ("temperature", "-0.1", "temperature: below 0"),
+        ("top_k", "-2", "top_k: below -1"),
+        ("is_greedy", "perhaps", "is_greedy: neither true nor false"),
+        ("batch_size", "0", "batch_size: below 1"),
+        ("status", "lost", "status: neither ok nor failed"),
+    ],
+)
+def test_bad_optional_cell(tmp_path, column, cell, reason):
+    rows = "\n".join([f"{SEXTANT},{column}", "0,10,5,", f"1,10,5,{cell}"])
+    _, rejected, _ = _ingest(_write(tmp_path, rows), "sextant", max_rejected_fraction=0.5)
+    assert rejected["reason"].tolist() == [reason]
+
+
+def test_ok_request_without_output_contradicts_itself(tmp_path):
+    rows = f"{SEXTANT},status\n0,10,5,ok\n1,10,0,ok\n2,10,0,failed\n3,10,4,failed\n4,10,0,\n"
+    trace, rejected, _ = _ingest(_write(tmp_path, rows), "sextant", max_rejected_fraction=0.5)
+    assert rejected["line"].tolist() == [3]
+    assert trace["status"].tolist() == ["ok", "failed", "failed", "failed"]
+
+
+def test_blank_lines_are_counted_and_keep_the_numbering(tmp_path):
+    text = f"{SEXTANT}\n0,10,5\n\n1,bad,5\n   \n2,10,5\n\n"
+    _, rejected, report = _ingest(_write(tmp_path, text), "sextant", max_rejected_fraction=0.5)
+    assert rejected["line"].tolist() == [4]
+    assert report["n_read"] == 3 and report["n_blank_lines"] == 3
+
+
+def test_a_row_that_goes_back_does_not_set_the_clock_back(tmp_path):
+    text = f"{SEXTANT}\n0,1,1\n9,1,1\n4,1,1\n5,1,1\n9,1,1\n10,1,1\n"
+    trace, rejected, _ = _ingest(_write(tmp_path, text), "sextant", max_rejected_fraction=0.5)
+    assert trace["arrival_s"].tolist() == [0, 9, 9, 10]
+    assert rejected["line"].tolist() == [4, 5]
+
+
+def test_a_rejected_row_does_not_move_the_clock(tmp_path):
+    text = f"{SEXTANT}\n7,0,1\n5,1,1\n99,x,1\n6,1,1\n"
+    trace, _, _ = _ingest(_write(tmp_path, text), "sextant", max_rejected_fraction=0.5)
+    assert trace["arrival_s"].tolist() == [0, 1]
+
+
+def test_bound_on_bad_rows_is_inclusive_and_leaves_no_output(tmp_path):
+    at_bound = _write(tmp_path, _sextant_rows("300,x,1", "301,,1", n_good=198))
+    assert _ingest(at_bound, "sextant")[2]["n_rejected"] == 2
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()
+    above = _write(tmp_path, _sextant_rows("300,x,1", "301,,1", n_good=197))
+    message = (
+        r"trace\.csv: 2 of 199 rows are malformed \(line 199: input_tokens: not a number; "
+        r"line 200: input_tokens: missing value\)"
+    )
+    with pytest.raises(InputError, match=message):
+        _ingest(above, "sextant")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("trace_format", "text", "message"),
+    [
+        ("azure", "TIMESTAMP,ContextTokens\n", r"field 'GeneratedTokens': column missing.*needs"),
+        ("azure", AZURE.replace("Tokens\n", "Tokens,Extra\n", 1), "field 'Extra': unknown column"),
+        ("sextant", f"{SEXTANT},arrival_s\n1,1,1,1\n", "field 'arrival_s': column twice"),
+        ("sextant", AZURE, r"field 'arrival_s': column missing.*it may have request_id"),
+        ("mooncake", '{"timestamp": 1}\n', "field 'input_length': column missing"),
+        ("mooncake", "timestamp\n", "line 1: no JSON object"),
+        ("azure", AZURE.splitlines()[0], "the trace has no rows"),
+        ("azure", AZURE.splitlines()[0] + "\n\n", "the trace has no rows"),
+        ("azure", "", "the file is empty"),
+        ("csv", AZURE, "field 'format': unknown trace format 'csv'. Fix: use one of azure"),
+    ],
+)
+def test_wrong_columns_and_empty_traces(tmp_path, trace_format, text, message):
+    with pytest.raises(InputError, match=message):
+        _ingest(_write(tmp_path, text), trace_format)
+    assert not (tmp_path / "out" / "t.parquet").exists()
+
+
+def test_trace_of_bad_rows_only_is_refused_whatever_the_bound(tmp_path):
+    with pytest.raises(InputError, match="1 of 1 rows are malformed"):
+        _ingest(_write(tmp_path, f"{SEXTANT}\n0,x,1\n"), "sextant", max_rejected_fraction=1.0)
+
+
+def test_absent_and_unreadable_files(tmp_path):
+    with pytest.raises(InputError, match="there is no such file"):
+        _ingest(tmp_path / "none.csv", "azure")
+    (tmp_path / "latin.csv").write_bytes(f"{SEXTANT}\n1,1,\xe9\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"latin\.csv: cannot be read .*Line: 2.*utf-8"):
+        _ingest(tmp_path / "latin.csv", "sextant")
+
+
+def test_file_cut_short_is_refused(tmp_path):
+    text = _sextant_rows(n_good=20_000).encode()
+    with pa.CompressedOutputStream(str(tmp_path / "whole.zst"), "zstd") as stream:
+        stream.write(text)
+    packed = {
+        "cut.csv.gz": gzip.compress(text),
+        "cut.csv.zst": (tmp_path / "whole.zst").read_bytes(),
+    }
+    for name, content in packed.items():
+        (tmp_path / name).write_bytes(content[: len(content) // 2])
+        with pytest.raises(InputError, match=f"{name}: cannot be read"):
+            _ingest(tmp_path / name, "sextant")
+
+
+def test_parquet_and_csv_of_a_trace_read_back_the_same(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "output_tokens": [3, 4],
+            "arrival_s": [0.0, 0.1 + 0.2],
+            "is_greedy": [True, None],
+            "temperature": [None, 0.7],
+            "input_tokens": [1, 2**31 - 1],
+            "request_id": ["a", "b"],
+        }
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    one, _, _ = _ingest(tmp_path / "t.parquet", "sextant")
+    other, _, _ = _ingest(tmp_path / "t.csv", "sextant")
+    pd.testing.assert_frame_equal(one, other)
+    assert one["arrival_s"].tolist() == [0.0, 0.1 + 0.2]
+    assert one["request_id"].tolist() == ["a", "b"] and one["is_greedy"].tolist() == [True, None]
+
+
+def test_parquet_rows_are_checked_too(tmp_path):
+    frame = pd.DataFrame(
+        {"arrival_s": [0.0, np.nan, 1.0], "input_tokens": [1.0, 1, 2.5], "output_tokens": 1}
+    )
+    # pandas would store its NaN as null.
+    duckdb.sql(
+        "SELECT 'nan'::DOUBLE AS arrival_s, 1 AS input_tokens, 1 AS output_tokens"
+    ).write_parquet(str(tmp_path / "nan.parquet"))
+    with pytest.raises(InputError, match="line 1: arrival_s: not finite"):
+        _ingest(tmp_path / "nan.parquet", "sextant")
+    frame.to_parquet(tmp_path / "t.parquet")
+    _, rejected, _ = _ingest(tmp_path / "t.parquet", "sextant", max_rejected_fraction=1.0)
+    assert rejected["line"].tolist() == [2, 3]
+    assert rejected["reason"].tolist() == [
+        "arrival_s: missing value",
+        "input_tokens: not a whole number",
+    ]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**9), st.integers(-1, 3), st.integers(-1, 2**31), st.booleans()),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_every_row_is_accepted_or_rejected_once(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("rows")
+    lines = [f"{ms},{i},{o}" + (",1" if wide else "") for ms, i, o, wide in rows]
+    source = _write(folder, "\n".join([SEXTANT, "0,1,1", *lines]))
+    trace, rejected, report = _ingest(source, "sextant", max_rejected_fraction=1.0)
+    seen = sorted([*map(int, trace["request_id"]), *rejected["line"]])
+    assert seen == list(range(2, len(rows) + 3))
+    assert (np.diff(trace["arrival_s"]) >= 0).all()
+    assert report["n_accepted"] == len(trace) and report["n_rejected"] == len(rejected)
+    for line, raw in zip(rejected["line"], rejected["raw"], strict=True):
+        assert raw == lines[line - 3]
+
+
+@pytest.mark.skipif("SEXTANT_MIRROR" not in os.environ, reason="SEXTANT_MIRROR is not set")
+@pytest.mark.parametrize(
+    ("path", "trace_format", "n_requests", "n_ties"),
+    [
+        ("azure-2023/AzureLLMInferenceTrace_conv.csv", "azure", 19_366, 0),
+        ("mooncake/conversation_trace.jsonl", "mooncake", 12_031, 10_851),
+    ],
+)
+def test_published_traces(tmp_path, path, trace_format, n_requests, n_ties):
+    source = tmp_path / Path(path).name
+    source.symlink_to(Path(os.environ["SEXTANT_MIRROR"]) / path)
+    trace, rejected, _ = _ingest(source, trace_format)
+    assert len(trace) == n_requests and rejected.empty
+    assert (np.diff(trace["arrival_s"]) == 0).sum() == n_ties

@@ -1,0 +1,125 @@
+"""Eq. 1-3 on examples computed by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.errors import InputError
+from sextant.gpu import GPU, GPUProfile
+from sextant.recommend import SLO, at_percentile, candidates, has_latency, pods, recommend, u_max
+
+GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, "invented")
+PROFILES = {
+    "cheap": GPUProfile("cheap", GPU_X, 1, 1.0),
+    "dear": GPUProfile("dear", GPU_X, 2, 2.5),
+    "empty": GPUProfile("empty", GPU_X, 4, 0.1),
+}
+SLO_200 = SLO("chat", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
+
+
+def latencies(llm_id: str, profile_id: str, rows: list[tuple]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["users", "nttft_ms", "itl_ms"])
+    return frame.assign(llm_id=llm_id, gpu_profile_id=profile_id)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(1, 10, 10), (2, 20, 20), (4, 30, 60)], 2),
+        ([(1, 10, 10), (2, 100, 50)], 2),  # a limit reached exactly is kept
+        ([(1, 101, 10), (2, 10, 10)], 0),  # a smaller user count that fails counts
+        ([(1, 10, 10), (2, 10, 51), (4, 10, 10)], 1),
+        ([(4, 10, 60), (1, 10, 10), (2, 20, 20)], 2),  # in any order
+        ([(1, 10, 10), (2, np.nan, np.nan), (4, 10, 10)], 1),  # nothing succeeded at 2
+        ([(1, 10, 10), (8, 20, 20)], 8),  # 2 and 4 were never tried
+        ([(1, np.nan, np.nan)], 0),
+    ],
+)
+def test_u_max_holds_both_limits_at_every_smaller_user_count(rows, expected):
+    assert u_max(latencies("m", "cheap", rows), SLO_200) == expected
+
+
+@pytest.mark.parametrize(("served", "expected"), [(32, 7), (64, 4), (200, 1), (256, 1), (1, 200)])
+def test_pods_round_up(served, expected):
+    assert pods(200, served) == expected
+
+
+def two_profiles() -> pd.DataFrame:
+    return pd.concat(
+        [
+            latencies("m", "cheap", [(32, 10, 40), (64, 20, 55)]),  # 7 replicas, 7.0 USD
+            latencies("m", "dear", [(32, 10, 20), (128, 20, 50)]),  # 2 replicas, 5.0 USD
+            latencies("slow", "cheap", [(1, 150, 40), (2, 160, 45)]),
+            latencies("slow", "dear", [(1, 110, 75), (2, 160, 80)]),
+        ]
+    )
+
+
+def test_the_cheapest_deployment_is_not_the_cheapest_profile():
+    rows = candidates(two_profiles(), ["m"], PROFILES, SLO_200)
+    table = rows.set_index("gpu_profile_id")
+    assert table["replicas"].dropna().to_dict() == {"cheap": 7, "dear": 2}
+    assert table["usd_per_hour"].dropna().to_dict() == {"cheap": 7.0, "dear": 5.0}
+    best = recommend(rows).iloc[0]
+    assert (best["gpu_profile_id"], best["replicas"], best["users_per_replica"]) == ("dear", 2, 128)
+
+
+def test_ties_go_to_the_first_profile_by_identifier():
+    same = {
+        "b": GPUProfile("b", GPU_X, 1, 0.1),  # 3 x 0.1 USD
+        "a": GPUProfile("a", GPU_X, 1, 0.3),  # 1 x 0.3 USD
+    }
+    frame = pd.concat(
+        [latencies("m", "a", [(300, 1, 1)]), latencies("m", "b", [(100, 1, 1)])],
+    )
+    slo = SLO("tie", 100.0, 50.0, 50, users=300)
+    assert recommend(candidates(frame, ["m"], same, slo))["gpu_profile_id"].tolist() == ["a"]
+
+
+def test_a_rejected_profile_says_why_and_by_how_much():
+    feasible = {("slow", "cheap"), ("slow", "dear")}
+    rows = candidates(two_profiles(), ["slow"], PROFILES, SLO_200, feasible)
+    table = rows.set_index("gpu_profile_id")
+    assert table["status"].to_dict() == {
+        "cheap": "too_slow",
+        "dear": "too_slow",
+        "empty": "does_not_fit",
+    }
+    assert table.loc["cheap", ["nttft_ratio", "itl_ratio", "limit_ratio"]].tolist() == [
+        1.5,
+        0.8,
+        1.5,
+    ]
+    assert table.loc["dear", "limit_ratio"] == 1.5  # 75 ms over 50 ms
+    assert table["replicas"].isna().all()
+    best = recommend(rows).iloc[0]
+    assert best["llm_id"] == "slow"
+    assert pd.isna(best["gpu_profile_id"]) and pd.isna(best["usd_per_hour"])
+
+
+def test_what_memory_facts_rule_out_is_never_offered():
+    rows = candidates(two_profiles(), ["m"], PROFILES, SLO_200, feasible={("m", "cheap")})
+    assert recommend(rows)["gpu_profile_id"].tolist() == ["cheap"]
+
+
+def test_profiles_without_latencies_are_listed_as_not_measured():
+    rows = candidates(two_profiles(), ["m", "unknown"], PROFILES, SLO_200)
+    status = rows.set_index(["llm_id", "gpu_profile_id"])["status"]
+    assert status["m", "empty"] == "not_measured"
+    assert (status["unknown"] == "not_measured").all()
+
+
+def test_the_percentile_chooses_the_columns():
+    names = [f"{p}_{t}_ms" for p in ("median", "p90", "p99") for t in ("nttft", "itl")]
+    points = pd.DataFrame([["m", "cheap", 1, 1, 2, 3, 4, None, 6]])
+    points.columns = ["llm_id", "gpu_profile_id", "users", *names]
+    assert at_percentile(points, 50)[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [1, 2]
+    assert at_percentile(points, 90)[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [3, 4]
+    assert not has_latency(at_percentile(points, 99)).any()
+
+
+def test_a_percentile_nobody_measures_is_an_input_error():
+    row = {"slo_id": "s", "nttft_ms": 1.0, "itl_ms": 1.0, "percentile": 75, "users": 1}
+    with pytest.raises(InputError, match=r"percentile 75.*50, 90, 99"):
+        SLO.from_row(row)
+    assert SLO.from_row(row | {"percentile": 90, "note": "x"}).percentile == 90

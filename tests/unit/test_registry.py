@@ -1,0 +1,93 @@
+"""The registry: rows are checked, and a fetched file is either right or absent."""
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sextant.errors import InputError
+from sextant.registry import Dataset, fetch, load_registry
+
+SHIPPED = Path(__file__).parents[2] / "resources" / "registry.csv"
+HEADER = "dataset_id,version,url,sha256,licence,mirror_path,citation"
+CONTENT = b"a,b\n1,2\n"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+ROW = f"d,1,https://example.org/d.csv,{DIGEST},CC0,x/d.csv,nobody"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    path = tmp_path / "mirror" / "x" / "d.csv"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT)
+    return Dataset("d", "1", path.as_uri(), DIGEST, "CC0", "x/d.csv", "nobody")
+
+
+def _registry(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "registry.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_shipped_registry_names_both_traces_with_licence_and_citation():
+    datasets = load_registry(SHIPPED)
+    assert datasets["azure-2023-conv"].licence == "CC-BY-4.0"
+    assert "Splitwise" in datasets["azure-2023-conv"].citation
+    assert datasets["mooncake-conversation"].url.endswith("conversation_trace.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["a,b", "1,2"], r"registry\.csv, line 1: the columns are"),
+        ([HEADER, ROW.replace(",CC0,", ",,")], "line 2, field 'licence': empty cell"),
+        ([HEADER, ROW, ROW], "line 3: 'd' stands twice"),
+        ([HEADER, ROW.replace(DIGEST, "abc")], "field 'sha256': not a SHA-256"),
+        ([HEADER, ROW.replace("x/d.csv", "../d.csv")], "field 'mirror_path': leaves the mirror"),
+        ([HEADER, ROW + ",more"], "more cells than columns"),
+    ],
+)
+def test_malformed_registry_is_refused(tmp_path, lines, message):
+    with pytest.raises(InputError, match=message):
+        load_registry(_registry(tmp_path, *lines))
+
+
+@pytest.mark.parametrize("with_mirror", [True, False])
+def test_fetch_from_mirror_and_from_url(tmp_path, dataset, with_mirror):
+    out = tmp_path / "new" / "out.csv"
+    fetch(dataset, out, tmp_path / "mirror" if with_mirror else None)
+    assert out.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("with_mirror", [True, False])
+def test_wrong_bytes_leave_what_was_there(tmp_path, dataset, with_mirror):
+    out = tmp_path / "out.csv"
+    out.write_text("earlier")
+    wrong = replace(dataset, sha256="0" * 64)
+    with pytest.raises(InputError, match=f"SHA-256 is {DIGEST}"):
+        fetch(wrong, out, tmp_path / "mirror" if with_mirror else None)
+    assert out.read_text() == "earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mirror", "out.csv"]
+
+
+def test_file_absent_from_mirror(tmp_path, dataset):
+    absent = replace(dataset, mirror_path="x/other.csv")
+    with pytest.raises(InputError, match=r"x/other\.csv: the mirror has no d\."):
+        fetch(absent, tmp_path / "out.csv", tmp_path / "mirror")
+
+
+def test_failed_download_names_the_url(tmp_path, dataset):
+    broken = replace(dataset, url=(tmp_path / "nothing").as_uri())
+    with pytest.raises(InputError, match="nothing, field 'd': the download failed"):
+        fetch(broken, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.skipif("SEXTANT_MIRROR" not in os.environ, reason="SEXTANT_MIRROR is not set")
+@pytest.mark.parametrize("dataset_id", ["azure-2023-conv", "mooncake-conversation"])
+def test_mirror_holds_the_registered_bytes(tmp_path, dataset_id):
+    registered = load_registry(SHIPPED)[dataset_id]
+    fetch(registered, tmp_path / "file", os.environ["SEXTANT_MIRROR"])
+    assert (tmp_path / "file").stat().st_size > 100_000

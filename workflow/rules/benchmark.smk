@@ -1,0 +1,58 @@
+# Needs: a workload and an LLM's config; a machine with the devices of the GPU profile.
+# Makes: one folder a cell: every request, the server's and the devices' state over time,
+#   the tuning of the batch weight, the exact command. An infeasible cell is a result.
+# Steps: benchmark_cell.
+#
+# Measurements cost hours of GPU time: they grow stale when `definition` changes (see
+# sextant.experiment.cell_definition) or the LLM's config, never by an edit of code.
+
+
+rule benchmark_cell:
+    input:
+        # `definition` holds what the workload is made from, so its age says nothing.
+        workload=ancient("<results>/workloads/{workload}/requests.parquet"),
+        config=lambda wildcards: EXPERIMENT.llms[wildcards.llm]["config"],
+    output:
+        requests=f"{CELL_FOLDER}/requests.parquet",
+        server=f"{CELL_FOLDER}/server.parquet",
+        telemetry=f"{CELL_FOLDER}/telemetry.parquet",
+        tuning=f"{CELL_FOLDER}/tuning.json",
+        run=f"{CELL_FOLDER}/run.json",
+    params:
+        definition=definition,
+    log:
+        job="<logs>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.log",
+        server="<logs>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.server.log",
+    benchmark:
+        "<benchmarks>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.tsv"
+    retries: 1
+    threads: cell_threads
+    resources:
+        mem_mb=8000,
+        runtime=cell_minutes,
+        gpu=cell_gpus,
+    script:
+        "../../scripts/benchmark_cell.py"
+
+
+rule aggregate_points:
+    input:
+        runs=cell_files("run.json"),
+        tunings=cell_files("tuning.json"),
+        requests=cell_files("requests.parquet"),
+        telemetry=cell_files("telemetry.parquet"),
+        library=library("store", "metrics"),
+    output:
+        point="<results>/points/{source}/point.parquet",
+        feasibility="<results>/points/{source}/feasibility.parquet",
+        telemetry="<results>/points/{source}/telemetry.parquet",
+    log:
+        "<logs>/aggregate_points/{source}.log",
+    benchmark:
+        "<benchmarks>/aggregate_points/{source}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    script:
+        "../../scripts/aggregate_points.py"

@@ -1,0 +1,86 @@
+# What the rules share: the experiment, read and checked before anything runs, the
+# constraints of the wildcards, and the functions that name a rule's inputs.
+import re
+import sys
+from pathlib import Path
+
+from sextant.errors import InputError
+from sextant.experiment import CellKey, cell_definition, engine_settings, load_experiment
+
+try:
+    EXPERIMENT = load_experiment(config, "the configuration")
+except InputError as error:
+    # The message is the whole story; a traceback would bury it.
+    sys.exit(f"Error: {error}")
+
+CELL_FOLDER = "<results>/benchmarks/{source}/{llm}/{gpu_profile}/{workload}/{scenario}"
+
+
+def one_of(names):
+    return "|".join(map(re.escape, names)) or "$^"
+
+
+wildcard_constraints:
+    dataset=one_of(EXPERIMENT.datasets),
+    trace=one_of(EXPERIMENT.traces),
+    workload=one_of(EXPERIMENT.workloads),
+    llm=one_of(EXPERIMENT.llms),
+    gpu_profile=one_of(EXPERIMENT.profiles),
+    scenario=one_of(EXPERIMENT.scenarios),
+    predictor=one_of(["measured", *config["predictors"]]),
+    source=re.escape(config["source"]),
+
+
+def library(*modules):
+    """Library files that a CPU rule depends on: editing one makes its results stale."""
+    return [f"{workflow.basedir}/scripts/sextant/{module}.py" for module in modules]
+
+
+def trace_source(wildcards):
+    dataset = EXPERIMENT.traces[wildcards.trace]["dataset"]
+    return f"<results>/downloads/{dataset}" if dataset in EXPERIMENT.datasets else dataset
+
+
+def workload_trace(wildcards):
+    trace = EXPERIMENT.workloads[wildcards.workload]["trace_id"]
+    return f"<results>/traces/{trace}.parquet"
+
+
+def definition(wildcards):
+    key = CellKey(wildcards.llm, wildcards.gpu_profile, wildcards.workload, wildcards.scenario)
+    return cell_definition(EXPERIMENT, key, config)
+
+
+def cell_threads(wildcards):
+    """A cell on CPU cores takes the whole machine, so that no other job disturbs it."""
+    devices = EXPERIMENT.profiles[wildcards.gpu_profile].devices
+    return workflow.cores or 1 if devices.kind == "cpu" else 2 * devices.n_gpus
+
+
+def cell_gpus(wildcards):
+    devices = EXPERIMENT.profiles[wildcards.gpu_profile].devices
+    return 0 if devices.kind == "cpu" else devices.n_gpus
+
+
+def cell_minutes(wildcards, attempt):
+    """Time for the server starts and the levels, with room for slow last requests."""
+    spec, engine = definition(wildcards), config["engine"]
+    starts_s = engine["max_server_starts"] * engine["start_timeout_s"]
+    per_level_s = spec["warmup_s"] + spec["duration_s"] + 2 * engine["request_timeout_s"]
+    return attempt * (int(starts_s + len(spec["levels"]) * per_level_s) // 60 + 5)
+
+
+def cell_files(name):
+    return [
+        f"<results>/benchmarks/{config['source']}/{cell.llm_id}/{cell.gpu_profile_id}/"
+        f"{cell.workload_id}/{cell.scenario_id}/{name}"
+        for cell in EXPERIMENT.cells
+    ]
+
+
+def evaluated(table):
+    """Files of one table, one a predictor."""
+    return [
+        f"<results>/predictions/{config['source']}/{predictor}/{table}.parquet"
+        for predictor in ["measured", *config["predictors"]]
+    ]

@@ -1,0 +1,45 @@
+# Needs: a trace in its publisher's format, a local file or a row of the registry.
+# Makes: <results>/traces/{trace}.parquet in the trace contract, the rows set aside, a report.
+# Steps: fetch_dataset (only for rows of the registry) → ingest_trace.
+
+
+rule fetch_dataset:
+    input:
+        registry=ancient(config["registry"]),
+    output:
+        protected("<results>/downloads/{dataset}"),
+    params:
+        dataset=lambda wildcards: EXPERIMENT.datasets[wildcards.dataset],
+    log:
+        "<logs>/fetch_dataset/{dataset}.log",
+    benchmark:
+        "<benchmarks>/fetch_dataset/{dataset}.tsv"
+    retries: 2
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=60,
+    script:
+        "../../scripts/fetch_dataset.py"
+
+
+rule ingest_trace:
+    input:
+        source=trace_source,
+        library=library("ingest", "trace_format"),
+    output:
+        trace="<results>/traces/{trace}.parquet",
+        rejected="<results>/traces/{trace}.rejected.parquet",
+        report="<results>/traces/{trace}.report.json",
+    params:
+        row=lambda wildcards: dict(EXPERIMENT.traces[wildcards.trace]),
+    log:
+        "<logs>/ingest_trace/{trace}.log",
+    benchmark:
+        "<benchmarks>/ingest_trace/{trace}.tsv"
+    threads: 2
+    resources:
+        mem_mb=2000,
+        runtime=60,
+    script:
+        "../../scripts/ingest_trace.py"

@@ -1,0 +1,40 @@
+# Needs: the points of a source and the facts of LLMs and GPU profiles.
+# Makes: <results>/predictions/{source}/{predictor}/: latencies predicted for held-out and
+#   unseen LLMs, the candidates and recommendations that follow, and the scores.
+# Steps: evaluate_predictor. `measured` is the predictor that looks at the truth.
+
+
+rule evaluate_predictor:
+    input:
+        point="<results>/points/{source}/point.parquet",
+        feasibility="<results>/points/{source}/feasibility.parquet",
+        sheets=[config["sheets"][name] for name in ("llms", "gpu_profiles", "slos")],
+        configs=[row["config"] for row in EXPERIMENT.llms.values()],
+        library=library(
+            "recommend",
+            "score",
+            "predict/job",
+            *(
+                f"predict/{module}"
+                for module in ("evaluate", "features", "weights", "llm_pilot", "static_policy")
+            ),
+        ),
+    output:
+        prediction="<results>/predictions/{source}/{predictor}/prediction.parquet",
+        candidate="<results>/predictions/{source}/{predictor}/candidate.parquet",
+        recommendation="<results>/predictions/{source}/{predictor}/recommendation.parquet",
+        score="<results>/predictions/{source}/{predictor}/score.parquet",
+    params:
+        seed=config["seed"],
+        decision=config["decision"],
+        memory_utilization=config["engine"]["memory_utilization"],
+    log:
+        "<logs>/evaluate_predictor/{source}/{predictor}.log",
+    benchmark:
+        "<benchmarks>/evaluate_predictor/{source}/{predictor}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    script:
+        "../../scripts/evaluate_predictor.py"

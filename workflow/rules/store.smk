@@ -1,0 +1,34 @@
+# Needs: what all other stages made.
+# Makes: <results>/sextant.duckdb, rebuilt from the files each time.
+# Steps: build_store.
+
+
+rule build_store:
+    input:
+        sheets=list(config["sheets"].values()),
+        configs=[row["config"] for row in EXPERIMENT.llms.values()],
+        reports=[f"<results>/traces/{trace}.report.json" for trace in EXPERIMENT.traces],
+        validations=[
+            f"<results>/workloads/{workload}/validation.json" for workload in EXPERIMENT.workloads
+        ],
+        point=f"<results>/points/{config['source']}/point.parquet",
+        feasibility=f"<results>/points/{config['source']}/feasibility.parquet",
+        telemetry=f"<results>/points/{config['source']}/telemetry.parquet",
+        prediction=evaluated("prediction"),
+        candidate=evaluated("candidate"),
+        recommendation=evaluated("recommendation"),
+        score=evaluated("score"),
+        schema=f"{workflow.basedir}/resources/sql/schema.sql",
+        library=library("store"),
+    output:
+        "<results>/sextant.duckdb",
+    log:
+        "<logs>/build_store.log",
+    benchmark:
+        "<benchmarks>/build_store.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    script:
+        "../../scripts/build_store.py"

@@ -1,0 +1,26 @@
+# Needs: a normalised trace.
+# Makes: <results>/workloads/{workload}/: the request model, the arrival model, their fidelity.
+# Steps: fit_workload.
+
+
+rule fit_workload:
+    input:
+        trace=workload_trace,
+        library=library("workload/fit", "workload/request_model", "workload/arrivals"),
+    output:
+        requests="<results>/workloads/{workload}/requests.parquet",
+        arrivals="<results>/workloads/{workload}/arrivals.json",
+        validation="<results>/workloads/{workload}/validation.json",
+    params:
+        row=lambda wildcards: dict(EXPERIMENT.workloads[wildcards.workload]),
+        seed=config["seed"],
+    log:
+        "<logs>/fit_workload/{workload}.log",
+    benchmark:
+        "<benchmarks>/fit_workload/{workload}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    script:
+        "../../scripts/fit_workload.py"
