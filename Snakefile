@@ -25,7 +25,7 @@ include: "workflow/rules/report.smk"
 
 
 rule all:
+    default_target: True
     input:
         "<results>/report/index.html",
         "<results>/sextant.duckdb",
-    default_target: True

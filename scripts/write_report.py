@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from sextant.report import write_report
-
 from sextant.logs import job_log
+from sextant.report import write_report
 
 with job_log(snakemake.log[0]):
     write_report(

@@ -28,6 +28,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    # In containers a process id comes again: what a killed job left is not ours to continue.
+    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         with temporary.open("rb") as handle:

@@ -61,12 +61,18 @@ class _Config:
         value = self.values.get(name)
         return default if value is None else value
 
-    def integer(self, *names: str) -> int:
-        value = self.get(*names)
+    def integer(self, *names: str, default: int | None = None) -> int:
+        value = self.get(*names) if default is None else self.optional(names[0], default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             fix = "give a whole number above 0"
             raise InputError(f"{value!r} is not a size", file=self.file, field=names[0], fix=fix)
         return value
+
+    def require(self, name: str, expected: bool) -> None:
+        """Refuse a variant that the family's formula would size wrongly."""
+        if self.optional(name, expected) != expected:
+            fix = f"only {str(expected).lower()} is supported; add the variant to sextant/llm.py"
+            raise InputError("unsupported variant", file=self.file, field=name, fix=fix)
 
 
 def load_llm(path: str | Path) -> LLM:
@@ -82,6 +88,8 @@ def load_llm(path: str | Path) -> LLM:
         raise InputError("there is no such file", file=path, fix=fix) from None
     except ValueError as error:
         raise InputError(f"not JSON ({error})", file=path, fix="save the config again") from None
+    if not isinstance(values, dict):
+        raise InputError("not a JSON object", file=path, fix="save the config again")
     config = _Config(values, path)
     family = config.get("model_type")
     if family not in _FAMILIES:
@@ -121,6 +129,8 @@ def _opt(config: _Config) -> LLM:
     layers, heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
     positions, vocab = config.integer("max_position_embeddings"), config.integer("vocab_size")
     projected = config.integer("word_embed_proj_dim")
+    for name in ("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"):
+        config.require(name, True)
     projections = 2 * h * projected if projected != h else 0
     final_norm = 2 * h if config.get("do_layer_norm_before") else 0
     return _facts(
@@ -144,10 +154,19 @@ def _llama(config: _Config) -> LLM:
     layers, heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
     vocab, context = config.integer("vocab_size"), config.integer("max_position_embeddings")
     # Llama 1 and 2 write no `num_key_value_heads` and no `head_dim` where these follow.
-    kv_heads = config.optional("num_key_value_heads", heads)
-    head_dim = config.optional("head_dim", None) or _head_dim(config, h, heads)
+    kv_heads = config.integer("num_key_value_heads", default=heads)
+    head_dim = (
+        _head_dim(config, h, heads)
+        if config.optional("head_dim", None) is None
+        else config.integer("head_dim")
+    )
+    config.require("mlp_bias", False)
     attention = 2 * h * heads * head_dim + 2 * h * kv_heads * head_dim
-    bias = (heads + 2 * kv_heads) * head_dim + h if config.optional("attention_bias", False) else 0
+    bias = 0
+    if config.get("model_type") == "qwen2" or config.optional("attention_bias", False):
+        bias = (heads + 2 * kv_heads) * head_dim
+    if config.optional("attention_bias", False):
+        bias += h  # the output projection, which Qwen2 leaves without
     tied = config.optional("tie_word_embeddings", False)
     return _facts(
         config,
@@ -168,6 +187,7 @@ def _gpt_neox(config: _Config) -> LLM:
     h, ffn = config.integer("hidden_size"), config.integer("intermediate_size")
     layers, heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
     vocab, context = config.integer("vocab_size"), config.integer("max_position_embeddings")
+    config.require("attention_bias", True)
     tied = config.optional("tie_word_embeddings", False)
     return _facts(
         config,
@@ -187,7 +207,8 @@ def _gpt_neox(config: _Config) -> LLM:
 def _gpt_bigcode(config: _Config) -> LLM:
     h, layers, heads = (config.integer(name) for name in ("n_embd", "n_layer", "n_head"))
     vocab, positions = config.integer("vocab_size"), config.integer("n_positions")
-    ffn = config.optional("n_inner", 4 * h)
+    ffn = config.integer("n_inner", default=4 * h)
+    config.require("tie_word_embeddings", True)
     head_dim = _head_dim(config, h, heads)
     kv_heads = 1 if config.get("multi_query") else heads
     qkv = h + 2 * kv_heads * head_dim
@@ -212,7 +233,8 @@ def _mpt(config: _Config) -> LLM:
     if not config.get("no_bias"):
         fix = "set no_bias to true, as every published MPT has it"
         raise InputError("biases are not supported", file=config.file, field="no_bias", fix=fix)
-    if config.get("attn_config").get("attn_type", "multihead_attention") != "multihead_attention":
+    attention = config.get("attn_config")
+    if not isinstance(attention, dict) or attention.get("attn_type") != "multihead_attention":
         fix = "only multihead_attention is supported; add the other to sextant/llm.py"
         raise InputError("unknown attention", file=config.file, field="attn_config", fix=fix)
     ffn = config.integer("expansion_ratio") * h
@@ -234,6 +256,7 @@ def _mpt(config: _Config) -> LLM:
 _FAMILIES: dict[str, Callable[[_Config], LLM]] = {
     "opt": _opt,
     "llama": _llama,
+    "qwen2": _llama,
     "gpt_neox": _gpt_neox,
     "gpt_bigcode": _gpt_bigcode,
     "mpt": _mpt,

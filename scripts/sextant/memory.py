@@ -37,9 +37,12 @@ def assess(
     """
     usable_bytes = devices.memory_bytes * memory_utilization
     kv_bytes = max(0.0, usable_bytes - llm.weight_bytes)
-    tokens = int(kv_bytes // llm.kv_bytes_per_token)
-    if devices.kind == "gpu" and llm.n_heads % devices.n_gpus:
-        reason = f"unsupported: {llm.n_heads} heads cannot be split over {devices.n_gpus} GPUs"
+    tokens = int(kv_bytes // (llm.kv_bytes_per_token * _kv_copies(llm, devices)))
+    if devices.kind == "gpu" and not _splits_evenly(llm, devices.n_gpus):
+        reason = (
+            f"unsupported: {llm.n_heads} heads ({llm.n_kv_heads} KV heads) "
+            f"cannot be split over {devices.n_gpus} GPUs"
+        )
     elif kv_bytes == 0:
         reason = (
             f"does not fit: the weights take {llm.weight_bytes / GIB:.3f} GiB "
@@ -60,3 +63,14 @@ def assess(
         kv_gib=kv_bytes / GIB,
         max_batch_weight_tokens=tokens,
     )
+
+
+def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
+    """Return whether tensor parallelism can share the heads out: vLLM accepts nothing else."""
+    fewer, more = sorted((llm.n_kv_heads, n_gpus))
+    return llm.n_heads % n_gpus == 0 and more % fewer == 0
+
+
+def _kv_copies(llm: LLM, devices: Devices) -> int:
+    """Return how often each KV head is stored: with fewer heads than GPUs, each GPU has one."""
+    return max(1, devices.n_gpus // llm.n_kv_heads) if devices.kind == "gpu" else 1

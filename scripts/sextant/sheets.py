@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -122,7 +123,10 @@ def _header(path: Path, first: tuple[int, str], validator: Draft202012Validator)
 def _typed(cell: str, schema: Mapping[str, Any], path: Path, row: int, field: str) -> Any:
     kind = schema["type"]
     try:
-        return _PARSERS[kind](cell)
+        value = _PARSERS[kind](cell)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError
+        return value
     except ValueError:
         fix = schema.get("description")
         problem = f"{cell!r} is no {kind}"

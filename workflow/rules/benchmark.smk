@@ -18,19 +18,21 @@ rule benchmark_cell:
         telemetry=f"{CELL_FOLDER}/telemetry.parquet",
         tuning=f"{CELL_FOLDER}/tuning.json",
         run=f"{CELL_FOLDER}/run.json",
-    params:
-        definition=definition,
     log:
         job="<logs>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.log",
         server="<logs>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.server.log",
     benchmark:
         "<benchmarks>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.tsv"
     retries: 1
+    conda:
+        "../../environment.yml"
     threads: cell_threads
     resources:
         mem_mb=8000,
         runtime=cell_minutes,
         gpu=cell_gpus,
+    params:
+        definition=definition,
     script:
         "../../scripts/benchmark_cell.py"
 
@@ -50,6 +52,8 @@ rule aggregate_points:
         "<logs>/aggregate_points/{source}.log",
     benchmark:
         "<benchmarks>/aggregate_points/{source}.tsv"
+    conda:
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=4000,

@@ -32,7 +32,7 @@ wildcard_constraints:
 
 
 def library(*modules):
-    """Library files that a CPU rule depends on: editing one makes its results stale."""
+    """Return library files for a CPU rule to list, so that an edit makes its results stale."""
     return [f"{workflow.basedir}/scripts/sextant/{module}.py" for module in modules]
 
 

@@ -7,18 +7,20 @@ rule fetch_dataset:
     input:
         registry=ancient(config["registry"]),
     output:
-        protected("<results>/downloads/{dataset}"),
-    params:
-        dataset=lambda wildcards: EXPERIMENT.datasets[wildcards.dataset],
+        "<results>/downloads/{dataset}",
     log:
         "<logs>/fetch_dataset/{dataset}.log",
     benchmark:
         "<benchmarks>/fetch_dataset/{dataset}.tsv"
     retries: 2
+    conda:
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=500,
         runtime=60,
+    params:
+        dataset=lambda wildcards: EXPERIMENT.datasets[wildcards.dataset],
     script:
         "../../scripts/fetch_dataset.py"
 
@@ -31,15 +33,17 @@ rule ingest_trace:
         trace="<results>/traces/{trace}.parquet",
         rejected="<results>/traces/{trace}.rejected.parquet",
         report="<results>/traces/{trace}.report.json",
-    params:
-        row=lambda wildcards: dict(EXPERIMENT.traces[wildcards.trace]),
     log:
         "<logs>/ingest_trace/{trace}.log",
     benchmark:
         "<benchmarks>/ingest_trace/{trace}.tsv"
+    conda:
+        "../../environment.yml"
     threads: 2
     resources:
         mem_mb=2000,
         runtime=60,
+    params:
+        row=lambda wildcards: dict(EXPERIMENT.traces[wildcards.trace]),
     script:
         "../../scripts/ingest_trace.py"

@@ -24,17 +24,19 @@ rule evaluate_predictor:
         candidate="<results>/predictions/{source}/{predictor}/candidate.parquet",
         recommendation="<results>/predictions/{source}/{predictor}/recommendation.parquet",
         score="<results>/predictions/{source}/{predictor}/score.parquet",
-    params:
-        seed=config["seed"],
-        decision=config["decision"],
-        memory_utilization=config["engine"]["memory_utilization"],
     log:
         "<logs>/evaluate_predictor/{source}/{predictor}.log",
     benchmark:
         "<benchmarks>/evaluate_predictor/{source}/{predictor}.tsv"
+    conda:
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=4000,
         runtime=120,
+    params:
+        seed=config["seed"],
+        decision=config["decision"],
+        memory_utilization=config["engine"]["memory_utilization"],
     script:
         "../../scripts/evaluate_predictor.py"

@@ -7,6 +7,7 @@ rule write_report:
     input:
         store="<results>/sextant.duckdb",
         library=library("report/tables", "report/figures", "report/page"),
+        page=[f"{workflow.basedir}/scripts/sextant/report/page.{end}" for end in ("html.j2", "css")],
     output:
         html=report(
             "<results>/report/index.html",
@@ -22,6 +23,8 @@ rule write_report:
         "<logs>/write_report.log",
     benchmark:
         "<benchmarks>/write_report.tsv"
+    conda:
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=4000,

@@ -26,6 +26,8 @@ rule build_store:
         "<logs>/build_store.log",
     benchmark:
         "<benchmarks>/build_store.tsv"
+    conda:
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=4000,

@@ -11,16 +11,18 @@ rule fit_workload:
         requests="<results>/workloads/{workload}/requests.parquet",
         arrivals="<results>/workloads/{workload}/arrivals.json",
         validation="<results>/workloads/{workload}/validation.json",
-    params:
-        row=lambda wildcards: dict(EXPERIMENT.workloads[wildcards.workload]),
-        seed=config["seed"],
     log:
         "<logs>/fit_workload/{workload}.log",
     benchmark:
         "<benchmarks>/fit_workload/{workload}.tsv"
+    conda:
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=4000,
         runtime=60,
+    params:
+        row=lambda wildcards: dict(EXPERIMENT.workloads[wildcards.workload]),
+        seed=config["seed"],
     script:
         "../../scripts/fit_workload.py"

@@ -39,16 +39,21 @@ def next_weight(
     server is the one to load. The last start that is left is therefore spent on the best
     weight that passed, or on the lowest if none has.
     """
-    passed = [probe.batch_weight_tokens for probe in probes if probe.outcome == "ok"]
     failed = [probe.batch_weight_tokens for probe in probes if probe.outcome != "ok"]
+    ceiling = min(failed, default=highest_tokens + 1)
+    # A weight that passed and then ran out of memory under load has not passed.
+    passed = [
+        probe.batch_weight_tokens
+        for probe in probes
+        if probe.outcome == "ok" and probe.batch_weight_tokens < ceiling
+    ]
     best = max(passed, default=None)
     last_passed = bool(probes) and probes[-1].outcome == "ok"
     starts_left = max_starts - len(probes)
     if not probes:
         return highest_tokens
-    ceiling = min(failed, default=highest_tokens)
     floor = best if best is not None else lowest_tokens
-    is_narrow = ceiling - floor <= TOLERANCE * ceiling
+    is_narrow = ceiling - floor <= max(1, TOLERANCE * ceiling)
     if last_passed and (not failed or is_narrow or starts_left < 2):
         return None
     if starts_left <= 0 or lowest_tokens in failed:

@@ -105,7 +105,8 @@ def measure_cell(
             machine lacks the devices or the disk.
     """
     longest_tokens = cell.max_input_tokens + cell.max_output_tokens
-    llm = load_llm(cell.config_path)
+    # What counts is the type that is served, not the one the weights were published in.
+    llm = replace(load_llm(cell.config_path), dtype=settings.dtype)
     if longest_tokens > llm.context_tokens:
         fix = "lower max_input_tokens or max_output_tokens of the workload"
         problem = f"requests of {longest_tokens} tokens exceed {llm.context_tokens} of context"
@@ -186,10 +187,21 @@ class _Run:
                     ):
                         self._load(server, target, vocab_size)
             except ServerError as error:
-                # Once a level has run, the weight had passed: the failure is another one.
-                if not error.is_out_of_memory or self.levels:
+                if not error.is_out_of_memory:
                     raise
+                self._forget_levels()
                 self._record(weight, "out_of_memory", str(error), started)
+
+    def _forget_levels(self) -> None:
+        """Drop what a server that ran out of memory under load had measured.
+
+        Its batch weight did not fit after all; levels of two weights would not compare.
+        """
+        if self.server_facts is not None:
+            self.probes.pop()  # one start is one probe: the failure replaces the pass
+        self.server_facts = None
+        for rows in (self.levels, self.request_rows, self.server_rows, self.telemetry_rows):
+            rows.clear()
 
     def _record(self, weight: int, outcome: str, detail: str, started: float) -> None:
         self.probes.append(Probe(weight, outcome, detail, time.monotonic() - started))
@@ -223,8 +235,6 @@ class _Run:
             seed = self.cell.seed + LEVEL_SEED_STRIDE * level
             source = RequestSource(target, model, vocab_size, seed)
             self._measure_level(server, target, source, level)
-            if not server.is_alive():
-                raise server.error(f"the server died at {level} users")
 
     def _measure_level(
         self, server: Server, target: Target, source: RequestSource, level: int
@@ -243,13 +253,13 @@ class _Run:
         )
         timeout_s, epoch_ns = self.settings.request_timeout_s, self.epoch_ns
         warmup = run_closed_loop(target, source, level, scenario.warmup_s, timeout_s, epoch_ns)
-        before = server_metrics.fetch(server.base_url)
+        before = self._metrics(server, level)
         for watcher in watchers:
             watcher.start()
         result = run_closed_loop(target, source, level, scenario.duration_s, timeout_s, epoch_ns)
         self.server_rows += watchers[0].stop()
         self.telemetry_rows += watchers[1].stop()
-        after = server_metrics.fetch(server.base_url) if server.is_alive() else before
+        after = self._metrics(server, level)
         self.request_rows += result.rows
         self.levels.append(
             {
@@ -263,9 +273,17 @@ class _Run:
             }
         )
 
+    @staticmethod
+    def _metrics(server: Server, level: int) -> str:
+        try:
+            return server_metrics.fetch(server.base_url)
+        except OSError as error:
+            raise server.error(f"the server died at {level} users ({error})") from error
+
     def write(self, feasibility: Feasibility) -> None:
         """Write all results; `run.json`, which declares the cell whole, comes last."""
         cell, outputs = self.cell, self.outputs
+        outputs.run.unlink(missing_ok=True)  # it must not vouch for the files of two runs
         is_tuned = bool(self.probes) and self.probes[-1].outcome == "ok"
         reason = feasibility.reason
         if feasibility.is_feasible and not is_tuned:

@@ -1,6 +1,7 @@
 """The vLLM server: its command, its start, its end."""
 
 import contextlib
+import http.client
 import os
 import secrets
 import shutil
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,17 @@ from sextant.errors import InputError
 from sextant.gpu import Devices
 
 LOG_TAIL_LINES = 20
+# A server that has just failed a request needs a moment to end and to log why.
+_SETTLE_S = 2.0
+
+_THREAD_COUNTS = (
+    "OMP_NUM_THREADS",
+    "GOTO_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
 # Every way in which vLLM, PyTorch, glibc and the kernel say that memory ran out.
 _OUT_OF_MEMORY = (
@@ -123,15 +134,20 @@ def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
 def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
     """Return the server's environment: its devices only, no telemetry, no downloads."""
     values = dict(os.environ)
-    # The client's environment must not leak into the server's interpreter.
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+    # The client's environment must not leak into the server: neither its interpreter nor
+    # the thread counts that Snakemake sets, with which a server on one core would crawl.
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *_THREAD_COUNTS):
         values.pop(name, None)
     values |= {"VLLM_API_KEY": api_key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if spec.load_format == "dummy":
         values["HF_HUB_OFFLINE"] = "1"
     listed = ",".join(map(str, spec.device_indices))
     if spec.devices.kind == "cpu":
-        values |= {"VLLM_CPU_OMP_THREADS_BIND": listed, "CUDA_VISIBLE_DEVICES": ""}
+        values |= {
+            "VLLM_CPU_OMP_THREADS_BIND": listed,
+            "OMP_NUM_THREADS": str(spec.devices.n_gpus),
+            "CUDA_VISIBLE_DEVICES": "",
+        }
     else:
         values["CUDA_VISIBLE_DEVICES"] = listed
     return values
@@ -142,6 +158,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def _require_free(port: int) -> None:
+    """Refuse a port on which somebody listens: their health would pass for our server's."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise InputError(f"port {port} is in use", fix="run again: another will be chosen")
 
 
 def pick_devices(devices: Devices, environ: Mapping[str, str] = os.environ) -> tuple[int, ...]:
@@ -200,10 +224,12 @@ class Server:
 
         Raises:
             ServerError: it died or was not healthy within the time limit.
+            InputError: the interpreter is missing, or the port is taken.
         """
         if not shutil.which(self.settings.python):
             fix = "run 'make .venv-vllm/.ready', or set engine.python in the configuration"
             raise InputError(f"no interpreter {self.settings.python}", fix=fix)
+        _require_free(self.port)
         cpus = "-"
         if self.spec.devices.kind == "cpu":
             cpus = ",".join(map(str, self.spec.device_indices))
@@ -253,14 +279,19 @@ class Server:
         raise self.error(f"the server was not healthy within {self.settings.start_timeout_s:g} s")
 
     def _is_healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
-            with urllib.request.urlopen(f"{self.base_url}/health", timeout=5) as answer:
-                return answer.status == 200
-        except OSError:  # refused, timed out, or an HTTP error
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):  # refused, timed out, or half an answer
             return False
+        finally:
+            connection.close()
 
     def error(self, message: str) -> ServerError:
         """Build the error for a server that failed, with the end of its log."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(_SETTLE_S)
         lines = self.log_path.read_text(errors="replace").splitlines()
         text = "\n".join(lines).lower()
         killed = not self.is_alive() and self._keeper.returncode == 256 - 9

@@ -23,8 +23,9 @@ from sextant.errors import InputError
 # The closing quote of a key cannot appear unescaped inside generated text.
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
-_EVENT = re.compile(rb"data:\s*\{")
-_DONE = re.compile(rb"data:\s*\[DONE\]")
+# Generated text may hold the same words, but never at the start of a line.
+_EVENT = re.compile(rb"^data:\s*\{", re.MULTILINE)
+_DONE = re.compile(rb"^data:\s*\[DONE\]", re.MULTILINE)
 _ERROR_EXCERPT_BYTES = 300
 
 
@@ -51,7 +52,8 @@ class Target:
 class PreparedRequest:
     """A request as bytes, ready to send, and what it asks for."""
 
-    payload: bytes
+    payload: bytes = field(repr=False)
+    """Holds the API key."""
     input_tokens: int
     output_tokens: int
 
@@ -218,8 +220,9 @@ def token_times(body: bytes, chunks: list[tuple[int, bytes]]) -> tuple[list[int]
     if not usages:
         return [], None
     total = usages[-1][1]
-    if len(usages) == 1 and total > 1:
-        starts = [match.end() for match in _EVENT.finditer(body)][:-1]
+    if len(usages) == 1:
+        events = [match.end() for match in _EVENT.finditer(body)]
+        starts = events[:-1] or events
         return [chunks[bisect_left(ends, start)][0] for start in starts][:total], total
     times: list[int] = []
     for position, count in usages:

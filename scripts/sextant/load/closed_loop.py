@@ -15,6 +15,7 @@ from sextant.workload import RequestModel
 from sextant.workload.prompts import random_token_ids
 
 _LAG_PERIOD_S = 0.01
+_PAUSE_AFTER_FAILURE_S = 0.1
 # Requests prepared before a level starts, per user; more are prepared when they run out.
 _PREPARED_PER_USER = 8
 _PREPARED_AT_LEAST = 64
@@ -143,8 +144,9 @@ async def _send_until(stop_ns, connections, source, timeout_s):
             request = source.take()
             outcome = await connection.send(request, scheduled_ns, timeout_s)
             ended.append((user, request, outcome))
-            if outcome.status == "connection_error":
-                await asyncio.sleep(0.1)  # do not spin on a server that is gone
+            if outcome.status != "ok":  # do not spin on a server that is gone or refuses
+                left_s = (stop_ns - time.monotonic_ns()) / 1e9
+                await asyncio.sleep(min(_PAUSE_AFTER_FAILURE_S, max(0.0, left_s)))
 
     await asyncio.gather(*(user_loop(*pair) for pair in enumerate(connections)))
     return ended

@@ -1,6 +1,7 @@
 """What the server says of itself: vLLM's Prometheus metrics."""
 
 import contextlib
+import http.client
 import re
 import threading
 import time
@@ -25,6 +26,8 @@ _GAUGES = {
     "n_preemptions": "vllm:num_preemptions_total",
 }
 _ITL = "vllm:inter_token_latency_seconds"
+# A server beside us is not to be sought behind the cluster's proxy.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def read(text: str, name: str) -> float | None:
@@ -35,9 +38,16 @@ def read(text: str, name: str) -> float | None:
 
 
 def fetch(base_url: str, timeout_s: float = 5.0) -> str:
-    """Return the text of `/metrics`."""
-    with urllib.request.urlopen(f"{base_url}/metrics", timeout=timeout_s) as answer:
-        return answer.read().decode()
+    """Return the text of `/metrics`.
+
+    Raises:
+        OSError: the server did not answer, or not in whole.
+    """
+    try:
+        with _OPENER.open(f"{base_url}/metrics", timeout=timeout_s) as answer:
+            return answer.read().decode()
+    except http.client.HTTPException as error:  # half an answer of a server that dies
+        raise ConnectionError(f"no metrics from {base_url}: {error!r}") from error
 
 
 def mean_itl_ms(before: str, after: str) -> float | None:

@@ -4,6 +4,7 @@ What a device cannot report is null, never zero.
 """
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pynvml
 
 from sextant.gpu import GIB
+
+log = logging.getLogger(__name__)
 
 SCHEMA = pa.schema(
     [
@@ -58,9 +61,16 @@ def cpu_reader(pid: int, n_cores: int) -> Reader:
 
 
 def nvml_reader(devices: tuple[int, ...]) -> Reader:
-    """Return a reader of the given GPUs; fields that a GPU does not support are null."""
-    pynvml.nvmlInit()
-    handles = {index: pynvml.nvmlDeviceGetHandleByIndex(index) for index in devices}
+    """Return a reader of the given GPUs; fields that a GPU does not support are null.
+
+    Without NVML every field is null and a warning says so: latencies do not need it.
+    """
+    try:
+        pynvml.nvmlInit()
+        handles = {index: pynvml.nvmlDeviceGetHandleByIndex(index) for index in devices}
+    except pynvml.NVMLError as error:
+        log.warning("no telemetry of GPUs %s: NVML says %s", devices, error)
+        return lambda: [{"device": f"gpu{index}"} for index in devices]
     fields: dict[str, Callable] = {
         "power_w": lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1e3,
         "energy_j": lambda h: pynvml.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3,

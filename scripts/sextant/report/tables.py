@@ -1,0 +1,267 @@
+"""What the report says, as rows: the store's tables arranged into answers and warnings.
+
+A row is a dict by column name; what is not known is None, also where the store has NaN.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from sextant.errors import InputError
+from sextant.recommend import PERCENTILE_PREFIX
+from sextant.store import connect
+
+Row = dict[str, Any]
+Tables = Mapping[str, Sequence[Row]]
+
+# The store's name for recommendations that rest on measured points. Not imported from the
+# prediction stage, which would load its training library to print a table.
+MEASURED = "measured"
+
+_TABLES = (
+    "llm",
+    "gpu_profile",
+    "trace",
+    "workload",
+    "slo",
+    "feasibility",
+    "point",
+    "prediction",
+    "candidate",
+    "recommendation",
+    "score",
+    "provenance",
+)
+_ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
+SETTING = ("source", "workload_id", "scenario_id", "variant_id")
+"""What points share that may be compared in one figure."""
+
+LIMIT_NAMES = {"nttft": "nTTFT", "itl": "ITL"}
+
+FEW_REQUESTS = 20
+"""With fewer successful requests even a median is rough."""
+MAX_LAG_FRACTION = 0.1
+"""Above this fraction of the median ITL the client's own delay is no longer small."""
+
+WARNINGS = {
+    "n_failed": "Requests failed; they are in no latency",
+    "n_ok": f"Fewer than {FEW_REQUESTS} successful requests, so the latencies are rough",
+    "client_lag_p99_ms": (
+        f"The load client's lag (p99) exceeds {MAX_LAG_FRACTION:.0%} of the median ITL, so the "
+        "latencies are partly its own"
+    ),
+}
+"""What makes a point doubtful, by the column that shows it."""
+
+
+def number(value: float | None) -> str:
+    """Write a number with 3 significant digits, all digits before the point, `–` for None."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"
+
+
+def read_tables(database: str | Path) -> dict[str, list[Row]]:
+    """Read the store without changing it; rows are in a fixed order, profiles by price.
+
+    Raises:
+        InputError: there is no store, or it lacks a table.
+    """
+    try:
+        with connect(database, read_only=True) as connection:
+            tables = {name: _rows(connection, name) for name in _TABLES}
+    except duckdb.Error as error:
+        problem = f"the store cannot be read ({str(error).splitlines()[0]})"
+        raise InputError(problem, file=database, fix="build it again with snakemake") from None
+    tables["gpu_profile"].sort(key=lambda row: (row["usd_per_hour"], row["gpu_profile_id"]))
+    return tables
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, table: str) -> list[Row]:
+    cursor = connection.execute(f"FROM {table} ORDER BY ALL")
+    names = [name for name, *_ in cursor.description]
+    return [dict(zip(names, map(_known, row), strict=True)) for row in cursor.fetchall()]
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:
+    """Return the rows by their values in `columns`, groups in the order of first appearance."""
+    groups: dict[tuple, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def recommendations(tables: Tables) -> list[Row]:
+    """Return the answers: from points where an LLM was measured, else from each predictor.
+
+    Columns: `source, slo_id, llm_id, predictor, basis` (`measured` or `predicted`),
+    `gpu_profile_id` (None: nobody meets the SLO), `replicas, users_per_replica,
+    usd_per_hour, alternatives` (other profiles that meet it, cheapest first),
+    `nearest_miss` (only where nobody does; None if no latency tells), `does_not_fit` and
+    `not_measured` (profiles without latencies, by the reason).
+    """
+    key = ("source", "slo_id", "predictor", "llm_id")
+    candidates = group_by(tables["candidate"], *key)
+    measured = _measured(tables)
+    return [
+        _answer(row, candidates.get(tuple(row[name] for name in key), []))
+        for row in tables["recommendation"]
+        if row["predictor"] == MEASURED or _place(row) not in measured
+    ]
+
+
+def held_out(tables: Tables) -> list[Row]:
+    """Return what predictors recommended for measured LLMs that they were not shown.
+
+    Rows of table `recommendation`, with `is_success` and `overspend` against the optimum.
+    """
+    measured = _measured(tables)
+    rows = tables["recommendation"]
+    return [row for row in rows if row["predictor"] != MEASURED and _place(row) in measured]
+
+
+def _measured(tables: Tables) -> set[tuple]:
+    return {_place(row) for row in tables["recommendation"] if row["predictor"] == MEASURED}
+
+
+def _place(row: Row) -> tuple:
+    return row["source"], row["slo_id"], row["llm_id"]
+
+
+def _answer(row: Row, candidates: Sequence[Row]) -> Row:
+    profile_id = row["gpu_profile_id"]
+    others = [
+        {
+            **{name: option[name] for name in _ANSWER},
+            # Rounded, as the prices are: 0.3 - 0.1 is not 0.2.
+            "extra_usd_per_hour": round(option["usd_per_hour"] - row["usd_per_hour"], 9),
+        }
+        for option in candidates
+        if option["status"] == "meets" and option["gpu_profile_id"] != profile_id
+    ]
+    return {
+        **{name: row[name] for name in ("source", "slo_id", "llm_id", "predictor")},
+        "basis": "measured" if row["predictor"] == MEASURED else "predicted",
+        **{name: row[name] for name in _ANSWER},
+        "alternatives": sorted(others, key=lambda o: (o["usd_per_hour"], o["gpu_profile_id"])),
+        "nearest_miss": None if profile_id else _nearest_miss(candidates),
+        **{
+            status: [c["gpu_profile_id"] for c in candidates if c["status"] == status]
+            for status in ("does_not_fit", "not_measured")
+        },
+    }
+
+
+def _nearest_miss(candidates: Sequence[Row]) -> Row | None:
+    """Return the profile whose worse latency, at its fewest users, is least above its limit."""
+    slow = [c for c in candidates if c["status"] == "too_slow" and c["limit_ratio"] is not None]
+    if not slow:
+        return None
+    nearest = min(slow, key=lambda c: (c["limit_ratio"], c["gpu_profile_id"]))
+    return {
+        "gpu_profile_id": nearest["gpu_profile_id"],
+        "limit": "itl" if nearest["itl_ratio"] >= nearest["nttft_ratio"] else "nttft",
+        "ratio": nearest["limit_ratio"],
+        "users": nearest["fewest_users"],
+    }
+
+
+def points_with_costs(tables: Tables) -> list[Row]:
+    """Return the points with `output_tokens_per_usd` and `energy_per_token_j`.
+
+    Both count the output tokens of successful requests; the price is that of one replica.
+    None where price or energy is not known, or no token came.
+    """
+    prices = {row["gpu_profile_id"]: row["usd_per_hour"] for row in tables["gpu_profile"]}
+    return [
+        {
+            **point,
+            "output_tokens_per_usd": _ratio(
+                _product(point["throughput_tok_s"], 3600), prices.get(point["gpu_profile_id"])
+            ),
+            # Throughput is output tokens over duration; this takes the tokens back from it.
+            "energy_per_token_j": _ratio(
+                point["energy_j"], _product(point["throughput_tok_s"], point["duration_s"])
+            ),
+        }
+        for point in tables["point"]
+    ]
+
+
+def _product(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a * b
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b
+
+
+def doubts(point: Row) -> set[str]:
+    """Return the columns that make a point doubtful, keys of `WARNINGS`."""
+    found = set()
+    if point["n_failed"]:
+        found.add("n_failed")
+    if point["n_ok"] is not None and point["n_ok"] < FEW_REQUESTS:
+        found.add("n_ok")
+    lag = _ratio(point["client_lag_p99_ms"], point["median_itl_ms"])
+    if lag is not None and lag > MAX_LAG_FRACTION:
+        found.add("client_lag_p99_ms")
+    return found
+
+
+def warnings(points: Sequence[Row]) -> list[Row]:
+    """Return `column, text, n_points, places` for each doubt that any point raises.
+
+    A place is an LLM on a GPU profile in a setting, with the `levels` concerned.
+    """
+    found = []
+    for column, text in WARNINGS.items():
+        doubtful = [point for point in points if column in doubts(point)]
+        key = ("llm_id", "gpu_profile_id", *SETTING)
+        places = [
+            {**dict(zip(key, place, strict=True)), "levels": [row["level"] for row in rows]}
+            for place, rows in group_by(doubtful, *key).items()
+        ]
+        if places:
+            row = {"column": column, "text": text, "n_points": len(doubtful), "places": places}
+            found.append(row)
+    return found
+
+
+def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
+    """Return held-out predictions beside the truth, at the SLO's percentile.
+
+    Columns: `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`. Empty if
+    the source's points are of several settings: the store does not say which of them the
+    predictor was shown.
+    """
+    points = [point for point in tables["point"] if point["source"] == source]
+    if len(group_by(points, *SETTING)) != 1:
+        return []
+    prefix = PERCENTILE_PREFIX[slo["percentile"]]
+    truth = {(p["llm_id"], p["gpu_profile_id"], p["users"]): p for p in points}
+    pairs = []
+    for row in tables["prediction"]:
+        point = truth.get((row["llm_id"], row["gpu_profile_id"], row["users"]))
+        is_asked = (row["source"], row["slo_id"], row["predictor"]) == (
+            source,
+            slo["slo_id"],
+            predictor,
+        )
+        if point and is_asked and row["fold"] == row["llm_id"]:
+            true = {f"true_{name}_ms": point[f"{prefix}_{name}_ms"] for name in LIMIT_NAMES}
+            pairs.append({**row, **true})
+    return pairs
+
+
+def provenance_facts(tables: Tables) -> Row:
+    """Return what the store knows of its origin, by key."""
+    return {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}

@@ -1,0 +1,89 @@
+"""Feasibility from memory facts: what fits, and the reasons why something does not."""
+
+import pytest
+
+from sextant.gpu import Devices
+from sextant.llm import LLM
+from sextant.memory import assess
+
+
+def llm(n_heads=64, n_kv_heads=64, weights_gib=8) -> LLM:
+    """An LLM of round numbers: its KV cache takes 2 · 16 · kv_heads · 64 · 2 bytes a token."""
+    return LLM(
+        llm_type="llama",
+        n_layers=16,
+        hidden_size=4096,
+        ffn_size=1,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=64,
+        vocab_size=1000,
+        context_tokens=4096,
+        dtype="float16",
+        n_parameters=weights_gib * 2**29,
+        n_flop_parameters=1,
+    )
+
+
+def gpus(n: int, memory_gib: float = 20.0) -> Devices:
+    return Devices("gpu", n, memory_gib)
+
+
+def test_what_the_weights_leave_is_kv_cache():
+    # Half of 20 GiB is 10; 8 are weights; a token of 64 KV heads takes 256 KiB.
+    verdict = assess(llm(), gpus(1), 0.5, 100)
+    assert (verdict.is_feasible, verdict.reason) == (True, "fits")
+    assert (verdict.weight_gib, verdict.kv_gib) == (8.0, 2.0)
+    assert verdict.max_batch_weight_tokens == 8192
+    assert verdict.memory_utilization == 0.5
+
+
+def test_the_longest_request_decides():
+    assert assess(llm(), gpus(1), 0.5, 8192).is_feasible
+    verdict = assess(llm(), gpus(1), 0.5, 8193)
+    assert not verdict.is_feasible
+    assert "KV cache holds 8192 tokens" in verdict.reason and "8193" in verdict.reason
+
+
+@pytest.mark.parametrize("memory_gib", [1.0, 15.9, 16.0])
+def test_weights_that_do_not_fit(memory_gib):
+    verdict = assess(llm(), gpus(1, memory_gib), 0.5, 1)
+    assert not verdict.is_feasible
+    assert verdict.reason.startswith("does not fit: the weights take 8.000 GiB")
+    assert (verdict.kv_gib, verdict.max_batch_weight_tokens) == (0.0, 0)
+
+
+def test_devices_share_weights_and_cache():
+    # 4 · 20 GiB · 0.5 - 8 GiB = 32 GiB, 16 times the cache of one device.
+    assert assess(llm(), gpus(4), 0.5, 100).max_batch_weight_tokens == 16 * 8192
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "n_gpus", "fits"),
+    [
+        (64, 64, 3, False),
+        (64, 8, 4, True),
+        (64, 8, 16, True),
+        (48, 8, 12, False),  # 12 GPUs divide the heads, but not 8 KV heads, nor these them
+        (48, 1, 12, True),
+        (64, 64, 128, False),
+    ],
+)
+def test_heads_have_to_be_shared_out_evenly(heads, kv_heads, n_gpus, fits):
+    verdict = assess(llm(heads, kv_heads), gpus(n_gpus), 0.9, 100)
+    assert verdict.is_feasible == fits
+    if not fits:
+        assert verdict.reason.startswith(f"unsupported: {heads} heads")
+
+
+def test_a_kv_head_that_cannot_be_split_is_stored_on_every_gpu():
+    # One KV head takes 4 KiB a token. On one GPU 2 GiB hold 524,288 tokens; on four there
+    # are 32 GiB for the cache, but each token is stored four times.
+    assert assess(llm(64, 1), gpus(1), 0.5, 1).max_batch_weight_tokens == 524_288
+    assert assess(llm(64, 1), gpus(4), 0.5, 1).max_batch_weight_tokens == 4 * 524_288
+
+
+def test_cores_of_a_processor_share_one_memory_and_need_no_even_heads():
+    verdict = assess(llm(n_heads=5, n_kv_heads=1), Devices("cpu", 3, 8.0), 0.5, 1)
+    # 3 · 8 GiB · 0.5 - 8 GiB = 4 GiB at 4 KiB a token.
+    assert (verdict.is_feasible, verdict.max_batch_weight_tokens) == (True, 2**20)

@@ -1,0 +1,422 @@
+"""The report of a small world whose answers are worked out by hand, and of empty ones."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from sextant.errors import InputError
+from sextant.report import summary_text, write_report
+from sextant.report.tables import (
+    doubts,
+    number,
+    points_with_costs,
+    prediction_pairs,
+    read_tables,
+    recommendations,
+)
+from sextant.store import build_store, connect
+
+EVIL = '<script>alert("$x$")</script>'
+SLO = {"slo_id": "chat", "nttft_ms": 1.0, "itl_ms": 20.0, "percentile": 50, "users": 16}
+SETTING = {
+    "source": "measured",
+    "workload_id": "conversation",
+    "scenario_id": "users-1-8",
+}
+
+
+def point(llm_id: str, profile_id: str, users: int, itl_ms: float | None, **more) -> dict:
+    latencies = {
+        f"{statistic}_{name}_ms": value
+        for statistic in ("median", "p90", "p99")
+        for name, value in (("ttft", 50.0), ("nttft", 0.5), ("itl", itl_ms), ("e2e", 900.0))
+    }
+    return {
+        **SETTING,
+        "variant_id": "default",
+        "llm_id": llm_id,
+        "gpu_profile_id": profile_id,
+        "level": users,
+        "users": users,
+        "n_ok": 50,
+        "n_failed": 0,
+        "duration_s": 10.0,
+        "throughput_tok_s": 100.0 * users,
+        "client_lag_p99_ms": 0.1,
+        **latencies,
+        **more,
+    }
+
+
+def of_predictor(predictor: str, llm_id: str, profile_id: str | None, **more) -> dict:
+    return {
+        "source": "measured",
+        "slo_id": "chat",
+        "predictor": predictor,
+        "llm_id": llm_id,
+        "gpu_profile_id": profile_id,
+        **more,
+    }
+
+
+def meets(replicas: int, users_per_replica: int, usd_per_hour: float) -> dict:
+    return {
+        "replicas": replicas,
+        "users_per_replica": users_per_replica,
+        "usd_per_hour": usd_per_hour,
+    }
+
+
+def too_slow(nttft_ratio: float | None, itl_ratio: float | None) -> dict:
+    ratios = [nttft_ratio, itl_ratio]
+    limit = None if None in ratios else max(ratios)
+    return {
+        "status": "too_slow",
+        "users_per_replica": 0,
+        "fewest_users": 1,
+        "nttft_ratio": nttft_ratio,
+        "itl_ratio": itl_ratio,
+        "limit_ratio": limit,
+    }
+
+
+ROWS = {
+    "llm": [{"llm_id": name} for name in ("good", "slow", EVIL, "nobody-knows")],
+    "gpu_profile": [
+        {"gpu_profile_id": "small", "gpu_id": "x", "n_gpus": 1, "usd_per_hour": 0.1},
+        {"gpu_profile_id": "large", "gpu_id": "x", "n_gpus": 2, "usd_per_hour": 0.3},
+    ],
+    "slo": [SLO],
+    "trace": [{
+        "trace_id": "sample", "n_read": 2010, "n_accepted": 2000, "n_rejected": 10,
+        "n_failed": 0, "duration_s": 60.0, "source_sha256": "ab" * 32,
+    }],
+    "workload": [{
+        "workload_id": "conversation", "trace_id": "sample", "max_input_tokens": 1024,
+        "max_output_tokens": None, "n_requests": 2000, "n_clipped_input": 1018,
+        "n_clipped_output": 0, "n_joint_bins": 300, "ks_input_tokens": 0.01234,
+        "ks_output_tokens": 0.02,
+    }],
+    "feasibility": [
+        {**SETTING, "llm_id": "good", "gpu_profile_id": "small", "is_feasible": True,
+         "reason": "fits", "weight_gib": 1.5, "kv_gib": 3.0, "batch_weight_tokens": 26668,
+         "n_server_starts": 1},
+        {**SETTING, "llm_id": "good", "gpu_profile_id": "large", "is_feasible": False,
+         "reason": "unsupported: 3 heads", "weight_gib": 1.5, "kv_gib": 6.0,
+         "batch_weight_tokens": None, "n_server_starts": 0},
+    ],
+    "point": [
+        point("good", "small", 1, 10.0, energy_j=5000.0),
+        point("good", "small", 8, 15.0, n_failed=2),
+        point("good", "large", 1, 5.0, n_ok=19),
+        point("good", "large", 8, 8.0, client_lag_p99_ms=0.81),
+        point("slow", "small", 1, 60.0),
+        point("slow", "large", 1, 36.0),
+    ],
+    "candidate": [
+        of_predictor("measured", "good", "small", status="meets", **meets(2, 8, 0.2)),
+        of_predictor("measured", "good", "large", status="meets", **meets(2, 8, 0.6)),
+        of_predictor("measured", "slow", "small", **too_slow(0.5, 3.0)),
+        of_predictor("measured", "slow", "large", **too_slow(0.5, 1.8)),
+        of_predictor("llm_pilot", EVIL, "small", **too_slow(4.0, 0.5)),
+        of_predictor("llm_pilot", EVIL, "large", status="meets", **meets(4, 4, 1.2)),
+    ],
+    "recommendation": [
+        of_predictor("measured", "good", "small", **meets(2, 8, 0.2), is_success=True, overspend=0),
+        of_predictor("measured", "slow", None),
+        of_predictor("llm_pilot", "good", "large", **meets(2, 8, 0.6), is_success=True,
+                     overspend=2.0),
+        of_predictor("llm_pilot", "slow", "large", **meets(1, 16, 0.3)),
+        of_predictor("llm_pilot", EVIL, "large", **meets(4, 4, 1.2)),
+    ],
+    "prediction": [
+        of_predictor("llm_pilot", "good", "small", users=1, nttft_ms=0.4, itl_ms=9.0, fold="good"),
+        of_predictor("llm_pilot", EVIL, "large", users=1, nttft_ms=0.4, itl_ms=9.0, fold="all"),
+    ],
+    "score": [
+        {"source": "measured", "slo_id": "chat", "predictor": "measured", "n_llms": 1,
+         "success_rate": 1.0, "overspend": 0.0, "so_score": 1.0, "n_left_out": 1},
+        {"source": "measured", "slo_id": "chat", "predictor": "llm_pilot", "n_llms": 1,
+         "success_rate": 1.0, "overspend": 2.0, "so_score": 0.0, "n_left_out": 1,
+         "mape_nttft": 0.2, "mape_itl": float("nan"), "fit_seconds": 1.5},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Path of the store, the page's text and the JSON."""
+    folder = tmp_path_factory.mktemp("report")
+    return written(folder, ROWS)
+
+
+def written(folder, rows):
+    database = folder / "x.duckdb"
+    build_store(database, rows, {})
+    write_report(database, folder / "out" / "index.html", folder / "out" / "x.json")
+    html = (folder / "out" / "index.html").read_text(encoding="utf-8")
+    return database, html, json.loads((folder / "out" / "x.json").read_text(encoding="utf-8"))
+
+
+class _Page(HTMLParser):
+    """Collects what the page shows, its tags and the ids in it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.tags, self.ids, self.links = "", set(), [], []
+        self.feed(html)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self.ids += [value for name, value in attributes if name == "id"]
+        self.links += [v for name, v in attributes if name in ("href", "src", "xlink:href")]
+
+    def handle_data(self, data):
+        self.text += data + " "
+
+
+def answer_of(document: dict, llm_id: str) -> dict:
+    (row,) = [row for row in document["recommendations"] if row["llm_id"] == llm_id]
+    return row
+
+
+def test_the_cheapest_deployment_and_what_the_next_best_costs_more(report):
+    _, _, document = report
+    row = answer_of(document, "good")
+    assert (row["basis"], row["gpu_profile_id"], row["replicas"]) == ("measured", "small", 2)
+    assert (row["users_per_replica"], row["usd_per_hour"]) == (8, 0.2)
+    (alternative,) = row["alternatives"]
+    assert alternative["gpu_profile_id"] == "large"
+    assert alternative["extra_usd_per_hour"] == 0.4
+    assert row["nearest_miss"] is None
+
+
+def test_an_unmet_slo_names_the_nearest_profile_and_the_limit_it_misses(report):
+    database, html, document = report
+    row = answer_of(document, "slow")
+    assert row["gpu_profile_id"] is None and row["alternatives"] == []
+    expected = {"gpu_profile_id": "large", "limit": "itl", "ratio": 1.8, "users": 1}
+    assert row["nearest_miss"] == expected
+    words = "nearest: large misses ITL by 1.8× with 1 user"
+    assert "No GPU profile keeps this promise ; " + words in _Page(html).text
+    assert words in summary_text(database)
+
+
+def test_the_limit_that_binds_may_be_nttft(tmp_path):
+    slow = of_predictor("measured", "slow", "small", **too_slow(2.5, 1.1))
+    silent = of_predictor("measured", "slow", "large", **too_slow(None, None))
+    rows = {
+        "slo": [SLO],
+        "candidate": [slow, silent],
+        "recommendation": [of_predictor("measured", "slow", None)],
+    }
+    build_store(tmp_path / "x.duckdb", rows, {})
+    (row,) = recommendations(read_tables(tmp_path / "x.duckdb"))
+    expected = {"gpu_profile_id": "small", "limit": "nttft", "ratio": 2.5, "users": 1}
+    assert row["nearest_miss"] == expected
+
+
+def test_predicted_answers_are_only_for_llms_that_were_not_measured(report):
+    _, html, document = report
+    row = answer_of(document, EVIL)
+    assert (row["basis"], row["predictor"], row["replicas"]) == ("predicted", "llm_pilot", 4)
+    assert {held["llm_id"] for held in document["held_out"]} == {"good", "slow"}
+    text = _Page(html).text
+    assert "predicted by llm_pilot" in text
+    assert "nobody-knows neither measured nor predicted" in text
+
+
+def test_json_says_what_the_store_says(report):
+    database, _, document = report
+    with connect(database, read_only=True) as store:
+        for key, table in (("slos", "slo"), ("scores", "score"), ("feasibility", "feasibility")):
+            cursor = store.execute(f"FROM {table} ORDER BY ALL")
+            names = [column[0] for column in cursor.description]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            assert len(rows) == len(ROWS[table])
+            for row, got in zip(rows, document[key], strict=True):
+                # NaN is the one value that JSON cannot hold.
+                known = {k: None if v != v else v for k, v in row.items()}
+                assert got == known
+    assert document["provenance"]["store"]["sextant_version"]
+    assert len(document["provenance"]["inputs_sha256"]["store"]) == 64
+
+
+def test_names_cannot_become_markup(report):
+    page = _Page(report[1])
+    assert "script" not in page.tags
+    assert EVIL in page.text
+
+
+def test_a_malicious_name_is_drawn_as_text(tmp_path):
+    rows = {
+        **ROWS,
+        "gpu_profile": [{"gpu_profile_id": EVIL, "gpu_id": "x", "n_gpus": 1, "usd_per_hour": 1}],
+        "point": [point(EVIL, EVIL, users, 9.0 + users) for users in (1, 2)],
+        "slo": [{**SLO, "slo_id": EVIL, "itl_ms": 10.5}],
+    }
+    _, html, _ = written(tmp_path, rows)
+    svg = html[html.index("<svg") : html.index("</svg>")]
+    assert "&lt;script&gt;" in svg and "<script" not in html
+    assert f"{EVIL}: 10.5 ms" in _Page(svg).text
+
+
+def test_the_page_needs_no_network(report):
+    page = _Page(report[1])
+    urls = set(re.findall(r"\w+://[^\s\"'<>)]*", report[1]))
+    assert urls <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert page.links and all(link.startswith("#") for link in page.links)
+    assert not page.tags & {"link", "img", "iframe"}
+    assert not re.search(r"@import|url\((?!#)", report[1])
+
+
+def test_ids_are_unique_and_each_link_has_its_target(report):
+    page = _Page(report[1])
+    assert len(page.ids) == len(set(page.ids))
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+
+
+def test_a_store_gives_the_same_bytes_each_time(report, tmp_path):
+    database, html, document = report
+    write_report(database, tmp_path / "a.html", tmp_path / "a.json")
+    assert (tmp_path / "a.html").read_bytes() == html.encode()
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == document
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.json"]
+
+
+def test_doubtful_points_are_told(report):
+    _, html, document = report
+    told = {row["column"]: row for row in document["warnings"]}
+    # 0.81 ms of lag exceed a tenth of 8 ms; 0.1 ms exceed no tenth here.
+    expected = {
+        "n_failed": ("small", [8]),
+        "n_ok": ("large", [1]),
+        "client_lag_p99_ms": ("large", [8]),
+    }
+    found = {
+        column: (row["places"][0]["gpu_profile_id"], row["places"][0]["levels"])
+        for column, row in told.items()
+    }
+    assert found == expected
+    assert all(row["n_points"] == 1 for row in told.values())
+    assert "Requests failed; they are in no latency: 1 of 6 points." in _Page(html).text
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"n_ok": 20, "client_lag_p99_ms": 1.0}, set()),
+        ({"client_lag_p99_ms": 1.01}, {"client_lag_p99_ms"}),
+        ({"n_ok": 0, "n_failed": 3, "median_itl_ms": None}, {"n_ok", "n_failed"}),
+        ({"n_ok": None, "n_failed": None, "client_lag_p99_ms": None}, set()),
+    ],
+)
+def test_what_makes_a_point_doubtful(values, expected):
+    assert doubts(point("m", "small", 1, 10.0) | values) == expected
+
+
+def test_costs_of_a_point_by_hand(report):
+    points = points_with_costs(read_tables(report[0]))
+    (first,) = [p for p in points if (p["llm_id"], p["gpu_profile_id"]) == ("good", "small")][:1]
+    # 100 tokens/s for an hour cost 0.1 USD; in 10 s they are 1000 tokens of 5000 J.
+    assert first["output_tokens_per_usd"] == pytest.approx(3.6e6)
+    assert first["energy_per_token_j"] == pytest.approx(5.0)
+    assert points[-1]["energy_per_token_j"] is None
+    assert "not available" in _Page(report[1]).text
+
+
+def test_predictions_stand_beside_the_truth_of_hidden_llms_only(report):
+    tables = read_tables(report[0])
+    (pair,) = prediction_pairs(tables, SLO, "measured", "llm_pilot")
+    assert (pair["llm_id"], pair["itl_ms"], pair["true_itl_ms"]) == ("good", 9.0, 10.0)
+    elsewhere = [{**row, "scenario_id": "other"} for row in tables["point"]]
+    mixed = {**tables, "point": [*tables["point"], *elsewhere]}
+    assert prediction_pairs(mixed, SLO, "measured", "llm_pilot") == []
+
+
+def test_facts_of_workload_feasibility_and_scores_are_on_the_page(report):
+    text = _Page(report[1]).text
+    assert "1,018 of 2,000 inputs cut to the cap of 1,024 tokens" in text
+    assert "outputs not capped" in text
+    assert "2,000 of 2,010 requests accepted, 10 rejected" in text
+    assert "26,668 tokens" in text and "unsupported: 3 heads" in text
+    assert "chat llm_pilot 100 % 200 % 0 % 20 % – 1 1 – 1.5" in text
+    assert "✓ +200 %" in text and "1 × large 0.3 (not judged)" in text
+
+
+def test_summary_is_aligned_and_names_each_answer(report):
+    lines = summary_text(report[0]).splitlines()
+    assert lines[0] == (
+        "chat: median nTTFT ≤ 1 ms per input token and median ITL ≤ 20 ms, for 16 users"
+    )
+    (good,) = [line for line in lines if line.startswith("  good")]
+    assert good.split()[1:6] == ["2", "×", "small", "0.2", "measured"]
+    assert good.endswith("2 × large ✓ +200 %")
+    assert lines[1].index("USD/h") == good.index("0.2 ")
+    assert any(line.split()[:4] == ["llm_pilot", "100", "%", "200"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    "kept", [(), ("slo",), ("slo", "llm", "gpu_profile"), ("slo", "point"), ("slo", "score")]
+)
+def test_a_store_with_little_in_it_makes_a_page_that_says_so(tmp_path, kept):
+    rows = {name: ROWS[name] for name in kept}
+    if "score" in rows:
+        note = "judged from 3 measured LLMs on"
+        rows["score"] = [{**of_predictor("llm_pilot", "", None), "n_llms": 0, "note": note}]
+    database, html, document = written(tmp_path, rows)
+    text = _Page(html).text
+    assert ("nothing to recommend" in text) == ("slo" not in kept)
+    assert ("No points are measured yet" in text) == ("point" not in kept)
+    assert ("judged from 3 measured LLMs on" in text) == ("score" in kept)
+    assert document["recommendations"] == []
+    assert summary_text(database)
+
+
+def test_points_without_any_latency_are_listed_and_not_drawn(tmp_path):
+    silent = {name: None for name in point("m", "small", 1, 1.0) if name.endswith("_ms")}
+    rows = {"slo": [SLO], "point": [point("m", "small", 1, None, **silent | {"n_ok": 0})]}
+    _, html, document = written(tmp_path, rows)
+    assert "1 point: measured · conversation · users-1-8 · default" in _Page(html).text
+    assert document["warnings"][0]["column"] == "n_ok"
+
+
+def test_characterizations_stand_side_by_side(tmp_path):
+    other = {
+        table: [{**row, "source": "archive:old"} for row in ROWS[table]]
+        for table in ("point", "recommendation", "candidate", "score")
+    }
+    both = {**ROWS, **{table: [*ROWS[table], *rows] for table, rows in other.items()}}
+    database, html, document = written(tmp_path, both)
+    text = _Page(html).text
+    assert text.index("chat · archive:old") < text.index("chat · measured")
+    found = [row["source"] for row in document["recommendations"] if row["llm_id"] == "good"]
+    assert sorted(found) == ["archive:old", "measured"]
+    # The same LLM in two settings: figures whose ids must not collide.
+    assert len(set(_Page(html).ids)) == len(_Page(html).ids)
+    assert summary_text(database).count("for 16 users") == 2
+
+
+def test_a_missing_store_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none\.duckdb.*Fix: build it again"):
+        write_report(tmp_path / "none.duckdb", tmp_path / "a.html", tmp_path / "a.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "–"),
+        (26668, "26,668"),
+        (0.081234, "0.0812"),
+        (12.345, "12.3"),
+        (1646.4, "1,646"),
+        (99.97, "100"),
+        (0.0, "0"),
+    ],
+)
+def test_numbers_have_no_more_digits_than_anyone_reads(value, expected):
+    assert number(value) == expected

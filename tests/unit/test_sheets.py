@@ -1,0 +1,63 @@
+"""Sheets: typed, checked, and clear about what is wrong where."""
+
+from pathlib import Path
+
+import pytest
+
+from sextant.errors import InputError
+from sextant.experiment import SCHEMAS
+from sextant.sheets import load_sheet
+
+SLOS = SCHEMAS / "slos.schema.yaml"
+HEADER = "slo_id\tnttft_ms\titl_ms\tpercentile\tusers\n"
+
+
+def sheet(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "slos.tsv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_cells_get_the_types_of_the_schema(tmp_path: Path) -> None:
+    (row,) = load_sheet(sheet(tmp_path, HEADER + "chat\t1.5\t20\t50\t16\n"), SLOS, "slo_id")
+    assert row == {"slo_id": "chat", "nttft_ms": 1.5, "itl_ms": 20.0, "percentile": 50, "users": 16}
+    assert isinstance(row["users"], int)
+    assert isinstance(row["itl_ms"], float)
+
+
+def test_comments_blank_lines_byte_order_mark_and_crlf_are_no_rows(tmp_path: Path) -> None:
+    text = "\ufeff# limits\r\n" + HEADER.replace("\n", "\r\n") + "\r\na\t1\t2\t50\t3\r\n"
+    (row,) = load_sheet(sheet(tmp_path, text), SLOS, "slo_id")
+    assert row.line == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ["slos.tsv", "empty"]),
+        (HEADER.replace("users", "user"), ["line 1", "'user'", "unknown column"]),
+        ("slo_id\tnttft_ms\titl_ms\tpercentile\n", ["line 1", "'users'", "missing"]),
+        (HEADER + "a\t1\t2\t50\n", ["line 2", "4 cells under 5 columns"]),
+        (HEADER + "a\tfast\t2\t50\t3\n", ["line 2", "'nttft_ms'", "'fast'"]),
+        (HEADER + "a\t-1\t2\t50\t3\n", ["line 2", "'nttft_ms'", "above 0"]),
+        (HEADER + "a\tnan\t2\t50\t3\n", ["line 2", "'nttft_ms'"]),
+        (HEADER + "a\tinf\t2\t50\t3\n", ["line 2", "'nttft_ms'"]),
+        (HEADER + "a\t1\t2\t75\t3\n", ["line 2", "'percentile'", "75"]),
+        (HEADER + "a\t1\t2\t50\t0\n", ["line 2", "'users'"]),
+        (HEADER + "\t1\t2\t50\t3\n", ["line 2", "slo_id"]),
+        (HEADER + "../x\t1\t2\t50\t3\n", ["line 2", "'slo_id'"]),
+        (HEADER + "a\t1\t2\t50\t3\na\t1\t2\t50\t3\n", ["line 3", "'slo_id'", "line 2"]),
+    ],
+)
+def test_bad_sheets_get_one_error_that_names_the_place(
+    tmp_path: Path, text: str, said: list[str]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load_sheet(sheet(tmp_path, text), SLOS, "slo_id")
+    for part in said:
+        assert part in str(caught.value)
+
+
+def test_a_missing_sheet_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.tsv"):
+        load_sheet(tmp_path / "none.tsv", SLOS)

@@ -1,0 +1,147 @@
+"""The command line on the finished project: answers, formats, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from sextant.engine.vllm import free_port
+from support import FAKE_PYTHON
+
+SAMPLE = "resources/traces/azure-2023-conv-sample.csv"
+
+
+@pytest.fixture
+def sextant(finished):
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from sextant.cli import main; main()", *arguments]
+        return subprocess.run(
+            command,
+            cwd=finished.folder,
+            capture_output=True,
+            text=True,
+            env=os.environ | environment,
+        )
+
+    return run
+
+
+def test_ingest_fit_and_sample_lead_back_to_a_trace(sextant, tmp_path) -> None:
+    trace, workload, drawn = tmp_path / "t.parquet", tmp_path / "w", tmp_path / "s.csv"
+    assert sextant("ingest", SAMPLE, "--format", "sextant", "--out", str(trace)).returncode == 0
+    done = sextant("fit", str(trace), "--out", str(workload), "--max-output-tokens", "100")
+    assert done.returncode == 0, done.stderr
+    for _ in range(2):
+        done = sextant("sample", "--workload", str(workload), "-n", "50", "--out", str(drawn))
+        assert done.returncode == 0, done.stderr
+        first = drawn.read_bytes()
+    assert drawn.read_bytes() == first
+    frame = pd.read_csv(drawn)
+    assert len(frame) == 50
+    assert frame["output_tokens"].max() <= 100
+    again = sextant("ingest", str(drawn), "--format", "sextant", "--out", str(trace))
+    assert "50 of 50 rows" in again.stdout
+
+
+def test_recommend_from_measurements(sextant) -> None:
+    limits = ("--users", "10", "--nttft-ms", "1000", "--itl-ms", "1000")
+    done = sextant("recommend", "--llm", "llm-opt-6m", *limits, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["basis"] == "measured"
+    # Limits that all points meet: two users a replica, five replicas of the cheaper profile.
+    assert (answer["gpu_profile_id"], answer["replicas"]) == ("1xcpu-core", 5)
+    assert answer["usd_per_hour"] == pytest.approx(5 * 0.04)
+
+
+def test_recommend_for_an_llm_that_was_never_measured(sextant) -> None:
+    limits = ("--users", "10", "--nttft-ms", "1000", "--itl-ms", "1000")
+    config = "resources/llms/demo-qwen2-26m.json"
+    done = sextant("recommend", "--llm-config", config, *limits, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["basis"] == "llm_pilot"
+    assert answer["gpu_profile_id"] == "1xcpu-core"
+
+
+def test_limits_that_nobody_meets_are_said_with_the_miss_and_a_status_of_their_own(sextant) -> None:
+    limits = ("--users", "10", "--nttft-ms", "1000", "--itl-ms", "0.001")
+    done = sextant("recommend", "--llm", "llm-opt-6m", *limits)
+    assert done.returncode == 3
+    assert "no GPU profile meets both limits" in done.stdout
+    assert "ITL is" in done.stdout
+
+
+def test_evaluate_scores_a_sheet_of_ones_own(sextant, tmp_path) -> None:
+    slos = tmp_path / "slos.tsv"
+    slos.write_text("slo_id\tnttft_ms\titl_ms\tpercentile\tusers\na\t9\t9\t50\t4\nb\t9\t8\t90\t4\n")
+    done = sextant("evaluate", "--slos", str(slos), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert {row["predictor"] for row in result["predictors"]} == {"llm_pilot", "static_policy"}
+    assert len(result["scenarios"]) == 4
+    for row in result["predictors"]:
+        scores = [s["so_score"] for s in result["scenarios"] if s["predictor"] == row["predictor"]]
+        assert row["so_score"] == pytest.approx(sum(scores) / 2)
+
+
+def test_show_prints_every_llm_and_where_the_report_is(sextant) -> None:
+    done = sextant("show")
+    assert done.returncode == 0, done.stderr
+    for llm in ("llm-opt-6m", "llm-llama-16m", "llm-bigcode-21m", "llm-neox-34m"):
+        assert llm in done.stdout
+    assert "report/index.html" in done.stdout
+
+
+def test_load_measures_a_server_that_already_runs(sextant, finished, tmp_path) -> None:
+    port = str(free_port())
+    fake = [str(FAKE_PYTHON), "--port", port, "--block-size", "16"]
+    server = subprocess.Popen(
+        [*fake, "--num-gpu-blocks-override", "9999"], env=os.environ | {"VLLM_API_KEY": "secret"}
+    )
+    options = ("--base-url", f"http://127.0.0.1:{port}", "--model", "m", "--users", "2")
+    workload = ("--workload", "results/workloads/conversation", "--out", str(tmp_path))
+    times = ("--duration", "1", "--warmup", "0.2")
+    try:
+        done = sextant("load", *options, *workload, *times, OPENAI_API_KEY="secret")
+    finally:
+        server.kill()
+        server.wait()
+    assert done.returncode == 0, done.stderr
+    requests = pd.read_parquet(tmp_path / "requests.parquet")
+    assert set(requests["status"]) == {"ok"}
+    (level,) = json.loads((tmp_path / "levels.json").read_text())["levels"]
+    assert level["throughput_tok_s"] == pytest.approx(
+        requests["output_tokens"].sum() / level["duration_s"]
+    )
+    for file in tmp_path.iterdir():
+        assert b"secret" not in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ingest", "none.csv", "--format", "azure", "--out", "x.parquet"), "none.csv"),
+        (("ingest", SAMPLE, "--format", "nonsense", "--out", "x.parquet"), "nonsense"),
+        (("show", "--database", "none.duckdb"), "none.duckdb"),
+        (("recommend", "--users", "1", "--nttft-ms", "1", "--itl-ms", "1"), "one LLM is needed"),
+        (
+            ("recommend", "--llm", "x", "--users", "1", "--nttft-ms", "1", "--itl-ms", "1"),
+            "unknown LLM 'x'",
+        ),
+        (
+            ("sample", "--workload", "none", "-n", "1", "--out", "x.xlsx"),
+            "x.xlsx",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_status_two(sextant, finished, arguments, said) -> None:
+    done = sextant(*arguments)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert said in line
+    assert not (finished.folder / "x.parquet").exists()

@@ -1,0 +1,142 @@
+"""The whole DAG on the fake engine: what comes out, and what bad input says."""
+
+import json
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pytest
+
+CELL = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
+
+
+def query(project, sql: str) -> pd.DataFrame:
+    with duckdb.connect(str(project.folder / "results" / "sextant.duckdb"), read_only=True) as db:
+        return db.execute(sql).df()
+
+
+def test_every_cell_and_level_is_a_point(finished) -> None:
+    points = query(finished, "SELECT * FROM point")
+    assert len(points) == 4 * 2 * 2
+    assert (points["n_failed"] == 0).all()
+    assert (points["n_ok"] > 0).all()
+
+
+def test_points_equal_what_pandas_computes_from_the_requests(finished) -> None:
+    requests = pd.read_parquet(finished.folder / CELL / "requests.parquet")
+    points = query(
+        finished,
+        "SELECT * FROM point WHERE llm_id = 'llm-opt-6m' AND gpu_profile_id = '1xcpu-core'",
+    ).set_index("level")
+    for level, rows in requests.groupby("level"):
+        point = points.loc[level]
+        ttft_ms = (rows["first_token_s"] - rows["sent_s"]) * 1e3
+        gaps_ms = np.concatenate([np.diff(offsets) for offsets in rows["token_offsets_ms"]])
+        assert point["median_ttft_ms"] == pytest.approx(ttft_ms.median())
+        nttft_ms = ttft_ms / rows["input_tokens"]
+        assert point["p90_nttft_ms"] == pytest.approx(nttft_ms.quantile(0.9))
+        assert point["median_itl_ms"] == pytest.approx(np.median(gaps_ms), abs=1e-3)
+        wall_s = rows["last_token_s"].max() - rows["sent_s"].min()
+        assert point["throughput_tok_s"] == pytest.approx(
+            rows["output_tokens"].sum() / wall_s, rel=0.01
+        )
+
+
+def test_every_predictor_is_scored_and_every_llm_gets_a_recommendation(finished) -> None:
+    scores = query(finished, "SELECT * FROM score")
+    assert set(scores["predictor"]) == {"measured", "llm_pilot", "static_policy"}
+    slos = query(finished, "SELECT slo_id FROM slo")["slo_id"]
+    answer = json.loads((finished.folder / "results/report/recommendations.json").read_text())
+    pairs = {(row["llm_id"], row["slo_id"]) for row in answer["recommendations"]}
+    llms = ("llm-opt-6m", "llm-llama-16m", "llm-bigcode-21m", "llm-neox-34m")
+    assert pairs == {(llm, slo) for llm in llms for slo in slos}
+
+
+def test_predictions_are_for_llms_that_were_held_out(finished) -> None:
+    predictions = query(finished, "SELECT * FROM prediction")
+    assert len(predictions) > 0
+    assert (predictions["fold"] == predictions["llm_id"]).all()
+
+
+def test_snakemakes_own_report_works(finished) -> None:
+    done = finished.snakemake("--report", "report.zip")
+    assert done.returncode == 0, done.stderr
+    assert (finished.folder / "report.zip").stat().st_size > 10_000
+
+
+def test_two_runs_fit_the_same_bytes(finished, tmp_path) -> None:
+    requests = finished.folder / "results/workloads/conversation/requests.parquet"
+    before = requests.read_bytes()
+    fit = "fit_workload"
+    done = finished.snakemake("--cores", "1", "--forcerun", fit, "--until", fit)
+    assert done.returncode == 0, done.stderr
+    assert requests.read_bytes() == before
+
+
+BAD_INPUTS = {
+    "unknown column": ("config/llms.tsv", "llm_id", "llm", ["llms.tsv", "line 1", "'llm'"]),
+    "unknown LLM": (
+        "config/benchmarks.tsv",
+        "*\t*",
+        "nobody\t*",
+        ["benchmarks.tsv", "line 2", "'llm_ids'", "'nobody'", "llm-opt-6m"],
+    ),
+    "unknown trace": (
+        "config/workloads.tsv",
+        "\tazure-2023-conv-sample\t",
+        "\tnone\t",
+        ["workloads.tsv", "line 2", "'trace_id'", "'none'"],
+    ),
+    "GPU without facts": (
+        "config/gpu_profiles.tsv",
+        "2xcpu-core\tcpu-core",
+        "2xcpu-core\tH900",
+        ["gpu_profiles.tsv", "line 3", "H900.yaml"],
+    ),
+    "LLM without a config": (
+        "config/llms.tsv",
+        "demo-opt-6m.json",
+        "none.json",
+        ["none.json", "no such file"],
+    ),
+    "requests beyond the context": (
+        "config/workloads.tsv",
+        "\t1024\t",
+        "\t4096\t",
+        ["workloads.tsv", "line 2", "'max_input_tokens'", "2048"],
+    ),
+    "data set that is nowhere": (
+        "config/traces.tsv",
+        "resources/traces/azure-2023-conv-sample.csv",
+        "nowhere.csv",
+        ["traces.tsv", "line 2", "'dataset'", "nowhere.csv"],
+    ),
+    "unknown configuration key": (
+        "config/config.yaml",
+        "seed:",
+        "sed: 1\nseed:",
+        ["sed", "unknown field"],
+    ),
+    "unknown predictor": (
+        "config/config.yaml",
+        "- static_policy",
+        "- oracle",
+        ["predictors", "'oracle'"],
+    ),
+    "negative price": ("config/gpu_profiles.tsv", "\t0.08", "\t-1", ["line 3", "'usd_per_hour'"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input_gets_one_clear_error_before_anything_runs(project, name: str) -> None:
+    path, old, new, said = BAD_INPUTS[name]
+    file = project.folder / path
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    done = project.snakemake("--cores", "1")
+    assert done.returncode != 0
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    for part in said:
+        assert part in line
+    assert "Traceback" not in done.stderr
