@@ -1,4 +1,4 @@
-# Each target does its own set-up: make demo · make test · make lint
+# Each target does its own set-up: make demo · make test · make lint · make format · make lock
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3.11
@@ -32,11 +32,17 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+	$(BIN)/pytest --quiet tests/unit/test_docs.py tests/unit/test_environment.py
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
+
+lock: .venv/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check pip-tools
+	$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-header --no-emit-index-url \
+		--no-emit-find-links --output-file requirements.lock pyproject.toml
 
 clean:
 	rm -rf results logs benchmarks .snakemake

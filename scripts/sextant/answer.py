@@ -1,6 +1,7 @@
 """Answers for the command line, from a store: a recommendation, and scores of predictors."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def recommend_llm(
         if llm_id in known.llms:
             fix = f"ask with --llm {llm_id}, or rename the file"
             raise InputError(f"the store has an LLM {llm_id!r}", file=llm_config, fix=fix)
-        known.llms[llm_id] = load_llm(llm_config)
+        # It would be served in the type that the measured ones were.
+        served = next(iter(known.llms.values())).dtype
+        known.llms[llm_id] = replace(load_llm(llm_config), dtype=served)
     elif llm_id not in known.llms:
         fix = f"use one of {', '.join(known.llms)}, or --llm-config"
         raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)

@@ -1,7 +1,7 @@
 """An experiment: the configuration and all sheets, checked against each other."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,11 @@ def load_experiment(config: Mapping[str, Any], file: str | Path = "config") -> E
         traces=by_id["traces"],
         workloads=by_id["workloads"],
         llms=by_id["llms"],
-        llm_facts={llm_id: load_llm(row["config"]) for llm_id, row in by_id["llms"].items()},
+        # Weights and KV cache have the type they are served in, whatever was published.
+        llm_facts={
+            llm_id: replace(load_llm(row["config"]), dtype=config["engine"]["dtype"])
+            for llm_id, row in by_id["llms"].items()
+        },
         profiles=_profiles(rows["gpu_profiles"], config["gpus"], paths["gpu_profiles"]),
         scenarios=by_id["scenarios"],
         slos=by_id["slos"],

@@ -25,7 +25,7 @@ def job_log(path: str | Path) -> Iterator[logging.Logger]:
     except InputError as error:
         # The message is the whole story; a traceback would bury it.
         logger.error("%s", error)
-        sys.exit(1)
+        sys.exit(2)
     except BaseException:
         logger.exception("the job failed")
         raise

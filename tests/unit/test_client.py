@@ -315,7 +315,7 @@ def test_a_base_url_may_have_a_path():
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", ""])
 def test_a_base_url_that_is_none(url):
-    with pytest.raises(InputError, match="'base_url'.*http://HOST:PORT"):
+    with pytest.raises(InputError, match=r"'base_url'.*http://HOST:PORT"):
         Target(url, "m").address()
 
 

@@ -174,7 +174,7 @@ def test_a_server_that_is_gone_is_not_called_in_a_spin():
         result = load(f"http://127.0.0.1:{bound.getsockname()[1]}", users=3, duration_s=0.5)
     check_failures(result, "connection_error", 3)
     assert all(row["sent_s"] is None and row["token_offsets_ms"] == [] for row in result.rows)
-    assert 0.5 <= result.duration_s < 5
+    assert 0.2 <= result.duration_s < 5
 
 
 def test_a_server_that_refuses_is_not_called_in_a_spin():

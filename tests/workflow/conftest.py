@@ -49,9 +49,9 @@ class Project:
         text = "".join("\t".join(map(str, line)) + "\n" for line in lines)
         self.sheet(name).write_text(text)
 
-    def planned(self) -> Counter[str]:
+    def planned(self, *arguments: str) -> Counter[str]:
         """Return the jobs that a run would execute, by rule, less the target `all`."""
-        done = self.snakemake("--dry-run", "--cores", "2")
+        done = self.snakemake("--dry-run", *(arguments or ("--cores", "2")))
         assert done.returncode == 0, done.stderr
         rules = Counter(re.findall(r"^(?:local)?rule (\w+):$", done.stderr + done.stdout, re.M))
         del rules["all"]

@@ -73,6 +73,13 @@ def test_two_runs_fit_the_same_bytes(finished, tmp_path) -> None:
     assert requests.read_bytes() == before
 
 
+@pytest.mark.parametrize("profile", ["default", "slurm", "ci"])
+def test_every_profile_plans_the_same_jobs(project, profile: str) -> None:
+    project.sheet("slos").write_text(project.sheet("slos").read_text() + "new\t1\t2\t50\t3\n")
+    planned = project.planned("--workflow-profile", f"workflow/profiles/{profile}")
+    assert planned == {"evaluate_predictor": 3, "build_store": 1, "write_report": 1}
+
+
 BAD_INPUTS = {
     "unknown column": ("config/llms.tsv", "llm_id", "llm", ["llms.tsv", "line 1", "'llm'"]),
     "unknown LLM": (

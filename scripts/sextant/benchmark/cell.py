@@ -1,31 +1,29 @@
 """Measures one cell: feasibility, batch weight, then every level of the scenario."""
 
 import logging
-import platform
 import shutil
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from sextant.benchmark.batch_weight import Probe, corner_cases, next_weight
+from sextant.benchmark.definition import Cell, CellOutputs
+from sextant.benchmark.host import host_facts
+from sextant.engine.devices import pick_devices
 from sextant.engine.vllm import (
     EngineSettings,
     Server,
     ServerError,
     ServerSpec,
     model_folder,
-    pick_devices,
 )
 from sextant.errors import InputError
 from sextant.files import provenance, write_json, write_parquet
-from sextant.gpu import Devices
 from sextant.llm import load_llm
 from sextant.load import closed_loop, server_metrics, telemetry
 from sextant.load.batch import run_batch
@@ -39,59 +37,6 @@ from sextant.workload import load_request_model
 log = logging.getLogger(__name__)
 # Room for the results of a cell; a run that ends for want of it would lose its GPU time.
 _FREE_DISK_BYTES = 64 * 2**20
-
-
-@dataclass(frozen=True)
-class ClosedLoop:
-    """A closed-loop scenario: a level is a number of users."""
-
-    levels: tuple[int, ...]
-    warmup_s: float
-    duration_s: float
-
-
-@dataclass(frozen=True)
-class Cell:
-    """An LLM × GPU profile × workload × scenario, with all that its measurement depends on."""
-
-    source: str
-    llm_id: str
-    config_path: Path
-    model: str | None
-    """Folder of the weights; None for random weights from the config alone."""
-    gpu_profile_id: str
-    devices: Devices
-    workload_id: str
-    workload_path: Path
-    max_input_tokens: int
-    max_output_tokens: int
-    scenario_id: str
-    scenario: ClosedLoop
-    seed: int
-
-
-def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
-    """Build a cell from its definition (see `sextant.experiment.cell_definition`)."""
-    taken = {field.name for field in fields(Cell)} & set(definition)
-    values = {name: definition[name] for name in taken}
-    values["config_path"] = Path(definition["config_path"])
-    values["devices"] = Devices(**definition["devices"])
-    scenario = ClosedLoop(
-        tuple(definition["levels"]), definition["warmup_s"], definition["duration_s"]
-    )
-    return Cell(**values, workload_path=Path(workload_path), scenario=scenario)
-
-
-@dataclass(frozen=True)
-class CellOutputs:
-    """Where the results of a cell go."""
-
-    requests: Path
-    server: Path
-    telemetry: Path
-    run: Path
-    tuning: Path
-    server_log: Path
 
 
 def measure_cell(
@@ -226,6 +171,7 @@ class _Run:
         model = load_request_model(self.cell.workload_path)
         self.server_facts = {
             "command": server.command,
+            "version": server.version(),
             "start_duration_s": server.start_duration_s,
             "devices": list(server.spec.device_indices),
             "batch_weight_tokens": server.spec.batch_weight_tokens,
@@ -325,19 +271,3 @@ class _Run:
                 "provenance": origin,
             },
         )
-
-
-def host_facts() -> dict[str, str]:
-    """Return what identifies the machine's software: system, processor, Python."""
-    return {
-        "system": platform.platform(),
-        "processor": _processor(),
-        "python": sys.version.split()[0],
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} × {len(names)}" if names else platform.processor() or "unknown"

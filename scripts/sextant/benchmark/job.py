@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sextant.benchmark.cell import CellOutputs, cell_from_definition, measure_cell
+from sextant.benchmark.cell import measure_cell
+from sextant.benchmark.definition import CellOutputs, cell_from_definition
 from sextant.experiment import engine_settings
 from sextant.logs import job_log
 from sextant.progress import Progress

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import secrets
 import shutil
@@ -10,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -168,28 +168,6 @@ def _require_free(port: int) -> None:
             raise InputError(f"port {port} is in use", fix="run again: another will be chosen")
 
 
-def pick_devices(devices: Devices, environ: Mapping[str, str] = os.environ) -> tuple[int, ...]:
-    """Return the devices for a server: the first n that this job may use.
-
-    Raises:
-        InputError: the job has fewer devices than the profile needs.
-    """
-    if devices.kind == "cpu":
-        available = sorted(os.sched_getaffinity(0))
-    else:
-        visible = environ.get("CUDA_VISIBLE_DEVICES")
-        available = (
-            [int(index) for index in visible.split(",") if index.strip().isdigit()]
-            if visible is not None
-            else list(range(devices.n_gpus))
-        )
-    if len(available) < devices.n_gpus:
-        fix = "run on a machine that has them, or remove the profile from benchmarks.tsv"
-        problem = f"{devices.n_gpus} devices ({devices.kind}) needed, {len(available)} here"
-        raise InputError(problem, fix=fix)
-    return tuple(available[: devices.n_gpus])
-
-
 @dataclass
 class Server:
     """A vLLM server that is running; use it as a context manager so that it always ends."""
@@ -278,13 +256,23 @@ class Server:
             time.sleep(0.1)
         raise self.error(f"the server was not healthy within {self.settings.start_timeout_s:g} s")
 
+    def version(self) -> str | None:
+        """Return the version of vLLM that runs, None if the server does not tell."""
+        answer = self._get("/version")
+        return json.loads(answer)["version"] if answer else None
+
     def _is_healthy(self) -> bool:
+        return self._get("/health") is not None
+
+    def _get(self, path: str) -> bytes | None:
+        # Not by urllib, which would look for a server beside us behind the cluster's proxy.
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.read() if answer.status == 200 else None
         except (OSError, http.client.HTTPException):  # refused, timed out, or half an answer
-            return False
+            return None
         finally:
             connection.close()
 

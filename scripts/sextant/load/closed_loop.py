@@ -145,8 +145,9 @@ async def _send_until(stop_ns, connections, source, timeout_s):
             outcome = await connection.send(request, scheduled_ns, timeout_s)
             ended.append((user, request, outcome))
             if outcome.status != "ok":  # do not spin on a server that is gone or refuses
-                left_s = (stop_ns - time.monotonic_ns()) / 1e9
-                await asyncio.sleep(min(_PAUSE_AFTER_FAILURE_S, max(0.0, left_s)))
+                if time.monotonic_ns() + _PAUSE_AFTER_FAILURE_S * 1e9 >= stop_ns:
+                    return  # a pause beyond the end would count as measured time
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
 
     await asyncio.gather(*(user_loop(*pair) for pair in enumerate(connections)))
     return ended

@@ -1,0 +1,61 @@
+"""What a cell is: all that its measurement depends on, and where its results go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sextant.gpu import Devices
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """A closed-loop scenario: a level is a number of users."""
+
+    levels: tuple[int, ...]
+    warmup_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An LLM × GPU profile × workload × scenario, with all that its measurement depends on."""
+
+    source: str
+    llm_id: str
+    config_path: Path
+    model: str | None
+    """Folder of the weights; None for random weights from the config alone."""
+    gpu_profile_id: str
+    devices: Devices
+    workload_id: str
+    workload_path: Path
+    max_input_tokens: int
+    max_output_tokens: int
+    scenario_id: str
+    scenario: ClosedLoop
+    seed: int
+
+
+def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
+    """Build a cell from its definition (see `sextant.experiment.cell_definition`)."""
+    taken = {field.name for field in fields(Cell)} & set(definition)
+    values = {name: definition[name] for name in taken}
+    values["config_path"] = Path(definition["config_path"])
+    values["devices"] = Devices(**definition["devices"])
+    scenario = ClosedLoop(
+        tuple(definition["levels"]), definition["warmup_s"], definition["duration_s"]
+    )
+    return Cell(**values, workload_path=Path(workload_path), scenario=scenario)
+
+
+@dataclass(frozen=True)
+class CellOutputs:
+    """Where the results of a cell go."""
+
+    requests: Path
+    server: Path
+    telemetry: Path
+    run: Path
+    tuning: Path
+    server_log: Path

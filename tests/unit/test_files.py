@@ -1,0 +1,141 @@
+"""Files are whole or absent, and know where they came from."""
+
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sextant
+from sextant.files import (
+    atomic_path,
+    git_commit,
+    provenance,
+    read_json,
+    read_provenance,
+    sha256_file,
+    write_json,
+    write_parquet,
+)
+
+TABLE = pa.table({"x": [1, 2, 3]})
+
+
+def test_a_file_appears_when_the_block_has_ended(tmp_path):
+    path = tmp_path / "new" / "folder" / "a.json"
+    with atomic_path(path) as temporary:
+        temporary.write_text("all of it")
+        assert not path.exists()
+        assert (temporary.parent, temporary.suffix) == (path.parent, ".json")
+    assert path.read_text() == "all of it"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_exception_leaves_what_was_there_before(tmp_path, error):
+    path = tmp_path / "a.txt"
+    path.write_text("before")
+    with pytest.raises(error), atomic_path(path) as temporary:
+        temporary.write_text("half of")
+        raise error
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_block_that_writes_nothing_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a.txt"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_job_left_is_not_continued(tmp_path):
+    """In a container, the process id of a killed job comes again."""
+    with atomic_path(tmp_path / "a.duckdb") as temporary:
+        temporary.write_text("new")
+    temporary.write_text("left by a job that was killed")
+    with atomic_path(tmp_path / "a.duckdb") as again:
+        assert again == temporary and not again.exists()
+        again.write_text("newer")
+    assert (tmp_path / "a.duckdb").read_text() == "newer"
+
+
+WRITE_UNDER_A_LIMIT = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np, pyarrow as pa
+from sextant.files import write_json, write_parquet
+folder = Path(sys.argv[1])
+table = pa.table({"x": np.random.default_rng(0).random(100_000)})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+for write in (lambda: write_parquet(folder / "a.parquet", table, {}),
+              lambda: write_json(folder / "a.json", list(range(100_000)))):
+    try:
+        write()
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_a_full_disk_leaves_no_file(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE_UNDER_A_LIMIT, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["OSError", "OSError"], done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), [1.0, float("inf")], {"a": {"b": float("nan")}}])
+def test_json_has_no_nan(tmp_path, value):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_round_trip(tmp_path):
+    value = {"text": "nTTFT ≤ 5 ms", "numbers": [1, 2.5, None], "nested": {"yes": True}}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+
+
+def test_provenance_goes_with_the_file(tmp_path):
+    source = tmp_path / "source.csv"
+    source.write_bytes(b"abc")
+    origin = provenance({"trace": source}, seed=7)
+    # The digest of "abc" stands in FIPS 180-2.
+    assert origin["inputs_sha256"] == {
+        "trace": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    }
+    assert (origin["seed"], origin["sextant_version"]) == (7, sextant.__version__)
+    write_parquet(tmp_path / "a.parquet", TABLE, origin)
+    assert read_provenance(tmp_path / "a.parquet") == origin
+    stored = pq.ParquetFile(tmp_path / "a.parquet")
+    assert stored.read().equals(TABLE)
+    assert stored.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_metadata_of_a_table_is_kept(tmp_path):
+    write_parquet(tmp_path / "a.parquet", TABLE.replace_schema_metadata({"other": "1"}), {"a": 1})
+    assert pq.read_schema(tmp_path / "a.parquet").metadata[b"other"] == b"1"
+
+
+def test_a_file_of_somebody_else_has_no_provenance(tmp_path):
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    assert read_provenance(tmp_path / "a.parquet") == {}
+
+
+def test_the_same_table_gives_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        write_parquet(tmp_path / f"{name}.parquet", TABLE, provenance(seed=1))
+    assert sha256_file(tmp_path / "a.parquet") == sha256_file(tmp_path / "b.parquet")
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    git_commit.cache_clear()
+    assert git_commit() == "unknown"
+    monkeypatch.undo()
+    git_commit.cache_clear()
+    assert isinstance(git_commit(), str) and os.environ["PATH"]

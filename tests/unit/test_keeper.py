@@ -1,0 +1,214 @@
+"""The keeper's one promise: when the owner ends, nothing it started is left."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+WAIT_S = 20.0
+
+# A server with a worker, and a daemon that has cut every tie: own session, parent 1.
+FAMILY = """
+import os, pathlib, subprocess, sys, time
+folder = pathlib.Path(sys.argv[1])
+def note():
+    (folder / f"{os.getpid()}.tmp").touch()
+    (folder / f"{os.getpid()}.tmp").rename(folder / f"{os.getpid()}.pid")
+if os.fork() == 0:                      # worker
+    note(); time.sleep(600)
+if os.fork() == 0:                      # daemon
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    if "--stubborn" in sys.argv:
+        import signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note(); time.sleep(600)
+note()
+if "--ends" in sys.argv:
+    while len(list(folder.glob("*.pid"))) < 3:
+        time.sleep(0.02)
+    sys.exit(7)
+time.sleep(600)
+"""
+
+# An owner that starts the keeper as the library does, says so and waits.
+OWNER = """
+import subprocess, sys, time
+keeper = subprocess.Popen(
+    [sys.executable, "-m", "sextant.engine.keeper", *sys.argv[1:]],
+    stdin=subprocess.PIPE, start_new_session=True)
+print(keeper.pid, flush=True)
+try:
+    time.sleep(600)
+finally:
+    keeper.stdin.close()
+    keeper.wait()
+"""
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.fixture
+def family(tmp_path):
+    """The command of a family of three, and the ids of those that have started."""
+
+    def pids() -> list[int]:
+        return [int(path.stem) for path in tmp_path.glob("*.pid")]
+
+    def command(*options: str) -> list[str]:
+        return [sys.executable, "-c", FAMILY, str(tmp_path), *options]
+
+    command.pids = pids
+    command.started = lambda: wait_for(lambda: len(pids()) == 3, "the family did not start")
+    yield command
+    for pid in pids():  # only after a failure is one of them left
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def kept(*command: str, cpus: str = "-"):
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "sextant.engine.keeper", cpus, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        yield keeper
+    finally:
+        keeper.stdin.close()
+        keeper.stdout.close()
+        keeper.wait(WAIT_S)
+
+
+@contextlib.contextmanager
+def owned(*command: str):
+    """Start an owner in a process group of its own; yield it and its keeper's id."""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, "-", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        yield owner, int(owner.stdout.readline())
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+
+
+def test_a_closed_pipe_ends_all_daemons_too(family):
+    with kept(*family()) as keeper:
+        family.started()
+        assert all(map(runs, family.pids()))
+        keeper.stdin.close()
+        keeper.wait(WAIT_S)
+        # When the keeper is gone so are all, not some time later.
+        assert not any(map(runs, family.pids()))
+
+
+def test_who_ignores_sigterm_is_killed(family):
+    with kept(*family("--stubborn")) as keeper:
+        family.started()
+        started = time.monotonic()
+        keeper.stdin.close()
+        keeper.wait(WAIT_S)
+        assert time.monotonic() - started >= 4  # it had its grace
+        assert not any(map(runs, family.pids()))
+
+
+def test_a_server_that_ends_takes_its_daemons_along(family):
+    with kept(*family("--ends")) as keeper:
+        assert keeper.wait(WAIT_S) == 7
+    assert len(family.pids()) == 3
+    assert not any(map(runs, family.pids()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_owner_that_is_killed_leaves_nothing(family, number):
+    with owned(*family()) as (owner, keeper_pid):
+        family.started()
+        owner.send_signal(number)
+        owner.wait(WAIT_S)
+        left = [keeper_pid, *family.pids()]
+        wait_for(lambda: not any(map(runs, left)), "processes are left")
+
+
+def test_ctrl_c_in_the_owners_terminal_leaves_nothing(family):
+    with owned(*family()) as (owner, keeper_pid):
+        family.started()
+        os.killpg(owner.pid, signal.SIGINT)
+        owner.wait(WAIT_S)
+        assert not any(map(runs, [keeper_pid, *family.pids()]))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_keeper_itself_stays_at_its_post(family, number):
+    with kept(*family()) as keeper:
+        family.started()
+        keeper.send_signal(number)
+        time.sleep(0.3)
+        assert keeper.poll() is None
+        assert all(map(runs, family.pids()))
+
+
+def test_a_killed_keeper_takes_the_server_along(family):
+    with kept(*family()) as keeper:
+        family.started()
+        (server,) = psutil.Process(keeper.pid).children()[:1]
+        keeper.kill()
+        keeper.wait(WAIT_S)
+        wait_for(lambda: not runs(server.pid), "the server is left")
+
+
+def test_signals_work_in_the_server_as_anywhere():
+    script = "import signal; print([signal.getsignal(n) == signal.SIG_IGN for n in (1, 15)])"
+    with kept(sys.executable, "-c", script) as keeper:
+        assert keeper.stdout.read().strip() == "[False, False]"
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ("raise SystemExit(0)", 0),
+        ("raise SystemExit(3)", 3),
+        ("import os; os.kill(os.getpid(), 9)", 256 - 9),
+    ],
+)
+def test_the_status_is_the_servers(script, status):
+    with kept(sys.executable, "-c", script) as keeper:
+        assert keeper.wait(WAIT_S) == status
+
+
+def test_the_server_runs_on_the_given_cores():
+    core = min(os.sched_getaffinity(0))
+    script = "import os; print(sorted(os.sched_getaffinity(0)))"
+    with kept(sys.executable, "-c", script, cpus=str(core)) as keeper:
+        assert keeper.stdout.read().strip() == f"[{core}]"
+
+
+def test_a_command_that_is_not_there(tmp_path: Path):
+    with kept(str(tmp_path / "nothing")) as keeper:
+        assert keeper.wait(WAIT_S) != 0

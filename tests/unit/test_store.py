@@ -1,0 +1,312 @@
+"""From requests to points and the database, against plain pandas and numpy."""
+
+import json
+import random
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from sextant.errors import InputError
+from sextant.files import read_provenance, write_json, write_parquet
+from sextant.load import closed_loop, telemetry
+from sextant.store import aggregate_points, build_store, connect
+
+QUANTILES = {"median": 50, "p90": 90, "p99": 99}
+KEY = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}
+
+
+def draw_requests(rng: np.random.Generator, level: int, n: int) -> list[dict]:
+    """Draw requests of random length and pace; about a fifth fail, some half-way."""
+    rows = []
+    for number in range(n):
+        n_output = int(rng.integers(1, 12))
+        sent_s = float(rng.uniform(0, 50))
+        offsets_ms = np.cumsum(rng.exponential(20.0, n_output)).astype(np.float32)
+        status = "ok" if rng.random() > 0.2 else str(rng.choice(["timeout", "connection_error"]))
+        if status == "connection_error":
+            offsets_ms = offsets_ms[:0]
+        rows.append(
+            {
+                "level": level,
+                "user": number % level,
+                "scheduled_s": sent_s,
+                "sent_s": sent_s,
+                "first_token_s": sent_s + offsets_ms[0] / 1e3 if len(offsets_ms) else None,
+                "last_token_s": sent_s + offsets_ms[-1] / 1e3 if len(offsets_ms) else None,
+                "token_offsets_ms": offsets_ms.tolist(),
+                "input_tokens": int(rng.integers(1, 500)) if len(offsets_ms) else None,
+                "output_tokens": len(offsets_ms) or None,
+                "requested_input_tokens": 1,
+                "requested_output_tokens": n_output,
+                "status": status,
+                "error": None if status == "ok" else "went wrong",
+            }
+        )
+    return rows
+
+
+def write_cell(folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), power=()) -> Path:
+    """Write the files of a measured cell as the benchmark stage does."""
+    is_feasible = bool(levels)
+    write_parquet(
+        folder / "requests.parquet",
+        pa.Table.from_pylist(requests, schema=closed_loop.SCHEMA),
+        {},
+    )
+    write_parquet(
+        folder / "telemetry.parquet",
+        pa.Table.from_pylist(list(power), schema=telemetry.SCHEMA),
+        {},
+    )
+    run = {
+        **KEY,
+        "llm_id": llm_id,
+        "gpu_profile_id": "1xA",
+        "is_feasible": is_feasible,
+        "reason": "fits" if is_feasible else "does not fit: too small",
+        "batch_weight_tokens": 4000 if is_feasible else None,
+        "levels": [
+            {
+                "level": level,
+                "duration_s": 50.0 + level,
+                "client_lag_ms": {"median": 0.1, "p99": 0.5, "max": 2.0},
+                "server_mean_itl_ms": None if level == 1 else 20.5,
+            }
+            for level in levels
+        ],
+    }
+    memory = {"memory_utilization": 0.9, "weight_gib": 1.5, "kv_gib": 2.5}
+    tuning = {
+        "memory": memory,
+        "batch_weight_tokens": run["batch_weight_tokens"],
+        "probes": [{}, {}] if is_feasible else [],
+    }
+    write_json(folder / "run.json", run)
+    write_json(folder / "tuning.json", tuning)
+    return folder
+
+
+def aggregate(folder: Path, cells: list[Path]) -> dict[str, pd.DataFrame]:
+    paths = {name: folder / f"{name}.parquet" for name in ("point", "feasibility", "telemetry")}
+    aggregate_points(cells, *paths.values())
+    return {name: pd.read_parquet(path) for name, path in paths.items()}
+
+
+def reading(level: int, device: str, energy_j: float | None, power_w: float | None) -> dict:
+    values = {"energy_j": energy_j, "power_w": power_w, "utilization": 0.5}
+    return {"level": level, "time_s": 1.0, "device": device, **values}
+
+
+# Points
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_points_equal_what_pandas_and_numpy_compute(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    requests = [*draw_requests(rng, 1, 40), *draw_requests(rng, 4, 300)]
+    cell = write_cell(tmp_path / "cell", "m", requests)
+    points = aggregate(tmp_path, [cell])["point"].set_index("level")
+    frame = pd.read_parquet(cell / "requests.parquet")
+    for level, rows in frame.groupby("level"):
+        point, ok = points.loc[level], rows[rows["status"] == "ok"]
+        assert (point["n_ok"], point["n_failed"]) == (len(ok), len(rows) - len(ok))
+        assert 0 < len(ok) < len(rows)
+        ttft_ms = (ok["first_token_s"] - ok["sent_s"]) * 1000
+        values = {
+            "ttft": ttft_ms,
+            "nttft": ttft_ms / ok["input_tokens"],
+            "e2e": (ok["last_token_s"] - ok["sent_s"]) * 1000,
+            "itl": np.concatenate(
+                [np.diff(offsets.astype(float)) for offsets in ok["token_offsets_ms"]]
+            ),
+        }
+        for name, numbers in values.items():
+            for statistic, percentile in QUANTILES.items():
+                expected = np.percentile(numbers, percentile)
+                assert point[f"{statistic}_{name}_ms"] == pytest.approx(expected, rel=1e-9)
+        assert point["duration_s"] == 50.0 + level
+        tokens = point["throughput_tok_s"] * (50.0 + level)
+        assert tokens == pytest.approx(ok["output_tokens"].sum())
+        assert point["request_rate_rps"] * (50.0 + level) == pytest.approx(len(ok))
+
+
+def test_a_hand_computed_point(tmp_path):
+    rows = draw_requests(np.random.default_rng(0), 1, 3)
+    for row, sent_s, offsets_ms, n_input in (
+        (rows[0], 10.0, [100.0, 110.0, 130.0], 10),
+        (rows[1], 20.0, [200.0], 100),
+        (rows[2], 30.0, [50.0, 9000.0], 1),
+    ):
+        row |= {
+            "sent_s": sent_s,
+            "first_token_s": sent_s + offsets_ms[0] / 1e3,
+            "last_token_s": sent_s + offsets_ms[-1] / 1e3,
+            "token_offsets_ms": offsets_ms,
+            "input_tokens": n_input,
+            "output_tokens": len(offsets_ms),
+            "status": "ok",
+        }
+    rows[2]["status"] = "timeout"  # it counts as failed and touches no latency
+    (point,) = aggregate(tmp_path, [write_cell(tmp_path / "c", "m", rows, (1,))])["point"].to_dict(
+        "records"
+    )
+    assert (point["n_ok"], point["n_failed"]) == (2, 1)
+    assert point["median_ttft_ms"] == pytest.approx(150)
+    assert point["median_nttft_ms"] == pytest.approx(6)  # between 10 and 2 a token
+    assert point["median_itl_ms"] == pytest.approx(15)  # 10 and 20; one token has no gap
+    assert point["p90_itl_ms"] == pytest.approx(19)
+    assert point["median_e2e_ms"] == pytest.approx(165)
+    assert point["throughput_tok_s"] == pytest.approx(4 / 51)
+    assert (point["users"], point["batch_weight_tokens"]) == (1, 4000)
+    assert point["client_lag_p99_ms"] == 0.5
+    assert pd.isna(point["server_mean_itl_ms"]) and pd.isna(point["energy_j"])
+
+
+@pytest.mark.parametrize("n_requests", [0, 10])
+def test_a_level_at_which_nothing_was_served_is_a_point_without_latencies(tmp_path, n_requests):
+    rows = draw_requests(np.random.default_rng(0), 4, n_requests)
+    for row in rows:
+        row |= {"status": "timeout"}
+    points = aggregate(tmp_path, [write_cell(tmp_path / "c", "m", rows)])["point"]
+    assert points["level"].tolist() == [1, 4]
+    assert points["n_ok"].tolist() == [0, 0] and points["n_failed"].tolist() == [0, n_requests]
+    assert (points[["throughput_tok_s", "request_rate_rps"]] == 0).all(axis=None)
+    latencies = [name for name in points if name.split("_")[0] in QUANTILES]
+    assert len(latencies) == 12 and points[latencies].isna().all(axis=None)
+
+
+def test_an_infeasible_cell_has_no_point_but_a_verdict(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = [
+        write_cell(tmp_path / "large", "large", [], levels=()),
+        write_cell(tmp_path / "small", "small", draw_requests(rng, 1, 20), levels=(1,)),
+    ]
+    tables = aggregate(tmp_path, cells)
+    assert tables["point"]["llm_id"].tolist() == ["small"]
+    verdicts = tables["feasibility"].set_index("llm_id")
+    assert verdicts["is_feasible"].to_dict() == {"large": False, "small": True}
+    assert verdicts.loc["large", "reason"] == "does not fit: too small"
+    assert pd.isna(verdicts.loc["large", "batch_weight_tokens"])
+    assert verdicts["n_server_starts"].to_dict() == {"large": 0, "small": 2}
+
+
+def test_a_characterization_without_any_point(tmp_path):
+    tables = aggregate(tmp_path, [write_cell(tmp_path / "c", "m", [], levels=())])
+    assert len(tables["point"]) == len(tables["telemetry"]) == 0
+    assert len(tables["feasibility"]) == 1
+    assert set(KEY) < set(tables["point"].columns)
+
+
+def test_requests_of_two_cells_do_not_mix(tmp_path):
+    rng = np.random.default_rng(0)
+    one, two = (draw_requests(rng, 1, n) for n in (10, 30))
+    cells = [write_cell(tmp_path / n, n, r, (1,)) for n, r in (("a", one), ("b", two))]
+    points = aggregate(tmp_path, cells)["point"].set_index("llm_id")
+    assert (points["n_ok"] + points["n_failed"]).to_dict() == {"a": 10, "b": 30}
+
+
+def test_energy_is_what_the_meters_gained_over_a_level(tmp_path):
+    power = [
+        reading(1, "gpu0", 1000.0, 100.0),
+        reading(1, "gpu0", 1300.0, 200.0),
+        reading(1, "gpu1", 50.0, 90.0),
+        reading(1, "gpu1", 60.0, 90.0),
+        reading(4, "gpu0", None, None),
+    ]
+    rows = draw_requests(np.random.default_rng(0), 1, 5)
+    tables = aggregate(tmp_path, [write_cell(tmp_path / "c", "m", rows, power=power)])
+    points = tables["point"].set_index("level")["energy_j"]
+    assert points[1] == 310.0 and pd.isna(points[4])
+    devices = tables["telemetry"].set_index(["level", "device"])
+    assert devices.loc[(1, "gpu0"), "mean_power_w"] == 150.0
+    assert devices.loc[(1, "gpu0"), "max_power_w"] == 200.0
+    assert devices.loc[(1, "gpu1"), "energy_j"] == 10.0
+    assert pd.isna(devices.loc[(4, "gpu0"), "mean_power_w"])
+    assert devices.loc[(4, "gpu0"), "mean_utilization"] == 0.5
+
+
+def test_the_order_of_cells_does_not_matter(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = [write_cell(tmp_path / n, n, draw_requests(rng, 4, 30)) for n in "cab"]
+    first = aggregate(tmp_path / "first", cells)
+    random.Random(0).shuffle(cells)
+    again = aggregate(tmp_path / "again", cells[::-1])
+    for name, table in first.items():
+        pd.testing.assert_frame_equal(table, again[name])
+    assert read_provenance(tmp_path / "first" / "point.parquet")["n_cells"] == 3
+
+
+# The database
+
+
+def tables_of(path: Path) -> dict[str, pd.DataFrame]:
+    with connect(path, read_only=True) as database:
+        names = [name for (name,) in database.execute("SHOW TABLES").fetchall()]
+        return {name: database.execute(f"FROM {name} ORDER BY ALL").df() for name in names}
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """What a store is built from: some rows, and files of points and feasibility."""
+    rng = np.random.default_rng(0)
+    cells = [write_cell(tmp_path / n, n, draw_requests(rng, 4, 30)) for n in "ab"]
+    aggregate(tmp_path, cells)
+    rows = {"slo": [{"slo_id": "chat", "nttft_ms": 5.0, "itl_ms": 50.0, "unknown": "left out"}]}
+    files = {name: [tmp_path / f"{name}.parquet"] for name in ("point", "feasibility")}
+    return rows, files
+
+
+def test_rebuilding_gives_the_same_tables(tmp_path, parts):
+    for name in ("one", "two"):
+        build_store(tmp_path / f"{name}.duckdb", *parts)
+    one, two = tables_of(tmp_path / "one.duckdb"), tables_of(tmp_path / "two.duckdb")
+    assert one.keys() == two.keys() and {"llm", "point", "score", "provenance"} < one.keys()
+    for name, table in one.items():
+        pd.testing.assert_frame_equal(table, two[name])
+    assert len(one["point"]) == 4 and len(one["feasibility"]) == 2
+    assert one["slo"].loc[0, "itl_ms"] == 50.0
+    assert pd.isna(one["slo"].loc[0, "users"])  # what the rows lack is null
+    facts = dict(one["provenance"].itertuples(index=False))
+    assert json.loads(facts["sextant_version"])
+
+
+def test_points_that_stand_twice_are_refused(tmp_path, parts):
+    rows, files = parts
+    path = tmp_path / "store" / "sextant.duckdb"
+    twice = {**files, "point": files["point"] * 2}
+    with pytest.raises(InputError, match=r"point\.parquet: rows of table point stand twice"):
+        build_store(path, rows, twice)
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database", b"\0" * 5000])
+def test_a_damaged_database_is_replaced(tmp_path, parts, content):
+    path = tmp_path / "store" / "sextant.duckdb"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    build_store(path, *parts)
+    assert len(tables_of(path)["point"]) == 4
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_build_that_fails_leaves_the_database_of_before(tmp_path, parts):
+    rows, files = parts
+    path = tmp_path / "store" / "sextant.duckdb"
+    build_store(path, rows, files)
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(b"PAR1 and no more")
+    with pytest.raises(duckdb.Error):
+        build_store(path, rows, {**files, "point": [damaged]})
+    assert len(tables_of(path)["point"]) == 4
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_stored_database_cannot_be_changed_by_its_readers(tmp_path, parts):
+    path = tmp_path / "sextant.duckdb"
+    build_store(path, *parts)
+    with connect(path, read_only=True) as database, pytest.raises(duckdb.Error):
+        database.execute("DELETE FROM point")

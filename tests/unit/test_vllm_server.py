@@ -1,0 +1,340 @@
+"""The server's command, environment and end, on the fake engine."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sextant.engine import vllm
+from sextant.engine.devices import pick_devices
+from sextant.engine.vllm import (
+    EngineSettings,
+    Server,
+    ServerError,
+    ServerSpec,
+    command,
+    environment,
+    model_folder,
+    n_blocks,
+)
+from sextant.errors import InputError
+from sextant.gpu import Devices
+from support import FAKE_PYTHON
+
+SETTINGS = EngineSettings(
+    python=str(FAKE_PYTHON),
+    dtype="bfloat16",
+    block_size_tokens=16,
+    max_num_seqs=64,
+    memory_utilization=0.9,
+    start_timeout_s=30.0,
+    request_timeout_s=10.0,
+    max_server_starts=4,
+    extra_arguments=("--max-log-len", "10"),
+)
+CPU = ServerSpec(
+    model=Path("model"),
+    load_format="dummy",
+    devices=Devices("cpu", 1, 4.0),
+    batch_weight_tokens=1000,
+    kv_bytes_per_token=512,
+    max_request_tokens=100,
+    device_indices=(0,),
+    seed=3,
+)
+GPU = replace(CPU, devices=Devices("gpu", 2, 40.0), device_indices=(2, 5), load_format="auto")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Make servers that log to a temporary folder; those for GPUs are tied to no core."""
+
+    def make(**changes) -> Server:
+        return Server(GPU, replace(SETTINGS, **changes), tmp_path / "logs" / "server.log")
+
+    return make
+
+
+def options(arguments: list[str]) -> dict[str, str]:
+    pairs = zip(arguments, [*arguments[1:], "--"], strict=True)
+    return {
+        name: "" if value.startswith("--") else value
+        for name, value in pairs
+        if name.startswith("--")
+    }
+
+
+def descendants(server: Server) -> list[psutil.Process]:
+    keeper = psutil.Process(server.pid)
+    return [keeper, *keeper.children(recursive=True)]
+
+
+# What is started
+
+
+def test_the_batch_weight_becomes_blocks():
+    # 1000 tokens take 63 blocks of 16; vLLM keeps one more for itself.
+    assert n_blocks(CPU, SETTINGS) == 64
+    assert n_blocks(replace(CPU, batch_weight_tokens=1008), SETTINGS) == 64
+    given = options(command(CPU, SETTINGS, 8123))
+    assert (given["--num-gpu-blocks-override"], given["--block-size"]) == ("64", "16")
+    assert given["--kv-cache-memory-bytes"] == str(64 * 16 * 512)
+
+
+def test_a_cpu_and_gpus_are_told_different_things():
+    cpu, gpu = (options(command(spec, SETTINGS, 8123)) for spec in (CPU, GPU))
+    assert (gpu["--tensor-parallel-size"], gpu["--gpu-memory-utilization"]) == ("2", "0.9")
+    assert "--kv-cache-memory-bytes" not in gpu and "--enforce-eager" not in gpu
+    assert "--tensor-parallel-size" not in cpu and "--enforce-eager" in cpu
+    assert (cpu["--load-format"], gpu["--load-format"]) == ("dummy", "auto")
+    for given in (cpu, gpu):
+        assert (given["--port"], given["--host"], given["--seed"]) == ("8123", "127.0.0.1", "3")
+        assert (given["--max-model-len"], given["--max-num-seqs"]) == ("100", "64")
+        assert "--no-enable-prefix-caching" in given
+        assert given["--max-log-len"] == "10"
+
+
+def test_the_api_key_is_in_the_environment_and_nowhere_else(start):
+    server = start()
+    assert len(server.api_key) >= 32 and server.api_key != start().api_key
+    assert server.api_key not in " ".join(server.command) + repr(server)
+    with server:
+        for process in descendants(server):
+            assert server.api_key not in " ".join(process.cmdline())
+        assert server.api_key not in repr(server)
+    assert server.api_key not in server.log_path.read_text()
+    assert environment(CPU, "k")["VLLM_API_KEY"] == "k"
+
+
+def test_the_server_sees_its_devices_only(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-63")
+    assert environment(GPU, "k")["CUDA_VISIBLE_DEVICES"] == "2,5"
+    cpu = environment(replace(CPU, device_indices=(1, 3)), "k")
+    assert (cpu["CUDA_VISIBLE_DEVICES"], cpu["VLLM_CPU_OMP_THREADS_BIND"]) == ("", "1,3")
+
+
+def test_the_clients_environment_does_not_leak(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    values = environment(CPU, "k")
+    assert "/elsewhere" not in values.values()
+    assert values["VLLM_NO_USAGE_STATS"] == values["DO_NOT_TRACK"] == "1"
+    # Random weights need no download; real ones may.
+    assert values["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in environment(GPU, "k")
+
+
+@pytest.mark.parametrize(
+    ("visible", "n", "picked"),
+    [("3,5,7", 2, (3, 5)), ("3", 1, (3,)), (None, 2, (0, 1)), (" 4 , 6 ", 2, (4, 6))],
+)
+def test_the_job_s_first_gpus_are_picked(visible, n, picked):
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert pick_devices(Devices("gpu", n, 40.0), environ) == picked
+
+
+@pytest.mark.parametrize("visible", ["", "3", "NoDevFiles"])
+def test_too_few_gpus(visible):
+    with pytest.raises(InputError, match=r"2 devices \(gpu\) needed, \d here"):
+        pick_devices(Devices("gpu", 2, 40.0), {"CUDA_VISIBLE_DEVICES": visible})
+
+
+def test_cores_are_those_this_job_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7})
+    assert pick_devices(Devices("cpu", 2, 1.0)) == (4, 7)
+    with pytest.raises(InputError, match=r"4 devices \(cpu\) needed, 3 here"):
+        pick_devices(Devices("cpu", 4, 1.0))
+
+
+# How it starts
+
+
+def test_a_server_that_is_entered_answers_and_one_that_is_left_is_gone(start):
+    with start() as server:
+        assert server.is_alive()
+        assert 0 < server.start_duration_s < 30
+        with urllib.request.urlopen(f"{server.base_url}/health", timeout=10) as answer:
+            assert answer.status == 200
+        processes = descendants(server)
+        assert len(processes) >= 2
+    assert not server.is_alive()
+    assert not any(process.is_running() for process in processes)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{server.base_url}/health", timeout=10)
+
+
+def test_an_error_inside_ends_the_server_too(start):
+    with pytest.raises(ZeroDivisionError), start() as server:
+        processes = descendants(server)
+        _ = 1 / 0
+    assert not any(process.is_running() for process in processes)
+
+
+def test_a_proxy_of_the_cluster_is_not_asked(start, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with start() as server:
+        assert server.is_alive()
+
+
+def test_a_server_that_never_gets_healthy(start, monkeypatch):
+    monkeypatch.setenv("FAKE_HANG", "1")
+    server = start(start_timeout_s=4.0)
+    began = time.monotonic()
+    with pytest.raises(ServerError, match=r"not healthy within 4 s") as caught, server:
+        pass
+    assert time.monotonic() - began < 20
+    assert "loading weights, slowly" in str(caught.value)
+    assert not caught.value.is_out_of_memory
+    assert not server.is_alive()
+
+
+def test_a_crash_is_no_lack_of_memory(start, monkeypatch):
+    monkeypatch.setenv("FAKE_CRASH", "ValueError: unsupported head size 48")
+    with pytest.raises(ServerError, match="ended with status 1") as caught, start():
+        pass
+    assert "unsupported head size 48" in str(caught.value)
+    assert not caught.value.is_out_of_memory
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "ValueError: No available memory for the cache blocks.",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate "
+        "memory: you tried to allocate 137438953472 bytes.",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "OSError: [Errno 12] Cannot allocate memory",
+    ],
+)
+def test_the_ways_to_say_that_memory_ran_out(start, monkeypatch, message):
+    monkeypatch.setenv("FAKE_CRASH", message)
+    with pytest.raises(ServerError) as caught, start():
+        pass
+    assert caught.value.is_out_of_memory
+
+
+def test_the_kernel_ends_a_server_that_takes_too_much(start, monkeypatch):
+    monkeypatch.setenv("FAKE_CRASH", "1")
+    monkeypatch.setenv("FAKE_KILLED", "1")
+    with pytest.raises(ServerError) as caught, start():
+        pass
+    assert caught.value.is_out_of_memory
+
+
+def test_an_error_that_is_raised_at_once_waits_for_the_end(start):
+    with start() as server:
+        (fake,) = psutil.Process(server.pid).children()
+        fake.kill()
+        error = server.error("a request failed")
+    assert error.is_out_of_memory
+
+
+def test_an_error_shows_the_last_lines_of_the_log(start, monkeypatch):
+    monkeypatch.setenv("FAKE_CRASH", "\n".join(f"line {number}" for number in range(100)))
+    with pytest.raises(ServerError) as caught, start():
+        pass
+    shown = str(caught.value).splitlines()
+    assert shown[-1] == "line 99" and "line 80" in shown and "line 79" not in shown
+
+
+def test_a_port_that_is_taken(start):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = start()
+        server.port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"port {server.port} is in use"), server:
+            pass
+    assert not server.is_alive()
+
+
+def test_a_port_that_is_taken_while_the_server_starts(start, monkeypatch):
+    monkeypatch.setattr(vllm, "_require_free", lambda port: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        threading.Thread(target=_hang_up, args=(taken,), daemon=True).start()
+        server = start()
+        server.port = taken.getsockname()[1]
+        with pytest.raises(ServerError, match="address already in use"), server:
+            pass
+
+
+def _hang_up(listener: socket.socket) -> None:
+    while True:
+        try:
+            listener.accept()[0].close()
+        except OSError:
+            return
+
+
+def test_an_interpreter_that_is_missing(start, tmp_path):
+    with (
+        pytest.raises(InputError, match=r"no interpreter .*/bin/python.*engine\.python"),
+        start(python=str(tmp_path / "bin" / "python")),
+    ):
+        pass
+
+
+def test_an_interpreter_without_vllm(start):
+    server = start(python=sys.executable)
+    with pytest.raises(ServerError, match="No module named") as caught, server:
+        pass
+    assert not caught.value.is_out_of_memory
+
+
+# How it ends when its owner does
+
+OWNER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1]).parent))
+from test_vllm_server import GPU, SETTINGS, Server
+with Server(GPU, SETTINGS, Path(sys.argv[2])) as server:
+    print(server.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_its_owner(tmp_path, number):
+    tests = Path(__file__).parents[1]
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, __file__, str(tmp_path / "server.log")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(tests)},
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        keeper = psutil.Process(int(owner.stdout.readline()))
+        processes = [keeper, *keeper.children(recursive=True)]
+        assert len(processes) >= 2
+        os.killpg(owner.pid, number)
+        owner.wait(20)
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        assert not alive
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+
+
+def test_the_model_s_folder_holds_the_config_and_is_removed(tmp_path):
+    config = tmp_path / "some-llm.json"
+    shutil.copy(FAKE_PYTHON, config)
+    with model_folder(config) as folder:
+        assert (folder / "config.json").read_bytes() == config.read_bytes()
+    assert not folder.exists()
