@@ -220,7 +220,9 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment(self.spec, self.api_key),
-                start_new_session=True,
+                # A group, not a session: Linux schedules sessions against each other, and a
+                # server that spins in one of its own stalls the client's for seconds.
+                process_group=0,
             )
         try:
             self._wait_until_healthy()
