@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 CORES ?= all
 
-.PHONY: demo test lint format lock clean
+.PHONY: demo test lint format lock
 
 .venv/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -43,6 +43,3 @@ lock: .venv/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check pip-tools
 	$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-header --no-emit-index-url \
 		--no-emit-find-links --output-file requirements.lock pyproject.toml
-
-clean:
-	rm -rf results logs benchmarks .snakemake

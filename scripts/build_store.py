@@ -22,6 +22,7 @@ with job_log(snakemake.log[0]):
             "trace": store.trace_rows(reports),
             "workload": store.workload_rows(experiment.workloads, validations),
             "slo": list(experiment.slos.values()),
+            "decision": [snakemake.config["decision"] | {"source": snakemake.config["source"]}],
         },
         files={name: [paths] if isinstance(paths, str) else paths for name, paths in files.items()},
     )

@@ -41,7 +41,7 @@ CREATE TABLE point (
     median_itl_ms DOUBLE, p90_itl_ms DOUBLE, p99_itl_ms DOUBLE,
     median_e2e_ms DOUBLE, p90_e2e_ms DOUBLE, p99_e2e_ms DOUBLE,
     batch_weight_tokens BIGINT, energy_j DOUBLE, client_lag_p99_ms DOUBLE,
-    server_mean_itl_ms DOUBLE,
+    client_lag_max_ms DOUBLE, mean_itl_ms DOUBLE, server_mean_itl_ms DOUBLE,
     PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id, variant_id, level)
 );
 CREATE TABLE telemetry (
@@ -70,5 +70,9 @@ CREATE TABLE score (
     source VARCHAR, slo_id VARCHAR, predictor VARCHAR, n_llms INTEGER, success_rate DOUBLE,
     overspend DOUBLE, so_score DOUBLE, fit_seconds DOUBLE, n_left_out INTEGER,
     mape_nttft DOUBLE, mape_itl DOUBLE, n_unused_points INTEGER, note VARCHAR
+);
+-- The workload and scenario that a source's predictions and recommendations rest on.
+CREATE TABLE decision (
+    source VARCHAR PRIMARY KEY, workload_id VARCHAR, scenario_id VARCHAR
 );
 CREATE TABLE provenance (key VARCHAR PRIMARY KEY, value VARCHAR);

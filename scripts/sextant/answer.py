@@ -1,5 +1,6 @@
 """Answers for the command line, from a store: a recommendation, and scores of predictors."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,10 @@ from sextant.errors import InputError
 from sextant.experiment import SCHEMAS
 from sextant.llm import load_llm
 from sextant.predict.evaluate import MEASURED, evaluate
-from sextant.predict.job import feasible_pairs
+from sextant.predict.job import failed_pairs, feasible_pairs
 from sextant.predict.registry import PREDICTORS
 from sextant.recommend import Pair
-from sextant.sheets import load_sheet
+from sextant.sheets import load_sheet, validate
 
 
 def _feasible(known: Characterization) -> set[Pair]:
@@ -24,8 +25,15 @@ def _feasible(known: Characterization) -> set[Pair]:
         known.profiles,
         known.longest_request_tokens,
         known.feasibility["memory_utilization"].max(),
-        known.feasibility,
     )
+
+
+def check_slo(slo: Mapping[str, Any]) -> None:
+    """Raise InputError unless limits and users are what a row of `slos.tsv` may have."""
+    for name in ("nttft_ms", "itl_ms"):
+        if not math.isfinite(slo[name]):
+            raise InputError(f"{slo[name]} is no limit", field=name, fix="give milliseconds")
+    validate(slo, SCHEMAS / "slos.schema.yaml", "command line")
 
 
 def recommend_llm(
@@ -36,6 +44,8 @@ def recommend_llm(
     predictor: str,
     source: str | None,
     seed: int,
+    workload_id: str | None = None,
+    scenario_id: str | None = None,
 ) -> dict[str, Any]:
     """Recommend for one LLM: from its points if it has any, else from a predictor.
 
@@ -45,7 +55,11 @@ def recommend_llm(
     if (llm_id is None) == (llm_config is None):
         fix = "give the one or the other"
         raise InputError("one LLM is needed", field="--llm, --llm-config", fix=fix)
-    known = load_characterization(database, source)
+    check_slo(slo)
+    if predictor not in PREDICTORS:
+        fix = f"use one of {', '.join(PREDICTORS)}"
+        raise InputError(f"unknown predictor {predictor!r}", field="--predictor", fix=fix)
+    known = load_characterization(database, source, workload_id, scenario_id)
     if llm_config is not None:
         llm_id = llm_config.stem
         if llm_id in known.llms:
@@ -59,6 +73,7 @@ def recommend_llm(
         raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
     is_measured = llm_id in set(known.points["llm_id"])
     basis = MEASURED if is_measured else predictor
+    feasible = _feasible(known) - (failed_pairs(known.feasibility) if is_measured else set())
     result = evaluate(
         known.points,
         known.llms,
@@ -67,7 +82,7 @@ def recommend_llm(
         basis,
         known.source,
         seed,
-        feasible=_feasible(known),
+        feasible=feasible,
     )
     chosen = result.recommendations.query("llm_id == @llm_id")
     options = result.candidates.query("llm_id == @llm_id")
@@ -111,7 +126,7 @@ def _option_text(option: Mapping[str, Any]) -> str:
             f"{option['usd_per_hour']:.2f} USD/h"
         )
     if option["status"] == "too_slow" and option["limit_ratio"] is not None:
-        limit = "nTTFT" if option["nttft_ratio"] >= option["itl_ratio"] else "ITL"
+        limit = "ITL" if option["itl_ratio"] >= option["nttft_ratio"] else "nTTFT"
         return f"{name}: {limit} is {option['limit_ratio']:.2f} times its limit"
     return f"{name}: {option['status'].replace('_', ' ')}"
 
@@ -122,6 +137,8 @@ def evaluate_predictors(
     predictors: Sequence[str] | None,
     source: str | None,
     seed: int,
+    workload_id: str | None = None,
+    scenario_id: str | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Judge predictors on every SLO of a sheet by leave-one-LLM-out.
 
@@ -130,7 +147,7 @@ def evaluate_predictors(
         predictor and SLO.
     """
     rows = load_sheet(slos, SCHEMAS / "slos.schema.yaml", "slo_id")
-    known = load_characterization(database, source)
+    known = load_characterization(database, source, workload_id, scenario_id)
     names = list(predictors or PREDICTORS)
     scores = pd.concat(
         [

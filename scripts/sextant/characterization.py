@@ -32,15 +32,28 @@ def load_characterization(
     workload_id: str | None = None,
     scenario_id: str | None = None,
 ) -> Characterization:
-    """Read a characterization; what is not given has to be the only one in the store.
+    """Read a characterization.
+
+    The source has to be given if the store has several; workload and scenario are those
+    that the store's recommendations rest on unless others are given.
 
     Raises:
         InputError: there is no such store, or the choice is not unique.
     """
     require_store(database)
     with connect(database, read_only=True) as store:
-        wanted = {"source": source, "workload_id": workload_id, "scenario_id": scenario_id}
-        chosen = {name: _only(store, database, name, value) for name, value in wanted.items()}
+        source = _only(store, database, "source", source)
+        decision = store.execute(
+            "SELECT workload_id, scenario_id FROM decision WHERE source = ?", [source]
+        ).fetchone()
+        default_workload, default_scenario = decision or (None, None)
+        wanted = {
+            "workload_id": workload_id or default_workload,
+            "scenario_id": scenario_id or default_scenario,
+        }
+        chosen = {"source": source} | {
+            name: _only(store, database, name, value) for name, value in wanted.items()
+        }
         where = " AND ".join(f"{name} = ${name}" for name in chosen)
         points = store.execute(f"SELECT * FROM point WHERE {where} ORDER BY ALL", chosen).df()
         feasibility = store.execute(f"SELECT * FROM feasibility WHERE {where}", chosen).df()

@@ -20,6 +20,8 @@ app = typer.Typer(
 
 Database = Annotated[Path, typer.Option(help="Store that the pipeline built.")]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
+WorkloadId = Annotated[str | None, typer.Option(help="Workload; the store's own by default.")]
+ScenarioId = Annotated[str | None, typer.Option(help="Scenario; the store's own by default.")]
 DEFAULT_DATABASE = Path("results/sextant.duckdb")
 
 
@@ -28,6 +30,13 @@ class Format(StrEnum):
 
     text = "text"
     json = "json"
+
+
+class Kind(StrEnum):
+    """What a server runs on."""
+
+    gpu = "gpu"
+    cpu = "cpu"
 
 
 Printed = Annotated[Format, typer.Option("--format", help="How to print the result.")]
@@ -150,6 +159,9 @@ def load(
         out,
     )
     typer.echo(pd.DataFrame(rows).to_string(index=False, float_format=lambda x: f"{x:.4g}"))
+    if not all(row["n_ok"] for row in rows):
+        typer.echo("Error: no request succeeded at some level; see requests.parquet", err=True)
+        raise typer.Exit(1)
 
 
 @app.command("serve-and-load")
@@ -163,7 +175,7 @@ def serve_and_load(
     model: Annotated[
         str | None, typer.Option(help="Folder of the weights; random weights without it.")
     ] = None,
-    kind: Annotated[str, typer.Option(help="gpu, or cpu for processor cores.")] = "gpu",
+    kind: Annotated[Kind, typer.Option(help="gpu, or cpu for processor cores.")] = Kind.gpu,
     n_gpus: Annotated[int, typer.Option(min=1, help="Devices of one replica.")] = 1,
     users: Annotated[str, typer.Option(help="Concurrent users, e.g. 1,2,4,8.")] = "1,2,4,8",
     duration: Annotated[float, typer.Option(help="Seconds of load at each level.")] = 120,
@@ -177,6 +189,13 @@ def serve_and_load(
     import yaml
 
     from sextant.benchmark.job import run_job
+    from sextant.experiment import SCHEMAS
+    from sextant.sheets import validate
+    from sextant.workload import load_request_model
+
+    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+    validate(settings, SCHEMAS / "config.schema.yaml", config)
+    load_request_model(workload)  # before a server starts for nothing
 
     definition = {
         "source": "measured",
@@ -186,7 +205,7 @@ def serve_and_load(
         "scenario_id": "closed_loop",
         "config_path": str(llm_config),
         "model": model,
-        "devices": {"kind": kind, "n_gpus": n_gpus, "memory_gib": memory_gib},
+        "devices": {"kind": kind.value, "n_gpus": n_gpus, "memory_gib": memory_gib},
         "max_input_tokens": max_input_tokens,
         "max_output_tokens": max_output_tokens,
         "levels": _levels(users),
@@ -197,7 +216,7 @@ def serve_and_load(
     tables = ("requests", "server", "telemetry")
     run_job(
         definition,
-        yaml.safe_load(config.read_text(encoding="utf-8")),
+        settings,
         str(workload / "requests.parquet"),
         {name: str(out / f"{name}.parquet") for name in tables}
         | {name: str(out / f"{name}.json") for name in ("tuning", "run")},
@@ -219,6 +238,8 @@ def recommend(
     predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "llm_pilot",
     database: Database = DEFAULT_DATABASE,
     source: Annotated[str | None, typer.Option(help="Characterization to use.")] = None,
+    workload_id: WorkloadId = None,
+    scenario_id: ScenarioId = None,
     seed: Seed = 0,
     printed: Printed = Format.text,
 ) -> None:
@@ -232,7 +253,9 @@ def recommend(
         "percentile": percentile,
         "users": users,
     }
-    answer = recommend_llm(database, slo, llm, llm_config, predictor, source, seed)
+    answer = recommend_llm(
+        database, slo, llm, llm_config, predictor, source, seed, workload_id, scenario_id
+    )
     if printed is Format.json:
         typer.echo(json.dumps(answer, indent=2, allow_nan=False))
     else:
@@ -249,13 +272,15 @@ def evaluate(
     ] = None,
     database: Database = DEFAULT_DATABASE,
     source: Annotated[str | None, typer.Option(help="Characterization to judge on.")] = None,
+    workload_id: WorkloadId = None,
+    scenario_id: ScenarioId = None,
     seed: Seed = 0,
     printed: Printed = Format.text,
 ) -> None:
     """Judge predictors by leave-one-LLM-out: success rate S, overspend O and S/O."""
     from sextant.answer import evaluate_predictors
 
-    result = evaluate_predictors(database, slos, predictor, source, seed)
+    result = evaluate_predictors(database, slos, predictor, source, seed, workload_id, scenario_id)
     if printed is Format.json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
         return
@@ -298,6 +323,9 @@ def main() -> None:
     try:
         app()
     except InputError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a file that is missing, or a folder that cannot be written
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
     except RuntimeError as error:  # a server that failed: the message has its last log lines

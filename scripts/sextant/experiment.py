@@ -1,6 +1,6 @@
 """An experiment: the configuration and all sheets, checked against each other."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from sextant.errors import InputError
 from sextant.files import sha256_file
 from sextant.gpu import GPU, GPUProfile, gpu_path, profile_from_row
 from sextant.llm import LLM, load_llm
-from sextant.predict.registry import PREDICTORS
 from sextant.registry import Dataset, load_registry
 from sextant.sheets import Row, load_sheet, validate
 from sextant.workload.request_model import N_BINS
@@ -63,16 +62,23 @@ class Experiment:
     datasets: dict[str, Dataset]
 
 
-def load_experiment(config: Mapping[str, Any], file: str | Path = "config") -> Experiment:
+def load_experiment(
+    config: Mapping[str, Any],
+    file: str | Path = "config",
+    known_predictors: Collection[str] | None = None,
+) -> Experiment:
     """Read and check everything that a configuration names; paths are relative to here.
+
+    `known_predictors` are the names that `predictors` may hold; None leaves them unchecked,
+    since the benchmark stage knows nothing of predictors.
 
     Raises:
         InputError: names the first file, line and field that is wrong, before anything runs.
     """
     validate(config, SCHEMAS / "config.schema.yaml", file)
     for name in config["predictors"]:
-        if name not in PREDICTORS:
-            fix = f"use some of {', '.join(PREDICTORS)}"
+        if known_predictors is not None and name not in known_predictors:
+            fix = f"use some of {', '.join(known_predictors)}"
             raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
     paths = config["sheets"]
     rows = {
@@ -99,13 +105,19 @@ def load_experiment(config: Mapping[str, Any], file: str | Path = "config") -> E
         cells=tuple(_cells(rows["benchmarks"], by_id, paths["benchmarks"])),
         datasets=load_registry(config["registry"]),
     )
-    for name, sheet in (("workload_id", "workloads"), ("scenario_id", "scenarios")):
-        if config["decision"][name] not in by_id[sheet]:
-            problem = f"unknown id {config['decision'][name]!r}"
-            fix = f"use one of: {', '.join(by_id[sheet])}"
-            raise InputError(problem, file=file, field=f"decision.{name}", fix=fix)
+    decision = config["decision"]
+    measured = {(cell.workload_id, cell.scenario_id) for cell in experiment.cells}
+    if (decision["workload_id"], decision["scenario_id"]) not in measured:
+        pairs = "; ".join(f"{workload}, {scenario}" for workload, scenario in sorted(measured))
+        problem = "no row of benchmarks.tsv measures this workload and scenario"
+        raise InputError(problem, file=file, field="decision", fix=f"use one pair of: {pairs}")
     _check_datasets(experiment, paths["traces"])
     _check_contexts(experiment, paths["workloads"])
+    for row in rows["llms"]:
+        if "model" in row and not Path(row["model"]).is_dir():
+            fix = "give the folder of the weights, or leave the cell empty for random ones"
+            where = {"file": paths["llms"], "row": row.line, "field": "model"}
+            raise InputError(f"{row['model']!r} is no folder", **where, fix=fix)
     return experiment
 
 
@@ -159,6 +171,11 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
     except FileNotFoundError:
         fix = "write its facts; the keys stand in workflow/schemas/gpu.schema.yaml"
         raise InputError(f"no facts of GPU {gpu_id!r}", file=path, fix=fix) from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        problem = f"no YAML ({' '.join(str(error).split())})"
+        raise InputError(problem, file=path, fix="correct the file") from None
+    if not isinstance(facts, dict):
+        raise InputError("no keys and values", file=path, fix="write its facts as key: value")
     validate(facts, SCHEMAS / "gpu.schema.yaml", path)
     if facts["gpu_id"] != gpu_id:
         problem = f"{facts['gpu_id']!r} in a file of another name"
@@ -221,7 +238,7 @@ def _check_levels(row: Row, file: str) -> None:
 def _check_datasets(experiment: Experiment, file: str) -> None:
     for trace in experiment.traces.values():
         name = trace["dataset"]
-        if name not in experiment.datasets and not Path(name).exists():
+        if name not in experiment.datasets and not Path(name).is_file():
             fix = "add it to the registry, or give the path of a file that exists"
             problem = f"{name!r} is neither in the registry nor a file"
             raise InputError(problem, file=file, row=trace.line, field="dataset", fix=fix)

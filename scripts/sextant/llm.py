@@ -91,6 +91,9 @@ def load_llm(path: str | Path) -> LLM:
     if not isinstance(values, dict):
         raise InputError("not a JSON object", file=path, fix="save the config again")
     config = _Config(values, path)
+    if "quantization_config" in values:
+        fix = "give the unquantized config; quantized weights cannot be sized yet"
+        raise InputError("not supported", file=path, field="quantization_config", fix=fix)
     family = config.get("model_type")
     if family not in _FAMILIES:
         fix = f"use one of {', '.join(sorted(_FAMILIES))}, or add the family to sextant/llm.py"

@@ -93,6 +93,8 @@ def points_query(requests: str, levels: str) -> str:
             f"quantile_cont(value, {quantile}) AS {statistic}_{metric.name}"
             for statistic, quantile in PERCENTILES.items()
         )
+        if metric.name == "itl_ms":  # to be compared with the server's own mean
+            columns += ", avg(value) AS mean_itl_ms"
         computed.append(
             f"{metric.name} AS (SELECT cell, level, {columns} FROM {metric.name}_values "
             "GROUP BY cell, level)"
@@ -107,5 +109,5 @@ def points_query(requests: str, levels: str) -> str:
             FROM {levels} LEFT JOIN requests USING (cell, level)
             GROUP BY cell, level, duration_s)
     SELECT cell, level, n_ok, n_failed, duration_s, throughput_tok_s, request_rate_rps,
-        {", ".join(LATENCY_COLUMNS)}
+        {", ".join(LATENCY_COLUMNS)}, mean_itl_ms
     FROM counts {" ".join(selected)}"""

@@ -63,15 +63,19 @@ def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
     """Return the most users one replica serves within both limits, 0 if not even the fewest.
 
     Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too. User counts
-    without a row are not asked about, since nobody tried them; a row whose latency is
-    missing (nothing succeeded there) breaks the limits.
+    without a row are not asked about, since nobody tried them; a row without latencies
+    (`has_latency`: nothing succeeded there, or the client saw no time pass) breaks the limits.
 
     Args:
         latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile.
         slo: the limits.
     """
     ordered = latencies.sort_values("users")
-    meets = (ordered["nttft_ms"] <= slo.nttft_ms) & (ordered["itl_ms"] <= slo.itl_ms)
+    meets = (
+        has_latency(ordered)
+        & (ordered["nttft_ms"] <= slo.nttft_ms)
+        & (ordered["itl_ms"] <= slo.itl_ms)
+    )
     served = ordered["users"].to_numpy()[meets.cummin().to_numpy(bool)]
     return int(served[-1]) if len(served) else 0
 

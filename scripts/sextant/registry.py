@@ -27,6 +27,11 @@ class Dataset:
     """Where the file lies below a mirror's folder."""
     citation: str
 
+    @property
+    def file_name(self) -> str:
+        """Name of the file, as its publisher gave it."""
+        return Path(self.mirror_path).name
+
 
 _COLUMNS = [field.name for field in fields(Dataset)]
 
@@ -39,6 +44,9 @@ def load_registry(path: str | Path) -> dict[str, Dataset]:
             mirror path is malformed.
     """
     datasets: dict[str, Dataset] = {}
+    if not Path(path).is_file():
+        fix = "correct `registry` in the configuration"
+        raise InputError("there is no such file", file=path, fix=fix)
     with Path(path).open(encoding="utf-8-sig", newline="") as handle:
         reader = csv.DictReader(handle)
         if reader.fieldnames != _COLUMNS:

@@ -68,6 +68,8 @@ def load_sheet(path: str | Path, schema_path: str | Path, key: str | None = None
     except OSError as error:
         fix = "create the sheet or correct its path in the configuration"
         raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"no UTF-8 ({error})", file=path, fix="save it as UTF-8") from None
     validator = _validator(Path(schema_path))
     properties = validator.schema["properties"]
     lines = [
@@ -100,6 +102,8 @@ def load_sheet(path: str | Path, schema_path: str | Path, key: str | None = None
                 raise InputError(problem, file=path, row=number, field=key, fix="rename one")
             seen[row[key]] = number
         rows.append(row)
+    if not rows:
+        raise InputError("the sheet has no rows", file=path, fix="add one below the header")
     return rows
 
 

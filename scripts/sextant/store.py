@@ -1,7 +1,7 @@
 """From the files of the benchmark stage to points, and from all files to one database."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,7 +9,13 @@ import duckdb
 import pyarrow as pa
 
 from sextant.errors import InputError
-from sextant.files import atomic_path, provenance, read_json, write_parquet
+from sextant.files import (
+    atomic_path,
+    provenance,
+    read_json,
+    read_provenance,
+    write_parquet,
+)
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.metrics import points_query
@@ -47,7 +53,7 @@ def aggregate_points(
     points = database.sql(
         f"""SELECT c.* EXCLUDE (cell, folder), '{DEFAULT_VARIANT}' AS variant_id, p.level,
             p.level AS users, p.* EXCLUDE (cell, level), l.batch_weight_tokens,
-            e.energy_j, l.client_lag_p99_ms, l.server_mean_itl_ms
+            e.energy_j, l.client_lag_p99_ms, l.client_lag_max_ms, l.server_mean_itl_ms
         FROM ({points_query("all_requests", "levels")}) AS p
         JOIN cells AS c USING (cell) JOIN levels AS l USING (cell, level)
         LEFT JOIN (SELECT cell, level, sum(energy_j) AS energy_j FROM device_telemetry
@@ -59,10 +65,19 @@ def aggregate_points(
             t.* EXCLUDE (cell) FROM device_telemetry AS t JOIN cells AS c USING (cell)
         ORDER BY ALL"""
     ).to_arrow_table()
-    origin = provenance(n_cells=len(cells))
+    origin = provenance(
+        {str(folder): folder / "run.json" for folder in cells},
+        hosts=_distinct(run["host"]["processor"] for run in runs),
+        engine_versions=_distinct((run["server"] or {}).get("version") for run in runs),
+        measured_at=_distinct(run["started_at"] for run in runs),
+    )
     write_parquet(point_out, points, origin)
     write_parquet(telemetry_out, telemetry, origin)
     write_parquet(feasibility_out, _feasibility(runs, tunings), origin)
+
+
+def _distinct(values: Iterable[str | None]) -> list[str]:
+    return sorted({value for value in values if value is not None})
 
 
 def _register_cells(
@@ -89,6 +104,7 @@ def _register_cells(
                     "duration_s": level["duration_s"],
                     "batch_weight_tokens": run["batch_weight_tokens"],
                     "client_lag_p99_ms": level["client_lag_ms"]["p99"],
+                    "client_lag_max_ms": level["client_lag_ms"]["max"],
                     "server_mean_itl_ms": level["server_mean_itl_ms"],
                 }
                 for number, run in enumerate(runs)
@@ -100,6 +116,7 @@ def _register_cells(
                 "duration_s": pa.float64(),
                 "batch_weight_tokens": pa.int64(),
                 "client_lag_p99_ms": pa.float64(),
+                "client_lag_max_ms": pa.float64(),
                 "server_mean_itl_ms": pa.float64(),
             },
         ),
@@ -119,8 +136,8 @@ def _register_cells(
     database.execute(
         """CREATE TEMP VIEW device_telemetry AS SELECT cell, level, device,
             avg(power_w) AS mean_power_w, max(power_w) AS max_power_w,
-            -- A counter of the device: what it gained over the level.
-            max(energy_j) - min(energy_j) AS energy_j,
+            -- A counter of the device: what it gained over the level, unknown from one reading.
+            CASE WHEN count(energy_j) > 1 THEN max(energy_j) - min(energy_j) END AS energy_j,
             avg(utilization) AS mean_utilization, max(utilization) AS max_utilization,
             max(memory_used_gib) AS max_memory_used_gib,
             avg(sm_clock_mhz) AS mean_sm_clock_mhz, max(temperature_c) AS max_temperature_c
@@ -218,7 +235,18 @@ def build_store(
         for table, table_files in files.items():
             for file in table_files:
                 _insert_file(database, table, file)
-        facts = provenance()
+        measured = {
+            name: value
+            for file in files.get("point", ())
+            for name, value in read_provenance(file).items()
+            if name in ("hosts", "engine_versions", "measured_at")
+        }
+        inputs = {
+            f"{table}/{Path(file).parent.name}": file
+            for table, table_files in files.items()
+            for file in table_files
+        }
+        facts = provenance(inputs, **measured)
         _insert_rows(
             database,
             "provenance",

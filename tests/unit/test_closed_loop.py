@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sextant.load.client import Target
-from sextant.load.closed_loop import SCHEMA, RequestSource, run_closed_loop
+from sextant.load.closed_loop import SCHEMA, RequestSource, run_closed_loop, unsent_parameters
 from sextant.load.run import LEVEL_SEED_STRIDE, load_server
 from sextant.workload import RequestModel
 from stub_server import STREAM_HEAD, StubServer, answer_tokens, chunk, event
@@ -140,8 +140,36 @@ def test_warm_up_measurement_and_late_requests_differ():
         source.prepare(n_prepared)
         seen += [prompts(source.take().payload) for _ in range(40)]
         # More are encoded, and counted, once the prepared ones have run out.
-        assert source.n_prepared_late == 1
+        assert source.n_prepared_late == 64
     assert len(set(seen)) == len(seen) == 80
+
+
+def test_a_request_carries_the_sampling_parameters_of_the_workload():
+    model = RequestModel(
+        pd.DataFrame(
+            {
+                "input_tokens": [4, 5, 6],
+                "output_tokens": [2, 2, 2],
+                "is_greedy": [False, True, False],
+                "temperature": [0.7, 0.7, np.nan],
+                "top_k": [50, 50, 50],
+                "batch_size": [1, 2, 1],
+                "count": [1, 1, 1],
+            }
+        )
+    )
+    source = RequestSource(Target("http://h", "m"), model, 1000, 0)
+    source.prepare(50)
+    seen = {}
+    for _ in range(50):
+        body = json.loads(source.take().payload.split(b"\r\n\r\n", 1)[1])
+        seen[len(body["prompt"])] = {k: body.get(k) for k in ("temperature", "top_k", "top_p")}
+    assert seen == {
+        4: {"temperature": 0.7, "top_k": 50, "top_p": None},
+        5: {"temperature": 0, "top_k": None, "top_p": None},  # greedy
+        6: {"temperature": 0, "top_k": 50, "top_p": None},
+    }
+    assert unsent_parameters(model) == ["batch_size"]
 
 
 def test_requests_follow_the_workload():

@@ -33,6 +33,7 @@ def latencies(llm_id: str, profile_id: str, rows: list[tuple]) -> pd.DataFrame:
         ([(1, 10, 10), (2, np.nan, np.nan), (4, 10, 10)], 1),  # nothing succeeded at 2
         ([(1, 10, 10), (8, 20, 20)], 8),  # 2 and 4 were never tried
         ([(1, np.nan, np.nan)], 0),
+        ([(1, 10, 10), (2, 10, 0.0)], 1),  # no time passed: the client saw tokens in a bunch
     ],
 )
 def test_u_max_holds_both_limits_at_every_smaller_user_count(rows, expected):

@@ -45,6 +45,8 @@ def point(llm_id: str, profile_id: str, users: int, itl_ms: float | None, **more
         "duration_s": 10.0,
         "throughput_tok_s": 100.0 * users,
         "client_lag_p99_ms": 0.1,
+        "mean_itl_ms": itl_ms,
+        "server_mean_itl_ms": itl_ms,
         **latencies,
         **more,
     }
@@ -89,6 +91,7 @@ ROWS = {
         {"gpu_profile_id": "large", "gpu_id": "x", "n_gpus": 2, "usd_per_hour": 0.3},
     ],
     "slo": [SLO],
+    "decision": [{name: SETTING[name] for name in ("source", "workload_id", "scenario_id")}],
     "trace": [{
         "trace_id": "sample", "n_read": 2010, "n_accepted": 2000, "n_rejected": 10,
         "n_failed": 0, "duration_s": 60.0, "source_sha256": "ab" * 32,
@@ -332,9 +335,10 @@ def test_predictions_stand_beside_the_truth_of_hidden_llms_only(report):
     tables = read_tables(report[0])
     (pair,) = prediction_pairs(tables, SLO, "measured", "llm_pilot")
     assert (pair["llm_id"], pair["itl_ms"], pair["true_itl_ms"]) == ("good", 9.0, 10.0)
-    elsewhere = [{**row, "scenario_id": "other"} for row in tables["point"]]
+    # Points of another scenario are not what the predictor was shown.
+    elsewhere = [{**row, "scenario_id": "other", "median_itl_ms": 99.0} for row in tables["point"]]
     mixed = {**tables, "point": [*tables["point"], *elsewhere]}
-    assert prediction_pairs(mixed, SLO, "measured", "llm_pilot") == []
+    assert prediction_pairs(mixed, SLO, "measured", "llm_pilot") == [pair]
 
 
 def test_facts_of_workload_feasibility_and_scores_are_on_the_page(report):

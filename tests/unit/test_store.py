@@ -69,6 +69,9 @@ def write_cell(folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), p
         "is_feasible": is_feasible,
         "reason": "fits" if is_feasible else "does not fit: too small",
         "batch_weight_tokens": 4000 if is_feasible else None,
+        "server": {"version": "0.32.0"} if is_feasible else None,
+        "host": {"processor": "invented × 2"},
+        "started_at": "2026-01-01T00:00:00+00:00",
         "levels": [
             {
                 "level": level,
@@ -237,7 +240,9 @@ def test_the_order_of_cells_does_not_matter(tmp_path):
     again = aggregate(tmp_path / "again", cells[::-1])
     for name, table in first.items():
         pd.testing.assert_frame_equal(table, again[name])
-    assert read_provenance(tmp_path / "first" / "point.parquet")["n_cells"] == 3
+    origin = read_provenance(tmp_path / "first" / "point.parquet")
+    assert len(origin["inputs_sha256"]) == 3
+    assert origin["engine_versions"] == ["0.32.0"]
 
 
 # The database

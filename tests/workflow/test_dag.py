@@ -130,6 +130,19 @@ BAD_INPUTS = {
         "- oracle",
         ["predictors", "'oracle'"],
     ),
+    "decision that nothing measures": (
+        "config/config.yaml",
+        "scenario_id: users-1-8",
+        "scenario_id: users-1-16",
+        ["decision", "conversation, users-1-8"],
+    ),
+    "sheet without rows": ("config/slos.tsv", None, "", ["slos.tsv", "no rows"]),
+    "weights that are nowhere": (
+        "config/llms.tsv",
+        "demo-opt-6m.json\t",
+        "demo-opt-6m.json\tnowhere",
+        ["llms.tsv", "line 2", "'model'", "'nowhere'"],
+    ),
     "negative price": ("config/gpu_profiles.tsv", "\t0.08", "\t-1", ["line 3", "'usd_per_hour'"]),
 }
 
@@ -139,6 +152,8 @@ def test_bad_input_gets_one_clear_error_before_anything_runs(project, name: str)
     path, old, new, said = BAD_INPUTS[name]
     file = project.folder / path
     text = file.read_text()
+    if old is None:  # all rows, below a comment and the header
+        old = "".join(text.splitlines(keepends=True)[2:])
     assert old in text
     file.write_text(text.replace(old, new, 1))
     done = project.snakemake("--cores", "1")

@@ -66,6 +66,10 @@ CASES = {
         {"fit_workload": 1, "build_store": 1, "write_report": 1},
     ),
     "another pin of the environment": (replace("environment.yml", "- ", "-  "), {}),
+    "another bandwidth of a device": (
+        replace("resources/gpus/cpu-core.yaml", "gb_s: 15", "gb_s: 20"),
+        AFTER_POINTS,
+    ),
     "an edit of a predictor": (edit_code("predict/llm_pilot.py"), AFTER_POINTS),
 }
 

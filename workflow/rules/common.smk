@@ -2,13 +2,13 @@
 # constraints of the wildcards, and the functions that name a rule's inputs.
 import re
 import sys
-from pathlib import Path
 
 from sextant.errors import InputError
-from sextant.experiment import CellKey, cell_definition, engine_settings, load_experiment
+from sextant.experiment import CellKey, cell_definition, load_experiment
+from sextant.predict.registry import PREDICTORS
 
 try:
-    EXPERIMENT = load_experiment(config, "the configuration")
+    EXPERIMENT = load_experiment(config, "the configuration", PREDICTORS)
 except InputError as error:
     # The message is the whole story; a traceback would bury it.
     sys.exit(f"Error: {error}")
@@ -31,14 +31,22 @@ wildcard_constraints:
     source=re.escape(config["source"]),
 
 
+def gpu_files():
+    """Facts of the devices, which predictors learn from."""
+    gpus = {profile.gpu.gpu_id for profile in EXPERIMENT.profiles.values()}
+    return [f"{config['gpus']}/{gpu}.yaml" for gpu in sorted(gpus)]
+
+
 def library(*modules):
     """Return library files for a CPU rule to list, so that an edit makes its results stale."""
     return [f"{workflow.basedir}/scripts/sextant/{module}.py" for module in modules]
 
 
 def trace_source(wildcards):
-    dataset = EXPERIMENT.traces[wildcards.trace]["dataset"]
-    return f"<results>/downloads/{dataset}" if dataset in EXPERIMENT.datasets else dataset
+    name = EXPERIMENT.traces[wildcards.trace]["dataset"]
+    dataset = EXPERIMENT.datasets.get(name)
+    # The file keeps its name, whose ending tells how it is compressed.
+    return f"<results>/downloads/{name}/{dataset.file_name}" if dataset else name
 
 
 def workload_trace(wildcards):
@@ -52,9 +60,11 @@ def definition(wildcards):
 
 
 def cell_threads(wildcards):
-    """A cell on CPU cores takes the whole machine, so that no other job disturbs it."""
-    devices = EXPERIMENT.profiles[wildcards.gpu_profile].devices
-    return workflow.cores or 1 if devices.kind == "cpu" else 2 * devices.n_gpus
+    """A cell takes a whole workstation, so that no other job disturbs it or takes its GPUs.
+
+    A cluster's scheduler keeps jobs apart itself: there, LLM-Pilot's two cores per GPU.
+    """
+    return workflow.cores or 2 * EXPERIMENT.profiles[wildcards.gpu_profile].n_gpus
 
 
 def cell_gpus(wildcards):
@@ -64,10 +74,12 @@ def cell_gpus(wildcards):
 
 def cell_minutes(wildcards, attempt):
     """Time for the server starts and the levels, with room for slow last requests."""
-    spec, engine = definition(wildcards), config["engine"]
+    scenario, engine = EXPERIMENT.scenarios[wildcards.scenario], config["engine"]
     starts_s = engine["max_server_starts"] * engine["start_timeout_s"]
-    per_level_s = spec["warmup_s"] + spec["duration_s"] + 2 * engine["request_timeout_s"]
-    return attempt * (int(starts_s + len(spec["levels"]) * per_level_s) // 60 + 5)
+    per_level_s = scenario.get("warmup_s", 0) + scenario["duration_s"]
+    per_level_s += 2 * engine["request_timeout_s"]
+    n_levels = len(scenario["levels"].split(","))
+    return attempt * (int(starts_s + n_levels * per_level_s) // 60 + 5)
 
 
 def cell_files(name):

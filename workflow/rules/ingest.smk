@@ -7,11 +7,11 @@ rule fetch_dataset:
     input:
         registry=ancient(config["registry"]),
     output:
-        "<results>/downloads/{dataset}",
+        "<results>/downloads/{dataset}/{file}",
     log:
-        "<logs>/fetch_dataset/{dataset}.log",
+        "<logs>/fetch_dataset/{dataset}/{file}.log",
     benchmark:
-        "<benchmarks>/fetch_dataset/{dataset}.tsv"
+        "<benchmarks>/fetch_dataset/{dataset}/{file}.tsv"
     retries: 2
     conda:
         "../../environment.yml"

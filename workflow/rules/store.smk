@@ -7,6 +7,7 @@ rule build_store:
     input:
         sheets=list(config["sheets"].values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],
+        gpus=gpu_files(),
         reports=[f"<results>/traces/{trace}.report.json" for trace in EXPERIMENT.traces],
         validations=[
             f"<results>/workloads/{workload}/validation.json" for workload in EXPERIMENT.workloads
@@ -19,7 +20,7 @@ rule build_store:
         recommendation=evaluated("recommendation"),
         score=evaluated("score"),
         schema=f"{workflow.basedir}/resources/sql/schema.sql",
-        library=library("store"),
+        library=library("store", "llm", "gpu"),
     output:
         "<results>/sextant.duckdb",
     log:
@@ -32,5 +33,7 @@ rule build_store:
     resources:
         mem_mb=4000,
         runtime=30,
+    params:
+        decision=config["decision"],
     script:
         "../../scripts/build_store.py"

@@ -28,7 +28,7 @@ from sextant.llm import load_llm
 from sextant.load import closed_loop, server_metrics, telemetry
 from sextant.load.batch import run_batch
 from sextant.load.client import Target
-from sextant.load.closed_loop import RequestSource, run_closed_loop
+from sextant.load.closed_loop import RequestSource, run_closed_loop, unsent_parameters
 from sextant.load.run import LEVEL_SEED_STRIDE
 from sextant.memory import Feasibility, assess
 from sextant.progress import Progress
@@ -112,6 +112,7 @@ class _Run:
         self.server_rows: list[dict] = []
         self.telemetry_rows: list[dict] = []
         self.server_facts: dict | None = None
+        self.unsent_parameters: list[str] = []
 
     def tune_and_load(self, spec: ServerSpec, vocab_size: int) -> None:
         """Search the batch weight; load the server that passed the last probe."""
@@ -169,6 +170,9 @@ class _Run:
 
     def _load(self, server: Server, target: Target, vocab_size: int) -> None:
         model = load_request_model(self.cell.workload_path)
+        self.unsent_parameters = unsent_parameters(model)
+        if self.unsent_parameters:
+            log.warning("requests do not carry: %s", ", ".join(self.unsent_parameters))
         self.server_facts = {
             "command": server.command,
             "version": server.version(),
@@ -265,6 +269,7 @@ class _Run:
                 **verdict,
                 "batch_weight_tokens": tuned,
                 "server": self.server_facts,
+                "unsent_parameters": self.unsent_parameters,
                 "levels": self.levels,
                 "started_at": self.started_at.isoformat(timespec="seconds"),
                 "host": host_facts(),

@@ -1,6 +1,6 @@
 """Keeps a server on a leash: when its owner ends, in whatever way, so does the server.
 
-Run as `python -m sextant.engine.keeper CPUS COMMAND…` with a pipe on standard input. The
+Run as `python keeper.py CPUS COMMAND…` with a pipe on standard input. The
 pipe closes when the owner exits, is killed with SIGKILL or closes it on purpose; the
 keeper then ends the server and every process below it, also those that have daemonized:
 as a subreaper (prctl(2)) it inherits them. `CPUS` is a comma-separated list, or `-`.

@@ -18,6 +18,8 @@ from sextant.errors import InputError
 from sextant.gpu import Devices
 
 LOG_TAIL_LINES = 20
+# Run by its path: it needs nothing of this package, which need not be installed.
+KEEPER = Path(__file__).with_name("keeper.py")
 # A server that has just failed a request needs a moment to end and to log why.
 _SETTLE_S = 2.0
 
@@ -215,7 +217,7 @@ class Server:
         self.started_s = time.monotonic()
         with self.log_path.open("wb") as log:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-m", "sextant.engine.keeper", cpus, *self.command],
+                [sys.executable, str(KEEPER), cpus, *self.command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

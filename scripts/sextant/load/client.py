@@ -11,7 +11,7 @@ import re
 import ssl
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -77,10 +77,16 @@ class Outcome:
         return self
 
 
-def prepare(target: Target, prompt: Sequence[int] | np.ndarray, output_tokens: int):
+def prepare(
+    target: Target,
+    prompt: Sequence[int] | np.ndarray,
+    output_tokens: int,
+    sampling: Mapping[str, float] | None = None,
+) -> PreparedRequest:
     """Encode a `/v1/completions` request of exact input and output length.
 
     `ignore_eos` with equal `min_tokens` and `max_tokens` forces the output's length.
+    `sampling` holds `temperature`, `top_k` and `top_p` where they are not greedy.
     """
     body = json.dumps(
         {
@@ -90,6 +96,7 @@ def prepare(target: Target, prompt: Sequence[int] | np.ndarray, output_tokens: i
             "min_tokens": output_tokens,
             "ignore_eos": True,
             "temperature": 0,
+            **(sampling or {}),
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         },

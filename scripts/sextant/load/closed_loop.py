@@ -3,8 +3,9 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -14,6 +15,7 @@ from sextant.load.client import Connection, Outcome, PreparedRequest, Target, pr
 from sextant.workload import RequestModel
 from sextant.workload.prompts import random_token_ids
 
+_SAMPLING = ("temperature", "top_k", "top_p")
 _LAG_PERIOD_S = 0.01
 _PAUSE_AFTER_FAILURE_S = 0.1
 # Requests prepared before a level starts, per user; more are prepared when they run out.
@@ -80,7 +82,7 @@ class RequestSource:
         if request is None:
             self._ready = iter(self._encode(_PREPARED_AT_LEAST))
             request = next(self._ready)
-            self.n_prepared_late += 1
+            self.n_prepared_late += _PREPARED_AT_LEAST
         return request
 
     def _encode(self, n: int) -> list[PreparedRequest]:
@@ -88,9 +90,26 @@ class RequestSource:
         drawn: pd.DataFrame = self._model.sample(n, seed=seed)
         prompts = random_token_ids(drawn["input_tokens"].to_numpy(), self._vocab_size, seed=seed)
         return [
-            prepare(self._target, prompt, int(output_tokens))
-            for prompt, output_tokens in zip(prompts, drawn["output_tokens"], strict=True)
+            prepare(self._target, prompt, int(request["output_tokens"]), _sampling(request))
+            for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True)
         ]
+
+
+def _sampling(request: Mapping[str, Any]) -> dict[str, float]:
+    """Return how a request samples its tokens: greedy unless its parameters say otherwise."""
+    if request.get("is_greedy") is True:
+        return {}
+    return {
+        name: request[name].item() if hasattr(request[name], "item") else request[name]
+        for name in _SAMPLING
+        if name in request and not pd.isna(request[name])
+    }
+
+
+def unsent_parameters(model: RequestModel) -> list[str]:
+    """Return the parameters of a workload that a request to the server cannot carry."""
+    sent = {"input_tokens", "output_tokens", "is_greedy", *_SAMPLING}
+    return [name for name in model.parameters if name not in sent]
 
 
 def run_closed_loop(

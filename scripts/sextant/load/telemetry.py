@@ -107,7 +107,9 @@ class Sampler(threading.Thread):
         """Sample (called by `start`); a device that is lost ends the series."""
         with contextlib.suppress(psutil.Error, pynvml.NVMLError):
             self._reader()  # the first reading of CPU time has nothing to compare with
-            while not self._stopped.wait(self._period_s):
+            is_last = False
+            while not is_last:  # the last reading comes at the end, so that counters are whole
+                is_last = self._stopped.wait(self._period_s)
                 at_s = (time.monotonic_ns() - self._epoch_ns) / 1e9
                 common = {"level": self._level, "time_s": at_s}
                 self.rows += [common | row for row in self._reader()]

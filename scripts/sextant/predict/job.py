@@ -11,7 +11,7 @@ from sextant.files import provenance, write_parquet
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.memory import assess
-from sextant.predict.evaluate import Evaluation, evaluate
+from sextant.predict.evaluate import MEASURED, Evaluation, evaluate
 from sextant.recommend import IDENTIFIERS, Pair
 
 
@@ -20,27 +20,30 @@ def feasible_pairs(
     profiles: Mapping[str, GPUProfile],
     longest_request_tokens: int,
     memory_utilization: float,
-    tried: pd.DataFrame,
 ) -> set[Pair]:
-    """Return the (LLM, GPU profile) pairs that can serve a workload.
+    """Return the (LLM, GPU profile) pairs that facts allow to serve a workload.
 
-    What was tried is known; of the rest memory facts say what may work.
+    Facts only: what a probe has shown of an LLM is not known of one that is held out.
 
     Args:
         llms: facts of the LLMs.
         profiles: the GPU profiles.
         longest_request_tokens: input and output of the workload's longest request.
         memory_utilization: fraction of the memory that servers may use.
-        tried: table `feasibility` of this workload.
     """
-    known = tried.groupby(IDENTIFIERS)["is_feasible"].any().to_dict()
-    pairs = set()
-    for llm_id, llm in llms.items():
-        for profile_id, profile in profiles.items():
-            verdict = assess(llm, profile.devices, memory_utilization, longest_request_tokens)
-            if known.get((llm_id, profile_id), verdict.is_feasible):
-                pairs.add((llm_id, profile_id))
-    return pairs
+    return {
+        (llm_id, profile_id)
+        for llm_id, llm in llms.items()
+        if llm.context_tokens >= longest_request_tokens
+        for profile_id, profile in profiles.items()
+        if assess(llm, profile.devices, memory_utilization, longest_request_tokens).is_feasible
+    }
+
+
+def failed_pairs(tried: pd.DataFrame) -> set[Pair]:
+    """Return the pairs of table `feasibility` that were tried and do not fit."""
+    failed = tried[~tried["is_feasible"].astype(bool)]
+    return set(failed[IDENTIFIERS].itertuples(index=False, name=None))
 
 
 def evaluate_files(
@@ -69,6 +72,14 @@ def evaluate_files(
     """
     workload = experiment.workloads[decision["workload_id"]]
     points, tried = (_of_decision(pd.read_parquet(path), decision) for path in (point, feasibility))
+    feasible = feasible_pairs(
+        experiment.llm_facts,
+        experiment.profiles,
+        workload["max_input_tokens"] + workload["max_output_tokens"],
+        memory_utilization,
+    )
+    if predictor == MEASURED:
+        feasible -= failed_pairs(tried)
     result = evaluate(
         points,
         experiment.llm_facts,
@@ -77,13 +88,7 @@ def evaluate_files(
         predictor,
         source,
         seed,
-        feasible=feasible_pairs(
-            experiment.llm_facts,
-            experiment.profiles,
-            workload["max_input_tokens"] + workload["max_output_tokens"],
-            memory_utilization,
-            tried,
-        ),
+        feasible=feasible,
     )
     origin = provenance({"point": point, "feasibility": feasibility}, seed=seed)
     frames = dict(zip(("prediction", "candidate", "recommendation", "score"), result, strict=True))

@@ -34,6 +34,7 @@ _TABLES = (
     "candidate",
     "recommendation",
     "score",
+    "decision",
     "provenance",
 )
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
@@ -53,6 +54,10 @@ WARNINGS = {
     "client_lag_p99_ms": (
         f"The load client's lag (p99) exceeds {MAX_LAG_FRACTION:.0%} of the median ITL, so the "
         "latencies are partly its own"
+    ),
+    "mean_itl_ms": (
+        f"The client's mean ITL differs from the server's own by more than {MAX_LAG_FRACTION:.0%}, "
+        "or its median is 0: tokens waited for the client and were seen in bunches"
     ),
 }
 """What makes a point doubtful, by the column that shows it."""
@@ -214,6 +219,10 @@ def doubts(point: Row) -> set[str]:
     lag = _ratio(point["client_lag_p99_ms"], point["median_itl_ms"])
     if lag is not None and lag > MAX_LAG_FRACTION:
         found.add("client_lag_p99_ms")
+    agreement = _ratio(point["mean_itl_ms"], point["server_mean_itl_ms"])
+    is_apart = agreement is not None and abs(agreement - 1) > MAX_LAG_FRACTION
+    if is_apart or point["median_itl_ms"] == 0:
+        found.add("mean_itl_ms")
     return found
 
 
@@ -236,16 +245,22 @@ def warnings(points: Sequence[Row]) -> list[Row]:
     return found
 
 
+def decision_points(tables: Tables) -> list[Row]:
+    """Return the points that recommendations rest on (table `decision`)."""
+    chosen = {(d["source"], d["workload_id"], d["scenario_id"]) for d in tables["decision"]}
+    return [
+        point
+        for point in tables["point"]
+        if (point["source"], point["workload_id"], point["scenario_id"]) in chosen
+    ]
+
+
 def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
     """Return held-out predictions beside the truth, at the SLO's percentile.
 
-    Columns: `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`. Empty if
-    the source's points are of several settings: the store does not say which of them the
-    predictor was shown.
+    Columns: `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`.
     """
-    points = [point for point in tables["point"] if point["source"] == source]
-    if len(group_by(points, *SETTING)) != 1:
-        return []
+    points = [point for point in decision_points(tables) if point["source"] == source]
     prefix = PERCENTILE_PREFIX[slo["percentile"]]
     truth = {(p["llm_id"], p["gpu_profile_id"], p["users"]): p for p in points}
     pairs = []
