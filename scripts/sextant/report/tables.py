@@ -48,6 +48,9 @@ FEW_REQUESTS = 20
 MAX_LAG_FRACTION = 0.1
 """Above this fraction of the median ITL the client's own delay is no longer small."""
 
+TIMER_STEP_MS = 1.0
+"""Resolution of the client's timers, by which its lag is measured: what a quiet loop shows."""
+
 WARNINGS = {
     "n_failed": "Requests failed; they are in no latency",
     "n_ok": f"Fewer than {FEW_REQUESTS} successful requests, so the latencies are rough",
@@ -216,7 +219,8 @@ def doubts(point: Row) -> set[str]:
         found.add("n_failed")
     if point["n_ok"] is not None and point["n_ok"] < FEW_REQUESTS:
         found.add("n_ok")
-    lag = _ratio(point["client_lag_p99_ms"], point["median_itl_ms"])
+    lag_ms = point["client_lag_p99_ms"]
+    lag = None if lag_ms is None else _ratio(lag_ms - TIMER_STEP_MS, point["median_itl_ms"])
     if lag is not None and lag > MAX_LAG_FRACTION:
         found.add("client_lag_p99_ms")
     agreement = _ratio(point["mean_itl_ms"], point["server_mean_itl_ms"])
