@@ -41,6 +41,17 @@ def load_characterization(
         InputError: there is no such store, or the choice is not unique.
     """
     require_store(database)
+    try:
+        return _read(database, source, workload_id, scenario_id)
+    except (duckdb.CatalogException, duckdb.IOException) as error:
+        problem = f"the store cannot be read ({str(error).splitlines()[0]})"
+        fix = "build it again: run the pipeline"
+        raise InputError(problem, file=database, fix=fix) from None
+
+
+def _read(
+    database: str | Path, source: str | None, workload_id: str | None, scenario_id: str | None
+) -> Characterization:
     with connect(database, read_only=True) as store:
         source = _only(store, database, "source", source)
         decision = store.execute(

@@ -39,6 +39,13 @@ class Kind(StrEnum):
     cpu = "cpu"
 
 
+class TableFormat(StrEnum):
+    """How results that are tables are printed."""
+
+    table = "table"
+    json = "json"
+
+
 Printed = Annotated[Format, typer.Option("--format", help="How to print the result.")]
 
 
@@ -275,13 +282,15 @@ def evaluate(
     workload_id: WorkloadId = None,
     scenario_id: ScenarioId = None,
     seed: Seed = 0,
-    printed: Printed = Format.text,
+    printed: Annotated[
+        TableFormat, typer.Option("--format", help="How to print the result.")
+    ] = TableFormat.table,
 ) -> None:
     """Judge predictors by leave-one-LLM-out: success rate S, overspend O and S/O."""
     from sextant.answer import evaluate_predictors
 
     result = evaluate_predictors(database, slos, predictor, source, seed, workload_id, scenario_id)
-    if printed is Format.json:
+    if printed is TableFormat.json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
         return
     for part in ("predictors", "scenarios"):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import duckdb
 import pandas as pd
 import pytest
 
@@ -119,6 +120,16 @@ def test_load_measures_a_server_that_already_runs(sextant, finished, tmp_path) -
     )
     for file in tmp_path.iterdir():
         assert b"secret" not in file.read_bytes()
+
+
+def test_a_store_of_another_version_is_said(sextant, tmp_path) -> None:
+    old = tmp_path / "old.duckdb"
+    with duckdb.connect(str(old)) as database:
+        database.execute("CREATE TABLE point (source VARCHAR)")
+        database.execute("INSERT INTO point VALUES ('measured')")
+    done = sextant("evaluate", "--slos", "config/slos.tsv", "--database", str(old))
+    assert done.returncode == 2
+    assert "build it again" in done.stderr
 
 
 @pytest.mark.parametrize(
