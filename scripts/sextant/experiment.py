@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,18 @@ def load_experiment(
     return experiment
 
 
+def trace_sha256(experiment: Experiment, trace_id: str) -> str:
+    """Return the SHA-256 of a trace's source: the registry's, or that of a local file."""
+    name = experiment.traces[trace_id]["dataset"]
+    dataset = experiment.datasets.get(name)
+    return dataset.sha256 if dataset else _sha256_once(name)
+
+
+@cache
+def _sha256_once(path: str) -> str:
+    return sha256_file(path)
+
+
 def cell_definition(
     experiment: Experiment, key: CellKey, config: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -132,7 +145,6 @@ def cell_definition(
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
     scenario = experiment.scenarios[key.scenario_id]
     trace = experiment.traces[workload["trace_id"]]
-    dataset = experiment.datasets.get(trace["dataset"])
     engine = config["engine"]
     return {
         "source": config["source"],
@@ -150,7 +162,7 @@ def cell_definition(
             "n_bins": workload.get("n_bins", N_BINS),
             "format": trace["format"],
             "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
-            "sha256": dataset.sha256 if dataset else sha256_file(trace["dataset"]),
+            "sha256": trace_sha256(experiment, workload["trace_id"]),
         },
         "engine": {name: engine.get(name) for name in _ENGINE_FACTS},
     }

@@ -8,6 +8,8 @@ import pytest
 
 AFTER_POINTS = {"evaluate_predictor": 3, "build_store": 1, "write_report": 1}
 
+ALL_CELLS = {"benchmark_cell": 8, "aggregate_points": 1, **AFTER_POINTS}
+
 
 def append(sheet: str, *cells: object) -> Callable:
     def change(project) -> None:
@@ -61,9 +63,27 @@ CASES = {
     ),
     "an edit of the benchmark's code": (edit_code("benchmark/cell.py"), {}),
     "an edit of the load client": (edit_code("load/client.py"), {}),
-    "an edit of the workload's code": (
-        edit_code("workload/fit.py"),
-        {"fit_workload": 1, "build_store": 1, "write_report": 1},
+    "an edit of the workload's code": (edit_code("workload/fit.py"), {}),
+    "an edit of ingest's code": (edit_code("ingest.py"), {}),
+    "an edit of the metrics": (edit_code("metrics.py"), {"aggregate_points": 1, **AFTER_POINTS}),
+    "another cap of the workload": (
+        replace("config/workloads.tsv", "\t1024\t", "\t512\t"),
+        {"fit_workload": 1, **ALL_CELLS},
+    ),
+    "another trace": (
+        replace("resources/traces/azure-2023-conv-sample.csv", ",ok", ",ok "),
+        {"ingest_trace": 1, "fit_workload": 1, **ALL_CELLS},
+    ),
+    "a cap and an edit at once": (
+        lambda project: (
+            replace("config/workloads.tsv", "\t1024\t", "\t512\t")(project),
+            edit_code("store.py")(project),
+        ),
+        {"fit_workload": 1, **ALL_CELLS},
+    ),
+    "a trace that was copied": (
+        lambda project: (project.folder / "resources/traces/azure-2023-conv-sample.csv").touch(),
+        {},
     ),
     "another pin of the environment": (replace("environment.yml", "- ", "-  "), {}),
     "another bandwidth of a device": (

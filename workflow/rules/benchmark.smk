@@ -4,13 +4,15 @@
 # Steps: benchmark_cell.
 #
 # Measurements cost hours of GPU time: they grow stale when `definition` changes (see
-# sextant.experiment.cell_definition) or the LLM's config, never by an edit of code.
+# sextant.experiment.cell_definition), the LLM's config, or the workload, never by an edit
+# of code. Whatever runs a workload again runs its benchmarks again, so ingest and fit do
+# not list library files either. (An `ancient` workload would not do: Snakemake then does
+# not look at the parameters of a benchmark while its workload is being fitted.)
 
 
 rule benchmark_cell:
     input:
-        # `definition` holds what the workload is made from, so its age says nothing.
-        workload=ancient("<results>/workloads/{workload}/requests.parquet"),
+        workload="<results>/workloads/{workload}/requests.parquet",
         config=lambda wildcards: EXPERIMENT.llms[wildcards.llm]["config"],
     output:
         requests=f"{CELL_FOLDER}/requests.parquet",

@@ -4,7 +4,7 @@ import re
 import sys
 
 from sextant.errors import InputError
-from sextant.experiment import CellKey, cell_definition, load_experiment
+from sextant.experiment import CellKey, cell_definition, load_experiment, trace_sha256
 from sextant.predict.registry import PREDICTORS
 
 try:

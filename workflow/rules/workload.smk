@@ -1,12 +1,11 @@
 # Needs: a normalised trace.
 # Makes: <results>/workloads/{workload}/: the request model, the arrival model, their fidelity.
-# Steps: fit_workload.
+# Steps: fit_workload. No library among the inputs: see benchmark.smk.
 
 
 rule fit_workload:
     input:
         trace=workload_trace,
-        library=library("workload/fit", "workload/request_model", "workload/arrivals"),
     output:
         requests="<results>/workloads/{workload}/requests.parquet",
         arrivals="<results>/workloads/{workload}/arrivals.json",
