@@ -4,7 +4,7 @@ import re
 import sys
 
 from sextant.errors import InputError
-from sextant.experiment import CellKey, cell_definition, load_experiment, trace_sha256
+from sextant.experiment import CellKey, cell_definition, levels, load_experiment, trace_sha256
 from sextant.predict.registry import PREDICTORS
 
 try:
@@ -78,7 +78,7 @@ def cell_minutes(wildcards, attempt):
     starts_s = engine["max_server_starts"] * engine["start_timeout_s"]
     per_level_s = scenario.get("warmup_s", 0) + scenario["duration_s"]
     per_level_s += 2 * engine["request_timeout_s"]
-    n_levels = len(scenario["levels"].split(","))
+    n_levels = len(levels(scenario))
     return attempt * (int(starts_s + n_levels * per_level_s) // 60 + 5)
 
 
