@@ -1,11 +1,12 @@
-# Each target does its own set-up: make demo · make test · make lint · make format · make lock
+# Each target does its own set-up: make demo · make test · make reproduce-llm-pilot · make lint ·
+# make format · make lock
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3.11
 BIN := .venv/bin
 CORES ?= all
 
-.PHONY: demo test lint format lock
+.PHONY: demo test reproduce-llm-pilot lint format lock
 
 .venv/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -23,6 +24,12 @@ CORES ?= all
 demo: .venv/.ready .venv-vllm/.ready
 	$(BIN)/snakemake --cores $(CORES)
 	$(BIN)/sextant show
+
+# ARCHIVE=path takes the archive, or its unpacked folder, from there instead of downloading it.
+reproduce-llm-pilot: .venv/.ready
+	$(BIN)/snakemake --cores $(CORES) --configfile config/llm-pilot.yaml \
+		$(if $(ARCHIVE),--config 'archive={"data": "$(ARCHIVE)"}')
+	$(BIN)/sextant show --source archive:llm-pilot
 
 test: .venv/.ready .venv-vllm/.ready
 	$(BIN)/pytest

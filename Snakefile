@@ -19,6 +19,13 @@ report: "workflow/report/workflow.rst"
 include: "workflow/rules/ingest.smk"
 include: "workflow/rules/workload.smk"
 include: "workflow/rules/benchmark.smk"
+
+
+if "archive" in config:
+
+    include: "workflow/rules/archive.smk"
+
+
 include: "workflow/rules/predict.smk"
 include: "workflow/rules/store.smk"
 include: "workflow/rules/report.smk"

@@ -5,6 +5,7 @@ from pathlib import Path
 from sextant import store
 from sextant.experiment import load_experiment
 from sextant.logs import job_log
+from sextant.predict.job import feature_rows, published_features
 
 FILES = ("point", "feasibility", "telemetry", "prediction", "candidate", "recommendation", "score")
 
@@ -22,6 +23,7 @@ with job_log(snakemake.log[0]):
             "trace": store.trace_rows(reports),
             "workload": store.workload_rows(experiment.workloads, validations),
             "slo": list(experiment.slos.values()),
+            "feature": feature_rows(snakemake.config["source"], published_features(experiment)),
             "decision": [snakemake.config["decision"] | {"source": snakemake.config["source"]}],
         },
         files={name: [paths] if isinstance(paths, str) else paths for name, paths in files.items()},

@@ -18,5 +18,6 @@ with job_log(snakemake.log[0]):
         snakemake.wildcards.source,
         snakemake.params.seed,
         snakemake.params.memory_utilization,
+        snakemake.threads,
         dict(snakemake.output.items()),
     )

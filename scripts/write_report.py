@@ -1,4 +1,4 @@
-"""Write the recommendation report from the store, as a page and as JSON."""
+"""Write the recommendation report from the store: a page, its figures, and the answer as JSON."""
 
 from pathlib import Path
 
@@ -7,5 +7,8 @@ from sextant.report import write_report
 
 with job_log(snakemake.log[0]):
     write_report(
-        Path(snakemake.input.store), Path(snakemake.output.html), Path(snakemake.output.json)
+        Path(snakemake.input.store),
+        Path(snakemake.output.html),
+        Path(snakemake.output.json),
+        Path(snakemake.output.figures),
     )

@@ -3,11 +3,12 @@ CREATE TABLE llm (
     llm_id VARCHAR PRIMARY KEY, llm_type VARCHAR, n_layers INTEGER, hidden_size INTEGER,
     ffn_size INTEGER, n_heads INTEGER, n_kv_heads INTEGER, head_dim INTEGER, vocab_size INTEGER,
     context_tokens INTEGER, dtype VARCHAR, n_parameters BIGINT, n_flop_parameters BIGINT,
+    is_encoder_decoder BOOLEAN, n_encoder_layers INTEGER, n_encoder_flop_parameters BIGINT,
     weight_bytes BIGINT, kv_bytes_per_token BIGINT
 );
 CREATE TABLE gpu (
     gpu_id VARCHAR PRIMARY KEY, kind VARCHAR, architecture VARCHAR, memory_gib DOUBLE,
-    memory_bandwidth_gb_s DOUBLE, dense_bf16_tflops DOUBLE, source VARCHAR
+    memory_bandwidth_gb_s DOUBLE, dense_16bit_tflops DOUBLE, source VARCHAR
 );
 CREATE TABLE gpu_profile (
     gpu_profile_id VARCHAR PRIMARY KEY, gpu_id VARCHAR, n_gpus INTEGER, usd_per_hour DOUBLE
@@ -42,6 +43,7 @@ CREATE TABLE point (
     median_e2e_ms DOUBLE, p90_e2e_ms DOUBLE, p99_e2e_ms DOUBLE,
     batch_weight_tokens BIGINT, energy_j DOUBLE, client_lag_p99_ms DOUBLE,
     client_lag_max_ms DOUBLE, mean_itl_ms DOUBLE, server_mean_itl_ms DOUBLE,
+    is_published_median BOOLEAN,
     PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id, variant_id, level)
 );
 CREATE TABLE telemetry (
@@ -74,5 +76,10 @@ CREATE TABLE score (
 -- The workload and scenario that a source's predictions and recommendations rest on.
 CREATE TABLE decision (
     source VARCHAR PRIMARY KEY, workload_id VARCHAR, scenario_id VARCHAR
+);
+-- Features that came with a source, in place of those computed from facts: a JSON object in the
+-- order of the sheet's columns; `kind` is llm or gpu_profile.
+CREATE TABLE feature (
+    source VARCHAR, kind VARCHAR, id VARCHAR, facts VARCHAR, PRIMARY KEY (source, kind, id)
 );
 CREATE TABLE provenance (key VARCHAR PRIMARY KEY, value VARCHAR);

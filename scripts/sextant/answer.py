@@ -1,30 +1,32 @@
 """Answers for the command line, from a store: a recommendation, and scores of predictors."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from joblib import cpu_count
 
 from sextant.characterization import Characterization, load_characterization
 from sextant.errors import InputError
 from sextant.experiment import SCHEMAS
 from sextant.llm import load_llm
 from sextant.predict.evaluate import MEASURED, evaluate
-from sextant.predict.job import failed_pairs, feasible_pairs
+from sextant.predict.job import allowed_pairs, failed_pairs
 from sextant.predict.registry import PREDICTORS
 from sextant.recommend import Pair
 from sextant.sheets import load_sheet, validate
 
 
 def _feasible(known: Characterization) -> set[Pair]:
-    return feasible_pairs(
+    return allowed_pairs(
         known.llms,
         known.profiles,
         known.longest_request_tokens,
         known.feasibility["memory_utilization"].max(),
+        known.feasibility,
     )
 
 
@@ -82,7 +84,9 @@ def recommend_llm(
         basis,
         known.source,
         seed,
+        features=known.features,
         feasible=feasible,
+        n_jobs=cpu_count(),
     )
     chosen = result.recommendations.query("llm_id == @llm_id")
     options = result.candidates.query("llm_id == @llm_id")
@@ -139,16 +143,19 @@ def evaluate_predictors(
     seed: int,
     workload_id: str | None = None,
     scenario_id: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Judge predictors on every SLO of a sheet by leave-one-LLM-out.
 
     Returns:
         `predictors`: means over the SLOs, one row a predictor; `scenarios`: one row a
-        predictor and SLO.
+        predictor and SLO. A mean leaves out SLOs that have no value, e.g. no success.
     """
     rows = load_sheet(slos, SCHEMAS / "slos.schema.yaml", "slo_id")
     known = load_characterization(database, source, workload_id, scenario_id)
-    names = list(predictors or PREDICTORS)
+    # Not all that there are: some take many minutes.
+    names = predictors or [name for name in PREDICTORS if name in known.predictors]
     scores = pd.concat(
         [
             evaluate(
@@ -159,7 +166,10 @@ def evaluate_predictors(
                 name,
                 known.source,
                 seed,
+                features=known.features,
                 feasible=_feasible(known),
+                n_jobs=cpu_count(),
+                progress=progress,
             ).scores
             for name in names
         ]

@@ -1,5 +1,6 @@
 """Reads a characterization back from the store: points and the facts they refer to."""
 
+import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pandas as pd
 from sextant.errors import InputError
 from sextant.gpu import GPU, GPUProfile
 from sextant.llm import LLM
+from sextant.predict.features import Features
 from sextant.store import connect
 
 
@@ -22,8 +24,13 @@ class Characterization:
     points: pd.DataFrame
     llms: dict[str, LLM]
     profiles: dict[str, GPUProfile]
+    predictors: list[str]
+    """Those that the store has scores of."""
+    features: Features | None
+    """What predictors learn from, where it came with the source; else computed from facts."""
     feasibility: pd.DataFrame
-    longest_request_tokens: int
+    longest_request_tokens: int | None
+    """None for an archive, whose workload is not known in full."""
 
 
 def load_characterization(
@@ -68,7 +75,7 @@ def _read(
         where = " AND ".join(f"{name} = ${name}" for name in chosen)
         points = store.execute(f"SELECT * FROM point WHERE {where} ORDER BY ALL", chosen).df()
         feasibility = store.execute(f"SELECT * FROM feasibility WHERE {where}", chosen).df()
-        (longest,) = store.execute(
+        longest = store.execute(
             "SELECT max_input_tokens + max_output_tokens FROM workload WHERE workload_id = ?",
             [chosen["workload_id"]],
         ).fetchone()
@@ -78,7 +85,9 @@ def _read(
             llms=_llms(store),
             profiles=_profiles(store),
             feasibility=feasibility,
-            longest_request_tokens=longest,
+            predictors=_judged(store, source),
+            features=_features(store, source),
+            longest_request_tokens=longest[0] if longest else None,
         )
 
 
@@ -87,6 +96,23 @@ def require_store(database: str | Path) -> None:
     if not Path(database).is_file():
         fix = "run the pipeline first (`make demo`), or give --database"
         raise InputError("there is no store here", file=database, fix=fix)
+
+
+def _judged(store: duckdb.DuckDBPyConnection, source: str) -> list[str]:
+    query = "SELECT DISTINCT predictor FROM score WHERE source = ? ORDER BY 1"
+    return [name for (name,) in store.execute(query, [source]).fetchall()]
+
+
+def _features(store: duckdb.DuckDBPyConnection, source: str) -> Features | None:
+    tables = []
+    for kind in ("llm", "gpu_profile"):
+        rows = store.execute(
+            "SELECT id, facts FROM feature WHERE source = ? AND kind = ? ORDER BY id",
+            [source, kind],
+        ).fetchall()
+        facts = [json.loads(text) for _, text in rows]
+        tables.append(pd.DataFrame(facts, index=pd.Index([name for name, _ in rows])))
+    return Features(*tables) if len(tables[0]) else None
 
 
 def _only(

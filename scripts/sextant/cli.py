@@ -3,6 +3,7 @@
 import json
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +19,18 @@ app = typer.Typer(
     help="From production traces of LLM requests to the cheapest GPU that keeps a latency promise.",
 )
 
-Database = Annotated[Path, typer.Option(help="Store that the pipeline built.")]
+Database = Annotated[
+    Path | None,
+    typer.Option(
+        help="Store that the pipeline built; by default results/sextant.duckdb, or "
+        "results/NAME/sextant.duckdb for the source archive:NAME."
+    ),
+]
+# LLM-Pilot's own seed, with which its published predictions come out.
+PREDICTOR_SEED = 42
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
 WorkloadId = Annotated[str | None, typer.Option(help="Workload; the store's own by default.")]
 ScenarioId = Annotated[str | None, typer.Option(help="Scenario; the store's own by default.")]
-DEFAULT_DATABASE = Path("results/sextant.duckdb")
 
 
 class Format(StrEnum):
@@ -243,11 +251,11 @@ def recommend(
     ] = None,
     percentile: Annotated[int, typer.Option(help="Percentile of both limits: 50, 90, 99.")] = 50,
     predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "llm_pilot",
-    database: Database = DEFAULT_DATABASE,
+    database: Database = None,
     source: Annotated[str | None, typer.Option(help="Characterization to use.")] = None,
     workload_id: WorkloadId = None,
     scenario_id: ScenarioId = None,
-    seed: Seed = 0,
+    seed: Seed = PREDICTOR_SEED,
     printed: Printed = Format.text,
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
@@ -261,7 +269,15 @@ def recommend(
         "users": users,
     }
     answer = recommend_llm(
-        database, slo, llm, llm_config, predictor, source, seed, workload_id, scenario_id
+        _store(database, source),
+        slo,
+        llm,
+        llm_config,
+        predictor,
+        source,
+        seed,
+        workload_id,
+        scenario_id,
     )
     if printed is Format.json:
         typer.echo(json.dumps(answer, indent=2, allow_nan=False))
@@ -275,13 +291,14 @@ def recommend(
 def evaluate(
     slos: Annotated[Path, typer.Option(help="Sheet of SLOs (columns as config/slos.tsv).")],
     predictor: Annotated[
-        list[str] | None, typer.Option(help="Predictor to judge; may be given again.")
+        list[str] | None,
+        typer.Option(help="Predictor to judge; may be given again. Those of the store by default."),
     ] = None,
-    database: Database = DEFAULT_DATABASE,
+    database: Database = None,
     source: Annotated[str | None, typer.Option(help="Characterization to judge on.")] = None,
     workload_id: WorkloadId = None,
     scenario_id: ScenarioId = None,
-    seed: Seed = 0,
+    seed: Seed = PREDICTOR_SEED,
     printed: Annotated[
         TableFormat, typer.Option("--format", help="How to print the result.")
     ] = TableFormat.table,
@@ -289,7 +306,17 @@ def evaluate(
     """Judge predictors by leave-one-LLM-out: success rate S, overspend O and S/O."""
     from sextant.answer import evaluate_predictors
 
-    result = evaluate_predictors(database, slos, predictor, source, seed, workload_id, scenario_id)
+    result = evaluate_predictors(
+        _store(database, source),
+        slos,
+        predictor,
+        source,
+        seed,
+        workload_id,
+        scenario_id,
+        # Standard output is for the result alone.
+        progress=partial(typer.echo, err=True),
+    )
     if printed is TableFormat.json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
         return
@@ -298,11 +325,15 @@ def evaluate(
 
 
 @app.command()
-def show(database: Database = DEFAULT_DATABASE) -> None:
+def show(
+    database: Database = None,
+    source: Annotated[str | None, typer.Option(help="Characterization to show.")] = None,
+) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.characterization import require_store
     from sextant.report import summary_text
 
+    database = _store(database, source)
     require_store(database)
     typer.echo(summary_text(database))
     page = database.parent / "report" / "index.html"
@@ -314,6 +345,13 @@ def show(database: Database = DEFAULT_DATABASE) -> None:
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def _store(database: Path | None, source: str | None = None) -> Path:
+    """Return the given store, or the one that the pipeline builds for a source."""
+    kind, _, name = (source or "").partition(":")
+    folder = Path("results", name) if kind == "archive" else Path("results")
+    return database or folder / "sextant.duckdb"
 
 
 def _levels(text: str) -> list[int]:

@@ -35,6 +35,8 @@ _ENGINE_FACTS = (
     "max_server_starts",
     "extra_arguments",
 )
+# What an archive was measured with stands in no sheet of ours.
+_NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
 SCHEMAS = Path(__file__).parents[2] / "workflow" / "schemas"
 
 
@@ -61,6 +63,8 @@ class Experiment:
     slos: dict[str, Row]
     cells: tuple[CellKey, ...]
     datasets: dict[str, Dataset]
+    features: dict[str, list[Row]]
+    """Rows of the sheets `llms` and `gpus` that replace features computed from facts, if any."""
 
 
 def load_experiment(
@@ -81,9 +85,11 @@ def load_experiment(
         if known_predictors is not None and name not in known_predictors:
             fix = f"use some of {', '.join(known_predictors)}"
             raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
-    paths = config["sheets"]
+    paths, archive = config["sheets"], config.get("archive")
     rows = {
-        name: load_sheet(paths[name], SCHEMAS / f"{name}.schema.yaml", key)
+        name: []
+        if archive and name in _NOT_OF_ARCHIVES
+        else load_sheet(paths[name], SCHEMAS / f"{name}.schema.yaml", key)
         for name, key in SHEET_KEYS.items()
     }
     by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
@@ -103,15 +109,20 @@ def load_experiment(
         profiles=_profiles(rows["gpu_profiles"], config["gpus"], paths["gpu_profiles"]),
         scenarios=by_id["scenarios"],
         slos=by_id["slos"],
-        cells=tuple(_cells(rows["benchmarks"], by_id, paths["benchmarks"])),
+        cells=tuple(
+            _archived_cells(archive["cells"], by_id, config["decision"])
+            if archive
+            else _cells(rows["benchmarks"], by_id, paths["benchmarks"])
+        ),
         datasets=load_registry(config["registry"]),
+        features={
+            name: load_sheet(path, SCHEMAS / f"{name[:-1]}_features.schema.yaml", f"{name[:-1]}_id")
+            for name, path in config.get("features", {}).items()
+        },
     )
-    decision = config["decision"]
-    measured = {(cell.workload_id, cell.scenario_id) for cell in experiment.cells}
-    if (decision["workload_id"], decision["scenario_id"]) not in measured:
-        pairs = "; ".join(f"{workload}, {scenario}" for workload, scenario in sorted(measured))
-        problem = "no row of benchmarks.tsv measures this workload and scenario"
-        raise InputError(problem, file=file, field="decision", fix=f"use one pair of: {pairs}")
+    _check_decision(experiment, config["decision"], file)
+    if archive:
+        _check_archive(experiment, config, file)
     _check_datasets(experiment, paths["traces"])
     _check_contexts(experiment, paths["workloads"])
     for row in rows["llms"]:
@@ -219,6 +230,36 @@ def _cells(rows: list[Row], by_id: Mapping[str, Mapping], file: str) -> list[Cel
     return list(cells)
 
 
+def _archived_cells(
+    path: str, by_id: Mapping[str, Mapping], decision: Mapping[str, str]
+) -> list[CellKey]:
+    cells = []
+    for row in load_sheet(path, SCHEMAS / "cells.schema.yaml"):
+        _known(row["llm_id"], by_id["llms"], path, row, "llm_id")
+        _known(row["gpu_profile_id"], by_id["gpu_profiles"], path, row, "gpu_profile_id")
+        cells.append(CellKey(row["llm_id"], row["gpu_profile_id"], **decision))
+    return cells
+
+
+def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: str | Path) -> None:
+    measured = {(cell.workload_id, cell.scenario_id) for cell in experiment.cells}
+    if (decision["workload_id"], decision["scenario_id"]) not in measured:
+        pairs = "; ".join(f"{workload}, {scenario}" for workload, scenario in sorted(measured))
+        problem = "no row of benchmarks.tsv measures this workload and scenario"
+        raise InputError(problem, file=file, field="decision", fix=f"use one pair of: {pairs}")
+
+
+def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
+    name = config["archive"]["data"]
+    if name not in experiment.datasets and not Path(name).exists():
+        problem = f"{name!r} is neither in the registry nor a file or folder"
+        fix = "give the id of a data set, or the path of the archive or of its unpacked folder"
+        raise InputError(problem, file=file, field="archive.data", fix=fix)
+    if not config["source"].startswith("archive:"):
+        fix = "call it archive:NAME, so that nobody takes it for measurements of this machine"
+        raise InputError("the source is an archive", file=file, field="source", fix=fix)
+
+
 def _selected(row: Row, field: str, known: Mapping, file: str) -> list[str]:
     if row[field] == "*":
         return list(known)
@@ -257,7 +298,7 @@ def _check_datasets(experiment: Experiment, file: str) -> None:
 
 
 def _check_contexts(experiment: Experiment, file: str) -> None:
-    for cell in experiment.cells:
+    for cell in experiment.cells if experiment.workloads else ():
         workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
         longest = workload["max_input_tokens"] + workload["max_output_tokens"]
         if longest > llm.context_tokens:

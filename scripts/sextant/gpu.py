@@ -17,8 +17,9 @@ class GPU:
     architecture: str
     memory_gib: float
     memory_bandwidth_gb_s: float
-    dense_bf16_tflops: float
-    """Peak rate of dense bfloat16 products, without structured sparsity."""
+    dense_16bit_tflops: float
+    """Peak rate of dense 16-bit products, without structured sparsity: bfloat16, or float16
+    where the device has no bfloat16."""
     source: str
 
 

@@ -9,6 +9,8 @@ from sextant.errors import InputError
 from sextant.files import read_json
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+UNBOUNDED_TOKENS = 2**31 - 1
+"""The context of an LLM whose positions set no limit."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class LLM:
     llm_type: str
     """`model_type` of the config, e.g. `opt`."""
     n_layers: int
+    """Layers that generate: those of the decoder."""
     hidden_size: int
     ffn_size: int
     n_heads: int
@@ -25,12 +28,23 @@ class LLM:
     head_dim: int
     vocab_size: int
     context_tokens: int
-    """Longest sequence, input and output together."""
+    """Longest sequence, input and output together; `UNBOUNDED_TOKENS` if there is no limit."""
     dtype: str
     n_parameters: int
     """All parameters, embeddings included; tied matrices count once."""
     n_flop_parameters: int
-    """Parameters of the matrix products of one token: all but the look-up tables."""
+    """Parameters that a token is multiplied with on its way through the decoder.
+
+    Decoder-only: every token, of input or output; all matrices but the look-up tables.
+    Encoder-decoder: every output token; the decoder's matrices, of cross-attention Q and O.
+    """
+    is_encoder_decoder: bool = False
+    n_encoder_layers: int = 0
+    n_encoder_flop_parameters: int = 0
+    """Parameters that an input token of an encoder-decoder is multiplied with, once.
+
+    The encoder's matrices, and K and V of the decoder's cross-attention; 0 if decoder-only.
+    """
 
     @property
     def weight_bytes(self) -> int:
@@ -39,7 +53,11 @@ class LLM:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of the KV cache that one token takes: K and V of every layer."""
+        """Bytes of the KV cache that one token, of input or output, takes: K and V of every layer.
+
+        In an encoder-decoder an output token has them in the decoder's self-attention, an input
+        token in its cross-attention, which is of the same size.
+        """
         return 2 * self.n_layers * self.n_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
 
 
@@ -102,19 +120,26 @@ def load_llm(path: str | Path) -> LLM:
 
 
 def _facts(config: _Config, lookup: int, matrices: int, vectors: int, **shape: Any) -> LLM:
-    """Assemble an `LLM`; the output head is in `matrices` even where it is tied."""
+    """Assemble an `LLM`; the output head is in `matrices` even where it is tied.
+
+    Heads have K and V of their own, and share the hidden size, unless `shape` says otherwise.
+    """
+    heads = shape["n_heads"]
+    shape.setdefault("n_kv_heads", heads)
+    if "head_dim" not in shape:
+        shape["head_dim"] = _head_dim(config, shape["hidden_size"], heads)
     dtype = config.get("dtype", "torch_dtype")
     if dtype not in DTYPE_BYTES:
         fix = f"use one of {', '.join(DTYPE_BYTES)}"
         raise InputError(f"unknown type {dtype!r}", file=config.file, field="dtype", fix=fix)
-    if shape["n_heads"] % shape["n_kv_heads"]:
-        problem = f"{shape['n_heads']} heads cannot share {shape['n_kv_heads']} KV heads evenly"
+    if heads % shape["n_kv_heads"]:
+        problem = f"{heads} heads cannot share {shape['n_kv_heads']} KV heads evenly"
         raise InputError(problem, file=config.file, fix="correct the numbers of heads")
     return LLM(
         llm_type=config.get("model_type"),
         dtype=dtype,
         vocab_size=config.integer("vocab_size"),
-        n_parameters=lookup + matrices + vectors,
+        n_parameters=lookup + matrices + shape.get("n_encoder_flop_parameters", 0) + vectors,
         n_flop_parameters=matrices,
         **shape,
     )
@@ -146,8 +171,6 @@ def _opt(config: _Config) -> LLM:
         hidden_size=h,
         ffn_size=ffn,
         n_heads=heads,
-        n_kv_heads=heads,
-        head_dim=_head_dim(config, h, heads),
         context_tokens=positions,
     )
 
@@ -201,8 +224,6 @@ def _gpt_neox(config: _Config) -> LLM:
         hidden_size=h,
         ffn_size=ffn,
         n_heads=heads,
-        n_kv_heads=heads,
-        head_dim=_head_dim(config, h, heads),
         context_tokens=context,
     )
 
@@ -250,10 +271,70 @@ def _mpt(config: _Config) -> LLM:
         hidden_size=h,
         ffn_size=ffn,
         n_heads=heads,
-        n_kv_heads=heads,
-        head_dim=_head_dim(config, h, heads),
         context_tokens=context,
     )
+
+
+def _codegen(config: _Config) -> LLM:
+    h, layers, heads = (config.integer(name) for name in ("n_embd", "n_layer", "n_head"))
+    vocab, context = config.integer("vocab_size"), config.integer("n_positions")
+    ffn = config.integer("n_inner", default=4 * h)
+    config.require("tie_word_embeddings", False)
+    return _facts(
+        config,
+        lookup=vocab * h,  # rotary positions have no table
+        matrices=vocab * h + layers * (4 * h * h + 2 * h * ffn),
+        # Attention and MLP are parallel behind one norm; only the MLP and the head have biases.
+        vectors=layers * (2 * h + ffn + h) + 2 * h + vocab,
+        n_layers=layers,
+        hidden_size=h,
+        ffn_size=ffn,
+        n_heads=heads,
+        context_tokens=context,
+    )
+
+
+def _t5(config: _Config) -> LLM:
+    h, ffn, head_dim = (config.integer(name) for name in ("d_model", "d_ff", "d_kv"))
+    layers, heads = config.integer("num_layers"), config.integer("num_heads")
+    decoder_layers = config.integer("num_decoder_layers", default=layers)
+    vocab, buckets = (
+        config.integer(name) for name in ("vocab_size", "relative_attention_num_buckets")
+    )
+    config.require("is_encoder_decoder", True)
+    mlp = _t5_mlp_matrices(config) * h * ffn
+    product = h * heads * head_dim  # `d_kv` is free: the heads need not add up to the hidden size
+    tied = config.optional("tie_word_embeddings", True)
+    return _facts(
+        config,
+        lookup=0 if tied else vocab * h,
+        matrices=vocab * h + decoder_layers * (6 * product + mlp),
+        # RMS norms before each sublayer and after each stack; a table of relative positions each.
+        vectors=layers * 2 * h + decoder_layers * 3 * h + 2 * h + 2 * buckets * heads,
+        is_encoder_decoder=True,
+        n_encoder_layers=layers,
+        n_encoder_flop_parameters=layers * (4 * product + mlp) + decoder_layers * 2 * product,
+        n_layers=decoder_layers,
+        hidden_size=h,
+        ffn_size=ffn,
+        n_heads=heads,
+        head_dim=head_dim,
+        # Relative positions: far tokens share the last bucket. `n_positions`, which half of the
+        # configs lack, is the length in training; Flan-T5 serves longer inputs than its 512.
+        context_tokens=UNBOUNDED_TOKENS,
+    )
+
+
+def _t5_mlp_matrices(config: _Config) -> int:
+    # The first T5 configs do not write it; what that means is the family's.
+    original = {"t5": "relu", "mt5": "gated-gelu"}[config.get("model_type")]
+    kind = config.optional("feed_forward_proj", original)
+    if kind in ("relu", "gelu"):
+        return 2
+    if kind in ("gated-gelu", "gated-silu", "gated-relu"):
+        return 3
+    fix = "use relu, gelu, gated-gelu, gated-silu or gated-relu"
+    raise InputError(f"unknown MLP {kind!r}", file=config.file, field="feed_forward_proj", fix=fix)
 
 
 _FAMILIES: dict[str, Callable[[_Config], LLM]] = {
@@ -263,4 +344,7 @@ _FAMILIES: dict[str, Callable[[_Config], LLM]] = {
     "gpt_neox": _gpt_neox,
     "gpt_bigcode": _gpt_bigcode,
     "mpt": _mpt,
+    "codegen": _codegen,
+    "t5": _t5,
+    "mt5": _t5,
 }

@@ -21,12 +21,17 @@ class Metric:
     guidellm: str
 
 
+def _ms_between(start: str, end: str) -> str:
+    # To the clock's nanosecond: 0.162 s after another time are 162 ms, not 162.00000000000003.
+    return f"round(({end} - {start}) * 1000, 6)"
+
+
 LATENCIES = (
     Metric(
         "ttft_ms",
         "time to first token: queueing and prefill",
         "first_token_s − sent_s, in ms",
-        "(first_token_s - sent_s) * 1000",
+        _ms_between("sent_s", "first_token_s"),
         "ttft",
         "time_to_first_token",
         "time_to_first_token_ms",
@@ -35,7 +40,7 @@ LATENCIES = (
         "nttft_ms",
         "TTFT per input token (LLM-Pilot, section III-C3)",
         "ttft_ms / input_tokens",
-        "(first_token_s - sent_s) * 1000 / input_tokens",
+        f"{_ms_between('sent_s', 'first_token_s')} / input_tokens",
         "none",
         "none",
         "none",
@@ -56,15 +61,23 @@ LATENCIES = (
         "e2e_ms",
         "whole request, until its last token",
         "last_token_s − sent_s, in ms",
-        "(last_token_s - sent_s) * 1000",
+        _ms_between("sent_s", "last_token_s"),
         "e2el",
         "request_latency",
         "request_latency",
     ),
 )
 
-LATENCY_COLUMNS = tuple(
-    f"{statistic}_{metric.name}" for metric in LATENCIES for statistic in PERCENTILES
+# What the formulas read of `requests.parquet`.
+REQUEST_COLUMNS = (
+    "level",
+    "sent_s",
+    "first_token_s",
+    "last_token_s",
+    "token_offsets_ms",
+    "input_tokens",
+    "output_tokens",
+    "status",
 )
 
 THROUGHPUT_FORMULA = "Σ output_tokens of ok requests / duration_s"
@@ -77,29 +90,30 @@ def points_query(requests: str, levels: str) -> str:
     """Return the query that summarises requests to one row a cell and level.
 
     Args:
-        requests: relation with the columns of `requests.parquet` and `cell`.
+        requests: relation of `cell` and `REQUEST_COLUMNS`.
         levels: relation `cell, level, duration_s`, one row for each point that was measured.
 
     Failed requests are counted and enter no latency.
     """
-    selected, computed = [], []
+    selected, computed, joined = [], [], []
     for metric in LATENCIES:
         value = f"unnest({metric.sql})" if metric.name == "itl_ms" else metric.sql
         computed.append(
             f"{metric.name}_values AS (SELECT cell, level, {value} AS value FROM requests "
             "WHERE status = 'ok')"
         )
-        columns = ", ".join(
-            f"quantile_cont(value, {quantile}) AS {statistic}_{metric.name}"
-            for statistic, quantile in PERCENTILES.items()
-        )
-        if metric.name == "itl_ms":  # to be compared with the server's own mean
-            columns += ", avg(value) AS mean_itl_ms"
+        # All quantiles of a metric at once: its values are gathered and sorted only once.
+        mean = ", avg(value) AS mean_itl_ms" if metric.name == "itl_ms" else ""
         computed.append(
-            f"{metric.name} AS (SELECT cell, level, {columns} FROM {metric.name}_values "
-            "GROUP BY cell, level)"
+            f"{metric.name} AS (SELECT cell, level, "
+            f"quantile_cont(value, {list(PERCENTILES.values())}) AS {metric.name}{mean} "
+            f"FROM {metric.name}_values GROUP BY cell, level)"
         )
-        selected.append(f"LEFT JOIN {metric.name} USING (cell, level)")
+        selected += [
+            f"{metric.name}[{number}] AS {statistic}_{metric.name}"
+            for number, statistic in enumerate(PERCENTILES, 1)
+        ]
+        joined.append(f"LEFT JOIN {metric.name} USING (cell, level)")
     return f"""
     WITH requests AS (FROM {requests}), {", ".join(computed)},
         counts AS (SELECT cell, level, any_value(duration_s) AS duration_s,
@@ -109,5 +123,5 @@ def points_query(requests: str, levels: str) -> str:
             FROM {levels} LEFT JOIN requests USING (cell, level)
             GROUP BY cell, level, duration_s)
     SELECT cell, level, n_ok, n_failed, duration_s, throughput_tok_s, request_rate_rps,
-        {", ".join(LATENCY_COLUMNS)}, mean_itl_ms
-    FROM counts {" ".join(selected)}"""
+        {", ".join(selected)}, mean_itl_ms
+    FROM counts {" ".join(joined)}"""

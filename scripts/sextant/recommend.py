@@ -46,11 +46,16 @@ class SLO:
 
 
 def at_percentile(points: pd.DataFrame, percentile: int) -> pd.DataFrame:
-    """Return `llm_id, gpu_profile_id, users, nttft_ms, itl_ms` of points at one percentile."""
+    """Return `llm_id, gpu_profile_id, users, nttft_ms, itl_ms, throughput_tok_s` of points.
+
+    Latencies are those at one percentile; rows are sorted.
+    """
     prefix = PERCENTILE_PREFIX[percentile]
     columns = {f"{prefix}_{target}": target for target in TARGETS}
-    frame = points[[*IDENTIFIERS, "users", *columns]].rename(columns=columns)
-    return frame.astype(dict.fromkeys(TARGETS, float))
+    numbers = [*TARGETS, "throughput_tok_s"]
+    frame = points.rename(columns=columns)[[*IDENTIFIERS, "users", *numbers]]
+    ordered = frame.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
+    return ordered.astype(dict.fromkeys(numbers, float))
 
 
 def has_latency(latencies: pd.DataFrame) -> pd.Series:

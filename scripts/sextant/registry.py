@@ -22,6 +22,8 @@ class Dataset:
     version: str
     url: str
     sha256: str
+    """The file's checksum or, of an archive that its publisher packs anew for each download,
+    the path of a manifest: a CSV with the checksums of the files in it."""
     licence: str
     mirror_path: str
     """Where the file lies below a mirror's folder."""
@@ -31,6 +33,11 @@ class Dataset:
     def file_name(self) -> str:
         """Name of the file, as its publisher gave it."""
         return Path(self.mirror_path).name
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether the files in the archive have checksums, and not the archive itself."""
+        return self.sha256.endswith(".csv")
 
 
 _COLUMNS = [field.name for field in fields(Dataset)]
@@ -69,8 +76,8 @@ def _dataset(row: dict[str, str], path: str | Path, line: int) -> Dataset:
     if None in row:
         fix = "quote a cell that holds a comma"
         raise InputError("more cells than columns", file=path, row=line, fix=fix)
-    if not re.fullmatch(r"[0-9a-f]{64}", row["sha256"]):
-        fix = "give the 64 lower-case hexadecimal digits that `sha256sum` prints"
+    if not re.fullmatch(r"[0-9a-f]{64}|.+\.csv", row["sha256"]):
+        fix = "give the 64 lower-case hexadecimal digits that `sha256sum` prints, or a manifest"
         raise InputError("not a SHA-256", file=path, row=line, field="sha256", fix=fix)
     mirror_path = Path(row["mirror_path"])
     if mirror_path.is_absolute() or ".." in mirror_path.parts:
@@ -83,7 +90,8 @@ def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = No
     """Bring a data set's file to `out_path`, from `mirror` if given, else from its URL.
 
     The checksum is verified before the file gets its name, so `out_path` is either right or
-    absent. There is one attempt; repeating it is the caller's business.
+    absent. An archive with a manifest is not verified here: what unpacks it does that. There
+    is one attempt; repeating it is the caller's business.
 
     Raises:
         InputError: the mirror lacks the file, the download fails, or the bytes differ.
@@ -93,12 +101,20 @@ def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = No
             _download(dataset, temporary)
         else:
             _copy(dataset, Path(mirror) / dataset.mirror_path, temporary)
-        found = sha256_file(temporary)
-        if found != dataset.sha256:
-            source = dataset.url if mirror is None else Path(mirror) / dataset.mirror_path
-            problem = f"SHA-256 is {found}, the registry has {dataset.sha256}"
-            fix = "fetch it again; if its publisher changed it, add a row with a new id"
-            raise InputError(problem, file=source, field=dataset.dataset_id, fix=fix)
+        if not dataset.has_manifest:
+            _verify(
+                dataset,
+                temporary,
+                dataset.url if mirror is None else Path(mirror) / dataset.mirror_path,
+            )
+
+
+def _verify(dataset: Dataset, path: Path, source: str | Path) -> None:
+    found = sha256_file(path)
+    if found != dataset.sha256:
+        problem = f"SHA-256 is {found}, the registry has {dataset.sha256}"
+        fix = "fetch it again; if its publisher changed it, add a row with a new id"
+        raise InputError(problem, file=source, field=dataset.dataset_id, fix=fix)
 
 
 def _copy(dataset: Dataset, source: Path, target: Path) -> None:

@@ -18,7 +18,7 @@ from sextant.files import (
 )
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.metrics import points_query
+from sextant.metrics import REQUEST_COLUMNS, points_query
 
 SCHEMA_SQL = Path(__file__).parents[2] / "resources" / "sql" / "schema.sql"
 # One server variant so far; studies that set servers up differently name theirs.
@@ -52,7 +52,13 @@ def aggregate_points(
     _register_cells(database, cells, runs)
     points = database.sql(
         f"""SELECT c.* EXCLUDE (cell, folder), '{DEFAULT_VARIANT}' AS variant_id, p.level,
-            p.level AS users, p.* EXCLUDE (cell, level), l.batch_weight_tokens,
+            p.level AS users, p.* EXCLUDE (cell, level) REPLACE (
+                -- Of a published median the requests are unknown, not none.
+                CASE WHEN NOT l.is_published_median THEN p.n_ok END AS n_ok,
+                CASE WHEN NOT l.is_published_median THEN p.n_failed END AS n_failed,
+                coalesce(l.median_nttft_ms, p.median_nttft_ms) AS median_nttft_ms,
+                coalesce(l.median_itl_ms, p.median_itl_ms) AS median_itl_ms),
+            l.is_published_median, l.batch_weight_tokens,
             e.energy_j, l.client_lag_p99_ms, l.client_lag_max_ms, l.server_mean_itl_ms
         FROM ({points_query("all_requests", "levels")}) AS p
         JOIN cells AS c USING (cell) JOIN levels AS l USING (cell, level)
@@ -67,7 +73,7 @@ def aggregate_points(
     ).to_arrow_table()
     origin = provenance(
         {str(folder): folder / "run.json" for folder in cells},
-        hosts=_distinct(run["host"]["processor"] for run in runs),
+        hosts=_distinct((run["host"] or {}).get("processor") for run in runs),
         engine_versions=_distinct((run["server"] or {}).get("version") for run in runs),
         measured_at=_distinct(run["started_at"] for run in runs),
     )
@@ -106,6 +112,8 @@ def _register_cells(
                     "client_lag_p99_ms": level["client_lag_ms"]["p99"],
                     "client_lag_max_ms": level["client_lag_ms"]["max"],
                     "server_mean_itl_ms": level["server_mean_itl_ms"],
+                    "is_published_median": "published_medians" in level,
+                    **level.get("published_medians", {}),
                 }
                 for number, run in enumerate(runs)
                 for level in run["levels"]
@@ -118,17 +126,20 @@ def _register_cells(
                 "client_lag_p99_ms": pa.float64(),
                 "client_lag_max_ms": pa.float64(),
                 "server_mean_itl_ms": pa.float64(),
+                "is_published_median": pa.bool_(),
+                "median_nttft_ms": pa.float64(),
+                "median_itl_ms": pa.float64(),
             },
         ),
     )
-    for view, name in (
-        ("all_requests", "requests.parquet"),
-        ("all_telemetry", "telemetry.parquet"),
+    for view, name, columns in (
+        ("all_requests", "requests.parquet", ", ".join(REQUEST_COLUMNS)),
+        ("all_telemetry", "telemetry.parquet", "f.* EXCLUDE (filename)"),
     ):
         files = [str(folder / name) for folder in cells]
         # Each file's folder tells which cell it belongs to.
         database.execute(
-            f"""CREATE TEMP TABLE {view} AS SELECT c.cell, f.* EXCLUDE (filename)
+            f"""CREATE TEMP TABLE {view} AS SELECT c.cell, {columns}
             FROM read_parquet($files, filename = true) AS f
             JOIN cells AS c ON f.filename = c.folder || '/{name}'""",
             {"files": files},
@@ -153,7 +164,8 @@ def _feasibility(runs: Sequence[Mapping], tunings: Sequence[Mapping]) -> pa.Tabl
             "reason": run["reason"],
             **{name: tuning["memory"][name] for name in _MEMORY},
             "batch_weight_tokens": tuning["batch_weight_tokens"],
-            "n_server_starts": len(tuning["probes"]),
+            # Null where a published characterization does not tell.
+            "n_server_starts": None if tuning["probes"] is None else len(tuning["probes"]),
         }
         for run, tuning in zip(runs, tunings, strict=True)
     ]

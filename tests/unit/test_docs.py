@@ -76,8 +76,11 @@ def test_every_field_of_every_schema_has_a_description() -> None:
 
     assert {path.name.split(".")[0] for path in SCHEMAS.glob("*.yaml")} == {
         *SHEET_KEYS,
-        "gpu",
+        "cells",
         "config",
+        "gpu",
+        "gpu_features",
+        "llm_features",
     }
     for path in SCHEMAS.glob("*.yaml"):
         check(yaml.safe_load(path.read_text()), path.name)

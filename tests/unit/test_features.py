@@ -6,13 +6,7 @@ import pytest
 
 from sextant.gpu import GPU, GPUProfile
 from sextant.llm import LLM
-from sextant.predict.features import (
-    FeatureEncoder,
-    design_matrix,
-    leave_one_out,
-    llm_table,
-    profile_table,
-)
+from sextant.predict.features import FeatureEncoder, Features, design_matrix
 
 LLAMA = LLM("llama", 2, 64, 256, 8, 4, 8, 1000, 512, "bfloat16", 1_000_000, 900_000)
 OPT = LLM("opt", 4, 64, 256, 8, 8, 8, 1000, 512, "float32", 2_000_000, 1_900_000)
@@ -36,12 +30,12 @@ def targets(values: list[float]) -> pd.DataFrame:
 
 
 def test_the_design_matrix_holds_the_facts_of_llm_and_profile():
-    llms = llm_table({"opt": OPT, "llama": LLAMA})
-    profiles = profile_table({"4xT4": GPUProfile("4xT4", T4, 4, 3.9)})
+    profiles = {"4xT4": GPUProfile("4xT4", T4, 4, 3.9)}
+    features = Features.of_facts({"opt": OPT, "llama": LLAMA}, profiles)
     rows = pd.DataFrame(
         {"llm_id": ["llama", "opt"], "gpu_profile_id": "4xT4", "users": [8, 16]}, index=[5, 3]
     )
-    X = design_matrix(rows, llms, profiles)
+    X = design_matrix(rows, features)
     assert X.index.tolist() == [5, 3]
     assert X["n_parameters"].tolist() == [1_000_000, 2_000_000]
     assert X["weight_bytes"].tolist() == [2_000_000, 8_000_000]
@@ -49,35 +43,55 @@ def test_the_design_matrix_holds_the_facts_of_llm_and_profile():
     assert X["kv_bytes_per_token"].tolist() == [2 * 2 * 4 * 8 * 2, 2 * 4 * 8 * 8 * 4]
     assert X["total_memory_gib"].tolist() == [64.0, 64.0]
     assert X["total_memory_bandwidth_gb_s"].tolist() == [1280.0, 1280.0]
-    assert X["total_dense_bf16_tflops"].tolist() == [260.0, 260.0]
+    assert X["total_dense_16bit_tflops"].tolist() == [260.0, 260.0]
     assert X["architecture"].tolist() == ["Turing", "Turing"]
     assert "usd_per_hour" not in X
 
 
-def test_leave_one_out_holds_each_llm_out_once():
-    folds = list(leave_one_out(pd.Series(["b", "a", "b", "c"], index=[9, 8, 7, 6])))
-    assert [held_out.tolist() for _, held_out in folds] == [[1], [0, 2], [3]]
-    assert [training.tolist() for training, _ in folds] == [[0, 2, 3], [1, 3], [0, 1, 2]]
+def test_published_features_keep_their_columns_order_and_add_what_a_profile_has():
+    llms = [
+        {"llm_id": "a", "n_heads": 8, "note": "looks wrong"},  # its n_positions is not known
+        {"llm_id": "b", "n_positions": 512, "n_heads": 16},
+    ]
+    gpus = [{"gpu_id": "T4", "architecture": "Turing", "memory_capacity_gb": 16.0}]
+    profiles = {f"{n}xT4": GPUProfile(f"{n}xT4", T4, n, 1.0) for n in (1, 4)}
+    features = Features.published(llms, gpus, profiles)
+    assert features.llms.columns.tolist() == ["n_positions", "n_heads"]
+    assert np.isnan(features.llms.loc["a", "n_positions"])
+    assert features.profiles.loc["4xT4"].to_dict() == {
+        "architecture": "Turing",
+        "memory_capacity_gb": 16.0,
+        "n_gpus": 4,
+        "memory_capacity_gb_total": 64.0,
+    }
 
 
-def test_a_category_unique_to_one_llm_tells_nothing_about_it():
-    X = matrix(list("aabb"), ["p", "p", "q", "q"])
-    encoded = FeatureEncoder().fit_transform(X, targets([1.0, 2.0, 5.0, 6.0]))
-    assert encoded.shape == (4, 4)  # users, size, the type by either target
-    # The rows of `a` see the mean of `b` only, and the reverse.
-    assert encoded[:, 2].tolist() == pytest.approx([5.5, 5.5, 1.5, 1.5])
-    assert encoded[:, 3].tolist() == pytest.approx([55, 55, 15, 15])
+def test_categories_become_means_of_the_other_fifths_and_precede_the_numbers():
+    X = matrix(list("abcde") * 2, ["p"] * 5 + ["q"] * 5)
+    values = [float(value) for value in range(1, 11)]
+    encoder = FeatureEncoder()
+    encoded = encoder.fit_transform(X, targets(values))
+    assert encoded.shape == (10, 4)  # the type by either target, users, size
+    assert encoded[:, 2].tolist() == list(range(1, 11))
+    # Rows 0 and 1 are a fifth: their `p` is encoded by rows 2 to 4 (mean 4), shrunken
+    # towards the mean of rows 2 to 9; the second target is ten times the first.
+    assert encoded[0, 0] == encoded[1, 0]
+    assert 4 < encoded[0, 0] < 6.5
+    assert encoded[:, 1] == pytest.approx(10 * encoded[:, 0])
+    assert encoder.monotone_in_users() == (0, 0, 1, 0)
 
 
-def test_unknown_categories_become_the_training_mean_and_users_come_first():
+def test_unknown_categories_become_the_training_mean_and_unknown_numbers_minus_one():
     encoder = FeatureEncoder()
     encoder.fit_transform(matrix(list("abc"), ["p", "p", "q"]), targets([1.0, 2.0, 6.0]))
-    unseen = encoder.transform(matrix(["z", "z"], ["new", "other"]))
-    assert unseen[:, 0].tolist() == [1, 2]
-    assert unseen[:, 2].tolist() == pytest.approx([3.0, 3.0])
+    unseen = encoder.transform(matrix(["z", "z"], ["new", "other"]).assign(size=[2.0, np.nan]))
+    assert unseen[:, 0].tolist() == pytest.approx([3.0, 3.0])
+    assert unseen[:, 2].tolist() == [1, 2]
+    assert unseen[:, 3].tolist() == [2, -1]
 
 
-def test_a_single_llm_and_no_categories_can_be_encoded():
+def test_a_single_row_and_no_categories_can_be_encoded():
+    assert np.isfinite(FeatureEncoder().fit_transform(matrix(["a"], ["p"]), targets([1.0]))).all()
     alone = FeatureEncoder().fit_transform(matrix(["a", "a"], ["p", "p"]), targets([1.0, 3.0]))
     assert np.isfinite(alone).all()
     numbers = matrix(["a", "b"], ["p", "q"]).drop(columns="llm_type")

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from sextant.errors import InputError
-from sextant.llm import load_llm
+from sextant.llm import UNBOUNDED_TOKENS, load_llm
+from sextant.sheets import load_sheet
+from support import ROOT
 
 
 def opt(hidden, layers, heads, **other):
@@ -36,6 +38,38 @@ def llama(hidden, ffn, layers, heads, **other):
         "tie_word_embeddings": False,
         "torch_dtype": "float16",
         **other,
+    }
+
+
+def t5(hidden, ffn, head_dim, heads, layers, **other):
+    """Return a config of T5 1.1 and its kind: a gated MLP and a head of its own."""
+    return {
+        "model_type": "t5",
+        "d_model": hidden,
+        "d_ff": ffn,
+        "d_kv": head_dim,
+        "num_heads": heads,
+        "num_layers": layers,
+        "relative_attention_num_buckets": 32,
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+        "vocab_size": 32128,
+        "torch_dtype": "float32",
+        **other,
+    }
+
+
+def codegen(hidden, layers, heads):
+    return {
+        "model_type": "codegen",
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_inner": None,
+        "n_positions": 2048,
+        "tie_word_embeddings": False,
+        "vocab_size": 51200,
+        "torch_dtype": "float32",
     }
 
 
@@ -89,6 +123,11 @@ QWEN_2_HALF_B = llama(
     tie_word_embeddings=True,
 )
 
+FLAN_T5_XL = t5(2048, 5120, 64, 32, 24)
+CODEGEN_16B = codegen(6144, 34, 24)
+# The first T5 configs say nothing of the MLP and of tied embeddings.
+T5_FIRST = {"feed_forward_proj": None, "tie_word_embeddings": None}
+
 PUBLISHED = {
     "OPT-125M": (opt(768, 12, 12), 125_239_296),
     "OPT-350M": (
@@ -107,6 +146,27 @@ PUBLISHED = {
     "GPT-NeoX-20B": (NEOX_20B, 20_554_567_680),
     "StarCoder": (STARCODER, 15_517_456_384),
     "MPT-7B": (MPT_7B, 6_649_286_656),
+    "CodeGen-350M": (codegen(1024, 20, 16), 356_712_448),
+    "CodeGen2-16B": (CODEGEN_16B, 16_032_155_648),
+    "T5-small": (t5(512, 2048, 64, 8, 6, **T5_FIRST), 60_506_624),
+    # 128 heads of 128 on a hidden size of 1024.
+    "T5-11B": (t5(1024, 65536, 128, 128, 24, **T5_FIRST), 11_307_321_344),
+    "mT5-small": (t5(512, 1024, 64, 6, 8, model_type="mt5", vocab_size=250112), 300_176_768),
+}
+
+# The files of LLM-Pilot's LLMs. The counts of Flan-T5 and mT0 are those of their checkpoints,
+# whose heads are matrices of their own; that of Flan-UL2 is of one shared matrix.
+SHIPPED = {
+    "EleutherAI__gpt-neox-20b": 20_554_567_680,
+    "Salesforce__codegen2-16B": 16_032_155_648,
+    "bigcode__starcoder": 15_517_456_384,
+    "bigscience__mt0-xxl": 12_921_057_280,
+    "google__flan-t5-xl": 2_849_757_184,
+    "google__flan-t5-xxl": 11_135_332_352,
+    "google__flan-ul2": 19_459_613_696,
+    "ibm__mpt-7b-instruct2": 6_649_286_656,
+    "llama-13b": 13_015_864_320,
+    "llama-7b": 6_738_415_616,
 }
 
 
@@ -126,6 +186,22 @@ def test_parameter_counts_are_the_published_ones(load, name):
     assert load(config).n_parameters == n_parameters
 
 
+def test_llms_of_llm_pilot_are_the_published_ones():
+    sheet = ROOT / "config/llm-pilot/llms.tsv"
+    rows = load_sheet(sheet, ROOT / "workflow/schemas/llms.schema.yaml", "llm_id")
+    llms = {row["llm_id"]: load_llm(ROOT / row["config"]) for row in rows}
+    assert {llm_id: llm.n_parameters for llm_id, llm in llms.items()} == SHIPPED
+    # What LLM-Pilot's own features say of them, where nothing is wrong with it.
+    features = ROOT / "resources/llm-pilot/llm_features.tsv"
+    for row in load_sheet(features, ROOT / "workflow/schemas/llm_features.schema.yaml", "llm_id"):
+        llm = llms[row["llm_id"]]
+        assert (llm.llm_type, llm.dtype) == (row["llm_type"], row["dtype"])
+        assert llm.is_encoder_decoder == bool(row["is_encoder_decoder"])
+        assert (llm.n_heads, llm.n_layers) == (row["n_heads"], row["n_layers"])
+        assert llm.vocab_size == row["vocabulary_size"]
+        assert llm.n_parameters / 1e9 == pytest.approx(row["n_parameters_billion"], rel=0.06)
+
+
 @pytest.mark.parametrize(
     ("config", "kv_bytes", "weight_bytes"),
     [
@@ -135,6 +211,10 @@ def test_parameter_counts_are_the_published_ones(load, name):
         (LLAMA_70B, 327_680, 137_953_296_384),
         # One head of 128, and 4 bytes a number: 2 · 40 · 128 · 4.
         (STARCODER, 40_960, 62_069_825_536),
+        # The decoder's 24 layers of 32 heads of 64, whether its own or the input's tokens.
+        (FLAN_T5_XL, 393_216, 11_399_028_736),
+        # A hidden size of 1024, but 128 heads of 128: 2 · 24 · 128 · 128 · 4.
+        (PUBLISHED["T5-11B"][0], 3_145_728, 45_229_285_376),
     ],
 )
 def test_bytes_of_kv_cache_and_weights(load, config, kv_bytes, weight_bytes):
@@ -151,6 +231,32 @@ def test_flop_parameters_are_the_matrices_of_one_token(load):
     assert tied.n_flop_parameters > 0.99 * tied.n_parameters
 
 
+def test_flop_parameters_of_an_encoder_decoder_are_per_output_and_per_input_token(load):
+    llm = load(FLAN_T5_XL)
+    square, mlp = 2048 * 2048, 3 * 2048 * 5120
+    # Self-attention, Q and O of cross-attention, and the head of 32128.
+    assert llm.n_flop_parameters == 24 * (6 * square + mlp) + 2048 * 32128
+    # The encoder, and K and V of cross-attention.
+    assert llm.n_encoder_flop_parameters == 24 * (4 * square + mlp) + 24 * 2 * square
+    # All but the input embedding, the norms and the two tables of positions.
+    rest = 2048 * 32128 + (24 * 5 + 2) * 2048 + 2 * 32 * 32
+    assert llm.n_parameters == llm.n_flop_parameters + llm.n_encoder_flop_parameters + rest
+
+
+def test_only_an_encoder_decoder_has_an_encoder(load):
+    llm = load({**FLAN_T5_XL, "num_decoder_layers": 6})
+    assert (llm.is_encoder_decoder, llm.n_encoder_layers, llm.n_layers) == (True, 24, 6)
+    assert load({**FLAN_T5_XL, "num_decoder_layers": None}) == load(FLAN_T5_XL)
+    for config in (LLAMA_70B, CODEGEN_16B):
+        llm = load(config)
+        encoder = (llm.is_encoder_decoder, llm.n_encoder_layers, llm.n_encoder_flop_parameters)
+        assert encoder == (False, 0, 0)
+
+
+def test_relative_positions_set_no_limit(load):
+    assert load({**FLAN_T5_XL, "n_positions": 512}).context_tokens == UNBOUNDED_TOKENS
+
+
 def test_what_older_configs_leave_out_has_the_familys_meaning(load):
     plain = load(llama(4096, 11008, 32, 32))
     written = load(llama(4096, 11008, 32, 32, num_key_value_heads=32, head_dim=128))
@@ -165,7 +271,7 @@ def test_what_older_configs_leave_out_has_the_familys_meaning(load):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_missing_size_is_named(load, name):
     config, _ = PUBLISHED[name]
-    optional = {"n_inner", "num_key_value_heads", "tie_word_embeddings"}
+    optional = {"n_inner", "num_key_value_heads", "tie_word_embeddings", "feed_forward_proj"}
     for field in set(config) - optional:
         left = {key: value for key, value in config.items() if key != field}
         named = "dtype" if field == "torch_dtype" else field
@@ -194,6 +300,9 @@ BAD = {
     "Llama with MLP biases": ({**LLAMA_70B, "mlp_bias": True}, "'mlp_bias'"),
     "OPT without biases": (opt(768, 12, 12, enable_bias=False), "'enable_bias'"),
     "OPT with two embeddings": (opt(768, 12, 12, tie_word_embeddings=False), "'tie_word_emb"),
+    "T5 of an unknown MLP": ({**FLAN_T5_XL, "feed_forward_proj": "gated"}, "'feed_forward_proj'"),
+    "T5's encoder alone": ({**FLAN_T5_XL, "is_encoder_decoder": False}, "'is_encoder_decoder'"),
+    "CodeGen with one embedding": ({**CODEGEN_16B, "tie_word_embeddings": True}, "'tie_word_emb"),
     "NeoX without biases": ({**NEOX_20B, "attention_bias": False}, "'attention_bias'"),
 }
 

@@ -4,14 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.predict.llm_pilot import GRID, LLMPilot, weighted_mape
+from sextant.predict.llm_pilot import LLMPilot
+from sextant.predict.references import Rows
+from sextant.predict.tuning import HeldOut, mape_error
 from sextant.recommend import SLO
 
 LIMITS = SLO("s", nttft_ms=4.0, itl_ms=25.0, percentile=50, users=100)
 USERS = (1, 4, 16, 64)
 
 
-def roofline(sizes: dict[str, float], noise: float = 0.0) -> tuple[pd.DataFrame, pd.DataFrame]:
+def roofline(sizes: dict[str, float], noise: float = 0.0) -> Rows:
     """Latency = size over speed, growing with users: the shape real servers have."""
     rows = pd.DataFrame(
         [
@@ -29,7 +31,7 @@ def roofline(sizes: dict[str, float], noise: float = 0.0) -> tuple[pd.DataFrame,
             "itl_ms": 10 * load * (1 + rows["users"] / 32),
         }
     )
-    return rows, y * np.random.default_rng(3).lognormal(0, noise, y.shape)
+    return Rows(rows, y * np.random.default_rng(3).lognormal(0, noise, y.shape))
 
 
 SIZES = {"a": 1.0, "b": 1.5, "c": 2.2, "d": 3.0, "e": 4.5}
@@ -37,26 +39,17 @@ SIZES = {"a": 1.0, "b": 1.5, "c": 2.2, "d": 3.0, "e": 4.5}
 
 @pytest.fixture(scope="module")
 def noisy() -> tuple[LLMPilot, pd.DataFrame]:
-    X, y = roofline(SIZES, noise=0.3)
-    return LLMPilot(LIMITS, {}, seed=1).fit(X, y), X
-
-
-def test_weighted_mape_by_hand():
-    truth = np.array([[10.0, 20.0], [10.0, 20.0]])
-    predicted = np.array([[15.0, 20.0], [10.0, 40.0]])
-    # Rows err by (0.5 + 0) / 2 and (0 + 1) / 2; the first weighs three times as much.
-    assert weighted_mape(truth, predicted, np.array([3.0, 1.0])) == pytest.approx(0.3125)
+    rows = roofline(SIZES, noise=0.3)
+    return LLMPilot(LIMITS, {}, seed=1).fit(rows), rows.X
 
 
 def test_an_unseen_llm_is_predicted_better_than_by_a_constant():
-    X, y = roofline(SIZES)
-    unseen = X["llm_id"] == "c"
-    model = LLMPilot(LIMITS, {}, seed=1).fit(X[~unseen], y[~unseen])
-    truth, flat = y[unseen].to_numpy(), np.ones(unseen.sum())
-    error = weighted_mape(truth, model.predict(X[unseen]).to_numpy(), flat)
-    constant = np.tile(np.exp(np.log(y[~unseen]).mean()), (unseen.sum(), 1))
-    assert error < 0.35
-    assert error < 0.5 * weighted_mape(truth, constant, flat)
+    rows = roofline(SIZES)
+    unseen, known = rows.of(["c"]), rows.without(["c"])
+    truth = unseen.y.to_numpy()
+    predicted = LLMPilot(LIMITS, {}, seed=1).fit(known).predict(unseen.X).to_numpy()
+    constant = np.tile(known.y.mean(), (len(truth), 1))
+    assert mape_error(truth, predicted) < 0.5 * mape_error(truth, constant)
 
 
 def test_predictions_never_fall_with_more_users_though_the_data_do(noisy):
@@ -80,38 +73,46 @@ def test_predictions_are_positive_and_keep_the_index(noisy):
 
 def test_the_same_seed_gives_the_same_bytes(noisy):
     model, X = noisy
-    again = LLMPilot(LIMITS, {}, seed=1).fit(*roofline(SIZES, noise=0.3))
-    assert again.params_ == model.params_
+    again = LLMPilot(LIMITS, {}, seed=1).fit(roofline(SIZES, noise=0.3))
+    assert again.settings_ == model.settings_
     assert again.predict(X).to_numpy().tobytes() == model.predict(X).to_numpy().tobytes()
 
 
-def test_the_parameters_come_from_the_grid_and_two_llms_suffice():
-    X, y = roofline({"a": 1.0, "b": 2.0})
-    model = LLMPilot(LIMITS, {}, seed=1).fit(X, y)
-    assert model.params_ in list(GRID)
+def test_the_grid_is_the_published_one():
+    assert len(LLMPilot.GRID) == 120
+    assert {tuple(sorted(settings)) for settings in LLMPilot.GRID} == {
+        ("colsample_bytree", "learning_rate", "max_depth", "n_estimators", "subsample")
+    }
 
 
-def test_rows_without_a_latency_are_counted_and_teach_nothing():
-    X, y = roofline({"a": 1.0, "b": 2.0, "c": 3.0})
-    broken = y.copy()
-    broken.iloc[3] = np.nan
-    broken.iloc[9, 1] = 0.0
-    whole = np.setdiff1d(np.arange(len(X)), [3, 9])
-    model = LLMPilot(LIMITS, {}, seed=1).fit(X, broken)
-    expected = LLMPilot(LIMITS, {}, seed=1).fit(X.iloc[whole], y.iloc[whole])
-    assert (model.n_unused_, expected.n_unused_) == (2, 0)
-    pd.testing.assert_frame_equal(model.predict(X), expected.predict(X))
+def test_the_error_of_every_setting_is_that_of_a_model_trained_with_it():
+    """The short cut, one training for all numbers of trees, changes no number."""
+    rows = roofline(SIZES, noise=0.3)
+    training, unseen = rows.without(["b", "d"]), [rows.of(["b"]), rows.of(["d"])]
+    model = LLMPilot(LIMITS, {}, seed=1)
+    errors = model.validation_errors(training, [HeldOut(own, own.on([])) for own in unseen])
+    assert errors.shape == (2, 120)
+    for position in (0, 7, 60, 71, 119):
+        alone = LLMPilot(LIMITS, {}, 1, LLMPilot.GRID[position]).fit(training)
+        for row, own in enumerate(unseen):
+            predicted = alone.predict(own.X).to_numpy()
+            expected = mape_error(own.y.to_numpy(), predicted)
+            assert errors[row, position] == pytest.approx(expected, rel=1e-12)
 
 
-def test_of_two_contradicting_llms_the_one_near_the_limits_is_believed():
+def test_points_near_the_limits_are_fitted_best():
     """No feature tells the LLMs apart, so the weights of eq. 4 alone decide."""
-    X = pd.DataFrame({"llm_id": list("aabb"), "gpu_profile_id": "g", "users": [1, 16, 1, 16]})
-    y = pd.DataFrame({target: [10.0, 1000.0, 500.0, 510.0] for target in ("nttft_ms", "itl_ms")})
+    names = [name for name in "abcdefgh" for _ in range(3)]
+    X = pd.DataFrame({"llm_id": names, "gpu_profile_id": "g", "users": [1, 16, 64] * 8})
+    values = [10.0, 400.0, 1000.0] * 4 + [500.0, 510.0, 520.0] * 4
+    y = pd.DataFrame({target: values for target in ("nttft_ms", "itl_ms")})
+    settings = {"n_estimators": 50, "max_depth": 4, "learning_rate": 0.5}
 
     def at_one_user(limit_ms: float) -> pd.Series:
         slo = SLO("s", limit_ms, limit_ms, 50, 1)
-        return LLMPilot(slo, {}, 1).fit(X, y).predict(X.head(1)).iloc[0]
+        return LLMPilot(slo, {}, 1, settings).fit(Rows(X, y)).predict(X.head(1)).iloc[0]
 
-    # Without weights the answer would be near 71 ms, the geometric mean of 10 and 500.
-    assert (at_one_user(10.0) < 25).all()
-    assert (at_one_user(500.0) > 200).all()
+    # Weights at one user, of 10 and 500 ms: 0.62 and 0.67 where the limit is 10 ms (mean
+    # 264), 0.024 and 0.67 where it is 500 ms (mean 483), for 10 ms is then far off.
+    assert at_one_user(10.0).tolist() == pytest.approx([264] * 2, rel=0.1)
+    assert at_one_user(500.0).tolist() == pytest.approx([483] * 2, rel=0.1)

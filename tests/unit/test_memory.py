@@ -1,10 +1,15 @@
 """Feasibility from memory facts: what fits, and the reasons why something does not."""
 
+from dataclasses import replace
+
 import pytest
 
-from sextant.gpu import Devices
-from sextant.llm import LLM
+from sextant.experiment import SCHEMAS, load_gpu
+from sextant.gpu import Devices, profile_from_row
+from sextant.llm import LLM, load_llm
 from sextant.memory import assess
+from sextant.sheets import load_sheet
+from support import ROOT
 
 
 def llm(n_heads=64, n_kv_heads=64, weights_gib=8) -> LLM:
@@ -87,3 +92,25 @@ def test_cores_of_a_processor_share_one_memory_and_need_no_even_heads():
     verdict = assess(llm(n_heads=5, n_kv_heads=1), Devices("cpu", 3, 8.0), 0.5, 1)
     # 3 · 8 GiB · 0.5 - 8 GiB = 4 GiB at 4 KiB a token.
     assert (verdict.is_feasible, verdict.max_batch_weight_tokens) == (True, 2**20)
+
+
+def test_what_llm_pilot_measured_fits_into_the_facts_of_its_devices():
+    def rows(sheet, schema, key=None):
+        return load_sheet(ROOT / sheet, SCHEMAS / f"{schema}.schema.yaml", key)
+
+    profiles = {
+        row["gpu_profile_id"]: profile_from_row(row, load_gpu(ROOT / "resources/gpus", gpu_id))
+        for row in rows("config/llm-pilot/gpu_profiles.tsv", "gpu_profiles", "gpu_profile_id")
+        for gpu_id in [row["gpu_id"]]
+    }
+    llms = {
+        row["llm_id"]: replace(load_llm(ROOT / row["config"]), dtype="float16")
+        for row in rows("config/llm-pilot/llms.tsv", "llms", "llm_id")
+    }
+    cells = rows("resources/llm-pilot/cells.tsv", "cells")
+    assert {(len(llms), len(profiles), len(cells))} == {(10, 14, 140)}
+    for cell in cells:
+        devices = profiles[cell["gpu_profile_id"]].devices
+        # The longest request of the characterization has 946 tokens, input and output together.
+        verdict = assess(llms[cell["llm_id"]], devices, 1.0, 946)
+        assert verdict.is_feasible or cell["status"] != "measured", (cell, verdict.reason)

@@ -114,6 +114,7 @@ def test_the_percentile_chooses_the_columns():
     names = [f"{p}_{t}_ms" for p in ("median", "p90", "p99") for t in ("nttft", "itl")]
     points = pd.DataFrame([["m", "cheap", 1, 1, 2, 3, 4, None, 6]])
     points.columns = ["llm_id", "gpu_profile_id", "users", *names]
+    points["throughput_tok_s"] = 7
     assert at_percentile(points, 50)[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [1, 2]
     assert at_percentile(points, 90)[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [3, 4]
     assert not has_latency(at_percentile(points, 99)).any()

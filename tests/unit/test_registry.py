@@ -72,6 +72,23 @@ def test_wrong_bytes_leave_what_was_there(tmp_path, dataset, with_mirror):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mirror", "out.csv"]
 
 
+def test_an_archive_with_a_manifest_is_left_to_its_import(tmp_path, dataset):
+    row = ROW.replace(DIGEST, "resources/d/manifest.csv")
+    assert not dataset.has_manifest
+    packed = load_registry(_registry(tmp_path, HEADER, row))["d"]
+    assert packed.has_manifest
+    fetch(replace(packed, url=dataset.url), tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_bytes() == CONTENT
+
+
+def test_the_manifest_of_a_shipped_row_exists():
+    packed = [row for row in load_registry(SHIPPED).values() if row.has_manifest]
+    assert [row.dataset_id for row in packed] == ["llm-pilot"]
+    for row in packed:
+        assert (SHIPPED.parents[1] / row.sha256).is_file()
+        assert row.version in row.url and row.url.endswith(".tar.gz")
+
+
 def test_file_absent_from_mirror(tmp_path, dataset):
     absent = replace(dataset, mirror_path="x/other.csv")
     with pytest.raises(InputError, match=r"x/other\.csv: the mirror has no d\."):
@@ -86,7 +103,7 @@ def test_failed_download_names_the_url(tmp_path, dataset):
 
 
 @pytest.mark.skipif("SEXTANT_MIRROR" not in os.environ, reason="SEXTANT_MIRROR is not set")
-@pytest.mark.parametrize("dataset_id", ["azure-2023-conv", "mooncake-conversation"])
+@pytest.mark.parametrize("dataset_id", ["azure-2023-conv", "mooncake-conversation", "llm-pilot"])
 def test_mirror_holds_the_registered_bytes(tmp_path, dataset_id):
     registered = load_registry(SHIPPED)[dataset_id]
     fetch(registered, tmp_path / "file", os.environ["SEXTANT_MIRROR"])

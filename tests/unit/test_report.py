@@ -1,21 +1,18 @@
 """The report of a small world whose answers are worked out by hand, and of empty ones."""
 
 import json
+import random
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
 from sextant.errors import InputError
 from sextant.report import summary_text, write_report
-from sextant.report.tables import (
-    doubts,
-    number,
-    points_with_costs,
-    prediction_pairs,
-    read_tables,
-    recommendations,
-)
+from sextant.report.read import number, read_tables
+from sextant.report.summary import REFERENCE_PREDICTORS
+from sextant.report.tables import doubts, points_with_costs, prediction_pairs, recommendations
 from sextant.store import build_store, connect
 
 EVIL = '<script>alert("$x$")</script>'
@@ -158,7 +155,8 @@ def report(tmp_path_factory):
 def written(folder, rows):
     database = folder / "x.duckdb"
     build_store(database, rows, {})
-    write_report(database, folder / "out" / "index.html", folder / "out" / "x.json")
+    out = folder / "out"
+    write_report(database, out / "index.html", out / "x.json", out / "figures")
     html = (folder / "out" / "index.html").read_text(encoding="utf-8")
     return database, html, json.loads((folder / "out" / "x.json").read_text(encoding="utf-8"))
 
@@ -284,10 +282,34 @@ def test_ids_are_unique_and_each_link_has_its_target(report):
 
 def test_a_store_gives_the_same_bytes_each_time(report, tmp_path):
     database, html, document = report
-    write_report(database, tmp_path / "a.html", tmp_path / "a.json")
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "of another store.svg").touch()
+    write_report(database, tmp_path / "a.html", tmp_path / "a.json", tmp_path / "figures")
     assert (tmp_path / "a.html").read_bytes() == html.encode()
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == document
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.json", "figures"]
+    assert figures_of(tmp_path) == figures_of(database.parent / "out")
+
+
+def figures_of(folder) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted((folder / "figures").iterdir())}
+
+
+def test_every_figure_is_a_file_too(report):
+    figures = figures_of(report[0].parent / "out")
+    assert list(figures) == [
+        "feasibility.svg",
+        "latency_good.svg",
+        "latency_slow.svg",
+        "prediction_chat_llm_pilot.svg",
+        "so_scores_chat.svg",
+    ]
+    for name, svg in figures.items():
+        root = ElementTree.fromstring(svg)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg", name
+        assert "currentColor" in svg and "<image" not in svg
+        # The page tells feasibility as a table, which can be read aloud and copied.
+        assert (svg in report[1]) == (name != "feasibility.svg"), name
 
 
 def test_doubtful_points_are_told(report):
@@ -406,8 +428,150 @@ def test_characterizations_stand_side_by_side(tmp_path):
 
 def test_a_missing_store_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.duckdb.*Fix: build it again"):
-        write_report(tmp_path / "none.duckdb", tmp_path / "a.html", tmp_path / "a.json")
+        write_report(tmp_path / "none.duckdb", *(tmp_path / name for name in ("a", "b", "c")))
     assert list(tmp_path.iterdir()) == []
+
+
+def long_sheet(n_slos: int) -> dict:
+    """Return a world whose sheet has `n_slos` SLOs: 2 nTTFT limits, the rest of it ITL limits."""
+    rng = random.Random(0)
+    slos = [
+        {**SLO, "slo_id": f"slo-{i:02}", "nttft_ms": 1.0 + i % 2, "itl_ms": 20.0 + i // 2}
+        for i in range(n_slos)
+    ]
+    # The sheet's first row is not the first by name.
+    slos = [slos[3], *slos[:3], *slos[4:]]
+    copied = {
+        table: [{**row, "slo_id": slo["slo_id"]} for slo in slos for row in ROWS[table]]
+        for table in ("recommendation", "candidate", "prediction", "score")
+    }
+    for row in copied["score"]:
+        if row["predictor"] == "llm_pilot":
+            row |= {"success_rate": 0.5, "overspend": 0.25, "so_score": 0.6}
+    first, second, *_ = (row for row in copied["score"] if row["predictor"] == "llm_pilot")
+    first |= {"success_rate": 0.0, "overspend": None, "so_score": 0.0}
+    second |= {"success_rate": None, "overspend": None, "so_score": None, "n_llms": 0}
+    for rows in copied.values():
+        rng.shuffle(rows)
+    return {**ROWS, **copied, "slo": slos}
+
+
+def test_a_long_sheet_is_summed_up_and_only_its_first_slo_shown_in_full(tmp_path):
+    _, html, document = written(tmp_path, long_sheet(8))
+    text = _Page(html).text
+    assert "All 8 SLOs" in text
+    # 6 SLOs at S 50 %, O 25 %, S/O 60 %, one without a success, one that nobody judges.
+    assert "llm_pilot 42.9 % 25 % 51.4 % 20 % – 7 6 1" in text
+    assert "For 8 of 16 pairs of measured LLM and SLO" in text
+    assert text.count("recommendations for hidden LLMs") == 1
+    assert "slo-03: recommendations for hidden LLMs" in text
+    assert html.count("Limits: ") == 1
+    # A panel of 2 x 4 limits.
+    assert "S/O by latency limits" in text
+    names = list(figures_of(tmp_path / "out"))
+    assert "so_by_limits.svg" in names and "prediction_slo-03_llm_pilot.svg" in names
+    assert sum(name.startswith("prediction") for name in names) == 1
+    assert {row["slo_id"] for row in document["held_out"]} == {
+        s["slo_id"] for s in document["slos"]
+    }
+    assert len(document["scores"]) == 16
+
+
+def test_a_long_sheet_is_summed_up_for_a_terminal(tmp_path):
+    build_store(tmp_path / "x.duckdb", long_sheet(8), {})
+    lines = summary_text(tmp_path / "x.duckdb").splitlines()
+    assert lines[0] == "measured: means over 8 SLOs; the first of them in full below"
+    assert " ".join(lines[2].split()) == "llm_pilot 42.9 % 25 % 51.4 % 20 % – 7"
+    assert sum(line.endswith("for 16 users") for line in lines) == 1
+
+
+def test_many_predictors_are_not_set_side_by_side_for_a_terminal(tmp_path):
+    names = ("llm_pilot", "a", "b", "c")
+    guess = of_predictor("llm_pilot", "good", "large", **meets(2, 8, 0.6))
+    rows = {
+        **ROWS,
+        "recommendation": [
+            *ROWS["recommendation"][:2],
+            *({**guess, "predictor": n} for n in names),
+        ],
+    }
+    database, html, _ = written(tmp_path, rows)
+    assert "unseen" not in summary_text(database)
+    assert "good 2 × small 0.2 USD/h 2 × large (not judged)" in _Page(html).text
+
+
+def test_only_what_is_shown_is_read(tmp_path):
+    build_store(tmp_path / "x.duckdb", long_sheet(8), {})
+    tables = read_tables(tmp_path / "x.duckdb")
+    assert {row["slo_id"] for row in tables["prediction"]} == {"slo-03"}
+    assert {row["fold"] for row in tables["prediction"]} == {"good"}
+    # A measured LLM's alternatives are measured; those of others are predicted.
+    read = {(row["llm_id"], row["predictor"]) for row in tables["candidate"]}
+    assert read == {("good", "measured"), ("slow", "measured"), (EVIL, "llm_pilot")}
+
+
+def test_a_sheet_of_six_is_shown_in_full(tmp_path):
+    _, html, _ = written(tmp_path, long_sheet(6))
+    assert html.count("Limits: ") == 6
+    assert "All 6 SLOs" not in html and 'href="#summary"' not in html
+
+
+def test_predictors_that_use_references_are_those_of_the_registry():
+    from sextant.predict.registry import PREDICTORS
+
+    found = {name for name, make in PREDICTORS.items() if getattr(make, "uses_references", False)}
+    assert found == REFERENCE_PREDICTORS & PREDICTORS.keys()
+
+
+def test_predictors_that_use_references_carry_a_triangle(tmp_path):
+    rows = long_sheet(8)
+    rename = {"llm_pilot": "paris"}
+    for table in ("recommendation", "candidate", "prediction", "score"):
+        rows[table] += [
+            {**row, "predictor": rename[row["predictor"]]}
+            for row in rows[table]
+            if row["predictor"] in rename
+        ]
+    text = _Page(written(tmp_path, rows)[1]).text
+    assert "paris ▲ 42.9 %" in text
+    assert "▲ first measures the new LLM on two reference GPU profiles" in text
+
+
+def test_published_medians_are_counted_and_marked(tmp_path):
+    nothing = dict.fromkeys(("n_ok", "n_failed", "throughput_tok_s", "median_ttft_ms"))
+    published = point("good", "small", 16, 20.0, is_published_median=True, **nothing)
+    _, html, document = written(tmp_path, {**ROWS, "point": [*ROWS["point"], published]})
+    text = _Page(html).text
+    assert "Of 1 of the 7 points only the medians of nTTFT and ITL are published" in text
+    assert "good small published medians 16 – – –" in text
+    # Not a doubt: nothing is known of its requests.
+    assert sum(row["n_points"] for row in document["warnings"]) == 3
+
+
+def test_many_profiles_make_a_matrix_of_marks(tmp_path):
+    types = ("A", "B", EVIL)
+    profiles = [
+        {"gpu_profile_id": f"{n}x{gpu_id}", "gpu_id": gpu_id, "n_gpus": n, "usd_per_hour": n}
+        for gpu_id in types
+        for n in (4, 1, 2)
+    ]
+    reasons = ("memory too small (Table III)", "omitted: software limits")
+    cells = [
+        {**SETTING, "llm_id": "good", "gpu_profile_id": f"{n}x{gpu_id}", "is_feasible": n == 4,
+         "reason": None if n == 4 else reasons[n - 1]}
+        for gpu_id in types[1:] for n in (1, 2, 4)
+    ]  # fmt: skip
+    rows = {**ROWS, "gpu_profile": profiles, "feasibility": cells, "point": []}
+    _, html, _ = written(tmp_path, rows)
+    text = _Page(html).text
+    assert f"LLM {EVIL} A B 1 2 4 1 2 4 1 2 4" in text
+    assert "good ✗ – ✓ ✗ – ✓" in text
+    summary = (
+        "✓ can be served: 2. ✗ memory too small (Table III): 2. – omitted: software limits: 2."
+    )
+    assert summary in text
+    assert 'title="1xB: memory too small (Table III)"' in html
+    assert "batch weight is the most tokens" not in text
 
 
 @pytest.mark.parametrize(

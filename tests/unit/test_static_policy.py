@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.gpu import GPU, GPUProfile
+from sextant.predict.references import Rows
 from sextant.predict.static_policy import StaticPolicy
 from sextant.recommend import SLO
 
@@ -12,7 +13,7 @@ PROFILES = {"a": GPUProfile("a", GPU_X, 1, 1.0), "b": GPUProfile("b", GPU_X, 2, 
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=12)
 
 
-def world(served: dict[tuple[str, str], int]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def world(served: dict[tuple[str, str], int]) -> Rows:
     """Return points whose true u_max is as given; user counts are 1, 2, 4 and 6."""
     rows = [
         (llm_id, profile_id, users, 1.0 if users <= most else 99.0)
@@ -20,15 +21,15 @@ def world(served: dict[tuple[str, str], int]) -> tuple[pd.DataFrame, pd.DataFram
         for users in (1, 2, 4, 6)
     ]
     frame = pd.DataFrame(rows, columns=["llm_id", "gpu_profile_id", "users", "nttft_ms"])
-    return frame.drop(columns="nttft_ms"), frame[["nttft_ms"]].assign(itl_ms=1.0)
+    return Rows(frame.drop(columns="nttft_ms"), frame[["nttft_ms"]].assign(itl_ms=1.0))
 
 
 def test_the_policy_with_the_best_so_score_wins():
     # Replicas needed for 12 users, USD:  m1: a 2 = 2.0   m2: a 3 = 3.0   m3: a 12 = 12.0
     # 2 x a: S 1/3, O 0.    3 x a: S 2/3, O mean(0.5, 0) = 0.25, S/O 0.7059.
     # 12 x a: overspends by 5, 3 and 0, S/O 0.
-    X, y = world({("m1", "a"): 6, ("m2", "a"): 4, ("m3", "a"): 1})
-    decided = StaticPolicy(LIMITS, PROFILES, 0).fit(X, y).decide(["new", "other"])
+    rows = world({("m1", "a"): 6, ("m2", "a"): 4, ("m3", "a"): 1})
+    decided = StaticPolicy(LIMITS, PROFILES, 0).fit(rows).decide(["new", "other"])
     assert decided["llm_id"].tolist() == ["new", "other"]
     assert decided["gpu_profile_id"].tolist() == ["a", "a"]
     assert decided["replicas"].tolist() == [3, 3]
@@ -38,18 +39,18 @@ def test_the_policy_with_the_best_so_score_wins():
 def test_a_dearer_profile_wins_where_it_serves_everybody():
     # 2 x b = 5.0 serves both; the optima are 3.0 (a) and 5.0 (b): S 1, O 1/3, S/O 0.8.
     # 3 x a = 3.0 serves m1 only: S 1/2, O 0, S/O 0.667.
-    X, y = world({("m1", "a"): 4, ("m1", "b"): 6, ("m2", "a"): 0, ("m2", "b"): 6})
-    decided = StaticPolicy(LIMITS, PROFILES, 0).fit(X, y).decide(["new"])
+    rows = world({("m1", "a"): 4, ("m1", "b"): 6, ("m2", "a"): 0, ("m2", "b"): 6})
+    decided = StaticPolicy(LIMITS, PROFILES, 0).fit(rows).decide(["new"])
     assert decided.iloc[0].tolist() == ["new", "b", 2, 5.0]
 
 
 def test_equal_scores_go_to_the_cheaper_then_to_the_first_by_identifier():
     same = PROFILES | {"b": GPUProfile("b", GPU_X, 2, 1.0)}
-    X, y = world({("m1", "b"): 6, ("m1", "a"): 6})
-    assert StaticPolicy(LIMITS, same, 0).fit(X, y).decide(["n"])["gpu_profile_id"][0] == "a"
+    rows = world({("m1", "b"): 6, ("m1", "a"): 6})
+    assert StaticPolicy(LIMITS, same, 0).fit(rows).decide(["n"])["gpu_profile_id"][0] == "a"
     # m1 needs 2 x a = 2.0, m2 needs 2 x b = 5.0: either serves one of two at no overspend.
-    X, y = world({("m1", "a"): 6, ("m2", "b"): 6})
-    assert StaticPolicy(LIMITS, PROFILES, 0).fit(X, y).decide(["n"]).iloc[0, 1:].tolist() == [
+    rows = world({("m1", "a"): 6, ("m2", "b"): 6})
+    assert StaticPolicy(LIMITS, PROFILES, 0).fit(rows).decide(["n"]).iloc[0, 1:].tolist() == [
         "a",
         2,
         2.0,
@@ -57,14 +58,14 @@ def test_equal_scores_go_to_the_cheaper_then_to_the_first_by_identifier():
 
 
 def test_an_llm_that_nothing_serves_has_no_say_and_missing_latencies_meet_nothing():
-    X, y = world({("m1", "a"): 6, ("hopeless", "a"): 0, ("failed", "a"): 6})
-    y[X["llm_id"] == "failed"] = np.nan
-    decided = StaticPolicy(LIMITS, PROFILES, 0).fit(X, y).decide(["n"])
+    rows = world({("m1", "a"): 6, ("hopeless", "a"): 0, ("failed", "a"): 6})
+    rows.y[rows.X["llm_id"] == "failed"] = np.nan
+    decided = StaticPolicy(LIMITS, PROFILES, 0).fit(rows).decide(["n"])
     assert decided["replicas"].tolist() == [2]
 
 
 def test_without_any_served_llm_there_is_no_policy():
-    X, y = world({("m1", "a"): 0, ("m1", "b"): 0})
-    decided = StaticPolicy(LIMITS, PROFILES, 0).fit(X, y).decide(["n"])
+    rows = world({("m1", "a"): 0, ("m1", "b"): 0})
+    decided = StaticPolicy(LIMITS, PROFILES, 0).fit(rows).decide(["n"])
     assert decided["llm_id"].tolist() == ["n"]
     assert decided.drop(columns="llm_id").isna().all(axis=None)

@@ -118,11 +118,11 @@ def test_points_equal_what_pandas_and_numpy_compute(tmp_path, seed):
         point, ok = points.loc[level], rows[rows["status"] == "ok"]
         assert (point["n_ok"], point["n_failed"]) == (len(ok), len(rows) - len(ok))
         assert 0 < len(ok) < len(rows)
-        ttft_ms = (ok["first_token_s"] - ok["sent_s"]) * 1000
+        ttft_ms = ((ok["first_token_s"] - ok["sent_s"]) * 1000).round(6)  # the clock's nanosecond
         values = {
             "ttft": ttft_ms,
             "nttft": ttft_ms / ok["input_tokens"],
-            "e2e": (ok["last_token_s"] - ok["sent_s"]) * 1000,
+            "e2e": ((ok["last_token_s"] - ok["sent_s"]) * 1000).round(6),
             "itl": np.concatenate(
                 [np.diff(offsets.astype(float)) for offsets in ok["token_offsets_ms"]]
             ),
@@ -167,6 +167,18 @@ def test_a_hand_computed_point(tmp_path):
     assert (point["users"], point["batch_weight_tokens"]) == (1, 4000)
     assert point["client_lag_p99_ms"] == 0.5
     assert pd.isna(point["server_mean_itl_ms"]) and pd.isna(point["energy_j"])
+
+
+def test_a_time_has_the_digits_of_the_clock_and_no_more(tmp_path):
+    (row,) = draw_requests(np.random.default_rng(0), 1, 1)
+    row |= {"sent_s": 1.02, "first_token_s": 1.182, "last_token_s": 1.182, "status": "ok"}
+    row |= {"token_offsets_ms": [162.0], "input_tokens": 10, "output_tokens": 1}
+    assert (row["first_token_s"] - row["sent_s"]) * 1000 != 162.0
+    (point,) = aggregate(tmp_path, [write_cell(tmp_path / "c", "m", [row], (1,))])["point"].to_dict(
+        "records"
+    )
+    assert (point["median_ttft_ms"], point["median_nttft_ms"]) == (162.0, 16.2)
+    assert point["p99_e2e_ms"] == 162.0
 
 
 @pytest.mark.parametrize("n_requests", [0, 10])

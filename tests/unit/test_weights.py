@@ -17,7 +17,16 @@ def test_each_pair_of_llm_and_profile_is_its_own_group():
     X = pd.DataFrame({"llm_id": list("aabb"), "gpu_profile_id": ["x"] * 4, "users": [1, 2, 1, 2]})
     y = pd.DataFrame({"nttft_ms": [90.0, 60.0, 110.0, 500.0], "itl_ms": [50.0, 30.0, 45.0, 40.0]})
     # nTTFT against 100: distances 10, 40 | 10, 400. ITL against 50: 0, 20 | 5, 10.
-    expected = [(0.75 + 1) / 2, (0 + 0) / 2, (0.975 + 0.5) / 2, (0 + 0) / 2]
+    # Closeness: 0.75, 0 | 0.975, 0 and 1, 0 | 0.5, 0; divided by the sum over each group.
+    expected = [(0.75 / 0.75 + 1) / 2, 0, (0.975 / 0.975 + 0.5 / 0.5) / 2, 0]
+    assert sample_weights(X, y, 100.0, 50.0) == pytest.approx(expected)
+
+
+def test_the_weights_of_a_group_add_up_to_one():
+    X = pd.DataFrame({"llm_id": ["a"] * 3, "gpu_profile_id": ["x"] * 3, "users": [1, 2, 4]})
+    y = pd.DataFrame({"nttft_ms": [80.0, 90.0, 140.0], "itl_ms": [40.0, 45.0, 60.0]})
+    # nTTFT against 100: closeness 1/2, 3/4, 0. ITL against 50: 0, 1/2, 0.
+    expected = [(0.4 + 0) / 2, (0.6 + 1) / 2, 0]
     assert sample_weights(X, y, 100.0, 50.0) == pytest.approx(expected)
 
 

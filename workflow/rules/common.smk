@@ -42,10 +42,37 @@ def library(*modules):
     return [f"{workflow.basedir}/scripts/sextant/{module}.py" for module in modules]
 
 
+def predictor_library(wildcards):
+    """Files that a predictor's results depend on: its own, and what all of them share."""
+    shared = (
+        "evaluate",
+        "folds",
+        "job",
+        "features",
+        "references",
+        "tuning",
+        "weights",
+        "latencies",
+    )
+    own = PREDICTORS.get(wildcards.predictor)
+    modules = ["llm", "gpu", "memory", "recommend", "score"]
+    modules += [f"predict/{name}" for name in (*shared, "forest", "network")]
+    return library(
+        *modules, *([own.__module__.replace("sextant.", "").replace(".", "/")] if own else [])
+    )
+
+
 def trace_source(wildcards):
     name = EXPERIMENT.traces[wildcards.trace]["dataset"]
     dataset = EXPERIMENT.datasets.get(name)
     # The file keeps its name, whose ending tells how it is compressed.
+    return f"<results>/downloads/{name}/{dataset.file_name}" if dataset else name
+
+
+def archive_data():
+    """Return the archive to import: a download, or the path that the user gave."""
+    name = config["archive"]["data"]
+    dataset = EXPERIMENT.datasets.get(name)
     return f"<results>/downloads/{name}/{dataset.file_name}" if dataset else name
 
 

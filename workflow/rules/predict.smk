@@ -4,25 +4,15 @@
 # Steps: evaluate_predictor. `measured` is the predictor that looks at the truth.
 
 
-PREDICT_MODULES = ("evaluate", "features", "weights", "registry", "llm_pilot", "static_policy")
-
-
 rule evaluate_predictor:
     input:
         point="<results>/points/{source}/point.parquet",
         feasibility="<results>/points/{source}/feasibility.parquet",
         sheets=[config["sheets"][name] for name in ("llms", "gpu_profiles", "slos")],
+        features=list(config.get("features", {}).values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],
         gpus=gpu_files(),
-        library=library(
-            "llm",
-            "gpu",
-            "memory",
-            "recommend",
-            "score",
-            "predict/job",
-            *(f"predict/{module}" for module in PREDICT_MODULES),
-        ),
+        library=predictor_library,
     output:
         prediction="<results>/predictions/{source}/{predictor}/prediction.parquet",
         candidate="<results>/predictions/{source}/{predictor}/candidate.parquet",

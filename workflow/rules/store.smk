@@ -6,6 +6,7 @@
 rule build_store:
     input:
         sheets=list(config["sheets"].values()),
+        features=list(config.get("features", {}).values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],
         gpus=gpu_files(),
         reports=[f"<results>/traces/{trace}.report.json" for trace in EXPERIMENT.traces],
@@ -20,7 +21,7 @@ rule build_store:
         recommendation=evaluated("recommendation"),
         score=evaluated("score"),
         schema=f"{workflow.basedir}/resources/sql/schema.sql",
-        library=library("store", "llm", "gpu"),
+        library=library("store", "llm", "gpu", "predict/features"),
     output:
         "<results>/sextant.duckdb",
     log:

@@ -1,8 +1,7 @@
 """Judge a predictor on LLMs it never saw: leave one LLM out, recommend, compare with the truth."""
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,7 +9,9 @@ import pandas as pd
 from sextant.errors import InputError
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.predict.features import design_matrix, llm_table, profile_table
+from sextant.predict.features import Features
+from sextant.predict.folds import Outcome, World, fit_folds
+from sextant.predict.references import reference_profiles
 from sextant.predict.registry import PREDICTORS
 from sextant.recommend import (
     IDENTIFIERS,
@@ -28,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 MEASURED = "measured"
 """The predictor that predicts nothing: recommendations straight from the points, the optimum."""
-
-ALL = "all"
-"""The fold that trains on every measured LLM, for those without a latency."""
 
 # Names and types of the columns that each frame has after its three leading names.
 _FLOAT, _TEXT = "float64", "str"
@@ -73,31 +71,6 @@ class Evaluation(NamedTuple):
     scores: pd.DataFrame
 
 
-class _Fold(NamedTuple):
-    name: str
-    training: pd.DataFrame
-    llm_ids: list[str]
-    """Whom to predict."""
-
-
-class _Outcome(NamedTuple):
-    """What came of all folds of one fit: latencies or decisions for `llm_ids`."""
-
-    llm_ids: list[str]
-    latencies: pd.DataFrame | None
-    decisions: pd.DataFrame | None
-    is_judged: bool
-    """Whether measured LLMs were held out."""
-    seconds: float | None
-
-
-class _World(NamedTuple):
-    points: pd.DataFrame
-    llms: Mapping[str, LLM]
-    profiles: Mapping[str, GPUProfile]
-    feasible: set[Pair]
-
-
 def evaluate(
     points: pd.DataFrame,
     llms: Mapping[str, LLM],
@@ -107,15 +80,20 @@ def evaluate(
     source: str,
     seed: int,
     *,
+    features: Features | None = None,
     feasible: Collection[Pair] | None = None,
+    n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Evaluate a predictor by leave-one-LLM-out and recommend for LLMs without points.
 
     Each measured LLM is held out in turn (`fold` is its name) and predicted from the others,
-    on every profile of this source that its memory facts allow, at every user count of the
-    training points. LLMs without a latency are predicted from all measured ones. With too
-    few measured LLMs frames are empty and `scores` carries a `note`; `measured` needs none.
+    on every profile of this source that is feasible for it, at every user count of the
+    training points; hyperparameters are chosen on the others too. A predictor that takes
+    reference measurements gets the truth on the two reference profiles, also in place of
+    its predictions there. LLMs without a latency are predicted from all measured ones. With
+    too few measured LLMs frames are empty and `scores` carries a `note`; `measured` needs
+    none. `static_policy` is the one exception: it is chosen in hindsight.
 
     Args:
         points: closed-loop points of one source, workload and scenario: `llm_id,
@@ -127,8 +105,10 @@ def evaluate(
         predictor: a name in `sextant.predict.registry.PREDICTORS`, or `measured`.
         source: name of the characterization, copied into the results.
         seed: seed of the predictor's training.
+        features: what predictors learn from; computed from the facts unless given.
         feasible: (LLM, profile) pairs that memory facts allow; None allows all.
-        progress: is told of each fold; the log is, without it.
+        n_jobs: processes to use; the result does not depend on it.
+        progress: is told of each step; the log is, without it.
 
     Raises:
         InputError: unknown predictor, LLM, profile or percentile, or ambiguous points.
@@ -140,8 +120,9 @@ def evaluate(
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     _check(points, llms, profiles)
     every = {(llm_id, profile_id) for llm_id in llms for profile_id in profiles}
-    world = _World(points, llms, profiles, set(every if feasible is None else feasible))
-    fits: dict[tuple, _Outcome] = {}
+    features = features or Features.of_facts(llms, profiles)
+    world = World(points, llms, profiles, features, set(every if feasible is None else feasible))
+    fits: dict[tuple, Outcome] = {}
     parts = []
     for slo in map(SLO.from_row, slos):
         if predictor == MEASURED:
@@ -149,7 +130,7 @@ def evaluate(
         else:
             key = tuple(getattr(slo, name) for name in PREDICTORS[predictor].depends_on)
             if key not in fits:
-                fits[key] = _fit_folds(world, slo, predictor, seed, progress or logger.info)
+                fits[key] = fit_folds(world, slo, predictor, seed, n_jobs, progress or logger.info)
             part = _recommend_predicted(world, slo, predictor, fits[key])
         named = {"source": source, "slo_id": slo.slo_id, "predictor": predictor}
         parts.append([_prefix(frame, named) for frame in part])
@@ -178,7 +159,7 @@ def _check(
         raise InputError(f"more than one point of {first} users", field="users", fix=fix)
 
 
-def _recommend_measured(world: _World, slo: SLO) -> tuple[pd.DataFrame, ...]:
+def _recommend_measured(world: World, slo: SLO) -> tuple[pd.DataFrame, ...]:
     truth, optimum = _truth(world, slo)
     judged = judge(optimum, truth, optimum, slo.users)
     usable = has_latency(at_percentile(world.points, slo.percentile))
@@ -186,7 +167,7 @@ def _recommend_measured(world: _World, slo: SLO) -> tuple[pd.DataFrame, ...]:
     return _as(_PREDICTION, None), truth, _as(_RECOMMENDATION, judged), _as(_SCORE, [score])
 
 
-def _truth(world: _World, slo: SLO) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _truth(world: World, slo: SLO) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the true candidates and optimum of the LLMs that have points."""
     latencies = at_percentile(world.points, slo.percentile)
     # A measured pair runs, whatever memory facts had said of it.
@@ -196,70 +177,8 @@ def _truth(world: _World, slo: SLO) -> tuple[pd.DataFrame, pd.DataFrame]:
     return truth, recommend(truth)
 
 
-def _folds(world: _World, latencies: pd.DataFrame, min_llms: int) -> Iterator[_Fold]:
-    """Yield the folds for which enough LLMs remain to train on."""
-    measured = sorted(latencies.loc[has_latency(latencies), "llm_id"].unique())
-    training = latencies[latencies["llm_id"].isin(measured)]
-    if len(measured) > min_llms:
-        for llm_id in measured:
-            yield _Fold(llm_id, training[training["llm_id"] != llm_id], [llm_id])
-    unseen = sorted(set(world.llms) - set(measured))
-    if unseen and len(measured) >= min_llms:
-        yield _Fold(ALL, training, unseen)
-
-
-def _fit_folds(
-    world: _World, slo: SLO, predictor: str, seed: int, progress: Callable[[str], None]
-) -> _Outcome:
-    make = PREDICTORS[predictor]
-    latencies = at_percentile(world.points, slo.percentile)
-    tables = llm_table(world.llms), profile_table(world.profiles)
-    folds = list(_folds(world, latencies, make.min_training_llms))
-    predicted, decided, seconds = [], [], 0.0
-    for number, fold in enumerate(folds, 1):
-        progress(f"{predictor}, {slo.slo_id}: fold {number} of {len(folds)} ({fold.name})")
-        X = design_matrix(fold.training, *tables)
-        start = time.monotonic()
-        model = make(slo, world.profiles, seed).fit(X, fold.training[TARGETS])
-        seconds += time.monotonic() - start
-        if hasattr(model, "decide"):
-            decided.append(_only_feasible(model.decide(fold.llm_ids), world))
-        else:
-            rows = _grid(world, fold)
-            # No row where memory facts rule out every profile.
-            known = model.predict(design_matrix(rows, *tables)) if len(rows) else rows[[]]
-            predicted.append(rows.join(known.reindex(columns=TARGETS)).assign(fold=fold.name))
-    return _Outcome(
-        llm_ids=[llm_id for fold in folds for llm_id in fold.llm_ids],
-        latencies=pd.concat(predicted, ignore_index=True) if predicted else None,
-        decisions=pd.concat(decided, ignore_index=True) if decided else None,
-        is_judged=len(folds) > 1,
-        seconds=seconds if folds else None,
-    )
-
-
-def _grid(world: _World, fold: _Fold) -> pd.DataFrame:
-    """Return `llm_id, gpu_profile_id, users` of everything to predict in a fold."""
-    users = sorted(fold.training["users"].unique())
-    rows = [
-        (llm_id, profile_id, count)
-        for llm_id in fold.llm_ids
-        for profile_id in sorted(world.points["gpu_profile_id"].unique())
-        if (llm_id, profile_id) in world.feasible
-        for count in users
-    ]
-    return pd.DataFrame(rows, columns=[*IDENTIFIERS, "users"])
-
-
-def _only_feasible(decisions: pd.DataFrame, world: _World) -> pd.DataFrame:
-    """Return the decisions; what memory facts rule out becomes a row without a profile."""
-    pairs = decisions[IDENTIFIERS].itertuples(index=False, name=None)
-    kept = decisions[[pair in world.feasible for pair in pairs]]
-    return decisions[["llm_id"]].merge(kept, on="llm_id", how="left")
-
-
 def _recommend_predicted(
-    world: _World, slo: SLO, predictor: str, outcome: _Outcome
+    world: World, slo: SLO, predictor: str, outcome: Outcome
 ) -> tuple[pd.DataFrame, ...]:
     truth, optimum = _truth(world, slo)
     options, chosen, errors = truth.iloc[:0], optimum.iloc[:0], {}
@@ -270,7 +189,7 @@ def _recommend_predicted(
             outcome.latencies, outcome.llm_ids, world.profiles, slo, world.feasible
         )
         chosen = recommend(options)
-        errors = mape(outcome.latencies, measured[usable])
+        errors = mape(_without_references(predictor, outcome.latencies, world), measured[usable])
     elif outcome.decisions is not None:
         chosen = outcome.decisions
     judged = judge(chosen, truth, optimum, slo.users)
@@ -287,6 +206,13 @@ def _recommend_predicted(
         _as(_RECOMMENDATION, judged),
         _as(_SCORE, [score]),
     )
+
+
+def _without_references(predictor: str, latencies: pd.DataFrame, world: World) -> pd.DataFrame:
+    """Return the predictions proper: what a predictor was told is no merit of it."""
+    if not PREDICTORS[predictor].uses_references:
+        return latencies
+    return latencies[~latencies["gpu_profile_id"].isin(reference_profiles(world.profiles))]
 
 
 def _too_few(predictor: str, measured: pd.DataFrame) -> str:

@@ -5,16 +5,17 @@ never features, numbers, and categories as strings. Which columns it holds beyon
 `IDENTIFIERS` and `users` is the tables' affair, so facts from elsewhere fit in as well.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import KFold
 from sklearn.preprocessing import TargetEncoder
 
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.recommend import IDENTIFIERS
+from sextant.recommend import IDENTIFIERS, TARGETS
 
 _LLM_FACTS = (
     "llm_type",
@@ -31,6 +32,46 @@ _LLM_FACTS = (
     "weight_bytes",
     "kv_bytes_per_token",
 )
+
+
+class Features(NamedTuple):
+    """What is known of each LLM and each GPU profile before anything is measured."""
+
+    llms: pd.DataFrame
+    """One row per LLM, indexed by `llm_id`."""
+    profiles: pd.DataFrame
+    """One row per GPU profile, indexed by `gpu_profile_id`."""
+
+    @classmethod
+    def of_facts(cls, llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]) -> Self:
+        """Return the features computed from facts."""
+        return cls(llm_table(llms), profile_table(profiles))
+
+    @classmethod
+    def published(
+        cls,
+        llm_rows: Sequence[Mapping[str, Any]],
+        gpu_rows: Sequence[Mapping[str, Any]],
+        profiles: Mapping[str, GPUProfile],
+    ) -> Self:
+        """Return features that came with a characterization, from its two sheets.
+
+        Profiles get those of their device, the number of devices and their memory together
+        (`memory_capacity_gb_total`), as LLM-Pilot's features do. A `note` is no feature.
+        """
+        gpus = _table(gpu_rows, "gpu_id")
+        each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
+        n_gpus = pd.Series({name: profile.n_gpus for name, profile in profiles.items()})
+        each = each.set_axis(n_gpus.index.rename("gpu_profile_id")).assign(n_gpus=n_gpus)
+        total = each["n_gpus"] * each["memory_capacity_gb"]
+        return cls(_table(llm_rows, "llm_id"), each.assign(memory_capacity_gb_total=total))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:
+    rows = [{name: value for name, value in row.items() if name != "note"} for row in rows]
+    # A row lacks the columns it has no value in: the fullest rows tell the columns' order.
+    columns = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+    return pd.DataFrame(rows, columns=list(columns)).set_index(key)
 
 
 def llm_table(llms: Mapping[str, LLM]) -> pd.DataFrame:
@@ -56,75 +97,65 @@ def _profile_facts(profile: GPUProfile) -> dict[str, str | float]:
         "n_gpus": n,
         "memory_gib": gpu.memory_gib,
         "memory_bandwidth_gb_s": gpu.memory_bandwidth_gb_s,
-        "dense_bf16_tflops": gpu.dense_bf16_tflops,
+        "dense_16bit_tflops": gpu.dense_16bit_tflops,
         "total_memory_gib": n * gpu.memory_gib,
         "total_memory_bandwidth_gb_s": n * gpu.memory_bandwidth_gb_s,
-        "total_dense_bf16_tflops": n * gpu.dense_bf16_tflops,
+        "total_dense_16bit_tflops": n * gpu.dense_16bit_tflops,
     }
 
 
-def design_matrix(rows: pd.DataFrame, llms: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
-    """Return `llm_id, gpu_profile_id, users` of `rows` with the facts of both tables beside them.
+def design_matrix(rows: pd.DataFrame, features: Features) -> pd.DataFrame:
+    """Return `llm_id, gpu_profile_id, users` of `rows` with their features beside them.
 
-    The index is that of `rows`; `llms` and `profiles` are indexed by their identifiers.
+    The index is that of `rows`.
 
     Raises:
         KeyError: a row names an LLM or a profile that its table lacks.
     """
     parts = [
         rows[[*IDENTIFIERS, "users"]],
-        llms.loc[rows["llm_id"]].set_axis(rows.index),
-        profiles.loc[rows["gpu_profile_id"]].set_axis(rows.index),
+        features.llms.loc[rows["llm_id"]].set_axis(rows.index),
+        features.profiles.loc[rows["gpu_profile_id"]].set_axis(rows.index),
     ]
     return pd.concat(parts, axis=1)
-
-
-def leave_one_out(llm_ids: pd.Series) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (training, held-out) positions, one LLM held out at a time, LLMs in sorted order."""
-    for llm_id in sorted(llm_ids.unique()):
-        held_out = (llm_ids == llm_id).to_numpy()
-        yield np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
 class FeatureEncoder:
     """Turns a design matrix into numbers: categories become target means, per target.
 
-    A category is replaced by scikit-learn's shrunken mean of the target over the training
-    rows of that category; one never seen becomes the overall mean. In training, the means
-    of an LLM's rows come from the other LLMs only, because that is all there is to know
-    about an LLM at prediction. So `llm_type`, often unique to one LLM, cannot give away
-    that LLM's latency.
+    As in LLM-Pilot's code: the shrunken mean (scikit-learn's `TargetEncoder`) of each target
+    over the training rows of a category, the overall mean for a category never seen; in
+    training, the means of a fifth of the rows come from the other four. Facts that are not
+    known become -1. Columns are the categories for the first target, those for the second,
+    `users`, then the other numbers: samples of columns are drawn by position.
     """
 
     def fit_transform(self, X: pd.DataFrame, y: pd.DataFrame) -> np.ndarray:
         """Learn the encodings from training rows `X` and their targets `y`; encode `X`."""
-        self._learn(X)
-        if not self.categories_:
-            return self.transform(X)
-        splits = list(leave_one_out(X["llm_id"]))
-        if len(splits) == 1:
-            # A single LLM leaves no others to take the means from.
-            self.encoders_ = [self._encoder().fit(X[self.categories_], y[t]) for t in y]
-            return self.transform(X)
-        self.encoders_ = [self._encoder(splits) for _ in y]
-        encoded = [
-            encoder.fit_transform(X[self.categories_], y[target])
-            for encoder, target in zip(self.encoders_, y, strict=True)
-        ]
-        return np.hstack([X[self.numbers_].to_numpy(float), *encoded])
+        facts = X.drop(columns=[*IDENTIFIERS, "users"])
+        numbers = ["users", *facts.select_dtypes(["number", "bool", "boolean"]).columns]
+        self.numbers_ = numbers
+        self.categories_ = [name for name in facts if name not in numbers]
+        self.encoders_ = []
+        parts = []
+        # Consecutive fifths, so that most rows of an LLM are encoded by other LLMs' rows; a
+        # single row has no others.
+        folds = KFold(min(5, len(X))) if len(X) > 1 else [([0], [0])]
+        for target in TARGETS if self.categories_ else []:
+            encoder = TargetEncoder(target_type="continuous", cv=folds)
+            parts.append(encoder.fit_transform(X[self.categories_], y[target]))
+            self.encoders_.append(encoder)
+        return np.hstack([*parts, self._numbers(X)])
 
     def transform(self, X: pd.DataFrame) -> np.ndarray:
-        """Encode rows with what `fit_transform` learned; `users` is the first column."""
-        encoded = [encoder.transform(X[self.categories_]) for encoder in self.encoders_]
-        return np.hstack([X[self.numbers_].to_numpy(float), *encoded])
+        """Encode rows with what `fit_transform` learned."""
+        parts = [encoder.transform(X[self.categories_]) for encoder in self.encoders_]
+        return np.hstack([*parts, self._numbers(X)])
 
-    def _learn(self, X: pd.DataFrame) -> Self:
-        facts = X.drop(columns=[*IDENTIFIERS, "users"])
-        self.numbers_ = ["users", *facts.select_dtypes(["number", "bool"]).columns]
-        self.categories_ = [name for name in facts if name not in self.numbers_]
-        self.encoders_: list[TargetEncoder] = []
-        return self
+    def monotone_in_users(self) -> tuple[int, ...]:
+        """Return XGBoost's constraint a column: 1 where outputs must not fall, 0 elsewhere."""
+        n_encoded = len(self.encoders_) * len(self.categories_)
+        return (*[0] * n_encoded, 1, *[0] * (len(self.numbers_) - 1))
 
-    @staticmethod
-    def _encoder(splits: list | None = None) -> TargetEncoder:
-        return TargetEncoder(target_type="continuous", cv=splits)
+    def _numbers(self, X: pd.DataFrame) -> np.ndarray:
+        return X[self.numbers_].astype(float).fillna(-1).to_numpy()

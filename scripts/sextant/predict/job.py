@@ -12,6 +12,7 @@ from sextant.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.memory import assess
 from sextant.predict.evaluate import MEASURED, Evaluation, evaluate
+from sextant.predict.features import Features
 from sextant.recommend import IDENTIFIERS, Pair
 
 
@@ -40,6 +41,24 @@ def feasible_pairs(
     }
 
 
+def allowed_pairs(
+    llms: Mapping[str, LLM],
+    profiles: Mapping[str, GPUProfile],
+    longest_request_tokens: int | None,
+    memory_utilization: float | None,
+    tried: pd.DataFrame,
+) -> set[Pair]:
+    """Return the pairs that a predictor may recommend.
+
+    Those that facts allow (`feasible_pairs`); for an archive, whose longest request is not
+    known, those that it found feasible, of held-out LLMs too: so did LLM-Pilot.
+    """
+    if longest_request_tokens is None:
+        pairs = tried.loc[tried["is_feasible"].astype(bool), IDENTIFIERS]
+        return set(pairs.itertuples(index=False, name=None))
+    return feasible_pairs(llms, profiles, longest_request_tokens, memory_utilization)
+
+
 def failed_pairs(tried: pd.DataFrame) -> set[Pair]:
     """Return the pairs of table `feasibility` that were tried and do not fit."""
     failed = tried[~tried["is_feasible"].astype(bool)]
@@ -55,6 +74,7 @@ def evaluate_files(
     source: str,
     seed: int,
     memory_utilization: float,
+    n_jobs: int,
     outputs: Mapping[str, str | Path],
 ) -> Evaluation:
     """Evaluate a predictor on stored points and write its tables.
@@ -68,15 +88,17 @@ def evaluate_files(
         source: name of the characterization.
         seed: seed of the predictor's training.
         memory_utilization: fraction of the memory that servers may use.
+        n_jobs: processes to use.
         outputs: paths of `prediction`, `candidate`, `recommendation` and `score`.
     """
-    workload = experiment.workloads[decision["workload_id"]]
+    workload = experiment.workloads.get(decision["workload_id"])
     points, tried = (_of_decision(pd.read_parquet(path), decision) for path in (point, feasibility))
-    feasible = feasible_pairs(
+    feasible = allowed_pairs(
         experiment.llm_facts,
         experiment.profiles,
-        workload["max_input_tokens"] + workload["max_output_tokens"],
+        workload and workload["max_input_tokens"] + workload["max_output_tokens"],
         memory_utilization,
+        tried,
     )
     if predictor == MEASURED:
         feasible -= failed_pairs(tried)
@@ -88,7 +110,9 @@ def evaluate_files(
         predictor,
         source,
         seed,
+        features=published_features(experiment),
         feasible=feasible,
+        n_jobs=n_jobs,
     )
     origin = provenance({"point": point, "feasibility": feasibility}, seed=seed)
     frames = dict(zip(("prediction", "candidate", "recommendation", "score"), result, strict=True))
@@ -96,6 +120,23 @@ def evaluate_files(
         table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
         write_parquet(outputs[name], table, origin)
     return result
+
+
+def published_features(experiment: Experiment) -> Features | None:
+    """Return the features that came with an experiment's characterization, if any did."""
+    if not experiment.features:
+        return None
+    rows = experiment.features
+    return Features.published(rows["llms"], rows["gpus"], experiment.profiles)
+
+
+def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]:
+    """Return the rows of table `feature`; `characterization` reads them back."""
+    return [
+        {"source": source, "kind": kind, "id": name, "facts": facts.to_json(double_precision=15)}
+        for kind, table in zip(("llm", "gpu_profile"), features or (), strict=bool(features))
+        for name, facts in table.astype(object).iterrows()
+    ]
 
 
 def _of_decision(frame: pd.DataFrame, decision: Mapping[str, str]) -> pd.DataFrame:

@@ -1,113 +1,112 @@
 """The predictor of LLM-Pilot (arXiv 2410.02425, section IV-B): XGBoost tuned to the limits."""
 
-import logging
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import pandas as pd
+import xgboost
 from sklearn.model_selection import ParameterGrid
-from xgboost import XGBRegressor
 
 from sextant.gpu import GPUProfile
-from sextant.predict.features import FeatureEncoder, leave_one_out
+from sextant.predict.features import FeatureEncoder
+from sextant.predict.latencies import latency_frame
+from sextant.predict.references import Rows
+from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
 from sextant.predict.weights import sample_weights
-from sextant.recommend import SLO, TARGETS, has_latency
-
-logger = logging.getLogger(__name__)
-
-GRID = ParameterGrid(
-    {
-        "max_depth": [2, 4, 6],
-        "learning_rate": [0.1, 0.3],
-        "n_estimators": [50, 100],
-    }
-)
-
-Params = dict[str, Any]
-
-
-def weighted_mape(truth: np.ndarray, predicted: np.ndarray, weights: np.ndarray) -> float:
-    """Return the mean of |predicted - truth| / truth over rows weighted by `weights`, a fraction.
-
-    `truth` and `predicted` are (rows, targets) in ms; targets count alike.
-    """
-    error = np.abs(predicted - truth) / truth
-    return float(np.average(error.mean(axis=1), weights=weights))
+from sextant.recommend import SLO, TARGETS
 
 
 class LLMPilot:
-    """Predicts nTTFT and ITL of an LLM that was not measured, near the limits best of all.
+    """Predicts nTTFT and ITL of an LLM that was not measured, best of all near the limits.
 
-    As in the paper: both targets in one XGBoost model, sample weights of eq. 4, latencies
-    that never fall with more users, hyperparameters by leave-one-LLM-out over the training
-    LLMs with the weighted MAPE. Unlike the paper, trees fit the logarithm of the latency:
-    predictions are positive, and a squared error of the logarithm is close to the squared
-    relative error that the tuning and the ratio to a limit speak of. The logarithm is
-    monotone, so the constraint carries over.
+    As published (github.com/IBM/LLM-performance-prediction, commit 3c66483): categories
+    replaced by means of the targets, both targets in one XGBoost model with squared errors
+    of milliseconds, sample weights of eq. 4, latencies that never fall with more users, and
+    120 settings to choose among by leave-one-LLM-out. The authors used XGBoost 2.0, which
+    starts all trees from one intercept, the weighted mean of both targets; later versions
+    have one per target, so it is given. With seed 42 the predictions are then the published
+    ones to the last digit of a 32-bit number.
     """
 
     depends_on = ("nttft_ms", "itl_ms", "percentile")
     min_training_llms = 2
+    uses_references = False
+    GRID = tuple(
+        ParameterGrid(
+            {
+                "n_estimators": [5, 50],
+                "max_depth": [4, 6, 10, 8, 12],
+                "learning_rate": [0.5, 0.1],
+                "subsample": [0.5, 0.8, 1.0],
+                "colsample_bytree": [0.8, 1.0],
+            }
+        )
+    )
 
-    def __init__(self, slo: SLO, profiles: Mapping[str, GPUProfile], seed: int) -> None:
-        self.slo, self.seed = slo, seed
+    def __init__(
+        self,
+        slo: SLO,
+        profiles: Mapping[str, GPUProfile],
+        seed: int,
+        settings: Settings | None = None,
+    ) -> None:
+        self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
-    def fit(self, X: pd.DataFrame, y: pd.DataFrame) -> Self:
-        """Tune and train.
-
-        Args:
-            X: design matrix (`sextant.predict.features.design_matrix`) of at least 2 LLMs.
-            y: `nttft_ms` and `itl_ms`, aligned with `X`. Rows where either is missing or not
-                above 0 teach nothing about latency; they are left out and counted in
-                `n_unused_`.
-        """
-        usable = has_latency(y)
-        self.n_unused_ = int((~usable).sum())
-        if self.n_unused_:
-            logger.info("llm_pilot: %d training rows have no latency", self.n_unused_)
-        X, y = X[usable], y.loc[usable, TARGETS]
-        weights = sample_weights(X, y, self.slo.nttft_ms, self.slo.itl_ms)
-        self.params_ = self._tune(X, y, weights)
+    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+        """Train, with settings chosen on the training rows unless they were given."""
+        self.settings_ = self.settings or choose(self, training)
         self.encoder_ = FeatureEncoder()
-        encoded = self.encoder_.fit_transform(X, np.log(y))
-        self.model_ = self._train(self.params_, encoded, np.log(y), weights)
+        matrix, fixed = self._prepare(self.encoder_, training)
+        trees = dict(self.settings_)
+        n_estimators = trees.pop("n_estimators")
+        self.model_ = xgboost.train(fixed | trees, matrix, n_estimators)
         return self
 
     def predict(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Return `nttft_ms` and `itl_ms`, both above 0, one row per row of `X`."""
-        latencies = _latencies(self.model_, self.encoder_.transform(X))
-        return pd.DataFrame(latencies, columns=TARGETS, index=X.index)
+        """Return `nttft_ms` and `itl_ms`, one row per row of `X`."""
+        return latency_frame(self.model_.inplace_predict(self.encoder_.transform(X)), X.index)
 
-    def _tune(self, X: pd.DataFrame, y: pd.DataFrame, weights: np.ndarray) -> Params:
-        """Return the parameters of the least mean validation error; ties: the grid's first."""
-        errors = np.zeros(len(GRID))
-        for training, held_out in leave_one_out(X["llm_id"]):
-            known = np.log(y.iloc[training])
-            encoder = FeatureEncoder()
-            encoded = encoder.fit_transform(X.iloc[training], known)
-            unseen, truth = encoder.transform(X.iloc[held_out]), y.iloc[held_out].to_numpy()
-            for position, params in enumerate(GRID):
-                model = self._train(params, encoded, known, weights[training])
-                predicted = _latencies(model, unseen)
-                errors[position] += weighted_mape(truth, predicted, weights[held_out])
-        return GRID[int(errors.argmin())]
+    def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+        """Return the error of each setting on each LLM held out.
 
-    def _train(
-        self, params: Params, encoded: np.ndarray, log_ms: pd.DataFrame, weights: np.ndarray
-    ) -> XGBRegressor:
-        model = XGBRegressor(
-            **params,
-            # Only trees of one target each support constraints; `users` is the first column.
-            multi_strategy="one_output_per_tree",
-            monotone_constraints=(1,) + (0,) * (encoded.shape[1] - 1),
-            tree_method="hist",
-            n_jobs=1,
-            random_state=self.seed,
-        )
-        # Regularisation counts in units of weight: a mean of 1 makes it mean rows.
-        return model.fit(encoded, log_ms, sample_weight=weights / weights.mean())
+        Boosting adds trees one by one, so the first trees of the longest model are the
+        shorter models: settings that differ in their number alone share one training, and
+        all share the encoding and its histogram.
+        """
+        encoder = FeatureEncoder()
+        matrix, fixed = self._prepare(encoder, training)
+        unseen = [encoder.transform(llm.rows.X) for llm in held_out]
+        truth = [llm.rows.y[TARGETS].to_numpy() for llm in held_out]
+        errors = np.empty((len(held_out), len(self.GRID)))
+        for trees, settings in _by_trees(self.GRID).items():
+            model = xgboost.train(fixed | dict(trees), matrix, max(settings))
+            for n_estimators, position in settings.items():
+                for row, (X, true) in enumerate(zip(unseen, truth, strict=True)):
+                    predicted = model.inplace_predict(X, iteration_range=(0, n_estimators))
+                    errors[row, position] = mape_error(true, predicted)
+        return errors
+
+    def _prepare(self, encoder: FeatureEncoder, training: Rows) -> tuple[xgboost.DMatrix, Settings]:
+        """Return the encoded training rows and the parameters that no setting changes."""
+        encoded, y = encoder.fit_transform(*training), training.y[TARGETS].to_numpy()
+        weights = sample_weights(*training, self.slo.nttft_ms, self.slo.itl_ms)
+        fixed = {
+            "objective": "reg:squarederror",
+            "tree_method": "hist",
+            "max_bin": 256,
+            "monotone_constraints": encoder.monotone_in_users(),
+            "base_score": float(np.average(y.mean(axis=1), weights=weights)),
+            "seed": self.seed,
+            "nthread": 1,
+        }
+        return xgboost.DMatrix(encoded, y, weight=weights, nthread=1), fixed
 
 
-def _latencies(model: XGBRegressor, encoded: np.ndarray) -> np.ndarray:
-    return np.exp(model.predict(encoded).astype(float))
+def _by_trees(grid: Sequence[Settings]) -> dict[tuple, dict[int, int]]:
+    """Return, by all settings but `n_estimators`, each number of trees and its grid position."""
+    groups: dict[tuple, dict[int, int]] = {}
+    for position, settings in enumerate(grid):
+        trees = tuple((name, value) for name, value in settings.items() if name != "n_estimators")
+        groups.setdefault(trees, {})[settings["n_estimators"]] = position
+    return groups

@@ -6,7 +6,8 @@ from typing import NamedTuple, Self
 import pandas as pd
 
 from sextant.gpu import GPUProfile
-from sextant.recommend import IDENTIFIERS, SLO, candidates, recommend
+from sextant.predict.references import Rows
+from sextant.recommend import IDENTIFIERS, SLO, TARGETS, candidates, recommend
 from sextant.score import judge, summarize
 
 
@@ -20,12 +21,13 @@ class Policy(NamedTuple):
 
 
 class StaticPolicy:
-    """The baseline without a prediction (LLM-Pilot, section V-C), chosen on training LLMs only.
+    """The baseline without a prediction (LLM-Pilot, section V-C), the best in hindsight.
 
-    The policy is the pair of profile and replicas with the highest S/O (eq. 7) over the
-    training LLMs; ties go to the cheaper one, then to the first profile by identifier.
-    Replica counts tried on a profile are those that some training LLM truly needs there:
-    between two of them no further LLM succeeds while all pay more, so none other can win.
+    The policy is the pair of profile and replicas with the highest S/O (eq. 7) over all
+    measured LLMs, those it is judged on included, as in the paper: no other predictor knows
+    as much. Ties go to the cheaper one, then to the first profile by identifier. Replica
+    counts tried on a profile are those that some LLM truly needs there: between two of them
+    no further LLM succeeds while all pay more, so none other can win.
     """
 
     depends_on = ("nttft_ms", "itl_ms", "percentile", "users")
@@ -34,15 +36,10 @@ class StaticPolicy:
     def __init__(self, slo: SLO, profiles: Mapping[str, GPUProfile], seed: int) -> None:
         self.slo, self.profiles = slo, profiles
 
-    def fit(self, X: pd.DataFrame, y: pd.DataFrame) -> Self:
-        """Choose the policy from training rows.
-
-        Args:
-            X: rows with `llm_id, gpu_profile_id, users`; other columns are not looked at.
-            y: `nttft_ms` and `itl_ms`, aligned with `X`; a missing latency meets no limit.
-        """
-        latencies = pd.concat([X[[*IDENTIFIERS, "users"]], y], axis=1)
-        llm_ids = sorted(X["llm_id"].unique())
+    def fit(self, training: Rows) -> Self:
+        """Choose the policy; a row without a latency meets no limit."""
+        latencies = training.X[[*IDENTIFIERS, "users"]].join(training.y[TARGETS])
+        llm_ids = sorted(latencies["llm_id"].unique())
         truth = candidates(latencies, llm_ids, self.profiles, self.slo)
         optimum = recommend(truth)
         columns = list(Policy._fields)

@@ -29,7 +29,10 @@ def closeness(latency_ms: pd.Series, limit_ms: float, groups: list[pd.Series]) -
 def sample_weights(
     X: pd.DataFrame, y: pd.DataFrame, nttft_limit_ms: float, itl_limit_ms: float
 ) -> np.ndarray:
-    """Return one weight in [0, 1] per row: the arithmetic mean of the closeness of both targets.
+    """Return one weight per row: the mean over both targets of the closeness to their limits.
+
+    The closeness is divided by its sum over the user counts of an LLM on a GPU profile, as
+    LLM-Pilot's code does beyond eq. 4: the weights of each such group add up to 1.
 
     Args:
         X: rows with `llm_id` and `gpu_profile_id`.
@@ -39,5 +42,5 @@ def sample_weights(
     """
     groups = [X[name] for name in IDENTIFIERS]
     limits = dict(zip(TARGETS, (nttft_limit_ms, itl_limit_ms), strict=True))
-    weights = [closeness(y[target], limit, groups) for target, limit in limits.items()]
-    return np.mean(weights, axis=0)
+    near = [closeness(y[target], limit, groups) for target, limit in limits.items()]
+    return np.mean([part / part.groupby(groups).transform("sum") for part in near], axis=0)

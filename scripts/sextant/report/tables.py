@@ -1,42 +1,10 @@
-"""What the report says, as rows: the store's tables arranged into answers and warnings.
+"""What the report says, as rows: the store's tables arranged into answers and warnings."""
 
-A row is a dict by column name; what is not known is None, also where the store has NaN.
-"""
+from collections.abc import Sequence
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-import duckdb
-
-from sextant.errors import InputError
 from sextant.recommend import PERCENTILE_PREFIX
-from sextant.store import connect
+from sextant.report.read import MEASURED, Row, Tables, group_by
 
-Row = dict[str, Any]
-Tables = Mapping[str, Sequence[Row]]
-
-# The store's name for recommendations that rest on measured points. Not imported from the
-# prediction stage, which would load its training library to print a table.
-MEASURED = "measured"
-
-_TABLES = (
-    "llm",
-    "gpu_profile",
-    "trace",
-    "workload",
-    "slo",
-    "feasibility",
-    "point",
-    "prediction",
-    "candidate",
-    "recommendation",
-    "score",
-    "decision",
-    "provenance",
-)
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
 SETTING = ("source", "workload_id", "scenario_id", "variant_id")
 """What points share that may be compared in one figure."""
@@ -64,47 +32,6 @@ WARNINGS = {
     ),
 }
 """What makes a point doubtful, by the column that shows it."""
-
-
-def number(value: float | None) -> str:
-    """Write a number with 3 significant digits, all digits before the point, `–` for None."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"
-
-
-def read_tables(database: str | Path) -> dict[str, list[Row]]:
-    """Read the store without changing it; rows are in a fixed order, profiles by price.
-
-    Raises:
-        InputError: there is no store, or it lacks a table.
-    """
-    try:
-        with connect(database, read_only=True) as connection:
-            tables = {name: _rows(connection, name) for name in _TABLES}
-    except duckdb.Error as error:
-        problem = f"the store cannot be read ({str(error).splitlines()[0]})"
-        raise InputError(problem, file=database, fix="build it again with snakemake") from None
-    tables["gpu_profile"].sort(key=lambda row: (row["usd_per_hour"], row["gpu_profile_id"]))
-    return tables
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, table: str) -> list[Row]:
-    cursor = connection.execute(f"FROM {table} ORDER BY ALL")
-    names = [name for name, *_ in cursor.description]
-    return [dict(zip(names, map(_known, row), strict=True)) for row in cursor.fetchall()]
-
-
-def _known(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:
-    """Return the rows by their values in `columns`, groups in the order of first appearance."""
-    groups: dict[tuple, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
-    return groups
 
 
 def recommendations(tables: Tables) -> list[Row]:
@@ -264,23 +191,17 @@ def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> l
 
     Columns: `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`.
     """
-    points = [point for point in decision_points(tables) if point["source"] == source]
     prefix = PERCENTILE_PREFIX[slo["percentile"]]
-    truth = {(p["llm_id"], p["gpu_profile_id"], p["users"]): p for p in points}
+    truth = {
+        (p["llm_id"], p["gpu_profile_id"], p["users"]): p
+        for p in decision_points(tables)
+        if p["source"] == source
+    }
+    asked = (source, slo["slo_id"], predictor)
     pairs = []
     for row in tables["prediction"]:
         point = truth.get((row["llm_id"], row["gpu_profile_id"], row["users"]))
-        is_asked = (row["source"], row["slo_id"], row["predictor"]) == (
-            source,
-            slo["slo_id"],
-            predictor,
-        )
-        if point and is_asked and row["fold"] == row["llm_id"]:
+        if point and (row["source"], row["slo_id"], row["predictor"]) == asked:
             true = {f"true_{name}_ms": point[f"{prefix}_{name}_ms"] for name in LIMIT_NAMES}
             pairs.append({**row, **true})
     return pairs
-
-
-def provenance_facts(tables: Tables) -> Row:
-    """Return what the store knows of its origin, by key."""
-    return {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}

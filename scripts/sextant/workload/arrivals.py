@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from sextant.errors import InputError
 from sextant.files import read_json
@@ -58,7 +58,7 @@ def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
     reason = _undetermined(gaps)
     if reason:
         return ArrivalModel(None, None, rate, None, len(gaps), n_zero, step, reason)
-    alpha, _, beta_s = stats.gamma.fit(spread_gaps(arrival_s, step, seed), floc=0)
+    alpha, _, beta_s = scipy.stats.gamma.fit(spread_gaps(arrival_s, step, seed), floc=0)
     # The mean is the trace's own: spreading moves the first and the last arrival a little.
     beta_s = duration / len(gaps) / alpha
     cv = 1 / np.sqrt(alpha)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from scipy import stats
+import scipy
 
 from sextant.errors import InputError
 from sextant.files import provenance, read_provenance, write_json, write_parquet
@@ -125,7 +125,7 @@ def _request_fidelity(served: pd.DataFrame, model: RequestModel) -> dict[str, An
     modelled = frame.loc[frame.index.repeat(frame["count"]), names]
     distances = {
         name: float(
-            stats.ks_2samp(
+            scipy.stats.ks_2samp(
                 _numbers(served[name]), _numbers(modelled[name]), method="asymp"
             ).statistic
         )
@@ -157,8 +157,8 @@ def _gap_ks(arrival_s: np.ndarray, model: ArrivalModel, seed: int) -> float | No
     if model.alpha is None:
         return None
     gaps = spread_gaps(arrival_s, model.clock_step_s, seed)
-    fitted = stats.gamma(model.alpha, scale=model.beta_s)
-    return float(stats.ks_1samp(gaps, fitted.cdf, method="asymp").statistic)
+    fitted = scipy.stats.gamma(model.alpha, scale=model.beta_s)
+    return float(scipy.stats.ks_1samp(gaps, fitted.cdf, method="asymp").statistic)
 
 
 def sample_trace(workload: str | Path, n: int, seed: int) -> pd.DataFrame:

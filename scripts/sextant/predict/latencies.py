@@ -1,0 +1,24 @@
+"""What every predictor of latencies returns."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from sextant.recommend import TARGETS
+
+FLOOR_MS = 1e-6
+"""What a predicted latency of 0 ms or less becomes, so that it still counts as a latency.
+
+A network whose last unit never fires and a clipped factorisation predict 0 ms. LLM-Pilot's
+scoring takes this as a promise that meets every limit; `sextant.recommend.has_latency` would
+take it for a point where nothing succeeded.
+"""
+
+
+def latency_frame(
+    latencies_ms: np.ndarray | Sequence[Sequence[float]], index: pd.Index
+) -> pd.DataFrame:
+    """Return `nttft_ms, itl_ms`, not below `FLOOR_MS`, from values of shape (rows, 2)."""
+    values = np.asarray(latencies_ms, dtype=float).reshape(len(index), len(TARGETS))
+    return pd.DataFrame(np.maximum(values, FLOOR_MS), columns=TARGETS, index=index)

@@ -1,0 +1,151 @@
+"""Morphling (Wang et al., SoCC 2021): a network fine-tuned on a few measurements."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from sextant.gpu import GPUProfile
+from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies, output
+from sextant.predict.references import Rows
+from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
+from sextant.recommend import SLO, TARGETS
+
+BATCH_SIZE = 128
+
+CHOICES: tuple[Settings, ...] = tuple(
+    {"epochs": epochs, "alpha": alpha, "beta": beta}
+    for epochs, alpha, beta in product((500, 1000), (0.005, 0.01, 0.05), (0.005, 0.01))
+)
+"""Settings of one network: its epochs, its step, and its step while it is fine-tuned."""
+
+
+class Morphling:
+    """The baseline Morphling of LLM-Pilot (section V-C).
+
+    Per target two layers of 128 ReLU and one ReLU without bias, trained on the percentage
+    error by plain gradient descent, then once more through the new LLM's reference
+    measurements. Each target has settings of its own. LLM-Pilot's authors published what
+    they had chosen, not what they had chosen from: the values here are those that occur
+    there, except that batches always have 128 rows (theirs: 9 times of 20; 256 rows 8 times,
+    64 rows 3 times), since tuning would take three times as long.
+    """
+
+    depends_on = ("percentile",)
+    min_training_llms = 2
+    uses_references = True
+    GRID: tuple[Settings, ...] = tuple(
+        dict(zip(TARGETS, pair, strict=True)) for pair in product(CHOICES, repeat=len(TARGETS))
+    )
+
+    def __init__(
+        self,
+        slo: SLO,
+        profiles: Mapping[str, GPUProfile],
+        seed: int,
+        settings: Settings | None = None,
+    ) -> None:
+        self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
+
+    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+        """Train and fine-tune, with settings chosen on the training rows unless given."""
+        self.settings_ = self.settings or choose(self, training)
+        self.inputs_ = NetworkInputs().fit(training.X)
+        self.networks_ = {}
+        for target, choice in self.settings_.items():
+            network = _Network(self.inputs_, target, self.seed)
+            for _ in network.train(training, choice["alpha"], [choice["epochs"]]):
+                if references is not None:
+                    network.fine_tune(references, choice["beta"])
+            self.networks_[target] = network.keras
+        return self
+
+    def predict(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Return `nttft_ms` and `itl_ms`, one row per row of `X`."""
+        return network_latencies(self.networks_, self.inputs_.transform(X), X.index)
+
+    def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+        """Return the error of each setting on each LLM held out, (LLMs, settings).
+
+        The error in two targets is the mean of both errors, so a choice is trained once per
+        target, not once per pair of choices.
+        """
+        inputs = NetworkInputs().fit(training.X)
+        nttft, itl = (
+            _errors(_Network(inputs, target, self.seed), training, held_out) for target in TARGETS
+        )
+        return ((nttft[:, :, None] + itl[:, None, :]) / 2).reshape(len(held_out), -1)
+
+
+def _errors(network: "_Network", training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+    """Return the error of each choice on each LLM held out in one target, (LLMs, choices)."""
+    errors = np.empty((len(held_out), len(CHOICES)))
+    lengths = sorted({choice["epochs"] for choice in CHOICES})
+    for alpha in dict.fromkeys(choice["alpha"] for choice in CHOICES):
+        for epochs in network.train(training, alpha, lengths):
+            trained = network.keras.get_weights()
+            for position, choice in enumerate(CHOICES):
+                if (choice["alpha"], choice["epochs"]) != (alpha, epochs):
+                    continue
+                for row, (rows, references) in enumerate(held_out):
+                    network.fine_tune(references, choice["beta"])
+                    errors[row, position] = network.error(rows)
+                    network.keras.set_weights(trained)
+    # A network that diverged is never chosen.
+    return np.nan_to_num(errors, nan=np.inf)
+
+
+class _Network:
+    """The network of one target, which may be trained again and again from its first weights."""
+
+    def __init__(self, inputs: NetworkInputs, target: str, seed: int) -> None:
+        self.inputs, self.target, self.seed = inputs, target, seed
+        self.keras = _build(inputs.n_columns, seed)
+        self.start = self.keras.get_weights()
+
+    def train(self, rows: Rows, alpha: float, lengths: Sequence[int]) -> Iterator[int]:
+        """Train from the start; yield after each number of epochs, as if it were the last.
+
+        Between yields only the weights may be changed, and have to be put back.
+        """
+        keras_on_cpu().utils.set_random_seed(self.seed)
+        self.keras.set_weights(self.start)
+        done = 0
+        for epochs in lengths:
+            self._descend(rows, alpha, batch_size=BATCH_SIZE, initial_epoch=done, epochs=epochs)
+            yield (done := epochs)
+
+    def fine_tune(self, references: Rows, beta: float) -> None:
+        """Go once through the reference measurements in their order, 8 at a time."""
+        if len(references.X):
+            self._descend(references, beta, batch_size=8, epochs=1, shuffle=False)
+
+    def error(self, rows: Rows) -> float:
+        """Return the mean absolute percentage error over rows, a fraction."""
+        predicted = output(self.keras, self.inputs.transform(rows.X))
+        return mape_error(rows.y[[self.target]].to_numpy(), predicted)
+
+    def _descend(self, rows: Rows, step: float, **how: Any) -> None:
+        self.keras.optimizer.learning_rate = step
+        latencies_ms = rows.y[[self.target]].to_numpy(np.float32)
+        self.keras.fit(self.inputs.transform(rows.X), latencies_ms, verbose=0, **how)
+
+
+def _build(n_inputs: int, seed: int) -> Any:
+    keras = keras_on_cpu()
+    # Weights and the order of rows are drawn from global generators.
+    keras.utils.set_random_seed(seed)
+    network = keras.Sequential(
+        [
+            keras.layers.Input((n_inputs,)),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(1, activation="relu", use_bias=False),
+        ]
+    )
+    network.compile(
+        loss=keras.losses.MeanAbsolutePercentageError(), optimizer=keras.optimizers.SGD()
+    )
+    return network

@@ -1,0 +1,99 @@
+"""Choose hyperparameters by leave-one-LLM-out, alone or nested in an evaluation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from sextant.gpu import GPUProfile
+from sextant.predict.references import Rows, reference_profiles
+
+Settings = dict[str, Any]
+
+
+class HeldOut(NamedTuple):
+    """One LLM that is not among the training rows."""
+
+    rows: Rows
+    references: Rows
+    """Those of its rows that lie on the reference profiles; there may be none."""
+
+
+class Tunable(Protocol):
+    """A predictor with hyperparameters."""
+
+    GRID: Sequence[Settings]
+    uses_references: bool
+    """Whether a new LLM is measured on the reference profiles before it is predicted."""
+    profiles: Mapping[str, GPUProfile]
+
+    def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+        """Train every setting of the grid; return errors, (LLMs held out, settings)."""
+
+
+def mape_error(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """Return the mean of |predicted - truth| / truth over rows and targets, a fraction.
+
+    LLM-Pilot's paper (section IV-B3) weights it by eq. 4, its published code does not; this
+    follows the code, which made the published figures.
+    """
+    return float(np.mean(np.abs(predicted - truth) / truth))
+
+
+def choose(model: Tunable, training: Rows) -> Settings:
+    """Return the settings of the least mean error over the LLMs, each held out in turn.
+
+    Ties go to the first of the grid.
+    """
+    errors = [_errors(model, training, (llm_id,))[0] for llm_id in _llm_ids(training)]
+    return _best(model, errors)
+
+
+def choose_nested(
+    model: Tunable, rows: Rows, n_jobs: int, progress: Callable[[str], None]
+) -> dict[str, Settings]:
+    """Return what `choose` would return for the rows without each LLM, by that LLM.
+
+    To judge LLM a, settings are chosen on the others, each of which, b, is left out in
+    turn: a training without a and b. To judge b the same training serves, validated on a.
+    So each pair is trained on once. LLM a's rows are never part of what chooses for a.
+
+    Args:
+        model: with the grid.
+        rows: points of at least 3 LLMs.
+        n_jobs: processes to use; the result does not depend on it.
+        progress: is told of each step.
+    """
+    llm_ids = _llm_ids(rows)
+    pairs = list(combinations(llm_ids, 2))
+    progress(f"tuning: {len(pairs)} pairs of LLMs, {len(model.GRID)} settings")
+    found = Parallel(n_jobs=n_jobs)(delayed(_errors)(model, rows, pair) for pair in pairs)
+    errors = dict(zip(pairs, found, strict=True))
+    chosen = {}
+    for judged in llm_ids:
+        # The row of a pair's errors that was validated on the other LLM.
+        others = [
+            errors[min(judged, other), max(judged, other)][int(other > judged)]
+            for other in llm_ids
+            if other != judged
+        ]
+        chosen[judged] = _best(model, others)
+    return chosen
+
+
+def _errors(model: Tunable, rows: Rows, llm_ids: Sequence[str]) -> np.ndarray:
+    measured = reference_profiles(model.profiles) if model.uses_references else ()
+    held_out = [rows.of([llm_id]) for llm_id in llm_ids]
+    return model.validation_errors(
+        rows.without(llm_ids), [HeldOut(own, own.on(measured)) for own in held_out]
+    )
+
+
+def _llm_ids(rows: Rows) -> list[str]:
+    return sorted(rows.X["llm_id"].unique())
+
+
+def _best(model: Tunable, errors: Sequence[np.ndarray]) -> Settings:
+    return model.GRID[int(np.mean(errors, axis=0).argmin())]

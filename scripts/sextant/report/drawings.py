@@ -1,0 +1,119 @@
+"""All figures of a report, each with the name of its file."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sextant.report.feasibility import Matrix, feasibility_figure
+from sextant.report.figures import axis_limits, latency_figure, n_not_drawn, prediction_figure
+from sextant.report.plotting import ProfileLooks, profile_looks
+from sextant.report.read import Row, Tables, detailed_slos, group_by
+from sextant.report.score_figures import limit_grid_figure, score_figure
+from sextant.report.tables import SETTING, prediction_pairs
+
+_LONGEST_NAME = 100
+
+
+@dataclass
+class Drawings:
+    """The figures as SVG, and what the page says beside them."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """SVG by the name of its file, without the ending."""
+    settings: list[Row] = field(default_factory=list)
+    """`name, levels, points, figures` (LLM and SVG) of each setting."""
+    scores: list[Row] = field(default_factory=list)
+    """`name, svg` of each SLO shown in full, where a predictor had a success."""
+    grids: dict[str, str] = field(default_factory=dict)
+    """SVG by source."""
+    predictions: list[Row] = field(default_factory=list)
+    """`name, predictor, n_pairs, n_hidden, svg` of each SLO and predictor of latencies."""
+
+    def add(self, name: str, svg: str) -> str:
+        """Keep a figure for its file, under a name that no other has; return it."""
+        # Names of LLMs and SLOs are free text: what a path cannot hold is replaced, which may
+        # make two of them alike.
+        stem = re.sub(r"[^\w.+-]+", "_", name).strip("._")[:_LONGEST_NAME] or "figure"
+        unique, count = stem, 1
+        while unique in self.files:
+            count += 1
+            unique = f"{stem}_{count}"
+        self.files[unique] = svg
+        return svg
+
+
+def draw(
+    tables: Tables,
+    points: Sequence[Row],
+    promises: Sequence[Row],
+    summaries: Sequence[Row],
+    matrices: Sequence[Matrix],
+) -> Drawings:
+    """Draw everything.
+
+    Args:
+        tables: of the store.
+        points: from `points_with_costs`.
+        promises: the SLOs shown in full.
+        summaries: what a long sheet comes to, by source.
+        matrices: from `feasibility_matrices`.
+    """
+    profile_ids = [row["gpu_profile_id"] for row in tables["gpu_profile"]]
+    # Points may be on profiles that the sheet no longer has.
+    profile_ids += sorted({point["gpu_profile_id"] for point in points} - {*profile_ids})
+    looks = profile_looks(profile_ids, tables["gpu_profile"])
+    drawings = Drawings()
+    _draw_settings(drawings, points, looks, detailed_slos(tables))
+    for matrix in matrices:
+        name = matrix.name if len(matrices) > 1 else ""
+        title = f"Feasibility, {matrix.name}"
+        drawings.add(f"feasibility {name}", feasibility_figure(matrix, title))
+    for summary in summaries:
+        if summary["grids"]:
+            source = summary["source"]
+            svg = limit_grid_figure(summary["grids"], f"S/O by latency limits, {source}")
+            name = f"so_by_limits {source if len(summaries) > 1 else ''}"
+            drawings.grids[source] = drawings.add(name, svg)
+    for promise in promises:
+        _draw_promise(drawings, tables, promise, looks)
+    return drawings
+
+
+def _draw_settings(
+    drawings: Drawings, points: Sequence[Row], looks: ProfileLooks, slos: Sequence[Row]
+) -> None:
+    # The curves are medians: a limit on another percentile says nothing about them.
+    itl_limits = {slo["slo_id"]: slo["itl_ms"] for slo in slos if slo["percentile"] == 50}
+    settings = group_by(points, *SETTING)
+    for key, rows in settings.items():
+        limits, name, figures = axis_limits(rows), " · ".join(key), []
+        for (llm_id,), own in group_by(rows, "llm_id").items():
+            svg = latency_figure(own, looks, limits, itl_limits, f"{llm_id}, {name}")
+            file = f"latency {llm_id} {name if len(settings) > 1 else ''}"
+            figures.append((llm_id, drawings.add(file, svg)))
+        levels = sorted({row["level"] for row in rows})
+        drawings.settings.append(
+            {"name": name, "levels": levels, "points": rows, "figures": figures}
+        )
+
+
+def _draw_promise(drawings: Drawings, tables: Tables, promise: Row, looks: ProfileLooks) -> None:
+    heading = promise["heading"]
+    if any(score["overspend"] is not None for score in promise["scores"]):
+        svg = score_figure(promise["scores"], f"Success against overspend, {heading}")
+        drawings.scores.append({"name": heading, "svg": drawings.add(f"so_scores {heading}", svg)})
+    for score in promise["scores"]:
+        predictor = score["predictor"]
+        pairs = prediction_pairs(tables, promise["slo"], promise["source"], predictor)
+        if pairs:
+            name = f"{heading} · {predictor}"
+            svg = prediction_figure(pairs, looks, f"Predicted against measured, {name}")
+            drawings.predictions.append(
+                {
+                    "name": name,
+                    "predictor": predictor,
+                    "n_pairs": len(pairs),
+                    "n_hidden": n_not_drawn(pairs),
+                    "svg": drawings.add(f"prediction {name}", svg),
+                }
+            )

@@ -1,0 +1,123 @@
+"""What there is to say of each SLO that is shown in full, and the words to say it."""
+
+from collections.abc import Sequence
+
+from sextant.recommend import PERCENTILE_PREFIX
+from sextant.report.read import MEASURED, Row, Tables, detailed_slos, group_by, number
+from sextant.report.summary import limit_grid, predictor_means, servable
+from sextant.report.tables import LIMIT_NAMES, held_out, recommendations
+
+
+def sources(tables: Tables) -> list[str]:
+    """Return the characterizations in the store, `measured` if there is none yet."""
+    return sorted({row["source"] for name in ("point", "score") for row in tables[name]}) or [
+        MEASURED
+    ]
+
+
+def promises(tables: Tables) -> list[Row]:
+    """Return what there is to say of each SLO shown in full, by source where there are several.
+
+    Columns: `source, slo, heading, answers, unanswered` (LLMs), `scores` (of predictors) and
+    `held_out_by` (recommendations for hidden LLMs by predictor and LLM).
+    """
+    names = sources(tables)
+    answers, guesses = recommendations(tables), held_out(tables)
+    found = []
+    for source in names:
+        for slo in detailed_slos(tables):
+            key = (source, slo["slo_id"])
+            own, scores, judged = (_of(rows, key) for rows in (answers, tables["score"], guesses))
+            promise = _promise(tables, own, scores, judged)
+            heading = slo["slo_id"] if len(names) < 2 else f"{slo['slo_id']} · {source}"
+            found.append({"source": source, "slo": slo, "heading": heading, **promise})
+    return found
+
+
+def _promise(
+    tables: Tables, answers: Sequence[Row], scores: Sequence[Row], guesses: Sequence[Row]
+) -> Row:
+    scores = [row for row in scores if row["predictor"] != MEASURED]
+    # Better judged predictors first; what has no score comes last.
+    rank = {row["predictor"]: -(row["so_score"] or 0) for row in scores}
+    answered = {row["llm_id"] for row in answers}
+    return {
+        "answers": sorted(
+            answers, key=lambda row: (row["basis"], row["llm_id"], rank.get(row["predictor"], 1))
+        ),
+        "unanswered": [r["llm_id"] for r in tables["llm"] if r["llm_id"] not in answered],
+        "scores": scores,
+        "held_out_by": {
+            predictor: {row["llm_id"]: row for row in rows}
+            for (predictor,), rows in group_by(guesses, "predictor").items()
+        },
+    }
+
+
+def _of(rows: Sequence[Row], key: tuple[str, str]) -> list[Row]:
+    return [row for row in rows if (row["source"], row["slo_id"]) == key]
+
+
+def summaries(tables: Tables) -> list[Row]:
+    """Return what a long sheet comes to, by source; nothing where all SLOs are shown in full.
+
+    Columns: `source, means` (`predictor_means`), `n_servable, n_asked` (`servable`) and
+    `grids` (`limit_grid` by predictor, where there is one).
+    """
+    if len(detailed_slos(tables)) == len(tables["slo"]):
+        return []
+    found = []
+    for source in sources(tables):
+        scores = [row for row in tables["score"] if row["source"] == source]
+        means = predictor_means(scores)
+        by_predictor = group_by(scores, "predictor")
+        grids = {
+            row["predictor"]: limit_grid(tables["slo"], by_predictor[(row["predictor"],)])
+            for row in means
+        }
+        n_servable, n_asked = servable(tables, source)
+        row = {"source": source, "means": means, "n_servable": n_servable, "n_asked": n_asked}
+        found.append(row | {"grids": {name: grid for name, grid in grids.items() if grid}})
+    return found
+
+
+def percent(fraction: float | None) -> str:
+    """Write a fraction in percent, `–` for None."""
+    return "–" if fraction is None else f"{number(100.0 * fraction)} %"
+
+
+def deployment(row: Row) -> str:
+    """Write replicas and profile, e.g. `2 × 1xA100`."""
+    if row["gpu_profile_id"] is None:
+        return "none"
+    return f"{number(row['replicas'])} × {row['gpu_profile_id']}"
+
+
+def verdict(row: Row) -> str:
+    """Say what became of a held-out recommendation."""
+    if row["is_success"] is None:
+        return "(not judged)"
+    return f"✓ +{percent(row['overspend'])}" if row["is_success"] else "✗"
+
+
+def miss_words(row: Row) -> str:
+    """Say why an LLM has no recommendation, and by how much the nearest profile misses."""
+    miss = row["nearest_miss"]
+    if miss:
+        users = "1 user" if miss["users"] == 1 else f"{number(miss['users'])} users"
+        return (
+            f"nearest: {miss['gpu_profile_id']} misses {LIMIT_NAMES[miss['limit']]} "
+            f"by {number(miss['ratio'])}× with {users}"
+        )
+    if row["does_not_fit"] and not row["not_measured"]:
+        return "fits on no GPU profile"
+    return "no latency is known"
+
+
+def slo_words(slo: Row) -> str:
+    """Write an SLO's limits as a sentence would."""
+    statistic = PERCENTILE_PREFIX[slo["percentile"]]
+    return (
+        f"{statistic} nTTFT ≤ {number(slo['nttft_ms'])} ms per input token and "
+        f"{statistic} ITL ≤ {number(slo['itl_ms'])} ms, for {number(slo['users'])} users"
+    )

@@ -1,0 +1,105 @@
+"""Reading the store for the report: all that is said and drawn, and nothing else."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from sextant.errors import InputError
+from sextant.store import connect
+
+Row = dict[str, Any]
+Tables = Mapping[str, Sequence[Row]]
+"""Rows by table. A row is a dict by column; what is not known is None, also where the store
+has NaN."""
+
+# The store's name for recommendations that rest on measured points. Not imported from the
+# prediction stage, which would load its training library to print a table.
+MEASURED = "measured"
+
+MAX_DETAILED_SLOS = 6
+"""With more SLOs only the first of the sheet is shown in full, and a summary of all."""
+
+_TABLES = (
+    "llm",
+    "gpu_profile",
+    "trace",
+    "workload",
+    "feasibility",
+    "point",
+    "recommendation",
+    "score",
+    "decision",
+    "provenance",
+)
+# An LLM's own measurements are its answer; what predictors weighed for it is not shown.
+_CANDIDATES = f"""SELECT c.* FROM candidate AS c WHERE predictor = '{MEASURED}' OR NOT EXISTS (
+    FROM recommendation AS r WHERE r.predictor = '{MEASURED}'
+    AND (r.source, r.slo_id, r.llm_id) = (c.source, c.slo_id, c.llm_id)) ORDER BY ALL"""
+_PREDICTIONS = """FROM prediction WHERE fold = llm_id AND list_contains(?, slo_id)
+    ORDER BY ALL"""
+
+
+def number(value: float | None) -> str:
+    """Write a number with 3 significant digits, all digits before the point, `–` for None."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"
+
+
+def read_tables(database: str | Path) -> dict[str, list[Row]]:
+    """Read the store without changing it.
+
+    SLOs are in the order of their sheet, profiles by price, other rows by their columns.
+    Of `prediction` only held-out rows of `detailed_slos` are read, of `candidate` only the
+    alternatives to answers: they are by far the largest tables.
+
+    Raises:
+        InputError: there is no store, or it lacks a table.
+    """
+    try:
+        with connect(database, read_only=True) as connection:
+            # The store is filled once, from the sheet's first row on.
+            tables = {"slo": _rows(connection, "FROM slo ORDER BY rowid")}
+            for name in _TABLES:
+                tables[name] = _rows(connection, f"FROM {name} ORDER BY ALL")
+            shown = [slo["slo_id"] for slo in detailed_slos(tables)]
+            tables["candidate"] = _rows(connection, _CANDIDATES)
+            tables["prediction"] = _rows(connection, _PREDICTIONS, shown)
+    except duckdb.Error as error:
+        problem = f"the store cannot be read ({str(error).splitlines()[0]})"
+        raise InputError(problem, file=database, fix="build it again with snakemake") from None
+    tables["gpu_profile"].sort(key=lambda row: (row["usd_per_hour"], row["gpu_profile_id"]))
+    return tables
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, query: str, *parameters: Any) -> list[Row]:
+    cursor = connection.execute(query, parameters)
+    names = [name for name, *_ in cursor.description]
+    return [dict(zip(names, map(_known, row), strict=True)) for row in cursor.fetchall()]
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def detailed_slos(tables: Tables) -> Sequence[Row]:
+    """Return the SLOs to show in full: all of a short sheet, the first of a long one."""
+    slos = tables["slo"]
+    return slos if len(slos) <= MAX_DETAILED_SLOS else slos[:1]
+
+
+def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:
+    """Return the rows by their values in `columns`, groups in the order of first appearance."""
+    groups: dict[tuple, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def provenance_facts(tables: Tables) -> Row:
+    """Return what the store knows of its origin, by key."""
+    return {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}

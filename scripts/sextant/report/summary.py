@@ -1,0 +1,85 @@
+"""Scores over many SLOs: means per predictor, and how S/O depends on the latency limits."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from sextant.report.read import MEASURED, Row, Tables, group_by
+
+REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
+"""Predictors that first measure a new LLM on the two reference profiles. A test compares them
+with the registry of predictors, which would load their training libraries."""
+
+_MEANS = ("success_rate", "overspend", "so_score", "mape_nttft", "mape_itl")
+
+
+class LimitGrid(NamedTuple):
+    """Mean S/O of one predictor by latency limits."""
+
+    nttft_ms: list[float]
+    itl_ms: list[float]
+    so_score: Mapping[tuple[float, float], float | None]
+    """By (nTTFT limit, ITL limit); None where no LLM could be judged."""
+
+
+def predictor_means(scores: Sequence[Row]) -> list[Row]:
+    """Return a row per predictor: means over the SLOs that have a value, the best S/O first.
+
+    Columns: `predictor, success_rate, overspend` (over the SLOs with a success), `so_score,
+    mape_nttft, mape_itl, n_slos, n_slos_judged` (some LLM could be judged) and
+    `n_slos_with_success`.
+
+    Args:
+        scores: rows of table `score` of one source.
+    """
+    rows = []
+    for (predictor,), own in group_by(scores, "predictor").items():
+        if predictor != MEASURED:
+            means = {name: _mean(row[name] for row in own) for name in _MEANS}
+            counts = {
+                "n_slos": len(own),
+                "n_slos_judged": sum(row["so_score"] is not None for row in own),
+                "n_slos_with_success": sum(bool(row["success_rate"]) for row in own),
+            }
+            rows.append({"predictor": predictor, **means, **counts})
+    return sorted(rows, key=lambda row: (-(row["so_score"] or 0), row["predictor"]))
+
+
+def servable(tables: Tables, source: str) -> tuple[int, int]:
+    """Return how many pairs of measured LLM and SLO some profile serves, and how many there are."""
+    answers = [
+        row
+        for row in tables["recommendation"]
+        if (row["source"], row["predictor"]) == (source, MEASURED)
+    ]
+    return sum(row["gpu_profile_id"] is not None for row in answers), len(answers)
+
+
+def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> LimitGrid | None:
+    """Return the mean S/O by latency limits, over numbers of users and percentiles.
+
+    The same promise under two names counts once. None unless there are several limits of
+    either latency, whose combinations fill at least half of the grid.
+
+    Args:
+        slos: rows of table `slo`.
+        scores: rows of table `score` of one source and one predictor.
+    """
+    promised = {slo["slo_id"]: slo for slo in slos}
+    promises: dict[tuple, float | None] = {}
+    for score in scores:
+        slo = promised[score["slo_id"]]
+        limits = (slo["nttft_ms"], slo["itl_ms"])
+        promises[(limits, slo["users"], slo["percentile"])] = score["so_score"]
+    cells: dict[tuple[float, float], list[float | None]] = {}
+    for (limits, *_), so_score in promises.items():
+        cells.setdefault(limits, []).append(so_score)
+    sides = [sorted({limits[side] for limits in cells}) for side in (0, 1)]
+    n_cells = len(sides[0]) * len(sides[1])
+    if min(map(len, sides)) < 2 or 2 * len(cells) < n_cells:
+        return None
+    return LimitGrid(*sides, {limits: _mean(values) for limits, values in cells.items()})
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,82 @@
+"""The report as text for a terminal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sextant.report.promises import (
+    deployment,
+    miss_words,
+    percent,
+    promises,
+    slo_words,
+    summaries,
+    verdict,
+)
+from sextant.report.read import MEASURED, Row, number, read_tables
+
+_MAX_SIDE_BY_SIDE = 3
+
+_RATES = ("success_rate", "overspend", "so_score", "mape_nttft", "mape_itl")
+_RATE_NAMES = ("S", "O", "S/O", "MAPE nTTFT", "MAPE ITL")
+
+
+def summary_text(database: Path) -> str:
+    """Return the recommendations and scores of a store for a terminal.
+
+    Raises:
+        InputError: there is no store, or it lacks a table.
+    """
+    tables = read_tables(database)
+    blocks = [_summary_block(row, len(tables["slo"])) for row in summaries(tables)]
+    blocks += [_promise_block(promise) for promise in promises(tables)]
+    return "\n\n".join(blocks) or "The store has no SLO, so there is nothing to recommend."
+
+
+def _summary_block(summary: Row, n_slos: int) -> str:
+    lines = [f"{summary['source']}: means over {n_slos} SLOs; the first of them in full below"]
+    rows = [
+        [row["predictor"], *(percent(row[name]) for name in _RATES), number(row["n_slos_judged"])]
+        for row in summary["means"]
+    ]
+    if rows:
+        lines += _aligned([["predictor", *_RATE_NAMES, "SLOs judged"], *rows])
+    return "\n".join(lines)
+
+
+def _promise_block(promise: Row) -> str:
+    lines = [f"{promise['heading']}: {slo_words(promise['slo'])}"]
+    # Many predictors do not fit a line; their scores are below.
+    predictors = (
+        [*promise["held_out_by"]] if len(promise["held_out_by"]) <= _MAX_SIDE_BY_SIDE else []
+    )
+    header = ["LLM", "recommended", "USD/h", "basis", *(f"unseen: {p}" for p in predictors)]
+    rows = [[row["llm_id"], *_answer_cells(row, promise, predictors)] for row in promise["answers"]]
+    rows += [[llm_id, "neither measured nor predicted"] for llm_id in promise["unanswered"]]
+    lines += _aligned([header, *rows]) if rows else ["  no LLM is known"]
+    scores = [_score_cells(score) for score in promise["scores"]]
+    if scores:
+        lines += ["", *_aligned([["predictor", *_RATE_NAMES, "LLMs", "note"], *scores])]
+    return "\n".join(lines)
+
+
+def _answer_cells(row: Row, promise: Row, predictors: Sequence[str]) -> list[str]:
+    basis = row["basis"] if row["basis"] == MEASURED else f"predicted by {row['predictor']}"
+    unseen = []
+    for predictor in predictors if row["basis"] == MEASURED else ():
+        guess = promise["held_out_by"][predictor].get(row["llm_id"])
+        unseen.append(f"{deployment(guess)} {verdict(guess)}" if guess else "–")
+    if row["gpu_profile_id"] is None:
+        return [f"none; {miss_words(row)}", "–", basis, *unseen]
+    return [deployment(row), number(row["usd_per_hour"]), basis, *unseen]
+
+
+def _score_cells(score: Row) -> list[str]:
+    cells = [score["predictor"], *(percent(score[name]) for name in _RATES)]
+    return [*cells, number(score["n_llms"]), score["note"] or ""]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    n_columns = max(map(len, rows))
+    padded = [[*row, *[""] * (n_columns - len(row))] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
+    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in padded]

@@ -1,0 +1,83 @@
+"""How far a predictor's score at the paper's requirements moves with the seed alone.
+
+    .venv/bin/python tests/benchmarks/seed_spread.py llm_pilot selecta --seeds 10
+    .venv/bin/python tests/benchmarks/seed_spread.py rf paris --seeds 10 --tune-once
+
+Needs the store of `make reproduce-llm-pilot`. Prints S, O and S/O a seed, then mean and
+standard deviation. With `--tune-once` hyperparameters are those chosen with the first seed
+and only the final trainings differ: for predictors whose tuning takes many minutes.
+"""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+from joblib import cpu_count
+
+from sextant.characterization import Characterization, load_characterization
+from sextant.predict.features import design_matrix
+from sextant.predict.job import allowed_pairs
+from sextant.predict.references import Rows, reference_profiles
+from sextant.predict.registry import PREDICTORS
+from sextant.predict.tuning import choose_nested
+from sextant.recommend import IDENTIFIERS, SLO, TARGETS, at_percentile, candidates, recommend
+from sextant.score import judge, summarize
+
+PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
+FIRST_SEED = 42
+KEYS = [*IDENTIFIERS, "users"]
+
+
+def score(known: Characterization, predicted: pd.DataFrame) -> dict[str, float]:
+    allowed = allowed_pairs(known.llms, known.profiles, None, None, known.feasibility)
+    llm_ids = sorted(predicted["llm_id"].unique())
+    truth, guessed = (
+        candidates(latencies, llm_ids, known.profiles, PAPER, allowed)
+        for latencies in (at_percentile(known.points, PAPER.percentile), predicted)
+    )
+    return summarize(judge(recommend(guessed), truth, recommend(truth), PAPER.users))
+
+
+def predict(make: type, rows: Rows, profiles, seed: int, settings: dict) -> pd.DataFrame:
+    parts = []
+    for llm_id in sorted(rows.X["llm_id"].unique()):
+        chosen = settings.get(llm_id)
+        model = make(PAPER, profiles, seed, *([chosen] if chosen else []))
+        own = rows.of([llm_id])
+        told = own.on(reference_profiles(profiles) if make.uses_references else ())
+        latencies = model.fit(rows.without([llm_id]), told).predict(own.X)
+        latencies.loc[told.X.index] = told.y[TARGETS]
+        parts.append(own.X[KEYS].join(latencies))
+    return pd.concat(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("predictors", nargs="+", choices=sorted(PREDICTORS))
+    parser.add_argument("--seeds", type=int, default=10, help="how many, from 42 on")
+    parser.add_argument("--tune-once", action="store_true", help="with the first seed only")
+    parser.add_argument(
+        "--database", type=Path, default=Path("results/llm-pilot/sextant.duckdb"), help="store"
+    )
+    options = parser.parse_args()
+    known = load_characterization(options.database, "archive:llm-pilot")
+    latencies = at_percentile(known.points, PAPER.percentile)
+    y = latencies[[*TARGETS, "throughput_tok_s"]]
+    rows = Rows(design_matrix(latencies, known.features), y)
+    for name in options.predictors:
+        make, settings, found = PREDICTORS[name], {}, []
+        for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
+            if hasattr(make, "GRID") and not (settings and options.tune_once):
+                model = make(PAPER, known.profiles, seed)
+                settings = choose_nested(model, rows, cpu_count(), lambda text: None)
+            result = score(known, predict(make, rows, known.profiles, seed, settings))
+            found.append({k: result[k] for k in ("success_rate", "overspend", "so_score")})
+            print(name, seed, found[-1], flush=True)
+        frame = pd.DataFrame(found).astype(float)
+        print(
+            f"{name}: mean {frame.mean().round(3).to_dict()}, std {frame.std().round(3).to_dict()}"
+        )
+
+
+if __name__ == "__main__":
+    main()

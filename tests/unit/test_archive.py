@@ -1,0 +1,429 @@
+"""The import of a published characterization, on a small invented archive and on LLM-Pilot's."""
+
+import ast
+import csv
+import hashlib
+import io
+import logging
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.archive import import_archive
+from sextant.errors import InputError
+from sextant.files import read_json
+from sextant.load import closed_loop
+from sextant.registry import load_registry
+from sextant.store import aggregate_points, build_store, connect
+from support import ROOT
+
+SHEETS = ("manifest.csv", "cells.tsv", "published_points.csv")
+SHIPPED = ROOT / "resources" / "llm-pilot"
+RAW = "preprocess_data/raw"
+START_MS = 1_700_000_000_000
+ALPHA = {"model": "org/alpha", "n_gpus": 1, "gpu_type": "T4"}
+BETA = {"model": "beta", "n_gpus": 2, "gpu_type": "A100"}
+CELLS = """# after a table
+llm_id\tgpu_profile_id\tstatus
+org__alpha\t1xT4-16GB\tmeasured
+org__alpha\t2xA100-40GB\tomitted
+beta\t1xT4-16GB\ttoo_small
+beta\t2xA100-40GB\tmeasured
+"""
+PUBLISHED = """llm_id,gpu_profile_id,users,median_nttft_ms,median_itl_ms
+beta,2xA100-40GB,4,6.102272727272728,50.0
+"""
+
+
+def request(
+    start_ms: int, latencies_ms: list[int], tokens=(10, 3), status=200, errors="[]"
+) -> dict:
+    """Return a row as LLM-Pilot writes one; a failed request has no token counts."""
+    return {
+        "smpnum": 7,
+        "errors": errors,
+        "status": status,
+        "start_timestamp": START_MS + start_ms,
+        "experiment_duration_s": 120,
+        "n_input_tokens": float(tokens[0]) if status == 200 else "",
+        "n_output_tokens": float(tokens[1]) if status == 200 else "",
+        "latency_ms_per_token": str(latencies_ms),
+    }
+
+
+OUT_OF_MEMORY = """['{"code":2,"message":"Unexpected <class \\'OutOfMemoryError\\'>, """ + "x" * 400
+FILES = {
+    "results_org__alpha_gpu1_t4_u1.csv": [
+        request(40, [20, 162, 30, 50]),
+        request(0, [20, 100], tokens=(25, 1)),
+    ],
+    "results_org__alpha_gpu1_t4_u4.csv": [
+        request(0, [5, 80, 20]),
+        request(3, [9], status=408, errors=OUT_OF_MEMORY),
+        request(5, [9, 70, 20], status=408),
+        request(9, [9], status=9999, errors="""['{"message":"context deadline exceeded"}']"""),
+    ],
+    "results_beta_gpu2_a100_u1.csv": [request(500, [10, 90, 11, 13])],
+}
+
+
+def write_results(path: Path, rows: list[dict]) -> None:
+    facts = ALPHA if "alpha" in path.name else BETA
+    users = int(path.stem.rpartition("_u")[2])
+    # As in the original, some files have one more column in front.
+    leading = {"": 0, "Unnamed: 0": 0} if "_u4" in path.name else {"": 0}
+    with path.open("w", newline="") as handle:
+        every = [{**leading, "num_users": users, **facts, **row} for row in rows]
+        writer = csv.DictWriter(handle, fieldnames=list(every[0]))
+        writer.writeheader()
+        writer.writerows(every)
+
+
+def write_manifest(folder: Path) -> None:
+    files = sorted((folder / "repo").rglob("results_*.csv"))
+    lines = [
+        f"{path.relative_to(folder / 'repo')},{hashlib.sha256(path.read_bytes()).hexdigest()}"
+        for path in files
+    ]
+    (folder / "manifest.csv").write_text("\n".join(["# a comment", "path,sha256", *lines]) + "\n")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A folder with the repository `repo` and the three sheets."""
+    raw = tmp_path / "repo" / RAW
+    raw.mkdir(parents=True)
+    for name, rows in FILES.items():
+        write_results(raw / name, rows)
+    (tmp_path / "repo" / "README.md").write_text("other files are not looked at")
+    (tmp_path / "cells.tsv").write_text(CELLS)
+    (tmp_path / "published_points.csv").write_text(PUBLISHED)
+    write_manifest(tmp_path)
+    return tmp_path
+
+
+def run_import(archive: Path, source: Path | None = None, out: str = "out") -> Path:
+    sheets = [archive / name for name in SHEETS]
+    target = archive / out
+    names = {"workload_id": "tgis", "scenario_id": "users"}
+    import_archive(source or archive / "repo", *sheets, target, **names)
+    return target / "archive:llm-pilot"
+
+
+def cell(out: Path, llm_id: str, profile_id: str) -> Path:
+    return out / llm_id / profile_id / "tgis" / "users"
+
+
+def aggregate(folder: Path, out: Path) -> dict[str, pd.DataFrame]:
+    paths = {name: folder / f"{name}.parquet" for name in ("point", "feasibility", "telemetry")}
+    aggregate_points([run.parent for run in sorted(out.rglob("run.json"))], *paths.values())
+    return {name: pd.read_parquet(path) for name, path in paths.items()}
+
+
+def pack(archive: Path, name: str, top: str) -> Path:
+    path = archive / name
+    with tarfile.open(path, f"w:{name.rpartition('.')[2]}") as tar:
+        tar.add(archive / "repo", arcname=top)
+    return path
+
+
+# What comes out
+
+
+def test_a_request_is_sent_when_its_stream_is_acknowledged(archive):
+    rows = pd.read_parquet(
+        cell(run_import(archive), "org__alpha", "1xT4-16GB") / "requests.parquet"
+    )
+    assert rows.columns.tolist() == closed_loop.SCHEMA.names
+    assert rows["level"].tolist() == [1, 1, 4, 4, 4, 4]
+    first = rows.iloc[0]
+    assert first[["scheduled_s", "sent_s", "first_token_s", "last_token_s"]].tolist() == [
+        0.04,
+        0.06,
+        0.222,
+        0.302,
+    ]
+    assert first["token_offsets_ms"].tolist() == [162.0, 192.0, 242.0]
+    assert (first["input_tokens"], first["output_tokens"]) == (10, 3)
+    assert first["status"] == "ok" and pd.isna(first["error"])
+    assert rows.iloc[1]["token_offsets_ms"].tolist() == [100.0]  # one token has no gap
+    assert rows[["user", "requested_input_tokens", "requested_output_tokens"]].isna().all(axis=None)
+
+
+def test_failed_requests_are_kept_with_what_the_server_said(archive):
+    rows = pd.read_parquet(
+        cell(run_import(archive), "org__alpha", "1xT4-16GB") / "requests.parquet"
+    )
+    failed = rows[rows["status"] != "ok"]
+    assert failed["status"].tolist() == ["incomplete", "incomplete", "timeout"]
+    errors = failed["error"].tolist()
+    assert errors[0].startswith("status 408 ['{") and len(errors[0]) == 300
+    assert errors[1] == "status 408 []" and errors[2].startswith("status 9999 [")
+    assert failed[["input_tokens", "output_tokens"]].isna().all(axis=None)
+    assert failed["first_token_s"].isna().tolist() == [True, False, True]
+    assert [len(offsets) for offsets in failed["token_offsets_ms"]] == [0, 2, 0]
+
+
+def test_points_of_the_archive(archive):
+    tables = aggregate(archive, run_import(archive))
+    points = tables["point"].set_index(["llm_id", "users"])
+    one = points.loc[("org__alpha", 1)]
+    # Exact: 162 ms in seconds on a clock is 162.00000000000003 ms unless it is rounded.
+    assert one["median_ttft_ms"] == 131.0 and one["median_nttft_ms"] == (16.2 + 4.0) / 2
+    assert one["median_itl_ms"] == 40.0 and one["median_e2e_ms"] == (242 + 100) / 2
+    assert one["throughput_tok_s"] == 4 / 120 and one["duration_s"] == 120.0
+    four = points.loc[("org__alpha", 4)]
+    assert (four["n_ok"], four["n_failed"], four["median_ttft_ms"]) == (1, 3, 80.0)
+    assert not points["is_published_median"].loc["org__alpha"].any()
+    unknown = ["batch_weight_tokens", "energy_j", "client_lag_p99_ms", "server_mean_itl_ms"]
+    assert points[unknown].isna().all(axis=None)
+    assert len(tables["telemetry"]) == 0
+
+
+def test_a_published_median_is_marked_and_nothing_else_of_it_is_known(archive):
+    out = run_import(archive)
+    aggregate(archive, out)
+    files = {name: [archive / f"{name}.parquet"] for name in ("point", "feasibility")}
+    build_store(archive / "s.duckdb", {}, files)
+    with connect(archive / "s.duckdb", read_only=True) as database:
+        (point,) = database.sql("FROM point WHERE is_published_median").df().to_dict("records")
+    assert (point["llm_id"], point["users"]) == ("beta", 4)
+    assert (point["median_nttft_ms"], point["median_itl_ms"]) == (6.102272727272728, 50.0)
+    unknown = ("n_ok", "n_failed", "throughput_tok_s", "request_rate_rps", "duration_s")
+    assert all(pd.isna(point[name]) for name in (*unknown, "median_ttft_ms", "p99_itl_ms"))
+
+
+def test_cells_that_were_not_measured_say_why(archive):
+    out = run_import(archive)
+    verdicts = aggregate(archive, out)["feasibility"].set_index(["llm_id", "gpu_profile_id"])
+    assert verdicts["is_feasible"].sum() == 2 and len(verdicts) == 4
+    reasons = verdicts["reason"]
+    assert reasons["beta", "1xT4-16GB"] == "memory too small (LLM-Pilot, Table III)"
+    assert reasons["org__alpha", "2xA100-40GB"].startswith("omitted by LLM-Pilot")
+    assert verdicts[["weight_gib", "batch_weight_tokens", "n_server_starts"]].isna().all(axis=None)
+    run = read_json(cell(out, "beta", "1xT4-16GB") / "run.json")
+    assert (run["levels"], run["started_at"], run["host"], run["server"]) == ([], None, None, None)
+
+
+def test_a_run_tells_when_it_was_measured_and_from_which_files(archive):
+    folder = cell(run_import(archive), "beta", "2xA100-40GB")
+    run = read_json(folder / "run.json")
+    assert run["started_at"] == "2023-11-14T22:13:20+00:00"
+    assert run["scenario"] == {"levels": [1, 4], "warmup_s": None, "duration_s": 120.0}
+    file = f"{RAW}/results_beta_gpu2_a100_u1.csv"
+    assert list(run["provenance"]["inputs_sha256"]) == [file]
+    assert [level["level"] for level in run["levels"]] == [1, 4]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "requests.parquet",
+        "run.json",
+        "server.parquet",
+        "telemetry.parquet",
+        "tuning.json",
+    ]
+
+
+# Where it comes from
+
+
+@pytest.mark.parametrize(
+    ("name", "top"),
+    [
+        ("repo.tar.xz", "LLM-performance-prediction"),
+        ("repo.tar.gz", "repo-3c66483"),
+        ("r.tar.bz2", "."),
+    ],
+)
+def test_a_packed_archive_gives_the_same_as_the_folder(archive, name, top):
+    of_folder, of_tar = (
+        run_import(archive),
+        run_import(archive, pack(archive, name, top), out="again"),
+    )
+    files = sorted(path.relative_to(of_folder) for path in of_folder.rglob("*.*"))
+    assert len(files) == 4 * 5
+    for file in files:
+        assert (of_folder / file).read_bytes() == (of_tar / file).read_bytes()
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_missing_or_altered_file_is_named_and_nothing_is_written(archive, is_packed):
+    file = archive / "repo" / RAW / "results_org__alpha_gpu1_t4_u4.csv"
+    for problem in ("was altered", "is missing"):
+        if problem == "is missing":
+            file.unlink()
+        else:
+            file.write_text(file.read_text().replace("162", "161").replace("[5, 80", "[5, 81"))
+        source = pack(archive, "repo.tar.xz", "top") if is_packed else None
+        with pytest.raises(InputError, match=f"u4.csv {problem}. Fix: fetch the archive again"):
+            run_import(archive, source)
+        assert not (archive / "out").exists()
+
+
+def test_a_file_that_the_manifest_lacks_is_left_out_and_reported(archive, caplog):
+    extra = archive / "repo" / RAW / "results_beta_gpu2_a100_u4.csv"
+    write_results(extra, FILES["results_beta_gpu2_a100_u1.csv"])
+    with caplog.at_level(logging.WARNING):
+        out = run_import(archive)
+    assert extra.name in caplog.text and "manifest" in caplog.text
+    rows = pd.read_parquet(cell(out, "beta", "2xA100-40GB") / "requests.parquet")
+    assert rows["level"].tolist() == [1]
+
+
+def test_names_in_a_tar_cannot_lead_out_of_it(archive):
+    path = archive / "repo.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.add(archive / "repo", arcname="top")
+        for top in ("../../evil", "/evil", "top"):
+            member = tarfile.TarInfo(f"{top}/{RAW}/results_evil.csv")
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"evil"))
+        link = tarfile.TarInfo(f"top/{RAW}/results_link.csv")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    before = {entry.name for entry in archive.parent.iterdir()}
+    run_import(archive, path)
+    assert {entry.name for entry in archive.parent.iterdir()} == before
+    assert not list(archive.rglob("*evil*"))
+
+
+def test_what_is_no_archive(archive):
+    packed = pack(archive, "repo.tar.xz", "top")
+    packed.write_bytes(packed.read_bytes()[:-300])
+    (archive / "text.tar.gz").write_text("not a tar")
+    for source in (packed, archive / "text.tar.gz", archive / "nothing.tar.xz"):
+        with pytest.raises(InputError, match=r"cannot be unpacked .*Fix: give the repository"):
+            run_import(archive, source)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"latency_ms_per_token": "[20, x]"}, "line 3, field 'latency_ms_per_token': no list"),
+        ({"latency_ms_per_token": "[20]"}, "line 3, field 'latency_ms_per_token': no list"),
+        ({"latency_ms_per_token": ""}, "line 3, field 'latency_ms_per_token': no list"),
+        ({"n_output_tokens": ""}, "line 3, field 'n_output_tokens': no count"),
+        ({"n_input_tokens": 3.5}, "line 3, field 'n_input_tokens': no count"),
+        ({"start_timestamp": ""}, "line 3, field 'start_timestamp': no number"),
+        ({"status": ""}, "line 3, field 'status': no number"),
+        ({"status": "fine"}, "cannot be read .*'fine'"),
+        ({"experiment_duration_s": 60}, "line 3, field 'experiment_duration_s': not positive, or"),
+        ({"model": "gamma"}, "line 3, field 'model': not beta"),
+        ({"n_gpus": 4}, "line 3, field 'n_gpus': not 2"),
+        ({"gpu_type": "H100"}, "line 3, field 'gpu_type': not a100"),
+        ({"num_users": 2}, "line 3, field 'num_users': not 1"),
+    ],
+)
+def test_a_malformed_row_is_named(archive, row, message):
+    name = "results_beta_gpu2_a100_u1.csv"
+    sound = {"num_users": 1, **BETA, **request(0, [20, 30])}
+    write_results(archive / "repo" / RAW / name, [sound, {**sound, **row}])
+    write_manifest(archive)
+    with pytest.raises(InputError, match=f"{name}.*{message}"):
+        run_import(archive)
+
+
+def test_a_file_without_a_column_or_a_row(archive):
+    file = archive / "repo" / RAW / "results_beta_gpu2_a100_u1.csv"
+    text = file.read_text()
+    for content, message in (
+        (text.replace("status", "state"), "u1.csv: cannot be read .*status"),
+        (text.splitlines()[0] + "\n", r"u1.csv: the file has no rows"),
+    ):
+        file.write_text(content)
+        write_manifest(archive)
+        with pytest.raises(InputError, match=message):
+            run_import(archive)
+
+
+# The sheets
+
+
+@pytest.mark.parametrize(
+    ("sheet", "old", "new", "message"),
+    [
+        ("cells.tsv", "A100-40GB\tmeasured", "A100-40GB\tomitted", "line 6: .*is omitted and has"),
+        (
+            "cells.tsv",
+            "T4-16GB\ttoo_small",
+            "T4-16GB\tmeasured",
+            "line 5: .*has points at .. users",
+        ),
+        ("cells.tsv", "beta\t2xA100-40GB\tmeasured\n", "", "manifest.csv: no cell"),
+        ("cells.tsv", "beta\t2xA100-40GB", "beta\tA100", "line 6, field 'gpu_profile_id'"),
+        ("cells.tsv", "omitted", "lost", "line 4, field 'status'"),
+        ("published_points.csv", "beta", "gamma", "published_points.csv: no cell"),
+        ("published_points.csv", ",4,", ",1,", "has points at .1, 1. users"),
+        ("published_points.csv", ",50.0", ",", "published_points.csv, line 2: wrong columns or"),
+        ("published_points.csv", "50.0", "fast", "published_points.csv: .*'fast'"),
+        ("manifest.csv", "path,", "file,", "manifest.csv, line 2: wrong columns"),
+        ("manifest.csv", "results_beta", "beta", "is no file of results"),
+    ],
+)
+def test_sheets_that_contradict_each_other(archive, sheet, old, new, message):
+    path = archive / sheet
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(InputError, match=message):
+        run_import(archive)
+
+
+def test_a_missing_sheet(archive):
+    (archive / "manifest.csv").unlink()
+    with pytest.raises(InputError, match=r"manifest\.csv: there is no such file"):
+        run_import(archive)
+
+
+# LLM-Pilot's own archive
+
+
+@pytest.fixture(scope="module")
+def pilot(tmp_path_factory: pytest.TempPathFactory, mirror: Path):
+    """The mirror's archive, unpacked, and what the import and the store make of it."""
+    folder = tmp_path_factory.mktemp("pilot")
+    for name in SHEETS:
+        shutil.copy(SHIPPED / name, folder)
+    packed = mirror / load_registry(ROOT / "resources" / "registry.csv")["llm-pilot"].mirror_path
+    with tarfile.open(packed) as tar:
+        tar.extractall(folder / "raw", filter="data")
+    out = run_import(folder, packed)
+    return folder, aggregate(folder, out)
+
+
+def test_llm_pilot_is_complete(pilot):
+    tables = pilot[1]
+    points, verdicts = tables["point"], tables["feasibility"]
+    assert (len(points), points["is_published_median"].sum()) == (528, 2)
+    assert (points["n_ok"].sum(), points["n_failed"].sum()) == (795_138, 34_357)
+    assert (len(verdicts), verdicts["is_feasible"].sum()) == (140, 66)
+    shown = points[points["is_published_median"]].set_index("llm_id")["median_nttft_ms"]
+    assert shown.to_dict() == {
+        "bigcode__starcoder": 6.102272727272728,
+        "llama-7b": 5.277443105756358,
+    }
+
+
+def test_medians_of_llm_pilot_are_exact(pilot):
+    folder, tables = pilot
+    points = tables["point"].copy()
+    points["profile"] = points["gpu_profile_id"].str.partition("-")[0].str.lower()
+    points = points.set_index(["llm_id", "profile", "users"])
+    n_equal = 0
+    for file in (folder / "raw").rglob("results_*.csv"):
+        rows = pd.read_csv(file)
+        rows = rows[rows["status"] == 200]
+        entries_ms = [ast.literal_eval(text) for text in rows["latency_ms_per_token"]]
+        ttft_ms = np.array([entries[1] for entries in entries_ms])
+        expected = {
+            "median_ttft_ms": np.nanmedian(ttft_ms),
+            "median_nttft_ms": np.nanmedian(ttft_ms / rows["n_input_tokens"]),
+            "median_itl_ms": np.nanmedian([gap for entries in entries_ms for gap in entries[2:]]),
+            "throughput_tok_s": rows["n_output_tokens"].sum()
+            / rows["experiment_duration_s"].iloc[0],
+        }
+        name, n_gpus, gpu_type, users = file.stem.rsplit("_", 3)
+        profile = f"{n_gpus.removeprefix('gpu')}x{gpu_type}"
+        point = points.loc[name.removeprefix("results_"), profile, int(users[1:])]
+        n_equal += all(point[name] == value for name, value in expected.items())
+    assert n_equal == 526

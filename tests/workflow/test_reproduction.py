@@ -1,0 +1,100 @@
+"""LLM-Pilot's published archive through the whole DAG, to the scores of its paper."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from project import Project
+from sextant.store import connect
+
+ARGUMENTS = ("--cores", "2", "--configfile", "config/llm-pilot.yaml", "--config")
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory, mirror: Path) -> Project:
+    project = Project(tmp_path_factory.mktemp("reproduction"))
+    slos = project.sheet("slos")
+    kept = [
+        line
+        for line in slos.read_text().splitlines()
+        if line.split("\t")[0] in ("slo_id", "paper", "grid-10-20-50")
+    ]
+    slos.write_text("\n".join(kept) + "\n")
+    done = project.snakemake(*ARGUMENTS, "predictors=[llm_pilot,static_policy]")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+def test_the_published_scores_come_out(reproduced: Project) -> None:
+    database = reproduced.folder / "results" / "llm-pilot" / "sextant.duckdb"
+    with connect(database, read_only=True) as store:
+        rows = store.execute(
+            "SELECT predictor, success_rate, overspend, so_score FROM score WHERE slo_id = 'paper'"
+        ).fetchall()
+        assert store.execute("SELECT count(*) FROM point").fetchone() == (528,)
+        assert store.execute("SELECT count(*) FROM feasibility").fetchone() == (140,)
+    scores = {name: values for name, *values in rows}
+    # expected_recommendation_scores.csv of the published repository, to its last digits.
+    assert scores["llm_pilot"] == pytest.approx([0.8, 0.19859954617845506, 0.800699614549604])
+    published = [0.5, 0.06772875816993467, 0.6509041127146198]
+    assert scores["static_policy"] == pytest.approx(published)
+    assert scores["measured"] == [1.0, 0.0, 1.0]
+
+
+def test_the_report_has_its_figures(reproduced: Project) -> None:
+    report = reproduced.folder / "results" / "llm-pilot" / "report"
+    assert "llm_pilot" in (report / "index.html").read_text()
+    assert len(list((report / "figures").glob("*.svg"))) >= 10
+
+
+def test_evaluate_finds_the_store_of_an_archive(reproduced: Project, tmp_path: Path) -> None:
+    slos = tmp_path / "mine.tsv"
+    slos.write_text("slo_id\tnttft_ms\titl_ms\tpercentile\tusers\nmine\t100\t50\t50\t200\n")
+    options = ["--source", "archive:llm-pilot", "--slos", str(slos), "--format", "json"]
+    command = [str(Path(sys.executable).with_name("sextant")), "evaluate", *options]
+    done = subprocess.run(
+        [*command, "--predictor", "static_policy"],
+        cwd=reproduced.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result = json.loads(done.stdout)
+    (means,) = result["predictors"]
+    assert list(means) == [
+        "predictor",
+        "so_score",
+        "success_rate",
+        "overspend",
+        "mape_nttft",
+        "mape_itl",
+        "n_scenarios",
+        "fit_seconds",
+    ]
+    assert (means["predictor"], means["n_scenarios"]) == ("static_policy", 1)
+    assert means["so_score"] == pytest.approx(0.6509041127146198)
+    assert [row["slo_id"] for row in result["scenarios"]] == ["mine"]
+
+
+def test_the_users_own_folder_needs_no_download(reproduced: Project, tmp_path: Path) -> None:
+    data = json.dumps({"data": str(tmp_path)})
+    planned = reproduced.planned(*ARGUMENTS, f"archive={data}", "predictors=[llm_pilot]")
+    assert planned["fetch_dataset"] == 0 and planned["import_archive"] == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('archive={"data": "nowhere"}', ["archive.data", "nowhere"]),
+        ("source=measured", ["source", "archive:NAME"]),
+    ],
+)
+def test_a_wrong_archive_is_an_error_before_anything_runs(
+    tmp_path: Path, setting: str, words: list[str]
+) -> None:
+    done = Project(tmp_path).snakemake(*ARGUMENTS, setting)
+    assert done.returncode != 0
+    assert all(word in done.stderr for word in words), done.stderr
