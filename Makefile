@@ -29,7 +29,7 @@ demo: .venv/.ready .venv-vllm/.ready
 reproduce-llm-pilot: .venv/.ready
 	$(BIN)/snakemake --cores $(CORES) --configfile config/llm-pilot.yaml \
 		$(if $(ARCHIVE),--config 'archive={"data": "$(ARCHIVE)"}')
-	$(BIN)/sextant show --source archive:llm-pilot
+	$(BIN)/sextant show --database results/llm-pilot/sextant.duckdb
 
 test: .venv/.ready .venv-vllm/.ready
 	$(BIN)/pytest

@@ -73,6 +73,9 @@ def recommend_llm(
     elif llm_id not in known.llms:
         fix = f"use one of {', '.join(known.llms)}, or --llm-config"
         raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
+    if known.features is not None and llm_id not in known.features.llms.index:
+        problem = f"{known.source} has features of its own LLMs only, not of {llm_id!r}"
+        raise InputError(problem, field="--source", fix="ask a source that you measured")
     is_measured = llm_id in set(known.points["llm_id"])
     basis = MEASURED if is_measured else predictor
     feasible = _feasible(known) - (failed_pairs(known.feasibility) if is_measured else set())
@@ -155,7 +158,9 @@ def evaluate_predictors(
     rows = load_sheet(slos, SCHEMAS / "slos.schema.yaml", "slo_id")
     known = load_characterization(database, source, workload_id, scenario_id)
     # Not all that there are: some take many minutes.
-    names = predictors or [name for name in PREDICTORS if name in known.predictors]
+    names = list(dict.fromkeys(predictors or ())) or [
+        name for name in PREDICTORS if name in known.predictors
+    ]
     scores = pd.concat(
         [
             evaluate(
@@ -181,6 +186,7 @@ def evaluate_predictors(
         mape_nttft=("mape_nttft", "mean"),
         mape_itl=("mape_itl", "mean"),
         n_scenarios=("slo_id", "size"),
-        fit_seconds=("fit_seconds", "sum"),
+        # SLOs that share a fit state the same number: it was spent once.
+        fit_seconds=("fit_seconds", lambda seconds: seconds.drop_duplicates().sum()),
     )
     return {"predictors": _plain(means.reset_index()), "scenarios": _plain(scores)}

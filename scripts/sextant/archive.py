@@ -8,6 +8,7 @@ import csv
 import hashlib
 import logging
 import lzma
+import math
 import re
 import tarfile
 import zlib
@@ -25,7 +26,7 @@ from sextant.errors import InputError
 from sextant.files import provenance, write_json, write_parquet
 from sextant.load import closed_loop, server_metrics, telemetry
 from sextant.memory import Feasibility
-from sextant.sheets import load_sheet
+from sextant.sheets import Row, load_sheet
 
 log = logging.getLogger(__name__)
 
@@ -137,25 +138,29 @@ def import_archive(
 # The sheets
 
 
-def _read_csv(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+def _read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
     """Read a small CSV; lines that start with `#` are comments."""
     if not path.is_file():
         raise InputError("there is no such file", file=path, fix="correct the configuration")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"no UTF-8 ({error})", file=path, fix="save it as UTF-8") from None
     lines = [
         (number, next(csv.reader([line])))
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for number, line in enumerate(text.splitlines(), 1)
         if line.strip() and not line.startswith("#")
     ]
     for number, cells in lines:
         if lines[0][1] != list(columns) or len(cells) != len(columns) or not all(cells):
             fix = f"the columns are {', '.join(columns)}; fill in every cell"
             raise InputError("wrong columns or an empty cell", file=path, row=number, fix=fix)
-    return [dict(zip(columns, cells, strict=True)) for _, cells in lines[1:]]
+    return [Row(dict(zip(columns, cells, strict=True)), number) for number, cells in lines[1:]]
 
 
 def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Plan]:
     files, published = _read_manifest(manifest), _read_published(published_points)
-    plans = []
+    plans: dict[tuple[str, str], _Plan] = {}
     for row in load_sheet(cells, _CELLS_SCHEMA):
         llm_id, profile_id, status = row["llm_id"], row["gpu_profile_id"], row["status"]
         match = _PROFILE.fullmatch(profile_id)
@@ -170,12 +175,15 @@ def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Pl
             problem = f"{llm_id} on {profile_id} is {status} and has points at {users} users"
             fix = f"let it agree with {manifest} and {published_points}"
             raise InputError(problem, file=cells, row=row.line, fix=fix)
-        plans.append(plan)
+        if (llm_id, profile_id) in plans:
+            problem = f"{llm_id} on {profile_id} stands twice"
+            raise InputError(problem, file=cells, row=row.line, fix="remove one of the rows")
+        plans[llm_id, profile_id] = plan
     for path, left in ((manifest, files), (published_points, published)):
         if left:
             problem, fix = f"no cell {next(iter(left))}", f"add one row for it to {cells}"
             raise InputError(problem, file=path, fix=fix)
-    return plans
+    return list(plans.values())
 
 
 def _read_manifest(path: Path) -> dict[tuple, list[_File]]:
@@ -202,7 +210,10 @@ def _read_published(path: Path) -> dict[tuple, list[_Level]]:
         try:
             users, values = int(row["users"]), {name: float(row[name]) for name in medians}
         except ValueError as error:
-            raise InputError(str(error), file=path, fix="write numbers") from None
+            raise InputError(str(error), file=path, row=row.line, fix="write numbers") from None
+        if users < 1 or not all(value > 0 and math.isfinite(value) for value in values.values()):
+            fix = "give users from 1 on and medians above 0"
+            raise InputError("no measurement", file=path, row=row.line, fix=fix)
         level = _Level(users, closed_loop.SCHEMA.empty_table(), published_medians=values)
         points.setdefault((row["llm_id"], row["gpu_profile_id"]), []).append(level)
     return points

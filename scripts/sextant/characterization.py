@@ -94,7 +94,10 @@ def _read(
 def require_store(database: str | Path) -> None:
     """Raise InputError if there is no store at this path."""
     if not Path(database).is_file():
-        fix = "run the pipeline first (`make demo`), or give --database"
+        fix = (
+            "run the pipeline first (`make demo`; for an archive `make reproduce-llm-pilot`), "
+            "or give --database"
+        )
         raise InputError("there is no store here", file=database, fix=fix)
 
 

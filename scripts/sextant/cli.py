@@ -325,15 +325,12 @@ def evaluate(
 
 
 @app.command()
-def show(
-    database: Database = None,
-    source: Annotated[str | None, typer.Option(help="Characterization to show.")] = None,
-) -> None:
+def show(database: Database = None) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.characterization import require_store
     from sextant.report import summary_text
 
-    database = _store(database, source)
+    database = _store(database)
     require_store(database)
     typer.echo(summary_text(database))
     page = database.parent / "report" / "index.html"

@@ -233,12 +233,16 @@ def _cells(rows: list[Row], by_id: Mapping[str, Mapping], file: str) -> list[Cel
 def _archived_cells(
     path: str, by_id: Mapping[str, Mapping], decision: Mapping[str, str]
 ) -> list[CellKey]:
-    cells = []
+    cells: dict[CellKey, None] = {}
     for row in load_sheet(path, SCHEMAS / "cells.schema.yaml"):
         _known(row["llm_id"], by_id["llms"], path, row, "llm_id")
         _known(row["gpu_profile_id"], by_id["gpu_profiles"], path, row, "gpu_profile_id")
-        cells.append(CellKey(row["llm_id"], row["gpu_profile_id"], **decision))
-    return cells
+        key = CellKey(row["llm_id"], row["gpu_profile_id"], **decision)
+        if key in cells:
+            problem = f"{key.llm_id} on {key.gpu_profile_id} stands twice"
+            raise InputError(problem, file=path, row=row.line, fix="remove one of the rows")
+        cells[key] = None
+    return list(cells)
 
 
 def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: str | Path) -> None:
@@ -255,6 +259,10 @@ def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str 
         problem = f"{name!r} is neither in the registry nor a file or folder"
         fix = "give the id of a data set, or the path of the archive or of its unpacked folder"
         raise InputError(problem, file=file, field="archive.data", fix=fix)
+    missing = set(experiment.llms) - {row["llm_id"] for row in experiment.features.get("llms", [])}
+    if experiment.features and missing:
+        path, fix = config["features"]["llms"], "add a row for it, or take it from the LLMs"
+        raise InputError(f"no features of {min(missing)!r}", file=path, field="llm_id", fix=fix)
     if not config["source"].startswith("archive:"):
         fix = "call it archive:NAME, so that nobody takes it for measurements of this machine"
         raise InputError("the source is an archive", file=file, field="source", fix=fix)

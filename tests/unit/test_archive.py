@@ -357,7 +357,7 @@ def test_a_file_without_a_column_or_a_row(archive):
         ("published_points.csv", "beta", "gamma", "published_points.csv: no cell"),
         ("published_points.csv", ",4,", ",1,", "has points at .1, 1. users"),
         ("published_points.csv", ",50.0", ",", "published_points.csv, line 2: wrong columns or"),
-        ("published_points.csv", "50.0", "fast", "published_points.csv: .*'fast'"),
+        ("published_points.csv", "50.0", "fast", "published_points.csv, line 2: .*'fast'"),
         ("manifest.csv", "path,", "file,", "manifest.csv, line 2: wrong columns"),
         ("manifest.csv", "results_beta", "beta", "is no file of results"),
     ],
@@ -366,6 +366,28 @@ def test_sheets_that_contradict_each_other(archive, sheet, old, new, message):
     path = archive / sheet
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(InputError, match=message):
+        run_import(archive)
+
+
+def test_a_cell_that_stands_twice(archive):
+    path = archive / "cells.tsv"
+    path.write_text(path.read_text() + "beta\t1xT4-16GB\ttoo_small\n")
+    with pytest.raises(InputError, match=r"cells\.tsv, line 7.*stands twice"):
+        run_import(archive)
+
+
+@pytest.mark.parametrize("bad", ["4,nan,50.0", "4,6.1,inf", "4,-6.1,50", "0,6.1,50", "4,six,50"])
+def test_a_published_point_that_is_no_measurement(archive, bad):
+    path = archive / "published_points.csv"
+    path.write_text(path.read_text().replace("4,6.102272727272728,50.0", bad))
+    with pytest.raises(InputError, match=r"published_points\.csv, line 2"):
+        run_import(archive)
+    assert not (archive / "out").exists()
+
+
+def test_a_sheet_in_another_encoding(archive):
+    (archive / "manifest.csv").write_bytes("path,sha256\n# Größe".encode("latin-1"))
+    with pytest.raises(InputError, match="no UTF-8"):
         run_import(archive)
 
 

@@ -79,10 +79,33 @@ def test_evaluate_finds_the_store_of_an_archive(reproduced: Project, tmp_path: P
     assert [row["slo_id"] for row in result["scenarios"]] == ["mine"]
 
 
+def test_an_llm_that_the_archive_knows_no_features_of_is_refused(reproduced: Project) -> None:
+    options = ["--source", "archive:llm-pilot", "--users", "10", "--nttft-ms", "9", "--itl-ms", "9"]
+    config = ["--llm-config", "resources/llms/demo-llama-16m.json"]
+    command = [str(Path(sys.executable).with_name("sextant")), "recommend", *options, *config]
+    done = subprocess.run(command, cwd=reproduced.folder, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "features of its own LLMs only" in done.stderr
+
+
 def test_the_users_own_folder_needs_no_download(reproduced: Project, tmp_path: Path) -> None:
     data = json.dumps({"data": str(tmp_path)})
     planned = reproduced.planned(*ARGUMENTS, f"archive={data}", "predictors=[llm_pilot]")
     assert planned["fetch_dataset"] == 0 and planned["import_archive"] == 1
+
+
+def test_an_llm_without_features_or_a_cell_twice_is_an_error(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    llms = project.folder / "config" / "llm-pilot" / "llms.tsv"
+    kept = llms.read_text()
+    llms.write_text(kept + "new\tresources/llms/llama-7b.json\n")
+    done = project.snakemake(*ARGUMENTS, "seed=1")
+    assert done.returncode != 0 and "no features of 'new'" in done.stderr
+    llms.write_text(kept)
+    cells = project.folder / "resources" / "llm-pilot" / "cells.tsv"
+    cells.write_text(cells.read_text() + "llama-7b\t1xT4-16GB\ttoo_small\n")
+    done = project.snakemake(*ARGUMENTS, "seed=1")
+    assert done.returncode != 0 and "stands twice" in done.stderr
 
 
 @pytest.mark.parametrize(

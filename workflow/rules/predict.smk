@@ -24,10 +24,11 @@ rule evaluate_predictor:
         "<benchmarks>/evaluate_predictor/{source}/{predictor}.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
+    # Tuning uses all of them; Snakemake cuts the number to `--cores`.
+    threads: 4
     resources:
         mem_mb=4000,
-        runtime=120,
+        runtime=240,
     params:
         seed=config["seed"],
         decision=config["decision"],

@@ -1,6 +1,6 @@
 """Random forests for both latencies, and every forest of a grid from shared trees."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -9,34 +9,21 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from sextant.gpu import GPUProfile
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.latencies import latency_frame
+from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
-from sextant.recommend import SLO, TARGETS
+from sextant.recommend import TARGETS
 
 _FRIEDMAN = "friedman_mse"
 _TINY = 2.0**-20
 """A power of 2, so that scaling loses no digit."""
 
 
-class ForestPredictor:
+class ForestPredictor(LatencyPredictor):
     """One random forest for both targets in milliseconds: what RF and PARIS share."""
 
-    depends_on = ("percentile",)
-    min_training_llms = 2
-    uses_references = False
     GRID: tuple[Settings, ...]
-
-    def __init__(
-        self,
-        slo: SLO,
-        profiles: Mapping[str, GPUProfile],
-        seed: int,
-        settings: Settings | None = None,
-    ) -> None:
-        self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train, with settings chosen on the training rows unless they were given."""
@@ -84,7 +71,7 @@ def predict_grid(
 
     Exactly those of one `RandomForestRegressor` per setting, from fewer trees. Seeds of trees
     are drawn in sequence, so a forest's first trees are the smaller forest. And a tree that
-    ends above a limit of depth is what that limit would have grown.
+    ends by itself within a limit of depth is what that limit would have grown.
     """
     most = max(settings["n_estimators"] for settings in grid)
     deepest = max(settings["max_depth"] for settings in grid)
@@ -131,8 +118,17 @@ def _limit_depth(
     """Return the forest's trees as they would be had their depth been limited."""
     trees = []
     for tree, drawn in zip(forest.estimators_, forest.estimators_samples_, strict=True):
-        if tree.get_depth() >= max_depth and forest.max_depth > max_depth:
+        if not _ends_by(tree, max_depth):
             weights = np.bincount(drawn, minlength=len(X)) if forest.bootstrap else None
             tree = clone(tree).set_params(max_depth=max_depth).fit(X, y, sample_weight=weights)
         trees.append(tree)
     return trees
+
+
+def _ends_by(tree: DecisionTreeRegressor, max_depth: int) -> bool:
+    """Tell whether a limit of depth would not have changed a tree."""
+    # A leaf that is not pure was tried to split, which draws random numbers; with the limit
+    # it would not have been, and the rest of the tree would draw others.
+    leaves = tree.tree_.children_left == -1
+    is_pure = tree.tree_.impurity[leaves].max() <= np.finfo(float).eps
+    return tree.max_depth == max_depth or tree.get_depth() < max_depth + is_pure

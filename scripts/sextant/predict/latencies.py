@@ -1,11 +1,13 @@
-"""What every predictor of latencies returns."""
+"""What every predictor of latencies is made of, and what it returns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from sextant.recommend import TARGETS
+from sextant.gpu import GPUProfile
+from sextant.predict.tuning import Settings
+from sextant.recommend import SLO, TARGETS
 
 FLOOR_MS = 1e-6
 """What a predicted latency of 0 ms or less becomes, so that it still counts as a latency.
@@ -22,3 +24,20 @@ def latency_frame(
     """Return `nttft_ms, itl_ms`, not below `FLOOR_MS`, from values of shape (rows, 2)."""
     values = np.asarray(latencies_ms, dtype=float).reshape(len(index), len(TARGETS))
     return pd.DataFrame(np.maximum(values, FLOOR_MS), columns=TARGETS, index=index)
+
+
+class LatencyPredictor:
+    """Made for an SLO, or for all that are alike in `depends_on`; see `registry`."""
+
+    depends_on: tuple[str, ...] = ("percentile",)
+    min_training_llms = 2
+    uses_references = False
+
+    def __init__(
+        self,
+        slo: SLO,
+        profiles: Mapping[str, GPUProfile],
+        seed: int,
+        settings: Settings | None = None,
+    ) -> None:
+        self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings

@@ -1,6 +1,6 @@
 """The predictor of LLM-Pilot (arXiv 2410.02425, section IV-B): XGBoost tuned to the limits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -8,16 +8,15 @@ import pandas as pd
 import xgboost
 from sklearn.model_selection import ParameterGrid
 
-from sextant.gpu import GPUProfile
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.latencies import latency_frame
+from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
 from sextant.predict.weights import sample_weights
-from sextant.recommend import SLO, TARGETS
+from sextant.recommend import TARGETS
 
 
-class LLMPilot:
+class LLMPilot(LatencyPredictor):
     """Predicts nTTFT and ITL of an LLM that was not measured, best of all near the limits.
 
     As published (github.com/IBM/LLM-performance-prediction, commit 3c66483): categories
@@ -30,8 +29,6 @@ class LLMPilot:
     """
 
     depends_on = ("nttft_ms", "itl_ms", "percentile")
-    min_training_llms = 2
-    uses_references = False
     GRID = tuple(
         ParameterGrid(
             {
@@ -43,15 +40,6 @@ class LLMPilot:
             }
         )
     )
-
-    def __init__(
-        self,
-        slo: SLO,
-        profiles: Mapping[str, GPUProfile],
-        seed: int,
-        settings: Settings | None = None,
-    ) -> None:
-        self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train, with settings chosen on the training rows unless they were given."""

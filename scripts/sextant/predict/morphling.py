@@ -1,17 +1,17 @@
 """Morphling (Wang et al., SoCC 2021): a network fine-tuned on a few measurements."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
-from sextant.gpu import GPUProfile
+from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies, output
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
-from sextant.recommend import SLO, TARGETS
+from sextant.recommend import TARGETS
 
 BATCH_SIZE = 128
 
@@ -22,7 +22,7 @@ CHOICES: tuple[Settings, ...] = tuple(
 """Settings of one network: its epochs, its step, and its step while it is fine-tuned."""
 
 
-class Morphling:
+class Morphling(LatencyPredictor):
     """The baseline Morphling of LLM-Pilot (section V-C).
 
     Per target two layers of 128 ReLU and one ReLU without bias, trained on the percentage
@@ -33,21 +33,10 @@ class Morphling:
     64 rows 3 times), since tuning would take three times as long.
     """
 
-    depends_on = ("percentile",)
-    min_training_llms = 2
     uses_references = True
     GRID: tuple[Settings, ...] = tuple(
         dict(zip(TARGETS, pair, strict=True)) for pair in product(CHOICES, repeat=len(TARGETS))
     )
-
-    def __init__(
-        self,
-        slo: SLO,
-        profiles: Mapping[str, GPUProfile],
-        seed: int,
-        settings: Settings | None = None,
-    ) -> None:
-        self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train and fine-tune, with settings chosen on the training rows unless given."""

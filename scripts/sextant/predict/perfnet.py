@@ -1,22 +1,21 @@
 """PerfNet (Wang et al., RACS 2020): a dense network per latency."""
 
-from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
-from sextant.gpu import GPUProfile
+from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies
 from sextant.predict.references import Rows
 from sextant.predict.tuning import Settings
-from sextant.recommend import SLO, TARGETS
+from sextant.recommend import TARGETS
 
 SETTINGS: Settings = {"epochs": 1000, "batch_size": 128}
 
 
-class PerfNet:
+class PerfNet(LatencyPredictor):
     """The baseline PerfNet of LLM-Pilot (section V-C), with the settings PerfNet's authors chose.
 
     Layers of 32, 64, 128 and 256 ReLU, dropout of 0.3, one ReLU without bias; the loss is
@@ -24,19 +23,7 @@ class PerfNet:
     last unit may die, for so large steps: its network then predicts 0 ms everywhere.
     """
 
-    depends_on = ("percentile",)
     min_training_llms = 1
-    uses_references = False
-
-    def __init__(
-        self,
-        slo: SLO,
-        profiles: Mapping[str, GPUProfile],
-        seed: int,
-        settings: Settings | None = None,
-    ) -> None:
-        self.slo, self.profiles, self.seed = slo, profiles, seed
-        self.settings = settings or SETTINGS
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train a network per target."""
@@ -75,7 +62,7 @@ class PerfNet:
         )
         steps = keras.optimizers.schedules.PiecewiseConstantDecay([400, 800], [0.1, 0.05, 0.025])
         network.compile(loss=self.loss(), optimizer=keras.optimizers.Adam(steps))
-        network.fit(inputs, target_ms, verbose=0, **self.settings)
+        network.fit(inputs, target_ms, verbose=0, **(self.settings or SETTINGS))
         return network
 
 

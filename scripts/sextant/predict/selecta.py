@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 from surprise import SVD, Dataset, Reader, Trainset
 
-from sextant.gpu import GPUProfile
-from sextant.predict.latencies import FLOOR_MS, latency_frame
+from sextant.predict.latencies import FLOOR_MS, LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
-from sextant.recommend import IDENTIFIERS, SLO, TARGETS
+from sextant.recommend import IDENTIFIERS, TARGETS
 
 N_EPOCHS = 500
 
@@ -20,7 +19,7 @@ Key = tuple[int, str]
 """Number of users and target."""
 
 
-class Selecta:
+class Selecta(LatencyPredictor):
     """The baseline Selecta of LLM-Pilot (section V-C): collaborative filtering, no features.
 
     For each number of users and each target a matrix of LLMs × GPU profiles holds what the
@@ -30,8 +29,6 @@ class Selecta:
     diverges, as it does for entries of seconds, it is the largest entry.
     """
 
-    depends_on = ("percentile",)
-    min_training_llms = 2
     uses_references = True
     GRID = tuple(
         {"n_factors": n_factors, "init_std_dev": spread, "lr_all": rate, "reg_all": penalty}
@@ -39,15 +36,6 @@ class Selecta:
             [20, 50], [0.01, 0.05, 0.1], [0.001, 0.005], [0.01, 0.1, 0.2]
         )
     )
-
-    def __init__(
-        self,
-        slo: SLO,
-        profiles: Mapping[str, GPUProfile],
-        seed: int,
-        settings: Settings | None = None,
-    ) -> None:
-        self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Factorise, with settings chosen on the training rows unless they were given."""

@@ -47,7 +47,8 @@ class StaticPolicy:
         ranked = []
         for policy in map(Policy._make, tried.itertuples(index=False, name=None)):
             judged = judge(_apply(policy, llm_ids), truth, optimum, self.slo.users)
-            score = summarize(judged)["so_score"]
+            # Rounded as prices are, or the last digit would decide between equal scores.
+            score = round(summarize(judged)["so_score"], 9)
             ranked.append((-score, policy.usd_per_hour, policy.gpu_profile_id, policy))
         self.policy_ = min(ranked)[-1] if ranked else None
         return self
