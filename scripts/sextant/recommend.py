@@ -130,13 +130,15 @@ def candidates(
 
 def _assess(latencies: pd.DataFrame, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
     served = u_max(latencies, slo)
-    lightest = latencies.loc[latencies["users"].idxmin()]
-    nttft_ratio = float(lightest["nttft_ms"]) / slo.nttft_ms
-    itl_ratio = float(lightest["itl_ms"]) / slo.itl_ms
+    lightest = latencies.loc[[latencies["users"].idxmin()]]
+    # A point without latencies misses the limits, but nobody knows by how much.
+    known = lightest[TARGETS].where(has_latency(lightest), np.nan)
+    nttft_ratio = float(known["nttft_ms"].item()) / slo.nttft_ms
+    itl_ratio = float(known["itl_ms"].item()) / slo.itl_ms
     row = {
         "status": "meets" if served else "too_slow",
         "users_per_replica": served,
-        "fewest_users": int(lightest["users"]),
+        "fewest_users": int(lightest["users"].item()),
         "nttft_ratio": nttft_ratio,
         "itl_ratio": itl_ratio,
         # A missing latency is no small one: np.maximum keeps NaN.

@@ -125,3 +125,12 @@ def test_a_percentile_nobody_measures_is_an_input_error():
     with pytest.raises(InputError, match=r"percentile 75.*50, 90, 99"):
         SLO.from_row(row)
     assert SLO.from_row(row | {"percentile": 90, "note": "x"}).percentile == 90
+
+
+def test_a_median_of_zero_misses_the_limits_by_nobody_knows_how_much():
+    latencies = pd.DataFrame(
+        {"llm_id": "m", "gpu_profile_id": "cheap", "users": [1], "nttft_ms": 0.1, "itl_ms": 0.0}
+    )
+    row = candidates(latencies, ["m"], PROFILES, SLO_200).set_index("gpu_profile_id").loc["cheap"]
+    assert row["status"] == "too_slow"
+    assert row[["nttft_ratio", "itl_ratio", "limit_ratio"]].isna().all()
