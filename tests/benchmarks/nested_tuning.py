@@ -21,6 +21,7 @@ from xgboost import XGBRegressor
 
 from sextant.characterization import load_characterization
 from sextant.predict.features import FeatureEncoder, design_matrix
+from sextant.predict.latencies import FLOOR_MS
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import Settings, choose_nested
@@ -99,7 +100,8 @@ def theirs(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
             trees__sample_weight=weights[training.X.index],
         )
         chosen = {name.removeprefix("trees__"): v for name, v in search.best_params_.items()}
-        found[llm_id] = chosen, search.predict(unseen.X)
+        # Trees may predict less than 0 ms; the predictor says the least that is a latency.
+        found[llm_id] = chosen, np.maximum(search.predict(unseen.X).astype(float), FLOOR_MS)
     return found
 
 
