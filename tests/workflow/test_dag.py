@@ -75,7 +75,9 @@ def test_two_runs_fit_the_same_bytes(finished, tmp_path) -> None:
 
 @pytest.mark.parametrize("profile", ["default", "slurm", "ci"])
 def test_every_profile_plans_the_same_jobs(project, profile: str) -> None:
-    project.sheet("slos").write_text(project.sheet("slos").read_text() + "new\t1\t2\t50\t3\n")
+    project.sheet("demo/slos").write_text(
+        project.sheet("demo/slos").read_text() + "new\t1\t2\t50\t3\n"
+    )
     planned = project.planned("--workflow-profile", f"workflow/profiles/{profile}")
     assert planned == {"evaluate_predictor": 3, "build_store": 1, "write_report": 1}
 

@@ -47,7 +47,7 @@ CASES = {
         append("gpu_profiles", "3xcpu-core", "cpu-core", 3, 0.12),
         {"benchmark_cell": 4, "aggregate_points": 1, **AFTER_POINTS},
     ),
-    "a new SLO": (append("slos", "new", 1, 2, 90, 3), AFTER_POINTS),
+    "a new SLO": (append("demo/slos", "new", 1, 2, 90, 3), AFTER_POINTS),
     "another price": (replace("config/gpu_profiles.tsv", "\t0.08", "\t0.16"), AFTER_POINTS),
     "another level": (
         replace("config/scenarios.tsv", "1,2", "1,2,4"),
@@ -90,7 +90,10 @@ CASES = {
         replace("resources/gpus/cpu-core.yaml", "gb_s: 15", "gb_s: 20"),
         AFTER_POINTS,
     ),
-    "an edit of a predictor": (edit_code("predict/llm_pilot.py"), AFTER_POINTS),
+    "an edit of a predictor": (
+        edit_code("predict/llm_pilot.py"),
+        AFTER_POINTS | {"evaluate_predictor": 1},
+    ),
 }
 
 
