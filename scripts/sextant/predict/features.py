@@ -120,6 +120,22 @@ def design_matrix(rows: pd.DataFrame, features: Features) -> pd.DataFrame:
     return pd.concat(parts, axis=1)
 
 
+UNKNOWN = -1.0
+"""Stands for what is not known of an LLM or a GPU profile, as in LLM-Pilot's code."""
+
+
+def column_kinds(X: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Return the names of a design matrix's numbers, `users` first, and of its categories."""
+    facts = X.drop(columns=[*IDENTIFIERS, "users"])
+    numbers = ["users", *facts.select_dtypes(["number", "bool", "boolean"]).columns]
+    return numbers, [name for name in facts if name not in numbers]
+
+
+def numbers_of(X: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
+    """Return these columns as numbers, (rows, names)."""
+    return X[names].astype(float).fillna(UNKNOWN).to_numpy()
+
+
 class FeatureEncoder:
     """Turns a design matrix into numbers: categories become target means, per target.
 
@@ -132,10 +148,7 @@ class FeatureEncoder:
 
     def fit_transform(self, X: pd.DataFrame, y: pd.DataFrame) -> np.ndarray:
         """Learn the encodings from training rows `X` and their targets `y`; encode `X`."""
-        facts = X.drop(columns=[*IDENTIFIERS, "users"])
-        numbers = ["users", *facts.select_dtypes(["number", "bool", "boolean"]).columns]
-        self.numbers_ = numbers
-        self.categories_ = [name for name in facts if name not in numbers]
+        self.numbers_, self.categories_ = column_kinds(X)
         self.encoders_ = []
         parts = []
         # Consecutive fifths, so that most rows of an LLM are encoded by other LLMs' rows; a
@@ -145,17 +158,14 @@ class FeatureEncoder:
             encoder = TargetEncoder(target_type="continuous", cv=folds)
             parts.append(encoder.fit_transform(X[self.categories_], y[target]))
             self.encoders_.append(encoder)
-        return np.hstack([*parts, self._numbers(X)])
+        return np.hstack([*parts, numbers_of(X, self.numbers_)])
 
     def transform(self, X: pd.DataFrame) -> np.ndarray:
         """Encode rows with what `fit_transform` learned."""
         parts = [encoder.transform(X[self.categories_]) for encoder in self.encoders_]
-        return np.hstack([*parts, self._numbers(X)])
+        return np.hstack([*parts, numbers_of(X, self.numbers_)])
 
     def monotone_in_users(self) -> tuple[int, ...]:
         """Return XGBoost's constraint a column: 1 where outputs must not fall, 0 elsewhere."""
         n_encoded = len(self.encoders_) * len(self.categories_)
         return (*[0] * n_encoded, 1, *[0] * (len(self.numbers_) - 1))
-
-    def _numbers(self, X: pd.DataFrame) -> np.ndarray:
-        return X[self.numbers_].astype(float).fillna(-1).to_numpy()

@@ -13,11 +13,9 @@ import numpy as np
 import pandas as pd
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from sextant.predict.features import column_kinds, numbers_of
 from sextant.predict.latencies import latency_frame
-from sextant.recommend import IDENTIFIERS, TARGETS
-
-UNKNOWN = -1.0
-"""Stands for a fact that is not known, as in LLM-Pilot's code."""
+from sextant.recommend import TARGETS
 
 
 def keras_on_cpu() -> ModuleType:
@@ -52,9 +50,7 @@ class NetworkInputs:
 
     def fit(self, X: pd.DataFrame) -> Self:
         """Learn the values of categories, the means and the variances from training rows."""
-        facts = X.drop(columns=[*IDENTIFIERS, "users"])
-        self.numbers_ = ["users", *facts.select_dtypes(["number", "bool", "boolean"]).columns]
-        self.categories_ = [name for name in facts if name not in self.numbers_]
+        self.numbers_, self.categories_ = column_kinds(X)
         self.one_hot_ = OneHotEncoder(sparse_output=False, handle_unknown="ignore")
         self.one_hot_.fit(X[self.categories_])
         self.scaler_ = StandardScaler().fit(self._columns(X))
@@ -70,5 +66,6 @@ class NetworkInputs:
         return self.scaler_.n_features_in_
 
     def _columns(self, X: pd.DataFrame) -> np.ndarray:
-        numbers = X[self.numbers_].astype(float).fillna(UNKNOWN).to_numpy()
-        return np.hstack([numbers, self.one_hot_.transform(X[self.categories_])])
+        return np.hstack(
+            [numbers_of(X, self.numbers_), self.one_hot_.transform(X[self.categories_])]
+        )

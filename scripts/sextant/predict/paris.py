@@ -5,11 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 from sklearn.model_selection import ParameterGrid
 
+from sextant.predict.features import UNKNOWN
 from sextant.predict.forest import ForestPredictor
 from sextant.predict.references import Rows, reference_profiles
-
-UNKNOWN = -1.0
-"""Stands for a measurement that could not be made, as in LLM-Pilot's code."""
 
 
 class PARIS(ForestPredictor):
