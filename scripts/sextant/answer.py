@@ -161,6 +161,7 @@ def evaluate_predictors(
     names = list(dict.fromkeys(predictors or ())) or [
         name for name in PREDICTORS if name in known.predictors
     ]
+    feasible = _feasible(known)
     scores = pd.concat(
         [
             evaluate(
@@ -172,7 +173,7 @@ def evaluate_predictors(
                 known.source,
                 seed,
                 features=known.features,
-                feasible=_feasible(known),
+                feasible=feasible,
                 n_jobs=cpu_count(),
                 progress=progress,
             ).scores

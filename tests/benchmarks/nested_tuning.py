@@ -20,13 +20,14 @@ from sklearn.pipeline import Pipeline
 from xgboost import XGBRegressor
 
 from sextant.characterization import load_characterization
-from sextant.predict.features import FeatureEncoder, design_matrix
+from sextant.predict.features import FeatureEncoder
+from sextant.predict.folds import rows_of
 from sextant.predict.latencies import FLOOR_MS
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import Settings, choose_nested
 from sextant.predict.weights import sample_weights
-from sextant.recommend import SLO, TARGETS, at_percentile
+from sextant.recommend import SLO, TARGETS
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 SEED = 42
@@ -57,9 +58,7 @@ class OneIntercept(XGBRegressor):
 
 def characterization(database: Path) -> Rows:
     known = load_characterization(database, "archive:llm-pilot")
-    latencies = at_percentile(known.points, PAPER.percentile)
-    y = latencies[[*TARGETS, "throughput_tok_s"]]
-    return Rows(design_matrix(latencies, known.features), y)
+    return rows_of(known.points, PAPER.percentile, known.features)
 
 
 def ours(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:

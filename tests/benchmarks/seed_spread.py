@@ -15,7 +15,7 @@ import pandas as pd
 from joblib import cpu_count
 
 from sextant.characterization import Characterization, load_characterization
-from sextant.predict.features import design_matrix
+from sextant.predict.folds import rows_of
 from sextant.predict.job import allowed_pairs
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import PREDICTORS
@@ -61,9 +61,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     known = load_characterization(options.database, "archive:llm-pilot")
-    latencies = at_percentile(known.points, PAPER.percentile)
-    y = latencies[[*TARGETS, "throughput_tok_s"]]
-    rows = Rows(design_matrix(latencies, known.features), y)
+    rows = rows_of(known.points, PAPER.percentile, known.features)
     for name in options.predictors:
         make, settings, found = PREDICTORS[name], {}, []
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):

@@ -48,6 +48,13 @@ class World(NamedTuple):
     feasible: set[Pair]
 
 
+def rows_of(points: pd.DataFrame, percentile: int, features: Features) -> Rows:
+    """Return points as predictors take them, latencies at one percentile."""
+    latencies = at_percentile(points, percentile)
+    y = latencies[[*TARGETS, "throughput_tok_s"]]
+    return Rows(design_matrix(latencies, features), y)
+
+
 def fit_folds(
     world: World,
     slo: SLO,
@@ -62,10 +69,8 @@ def fit_folds(
     `sextant.predict.evaluate.evaluate`.
     """
     make = PREDICTORS[predictor]
-    latencies = at_percentile(world.points, slo.percentile)
-    y = latencies[[*TARGETS, "throughput_tok_s"]]
-    rows = Rows(design_matrix(latencies, world.features), y)
-    usable = rows.where(has_latency(latencies))
+    rows = rows_of(world.points, slo.percentile, world.features)
+    usable = rows.where(has_latency(rows.y))
     start = time.monotonic()
     if hasattr(make, "decide"):
         outcome = _decide(world, make(slo, world.profiles, seed), rows, usable)
