@@ -20,6 +20,8 @@ class GPU:
     dense_16bit_tflops: float
     """Peak rate of dense 16-bit products, without structured sparsity: bfloat16, or float16
     where the device has no bfloat16."""
+    interconnect_gb_s: float
+    """Bandwidth of one device to its peers together, in one direction: PCIe or NVLink."""
     source: str
 
 

@@ -66,11 +66,22 @@ def assess(
 
 
 def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
-    """Return whether tensor parallelism can share the heads out: vLLM accepts nothing else."""
+    """Return whether tensor parallelism can share the heads out: vLLM accepts nothing else.
+
+    The latent vector of MLA is not split, so only the heads have to be.
+    """
+    if llm.kv_latent_size:
+        return llm.n_heads % n_gpus == 0
     fewer, more = sorted((llm.n_kv_heads, n_gpus))
     return llm.n_heads % n_gpus == 0 and more % fewer == 0
 
 
 def _kv_copies(llm: LLM, devices: Devices) -> int:
-    """Return how often each KV head is stored: with fewer heads than GPUs, each GPU has one."""
-    return max(1, devices.n_gpus // llm.n_kv_heads) if devices.kind == "gpu" else 1
+    """Return how often each KV head is stored: with fewer heads than GPUs, each GPU has one.
+
+    The latent vector of MLA, from which every head is computed, is on each GPU.
+    """
+    if devices.kind != "gpu":
+        return 1
+    n_stored = 1 if llm.kv_latent_size else llm.n_kv_heads
+    return max(1, devices.n_gpus // n_stored)

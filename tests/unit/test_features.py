@@ -10,7 +10,7 @@ from sextant.predict.features import FeatureEncoder, Features, design_matrix
 
 LLAMA = LLM("llama", 2, 64, 256, 8, 4, 8, 1000, 512, "bfloat16", 1_000_000, 900_000)
 OPT = LLM("opt", 4, 64, 256, 8, 8, 8, 1000, 512, "float32", 2_000_000, 1_900_000)
-T4 = GPU("T4", "gpu", "Turing", 16.0, 320.0, 65.0, "data sheet")
+T4 = GPU("T4", "gpu", "Turing", 16.0, 320.0, 65.0, 32.0, "data sheet")
 
 
 def matrix(llm_ids: list[str], types: list[str]) -> pd.DataFrame:

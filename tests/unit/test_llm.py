@@ -135,6 +135,9 @@ PUBLISHED = {
         331_196_416,
     ),
     "OPT-1.3B": (opt(2048, 24, 32), 1_315_758_080),
+    "OPT-2.7B": (opt(2560, 32, 32), 2_651_596_800),
+    "OPT-30B": (opt(7168, 48, 56), 29_974_540_288),
+    "OPT-66B": (opt(9216, 64, 72), 65_719_701_504),
     "OPT-6.7B": (opt(4096, 32, 32), 6_658_473_984),
     "OPT-13B": (opt(5120, 40, 40), 12_853_473_280),
     "Llama-2-7B": (llama(4096, 11008, 32, 32), 6_738_415_616),
@@ -264,6 +267,7 @@ def test_what_older_configs_leave_out_has_the_familys_meaning(load):
     # Mistral-Nemo's heads are smaller than hidden_size / heads.
     assert load(llama(5120, 14336, 40, 32, head_dim=128)).head_dim == 128
     # `null` is how Hugging Face writes "not set".
+    assert load({**STARCODER, "num_key_value_heads": 1}) == load(STARCODER)
     without = {name: value for name, value in STARCODER.items() if name != "n_inner"}
     assert load({**without, "n_inner": None}) == load(STARCODER)
 
@@ -280,7 +284,7 @@ def test_every_missing_size_is_named(load, name):
 
 
 BAD = {
-    "unknown family": ({**LLAMA_70B, "model_type": "bloom"}, "'model_type'.*'bloom'.*llama"),
+    "unknown family": ({**LLAMA_70B, "model_type": "mamba"}, "'model_type'.*'mamba'.*llama"),
     "unknown type": ({**LLAMA_70B, "torch_dtype": "int3"}, "'dtype'.*'int3'.*bfloat16"),
     "cut off": ('{"model_type": "opt",', "not JSON"),
     "empty": ("", "not JSON"),
@@ -291,6 +295,7 @@ BAD = {
     "no KV heads": ({**LLAMA_70B, "num_key_value_heads": 0}, "'num_key_value_heads'.*0"),
     "KV heads in quotes": ({**LLAMA_70B, "num_key_value_heads": "8"}, "'num_key_value_heads'"),
     "half a head": ({**LLAMA_70B, "head_dim": 64.5}, "'head_dim'.*64.5"),
+    "KV heads beside multi-query": ({**STARCODER, "num_key_value_heads": 48}, "'num_key_value"),
     "n_inner of zero": ({**STARCODER, "n_inner": 0}, "'n_inner'"),
     "heads beside the hidden size": (llama(4096, 11008, 32, 30), "30 heads do not divide.*4096"),
     "KV heads beside the heads": ({**LLAMA_70B, "num_key_value_heads": 7}, "64 heads.*7 KV"),

@@ -88,6 +88,39 @@ def test_a_kv_head_that_cannot_be_split_is_stored_on_every_gpu():
     assert assess(llm(64, 1), gpus(4), 0.5, 1).max_batch_weight_tokens == 4 * 524_288
 
 
+def test_a_latent_vector_is_stored_on_every_gpu_and_needs_no_split():
+    # 64 heads, one vector of 512 numbers a layer: 16 KiB a token, a quarter of 64 KiB.
+    latent = replace(llm(64, 64), kv_latent_size=512)
+    assert assess(latent, gpus(1), 0.5, 1).max_batch_weight_tokens == 131_072
+    # 32 GiB on four GPUs, each of which has the whole cache.
+    assert assess(latent, gpus(4), 0.5, 1).max_batch_weight_tokens == 4 * 131_072
+    # 3 KV heads, if they counted, could not be shared out over 2 GPUs; 64 heads can.
+    assert assess(replace(latent, n_kv_heads=3), gpus(2), 0.5, 1).is_feasible
+    assert not assess(latent, gpus(3), 0.5, 1).is_feasible
+
+
+def test_quantized_weights_leave_more_for_the_cache():
+    # Of 4 Gi parameters at 2 bytes three quarters take 4 bits: 2 GiB + 1.5 GiB.
+    quantized = replace(llm(), weight_bits=4.0, n_quantized_parameters=3 * 2**30)
+    verdict = assess(quantized, gpus(1), 0.5, 1)
+    assert (verdict.weight_gib, verdict.kv_gib) == (3.5, 6.5)
+
+
+def test_a_cache_of_one_byte_a_number_holds_twice_as_much():
+    assert assess(replace(llm(), kv_dtype="fp8"), gpus(1), 0.5, 1).max_batch_weight_tokens == 16384
+
+
+def test_facts_of_every_device_are_valid_and_dense():
+    facts = {
+        path.stem: load_gpu(path.parent, path.stem) for path in (ROOT / "resources/gpus").iterdir()
+    }
+    # One direction: PCIe gen3, gen4; NVLink of Ampere, Hopper.
+    links = {name: gpu.interconnect_gb_s for name, gpu in facts.items()}
+    assert (links["T4-16GB"], links["L4-24GB"]) == (16, 32)
+    assert (links["A100-80GB"], links["H200-141GB"]) == (300, 450)
+    assert facts["H200-141GB"].dense_16bit_tflops == facts["H100-80GB"].dense_16bit_tflops == 989.4
+
+
 def test_cores_of_a_processor_share_one_memory_and_need_no_even_heads():
     verdict = assess(llm(n_heads=5, n_kv_heads=1), Devices("cpu", 3, 8.0), 0.5, 1)
     # 3 · 8 GiB · 0.5 - 8 GiB = 4 GiB at 4 KiB a token.

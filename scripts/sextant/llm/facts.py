@@ -1,0 +1,106 @@
+"""What Sextant knows of an LLM: its shapes, and the bytes and products that follow from them."""
+
+from dataclasses import dataclass
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1}
+UNBOUNDED_TOKENS = 2**31 - 1
+"""The context of an LLM whose positions set no limit."""
+
+
+@dataclass(frozen=True)
+class LLM:
+    """An LLM's architecture. Sizes are counts; nothing here depends on where it runs.
+
+    The fields with a default describe a dense, unquantized decoder with ordinary attention.
+    """
+
+    llm_type: str
+    """`model_type` of the config, e.g. `opt`; of its text part if it has others."""
+    n_layers: int
+    """Layers that generate: those of the decoder."""
+    hidden_size: int
+    ffn_size: int
+    """Width of a layer's MLP; in a mixture of experts, of one routed expert."""
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    """Numbers in a head's query and key."""
+    vocab_size: int
+    context_tokens: int
+    """Longest sequence, input and output together; `UNBOUNDED_TOKENS` if there is no limit."""
+    dtype: str
+    n_parameters: int
+    """All parameters, embeddings and every expert included; tied matrices count once."""
+    n_flop_parameters: int
+    """Parameters that a token is multiplied with on its way through the decoder.
+
+    Decoder-only: every token, of input or output; all matrices but the look-up tables, and of
+    the routed experts as many as a token uses.
+    Encoder-decoder: every output token; the decoder's matrices, of cross-attention Q and O.
+    """
+    is_encoder_decoder: bool = False
+    n_encoder_layers: int = 0
+    n_encoder_flop_parameters: int = 0
+    """Parameters that an input token of an encoder-decoder is multiplied with, once.
+
+    The encoder's matrices, and K and V of the decoder's cross-attention; 0 if decoder-only.
+    """
+    n_experts: int = 0
+    """Routed experts of a layer; 0 if dense. Shared experts, which every token uses, are none."""
+    n_experts_per_token: int = 0
+    """Routed experts of a layer that one token uses."""
+    n_expert_parameters: int = 0
+    """Matrices of all routed experts of all layers."""
+    kv_latent_size: int = 0
+    """Numbers in the one vector that multi-head latent attention (MLA) keeps per token and layer.
+
+    0 for attention that keeps K and V of every KV head.
+    """
+    kv_dtype: str = ""
+    """Data type of the KV cache (float32, float16, bfloat16, fp8); empty for `dtype`.
+
+    The server's choice, not the config's: `dataclasses.replace` sets it.
+    """
+    weight_bits: float = 0.0
+    """Bits of a quantized weight, its share of scales and zero points included; 0: unquantized."""
+    n_quantized_parameters: int = 0
+    """Parameters stored with `weight_bits`; the others are stored as `dtype`."""
+    sliding_window_tokens: int = 0
+    """Tokens that a layer with sliding-window attention looks back on; 0 if no layer has it.
+
+    A recorded fact: `kv_bytes_per_token` takes every layer to keep every token, which is an
+    upper bound.
+    """
+    n_sliding_layers: int = 0
+
+    @property
+    def attention(self) -> str:
+        """The kind of attention: MHA, GQA, MQA (grouped, one KV head) or MLA (a latent vector)."""
+        if self.kv_latent_size:
+            return "MLA"
+        if self.n_kv_heads == self.n_heads:
+            return "MHA"
+        return "MQA" if self.n_kv_heads == 1 else "GQA"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights: quantized ones, and the others at the data type."""
+        plain = self.n_parameters - self.n_quantized_parameters
+        quantized_bytes = round(self.n_quantized_parameters * self.weight_bits / 8)
+        return plain * DTYPE_BYTES[self.dtype] + quantized_bytes
+
+    @property
+    def kv_values_per_token_layer(self) -> int:
+        """Numbers that one token leaves in the KV cache of one layer."""
+        return self.kv_latent_size or 2 * self.n_kv_heads * self.head_dim
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of the KV cache that one token, of input or output, takes over all layers.
+
+        In an encoder-decoder an output token has them in the decoder's self-attention, an input
+        token in its cross-attention, which is of the same size.
+        """
+        kv_bytes = _KV_DTYPE_BYTES[self.kv_dtype or self.dtype]
+        return self.n_layers * self.kv_values_per_token_layer * kv_bytes

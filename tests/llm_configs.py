@@ -1,0 +1,269 @@
+"""Configs of published LLMs, with the fields that matter to their size and cost."""
+
+from typing import Any
+
+
+def _hf(family: str, sizes: tuple[int, ...], vocab: int, **other: Any) -> dict[str, Any]:
+    hidden, ffn, layers, heads, kv_heads = sizes
+    return {
+        "model_type": family,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": 4096,
+        "vocab_size": vocab,
+        "torch_dtype": "bfloat16",
+        **other,
+    }
+
+
+def _gpt2(family: str, hidden: int, layers: int, heads: int, vocab: int, **other: Any) -> dict:
+    return {
+        "model_type": family,
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_positions": 1024,
+        "vocab_size": vocab,
+        "torch_dtype": "float16",
+        **other,
+    }
+
+
+def _bloom(hidden: int, layers: int, heads: int) -> dict[str, Any]:
+    return {
+        "model_type": "bloom",
+        "n_embed": hidden,
+        "n_layer": layers,
+        "num_attention_heads": heads,
+        "n_inner": None,
+        "seq_length": 2048,
+        "vocab_size": 250880,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def _falcon(hidden: int, layers: int, heads: int, vocab: int = 65024, **other: Any) -> dict:
+    return {
+        "model_type": "falcon",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": vocab,
+        "bias": False,
+        "multi_query": True,
+        "new_decoder_architecture": False,
+        "parallel_attn": True,
+        "torch_dtype": "bfloat16",
+        **other,
+    }
+
+
+def _deepseek(family: str, sizes: tuple[int, ...], vocab: int, **other: Any) -> dict[str, Any]:
+    return _hf(
+        family,
+        sizes,
+        vocab,
+        kv_lora_rank=512,
+        qk_nope_head_dim=128,
+        qk_rope_head_dim=64,
+        v_head_dim=128,
+        moe_layer_freq=1,
+        attention_bias=False,
+        tie_word_embeddings=False,
+        **other,
+    )
+
+
+def _window(tokens: int, **other: Any) -> dict[str, Any]:
+    return {"sliding_window": tokens, **other}
+
+
+QWEN_OFF = {"sliding_window": 32768, "use_sliding_window": False, "max_window_layers": 28}
+GEMMA = {"head_dim": 256, "attention_bias": False}
+MISTRAL_7B = _hf("mistral", (4096, 14336, 32, 32, 8), 32000, **_window(4096))
+MIXTRAL_8X7B = _hf(
+    "mixtral",
+    (4096, 14336, 32, 32, 8),
+    32000,
+    num_local_experts=8,
+    num_experts_per_tok=2,
+    sliding_window=None,
+)
+QWEN3_30B_A3B = _hf(
+    "qwen3_moe",
+    (2048, 6144, 48, 32, 4),
+    151936,
+    head_dim=128,
+    attention_bias=False,
+    decoder_sparse_step=1,
+    mlp_only_layers=[],
+    moe_intermediate_size=768,
+    num_experts=128,
+    num_experts_per_tok=8,
+    sliding_window=None,
+    use_sliding_window=False,
+    max_window_layers=48,
+    tie_word_embeddings=False,
+)
+DEEPSEEK_V2_LITE = _deepseek(
+    "deepseek_v2",
+    (2048, 10944, 27, 16, 16),
+    102400,
+    q_lora_rank=None,
+    first_k_dense_replace=1,
+    moe_intermediate_size=1408,
+    n_routed_experts=64,
+    n_shared_experts=2,
+    num_experts_per_tok=6,
+)
+DEEPSEEK_V3 = _deepseek(
+    "deepseek_v3",
+    (7168, 18432, 61, 128, 128),
+    129280,
+    q_lora_rank=1536,
+    first_k_dense_replace=3,
+    moe_intermediate_size=2048,
+    n_routed_experts=256,
+    n_shared_experts=1,
+    num_experts_per_tok=8,
+    num_nextn_predict_layers=1,
+)
+GEMMA2_9B = _hf("gemma2", (3584, 14336, 42, 16, 8), 256000, **GEMMA, **_window(4096))
+# The published file: what it leaves out is the class's.
+GEMMA3_4B = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "mm_tokens_per_image": 256,
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "torch_dtype": "bfloat16",
+    "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27, "vocab_size": 1},
+}
+MISTRAL_SMALL_24B = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "model_type": "mistral3",
+    "text_config": _hf(
+        "mistral",
+        (5120, 32768, 40, 32, 8),
+        131072,
+        head_dim=128,
+        sliding_window=None,
+        torch_dtype=None,
+    ),
+    "torch_dtype": "bfloat16",
+    "vision_config": {"hidden_size": 1024, "num_hidden_layers": 24},
+}
+GPT_OSS_20B = _hf(
+    "gpt_oss",
+    (2880, 2880, 24, 64, 8),
+    201088,
+    head_dim=64,
+    attention_bias=True,
+    num_local_experts=32,
+    num_experts_per_tok=4,
+    experts_per_token=4,
+    sliding_window=128,
+    layer_types=["sliding_attention", "full_attention"] * 12,
+    tie_word_embeddings=False,
+)
+LLAMA4_SCOUT = {
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "model_type": "llama4",
+    "text_config": _hf(
+        "llama4_text",
+        (5120, 8192, 48, 40, 8),
+        202048,
+        head_dim=128,
+        attention_bias=False,
+        intermediate_size_mlp=16384,
+        interleave_moe_layer_step=1,
+        num_local_experts=16,
+        num_experts_per_tok=1,
+        use_qk_norm=True,
+        tie_word_embeddings=False,
+    ),
+    "torch_dtype": "bfloat16",
+}
+FALCON_7B = _falcon(4544, 32, 71, num_kv_heads=71)
+FALCON_40B = _falcon(8192, 60, 128, new_decoder_architecture=True, num_kv_heads=8)
+STARCODER2_3B = _hf("starcoder2", (3072, 12288, 30, 24, 2), 49152, use_bias=True, **_window(4096))
+
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "Llama-3-70B": (_hf("llama", (8192, 28672, 80, 64, 8), 128256), 70_553_706_496),
+    "Llama-3.2-1B": (
+        _hf("llama", (2048, 8192, 16, 32, 8), 128256, head_dim=64, tie_word_embeddings=True),
+        1_235_814_400,
+    ),
+    "Mistral-7B": (MISTRAL_7B, 7_241_732_096),
+    "Mistral-Small-24B": (MISTRAL_SMALL_24B, 23_572_403_200),
+    "Mixtral-8x7B": (MIXTRAL_8X7B, 46_702_792_704),
+    "Mixtral-8x22B": (
+        MIXTRAL_8X7B
+        | {"hidden_size": 6144, "intermediate_size": 16384, "num_hidden_layers": 56}
+        | {"num_attention_heads": 48, "vocab_size": 32768},
+        140_630_071_296,
+    ),
+    "Qwen2.5-72B": (_hf("qwen2", (8192, 29568, 80, 64, 8), 152064, **QWEN_OFF), 72_706_203_648),
+    "Qwen1.5-MoE-A2.7B": (
+        _hf(
+            "qwen2_moe",
+            (2048, 5632, 24, 16, 16),
+            151936,
+            decoder_sparse_step=1,
+            moe_intermediate_size=1408,
+            shared_expert_intermediate_size=5632,
+            num_experts=60,
+            num_experts_per_tok=4,
+            **QWEN_OFF,
+        ),
+        14_315_784_192,
+    ),
+    "Qwen3-8B": (
+        _hf("qwen3", (4096, 12288, 36, 32, 8), 151936, head_dim=128, **QWEN_OFF),
+        8_190_735_360,
+    ),
+    "Qwen3-30B-A3B": (QWEN3_30B_A3B, 30_532_122_624),
+    "Gemma-7B": (_hf("gemma", (3072, 24576, 28, 16, 16), 256000, **GEMMA), 8_537_680_896),
+    "Gemma-2B": (_hf("gemma", (2048, 16384, 18, 8, 1), 256000, **GEMMA), 2_506_172_416),
+    "Gemma-2-9B": (GEMMA2_9B, 9_241_705_984),
+    "Gemma-3-4B": (GEMMA3_4B, 3_880_263_168),
+    "Phi-3-mini": (_hf("phi3", (3072, 8192, 32, 32, 32), 32064, **_window(2047)), 3_821_079_552),
+    "Phi-2": (
+        _hf("phi", (2560, 10240, 32, 32, None), 51200, tie_word_embeddings=False),
+        2_779_683_840,
+    ),
+    "Granite-3.0-8B": (
+        _hf("granite", (4096, 12800, 40, 32, 8), 49155, tie_word_embeddings=True),
+        8_170_848_256,
+    ),
+    "OLMo-2-7B": (_hf("olmo2", (4096, 11008, 32, 32, 32), 100352), 7_298_617_344),
+    "StarCoder2-3B": (STARCODER2_3B, 3_030_371_328),
+    "GPT-2": (_gpt2("gpt2", 768, 12, 12, 50257, n_ctx=1024), 124_439_808),
+    "GPT-2-XL": (_gpt2("gpt2", 1600, 48, 25, 50257), 1_557_611_200),
+    "GPT-J-6B": (
+        _gpt2("gptj", 4096, 28, 16, 50400, rotary_dim=64, tie_word_embeddings=False),
+        6_050_882_784,
+    ),
+    "BLOOM-560M": (_bloom(1024, 24, 16), 559_214_592),
+    "BLOOM-7B1": (_bloom(4096, 30, 32), 7_069_016_064),
+    "BLOOM-176B": (_bloom(14336, 70, 112), 176_247_271_424),
+    "Falcon-7B": (FALCON_7B, 6_921_720_704),
+    "Falcon-40B": (FALCON_40B, 41_303_293_952),
+    "Falcon-RW-1B": (
+        _falcon(2048, 24, 32, 50304, bias=True, multi_query=False, parallel_attn=False),
+        1_311_625_216,
+    ),
+    "DeepSeek-V2-Lite": (DEEPSEEK_V2_LITE, 15_706_484_224),
+    "DeepSeek-V3": (DEEPSEEK_V3, 671_026_419_200),
+    "GPT-OSS-20B": (GPT_OSS_20B, 20_914_757_184),
+    "Llama-4-Scout": (LLAMA4_SCOUT, 107_769_861_120),
+}

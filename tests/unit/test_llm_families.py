@@ -1,0 +1,261 @@
+"""LLM facts by family: published totals, experts, attention, nested configs, what is refused."""
+
+import json
+
+import pytest
+
+import llm_configs as published
+from sextant.errors import InputError
+from sextant.llm import FAMILIES, load_llm
+
+TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def save_and_load(config, dtype=None):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config))
+        return load_llm(path, dtype)
+
+    return save_and_load
+
+
+@pytest.mark.parametrize("name", published.PUBLISHED)
+def test_parameter_counts_are_the_published_ones(load, name):
+    config, n_parameters = published.PUBLISHED[name]
+    assert load(config).n_parameters == n_parameters
+
+
+def test_every_family_has_a_published_count():
+    import test_llm
+
+    configs = [*TEXT_OF.values(), *(config for config, _ in test_llm.PUBLISHED.values())]
+    assert {c.get("text_config", c)["model_type"] for c in configs} == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_experts", "per_token", "billions_active"),
+    [
+        # The makers say 12.9, 3.3, 2.7, 37 and 17 billion; for GPT-OSS 3.6 and for V2-Lite 2.4,
+        # which are these without the input embedding.
+        ("Mixtral-8x7B", 8, 2, 12.88),
+        ("Qwen3-30B-A3B", 128, 8, 3.35),
+        ("Qwen1.5-MoE-A2.7B", 60, 4, 2.69),
+        ("DeepSeek-V3", 256, 8, 37.55),
+        ("Llama-4-Scout", 16, 1, 17.17),
+        ("GPT-OSS-20B", 32, 4, 4.19),
+        ("DeepSeek-V2-Lite", 64, 6, 2.66),
+    ],
+)
+def test_a_token_is_multiplied_with_the_experts_that_it_uses(
+    load, name, n_experts, per_token, billions_active
+):
+    llm = load(TEXT_OF[name])
+    assert (llm.n_experts, llm.n_experts_per_token) == (n_experts, per_token)
+    unused = llm.n_expert_parameters * (1 - per_token / n_experts)
+    assert (llm.n_parameters - unused) / 1e9 == pytest.approx(billions_active, abs=0.006)
+    # What is no product: the input embedding, norms and biases.
+    embedding = llm.vocab_size * llm.hidden_size
+    rest = llm.n_parameters - unused - embedding - llm.n_flop_parameters
+    assert 0 < rest < 2e-3 * llm.n_parameters
+
+
+def test_expert_parameters_are_all_routed_experts(load):
+    # 32 layers of 8 experts of three matrices 4096 x 14336.
+    assert load(published.MIXTRAL_8X7B).n_expert_parameters == 32 * 8 * 3 * 4096 * 14336
+    # 26 layers of 64; the first layer is dense, and shared experts are not routed.
+    lite = load(published.DEEPSEEK_V2_LITE)
+    assert lite.n_expert_parameters == 26 * 64 * 3 * 2048 * 1408
+    assert (load(published.MISTRAL_7B).n_experts, lite.ffn_size) == (0, 1408)
+
+
+def test_layers_without_experts(load):
+    config = {**published.QWEN3_30B_A3B, "decoder_sparse_step": 2, "mlp_only_layers": [1, 2]}
+    # Every second layer of 48, but not the second one: 23.
+    assert load(config).n_expert_parameters == 23 * 128 * 3 * 2048 * 768
+    # All 48 dense: it has no experts, whatever their number would be.
+    dense = load({**published.QWEN3_30B_A3B, "mlp_only_layers": list(range(48))})
+    facts = dense.n_experts, dense.n_experts_per_token, dense.n_expert_parameters
+    assert (*facts, dense.ffn_size) == (0, 0, 0, published.QWEN3_30B_A3B["intermediate_size"])
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "kv_bytes"),
+    [
+        ("Phi-3-mini", "MHA", 32 * 2 * 32 * 96 * 2),
+        ("Mistral-7B", "GQA", 32 * 2 * 8 * 128 * 2),
+        ("Falcon-7B", "MQA", 32 * 2 * 64 * 2),
+        # One latent vector of 512 and one rotary key of 64 per layer, whatever the heads.
+        ("DeepSeek-V2-Lite", "MLA", 27 * 576 * 2),
+        ("DeepSeek-V3", "MLA", 61 * 576 * 2),
+        ("GPT-OSS-20B", "GQA", 24 * 2 * 8 * 64 * 2),
+    ],
+)
+def test_attention_decides_what_the_kv_cache_keeps(load, name, attention, kv_bytes):
+    llm = load(TEXT_OF[name])
+    assert (llm.attention, llm.kv_bytes_per_token) == (attention, kv_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "layers"),
+    [
+        ("Mistral-7B", 4096, 32),
+        ("Mixtral-8x7B", 0, 0),  # null
+        ("Qwen2.5-72B", 0, 0),  # switched off
+        ("Gemma-2-9B", 4096, 21),
+        ("Gemma-3-4B", 1024, 29),
+        ("GPT-OSS-20B", 128, 12),
+        ("Llama-3-70B", 0, 0),
+    ],
+)
+def test_sliding_windows_are_recorded(load, name, tokens, layers):
+    llm = load(TEXT_OF[name])
+    assert (llm.sliding_window_tokens, llm.n_sliding_layers) == (tokens, layers)
+
+
+def test_qwens_window_begins_at_a_layer(load):
+    on = {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 70}
+    assert load({**TEXT_OF["Qwen2.5-72B"], **on}).n_sliding_layers == 10
+
+
+@pytest.mark.parametrize(
+    "config", [published.FALCON_40B, published.MISTRAL_7B, TEXT_OF["GPT-J-6B"]]
+)
+def test_a_field_may_go_by_any_of_its_names(load, config):
+    renamed = {
+        {"num_hidden_layers": "n_layer", "n_layer": "num_hidden_layers"}.get(
+            name, {"hidden_size": "n_embd", "torch_dtype": "dtype"}.get(name, name)
+        ): value
+        for name, value in config.items()
+    }
+    assert renamed.keys() != config.keys() and load(renamed) == load(config)
+
+
+def test_the_text_part_of_a_vision_language_config_is_read(load):
+    llm = load(published.GEMMA3_4B)
+    assert (llm.llm_type, llm.dtype) == ("gemma3_text", "bfloat16")
+    # What the published file leaves to the class.
+    assert (llm.n_heads, llm.n_kv_heads, llm.head_dim) == (8, 4, 256)
+    assert (llm.vocab_size, llm.context_tokens) == (262_208, 131_072)
+    plain = {**published.MISTRAL_SMALL_24B["text_config"], "torch_dtype": "bfloat16"}
+    assert load(plain) == load(published.MISTRAL_SMALL_24B)
+
+
+def test_missing_sizes_of_experts_and_latent_attention_are_named(load):
+    needed = {
+        "Mixtral-8x7B": ("num_local_experts", "num_experts_per_tok", "num_key_value_heads"),
+        "Qwen3-30B-A3B": ("num_experts", "moe_intermediate_size", "decoder_sparse_step"),
+        "Qwen1.5-MoE-A2.7B": ("shared_expert_intermediate_size",),
+        "DeepSeek-V3": ("kv_lora_rank", "v_head_dim", "n_routed_experts", "n_shared_experts"),
+        "Gemma-2-9B": ("head_dim", "sliding_window"),
+        "Falcon-40B": ("num_kv_heads", "new_decoder_architecture", "bias", "multi_query"),
+        "Falcon-7B": ("parallel_attn",),
+        "BLOOM-560M": ("vocab_size", "torch_dtype"),
+    }
+    for name, fields in needed.items():
+        for field in fields:
+            left = {key: value for key, value in TEXT_OF[name].items() if key != field}
+            named = "dtype" if field == "torch_dtype" else field
+            with pytest.raises(InputError, match=rf"field '{named}': .*missing"):
+                load(left)
+
+
+def test_the_served_data_type_stands_in_for_the_configs(load):
+    config = {key: value for key, value in TEXT_OF["GPT-2"].items() if key != "torch_dtype"}
+    llm = load(config, "float16")
+    assert (llm.dtype, llm.weight_bytes) == ("float16", 2 * llm.n_parameters)
+    assert load(published.MISTRAL_7B, "float32").dtype == "float32"  # its config: bfloat16
+
+
+MISTRAL, LLAMA = published.MISTRAL_7B, TEXT_OF["Llama-3-70B"]
+SCOUT = published.LLAMA4_SCOUT
+BAD = {
+    "experts in a dense family": ({**LLAMA, "num_local_experts": 8}, "'num_local_experts'.*llama"),
+    "biases that Mistral has not": ({**MISTRAL, "attention_bias": True}, "'attention_bias'"),
+    "latent attention in Llama": ({**LLAMA, "kv_lora_rank": 512}, "'kv_lora_rank': 512"),
+    "a window in Llama": ({**LLAMA, "sliding_window": 4096}, "'sliding_window'"),
+    "cross-attention": ({**TEXT_OF["GPT-2"], "add_cross_attention": True}, "'add_cross_attention'"),
+    "norms of Q and K": ({**MISTRAL, "use_qk_norm": True}, "'use_qk_norm'"),
+    "linear attention": (
+        {**TEXT_OF["Qwen3-8B"], "layer_types": ["linear_attention"] * 36},
+        "'layer_types'",
+    ),
+    "types of too few layers": (
+        {**TEXT_OF["Qwen3-8B"], "layer_types": ["full_attention"] * 35},
+        "'layer_types'.*36 layers",
+    ),
+    "two names that disagree": ({**MISTRAL, "n_layer": 31}, "num_hidden_layers = 32, n_layer = 31"),
+    "a switch in quotes": ({**MISTRAL, "tie_word_embeddings": "no"}, "'tie_word_emb.*'no'"),
+    "more experts used than there are": (
+        {**published.MIXTRAL_8X7B, "num_experts_per_tok": 9},
+        "'num_experts_per_tok'.*9 of 8 experts",
+    ),
+    "experts in some layers": ({**published.DEEPSEEK_V3, "moe_layer_freq": 2}, "'moe_layer_freq'"),
+    "more dense layers than layers": (
+        {**published.DEEPSEEK_V3, "first_k_dense_replace": 62},
+        "'first_k_dense_replace'.*62 of 61",
+    ),
+    "BLOOM with an MLP of its own width": (
+        {**TEXT_OF["BLOOM-560M"], "n_inner": 1024},
+        "'n_inner'.*4096",
+    ),
+    "an embedding model": ({**SCOUT, "architectures": ["CLIPModel"]}, "'architectures'.*CLIPModel"),
+    "a text part that is none": ({**SCOUT, "text_config": "llama"}, "'text_config'"),
+    "families in a list": ({**LLAMA, "model_type": ["llama"]}, "'model_type'.*llama.*one name"),
+    "data types in a list": ({**LLAMA, "torch_dtype": ["float16"]}, "'dtype'.*one name"),
+    "types of layers in no list": ({**TEXT_OF["Qwen3-8B"], "layer_types": 5}, "'layer_types'.*5"),
+    "types of layers in lists": (
+        {**TEXT_OF["Qwen3-8B"], "layer_types": [["full_attention"]] * 36},
+        "'layer_types'.*no list of names",
+    ),
+    "dense layers in no list": (
+        {**published.QWEN3_30B_A3B, "mlp_only_layers": 5},
+        "'mlp_only_layers'.*5.*whole numbers",
+    ),
+    "layers of experts in no list": (
+        {**SCOUT, "text_config": {**SCOUT["text_config"], "moe_layers": 5}},
+        "'moe_layers'.*5.*whole numbers",
+    ),
+    "architectures in no list": ({**SCOUT, "architectures": 5}, "'architectures'.*5.*names"),
+    "a size of too many digits": ({**LLAMA, "vocab_size": 10**12}, "'vocab_size'.*1,000,000,000"),
+    "heads that cannot share": (
+        {**LLAMA, "num_key_value_heads": 7},
+        "'num_key_value_heads'.*64.*7",
+    ),
+    "heads beside the hidden size": (
+        {**LLAMA, "num_attention_heads": 33},
+        "'num_attention_heads'.*33 heads do not divide",
+    ),
+    "two data types": (
+        {**SCOUT, "torch_dtype": "float16"},
+        "'torch_dtype'.*'float16'.*'bfloat16' inside text_config",
+    ),
+    "a nested family that is unknown": (
+        {**SCOUT, "text_config": {"model_type": "mllama_text_model"}},
+        "'model_type'.*mllama_text_model",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_config_that_would_be_sized_wrongly_is_refused(load, case):
+    config, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        load(config)
+
+
+@pytest.mark.parametrize(
+    "config", [MISTRAL, published.MIXTRAL_8X7B, published.STARCODER2_3B, TEXT_OF["Phi-2"]]
+)
+def test_fields_that_are_off_or_change_nothing_are_let_pass(load, config):
+    harmless = {
+        "moe_intermediate_size": 0,
+        "attention_bias": False,
+        "pruned_heads": {},
+        "add_cross_attention": False,
+        "hidden_act": "quick_gelu",
+        "router_aux_loss_coef": 0.02,
+        "pad_token_id": None,
+    }
+    assert load({**harmless, **config}) == load(config)

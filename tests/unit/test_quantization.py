@@ -1,0 +1,167 @@
+"""Bits of quantized weights, and which weights are quantized."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import llm_configs as published
+from sextant.errors import InputError
+from sextant.llm import load_llm
+
+LLAMA_7B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 4096,
+    "vocab_size": 32000,
+    "torch_dtype": "float16",
+}
+# Of 6,738,415,616 parameters all but two 32000 x 4096 and 65 norms of 4096.
+LAYERS_7B = 6_738_415_616 - 2 * 32000 * 4096 - 65 * 4096
+
+
+def tensors(**weights) -> dict:
+    group = {"targets": ["Linear"], "weights": {"num_bits": 4, "symmetric": True, **weights}}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def save_and_load(quantization, config=LLAMA_7B):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**config, "quantization_config": quantization}))
+        return load_llm(path)
+
+    return save_and_load
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "bits"),
+    [
+        # A group of 128 has a scale of 16 bits and a zero point of 4.
+        (GPTQ, 4.15625),
+        (GPTQ | {"bits": 8, "group_size": -1}, 8),
+        (AWQ, 4.15625),
+        (AWQ | {"zero_point": False}, 4.125),
+        # QLoRA: 0.5 bits for the maxima of blocks of 64, 0.127 with double quantization.
+        (NF4, 4.5),
+        (NF4 | {"bnb_4bit_use_double_quant": True}, pytest.approx(4.127, abs=5e-4)),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8),
+        (FP8, 8 + 32 / 128**2),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, 8),
+        (tensors(strategy="group", group_size=128), 4.125),
+        (tensors(strategy="channel", num_bits=8), 8),
+        (tensors(strategy="tensor_group", group_size=16), 4.5),  # NVFP4
+        (tensors(strategy="block", num_bits=8, block_structure=[128, 128]), 8 + 32 / 128**2),
+    ],
+)
+def test_bits_of_a_weight_include_its_share_of_the_scales(load, quantization, bits):
+    llm = load(quantization)
+    assert (llm.weight_bits, llm.n_quantized_parameters) == (bits, LAYERS_7B)
+    unquantized = 2 * (2 * 32000 * 4096 + 65 * 4096)
+    assert llm.weight_bytes == pytest.approx(LAYERS_7B * llm.weight_bits / 8 + unquantized, abs=1)
+
+
+def test_a_published_checkpoint_has_the_bytes_of_the_facts(load):
+    # The file of TheBloke's Llama-2-7B-AWQ (w4, groups of 128) has 3.89 GB.
+    assert load(AWQ).weight_bytes / 1e9 == pytest.approx(3.89, abs=0.01)
+
+
+def test_unquantized_weights_have_the_data_type(load):
+    llm = load(None)
+    assert (llm.weight_bits, llm.n_quantized_parameters) == (0, 0)
+    assert llm.weight_bytes == 2 * llm.n_parameters
+    assert replace(llm, dtype="float32").weight_bytes == 4 * llm.n_parameters
+
+
+def test_experts_are_quantized_and_routers_are_not(load):
+    llm = load(AWQ | {"modules_to_not_convert": ["gate"]}, published.MIXTRAL_8X7B)
+    attention = 32 * 2 * 4096 * (4096 + 1024)
+    assert llm.n_quantized_parameters == llm.n_expert_parameters + attention
+    # DeepSeek V3 as published: 671 billion parameters in 8 bits, but embeddings and head in 16.
+    llm = load(FP8, published.DEEPSEEK_V3)
+    assert llm.weight_bytes / 1e9 == pytest.approx(671.0 + 2 * 0.93 + 0.1, abs=0.2)
+
+
+def test_mxfp4_packs_experts_alone(load):
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens"]
+    llm = load(
+        {"quant_method": "mxfp4", "modules_to_not_convert": [*kept, "lm_head"]},
+        published.GPT_OSS_20B,
+    )
+    assert (llm.weight_bits, llm.n_quantized_parameters) == (4.25, llm.n_expert_parameters)
+    # OpenAI's model card: the checkpoint of gpt-oss-20b has 12.8 GiB.
+    assert llm.weight_bytes / 2**30 == pytest.approx(12.8, abs=0.05)
+
+
+def test_attention_may_be_left_out(load):
+    llm = load(AWQ | {"modules_to_not_convert": ["self_attn", "lm_head"]})
+    assert llm.n_quantized_parameters == 32 * 3 * 4096 * 11008
+
+
+def test_the_kv_cache_has_a_data_type_of_its_own(load):
+    llm = load(GPTQ)
+    assert llm.kv_bytes_per_token == 2 * 32 * 4096 * 2
+    assert replace(llm, kv_dtype="fp8").kv_bytes_per_token == 2 * 32 * 4096
+    assert replace(llm, dtype="float32", kv_dtype="fp8").kv_bytes_per_token == 2 * 32 * 4096
+
+
+BAD = {
+    "unknown method": ({"quant_method": "hqq"}, r"'quantization_config\.quant_method'.*'hqq'.*awq"),
+    "no method": ({"bits": 4}, r"'quantization_config\.quant_method'.*missing"),
+    "no object": ("gptq", "'quantization_config'"),
+    "no bits": ({"quant_method": "gptq", "group_size": 128}, r"config\.bits'.*missing"),
+    "no group": ({"quant_method": "gptq", "bits": 4}, r"config\.group_size'.*missing"),
+    "bits of its own for some": (GPTQ | {"dynamic": {"-:.*mlp.*": {}}}, r"config\.dynamic'"),
+    "4 and 8 bits": (NF4 | {"load_in_8bit": True}, r"config\.load_in_4bit'"),
+    "layers left out": (
+        GPTQ | {"modules_to_not_convert": ["model.layers.0.mlp.down_proj"]},
+        r"config\.modules_to_not_convert'.*layers\.0\.mlp",
+    ),
+    "a block that is none": (FP8 | {"weight_block_size": 128}, r"config\.weight_block_size'"),
+    "two groups": (
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}},
+        r"config\.config_groups'",
+    ),
+    "sparse weights": (
+        tensors(strategy="channel") | {"sparsity_config": {"format": "sparse-24-bitmask"}},
+        r"config\.sparsity_config'",
+    ),
+    "methods in a list": ({"quant_method": ["fp8"]}, r"config\.quant_method'.*\['fp8'\]"),
+    "exceptions that are no list": (FP8 | {"ignored_layers": 5}, r"config\.ignored_layers'.*5"),
+    "exceptions without names": (FP8 | {"ignored_layers": [3]}, r"config\.ignored_layers'.*\[3\]"),
+    "an empty block": (
+        FP8 | {"weight_block_size": [0, 128]},
+        r"config\.weight_block_size'.*0, 128",
+    ),
+    "an empty block of tensors": (
+        tensors(strategy="block", block_structure=[128, 0]),
+        r"config\.block_structure'.*128, 0",
+    ),
+    "a group that is none": (
+        {"quant_method": "compressed-tensors", "config_groups": {"g": [1]}},
+        r"config\.config_groups'",
+    ),
+    "sparsity that is none": (
+        tensors(strategy="channel") | {"sparsity_config": 5},
+        r"config\.sparsity_config'",
+    ),
+    "more bits than weights have": (GPTQ | {"bits": 17}, r"config\.bits'.*17.*at most 16"),
+    "unknown strategy": (tensors(strategy="token"), r"config\.config_groups'.*'token'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_quantization_that_cannot_be_sized_is_refused(load, case):
+    quantization, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        load(quantization)
