@@ -13,7 +13,7 @@ SIZES = {"a": 1.0, "b": 1.5, "c": 2.2, "d": 3.0, "e": 4.5}
 SPEEDS = {"1xweak": 1.0, "2xmiddle": 2.0, "4xstrong": 4.0}
 PROFILES = {
     name: GPUProfile(
-        name, GPU(name[2:], "gpu", name[2:], 16.0, 300 * speed, 60.0, "invented"), n, speed
+        name, GPU(name[2:], "gpu", name[2:], 16.0, 300 * speed, 60.0, 32.0, "invented"), n, speed
     )
     for (name, speed), n in zip(SPEEDS.items(), (1, 2, 4), strict=True)
 }

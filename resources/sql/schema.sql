@@ -4,11 +4,15 @@ CREATE TABLE llm (
     ffn_size INTEGER, n_heads INTEGER, n_kv_heads INTEGER, head_dim INTEGER, vocab_size INTEGER,
     context_tokens INTEGER, dtype VARCHAR, n_parameters BIGINT, n_flop_parameters BIGINT,
     is_encoder_decoder BOOLEAN, n_encoder_layers INTEGER, n_encoder_flop_parameters BIGINT,
+    n_experts INTEGER, n_experts_per_token INTEGER, n_expert_parameters BIGINT,
+    kv_latent_size INTEGER, kv_dtype VARCHAR, weight_bits DOUBLE, n_quantized_parameters BIGINT,
+    sliding_window_tokens INTEGER, n_sliding_layers INTEGER, attention VARCHAR,
     weight_bytes BIGINT, kv_bytes_per_token BIGINT
 );
 CREATE TABLE gpu (
     gpu_id VARCHAR PRIMARY KEY, kind VARCHAR, architecture VARCHAR, memory_gib DOUBLE,
-    memory_bandwidth_gb_s DOUBLE, dense_16bit_tflops DOUBLE, source VARCHAR
+    memory_bandwidth_gb_s DOUBLE, dense_16bit_tflops DOUBLE,
+    interconnect_gb_s DOUBLE, source VARCHAR
 );
 CREATE TABLE gpu_profile (
     gpu_profile_id VARCHAR PRIMARY KEY, gpu_id VARCHAR, n_gpus INTEGER, usd_per_hour DOUBLE
@@ -37,6 +41,7 @@ CREATE TABLE point (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
     scenario_id VARCHAR, variant_id VARCHAR, level INTEGER, users INTEGER, n_ok BIGINT,
     n_failed BIGINT, duration_s DOUBLE, throughput_tok_s DOUBLE, request_rate_rps DOUBLE,
+    mean_input_tokens DOUBLE, mean_output_tokens DOUBLE,
     median_ttft_ms DOUBLE, p90_ttft_ms DOUBLE, p99_ttft_ms DOUBLE,
     median_nttft_ms DOUBLE, p90_nttft_ms DOUBLE, p99_nttft_ms DOUBLE,
     median_itl_ms DOUBLE, p90_itl_ms DOUBLE, p99_itl_ms DOUBLE,

@@ -31,11 +31,12 @@ from sextant.sheets import Row, load_sheet
 log = logging.getLogger(__name__)
 
 _CELLS_SCHEMA = Path(__file__).parents[2] / "workflow" / "schemas" / "cells.schema.yaml"
-_REASONS = {
+REASONS = {
     "measured": "measured (LLM-Pilot, Table III)",
     "too_small": "memory too small (LLM-Pilot, Table III)",
     "omitted": "omitted by LLM-Pilot: software or hardware limits",
 }
+"""What table `feasibility` says of a cell, by its `status`."""
 _FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
 _PROFILE = re.compile(r"(\d+)x(\w+)-\d+GB")
 _N_READERS = 2
@@ -273,7 +274,7 @@ def _write_cell(
 ) -> None:
     """Write a cell's files as `benchmark.cell` does; `run.json`, which vouches for them, last."""
     origin = provenance(inputs_sha256={file.path: file.sha256 for file in plan.files})
-    verdict = {"is_feasible": plan.status == "measured", "reason": _REASONS[plan.status]}
+    verdict = {"is_feasible": plan.status == "measured", "reason": REASONS[plan.status]}
     (folder / "run.json").unlink(missing_ok=True)
     empty = closed_loop.SCHEMA.empty_table()
     requests = pa.concat_tables([empty, *(level.requests for level in levels)])

@@ -1,7 +1,7 @@
 """An experiment: the configuration and all sheets, checked against each other."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def load_experiment(
         llms=by_id["llms"],
         # Weights and KV cache have the type they are served in, whatever was published.
         llm_facts={
-            llm_id: replace(load_llm(row["config"]), dtype=config["engine"]["dtype"])
+            llm_id: load_llm(row["config"], config["engine"]["dtype"])
             for llm_id, row in by_id["llms"].items()
         },
         profiles=_profiles(rows["gpu_profiles"], config["gpus"], paths["gpu_profiles"]),

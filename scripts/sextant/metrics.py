@@ -84,6 +84,11 @@ THROUGHPUT_FORMULA = "Σ output_tokens of ok requests / duration_s"
 THROUGHPUT_SQL = "coalesce(sum(output_tokens) FILTER (status = 'ok'), 0) / duration_s"
 REQUEST_RATE_FORMULA = "number of ok requests / duration_s"
 REQUEST_RATE_SQL = "count(*) FILTER (status = 'ok') / duration_s"
+# The lengths that the workload had at a point; null where nothing succeeded.
+MEAN_LENGTHS_SQL = ", ".join(
+    f"avg({name}) FILTER (status = 'ok') AS mean_{name}"
+    for name in ("input_tokens", "output_tokens")
+)
 
 
 def points_query(requests: str, levels: str) -> str:
@@ -119,9 +124,10 @@ def points_query(requests: str, levels: str) -> str:
         counts AS (SELECT cell, level, any_value(duration_s) AS duration_s,
             count(*) FILTER (status = 'ok') AS n_ok,
             count(*) FILTER (status != 'ok') AS n_failed,
-            {THROUGHPUT_SQL} AS throughput_tok_s, {REQUEST_RATE_SQL} AS request_rate_rps
+            {THROUGHPUT_SQL} AS throughput_tok_s, {REQUEST_RATE_SQL} AS request_rate_rps,
+            {MEAN_LENGTHS_SQL}
             FROM {levels} LEFT JOIN requests USING (cell, level)
             GROUP BY cell, level, duration_s)
     SELECT cell, level, n_ok, n_failed, duration_s, throughput_tok_s, request_rate_rps,
-        {", ".join(selected)}, mean_itl_ms
+        mean_input_tokens, mean_output_tokens, {", ".join(selected)}, mean_itl_ms
     FROM counts {" ".join(joined)}"""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -75,14 +75,27 @@ def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
         latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile.
         slo: the limits.
     """
-    ordered = latencies.sort_values("users")
-    meets = (
-        has_latency(ordered)
-        & (ordered["nttft_ms"] <= slo.nttft_ms)
-        & (ordered["itl_ms"] <= slo.itl_ms)
-    )
-    served = ordered["users"].to_numpy()[meets.cummin().to_numpy(bool)]
-    return int(served[-1]) if len(served) else 0
+    return _most_users(_Curve.of(latencies.sort_values("users")), slo)
+
+
+class _Curve(NamedTuple):
+    """Latencies of one LLM on one GPU profile by rising users; plain arrays, as pandas is slow."""
+
+    users: np.ndarray
+    latencies_ms: np.ndarray
+    """nTTFT and ITL, shape (points, 2); NaN where nothing succeeded."""
+
+    @classmethod
+    def of(cls, ordered: pd.DataFrame) -> Self:
+        known = ordered[TARGETS].where(has_latency(ordered), np.nan)
+        return cls(ordered["users"].to_numpy(), known.to_numpy(float))
+
+
+def _most_users(curve: _Curve, slo: SLO) -> int:
+    # A comparison with NaN is false: a point without latencies breaks the limits.
+    meets = (curve.latencies_ms <= (slo.nttft_ms, slo.itl_ms)).all(axis=1)
+    n_met = int(np.logical_and.accumulate(meets).sum())
+    return int(curve.users[n_met - 1]) if n_met else 0
 
 
 def pods(users: int, users_per_replica: int) -> int:
@@ -112,7 +125,7 @@ def candidates(
         slo: the promise to keep.
         feasible: pairs that memory facts allow; None allows all.
     """
-    known = dict(list(latencies.groupby(IDENTIFIERS)))
+    known = _curves(latencies)
     rows = []
     for llm_id in llm_ids:
         for profile_id in sorted(profiles):
@@ -128,17 +141,21 @@ def candidates(
     return _typed(rows)
 
 
-def _assess(latencies: pd.DataFrame, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
-    served = u_max(latencies, slo)
-    lightest = latencies.loc[[latencies["users"].idxmin()]]
-    # A point without latencies misses the limits, but nobody knows by how much.
-    known = lightest[TARGETS].where(has_latency(lightest), np.nan)
-    nttft_ratio = float(known["nttft_ms"].item()) / slo.nttft_ms
-    itl_ratio = float(known["itl_ms"].item()) / slo.itl_ms
+def _curves(latencies: pd.DataFrame) -> dict[Pair, _Curve]:
+    ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
+    whole = _Curve.of(ordered)
+    rows = ordered.groupby(IDENTIFIERS).indices
+    return {pair: _Curve(*(values[places] for values in whole)) for pair, places in rows.items()}
+
+
+def _assess(curve: _Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
+    served = _most_users(curve, slo)
+    # Of a point without latencies (NaN) nobody knows by how much it misses the limits.
+    nttft_ratio, itl_ratio = (curve.latencies_ms[0] / (slo.nttft_ms, slo.itl_ms)).tolist()
     row = {
         "status": "meets" if served else "too_slow",
         "users_per_replica": served,
-        "fewest_users": int(lightest["users"].item()),
+        "fewest_users": int(curve.users[0]),
         "nttft_ratio": nttft_ratio,
         "itl_ratio": itl_ratio,
         # A missing latency is no small one: np.maximum keeps NaN.

@@ -50,10 +50,17 @@ def _check(value: Mapping, validator: Draft202012Validator, file: str | Path, ro
             known = ", ".join(error.schema["properties"])
             fix = f"remove it or correct its name; known here: {known}"
             raise InputError("unknown field", file=file, row=row, field=field, fix=fix)
+        if error.validator == "required":
+            missing = next(name for name in error.validator_value if name not in error.instance)
+            field = ".".join([*([field] if field else []), missing])
+            description = error.schema["properties"].get(missing, {}).get("description")
+            raise InputError("it is missing", file=file, row=row, field=field, fix=description)
         raise InputError(error.message, file=file, row=row, field=field, fix=description)
 
 
-def load_sheet(path: str | Path, schema_path: str | Path, key: str | None = None) -> list[Row]:
+def load_sheet(
+    path: str | Path, schema_path: str | Path, key: str | None = None, *, delimiter: str = "\t"
+) -> list[Row]:
     """Read a tab-separated sheet; each row is a dict typed and checked by the schema.
 
     An empty cell is a missing value: the key is left out of the row. Lines that start
@@ -79,13 +86,14 @@ def load_sheet(path: str | Path, schema_path: str | Path, key: str | None = None
     ]
     if not lines:
         raise InputError("the sheet is empty", file=path, fix="add its header line")
-    header = _header(path, lines[0], validator)
+    header = _header(path, lines[0], validator, delimiter)
     rows: list[Row] = []
     seen: dict[Any, int] = {}
     for number, line in lines[1:]:
-        cells = next(csv.reader([line.rstrip("\r\n")], delimiter="\t"))
+        cells = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
         if len(cells) != len(header):
-            fix = "separate the columns with one tab each"
+            name = "tab" if delimiter == "\t" else "comma"
+            fix = f"separate the columns with one {name} each"
             problem = f"{len(cells)} cells under {len(header)} columns"
             raise InputError(problem, file=path, row=number, fix=fix)
         cells = dict(zip(header, map(str.strip, cells), strict=True))
@@ -107,9 +115,11 @@ def load_sheet(path: str | Path, schema_path: str | Path, key: str | None = None
     return rows
 
 
-def _header(path: Path, first: tuple[int, str], validator: Draft202012Validator) -> list[str]:
+def _header(
+    path: Path, first: tuple[int, str], validator: Draft202012Validator, delimiter: str
+) -> list[str]:
     number, line = first
-    header = [name.strip() for name in line.rstrip("\r\n").split("\t")]
+    header = [name.strip() for name in line.rstrip("\r\n").split(delimiter)]
     known, required = validator.schema["properties"], validator.schema.get("required", [])
     for name in header:
         if name not in known:

@@ -190,6 +190,7 @@ def llm_rows(llms: Mapping[str, LLM]) -> list[dict]:
         {
             "llm_id": llm_id,
             **asdict(llm),
+            "attention": llm.attention,
             "weight_bytes": llm.weight_bytes,
             "kv_bytes_per_token": llm.kv_bytes_per_token,
         }

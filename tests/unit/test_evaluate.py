@@ -11,7 +11,7 @@ from sextant.predict.evaluate import evaluate
 
 USERS = (1, 4, 16)
 PROFILES = {
-    name: GPUProfile(name, GPU(name, "gpu", "x", 80.0, bandwidth, tflops, "invented"), 1, usd)
+    name: GPUProfile(name, GPU(name, "gpu", "x", 80.0, bandwidth, tflops, 32.0, "invented"), 1, usd)
     for name, bandwidth, tflops, usd in [("slow", 500.0, 100.0, 1.0), ("fast", 2000.0, 400.0, 3.0)]
 }
 SLOS = [

@@ -12,8 +12,10 @@ from support import ROOT
 OPT = load_llm(ROOT / "resources" / "llms" / "demo-opt-6m.json")
 PROFILES = {
     # OPT needs 11.0 MiB for its weights and 4 KiB of KV cache a token.
-    "small": GPUProfile("small", GPU("x", "gpu", "x", 12 / 1024, 1.0, 1.0, "invented"), 1, 1.0),
-    "large": GPUProfile("large", GPU("y", "gpu", "y", 1.0, 1.0, 1.0, "invented"), 1, 1.0),
+    "small": GPUProfile(
+        "small", GPU("x", "gpu", "x", 12 / 1024, 1.0, 1.0, 32.0, "invented"), 1, 1.0
+    ),
+    "large": GPUProfile("large", GPU("y", "gpu", "y", 1.0, 1.0, 1.0, 32.0, "invented"), 1, 1.0),
 }
 
 

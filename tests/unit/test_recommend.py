@@ -8,7 +8,7 @@ from sextant.errors import InputError
 from sextant.gpu import GPU, GPUProfile
 from sextant.recommend import SLO, at_percentile, candidates, has_latency, pods, recommend, u_max
 
-GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, "invented")
+GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {
     "cheap": GPUProfile("cheap", GPU_X, 1, 1.0),
     "dear": GPUProfile("dear", GPU_X, 2, 2.5),

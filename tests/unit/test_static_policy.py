@@ -8,7 +8,7 @@ from sextant.predict.references import Rows
 from sextant.predict.static_policy import StaticPolicy
 from sextant.recommend import SLO
 
-GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, "invented")
+GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {"a": GPUProfile("a", GPU_X, 1, 1.0), "b": GPUProfile("b", GPU_X, 2, 2.5)}
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=12)
 

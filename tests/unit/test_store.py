@@ -164,6 +164,7 @@ def test_a_hand_computed_point(tmp_path):
     assert point["p90_itl_ms"] == pytest.approx(19)
     assert point["median_e2e_ms"] == pytest.approx(165)
     assert point["throughput_tok_s"] == pytest.approx(4 / 51)
+    assert (point["mean_input_tokens"], point["mean_output_tokens"]) == (55.0, 2.0)
     assert (point["users"], point["batch_weight_tokens"]) == (1, 4000)
     assert point["client_lag_p99_ms"] == 0.5
     assert pd.isna(point["server_mean_itl_ms"]) and pd.isna(point["energy_j"])
@@ -190,6 +191,7 @@ def test_a_level_at_which_nothing_was_served_is_a_point_without_latencies(tmp_pa
     assert points["level"].tolist() == [1, 4]
     assert points["n_ok"].tolist() == [0, 0] and points["n_failed"].tolist() == [0, n_requests]
     assert (points[["throughput_tok_s", "request_rate_rps"]] == 0).all(axis=None)
+    assert points[["mean_input_tokens", "mean_output_tokens"]].isna().all(axis=None)
     latencies = [name for name in points if name.split("_")[0] in QUANTILES]
     assert len(latencies) == 12 and points[latencies].isna().all(axis=None)
 

@@ -10,7 +10,7 @@ from sextant.predict.tuning import choose, choose_nested, mape_error
 
 SIZES = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}
 PROFILES = {
-    name: GPUProfile(name, GPU(name, "gpu", "x", memory, 1.0, 1.0, "invented"), n, 1.0)
+    name: GPUProfile(name, GPU(name, "gpu", "x", memory, 1.0, 1.0, 32.0, "invented"), n, 1.0)
     for name, n, memory in [("4xbig", 4, 80.0), ("1xsmall", 1, 16.0), ("1xbig", 1, 80.0)]
 }
 X = pd.DataFrame(

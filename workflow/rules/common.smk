@@ -2,6 +2,7 @@
 # constraints of the wildcards, and the functions that name a rule's inputs.
 import re
 import sys
+from pathlib import Path
 
 from sextant.errors import InputError
 from sextant.experiment import CellKey, cell_definition, levels, load_experiment, trace_sha256
@@ -38,8 +39,13 @@ def gpu_files():
 
 
 def library(*modules):
-    """Return library files for a CPU rule to list, so that an edit makes its results stale."""
-    return [f"{workflow.basedir}/scripts/sextant/{module}.py" for module in modules]
+    """Return library files for a CPU rule to list, so that an edit makes its results stale.
+
+    A package stands for all of its files.
+    """
+    root = Path(workflow.basedir) / "scripts" / "sextant"
+    packages = {module: sorted((root / module).glob("*.py")) for module in modules}
+    return [str(file) for name in modules for file in packages[name] or [root / f"{name}.py"]]
 
 
 def predictor_library(wildcards):
@@ -54,12 +60,15 @@ def predictor_library(wildcards):
         "weights",
         "latencies",
     )
-    own = PREDICTORS.get(wildcards.predictor)
     modules = ["llm", "gpu", "memory", "recommend", "score"]
     modules += [f"predict/{name}" for name in (*shared, "forest", "network")]
-    return library(
-        *modules, *([own.__module__.replace("sextant.", "").replace(".", "/")] if own else [])
-    )
+    own = PREDICTORS.get(wildcards.predictor)
+    if own:
+        place = Path(*own.__module__.split(".")[1:])
+        modules.append(str(place if place.parent.name == "predict" else place.parent))
+    if getattr(own, "learns_from_facts", False):
+        modules.append("predict/decision")
+    return library(*modules)
 
 
 def trace_source(wildcards):

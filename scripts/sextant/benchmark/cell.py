@@ -51,7 +51,7 @@ def measure_cell(
     """
     longest_tokens = cell.max_input_tokens + cell.max_output_tokens
     # What counts is the type that is served, not the one the weights were published in.
-    llm = replace(load_llm(cell.config_path), dtype=settings.dtype)
+    llm = load_llm(cell.config_path, settings.dtype)
     if longest_tokens > llm.context_tokens:
         fix = "lower max_input_tokens or max_output_tokens of the workload"
         problem = f"requests of {longest_tokens} tokens exceed {llm.context_tokens} of context"

@@ -9,10 +9,12 @@ import pandas as pd
 from sextant.errors import InputError
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
+from sextant.predict.decision import choose, weigh
 from sextant.predict.features import Features
 from sextant.predict.folds import Outcome, World, fit_folds
 from sextant.predict.references import reference_profiles
 from sextant.predict.registry import PREDICTORS
+from sextant.predict.roofline.facts import execution_classes
 from sextant.recommend import (
     IDENTIFIERS,
     SLO,
@@ -120,8 +122,14 @@ def evaluate(
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     _check(points, llms, profiles)
     every = {(llm_id, profile_id) for llm_id in llms for profile_id in profiles}
-    features = features or Features.of_facts(llms, profiles)
-    world = World(points, llms, profiles, features, set(every if feasible is None else feasible))
+    world = World(
+        points,
+        llms,
+        profiles,
+        features or Features.of_facts(llms, profiles),
+        set(every if feasible is None else feasible),
+        execution_classes(llms, features),
+    )
     fits: dict[tuple, Outcome] = {}
     parts = []
     for slo in map(SLO.from_row, slos):
@@ -188,7 +196,7 @@ def _recommend_predicted(
         options = candidates(
             outcome.latencies, outcome.llm_ids, world.profiles, slo, world.feasible
         )
-        chosen = recommend(options)
+        chosen = _decide(outcome, world, slo) if outcome.draws else recommend(options)
         errors = mape(_without_references(predictor, outcome.latencies, world), measured[usable])
     elif outcome.decisions is not None:
         chosen = outcome.decisions
@@ -206,6 +214,13 @@ def _recommend_predicted(
         _as(_RECOMMENDATION, judged),
         _as(_SCORE, [score]),
     )
+
+
+def _decide(outcome: Outcome, world: World, slo: SLO) -> pd.DataFrame:
+    """Return the best option of each LLM under the draws; none where memory rules out all."""
+    options = [weigh(draws.samples_ms, draws.X, world.profiles, slo) for draws in outcome.draws]
+    chosen = choose(pd.concat(options, ignore_index=True))
+    return pd.DataFrame({"llm_id": outcome.llm_ids}).merge(chosen, on="llm_id", how="left")
 
 
 def _without_references(predictor: str, latencies: pd.DataFrame, world: World) -> pd.DataFrame:

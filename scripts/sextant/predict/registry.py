@@ -9,6 +9,8 @@ its class tell how to use it:
 - `min_training_llms`: with fewer it cannot be fitted;
 - `uses_references`: a new LLM is first measured on the two reference profiles, and
   `fit(training, references)` gets these points (predictors of latencies only);
+- `learns_from_facts`: it takes rows of `roofline.facts.fact_rows` in place of features, and
+  `sample(X)` returns joint draws, from which `decision` chooses;
 - `GRID`, `validation_errors`: see `sextant.predict.tuning`; only where there is something to
   tune. A fourth argument, `settings`, then takes what was chosen before.
 
@@ -21,10 +23,12 @@ from sextant.predict.paris import PARIS
 from sextant.predict.perfnet import PerfNet
 from sextant.predict.perfnetv2 import PerfNetV2
 from sextant.predict.rf import RandomForest
+from sextant.predict.roofline import Roofline
 from sextant.predict.selecta import Selecta
 from sextant.predict.static_policy import StaticPolicy
 
 PREDICTORS = {
+    "roofline": Roofline,
     "llm_pilot": LLMPilot,
     "static_policy": StaticPolicy,
     "rf": RandomForest,

@@ -1,0 +1,221 @@
+"""Fit the law to points: the most likely coefficients, and how uncertain they are together.
+
+Maximum a posteriori by Gauss-Newton, the spread of each group of effects by expectation
+maximisation, errors that may be large now and then (Student's t, by reweighting). Around the
+optimum the law is taken as linear, so the coefficients are jointly normal.
+"""
+
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+
+from sextant.predict.roofline.effects import Design, design_of
+from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.law import NAMES, predict_log
+
+_ITERATIONS = 18
+_FIXED_SPREAD = 3
+"""Iterations before spreads are estimated: from far away they would grow to explain misfit."""
+_FREEDOM = 4.0
+"""Degrees of freedom of the errors."""
+_START_NOISE = (0.15, 0.10)
+_LEAST_NOISE = 0.02
+_PRIOR_WEIGHT = {"llm": 3.0, "pair": 8.0}
+"""Pseudo-observations behind the prior spread of a group."""
+
+
+class Posterior(NamedTuple):
+    """What is known after a fit."""
+
+    names: list[tuple[str, str]]
+    mean: np.ndarray
+    covariance: np.ndarray
+    spread: dict[str, float]
+    """Estimated standard deviation of each group of effects."""
+    noise: np.ndarray
+    """Scale of the errors of log nTTFT and log ITL."""
+
+    def most_likely(self, X: pd.DataFrame) -> np.ndarray:
+        """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
+        design = design_of(X)
+        known = dict(zip(self.names, self.mean, strict=True))
+        pairs = zip(design.names, design.mean, strict=True)
+        return design.parameters(np.array([known.get(name, mean) for name, mean in pairs]))
+
+    def draw(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
+        """Return joint draws of log nTTFT and log ITL, errors included, shape (n, rows, 2).
+
+        Every random number belongs to a name: rows of one LLM that are asked for together or
+        alone have the same draws.
+        """
+        design = design_of(X)
+        phi = design.parameters(self._coefficients(design, n, seed))
+        facts = {name: np.tile(values, n) for name, values in columns_of(X).items()}
+        latencies = predict_log(phi.reshape(-1, len(NAMES)), facts).reshape(n, len(X), 2)
+        return latencies + self._errors(X, n, seed)
+
+    def _coefficients(self, design: Design, n: int, seed: int) -> np.ndarray:
+        """Return draws of a design's coefficients, (n, effects); new effects have their prior."""
+        root = np.linalg.cholesky(self.covariance + 1e-12 * np.eye(len(self.mean)))
+        known = self.mean + _normal(seed, "known effects", (n, len(self.mean))) @ root.T
+        place = {name: position for position, name in enumerate(self.names)}
+        drawn = np.empty((n, len(design.names)))
+        for column, name in enumerate(design.names):
+            if name in place:
+                drawn[:, column] = known[:, place[name]]
+            else:
+                group, sd = design.groups[column], design.sd[column]
+                sd = self.spread.get(group, sd) if group else sd
+                drawn[:, column] = design.mean[column] + sd * _normal(seed, _anonymous(name), n)
+        return drawn
+
+    def _errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
+        """Return errors: half of their variance is common to a pair, since misfit is smooth."""
+        drawn = np.empty((n, len(X), 2))
+        names = X["gpu_profile_id"]
+        common = {name: _normal(seed, f"error {name}", (n, 2)) for name in names.unique()}
+        for row, (name, users) in enumerate(zip(names, X["users"], strict=True)):
+            own = _normal(seed, f"error {name} {users}", (n, 2))
+            drawn[:, row] = np.sqrt(0.5) * (common[name] + own)
+        return drawn * self.noise
+
+
+def _anonymous(name: tuple[str, str]) -> str:
+    """Return the name of a new effect without the LLM's, on which nothing may depend."""
+    parameter, effect = name
+    kind, _, rest = effect.partition(" ")
+    if kind in ("llm", "pair"):
+        effect = f"{kind} {rest.rpartition('|')[2] if kind == 'pair' else ''}"
+    return f"{parameter} {effect}"
+
+
+def _normal(seed: int, name: str, shape: int | tuple[int, ...]) -> np.ndarray:
+    """Return standard normal numbers that depend on the seed and on this name alone."""
+    return np.random.default_rng([seed, crc32(name.encode())]).standard_normal(shape)
+
+
+class _Problem(NamedTuple):
+    design: Design
+    facts: dict[str, np.ndarray]
+    observed: np.ndarray
+    """Logarithms of the targets, (rows, 2)."""
+
+    def residuals(self, coefficients: np.ndarray) -> np.ndarray:
+        return self.observed - predict_log(self.design.parameters(coefficients), self.facts)
+
+    def cost(self, coefficients: np.ndarray, variance: np.ndarray, noise: np.ndarray) -> float:
+        """Return the negative logarithm of the posterior, up to a constant."""
+        errors = self.residuals(coefficients) ** 2 / (_FREEDOM * noise**2)
+        prior = (coefficients - self.design.mean) ** 2 / variance
+        return float(0.5 * (_FREEDOM + 1) * np.log1p(errors).sum() + 0.5 * prior.sum())
+
+    def jacobian(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return derivatives of the targets by coefficient, (2 x rows, effects), nTTFT first."""
+        phi, step = self.design.parameters(coefficients), 1e-4
+        by_parameter = np.empty((*phi.shape, 2))
+        for index in range(phi.shape[1]):
+            shift = np.zeros(phi.shape[1])
+            shift[index] = step
+            ahead, behind = (
+                predict_log(phi + shift, self.facts),
+                predict_log(phi - shift, self.facts),
+            )
+            by_parameter[:, index] = (ahead - behind) / (2 * step)
+        chosen = by_parameter[:, self.design.position]
+        return np.concatenate([self.design.columns * chosen[..., t] for t in (0, 1)])
+
+
+class Fit(NamedTuple):
+    """A fit and the straight line that it ends on, from which rows can be taken away again."""
+
+    posterior: Posterior
+    problem: _Problem
+    jacobian: np.ndarray
+    """Shape (2 x rows, effects)."""
+    precision: np.ndarray
+    """Weights of the errors, shape (2 x rows,)."""
+    variance: np.ndarray
+
+    def without(self, rows: np.ndarray) -> np.ndarray:
+        """Predict some rows by a fit that has not seen them.
+
+        One Gauss-Newton step from the optimum, in place of a fit of its own. Returns log nTTFT
+        and log ITL, shape (n, 2).
+
+        Args:
+            rows: boolean mask.
+        """
+        kept = np.tile(~rows, 2)
+        jacobian, precision = self.jacobian[kept], self.precision[kept]
+        mean, design = self.posterior.mean, self.problem.design
+        residuals = self.problem.residuals(mean).T.ravel()[kept]
+        shifted = residuals + jacobian @ (mean - design.mean)
+        hessian = jacobian.T @ (jacobian * precision[:, None]) + np.diag(1 / self.variance)
+        other = design.mean + np.linalg.solve(hessian, jacobian.T @ (precision * shifted))
+        phi = design.parameters(other)[rows]
+        facts = {name: values[rows] for name, values in self.problem.facts.items()}
+        return predict_log(phi, facts)
+
+
+def fit(X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
+    """Fit the law to points.
+
+    Args:
+        X: fact rows of the points.
+        y_ms: nTTFT and ITL in ms, shape (rows, 2), above 0.
+    """
+    problem = _Problem(design_of(X), columns_of(X), np.log(y_ms))
+    design = problem.design
+    variance, noise = design.sd**2, np.array(_START_NOISE)
+    coefficients, weights = design.mean.copy(), np.ones_like(problem.observed)
+    for iteration in range(_ITERATIONS):
+        precision = np.repeat(1 / noise**2, len(X)) * weights.T.ravel()
+        jacobian = problem.jacobian(coefficients)
+        residuals = problem.residuals(coefficients).T.ravel()
+        hessian = jacobian.T @ (jacobian * precision[:, None]) + np.diag(1 / variance)
+        covariance = np.linalg.inv(hessian)
+        shifted = residuals + jacobian @ (coefficients - design.mean)
+        target = design.mean + covariance @ (jacobian.T @ (precision * shifted))
+        coefficients = _line_search(problem, coefficients, target, variance, noise)
+        errors = problem.residuals(coefficients)
+        weights = (_FREEDOM + 1) / (_FREEDOM + (errors / noise) ** 2)
+        if iteration >= _FIXED_SPREAD:
+            doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
+            noise = np.sqrt((weights * (errors**2 + doubt)).mean(axis=0)).clip(_LEAST_NOISE)
+            variance = _estimate_spreads(design, coefficients, covariance, variance)
+    spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, variance, strict=True) if g}
+    posterior = Posterior(design.names, coefficients, covariance, spread, noise)
+    return Fit(posterior, problem, jacobian, precision, variance)
+
+
+def _line_search(
+    problem: _Problem,
+    start: np.ndarray,
+    target: np.ndarray,
+    variance: np.ndarray,
+    noise: np.ndarray,
+) -> np.ndarray:
+    """Return the first of the target, half the way, a quarter ... that costs no more."""
+    limit = problem.cost(start, variance, noise)
+    for halvings in range(6):
+        candidate = start + (target - start) / 2**halvings
+        if problem.cost(candidate, variance, noise) <= limit:
+            break
+    return candidate
+
+
+def _estimate_spreads(
+    design: Design, coefficients: np.ndarray, covariance: np.ndarray, variance: np.ndarray
+) -> np.ndarray:
+    """Return the variances, each group's estimated from its effects and its prior."""
+    expected = (coefficients - design.mean) ** 2 + np.diag(covariance)
+    groups = np.array(design.groups)
+    estimated = variance.copy()
+    for group in set(design.groups) - {""}:
+        chosen = groups == group
+        weight, prior_sd = _PRIOR_WEIGHT[group.split()[0]], design.sd[chosen][0]
+        total = expected[chosen].sum() + weight * prior_sd**2
+        estimated[chosen] = total / (chosen.sum() + weight)
+    return estimated

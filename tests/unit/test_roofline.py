@@ -1,0 +1,200 @@
+"""The predictor `roofline` in a world that obeys its law, so that the truth is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from served_world import LLMS, PROFILES, draw, facts
+from sextant.errors import InputError
+from sextant.predict.decision import best_probe
+from sextant.predict.evaluate import evaluate
+from sextant.predict.folds import share_lengths
+from sextant.predict.roofline import Roofline
+from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.law import predict_log
+from sextant.predict.roofline.posterior import fit
+from sextant.recommend import SLO, TARGETS
+
+LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
+WORLD = draw(facts())
+TRAINING = WORLD.without(["unseen"])
+HELD_OUT = WORLD.of(["unseen"])
+
+
+def train(rows=TRAINING, told=None, seed=0) -> Roofline:
+    return Roofline(LIMITS, PROFILES, seed).fit(rows, told)
+
+
+@pytest.fixture(scope="module")
+def model() -> Roofline:
+    return train()
+
+
+def error(predicted: pd.DataFrame, truth: pd.DataFrame) -> float:
+    return float((predicted[TARGETS] / truth[TARGETS] - 1).abs().mean().mean())
+
+
+def test_it_predicts_an_llm_it_has_not_seen(model) -> None:
+    assert error(model.predict(HELD_OUT.X), HELD_OUT.y) < 0.10
+
+
+def test_nine_of_ten_points_lie_inside_the_intervals() -> None:
+    inside = []
+    for seed in range(4):
+        rows = draw(facts(), seed=seed)
+        predicted = train(rows.without(["unseen"])).predict(rows.of(["unseen"]).X)
+        truth = rows.of(["unseen"]).y
+        for name in ("nttft", "itl"):
+            low, high = predicted[f"{name}_lo_ms"], predicted[f"{name}_hi_ms"]
+            inside.append(truth[f"{name}_ms"].between(low, high))
+    assert 0.85 <= np.mean(inside) <= 1.0
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_else_is_asked(model) -> None:
+    alone = model.sample(HELD_OUT.X)
+    beside = pd.concat([WORLD.of(["seven"]).X, HELD_OUT.X])
+    assert train().sample(HELD_OUT.X).tobytes() == alone.tobytes()
+    together = model.sample(beside)[:, (beside["llm_id"] == "unseen").to_numpy()]
+    assert together.tobytes() == alone.tobytes()
+    shuffled = TRAINING.X.sample(frac=1, random_state=1).index
+    rows = type(TRAINING)(TRAINING.X.loc[shuffled], TRAINING.y.loc[shuffled])
+    assert train(rows).predict(HELD_OUT.X)[TARGETS].to_numpy() == pytest.approx(
+        model.predict(HELD_OUT.X)[TARGETS].to_numpy(), rel=0.02
+    )
+
+
+def test_nothing_but_its_facts_is_used_of_the_llm_that_is_asked_for(model) -> None:
+    renamed = HELD_OUT.X.assign(llm_id="other-name")
+    assert model.predict(renamed).equals(model.predict(HELD_OUT.X))
+
+
+def test_an_answer_does_not_depend_on_what_else_is_offered(model) -> None:
+    here = (HELD_OUT.X["gpu_profile_id"] == "1xmiddle").to_numpy()
+    assert model.sample(HELD_OUT.X[here]).tobytes() == model.sample(HELD_OUT.X)[:, here].tobytes()
+
+
+def test_predictions_never_fall_with_more_users(model) -> None:
+    every = facts({"unseen": LLMS["unseen"]}, users=tuple(range(1, 129)))
+    rows = model.explain(every)[["nttft_ms", "itl_ms"]].to_numpy().reshape(-1, 128, 2)
+    assert (np.diff(np.log(rows), axis=1) > -1e-6).all()
+
+
+def test_one_measured_profile_corrects_a_strange_llm_on_the_others() -> None:
+    rows = draw(facts(), slower={"unseen": 0.5})
+    own, training = rows.of(["unseen"]), rows.without(["unseen"])
+    blind = train(training)
+    probe = best_probe(blind.sample(own.X), own.X, PROFILES)
+    elsewhere = own.where(own.X["gpu_profile_id"] != probe)
+    told = train(training, own.on([probe]))
+    before, after = (error(m.predict(elsewhere.X), elsewhere.y) for m in (blind, told))
+    assert after < 0.5 * before
+
+
+def test_a_gpu_that_was_never_measured_is_less_certain(model) -> None:
+    here = TRAINING.X["gpu_id"] != "large"
+    blind = train(TRAINING.where(here))
+    rows = HELD_OUT.where(HELD_OUT.X["gpu_id"] == "large")
+
+    def width(predictor: Roofline) -> float:
+        frame = predictor.predict(rows.X)
+        return float(np.log(frame["itl_hi_ms"] / frame["itl_lo_ms"]).mean())
+
+    assert width(blind) > 1.5 * width(model)
+    assert error(blind.predict(rows.X), rows.y) < 0.5
+
+
+def test_points_of_other_lengths_are_fitted_together() -> None:
+    shorter, longer = (facts(input_tokens=n, output_tokens=n / 5) for n in (100.0, 400.0))
+    longer.index += len(shorter)
+    rows = draw(pd.concat([shorter, longer]), noise=0.01)
+    held_out = rows.of(["unseen"])
+    assert error(train(rows.without(["unseen"])).predict(held_out.X), held_out.y) < 0.12
+
+
+def test_llms_that_differ_more_leave_more_doubt() -> None:
+    spreads = []
+    for strange in ({}, {"tiny": 0.5, "third": -0.5, "nine": 0.4}):
+        rows = draw(facts(), slower=strange).without(["unseen"])
+        fitted = fit(rows.X, rows.y[TARGETS].to_numpy())
+        spreads.append(fitted.posterior.spread["llm paged launch"])
+    assert spreads[1] > 2 * spreads[0]
+
+
+def test_taking_an_llm_away_is_like_a_fit_without_it() -> None:
+    fitted = fit(TRAINING.X, TRAINING.y[TARGETS].to_numpy())
+    rows = (TRAINING.X["llm_id"] == "seven").to_numpy()
+    other = fit(TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
+    quick = fitted.without(rows)
+    X = TRAINING.X[rows]
+    exact = predict_log(other.posterior.most_likely(X), columns_of(X))
+    assert np.abs(quick - exact).mean() < 0.05
+
+
+def test_the_explanation_adds_up_to_the_latencies(model) -> None:
+    rows = model.explain(HELD_OUT.X)
+    step = rows[["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]].sum(axis=1)
+    assert (step * rows["itl_factor"]).to_numpy() == pytest.approx(rows["itl_ms"].to_numpy())
+    first = rows[["prefill_ms", "batching_ms", "queueing_ms"]].sum(axis=1) / 120
+    assert (first * rows["nttft_factor"]).to_numpy() == pytest.approx(rows["nttft_ms"].to_numpy())
+    median = model.predict(HELD_OUT.X)["itl_ms"]
+    assert rows["itl_ms"].to_numpy() == pytest.approx(median.to_numpy(), rel=0.15)
+
+
+def test_an_outlier_moves_the_others_little(model) -> None:
+    y = TRAINING.y.copy()
+    y.loc[y.index[10], "itl_ms"] *= 30
+    spoiled = Roofline(LIMITS, PROFILES, 0).fit(TRAINING._replace(y=y))
+    assert error(spoiled.predict(HELD_OUT.X), HELD_OUT.y) < 0.12
+
+
+def points_of(rows) -> pd.DataFrame:
+    """Return rows as points of the store, as far as `evaluate` reads them."""
+    named = rows.X[["llm_id", "gpu_profile_id", "users"]].assign(
+        median_nttft_ms=rows.y["nttft_ms"],
+        median_itl_ms=rows.y["itl_ms"],
+        throughput_tok_s=np.nan,
+        mean_input_tokens=120.0,
+        mean_output_tokens=20.0,
+    )
+    return named.reset_index(drop=True)
+
+
+SLO_ROW = {"slo_id": "s", "nttft_ms": 20.0, "itl_ms": 40.0, "percentile": 50, "users": 100}
+
+
+def test_evaluation_decides_with_a_probability_and_intervals() -> None:
+    result = evaluate(points_of(TRAINING), LLMS, PROFILES, [SLO_ROW], "roofline", "here", seed=0)
+    score = result.scores.iloc[0]
+    assert score["n_llms"] == 6
+    assert score["so_score"] > 0.8
+    bounds = result.predictions[["nttft_lo_ms", "nttft_hi_ms", "itl_lo_ms", "itl_hi_ms"]]
+    assert bounds.notna().all().all()
+    rows = result.recommendations.set_index("llm_id")
+    assert rows["probability_met"].between(0, 1).all()
+    # The LLM without points gets an answer, but no verdict.
+    assert pd.notna(rows.loc["unseen", "gpu_profile_id"])
+    assert pd.isna(rows.loc["unseen", "is_success"])
+
+
+def test_what_the_held_out_llm_measured_changes_nothing_for_it() -> None:
+    changed = TRAINING._replace(y=TRAINING.y.copy())
+    own = TRAINING.X["llm_id"] == "seven"
+    changed.y.loc[own, TARGETS] *= 3
+    longer = points_of(changed)
+    longer.loc[longer["llm_id"] == "seven", "mean_input_tokens"] = 999.0
+    frames = [
+        evaluate(points, LLMS, PROFILES, [SLO_ROW], "roofline", "here", seed=0)
+        for points in (points_of(TRAINING), longer)
+    ]
+    before, after = (f.predictions.query("llm_id == 'seven'") for f in frames)
+    pd.testing.assert_frame_equal(before, after)
+    chosen = [f.recommendations.set_index("llm_id").loc["seven"] for f in frames]
+    assert chosen[0]["gpu_profile_id"] == chosen[1]["gpu_profile_id"]
+
+
+def test_points_without_lengths_are_an_error_that_names_them() -> None:
+    bare = points_of(TRAINING).drop(columns=["mean_input_tokens", "mean_output_tokens"])
+    with pytest.raises(InputError, match="how long"):
+        evaluate(bare, LLMS, PROFILES, [SLO_ROW], "roofline", "here", seed=0)
+    with pytest.raises(InputError, match="build the store again"):
+        share_lengths(TRAINING.X.assign(output_tokens=np.nan), HELD_OUT.X)
