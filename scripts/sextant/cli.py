@@ -1,16 +1,15 @@
 """The command line: the same library as the pipeline's, for use without Snakemake."""
 
-import json
 import sys
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
 
-from sextant import __version__
+from sextant import __version__, cli_advice
+from sextant.cli_advice import Database
 from sextant.errors import InputError
 
 app = typer.Typer(
@@ -19,25 +18,7 @@ app = typer.Typer(
     help="From production traces of LLM requests to the cheapest GPU that keeps a latency promise.",
 )
 
-Database = Annotated[
-    Path | None,
-    typer.Option(
-        help="Store that the pipeline built; by default results/sextant.duckdb, or "
-        "results/NAME/sextant.duckdb for the source archive:NAME."
-    ),
-]
-# LLM-Pilot's own seed, with which its published predictions come out.
-PREDICTOR_SEED = 42
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
-WorkloadId = Annotated[str | None, typer.Option(help="Workload; the store's own by default.")]
-ScenarioId = Annotated[str | None, typer.Option(help="Scenario; the store's own by default.")]
-
-
-class Format(StrEnum):
-    """How results are printed."""
-
-    text = "text"
-    json = "json"
 
 
 class Kind(StrEnum):
@@ -45,16 +26,6 @@ class Kind(StrEnum):
 
     gpu = "gpu"
     cpu = "cpu"
-
-
-class TableFormat(StrEnum):
-    """How results that are tables are printed."""
-
-    table = "table"
-    json = "json"
-
-
-Printed = Annotated[Format, typer.Option("--format", help="How to print the result.")]
 
 
 @app.command()
@@ -240,97 +211,20 @@ def serve_and_load(
     typer.echo(f"{out / 'run.json'}")
 
 
-@app.command()
-def recommend(
-    users: Annotated[int, typer.Option(min=1, help="Concurrent users to serve.")],
-    nttft_ms: Annotated[float, typer.Option(help="Limit of TTFT per input token in ms.")],
-    itl_ms: Annotated[float, typer.Option(help="Limit of the inter-token latency in ms.")],
-    llm: Annotated[str | None, typer.Option(help="An LLM of the store.")] = None,
-    llm_config: Annotated[
-        Path | None, typer.Option(help="config.json of an LLM that was never measured.")
-    ] = None,
-    percentile: Annotated[int, typer.Option(help="Percentile of both limits: 50, 90, 99.")] = 50,
-    predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "llm_pilot",
-    database: Database = None,
-    source: Annotated[str | None, typer.Option(help="Characterization to use.")] = None,
-    workload_id: WorkloadId = None,
-    scenario_id: ScenarioId = None,
-    seed: Seed = PREDICTOR_SEED,
-    printed: Printed = Format.text,
-) -> None:
-    """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
-    from sextant.answer import recommend_llm
-
-    slo = {
-        "slo_id": "asked",
-        "nttft_ms": nttft_ms,
-        "itl_ms": itl_ms,
-        "percentile": percentile,
-        "users": users,
-    }
-    answer = recommend_llm(
-        _store(database, source),
-        slo,
-        llm,
-        llm_config,
-        predictor,
-        source,
-        seed,
-        workload_id,
-        scenario_id,
-    )
-    if printed is Format.json:
-        typer.echo(json.dumps(answer, indent=2, allow_nan=False))
-    else:
-        typer.echo(answer["text"])
-    if answer["gpu_profile_id"] is None:
-        raise typer.Exit(3)
-
-
-@app.command()
-def evaluate(
-    slos: Annotated[Path, typer.Option(help="Sheet of SLOs (columns as config/slos.tsv).")],
-    predictor: Annotated[
-        list[str] | None,
-        typer.Option(help="Predictor to judge; may be given again. Those of the store by default."),
-    ] = None,
-    database: Database = None,
-    source: Annotated[str | None, typer.Option(help="Characterization to judge on.")] = None,
-    workload_id: WorkloadId = None,
-    scenario_id: ScenarioId = None,
-    seed: Seed = PREDICTOR_SEED,
-    printed: Annotated[
-        TableFormat, typer.Option("--format", help="How to print the result.")
-    ] = TableFormat.table,
-) -> None:
-    """Judge predictors by leave-one-LLM-out: success rate S, overspend O and S/O."""
-    from sextant.answer import evaluate_predictors
-
-    result = evaluate_predictors(
-        _store(database, source),
-        slos,
-        predictor,
-        source,
-        seed,
-        workload_id,
-        scenario_id,
-        # Standard output is for the result alone.
-        progress=partial(typer.echo, err=True),
-    )
-    if printed is TableFormat.json:
-        typer.echo(json.dumps(result, indent=2, allow_nan=False))
-        return
-    for part in ("predictors", "scenarios"):
-        typer.echo(pd.DataFrame(result[part]).to_string(index=False) + "\n")
+app.command()(cli_advice.recommend)
+app.command()(cli_advice.explain)
+app.command()(cli_advice.evaluate)
+app.command("export-characterization")(cli_advice.export_characterization)
 
 
 @app.command()
 def show(database: Database = None) -> None:
     """Print the recommendations of the store, and where the report is."""
+    from sextant.advice.source import store_path
     from sextant.characterization import require_store
     from sextant.report import summary_text
 
-    database = _store(database)
+    database = store_path(database)
     require_store(database)
     typer.echo(summary_text(database))
     page = database.parent / "report" / "index.html"
@@ -342,13 +236,6 @@ def show(database: Database = None) -> None:
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
-
-
-def _store(database: Path | None, source: str | None = None) -> Path:
-    """Return the given store, or the one that the pipeline builds for a source."""
-    kind, _, name = (source or "").partition(":")
-    folder = Path("results", name) if kind == "archive" else Path("results")
-    return database or folder / "sextant.duckdb"
 
 
 def _levels(text: str) -> list[int]:

@@ -5,7 +5,7 @@ import re
 import yaml
 
 from sextant.experiment import SCHEMAS, SHEET_KEYS
-from sextant.llm import _FAMILIES
+from sextant.llm import FAMILIES
 from sextant.metrics import LATENCIES, REQUEST_RATE_FORMULA, THROUGHPUT_FORMULA
 from sextant.trace_format import FORMATS
 from support import ROOT
@@ -36,7 +36,7 @@ def test_every_trace_format_is_described_with_its_columns() -> None:
 
 def test_every_family_of_llms_is_listed() -> None:
     text = page("docs/adding.md")
-    for family in _FAMILIES:
+    for family in FAMILIES:
         assert f"`{family}`" in text
 
 
@@ -77,10 +77,13 @@ def test_every_field_of_every_schema_has_a_description() -> None:
     assert {path.name.split(".")[0] for path in SCHEMAS.glob("*.yaml")} == {
         *SHEET_KEYS,
         "cells",
+        "characterization",
         "config",
         "gpu",
         "gpu_features",
         "llm_features",
+        "prices",
+        "probe",
     }
     for path in SCHEMAS.glob("*.yaml"):
         check(yaml.safe_load(path.read_text()), path.name)

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from sextant.engine.vllm import free_port
-from support import FAKE_PYTHON
+from support import FAKE_PYTHON, ROOT
 
+ONE_USER = ("--users", "1", "--nttft-ms", "1", "--itl-ms", "1")
 SAMPLE = "resources/traces/azure-2023-conv-sample.csv"
 
 
@@ -60,12 +61,34 @@ def test_recommend_from_measurements(sextant) -> None:
 
 def test_recommend_for_an_llm_that_was_never_measured(sextant) -> None:
     limits = ("--users", "10", "--nttft-ms", "1000", "--itl-ms", "1000")
-    config = "resources/llms/demo-qwen2-26m.json"
-    done = sextant("recommend", "--llm-config", config, *limits, "--format", "json")
+    config = ("--llm-config", "resources/llms/demo-qwen2-26m.json", "--source", "measured")
+    done = sextant("recommend", *config, *limits, "--format", "json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    assert answer["basis"] == "llm_pilot"
+    assert answer["basis"] == "roofline"
     assert answer["gpu_profile_id"] == "1xcpu-core"
+    assert answer["characterization"]["origin"] == "results/sextant.duckdb"
+    done = sextant("recommend", *config, *limits, "--predictor", "llm_pilot", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["basis"], answer["gpu_profile_id"]) == ("llm_pilot", "1xcpu-core")
+
+
+def test_recommend_and_explain_from_what_ships(sextant, tmp_path) -> None:
+    limits = ("--users", "200", "--nttft-ms", "100", "--itl-ms", "50")
+    llm = ("--hf-config", str(ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"))
+    page = tmp_path / "answer.html"
+    done = sextant("recommend", *llm, *limits, "--format", "html", "--out", str(page))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{page}: mistral-7b: ")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    chosen = ("--gpu-profile", "1xA100-40GB", "--users-per-replica", "32")
+    done = sextant("explain", *llm, *chosen)
+    assert done.returncode == 0, done.stderr
+    assert "reading the weights" in done.stdout
+    done = sextant("recommend", *llm, *limits, "--risk", "1e-9", "--gpu-profiles", "1xT4-16GB")
+    assert done.returncode == 3
+    assert "with probability 1.00 or more" in done.stdout
 
 
 def test_limits_that_nobody_meets_are_said_with_the_miss_and_a_status_of_their_own(sextant) -> None:
@@ -82,8 +105,12 @@ def test_evaluate_scores_a_sheet_of_ones_own(sextant, tmp_path) -> None:
     done = sextant("evaluate", "--slos", str(slos), "--format", "json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert {row["predictor"] for row in result["predictors"]} == {"llm_pilot", "static_policy"}
-    assert len(result["scenarios"]) == 4
+    assert {row["predictor"] for row in result["predictors"]} == {
+        "roofline",
+        "llm_pilot",
+        "static_policy",
+    }
+    assert len(result["scenarios"]) == 6
     for row in result["predictors"]:
         scores = [s["so_score"] for s in result["scenarios"] if s["predictor"] == row["predictor"]]
         assert row["so_score"] == pytest.approx(sum(scores) / 2)
@@ -138,11 +165,9 @@ def test_a_store_of_another_version_is_said(sextant, tmp_path) -> None:
         (("ingest", "none.csv", "--format", "azure", "--out", "x.parquet"), "none.csv"),
         (("ingest", SAMPLE, "--format", "nonsense", "--out", "x.parquet"), "nonsense"),
         (("show", "--database", "none.duckdb"), "none.duckdb"),
-        (("recommend", "--users", "1", "--nttft-ms", "1", "--itl-ms", "1"), "one LLM is needed"),
-        (
-            ("recommend", "--llm", "x", "--users", "1", "--nttft-ms", "1", "--itl-ms", "1"),
-            "unknown LLM 'x'",
-        ),
+        (("recommend", *ONE_USER), "one LLM is needed"),
+        (("recommend", "--llm", "x", *ONE_USER), "unknown LLM 'x'"),
+        (("recommend", "--llm", "llama-7b", *ONE_USER, "--format", "html"), "--out"),
         (
             ("sample", "--workload", "none", "-n", "1", "--out", "x.xlsx"),
             "x.xlsx",

@@ -44,7 +44,7 @@ def test_points_equal_what_pandas_computes_from_the_requests(finished) -> None:
 
 def test_every_predictor_is_scored_and_every_llm_gets_a_recommendation(finished) -> None:
     scores = query(finished, "SELECT * FROM score")
-    assert set(scores["predictor"]) == {"measured", "llm_pilot", "static_policy"}
+    assert set(scores["predictor"]) == {"measured", "roofline", "llm_pilot", "static_policy"}
     slos = query(finished, "SELECT slo_id FROM slo")["slo_id"]
     answer = json.loads((finished.folder / "results/report/recommendations.json").read_text())
     pairs = {(row["llm_id"], row["slo_id"]) for row in answer["recommendations"]}
@@ -79,7 +79,7 @@ def test_every_profile_plans_the_same_jobs(project, profile: str) -> None:
         project.sheet("demo/slos").read_text() + "new\t1\t2\t50\t3\n"
     )
     planned = project.planned("--workflow-profile", f"workflow/profiles/{profile}")
-    assert planned == {"evaluate_predictor": 3, "build_store": 1, "write_report": 1}
+    assert planned == {"evaluate_predictor": 4, "build_store": 1, "write_report": 1}
 
 
 BAD_INPUTS = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-AFTER_POINTS = {"evaluate_predictor": 3, "build_store": 1, "write_report": 1}
+AFTER_POINTS = {"evaluate_predictor": 4, "build_store": 1, "write_report": 1}
 
 ALL_CELLS = {"benchmark_cell": 8, "aggregate_points": 1, **AFTER_POINTS}
 
@@ -87,11 +87,15 @@ CASES = {
     ),
     "another pin of the environment": (replace("environment.yml", "- ", "-  "), {}),
     "another bandwidth of a device": (
-        replace("resources/gpus/cpu-core.yaml", "gb_s: 15", "gb_s: 20"),
+        replace("resources/gpus/cpu-core.yaml", "bandwidth_gb_s: 15", "bandwidth_gb_s: 20"),
         AFTER_POINTS,
     ),
     "an edit of a predictor": (
         edit_code("predict/llm_pilot.py"),
+        AFTER_POINTS | {"evaluate_predictor": 1},
+    ),
+    "an edit of the law of roofline": (
+        edit_code("predict/roofline/law.py"),
         AFTER_POINTS | {"evaluate_predictor": 1},
     ),
 }

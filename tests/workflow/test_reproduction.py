@@ -9,6 +9,7 @@ import pytest
 
 from project import Project
 from sextant.store import connect
+from support import ROOT
 
 ARGUMENTS = ("--cores", "2", "--configfile", "config/llm-pilot.yaml", "--config")
 
@@ -79,13 +80,38 @@ def test_evaluate_finds_the_store_of_an_archive(reproduced: Project, tmp_path: P
     assert [row["slo_id"] for row in result["scenarios"]] == ["mine"]
 
 
-def test_an_llm_that_the_archive_knows_no_features_of_is_refused(reproduced: Project) -> None:
-    options = ["--source", "archive:llm-pilot", "--users", "10", "--nttft-ms", "9", "--itl-ms", "9"]
-    config = ["--llm-config", "resources/llms/demo-llama-16m.json"]
-    command = [str(Path(sys.executable).with_name("sextant")), "recommend", *options, *config]
-    done = subprocess.run(command, cwd=reproduced.folder, capture_output=True, text=True)
+def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("sextant")), *arguments]
+    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
+
+
+def test_a_new_llm_is_predicted_from_facts_but_not_from_features(reproduced: Project) -> None:
+    options = [
+        "--source",
+        "archive:llm-pilot",
+        "--users",
+        "10",
+        "--nttft-ms",
+        "9",
+        "--itl-ms",
+        "90",
+    ]
+    config = ["--hf-config", str(ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json")]
+    done = sextant(reproduced, "recommend", *options, *config, "--predictor", "llm_pilot")
     assert done.returncode == 2
     assert "features of its own LLMs only" in done.stderr
+    done = sextant(reproduced, "recommend", *options, *config)
+    assert done.returncode == 0, done.stderr
+    assert "archive:llm-pilot (results/llm-pilot/sextant.duckdb)" in done.stdout
+
+
+def test_what_ships_is_what_the_archive_gives(reproduced: Project, tmp_path: Path) -> None:
+    out = tmp_path / "points.csv"
+    options = ("--source", "archive:llm-pilot", "--out", str(out))
+    done = sextant(reproduced, "export-characterization", *options)
+    assert done.returncode == 0, done.stderr
+    shipped = ROOT / "resources" / "characterizations" / "llm-pilot" / "points.csv"
+    assert out.read_bytes() == shipped.read_bytes()
 
 
 def test_the_users_own_folder_needs_no_download(reproduced: Project, tmp_path: Path) -> None:

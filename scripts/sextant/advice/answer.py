@@ -1,0 +1,122 @@
+"""The answer to a question: a recommendation, its reasons, and how far to trust it."""
+
+from typing import Any
+
+from sextant.advice.compared import compare
+from sextant.advice.evidence import nearest, outside
+from sextant.advice.offer import offered, read_probe
+from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
+from sextant.advice.predicted import Forecast, forecast, subject_of
+from sextant.advice.question import PREDICTOR, Question, check, is_measured, named_llm
+from sextant.advice.source import find_source
+from sextant.advice.words import as_text
+from sextant.gpu import GIB
+from sextant.llm import LLM
+from sextant.predict.decision import best_probe
+from sextant.predict.evaluate import MEASURED
+from sextant.recommend import SLO
+
+
+def recommend_llm(question: Question) -> dict[str, Any]:
+    """Recommend for one LLM: from its points if it has any, else from a predictor.
+
+    Returns:
+        The recommendation with the columns of table `recommendation` (None: no option),
+        `basis` (`measured` or the predictor), `alternatives` (a row per GPU profile), `slo`,
+        `llm`, `characterization` and `text`. A prediction of `roofline` adds `decision`, `risk`,
+        `execution` (how the LLM is taken to be executed), `latency`, `options`, `safest`,
+        `evidence`, `outside`, `sensitivity` and `best_probe`.
+
+    Raises:
+        InputError: an option is wrong, or the characterization cannot answer.
+    """
+    check(question)
+    source = find_source(question)
+    known = source.known
+    llm_id, llm = named_llm(question, known)
+    profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
+    slo = SLO.from_row(question.slo)
+    if is_measured(llm_id, known):
+        answer = compare(question, llm_id, llm, source, profiles, MEASURED)
+    elif question.predictor != PREDICTOR:
+        answer = compare(question, llm_id, llm, source, profiles, question.predictor)
+    else:
+        probe = None
+        if question.probe is not None:
+            probe = read_probe(question.probe, llm_id, {**known.profiles, **profiles})
+        subject = subject_of(llm_id, llm, source, profiles, question.gpu_profile_ids)
+        answer = _predicted(question, forecast(subject, slo, question.seed, probe))
+    answer |= {
+        "slo": dict(question.slo),
+        "llm": _llm_facts(llm),
+        "characterization": source.facts(),
+    }
+    return answer | {"text": as_text(answer)}
+
+
+def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
+    options, subject = made.options(), made.subject
+    chosen = decide(made, options, made.slo, question.decision, question.risk)
+    profile_id = chosen["gpu_profile_id"]
+    rows = by_profile(made, options, question.risk)
+    named = {
+        "source": subject.source.known.source,
+        "slo_id": made.slo.slo_id,
+        "predictor": PREDICTOR,
+    }
+    return {
+        **named,
+        **chosen,
+        # Only measurements can tell.
+        "is_success": None,
+        "overspend": None,
+        "basis": PREDICTOR,
+        "decision": question.decision,
+        "risk": question.risk,
+        "execution": subject.execution[subject.llm_id],
+        "has_probe": question.probe is not None,
+        "alternatives": rows,
+        "options": frontier(options),
+        "safest": safest(options, chosen),
+        "latency": _latency(made, chosen) if profile_id else None,
+        "evidence": nearest(subject, profile_id, made.slo) if profile_id else [],
+        "outside": outside(subject, profile_id),
+        "sensitivity": sensitivity(made, chosen, question.decision, question.risk),
+        "best_probe": best_probe(made.samples_ms, made.X, subject.profiles, [made.slo]),
+    }
+
+
+def _latency(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the latencies at the recommended load, which limit binds, and the load it bears."""
+    profile_id, users = chosen["gpu_profile_id"], chosen["users_per_replica"]
+    row = {name: float(value) for name, value in made.at(profile_id, users).items()}
+    ratios = {
+        "nttft": row["nttft_ms"] / made.slo.nttft_ms,
+        "itl": row["itl_ms"] / made.slo.itl_ms,
+    }
+    of_profile = made.options().query("gpu_profile_id == @profile_id").iloc[0]
+    tried = made.X.loc[made.X["gpu_profile_id"] == profile_id, "users"]
+    return {
+        "users": users,
+        **row,
+        "nttft_ratio": ratios["nttft"],
+        "itl_ratio": ratios["itl"],
+        "binding_limit": max(ratios, key=ratios.__getitem__),
+        **{name: int(of_profile[name]) for name in ("users_lo", "users_median", "users_hi")},
+        "most_users_tried": int(tried.max()),
+        # The promise is checked at loads that were measured: at the next one, to be safe.
+        "checked_at_users": int(tried[tried >= users].min()) if (tried >= users).any() else None,
+    }
+
+
+def _llm_facts(llm: LLM) -> dict[str, Any]:
+    return {
+        "llm_type": llm.llm_type,
+        "n_parameters": llm.n_parameters,
+        "weights_gib": llm.weight_bytes / GIB,
+        "kv_kib_per_token": llm.kv_bytes_per_token / 1024,
+        "attention": llm.attention,
+        "dtype": llm.dtype,
+        "kv_dtype": llm.kv_dtype or llm.dtype,
+        "weight_bits": llm.weight_bits or None,
+    }

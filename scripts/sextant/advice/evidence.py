@@ -1,0 +1,134 @@
+"""The measurements nearest to what is asked about, and whether it lies outside of them."""
+
+import math
+from typing import Any
+
+from sextant.advice.predicted import Subject
+from sextant.gpu import GIB
+from sextant.llm import LLM
+from sextant.recommend import SLO, at_percentile, u_max
+
+_N_NEAREST = 2
+_NUMBERS = {
+    "weights_gib": ("GiB of weights", lambda llm: llm.weight_bytes / GIB),
+    "n_layers": ("layers", lambda llm: llm.n_layers + llm.n_encoder_layers),
+    "kv_kib_per_token": ("KiB of KV cache per token", lambda llm: llm.kv_bytes_per_token / 1024),
+}
+_KINDS = {
+    "llm_type": ("family", lambda llm: llm.llm_type),
+    "attention": ("attention", lambda llm: llm.attention),
+    "experts": ("layers", lambda llm: "mixture of experts" if llm.n_experts else "dense"),
+    "weight_bits": (
+        "weights",
+        lambda llm: f"{llm.weight_bits:.3g}-bit" if llm.weight_bits else "unquantized",
+    ),
+    "dtype": ("data type", lambda llm: llm.dtype),
+    "kv_dtype": ("data type of the KV cache", lambda llm: llm.kv_dtype or llm.dtype),
+}
+
+
+def nearest(subject: Subject, profile_id: str, slo: SLO) -> list[dict[str, Any]]:
+    """Return the measured LLMs most similar to the one that is asked about, on a GPU profile.
+
+    Those executed alike come first, then those of nearest weight bytes. Each has
+    `users_per_replica`, the most users that it was measured to serve within these limits.
+    """
+    points = at_percentile(subject.source.known.points, slo.percentile)
+    own = points[(points["gpu_profile_id"] == profile_id) & (points["llm_id"] != subject.llm_id)]
+    execution = subject.execution
+
+    def distance(llm_id: str) -> tuple[bool, float]:
+        ratio = subject.llms[llm_id].weight_bytes / subject.llm.weight_bytes
+        return execution[llm_id] != execution[subject.llm_id], abs(math.log(ratio))
+
+    return [
+        {
+            "llm_id": llm_id,
+            "gpu_profile_id": profile_id,
+            "weights_gib": subject.llms[llm_id].weight_bytes / GIB,
+            "execution": execution[llm_id],
+            "is_executed_alike": execution[llm_id] == execution[subject.llm_id],
+            "users_per_replica": u_max(own[own["llm_id"] == llm_id], slo),
+            "most_users_tried": int(own.loc[own["llm_id"] == llm_id, "users"].max()),
+        }
+        for llm_id in sorted(own["llm_id"].unique(), key=distance)[:_N_NEAREST]
+    ]
+
+
+def outside(subject: Subject, profile_id: str | None) -> list[dict[str, Any]]:
+    """Return in what the LLM, or the GPU profile, differs from everything that was measured.
+
+    Each entry has `fact`, `value`, `measured` (a range or a list), `direction` (`above`,
+    `below`, `new`) and a `text`.
+    """
+    others = [llm for name, llm in subject.llms.items() if name != subject.llm_id]
+    found = [_number(name, subject.llm, others) for name in _NUMBERS]
+    found += [_kind(name, subject.llm, others) for name in _KINDS]
+    execution = subject.execution
+    found.append(
+        _new(
+            "execution",
+            "execution",
+            execution[subject.llm_id],
+            {execution[name] for name in subject.llms if name != subject.llm_id},
+        )
+    )
+    if profile_id is not None:
+        known = subject.source.known
+        measured = [known.profiles[name] for name in known.points["gpu_profile_id"].unique()]
+        gpu, n_gpus = subject.profiles[profile_id].gpu, subject.profiles[profile_id].n_gpus
+        found.append(_new("gpu_id", "GPU", gpu.gpu_id, {each.gpu.gpu_id for each in measured}))
+        found.append(_execution_on(subject, gpu.gpu_id))
+        counts = {str(each.n_gpus) for each in measured}
+        found.append(_new("n_gpus", "GPUs per replica", str(n_gpus), counts))
+    return [entry for entry in found if entry]
+
+
+def _execution_on(subject: Subject, gpu_id: str) -> dict[str, Any] | None:
+    """Return that nothing executed like the LLM was measured on a GPU on which others were."""
+    known, execution = subject.source.known, subject.execution
+    pairs = known.points[["llm_id", "gpu_profile_id"]].drop_duplicates()
+    on_it = [known.profiles[name].gpu.gpu_id == gpu_id for name in pairs["gpu_profile_id"]]
+    kinds = {execution[name] for name in pairs.loc[on_it, "llm_id"] if name != subject.llm_id}
+    own = execution[subject.llm_id]
+    if not kinds or own in kinds:
+        return None
+    text = f"no LLM executed like this one ({own}) was measured on {gpu_id}, only other kinds"
+    return _entry("execution_on_gpu", own, sorted(kinds), "new", text)
+
+
+def _number(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:
+    unit, measure = _NUMBERS[name]
+    value, low, high = measure(llm), *_range([measure(other) for other in others])
+    if low <= value <= high:
+        return None
+    direction = "above" if value > high else "below"
+    bound, more = (high, "more") if value > high else (low, "fewer" if unit == "layers" else "less")
+    text = f"{value:.4g} {unit}: {more} than any measured LLM has ({bound:.4g})"
+    return _entry(name, value, [low, high], direction, text)
+
+
+def _range(values: list[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+def _kind(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:
+    unit, measure = _KINDS[name]
+    return _new(name, unit, measure(llm), {measure(other) for other in others})
+
+
+def _new(name: str, what: str, value: str, measured: set[str]) -> dict[str, Any] | None:
+    if value in measured:
+        return None
+    text = f"{what} {value}: never measured (measured: {', '.join(sorted(measured))})"
+    return _entry(name, value, sorted(measured), "new", text)
+
+
+def _entry(fact: str, value: Any, measured: list, direction: str, text: str) -> dict[str, Any]:
+    return {
+        "fact": fact,
+        "value": value,
+        "measured": measured,
+        "direction": direction,
+        "text": text,
+    }

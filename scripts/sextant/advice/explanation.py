@@ -1,0 +1,107 @@
+"""The mechanistic terms that make up a predicted latency."""
+
+from typing import Any
+
+from sextant.advice.offer import offered, read_probe
+from sextant.advice.plain import plain
+from sextant.advice.predicted import forecast, subject_of
+from sextant.advice.question import Question, check, is_measured, named_llm
+from sextant.advice.source import find_source
+from sextant.recommend import SLO, at_percentile
+
+_STEP = {
+    "launch_ms": "launch of the layers' kernels",
+    "weights_ms": "reading the weights",
+    "kv_ms": "moving the KV cache",
+    "sequences_ms": "work for each further sequence",
+}
+_FIRST = {
+    "prefill_ms": "prefill of the own input",
+    "batching_ms": "waiting until the batch lets it in",
+    "queueing_ms": "queueing, as the batch is full",
+}
+_TOTALS = ("itl_ms", "itl_factor", "nttft_ms", "nttft_factor")
+
+
+def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str, Any]:
+    """Return what makes up ITL and nTTFT of an LLM on a GPU profile at a load of a replica.
+
+    Returns:
+        `llm_id, gpu_profile_id, users_per_replica, percentile`, `itl` and `nttft`, each a list of
+        terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their factors (what
+        the percentile and the learned correction multiply the law with), `itl_batch`,
+        `capacity_requests`, `measured` latencies if there are any, and `text`.
+
+    Raises:
+        InputError: an option is wrong, or the LLM does not fit.
+    """
+    check(question)
+    source = find_source(question)
+    known = source.known
+    llm_id, llm = named_llm(question, known)
+    profiles = offered(known.profiles, (gpu_profile_id,), question.prices, need_prices=False)
+    probe = None
+    if question.probe is not None:
+        probe = read_probe(question.probe, llm_id, {**known.profiles, **profiles})
+    subject = subject_of(llm_id, llm, source, profiles, [gpu_profile_id])
+    made = forecast(subject, SLO.from_row(question.slo), question.seed, probe)
+    (row,) = plain(made.model.explain(subject.rows_at([users], [gpu_profile_id])))
+    facts = {
+        "llm_id": llm_id,
+        "gpu_profile_id": gpu_profile_id,
+        "users_per_replica": users,
+        "percentile": question.slo["percentile"],
+        "mean_input_tokens": source.input_tokens,
+        "itl": _shares(row, _STEP),
+        "nttft": _shares(row, _FIRST),
+        **{name: row[name] for name in (*_TOTALS, "itl_batch", "capacity_requests")},
+        "measured": _measured(source.known.points, llm_id, gpu_profile_id, users, made.slo)
+        if is_measured(llm_id, known)
+        else None,
+    }
+    return facts | {"text": _as_text(facts)}
+
+
+def _shares(row: dict[str, float], terms: dict[str, str]) -> list[dict[str, Any]]:
+    total = sum(row[name] for name in terms)
+    return [
+        {"name": name, "meaning": meaning, "ms": row[name], "share": row[name] / total}
+        for name, meaning in terms.items()
+    ]
+
+
+def _measured(
+    points: Any, llm_id: str, profile_id: str, users: int, slo: SLO
+) -> dict[str, Any] | None:
+    rows = at_percentile(points, slo.percentile)
+    chosen = rows.query("llm_id == @llm_id and gpu_profile_id == @profile_id and users == @users")
+    return plain(chosen[["nttft_ms", "itl_ms"]])[0] if len(chosen) else None
+
+
+def _as_text(facts: dict[str, Any]) -> str:
+    lines = [
+        f"{facts['llm_id']} on {facts['gpu_profile_id']}, "
+        f"{facts['users_per_replica']} users a replica, p{facts['percentile']}",
+        f"about {facts['itl_batch']:.1f} requests share a step; the server holds "
+        f"{facts['capacity_requests']:.0f} at once",
+        "",
+        *_table("mean time between tokens", facts["itl"]),
+        f"  × {facts['itl_factor']:.2f} for the percentile and the learned correction: "
+        f"ITL {facts['itl_ms']:.3g} ms{_beside(facts, 'itl_ms')}",
+        "",
+        *_table("mean time to the first token", facts["nttft"]),
+        f"  / {facts['mean_input_tokens']:.0f} input tokens × {facts['nttft_factor']:.2f}: "
+        f"nTTFT {facts['nttft_ms']:.3g} ms{_beside(facts, 'nttft_ms')}",
+    ]
+    return "\n".join(lines)
+
+
+def _table(title: str, terms: list[dict[str, Any]]) -> list[str]:
+    rows = [*((term["meaning"], term["ms"], term["share"]) for term in terms)]
+    rows.append((title, sum(term["ms"] for term in terms), 1.0))
+    width = max(len(name) for name, *_ in rows)
+    return [f"  {name:<{width}}  {ms:>9.2f} ms  {share:>4.0%}" for name, ms, share in rows]
+
+
+def _beside(facts: dict[str, Any], name: str) -> str:
+    return f" (measured: {facts['measured'][name]:.3g} ms)" if facts["measured"] else ""

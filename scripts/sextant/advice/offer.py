@@ -1,0 +1,101 @@
+"""Which GPU profiles are on offer and what they cost; what was probed on them."""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from sextant.errors import InputError
+from sextant.experiment import SCHEMAS, load_gpu
+from sextant.gpu import GPUProfile
+from sextant.sheets import Row, load_sheet
+from sextant.shipped import GPUS
+
+_PROFILE = re.compile(r"([1-9]\d*)x(.+)")
+
+
+def offered(
+    known: Mapping[str, GPUProfile],
+    wanted: tuple[str, ...],
+    prices: Path | None,
+    *,
+    need_prices: bool = True,
+) -> dict[str, GPUProfile]:
+    """Return the GPU profiles on offer, with the prices that hold.
+
+    Args:
+        known: profiles of the characterization, with its prices.
+        wanted: the profiles to consider, `<n>x<gpu_id>`; all known ones if empty. Others than
+            the known need a price.
+        prices: CSV or TSV `gpu_profile_id, usd_per_hour`, in place of the known prices.
+        need_prices: whether a profile without a price is an error.
+
+    Raises:
+        InputError: a profile is unknown or has no price, or the table is wrong.
+    """
+    usd = {name: profile.usd_per_hour for name, profile in known.items()}
+    for row in _table(prices, "prices", "gpu_profile_id") if prices else ():
+        profile(row["gpu_profile_id"], known, file=prices, row=row.line, field="gpu_profile_id")
+        usd[row["gpu_profile_id"]] = row["usd_per_hour"]
+    chosen = {}
+    for name in dict.fromkeys(wanted or known):
+        found = profile(name, known, field="--gpu-profiles")
+        if need_prices and name not in usd:
+            fix = "give it a row in --prices" if prices is None else f"add a row to {prices}"
+            raise InputError(f"{name} has no price", field="--gpu-profiles", fix=fix)
+        chosen[name] = GPUProfile(name, found.gpu, found.n_gpus, usd.get(name, math.nan))
+    return dict(sorted(chosen.items()))
+
+
+def profile(
+    name: str,
+    known: Mapping[str, GPUProfile],
+    *,
+    file: Path | None = None,
+    row: int | None = None,
+    field: str,
+) -> GPUProfile:
+    """Return a known GPU profile, or one of a device whose facts are known, without a price.
+
+    Raises:
+        InputError: neither; names the given place.
+    """
+    if name in known:
+        return known[name]
+    match = _PROFILE.fullmatch(name)
+    if not match or not (GPUS / f"{Path(match[2]).name}.yaml").is_file():
+        devices = ", ".join(sorted(path.stem for path in GPUS.glob("*.yaml")))
+        fix = f"write it as <n>x<gpu_id>, with one of {devices}"
+        raise InputError(f"unknown GPU profile {name!r}", file=file, row=row, field=field, fix=fix)
+    return GPUProfile(name, load_gpu(GPUS, match[2]), int(match[1]), math.nan)
+
+
+def read_probe(path: Path, llm_id: str, known: Mapping[str, GPUProfile]) -> pd.DataFrame:
+    """Return measurements of an LLM: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`.
+
+    Raises:
+        InputError: a row is wrong, stands twice or names an unknown profile.
+    """
+    rows = _table(path, "probe")
+    seen: dict[tuple, int] = {}
+    for row in rows:
+        place = {"file": path, "row": row.line, "field": "gpu_profile_id"}
+        profile(row["gpu_profile_id"], known, **place)
+        key = row["gpu_profile_id"], row["users"]
+        if key in seen:
+            problem = f"{key[0]} with {key[1]} users stands in line {seen[key]} already"
+            raise InputError(problem, **place, fix="keep one of them")
+        seen[key] = row.line
+    return pd.DataFrame(rows).assign(llm_id=llm_id)
+
+
+def _table(path: Path, name: str, key: str | None = None) -> list[Row]:
+    """Read a table of the user's, separated by commas or tabs."""
+    try:
+        has_tab = "\t" in path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):  # `load_sheet` says it better
+        has_tab = True
+    schema = SCHEMAS / f"{name}.schema.yaml"
+    return load_sheet(path, schema, key, delimiter="\t" if has_tab else ",")

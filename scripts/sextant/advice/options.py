@@ -1,0 +1,130 @@
+"""The options beside the chosen one: by price, by GPU profile, and under another promise."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sextant.advice.plain import plain
+from sextant.advice.predicted import Forecast, changed
+from sextant.predict.decision import choose
+from sextant.predict.roofline.predictor import summary
+from sextant.recommend import SLO, candidates, recommend
+
+SAFE = 0.9
+"""The probability at which a GPU profile's price is stated, unless a risk is given."""
+_HOPELESS = 0.005
+_CHANGES = {
+    "both limits × 0.8": {"limits": 0.8},
+    "both limits × 1.25": {"limits": 1.25},
+    "half the users": {"users": 0.5},
+    "twice the users": {"users": 2.0},
+}
+_OPTION = ["gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
+_PROFILE_USERS = ["users_lo", "users_median", "users_hi"]
+_MISSES = ["fewest_users", "nttft_ratio", "itl_ratio", "limit_ratio"]
+
+
+def decide(
+    forecast: Forecast, options: pd.DataFrame, slo: SLO, decision: str, risk: float | None
+) -> dict[str, Any]:
+    """Return the chosen option; all but `llm_id` are None where there is none."""
+    is_paper = decision == "paper"
+    chosen = _by_medians(forecast, options, slo) if is_paper else choose(options, risk)
+    return plain(chosen)[0]
+
+
+def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataFrame:
+    """Choose by eq. 1-3 of LLM-Pilot, as if the medians were certain."""
+    subject = forecast.subject
+    medians = forecast.X[["llm_id", "gpu_profile_id", "users"]].join(
+        summary(forecast.samples_ms, forecast.X.index)
+    )
+    rows = candidates(medians, [subject.llm_id], subject.profiles, slo)
+    # What each replica gets of the users, as the other decision states it.
+    best = recommend(rows).drop(columns="users_per_replica")
+    keys = ["llm_id", "gpu_profile_id", "replicas"]
+    known = options[[*keys, "users_per_replica", "probability_met"]]
+    return best.merge(known.astype({"replicas": "Int64"}), on=keys, how="left")
+
+
+def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) -> list[dict]:
+    """Return one row per GPU profile on offer, cheapest first, those ruled out last.
+
+    `status` is `meets` with the cheapest option of the wanted probability or more, `unsure` with
+    the most likely option, `too_slow` where that is hopeless, or `does_not_fit` with a `reason`.
+    `most_users_tried` bounds the users of a replica: no more were measured.
+    Ratios are median latencies at the fewest users over their limits, as in
+    `sextant.recommend.candidates`.
+    """
+    wanted = SAFE if risk is None else 1 - risk
+    subject, missed = forecast.subject, _misses(forecast)
+    rows = []
+    for _, part in options.groupby("gpu_profile_id", sort=True):
+        safe = part[part["probability_met"] >= wanted].sort_values("usd_per_hour")
+        likely = part.sort_values(["probability_met", "usd_per_hour"], ascending=[False, True])
+        best = (safe if len(safe) else likely).iloc[:1]
+        (row,) = plain(best[[*_OPTION, "expected_utility", *_PROFILE_USERS]])
+        is_hopeless = row["probability_met"] < _HOPELESS
+        status = "meets" if len(safe) else "too_slow" if is_hopeless else "unsure"
+        rows.append(row | missed[row["gpu_profile_id"]] | {"status": status, "reason": None})
+    rows.sort(key=lambda row: (row["status"] != "meets", row["usd_per_hour"]))
+    empty = dict.fromkeys([*_OPTION, "expected_utility", *_PROFILE_USERS, *_MISSES])
+    rows += [
+        empty | {"gpu_profile_id": name, "status": "does_not_fit", "reason": reason}
+        for name, reason in subject.excluded.items()
+    ]
+    measured = {
+        subject.source.known.profiles[name].gpu.gpu_id
+        for name in subject.source.known.points["gpu_profile_id"].unique()
+    }
+    most_users_tried = int(forecast.X["users"].max())
+    for row in rows:
+        row["most_users_tried"] = most_users_tried
+        gpu_id = subject.profiles[row["gpu_profile_id"]].gpu.gpu_id
+        row["is_gpu_measured"] = gpu_id in measured
+    return rows
+
+
+def _misses(forecast: Forecast) -> dict[str, dict[str, float]]:
+    """Return by what factor each profile's latencies at the fewest users exceed their limits."""
+    fewest = int(forecast.X["users"].min())
+    lightest = (forecast.X["users"] == fewest).to_numpy()
+    medians = np.median(forecast.samples_ms[:, lightest], axis=0)
+    ratios = medians / [forecast.slo.nttft_ms, forecast.slo.itl_ms]
+    names = forecast.X.loc[lightest, "gpu_profile_id"]
+    return {
+        name: dict(zip(_MISSES, (fewest, *map(float, row), float(row.max())), strict=True))
+        for name, row in zip(names, ratios, strict=True)
+    }
+
+
+def safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the cheapest option of probability `SAFE` or more, if the chosen one has less."""
+    if chosen["probability_met"] is None or chosen["probability_met"] >= SAFE:
+        return None
+    safe = plain(choose(options, 1 - SAFE))[0]
+    return safe if safe["gpu_profile_id"] is not None else None
+
+
+def frontier(options: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the options that no cheaper one matches in probability, cheapest first."""
+    ordered = options.sort_values(
+        ["usd_per_hour", "probability_met"], ascending=[True, False], kind="stable"
+    )
+    best_before = ordered["probability_met"].cummax().shift(fill_value=0.0)
+    return plain(ordered.loc[ordered["probability_met"] > best_before, _OPTION])
+
+
+def sensitivity(
+    forecast: Forecast, chosen: Mapping[str, Any], decision: str, risk: float | None
+) -> list[dict[str, Any]]:
+    """Return what would be chosen under other promises, each with `is_other_profile`."""
+    rows = []
+    for name, change in _CHANGES.items():
+        slo = changed(forecast.slo, **change)
+        other = decide(forecast, forecast.options(slo), slo, decision, risk)
+        is_other = other["gpu_profile_id"] != chosen["gpu_profile_id"]
+        rows.append({"change": name, **other, "is_other_profile": is_other})
+    return rows

@@ -1,0 +1,77 @@
+"""Scores of predictors on a sheet of promises, from a characterization."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from joblib import cpu_count
+
+from sextant.advice.plain import plain
+from sextant.characterization import load_characterization
+from sextant.experiment import SCHEMAS
+from sextant.predict.evaluate import evaluate
+from sextant.predict.job import allowed_pairs
+from sextant.predict.registry import PREDICTORS
+from sextant.sheets import load_sheet
+
+
+def evaluate_predictors(
+    database: Path,
+    slos: Path,
+    predictors: Sequence[str] | None,
+    source: str | None,
+    seed: int,
+    workload_id: str | None = None,
+    scenario_id: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Judge predictors on every SLO of a sheet by leave-one-LLM-out.
+
+    Returns:
+        `predictors`: means over the SLOs, one row a predictor; `scenarios`: one row a
+        predictor and SLO. A mean leaves out SLOs that have no value, e.g. no success.
+    """
+    rows = load_sheet(slos, SCHEMAS / "slos.schema.yaml", "slo_id")
+    known = load_characterization(database, source, workload_id, scenario_id)
+    # Not all that there are: some take many minutes.
+    names = list(dict.fromkeys(predictors or ())) or [
+        name for name in PREDICTORS if name in known.predictors
+    ]
+    feasible = allowed_pairs(
+        known.llms,
+        known.profiles,
+        known.longest_request_tokens,
+        known.feasibility["memory_utilization"].max(),
+        known.feasibility,
+    )
+    scores = pd.concat(
+        [
+            evaluate(
+                known.points,
+                known.llms,
+                known.profiles,
+                rows,
+                name,
+                known.source,
+                seed,
+                features=known.features,
+                feasible=feasible,
+                n_jobs=cpu_count(),
+                progress=progress,
+            ).scores
+            for name in names
+        ]
+    )
+    means = scores.groupby("predictor", sort=False).agg(
+        so_score=("so_score", "mean"),
+        success_rate=("success_rate", "mean"),
+        overspend=("overspend", "mean"),
+        mape_nttft=("mape_nttft", "mean"),
+        mape_itl=("mape_itl", "mean"),
+        n_scenarios=("slo_id", "size"),
+        # SLOs that share a fit state the same number: it was spent once.
+        fit_seconds=("fit_seconds", lambda seconds: seconds.drop_duplicates().sum()),
+    )
+    return {"predictors": plain(means.reset_index()), "scenarios": plain(scores)}

@@ -1,0 +1,114 @@
+"""Which characterization an answer rests on, and what it says of servers and workload."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+
+from sextant.advice.question import Question
+from sextant.characterization import Characterization, load_characterization
+from sextant.errors import InputError
+from sextant.shipped import DEFAULT_NAME, load_shipped, shipped_facts, shipped_sources
+from sextant.store import connect
+
+PIPELINE_STORE = Path("results") / "sextant.duckdb"
+
+
+class Source(NamedTuple):
+    """A characterization and where it came from."""
+
+    known: Characterization
+    origin: str
+    """The store's path, or `shipped`."""
+    longest_request_tokens: int
+    memory_utilization: float
+    input_tokens: float
+    """Mean input length of its workload's requests."""
+    output_tokens: float
+    note: str | None
+    """What a reader has to know of its servers, where it ships with such a note."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an answer says of it."""
+        points = self.known.points
+        return {
+            "source": self.known.source,
+            "origin": self.origin,
+            "note": self.note,
+            "n_llms": int(points["llm_id"].nunique()),
+            "n_gpu_profiles": int(points["gpu_profile_id"].nunique()),
+            "n_points": len(points),
+            "mean_input_tokens": self.input_tokens,
+            "mean_output_tokens": self.output_tokens,
+            "longest_request_tokens": self.longest_request_tokens,
+            "memory_utilization": self.memory_utilization,
+        }
+
+
+def store_path(database: Path | None, source: str | None = None) -> Path:
+    """Return the given store, or the one that the pipeline builds for a source."""
+    kind, _, name = (source or "").partition(":")
+    default = Path("results", name, "sextant.duckdb") if kind == "archive" else PIPELINE_STORE
+    return database or default
+
+
+def find_source(question: Question) -> Source:
+    """Return the characterization to answer from.
+
+    The one that `--database` and `--source` name; else the pipeline's own, if it knows the LLM;
+    else the one that ships.
+
+    Raises:
+        InputError: the store cannot be read, or lacks what a prediction needs.
+    """
+    asked = store_path(question.database, question.source)
+    shipped = shipped_sources()
+    if question.database is None and question.source is None and not _knows(asked, question.llm_id):
+        return _complete(load_shipped(DEFAULT_NAME), "shipped")
+    if question.database is None and not asked.is_file() and question.source in shipped:
+        return _complete(load_shipped(shipped[question.source]), "shipped")
+    known = load_characterization(
+        asked, question.source, question.workload_id, question.scenario_id
+    )
+    return _complete(known, str(asked))
+
+
+def _knows(store: Path, llm_id: str | None) -> bool:
+    if llm_id is None or not store.is_file():
+        return False
+    try:
+        with connect(store, read_only=True) as database:
+            rows = database.execute("SELECT 1 FROM llm WHERE llm_id = ?", [llm_id]).fetchall()
+    except duckdb.Error as error:
+        problem = f"the store cannot be read ({str(error).splitlines()[0]})"
+        raise InputError(problem, file=store, fix="build it again: run the pipeline") from None
+    return bool(rows)
+
+
+def _complete(known: Characterization, origin: str) -> Source:
+    longest, note = known.longest_request_tokens, None
+    if longest is not None:
+        utilization = known.feasibility["memory_utilization"].max()
+    elif known.source in shipped_sources():
+        # The publication's store does not say; what ships of it does.
+        facts = shipped_facts(shipped_sources()[known.source])
+        longest, utilization = facts["longest_request_tokens"], facts["memory_utilization"]
+        note = facts["note"]
+    else:
+        problem = f"the longest request of {known.source} is not known"
+        fix = "ask a source that you measured, or one that ships"
+        raise InputError(problem, file=origin, field="--source", fix=fix)
+    return Source(known, origin, int(longest), float(utilization), *_lengths(known, origin), note)
+
+
+def _lengths(known: Characterization, origin: str) -> tuple[float, float]:
+    """Return the lengths of the workload's requests: medians over the points' means.
+
+    A point's own mean depends on which requests it could answer.
+    """
+    names = ["mean_input_tokens", "mean_output_tokens"]
+    lengths = known.points.reindex(columns=names).astype(float).median()
+    if lengths.isna().any():
+        fix = "build it again: run the pipeline"
+        raise InputError("the store has no lengths of requests", file=origin, fix=fix)
+    return tuple(lengths)

@@ -1,0 +1,230 @@
+"""An answer in words, for a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sextant.advice.options import SAFE
+from sextant.predict.evaluate import MEASURED
+
+Answer = Mapping[str, Any]
+LIMITS = {"nttft": "nTTFT", "itl": "ITL"}
+_N_OPTIONS = 6
+_DOUBTFUL = 0.75
+"""Below this probability the answer says at its head that it may well be wrong."""
+
+
+def as_text(answer: Answer) -> str:
+    """Return the whole answer as lines."""
+    blocks = [[headline(answer), *caution(answer), promise(answer["slo"])]]
+    if answer.get("options") is not None:
+        blocks += _reasons(answer)
+    else:
+        blocks.append([f"  {candidate(row)}" for row in answer["alternatives"]])
+    blocks.append([origin(answer)])
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def deployment(option: Answer) -> str:
+    """Return e.g. `4 replicas × 1xA100-40GB = 16.39 USD/h`."""
+    price = f"{option['usd_per_hour']:.2f} USD/h"
+    return f"{count(option['replicas'], 'replica')} × {option['gpu_profile_id']} = {price}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return e.g. `1 user` or `2 users`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def headline(answer: Answer) -> str:
+    """Return the recommendation in one line."""
+    how = "measured" if answer["basis"] == MEASURED else f"predicted by {answer['basis']}"
+    if answer["gpu_profile_id"] is None:
+        wanted = ""
+        if answer.get("risk") is not None:
+            wanted = f" with probability {1 - answer['risk']:.2f} or more"
+        return f"{answer['llm_id']}: no GPU profile meets both limits{wanted} ({how})"
+    text = f"{answer['llm_id']}: {deployment(answer)}"
+    if answer["probability_met"] is not None:
+        text += f"; meets both limits with probability {chance(answer['probability_met'])}"
+    return f"{text} ({how})"
+
+
+def caution(answer: Answer) -> list[str]:
+    """Return how likely an unlikely option is, and what a safe one costs; nothing of others."""
+    probability = answer["probability_met"]
+    if answer.get("options") is None or probability is None or probability >= _DOUBTFUL:
+        return []
+    odds = "only more likely than not" if probability >= 0.5 else "less likely than not"
+    option = f"--risk {1 - SAFE:.1g}"
+    if answer["decision"] != "utility":
+        option = f"--decision utility {option}"
+    safe = f"no option reaches {SAFE:g}: offer other GPU profiles"
+    if answer["safest"] is not None:
+        safe = f"{SAFE:g} takes {deployment(answer['safest'])} ({option})"
+    return [f"That is {odds}; {safe}"]
+
+
+def chance(probability: float) -> str:
+    """Return a probability to two digits; draws never make one certain."""
+    if probability >= 0.995:
+        return "> 0.99"
+    return "< 0.01" if probability < 0.005 else f"{probability:.2f}"
+
+
+def promise(slo: Answer) -> str:
+    """Return the promise in one line."""
+    return (
+        f"for {slo['users']} users, nTTFT ≤ {slo['nttft_ms']:g} ms, "
+        f"ITL ≤ {slo['itl_ms']:g} ms at p{slo['percentile']}"
+    )
+
+
+def origin(answer: Answer) -> str:
+    """Return what the answer rests on."""
+    known = answer["characterization"]
+    where = "ships with Sextant" if known["origin"] == "shipped" else known["origin"]
+    text = (
+        f"From {known['source']} ({where}): {known['n_llms']} LLMs × "
+        f"{known['n_gpu_profiles']} GPU profiles, {known['n_points']} points; requests of "
+        f"{known['mean_input_tokens']:.0f} input and {known['mean_output_tokens']:.0f} output "
+        "tokens on average."
+    )
+    if answer.get("execution") is not None:
+        text += f" {answer['llm_id']} is taken to be executed as {answer['execution']}."
+    return f"{text} {known['note']}" if known["note"] else text
+
+
+def load_words(answer: Answer) -> list[str]:
+    """Return what is expected of a replica, and which limit binds."""
+    latency, slo = answer["latency"], answer["slo"]
+    each = [
+        f"{name} {latency[f'{key}_ms']:.3g} ms (90% interval {latency[f'{key}_lo_ms']:.3g} to "
+        f"{latency[f'{key}_hi_ms']:.3g}, limit {slo[f'{key}_ms']:g})"
+        for key, name in LIMITS.items()
+    ]
+    lines = [
+        f"A replica gets {count(latency['users'], 'user')}: {'; '.join(each)}.",
+        f"{LIMITS[latency['binding_limit']]} binds. A replica keeps both limits for "
+        f"{count(latency['users_median'], 'user')} (90% interval "
+        f"{_interval(latency)}).",
+    ]
+    if latency["checked_at_users"] not in (None, latency["users"]):
+        lines.append(
+            f"The probability is that of {latency['checked_at_users']} users, "
+            "the next load that was measured."
+        )
+    return lines
+
+
+def _interval(row: Answer) -> str:
+    end = ", the most that was tried" if row["users_hi"] == row["most_users_tried"] else ""
+    return f"{row['users_lo']} to {row['users_hi']}{end}"
+
+
+def evidence_words(answer: Answer) -> list[str]:
+    """Return the nearest measurements."""
+    lines = []
+    for row in answer["evidence"]:
+        alike = "" if row["is_executed_alike"] else f", executed otherwise ({row['execution']})"
+        served = count(row["users_per_replica"], "user")
+        if row["users_per_replica"] == row["most_users_tried"]:
+            served += " (no more were tried)"
+        lines.append(
+            f"{row['llm_id']} ({row['weights_gib']:.1f} GiB of weights{alike}) on "
+            f"{row['gpu_profile_id']}: {served} within these limits"
+        )
+    if answer["gpu_profile_id"] is not None and not lines:
+        lines.append(f"nothing was measured on {answer['gpu_profile_id']}")
+    return lines
+
+
+def change_words(answer: Answer) -> list[str]:
+    """Return the changes that lead to another GPU profile, and which measurement helps most."""
+    lines = []
+    if answer["safest"] is not None:
+        safe = answer["safest"]
+        lines.append(
+            f"--risk 0.1: {deployment(safe)}, probability {chance(safe['probability_met'])}"
+        )
+    for row in answer["sensitivity"]:
+        if row["is_other_profile"]:
+            other = "no option" if row["gpu_profile_id"] is None else deployment(row)
+            lines.append(f"{row['change']}: {other}")
+    stays = [row["change"] for row in answer["sensitivity"] if not row["is_other_profile"]]
+    if stays and answer["gpu_profile_id"] is not None:
+        lines.append(f"the same GPU profile with {', '.join(stays)}")
+    again = "another" if answer["has_probe"] else "a"
+    lines.append(f"{again} measurement on {answer['best_probe']} would tell most (--probe)")
+    return lines
+
+
+def _reasons(answer: Answer) -> list[list[str]]:
+    parts = {
+        "Price against probability:": _aligned([_option(row) for row in _shown(answer)]),
+        "GPU profiles:": _aligned([profile_cells(row) for row in answer["alternatives"]]),
+        "Nearest measurements:": evidence_words(answer),
+        "What would change the answer:": change_words(answer),
+        "Outside of what was measured, so the answer is less certain than it says:": [
+            entry["text"] for entry in answer["outside"]
+        ],
+    }
+    blocks = [load_words(answer)] if answer["latency"] else []
+    return blocks + [
+        [title, *(f"  {line}" for line in lines)] for title, lines in parts.items() if lines
+    ]
+
+
+def _shown(answer: Answer) -> list[Answer]:
+    """Return the options worth a line: those near the chosen one in price."""
+    options = [row for row in answer["options"] if row["probability_met"] >= 0.05]
+    return options[:_N_OPTIONS]
+
+
+def _option(row: Answer) -> list[str]:
+    return [f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), _plan(row)]
+
+
+def _plan(row: Answer) -> str:
+    return f"{row['replicas']} × {row['gpu_profile_id']}, {row['users_per_replica']} users each"
+
+
+def profile_cells(row: Answer) -> list[str]:
+    """Return what is said of a GPU profile: its name, its price and probability, or the reason."""
+    name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
+    if row["status"] == "does_not_fit":
+        return [name, "ruled out", "", row["reason"]]
+    users = f"bears {count(row['users_median'], 'user')} ({_interval(row)})"
+    if row["status"] == "too_slow":
+        limit = LIMITS["itl" if row["itl_ratio"] >= row["nttft_ratio"] else "nttft"]
+        miss = f"{limit} is {row['limit_ratio']:.3g} times its limit"
+        return [
+            name,
+            "too slow",
+            chance(row["probability_met"]),
+            f"{miss} with {count(row['fewest_users'], 'user')}",
+        ]
+    state = "" if row["status"] == "meets" else "unsure: "
+    plan = f"{state}{count(row['replicas'], 'replica')}, {users}"
+    return [name, f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
+
+
+def candidate(row: Answer) -> str:
+    """Return what eq. 1-3 say of a GPU profile."""
+    name = row["gpu_profile_id"]
+    if row["status"] == "meets":
+        return (
+            f"{name}: {row['replicas']} replicas of {row['users_per_replica']} users, "
+            f"{row['usd_per_hour']:.2f} USD/h"
+        )
+    if row["status"] == "too_slow" and row["limit_ratio"] is not None:
+        limit = LIMITS["itl" if row["itl_ratio"] >= row["nttft_ratio"] else "nttft"]
+        return f"{name}: {limit} is {row['limit_ratio']:.2f} times its limit"
+    reason = f" ({row['reason']})" if row["reason"] else ""
+    return f"{name}: {row['status'].replace('_', ' ')}{reason}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

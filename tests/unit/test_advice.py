@@ -1,0 +1,338 @@
+"""The answer to a person: from measurements, from a prediction, as words, JSON and a page."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from llm_configs import PUBLISHED
+from sextant.advice.answer import recommend_llm
+from sextant.advice.evidence import nearest, outside
+from sextant.advice.explanation import explain_llm
+from sextant.advice.offer import read_probe
+from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
+from sextant.advice.page import write_page
+from sextant.advice.predicted import Forecast, forecast, subject_of
+from sextant.advice.question import Question, named_llm
+from sextant.advice.source import Source, find_source
+from sextant.advice.words import caution, headline, profile_cells
+from sextant.errors import InputError
+from sextant.recommend import SLO
+from support import ROOT
+
+MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
+LIMITS = {"slo_id": "asked", "nttft_ms": 100.0, "itl_ms": 50.0, "percentile": 50, "users": 200}
+ASKED = Question(LIMITS, hf_config=MISTRAL)
+MEASURED = replace(ASKED, hf_config=None, llm_id="llama-7b")
+PROMISE = SLO.from_row(LIMITS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_a_store(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("empty"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return find_source(ASKED)
+
+
+@pytest.fixture(scope="module")
+def made(source) -> Forecast:
+    subject = subject_of(*named_llm(ASKED, source.known), source, source.known.profiles)
+    return forecast(subject, PROMISE, 42)
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict:
+    return recommend_llm(ASKED)
+
+
+# From measurements
+
+
+def test_a_measured_llm_is_answered_from_its_points() -> None:
+    answer = recommend_llm(MEASURED)
+    # 32 users were measured to meet the limits on one A100, and seven replicas serve 200.
+    assert (answer["basis"], answer["gpu_profile_id"]) == ("measured", "1xA100-40GB")
+    assert (answer["replicas"], answer["users_per_replica"]) == (7, 32)
+    assert answer["usd_per_hour"] == pytest.approx(7 * 4.09625)
+    reasons = {row["gpu_profile_id"]: row["reason"] for row in answer["alternatives"]}
+    # Its weights would fit there.
+    assert reasons["1xV100-16GB"].startswith("omitted by LLM-Pilot")
+    assert reasons["1xA10-24GB"] is None
+    assert answer["text"].startswith("llama-7b: 7 replicas × 1xA100-40GB = 28.67 USD/h (measured)")
+    json.dumps(answer, allow_nan=False)
+
+
+def test_prices_and_profiles_on_offer_change_a_measured_answer(tmp_path) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text("gpu_profile_id,usd_per_hour\n2xA100-40GB,5\n")
+    answer = recommend_llm(replace(MEASURED, prices=prices))
+    assert (answer["gpu_profile_id"], answer["usd_per_hour"]) == ("2xA100-40GB", 20.0)
+    answer = recommend_llm(replace(MEASURED, gpu_profile_ids=("1xA10-24GB",)))
+    assert [row["gpu_profile_id"] for row in answer["alternatives"]] == ["1xA10-24GB"]
+
+
+def test_other_predictors_need_features_that_a_new_llm_lacks() -> None:
+    with pytest.raises(InputError, match="use --predictor roofline"):
+        recommend_llm(replace(ASKED, predictor="rf"))
+
+
+# From a prediction
+
+
+def test_a_prediction_has_all_that_a_person_needs(answer) -> None:
+    assert (answer["basis"], answer["llm_id"]) == ("roofline", "mistral-7b")
+    price = {row["gpu_profile_id"]: row for row in answer["alternatives"]}
+    assert len(price) == 14
+    assert 0 < answer["probability_met"] <= 1
+    assert answer["replicas"] * answer["users_per_replica"] >= 200
+    latency = answer["latency"]
+    assert latency["users"] == answer["users_per_replica"] <= latency["checked_at_users"]
+    for target in ("nttft", "itl"):
+        assert latency[f"{target}_lo_ms"] < latency[f"{target}_ms"] < latency[f"{target}_hi_ms"]
+    assert latency["users_lo"] <= latency["users_median"] <= latency["users_hi"]
+    binding = latency["binding_limit"]
+    assert latency[f"{binding}_ratio"] == max(latency["nttft_ratio"], latency["itl_ratio"])
+    assert answer["best_probe"] in price
+    assert answer["llm"]["attention"] == "GQA"
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+
+
+def test_the_words_say_it(answer) -> None:
+    text = answer["text"]
+    option = f"{answer['replicas']} replicas × {answer['gpu_profile_id']}"
+    assert text.startswith(f"mistral-7b: {option} = {answer['usd_per_hour']:.2f} USD/h; meets")
+    for part in ("binds", "90% interval", "Nearest measurements", "would tell most (--probe)"):
+        assert part in text
+    assert "attention GQA: never measured (measured: MHA, MQA)" in text
+    assert "archive:llm-pilot (ships with Sextant): 10 LLMs × 14 GPU profiles" in text
+
+
+def test_how_the_llm_is_taken_to_be_executed_is_said(answer) -> None:
+    assert answer["execution"] == "paged"
+    assert "mistral-7b is taken to be executed as paged." in answer["text"].splitlines()[-1]
+
+
+def test_a_doubtful_option_is_said_to_be_one_with_the_price_of_a_safe_one(answer) -> None:
+    safe = {"replicas": 7, "gpu_profile_id": "1xA100-40GB", "usd_per_hour": 28.68}
+    doubtful = answer | {"probability_met": 0.6, "safest": safe}
+    only = "That is only more likely than not; "
+    safer = "0.9 takes 7 replicas × 1xA100-40GB = 28.68 USD/h"
+    assert caution(doubtful) == [f"{only}{safer} (--risk 0.1)"]
+    by_medians = doubtful | {"decision": "paper"}
+    assert caution(by_medians) == [f"{only}{safer} (--decision utility --risk 0.1)"]
+    (line,) = caution(doubtful | {"probability_met": 0.4, "safest": None})
+    assert line.startswith("That is less likely than not; no option reaches 0.9")
+    assert caution(answer | {"probability_met": 0.75}) == []
+    assert caution(recommend_llm(MEASURED)) == []
+
+
+def test_a_bound_of_the_measurements_is_not_taken_for_one_of_the_llm(answer) -> None:
+    row = next(row for row in answer["alternatives"] if row["status"] == "meets")
+    assert row["most_users_tried"] == 128
+    assert "to 128, the most that was tried)" in profile_cells(row | {"users_hi": 128})[-1]
+    assert "to 64)" in profile_cells(row | {"users_hi": 64})[-1]
+
+
+def test_the_same_question_has_the_same_answer(answer) -> None:
+    assert recommend_llm(ASKED) == answer
+
+
+def test_a_new_gpu_is_predicted_and_flagged(tmp_path) -> None:
+    prices = tmp_path / "prices.tsv"
+    prices.write_text("gpu_profile_id\tusd_per_hour\n1xL40S-48GB\t1.8\n1xT4-16GB\t0.9\n")
+    names = ("1xL40S-48GB", "1xT4-16GB")
+    answer = recommend_llm(replace(ASKED, gpu_profile_ids=names, prices=prices))
+    assert answer["gpu_profile_id"] == "1xL40S-48GB"
+    flags = {row["gpu_profile_id"]: row["is_gpu_measured"] for row in answer["alternatives"]}
+    assert flags == {"1xL40S-48GB": False, "1xT4-16GB": True}
+    assert "gpu_id" in {entry["fact"] for entry in answer["outside"]}
+    assert answer["evidence"] == []
+    assert "1xL40S-48GB (GPU never measured)" in answer["text"]
+
+
+def test_a_probe_moves_the_prediction_towards_it(made, tmp_path) -> None:
+    path = tmp_path / "probe.csv"
+    rows = [(users, 1.4 * made.at("2xA100-40GB", users)) for users in (1, 8, 32)]
+    lines = [f"2xA100-40GB,{n},{row['nttft_ms']},{row['itl_ms']}" for n, row in rows]
+    path.write_text("\n".join(["gpu_profile_id,users,nttft_ms,itl_ms", *lines]))
+    answer = recommend_llm(replace(ASKED, probe=path, gpu_profile_ids=("2xA100-40GB",)))
+    load = answer["latency"]["users"]
+    assert answer["latency"]["itl_ms"] > 1.15 * made.at("2xA100-40GB", load)["itl_ms"]
+    assert "another measurement on" in answer["text"]
+
+
+def test_a_probe_may_be_on_a_gpu_that_is_not_on_offer(made, tmp_path) -> None:
+    path = tmp_path / "probe.csv"
+    path.write_text("gpu_profile_id,users,nttft_ms,itl_ms\n1xL4-24GB,1,1.0,60\n")
+    probe = read_probe(path, "mistral-7b", made.subject.profiles)
+    informed = forecast(made.subject, PROMISE, 42, probe)
+    assert informed.at("1xA100-40GB", 1)["itl_ms"] != made.at("1xA100-40GB", 1)["itl_ms"]
+
+
+def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, made) -> None:
+    assert "(paged) were omitted by LLM-Pilot" in made.subject.excluded["1xV100-16GB"]
+    named = named_llm(ASKED, source.known)
+    wanted = subject_of(*named, source, source.known.profiles, ["1xV100-16GB"])
+    assert "1xV100-16GB" in wanted.candidates and "2xV100-16GB" not in wanted.candidates
+    # Of an encoder-decoder some were measured there.
+    t5 = subject_of("t5", source.known.llms["google__flan-t5-xl"], source, source.known.profiles)
+    assert "1xV100-16GB" in t5.candidates
+
+
+# Options
+
+
+def test_a_smaller_risk_never_costs_less(made) -> None:
+    options = made.options()
+    prices = []
+    for risk in (0.5, 0.2, 0.1, 0.01):
+        chosen = decide(made, options, PROMISE, "utility", risk)
+        assert chosen["probability_met"] >= 1 - risk
+        prices.append(chosen["usd_per_hour"])
+    assert prices == sorted(prices)
+
+
+def test_no_option_is_an_answer_of_its_own(made) -> None:
+    impossible = replace(PROMISE, itl_ms=0.001)
+    options = made.options(impossible)
+    chosen = decide(made, options, impossible, "utility", 0.1)
+    assert chosen["gpu_profile_id"] is None and chosen["probability_met"] is None
+    text = headline(chosen | {"basis": "roofline", "risk": 0.1})
+    assert text == (
+        "mistral-7b: no GPU profile meets both limits with probability 0.90 or more "
+        "(predicted by roofline)"
+    )
+    made = replace(made, slo=impossible)
+    rows = by_profile(made, options, None)
+    assert {row["status"] for row in rows} == {"too_slow", "does_not_fit"}
+    slow = [row for row in rows if row["status"] == "too_slow"]
+    assert all(row["limit_ratio"] == row["itl_ratio"] > 1000 for row in slow)
+    assert safest(options, chosen) is None and frontier(options) == []
+
+
+def test_of_each_profile_the_cheapest_safe_option_is_shown(made) -> None:
+    options = made.options()
+    rows = by_profile(made, options, 0.1)
+    meeting = [row for row in rows if row["status"] == "meets"]
+    assert [row["usd_per_hour"] for row in meeting] == sorted(r["usd_per_hour"] for r in meeting)
+    for row in meeting:
+        own = options[options["gpu_profile_id"] == row["gpu_profile_id"]]
+        safe = own[own["probability_met"] >= 0.9]
+        assert row["usd_per_hour"] == safe["usd_per_hour"].min()
+
+
+def test_on_the_frontier_more_money_buys_more_probability(made) -> None:
+    rows = frontier(made.options())
+    for cheaper, dearer in pairwise(rows):
+        assert cheaper["usd_per_hour"] < dearer["usd_per_hour"]
+        assert cheaper["probability_met"] < dearer["probability_met"]
+
+
+def test_the_papers_decision_takes_medians_for_the_truth(made) -> None:
+    options = made.options()
+    chosen = decide(made, options, PROMISE, "paper", None)
+    medians = made.model.predict(made.X)
+    own = made.X["gpu_profile_id"] == chosen["gpu_profile_id"]
+    meets = (medians["itl_ms"] <= 50) & (medians["nttft_ms"] <= 100) & own
+    served = made.X.loc[meets, "users"].max()
+    assert chosen["replicas"] == -(-200 // served)
+    assert 0 < chosen["probability_met"] <= 1
+
+
+def test_other_promises_are_decided_anew(made) -> None:
+    chosen = decide(made, made.options(), PROMISE, "utility", 0.1)
+    rows = {row["change"]: row for row in sensitivity(made, chosen, "utility", 0.1)}
+    assert len(rows) == 4
+    assert rows["twice the users"]["usd_per_hour"] >= chosen["usd_per_hour"]
+    assert rows["both limits × 1.25"]["usd_per_hour"] <= chosen["usd_per_hour"]
+    for row in rows.values():
+        assert row["is_other_profile"] == (row["gpu_profile_id"] != chosen["gpu_profile_id"])
+
+
+# Evidence
+
+
+def test_the_nearest_measurement_is_of_the_same_kind_and_size(made) -> None:
+    first, second = nearest(made.subject, "1xA100-40GB", PROMISE)
+    assert (first["llm_id"], first["users_per_replica"]) == ("llama-7b", 32)
+    assert first["is_executed_alike"] and second["is_executed_alike"]
+    # Of its kind nothing ran there.
+    (only,) = nearest(made.subject, "1xV100-16GB", PROMISE)
+    assert only["llm_id"] == "google__flan-t5-xl" and not only["is_executed_alike"]
+
+
+def test_what_lies_outside_is_named_with_its_direction(source, tmp_path) -> None:
+    path = tmp_path / "mixtral.json"
+    path.write_text(json.dumps(PUBLISHED["Mixtral-8x7B"][0]))
+    asked = replace(ASKED, hf_config=path, kv_dtype="fp8")
+    subject = subject_of(*named_llm(asked, source.known), source, source.known.profiles)
+    found = {entry["fact"]: entry for entry in outside(subject, "4xA100-40GB")}
+    assert {"weights_gib", "llm_type", "attention", "experts", "kv_dtype"} <= set(found)
+    assert not {"dtype", "n_layers", "gpu_id", "execution"} & set(found)
+    assert found["weights_gib"]["direction"] == "above"
+    assert found["weights_gib"]["text"].startswith("86.99 GiB of weights: more than any")
+    assert found["experts"]["value"] == "mixture of experts"
+
+
+def test_a_gpu_on_which_only_other_kinds_ran_is_said(made) -> None:
+    facts = {entry["fact"] for entry in outside(made.subject, "1xV100-16GB")}
+    assert "execution_on_gpu" in facts
+    assert "execution_on_gpu" not in {e["fact"] for e in outside(made.subject, "1xA100-40GB")}
+
+
+# The page
+
+
+def test_the_page_stands_alone_and_escapes_every_name(answer, tmp_path) -> None:
+    nasty = "<script>alert(1)</script>"
+    rows = [row | {"gpu_profile_id": nasty} for row in answer["alternatives"]]
+    write_page(answer | {"llm_id": nasty, "alternatives": rows}, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;" in page
+    assert "http" not in page and " src=" not in page
+    assert "<svg" in page and "Nearest measurements" in page
+
+
+@pytest.mark.parametrize("itl_ms", [50.0, 0.001])
+def test_a_page_of_a_measured_answer(tmp_path: Path, itl_ms: float) -> None:
+    answer = recommend_llm(replace(MEASURED, slo=LIMITS | {"itl_ms": itl_ms}))
+    write_page(answer, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert ("no GPU profile meets both limits" in page) == (itl_ms < 1)
+    assert "<svg" not in page
+
+
+# The terms
+
+
+def test_the_terms_of_a_latency_add_up_to_it() -> None:
+    told = explain_llm(MEASURED, "1xA100-40GB", 64)
+    assert told["measured"] == {"nttft_ms": pytest.approx(9.71, abs=0.01), "itl_ms": 59.0}
+    step_ms = sum(term["ms"] for term in told["itl"])
+    assert told["itl_ms"] == pytest.approx(step_ms * told["itl_factor"])
+    first_ms = sum(term["ms"] for term in told["nttft"]) / told["mean_input_tokens"]
+    assert told["nttft_ms"] == pytest.approx(first_ms * told["nttft_factor"])
+    for terms in (told["itl"], told["nttft"]):
+        assert sum(term["share"] for term in terms) == pytest.approx(1)
+    # It was learned from, so it is known well.
+    assert told["itl_ms"] == pytest.approx(59.0, rel=0.15)
+    for words in ("reading the weights", "queueing", "(measured: 59 ms)"):
+        assert words in told["text"]
+    json.dumps(told, allow_nan=False)
+
+
+def test_an_unknown_profile_cannot_be_explained() -> None:
+    with pytest.raises(InputError, match="unknown GPU profile '1xT5'"):
+        explain_llm(MEASURED, "1xT5", 1)
+
+
+def test_a_profile_without_a_price_can_be_explained() -> None:
+    told = explain_llm(ASKED, "1xH200-141GB", 8)
+    assert told["measured"] is None and told["itl_ms"] > 0

@@ -1,0 +1,233 @@
+"""What a person may ask, and how mistakes are said."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sextant.advice.offer import offered, read_probe
+from sextant.advice.predicted import subject_of
+from sextant.advice.question import Question, check, name_of, named_llm
+from sextant.advice.source import find_source
+from sextant.errors import InputError
+from sextant.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from support import ROOT
+
+MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
+QWEN = ROOT / "tests" / "hf_configs" / "qwen2.5-14b-awq" / "config.json"
+SLO = {"slo_id": "asked", "nttft_ms": 100.0, "itl_ms": 50.0, "percentile": 50, "users": 200}
+ASKED = Question(SLO, hf_config=MISTRAL)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("empty"))
+        return find_source(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hf_config": None}, ["--llm, --hf-config", "one LLM is needed"]),
+        ({"llm_id": "llama-7b"}, ["--llm, --hf-config"]),
+        ({"predictor": "oracle"}, ["--predictor", "roofline"]),
+        ({"decision": "dice"}, ["--decision", "utility, paper"]),
+        ({"dtype": "int3"}, ["--dtype", "float16"]),
+        ({"kv_dtype": "int3"}, ["--kv-dtype", "fp8"]),
+        ({"risk": 1.5}, ["--risk", "1.5"]),
+        ({"risk": math.nan}, ["--risk", "nan"]),
+        ({"risk": 0.1, "decision": "paper"}, ["--risk", "--decision utility"]),
+        ({"risk": 0.1, "predictor": "rf"}, ["--risk", "--predictor roofline"]),
+        ({"slo": SLO | {"itl_ms": -1.0}}, ["itl_ms", "above 0"]),
+        ({"slo": SLO | {"nttft_ms": math.nan}}, ["nttft_ms", "milliseconds"]),
+        ({"slo": SLO | {"nttft_ms": 1e308}}, ["nttft_ms", "0.000001 to 1,000,000,000"]),
+        ({"slo": SLO | {"itl_ms": 5e-324}}, ["itl_ms", "0.000001 to 1,000,000,000"]),
+        ({"slo": SLO | {"users": 10**9}}, ["users", "1 to 100,000,000"]),
+        ({"slo": SLO | {"percentile": 42}}, ["percentile", "42"]),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(change, words) -> None:
+    with pytest.raises(InputError) as raised:
+        check(replace(ASKED, **change))
+    assert all(word in str(raised.value) for word in words), raised.value
+
+
+def test_a_config_json_is_named_after_its_folder() -> None:
+    assert name_of(MISTRAL) == name_of(MISTRAL.parent) == "mistral-7b"
+    assert name_of(Path("somewhere/phi-2.json")) == "phi-2"
+
+
+def test_an_llm_is_served_like_the_measured_ones_unless_asked_otherwise(source) -> None:
+    name, llm = named_llm(ASKED, source.known)
+    assert (name, llm.dtype) == ("mistral-7b", "float16")  # its config says bfloat16
+    assert llm.n_parameters == 7_241_732_096
+    _, other = named_llm(replace(ASKED, dtype="float32", kv_dtype="fp8"), source.known)
+    assert other.weight_bytes == 2 * llm.weight_bytes
+    assert 2 * other.kv_bytes_per_token == llm.kv_bytes_per_token
+
+
+def test_a_config_needs_no_data_type_of_its_own(source, tmp_path) -> None:
+    config = json.loads(MISTRAL.read_text())
+    del config["torch_dtype"]
+    path = tmp_path / "untyped.json"
+    path.write_text(json.dumps(config))
+    for asked, served in ((None, "float16"), ("bfloat16", "bfloat16")):
+        _, llm = named_llm(replace(ASKED, hf_config=path, dtype=asked), source.known)
+        assert llm.dtype == served
+
+
+def test_quantized_weights_keep_their_bits(source) -> None:
+    _, llm = named_llm(replace(ASKED, hf_config=QWEN), source.known)
+    assert llm.weight_bits == pytest.approx(4 + (16 + 4) / 128)
+    assert 9 < llm.weight_bytes / 1e9 < 10.5  # the published files have 9.98 GB
+
+
+def test_of_a_measured_llm_nothing_is_assumed(source) -> None:
+    asked = replace(ASKED, hf_config=None, llm_id="llama-7b")
+    for change in ({"dtype": "float32"}, {"kv_dtype": "fp8"}, {"probe": MISTRAL}, {"risk": 0.1}):
+        with pytest.raises(InputError, match="was measured as it is"):
+            named_llm(replace(asked, **change), source.known)
+
+
+def test_a_config_with_the_name_of_a_measured_llm_is_refused(source, tmp_path) -> None:
+    path = tmp_path / "llama-7b.json"
+    path.write_bytes(MISTRAL.read_bytes())
+    with pytest.raises(InputError, match=r"has an LLM 'llama-7b'.*--llm llama-7b"):
+        named_llm(replace(ASKED, hf_config=path), source.known)
+
+
+# Prices and probes
+
+
+def table(folder: Path, text: str) -> Path:
+    path = folder / "table.csv"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("1xT4-16GB,-1", ["line 2", "usd_per_hour", "above 0"]),
+        ("1xT4-16GB,1e308", ["line 2", "usd_per_hour", "0.0001 to 1,000,000"]),
+        ("1xT4-16GB,1e-10", ["line 2", "usd_per_hour", "0.0001 to 1,000,000"]),
+        ("1xT4-16GB,nan", ["line 2", "usd_per_hour", "no number"]),
+        ("1xT4-16GB,", ["line 2", "usd_per_hour", "missing", "give the price"]),
+        ("1xT4-16GB,1\n1xT4-16GB,2", ["line 3", "gpu_profile_id", "line 2 already"]),
+        ("1xT5-16GB,1", ["line 2", "gpu_profile_id", "unknown GPU profile", "<n>x<gpu_id>"]),
+        ("0xT4-16GB,1", ["line 2", "unknown GPU profile"]),
+        ("1x../secret,1", ["line 2", "unknown GPU profile"]),
+        ("1xT4-16GB,1,2", ["line 2", "one comma each"]),
+    ],
+)
+def test_a_wrong_price_is_said_with_file_line_and_fix(source, tmp_path, row, words) -> None:
+    path = table(tmp_path, f"gpu_profile_id,usd_per_hour\n{row}\n")
+    with pytest.raises(InputError) as raised:
+        offered(source.known.profiles, (), path)
+    assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separator) -> None:
+    rows = [("gpu_profile_id", "usd_per_hour"), ("2xH200-141GB", "9.5"), ("1xT4-16GB", "0.5")]
+    path = table(tmp_path, "".join(separator.join(row) + "\n" for row in rows))
+    profiles = offered(source.known.profiles, ("2xH200-141GB", "1xT4-16GB", "1xA10-24GB"), path)
+    prices = {name: profile.usd_per_hour for name, profile in profiles.items()}
+    assert prices == {"1xA10-24GB": 2.448, "1xT4-16GB": 0.5, "2xH200-141GB": 9.5}
+    assert profiles["2xH200-141GB"].n_gpus == 2
+    # Named in the prices alone, it is not on offer.
+    assert set(offered(source.known.profiles, (), path)) == set(source.known.profiles)
+
+
+def test_a_new_profile_without_a_price_is_an_error(source) -> None:
+    with pytest.raises(InputError, match="1xL4-24GB has no price"):
+        offered(source.known.profiles, ("1xL4-24GB",), None)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("1xT4-16GB,0,1,1", ["line 2", "users"]),
+        ("1xT4-16GB,99999999999999999999,1,1", ["line 2", "users", "1 to 1,000,000"]),
+        ("1xT4-16GB,1,1e308,1", ["line 2", "nttft_ms", "1,000,000,000"]),
+        ("1xT4-16GB,1,inf,1", ["line 2", "nttft_ms", "no number"]),
+        ("1xT4-16GB,1,1,0", ["line 2", "itl_ms", "above 0"]),
+        ("1xT4-16GB,1,,1", ["line 2", "nttft_ms", "missing"]),
+        ("1xT4-16GB,1.5,1,1", ["line 2", "users", "no integer"]),
+        ("what,1,1,1", ["line 2", "gpu_profile_id", "unknown GPU profile"]),
+        ("1xT4-16GB,1,1,1\n1xT4-16GB,1,2,2", ["line 3", "line 2 already"]),
+    ],
+)
+def test_a_wrong_probe_is_said_with_file_line_and_fix(source, tmp_path, row, words) -> None:
+    path = table(tmp_path, f"gpu_profile_id,users,nttft_ms,itl_ms\n{row}\n")
+    with pytest.raises(InputError) as raised:
+        read_probe(path, "new", source.known.profiles)
+    assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
+
+
+# Which characterization
+
+
+def test_without_a_store_the_shipped_characterization_answers(source) -> None:
+    facts = source.facts()
+    assert (facts["origin"], facts["source"]) == ("shipped", "archive:llm-pilot")
+    assert (facts["n_llms"], facts["n_gpu_profiles"], facts["n_points"]) == (10, 14, 528)
+    assert facts["mean_input_tokens"] == pytest.approx(121, abs=1)
+    assert (facts["longest_request_tokens"], facts["memory_utilization"]) == (946, 0.9)
+    assert "2023" in facts["note"]
+
+
+def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    known = source.known
+    setting = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}
+    point = {"llm_id": "mine", "gpu_profile_id": "1xT4-16GB", "variant_id": "default", "level": 1}
+    lengths = {"mean_input_tokens": 50.0, "mean_output_tokens": 20.0}
+    rows = {
+        "llm": llm_rows({"mine": known.llms["llama-7b"]}),
+        "gpu": gpu_rows(known.profiles),
+        "gpu_profile": gpu_profile_rows(known.profiles),
+        "workload": [{"workload_id": "chat", "max_input_tokens": 90, "max_output_tokens": 9}],
+        "point": [setting | point | lengths],
+        "feasibility": [setting | point | {"is_feasible": True, "memory_utilization": 0.8}],
+    }
+    build_store(tmp_path / "results" / "sextant.duckdb", rows, {})
+    own = find_source(replace(ASKED, hf_config=None, llm_id="mine"))
+    assert own.origin == "results/sextant.duckdb"
+    assert (own.longest_request_tokens, own.memory_utilization) == (99, 0.8)
+    assert (own.input_tokens, own.output_tokens) == (50.0, 20.0)
+    assert find_source(replace(ASKED, hf_config=None, llm_id="llama-7b")).origin == "shipped"
+    assert find_source(ASKED).origin == "shipped"
+    assert find_source(replace(ASKED, source="archive:llm-pilot")).origin == "shipped"
+    assert find_source(replace(ASKED, source="measured")).known.source == "measured"
+
+
+def test_a_source_without_a_store_is_an_error(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="no store here"):
+        find_source(replace(ASKED, source="archive:other"))
+
+
+# Memory
+
+
+def test_profiles_that_cannot_hold_the_llm_are_ruled_out_with_the_reason(source) -> None:
+    llm = source.known.llms["EleutherAI__gpt-neox-20b"]
+    subject = subject_of("new", llm, source, source.known.profiles)
+    assert subject.excluded["1xA100-40GB"].startswith("the weights take 38.286 GiB of 36.000 GiB")
+    assert "1xH100-80GB" in subject.candidates
+
+
+def test_an_llm_that_fits_nowhere_is_an_error_that_names_the_largest_profile(source) -> None:
+    huge = replace(source.known.llms["llama-13b"], n_parameters=10**12)
+    with pytest.raises(InputError, match="no GPU profile can serve huge; 4xH100-80GB: the weights"):
+        subject_of("huge", huge, source, source.known.profiles)
+
+
+def test_a_context_shorter_than_the_longest_request_rules_out_all(source) -> None:
+    short = replace(source.known.llms["llama-7b"], context_tokens=512)
+    with pytest.raises(InputError, match=r"context of 512 tokens .* 946"):
+        subject_of("short", short, source, source.known.profiles)
