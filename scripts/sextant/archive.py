@@ -24,7 +24,8 @@ import pyarrow as pa
 from sextant.archive_requests import Results, read_results
 from sextant.errors import InputError
 from sextant.files import provenance, write_json, write_parquet
-from sextant.load import closed_loop, server_metrics, telemetry
+from sextant.load import server_metrics, telemetry
+from sextant.load.level import REQUEST_SCHEMA
 from sextant.memory import Feasibility
 from sextant.sheets import Row, load_sheet
 
@@ -215,7 +216,7 @@ def _read_published(path: Path) -> dict[tuple, list[_Level]]:
         if users < 1 or not all(value > 0 and math.isfinite(value) for value in values.values()):
             fix = "give users from 1 on and medians above 0"
             raise InputError("no measurement", file=path, row=row.line, fix=fix)
-        level = _Level(users, closed_loop.SCHEMA.empty_table(), published_medians=values)
+        level = _Level(users, REQUEST_SCHEMA.empty_table(), published_medians=values)
         points.setdefault((row["llm_id"], row["gpu_profile_id"]), []).append(level)
     return points
 
@@ -276,7 +277,7 @@ def _write_cell(
     origin = provenance(inputs_sha256={file.path: file.sha256 for file in plan.files})
     verdict = {"is_feasible": plan.status == "measured", "reason": REASONS[plan.status]}
     (folder / "run.json").unlink(missing_ok=True)
-    empty = closed_loop.SCHEMA.empty_table()
+    empty = REQUEST_SCHEMA.empty_table()
     requests = pa.concat_tables([empty, *(level.requests for level in levels)])
     write_parquet(folder / "requests.parquet", requests, origin)
     write_parquet(folder / "server.parquet", server_metrics.SCHEMA.empty_table(), origin)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from sextant.errors import InputError
-from sextant.load import closed_loop
+from sextant.load.level import REQUEST_SCHEMA
 
 # Found by name: some files have one more column in front of them.
 _COLUMNS = {
@@ -138,8 +138,8 @@ def _requests(columns: Mapping[str, pa.Array], users: int, started_ms: int) -> p
         "output_tokens": columns["n_output_tokens"].cast(pa.int32()),
         **_outcomes(columns["status"], columns["errors"]),
     }
-    unknown = {field.name: pa.nulls(len(lengths), field.type) for field in closed_loop.SCHEMA}
-    return pa.table({**unknown, **known}, schema=closed_loop.SCHEMA)
+    unknown = {field.name: pa.nulls(len(lengths), field.type) for field in REQUEST_SCHEMA}
+    return pa.table({**unknown, **known}, schema=REQUEST_SCHEMA)
 
 
 def _outcomes(status: pa.Array, errors: pa.Array) -> dict[str, pa.Array]:

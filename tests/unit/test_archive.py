@@ -16,7 +16,7 @@ import pytest
 from sextant.archive import import_archive
 from sextant.errors import InputError
 from sextant.files import read_json
-from sextant.load import closed_loop
+from sextant.load.level import REQUEST_SCHEMA
 from sextant.registry import load_registry
 from sextant.store import aggregate_points, build_store, connect
 from support import ROOT
@@ -138,7 +138,7 @@ def test_a_request_is_sent_when_its_stream_is_acknowledged(archive):
     rows = pd.read_parquet(
         cell(run_import(archive), "org__alpha", "1xT4-16GB") / "requests.parquet"
     )
-    assert rows.columns.tolist() == closed_loop.SCHEMA.names
+    assert rows.columns.tolist() == REQUEST_SCHEMA.names
     assert rows["level"].tolist() == [1, 1, 4, 4, 4, 4]
     first = rows.iloc[0]
     assert first[["scheduled_s", "sent_s", "first_token_s", "last_token_s"]].tolist() == [

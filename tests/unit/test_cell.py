@@ -19,7 +19,8 @@ from sextant.engine.vllm import EngineSettings, ServerError
 from sextant.errors import InputError
 from sextant.files import read_provenance
 from sextant.gpu import Devices
-from sextant.load import closed_loop, server_metrics, telemetry
+from sextant.load import server_metrics, telemetry
+from sextant.load.level import REQUEST_SCHEMA
 from sextant.progress import Progress
 from support import FAKE_PYTHON
 
@@ -55,7 +56,7 @@ SETTINGS = EngineSettings(
     max_server_starts=8,
 )
 TABLES = {
-    "requests": closed_loop.SCHEMA,
+    "requests": REQUEST_SCHEMA,
     "server": server_metrics.SCHEMA,
     "telemetry": telemetry.SCHEMA,
 }

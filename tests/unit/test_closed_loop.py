@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sextant.load.client import Target
-from sextant.load.closed_loop import SCHEMA, RequestSource, run_closed_loop, unsent_parameters
+from sextant.load.closed_loop import run_closed_loop
+from sextant.load.level import REQUEST_SCHEMA
 from sextant.load.run import LEVEL_SEED_STRIDE, load_server
+from sextant.load.source import RequestSource, unsent_parameters
 from sextant.workload import RequestModel
 from stub_server import STREAM_HEAD, StubServer, answer_tokens, chunk, event
 
@@ -52,9 +54,9 @@ def test_a_user_waits_for_the_answer_before_the_next_request():
 def test_rows_are_whole_and_fit_the_schema():
     with StubServer(answer_tokens(0.005, 0.001)) as server:
         result = load(server.url)
-    table = pa.Table.from_pylist(result.rows, schema=SCHEMA)
+    table = pa.Table.from_pylist(result.rows, schema=REQUEST_SCHEMA)
     frame = table.to_pandas()
-    assert set(result.rows[0]) == set(SCHEMA.names)
+    assert set(result.rows[0]) == set(REQUEST_SCHEMA.names)
     assert (frame["status"] == "ok").all() and frame["error"].isna().all()
     assert (frame["level"] == 2).all()
     # The server counts the tokens that arrived: what was asked for is what was sent.
@@ -192,7 +194,7 @@ def check_failures(result, status: str, users: int) -> None:
     assert rows and {row["status"] for row in rows} == {status}
     # Ten tries a second and user, not thousands; none after the end.
     assert len(rows) <= users * (result.duration_s / 0.1 + 1)
-    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    table = pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA)
     assert table["error"].null_count == 0
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from sextant.errors import InputError
 from sextant.files import read_provenance, write_json, write_parquet
-from sextant.load import closed_loop, telemetry
+from sextant.load import telemetry
+from sextant.load.level import REQUEST_SCHEMA
 from sextant.store import aggregate_points, build_store, connect
 
 QUANTILES = {"median": 50, "p90": 90, "p99": 99}
@@ -54,7 +55,7 @@ def write_cell(folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), p
     is_feasible = bool(levels)
     write_parquet(
         folder / "requests.parquet",
-        pa.Table.from_pylist(requests, schema=closed_loop.SCHEMA),
+        pa.Table.from_pylist(requests, schema=REQUEST_SCHEMA),
         {},
     )
     write_parquet(

@@ -25,11 +25,13 @@ from sextant.engine.vllm import (
 from sextant.errors import InputError
 from sextant.files import provenance, write_json, write_parquet
 from sextant.llm import load_llm
-from sextant.load import closed_loop, server_metrics, telemetry
+from sextant.load import server_metrics, telemetry
 from sextant.load.batch import run_batch
 from sextant.load.client import Target
-from sextant.load.closed_loop import RequestSource, run_closed_loop, unsent_parameters
+from sextant.load.closed_loop import run_closed_loop
+from sextant.load.level import REQUEST_SCHEMA
 from sextant.load.run import LEVEL_SEED_STRIDE
+from sextant.load.source import RequestSource, unsent_parameters
 from sextant.memory import Feasibility, assess
 from sextant.progress import Progress
 from sextant.workload import load_request_model
@@ -241,7 +243,7 @@ class _Run:
         verdict = {"is_feasible": is_tuned, "reason": reason}
         origin = provenance({"workload": cell.workload_path}, seed=cell.seed)
         tables = (
-            (outputs.requests, self.request_rows, closed_loop.SCHEMA),
+            (outputs.requests, self.request_rows, REQUEST_SCHEMA),
             (outputs.server, self.server_rows, server_metrics.SCHEMA),
             (outputs.telemetry, self.telemetry_rows, telemetry.SCHEMA),
         )

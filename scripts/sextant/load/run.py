@@ -8,7 +8,9 @@ import pyarrow as pa
 
 from sextant.files import provenance, write_json, write_parquet
 from sextant.load.client import Target
-from sextant.load.closed_loop import SCHEMA, RequestSource, run_closed_loop
+from sextant.load.closed_loop import run_closed_loop
+from sextant.load.level import REQUEST_SCHEMA
+from sextant.load.source import RequestSource
 from sextant.workload import load_request_model
 
 # Seeds of levels lie far apart: no prompt of one level comes again in another.
@@ -51,6 +53,8 @@ def load_server(
             }
         )
     origin = provenance(seed=seed, base_url=target.base_url, model=target.model)
-    write_parquet(out / "requests.parquet", pa.Table.from_pylist(rows, schema=SCHEMA), origin)
+    write_parquet(
+        out / "requests.parquet", pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA), origin
+    )
     write_json(out / "levels.json", {"levels": summaries, "provenance": origin})
     return summaries
