@@ -1,0 +1,74 @@
+"""Drawn requests in other tools' formats: what their readers read is what was drawn."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.errors import InputError
+from sextant.workload.export import FORMATS, write_trace
+
+TRACE = pd.DataFrame(
+    {
+        "arrival_s": [0.0, 0.0014, 12.5],
+        "input_tokens": np.array([1, 512, 513], np.int32),
+        "output_tokens": np.array([7, 1, 30], np.int32),
+        "status": "ok",
+    }
+)
+
+
+def lines(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_mooncakes_lines_have_milliseconds_and_a_block_per_512_tokens(tmp_path):
+    write_trace(TRACE, tmp_path / "t.jsonl", "mooncake")
+    assert lines(tmp_path / "t.jsonl") == [
+        {"timestamp": 0, "input_length": 1, "output_length": 7, "hash_ids": [0]},
+        {"timestamp": 1, "input_length": 512, "output_length": 1, "hash_ids": [1]},
+        {"timestamp": 12500, "input_length": 513, "output_length": 30, "hash_ids": [2, 3]},
+    ]
+
+
+def test_vllms_timed_trace_has_seconds_and_a_block_per_16_tokens(tmp_path):
+    write_trace(TRACE, tmp_path / "t.jsonl", "vllm-timed-trace")
+    got = lines(tmp_path / "t.jsonl")
+    assert [line["timestamp"] for line in got] == [0.0, 0.0014, 12.5]
+    assert [len(line["hash_ids"]) for line in got] == [1, 32, 33]
+
+
+@pytest.mark.parametrize("form", ["mooncake", "vllm-timed-trace"])
+def test_no_two_requests_share_a_block(tmp_path, form):
+    write_trace(TRACE, tmp_path / "t.jsonl", form)
+    ids = [block for line in lines(tmp_path / "t.jsonl") for block in line["hash_ids"]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_vllms_custom_lines_have_the_prompts_text(tmp_path):
+    prompts = ["eins", 'zwei "\n', "drei"]
+    write_trace(TRACE, tmp_path / "t.jsonl", "vllm-custom", prompts)
+    assert [line["prompt"] for line in lines(tmp_path / "t.jsonl")] == prompts
+    assert [line["output_tokens"] for line in lines(tmp_path / "t.jsonl")] == [7, 1, 30]
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_sextants_own_formats_keep_every_column(tmp_path, form):
+    write_trace(TRACE, tmp_path / "t", form)
+    read = {"parquet": pd.read_parquet, "csv": pd.read_csv}[form](tmp_path / "t")
+    pd.testing.assert_frame_equal(read, TRACE, check_dtype=False)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "vllm-custom"])
+def test_what_cannot_be_written_leaves_no_file(tmp_path, form):
+    with pytest.raises(InputError) as caught:
+        write_trace(TRACE, tmp_path / "t", form)
+    assert "vllm-timed-trace" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_format_writes_an_empty_trace(tmp_path):
+    for form in FORMATS:
+        write_trace(TRACE.head(0), tmp_path / form, form, prompts=[])
+        assert (tmp_path / form).exists()
