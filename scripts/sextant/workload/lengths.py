@@ -1,0 +1,270 @@
+"""Lengths of requests: bounded Zipf, and outputs by input (BurstGPT, III-C and IV-B)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import optimize, special, stats
+
+from sextant.errors import InputError
+from sextant.workload.marginals import in_bins, independent_model
+from sextant.workload.modality import Modality, modality
+from sextant.workload.request_model import RequestModel, Seed, bin_starts
+
+__all__ = [
+    "Modality",
+    "ZipfFit",
+    "fit_zipf",
+    "modality",
+    "output_by_input",
+    "output_counts",
+    "sample_zipf",
+    "zipf_probabilities",
+    "zipf_request_model",
+]
+
+CONFIDENCE = 0.95
+N_ZIPF_BINS = 256
+"""Most values per parameter of a Zipf request model."""
+_STEEPEST = 64.0
+"""Steepest |theta| looked for: beyond it all but 2^-64 of the lengths would be one value."""
+_PERCENTILES = {"p10": 10, "p25": 25, "median": 50, "p75": 75, "p90": 90}
+
+
+@dataclass(frozen=True)
+class ZipfFit:
+    """A bounded Zipf distribution, P(x) ∝ x^-theta on the whole numbers lowest … highest."""
+
+    theta: float
+    theta_lo: float
+    """Lower end of the 95% confidence interval, from the Fisher information."""
+    theta_hi: float
+    lowest: int
+    highest: int
+    n: int
+    """Lengths within the bounds, which the fit is to."""
+    n_outside: int
+    """Lengths outside of them, left out."""
+    ks: float
+    """Largest distance between the lengths' and the model's distribution functions."""
+
+
+def fit_zipf(
+    tokens: Sequence[int] | np.ndarray,
+    lowest: int | None = None,
+    highest: int | None = None,
+    *,
+    counts: Sequence[int] | np.ndarray | None = None,
+) -> ZipfFit:
+    """Fit a bounded Zipf distribution to lengths, by maximum likelihood.
+
+    The family is exponential in ln x: theta is where the model's mean of ln x is the lengths'
+    (the likelihood is concave, so it is the only one), and the Fisher information of one length
+    is the model's variance of ln x. Theta may be 0 (uniform) or negative (long lengths are the
+    frequent ones); there Zipf says little, and `ks` shows how badly it fits.
+
+    Bounds that are not given are the smallest and the largest length seen, which is also their
+    own maximum likelihood. A sample's largest length lies below the true bound, and theta then
+    comes out a little too small; `theta_lo` and `theta_hi` take the bounds as known. So give
+    bounds where they are known: 1 and the context length.
+
+    Args:
+        tokens: lengths, whole numbers.
+        lowest: smallest length of the model, 1 or more.
+        highest: largest length of the model.
+        counts: occurrences of each of `tokens`; 1 each by default.
+
+    Raises:
+        InputError: a length that is no whole number, or without `lowest` one below 1; fewer
+            than two distinct lengths within the bounds, or none but those at one bound.
+    """
+    values, weights = _weighted_lengths(tokens, counts)
+    lowest = int(values[0]) if lowest is None else int(lowest)
+    highest = int(values[-1]) if highest is None else int(highest)
+    if not 1 <= lowest <= highest:
+        fix = "give bounds with 1 <= lowest <= highest; lengths of 0 have no place in Zipf's law"
+        raise InputError(f"lengths from {lowest} to {highest}", field="lowest", fix=fix)
+    is_inside = (values >= lowest) & (values <= highest)
+    inside, weight = values[is_inside], weights[is_inside]
+    n, n_outside = int(weight.sum()), int(weights[~is_inside].sum())
+    if len(inside) < 2:
+        problem = f"{len(inside)} distinct lengths from {lowest} to {highest}"
+        raise InputError(problem, field="tokens", fix="a Zipf fit needs two or more")
+    logs = np.log(np.arange(lowest, highest + 1))
+    wanted = float(weight @ np.log(inside)) / n
+    theta = optimize.brentq(
+        lambda theta: _log_moments(theta, logs)[0] - wanted, -_STEEPEST, _STEEPEST, xtol=1e-10
+    )
+    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2) / np.sqrt(n * _log_moments(theta, logs)[1]))
+    ks = _ks(inside - lowest, weight, theta, logs)
+    return ZipfFit(theta, theta - half, theta + half, lowest, highest, n, n_outside, ks)
+
+
+def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
+    """Return the probability of each length lowest … highest under the bounded Zipf law.
+
+    Raises:
+        InputError: bounds other than 1 <= lowest <= highest, or a theta that is not finite.
+    """
+    if not 1 <= lowest <= highest:
+        fix = "give 1 <= lowest <= highest"
+        raise InputError(f"lengths from {lowest} to {highest}", field="lowest", fix=fix)
+    if not np.isfinite(theta):
+        raise InputError(f"theta of {theta}", field="theta", fix="give a number, for example 1.1")
+    return _probabilities(theta, np.log(np.arange(lowest, highest + 1)))
+
+
+def sample_zipf(theta: float, lowest: int, highest: int, n: int, *, seed: Seed) -> np.ndarray:
+    """Draw `n` independent lengths from the bounded Zipf law; an int32 array.
+
+    BurstGPT calls theta λ in IV-B and θ in Table III, which uses 1.1.
+    """
+    cumulative = np.cumsum(zipf_probabilities(theta, lowest, highest))
+    drawn = np.random.default_rng(seed).random(n) * cumulative[-1]
+    places = np.searchsorted(cumulative, drawn, side="right")
+    # u·total can round up to the total itself, which lies at the last length.
+    return (lowest + np.minimum(places, len(cumulative) - 1)).astype(np.int32)
+
+
+def zipf_request_model(
+    theta: float, lowest: int, highest: int, output_tokens: int | Sequence[int] | np.ndarray
+) -> RequestModel:
+    """Return a request model with Zipf input lengths (BurstGPT, IV-B) and given output lengths.
+
+    Args:
+        theta: exponent; a larger one makes short prompts more frequent.
+        lowest: shortest prompt, 1 or more tokens.
+        highest: longest prompt.
+        output_tokens: one output length for all, or lengths whose distribution the outputs
+            take, independently of the inputs.
+
+    Each parameter has at most 256 values: beyond that, neighbouring lengths are merged as in
+    `in_bins`, which moves no distribution function by more than 1/256.
+    """
+    outputs, counts = _weighted_lengths(np.atleast_1d(output_tokens), None)
+    if outputs[0] < 1:
+        raise InputError(f"an output of {outputs[0]} tokens", field="output_tokens", fix="give 1")
+    inputs = in_bins(
+        np.arange(lowest, highest + 1), zipf_probabilities(theta, lowest, highest), N_ZIPF_BINS
+    )
+    return independent_model(inputs, in_bins(outputs, counts / counts.sum(), N_ZIPF_BINS))
+
+
+def output_by_input(
+    input_tokens: Sequence[int] | np.ndarray,
+    output_tokens: Sequence[int] | np.ndarray,
+    n_bins: int = 20,
+) -> pd.DataFrame:
+    """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8).
+
+    Bins have about equally many requests each; an input length that is frequent by itself has
+    a bin of its own, so bins may be fewer or uneven.
+
+    Args:
+        input_tokens: lengths of the requests' inputs.
+        output_tokens: of their outputs, in the same order; leave failed requests out.
+        n_bins: most bins.
+
+    Returns:
+        A row a bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it), `n`,
+        and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
+
+    Raises:
+        InputError: lengths that are missing, negative or not whole, columns of unequal length,
+            or no request.
+    """
+    inputs, outputs, distinct, starts = _input_bins(input_tokens, output_tokens, n_bins)
+    rows = []
+    for low, high in zip(distinct[starts], distinct[np.append(starts[1:], 0) - 1], strict=True):
+        inside = outputs[np.searchsorted(inputs, low) : np.searchsorted(inputs, high, "right")]
+        quantiles = np.percentile(inside, list(_PERCENTILES.values()))
+        rows.append((low, high, len(inside), inside.mean(), *quantiles))
+    return pd.DataFrame(rows, columns=["input_lo", "input_hi", "n", "mean", *_PERCENTILES])
+
+
+def output_counts(
+    input_tokens: Sequence[int] | np.ndarray,
+    output_tokens: Sequence[int] | np.ndarray,
+    n_input_bins: int = 8,
+    n_output_bins: int = 40,
+) -> pd.DataFrame:
+    """Count requests per bin of input and bin of output lengths (BurstGPT, Fig. 9).
+
+    Args:
+        input_tokens: as in `output_by_input`, and binned as there.
+        output_tokens: likewise.
+        n_input_bins: most bins of inputs.
+        n_output_bins: most bins of outputs; their edges are whole numbers, evenly spaced on a
+            logarithmic scale as far as that allows, the same for every bin of inputs.
+
+    Returns:
+        A row a pair of bins, empty ones too: `input_lo`, `input_hi`, `output_lo`, `output_hi`
+        (both ends are in the bin), `n`.
+
+    Raises:
+        InputError: as `output_by_input`.
+    """
+    inputs, outputs, distinct, starts = _input_bins(input_tokens, output_tokens, n_input_bins)
+    spaced = np.geomspace(max(outputs.min(), 1), outputs.max() + 1, n_output_bins + 1)
+    edges = np.unique([outputs.min(), *np.rint(spaced)]).astype(np.int64)
+    row = np.searchsorted(distinct[starts], inputs, side="right") - 1
+    column = np.searchsorted(edges, outputs, side="right") - 1
+    n_columns = max(len(edges) - 1, 1)
+    n = np.bincount(row * n_columns + column, minlength=len(starts) * n_columns)
+    lows, highs = distinct[starts], distinct[np.append(starts[1:], 0) - 1]
+    return pd.DataFrame(
+        {
+            "input_lo": np.repeat(lows, n_columns),
+            "input_hi": np.repeat(highs, n_columns),
+            "output_lo": np.tile(edges[:n_columns], len(starts)),
+            "output_hi": np.tile(edges[1:] - 1, len(starts)),
+            "n": n,
+        }
+    )
+
+
+def _input_bins(input_tokens, output_tokens, n_bins: int) -> tuple[np.ndarray, ...]:
+    """Return inputs and outputs by ascending input, the distinct inputs, and the bins' starts."""
+    inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
+    if len(inputs) != len(outputs):
+        problem = f"{len(inputs)} inputs and {len(outputs)} outputs"
+        raise InputError(problem, field="output_tokens", fix="give a pair a request")
+    distinct, counts = _weighted_lengths(inputs, None)
+    _weighted_lengths(outputs, None)
+    order = np.argsort(inputs, kind="stable")
+    starts = bin_starts(counts.astype(np.int64), n_bins)
+    return inputs[order].astype(np.int64), outputs[order].astype(np.int64), distinct, starts
+
+
+def _weighted_lengths(tokens, counts) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct lengths, ascending, and how often each occurs."""
+    given = np.asarray(tokens, float)
+    weights = np.ones(len(given)) if counts is None else np.asarray(counts, float)
+    if len(weights) != len(given):
+        problem = f"{len(weights)} counts of {len(given)} lengths"
+        raise InputError(problem, field="counts", fix="give one count a length")
+    for field, numbers in (("tokens", given), ("counts", weights)):
+        if not np.all((numbers == np.rint(numbers)) & (numbers >= 0)):  # NaN is unequal to itself
+            fix = "drop missing and failed requests first"
+            raise InputError("not all are whole numbers of 0 or more", field=field, fix=fix)
+    values, place = np.unique(given[weights > 0], return_inverse=True)
+    if not len(values):
+        raise InputError("there is no length", field="tokens", fix="give lengths of requests")
+    return values.astype(np.int64), np.bincount(place, weights[weights > 0])
+
+
+def _probabilities(theta: float, logs: np.ndarray) -> np.ndarray:
+    return special.softmax(-theta * logs)
+
+
+def _log_moments(theta: float, logs: np.ndarray) -> tuple[float, float]:
+    """Return mean and variance of ln x."""
+    p = _probabilities(theta, logs)
+    mean = float(p @ logs)
+    return mean, float(p @ (logs - mean) ** 2)
+
+
+def _ks(places: np.ndarray, weights: np.ndarray, theta: float, logs: np.ndarray) -> float:
+    observed = np.bincount(places, weights, minlength=len(logs)).cumsum() / weights.sum()
+    return float(np.abs(observed - _probabilities(theta, logs).cumsum()).max())

@@ -1,0 +1,200 @@
+"""Lengths: Zipf recovered, its errors known; outputs by input; modes told apart."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from sextant.errors import InputError
+from sextant.workload.lengths import (
+    fit_zipf,
+    modality,
+    output_by_input,
+    output_counts,
+    sample_zipf,
+    zipf_probabilities,
+    zipf_request_model,
+)
+
+
+def test_probabilities_of_a_small_law_are_those_of_pencil_and_paper():
+    # theta = 1 on 2..4: 1/2 : 1/3 : 1/4 = 6 : 4 : 3.
+    assert zipf_probabilities(1.0, 2, 4) == pytest.approx([6 / 13, 4 / 13, 3 / 13])
+
+
+@pytest.mark.parametrize("theta", [0.8, 1.1, 1.5])
+def test_draws_follow_scipys_law(theta):
+    drawn = sample_zipf(theta, 1, 500, 50_000, seed=3)
+    expected = stats.zipfian(theta, 500).pmf(np.arange(1, 501)) * 50_000
+    observed = np.bincount(drawn, minlength=501)[1:]
+    common = expected > 5
+    statistic = ((observed - expected)[common] ** 2 / expected[common]).sum()
+    assert stats.chi2(common.sum()).sf(statistic) > 1e-3
+
+
+@pytest.mark.parametrize("theta", [0.8, 1.1, 1.5])
+def test_theta_is_recovered_within_three_percent(theta):
+    # Drawn by scipy, not by us.
+    tokens = stats.zipfian.rvs(theta, 8192, size=10_000, random_state=5)
+    fit = fit_zipf(tokens, 1, 8192)
+    assert fit.theta == pytest.approx(theta, rel=0.03)
+    assert fit.theta_lo < theta < fit.theta_hi
+    assert fit.ks < 1.63 / np.sqrt(10_000)
+
+
+def test_two_lengths_have_a_closed_solution():
+    # P(2) = 2^-theta / (1 + 2^-theta); a quarter of the lengths are 2, so theta = log2 3.
+    fit = fit_zipf([1, 1, 1, 2], 1, 2)
+    assert fit.theta == pytest.approx(np.log2(3))
+    assert fit.ks == pytest.approx(0, abs=1e-9)
+    # Variance of ln x is 3/16 (ln 2)^2, hence the half width of the interval.
+    half = 1.959964 / np.sqrt(4 * 3 / 16 * np.log(2) ** 2)
+    assert (fit.theta_hi - fit.theta, fit.theta - fit.theta_lo) == pytest.approx((half, half))
+
+
+def test_uniform_lengths_have_theta_zero_and_growing_ones_a_negative_theta():
+    assert fit_zipf(np.arange(1, 101)).theta == pytest.approx(0, abs=1e-6)
+    assert fit_zipf([1, 2, 2, 2], 1, 2).theta == pytest.approx(-np.log2(3))
+
+
+def test_counts_weigh_like_repetition():
+    repeated = fit_zipf([1, 1, 1, 2, 5, 5])
+    assert fit_zipf([5, 2, 1], counts=[2, 1, 3]) == repeated
+    assert repeated.n == 6
+
+
+def test_lengths_outside_of_the_bounds_are_counted():
+    fit = fit_zipf([0, 1, 2, 3, 4, 50], 1, 4)
+    assert (fit.n, fit.n_outside, fit.lowest, fit.highest) == (4, 2, 1, 4)
+
+
+def test_bounds_are_those_seen_unless_given():
+    fit = fit_zipf([7, 3, 9, 3])
+    assert (fit.lowest, fit.highest, fit.n_outside) == (3, 9, 0)
+
+
+def test_a_distribution_that_is_not_zipf_has_a_large_distance():
+    tokens = np.random.default_rng(0).poisson(100, 1000) + 1
+    assert fit_zipf(tokens, 1, 4096).ks > 0.3
+
+
+@pytest.mark.parametrize(
+    ("tokens", "bounds", "message"),
+    [
+        ([0, 1, 2], (None, None), "field 'lowest': lengths from 0 to 2"),
+        ([5, 5], (None, None), "field 'tokens': 1 distinct lengths from 5 to 5"),
+        ([5, 6], (10, 20), "0 distinct lengths from 10 to 20"),
+        ([1.5, 2], (None, None), "field 'tokens': not all are whole numbers"),
+        ([np.nan, 2], (None, None), "field 'tokens': not all are whole numbers"),
+        ([], (None, None), "there is no length"),
+        ([1, 2], (3, 2), "lengths from 3 to 2"),
+    ],
+)
+def test_lengths_that_cannot_be_fitted(tokens, bounds, message):
+    with pytest.raises(InputError, match=message):
+        fit_zipf(tokens, *bounds)
+
+
+def test_a_draw_is_its_seeds():
+    one, same, other = (sample_zipf(1.1, 1, 8192, 50, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+    assert one.dtype == np.int32
+
+
+def test_outputs_by_input_of_hand_made_requests():
+    inputs, outputs = [4, 1, 2, 3], [40, 10, 20, 31]
+    table = output_by_input(inputs, outputs, n_bins=2)
+    assert table[["input_lo", "input_hi", "n"]].to_numpy().tolist() == [[1, 2, 2], [3, 4, 2]]
+    assert table["mean"].tolist() == [15.0, 35.5]
+    assert table["median"].tolist() == [15.0, 35.5]
+    assert table["p10"].tolist() == pytest.approx([11.0, 31.9])
+
+
+def test_a_frequent_input_has_a_bin_of_its_own():
+    inputs = [10] * 50 + list(range(20, 70))
+    table = output_by_input(inputs, np.ones(100), n_bins=3)
+    assert table[["input_lo", "input_hi", "n"]].iloc[0].tolist() == [10, 10, 50]
+    assert table["n"].sum() == 100
+
+
+def test_every_request_is_counted_once():
+    rng = np.random.default_rng(0)
+    inputs, outputs = rng.integers(1, 900, 5000), rng.integers(0, 2049, 5000)
+    table = output_counts(inputs, outputs, 4, 10)
+    assert table["n"].sum() == 5000 and table.groupby("input_lo").ngroups == 4
+    row = table.sample(1, random_state=1).iloc[0]
+    inside = (inputs >= row["input_lo"]) & (inputs <= row["input_hi"])
+    inside &= (outputs >= row["output_lo"]) & (outputs <= row["output_hi"])
+    assert row["n"] == inside.sum()
+
+
+def test_bins_of_outputs_cover_every_length_once():
+    table = output_counts([1, 2, 3], [1, 10, 100], 1, 5)
+    ends = table[["output_lo", "output_hi"]].to_numpy()
+    assert (ends[1:, 0] == ends[:-1, 1] + 1).all()
+    assert ends[0, 0] == 1 and ends[-1, 1] == 100
+
+
+def test_inputs_without_outputs_are_an_error():
+    with pytest.raises(InputError, match="3 inputs and 2 outputs"):
+        output_by_input([1, 2, 3], [1, 2])
+
+
+def lognormals(*parts, n=5000, seed=0):
+    """Lengths drawn from a mixture of (share, median, sigma)."""
+    rng = np.random.default_rng(seed)
+    drawn = [rng.lognormal(np.log(median), sigma, int(n * share)) for share, median, sigma in parts]
+    return np.maximum(1, np.rint(np.concatenate(drawn)))
+
+
+def test_one_mode_and_two_are_told_apart():
+    one = modality(lognormals((1.0, 150, 1.0)), seed=1)
+    assert one.n_modes == 1 and one.p_value > 0.05
+    two = modality(lognormals((0.4, 12, 0.5), (0.6, 330, 0.5)), seed=1)
+    assert two.n_modes == 2 and two.p_value < 0.05
+    assert two.modes_tokens == pytest.approx((12, 330), rel=0.25)
+
+
+def test_ties_at_short_lengths_are_no_modes():
+    # Half of these lengths are 1, 2 or 3, each far from the next on a logarithmic scale.
+    short = modality(sample_zipf(1.1, 1, 4096, 3000, seed=0), seed=0)
+    assert short.n_modes == 1
+
+
+def test_a_cap_that_half_of_the_requests_reach_is_a_mode():
+    capped = np.minimum(lognormals((0.6, 60, 0.5), (0.4, 5000, 0.5)), 2048)
+    found = modality(capped, seed=0)
+    assert found.n_modes == 2 and found.modes_tokens[1] == pytest.approx(2048, rel=0.1)
+
+
+def test_many_lengths_are_tested_as_two_thousand():
+    tokens = lognormals((1.0, 150, 1.0), n=300_000)
+    found = modality(tokens, seed=0)
+    assert found.n_tested == 2000 and found == modality(tokens, seed=0)
+
+
+def test_lengths_without_spread_have_one_mode():
+    assert modality(np.full(100, 7), seed=0).n_modes == 1
+
+
+@pytest.mark.parametrize("tokens", [[0] * 20, [5] * 9, [np.nan] * 20])
+def test_modes_of_no_lengths(tokens):
+    with pytest.raises(InputError, match="10 or more lengths of 1 token or more"):
+        modality(tokens, seed=0)
+
+
+def test_a_zipf_model_draws_zipf_inputs_and_the_outputs_given():
+    model = zipf_request_model(1.1, 1, 4096, [100, 100, 200])
+    drawn = model.sample(20_000, seed=0)
+    assert fit_zipf(drawn["input_tokens"], 1, 4096).theta == pytest.approx(1.1, rel=0.02)
+    shares = drawn["output_tokens"].value_counts(normalize=True)
+    assert shares.to_dict() == pytest.approx({100: 2 / 3, 200: 1 / 3}, abs=0.02)
+    assert len(model.frame) == 512 and model.weights.sum() == pytest.approx(1)
+
+
+def test_a_zipf_model_takes_one_output_for_all():
+    drawn = zipf_request_model(0.0, 5, 8, 64).sample(100, seed=0)
+    assert set(drawn["output_tokens"]) == {64}
+    assert set(drawn["input_tokens"]) == {5, 6, 7, 8}
+    assert drawn.dtypes.tolist() == [np.dtype("int32")] * 2
+    assert isinstance(drawn, pd.DataFrame)
