@@ -16,6 +16,8 @@ from sextant.ingest import ingest_trace
 from sextant.registry import fetch, load_registry
 from sextant.trace_format import TRACE_COLUMNS
 from sextant.workload import fit_workload, load_arrivals, load_request_model, sample_trace
+from sextant.workload.fidelity import model_fidelity
+from sextant.workload.request_model import served_requests
 
 RESOURCES = Path(__file__).parents[2] / "resources"
 SHIPPED = RESOURCES / "workloads" / "azure-2023-conv"
@@ -67,6 +69,12 @@ def test_figures_of_a_trace_known_by_hand(tmp_path, trace):
     assert 0.8 < spearman < 1
     modelled = figures["spearman_model"]["input_tokens"]["output_tokens"]
     assert modelled == pytest.approx(spearman, abs=0.01)
+    difference = figures["spearman_difference"]
+    assert difference == pytest.approx({"joint": abs(modelled - spearman), "independent": spearman})
+    # Centres of runs of equally spaced values are their means, but for rounding.
+    assert figures["mean_ratio"] == pytest.approx(
+        {"input_tokens": 1.0, "output_tokens": 1.0}, abs=0.002
+    )
     # All 1,000 arrivals make gaps, the failed ones too.
     arrivals = load_arrivals(tmp_path / "w")
     assert arrivals.n_gaps == 999
@@ -126,6 +134,41 @@ def test_constant_parameter_has_no_rank_correlation(tmp_path):
     assert figures["spearman_trace"]["input_tokens"]["output_tokens"] is None
 
 
+def test_one_request_is_a_workload(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,5,6\n")
+    figures = _fit(_ingest(tmp_path / "t.csv", "sextant", tmp_path), tmp_path)
+    assert figures["ks"] == {"input_tokens": 0.0, "output_tokens": 0.0}
+    assert figures["spearman_difference"] == {"joint": None, "independent": None}
+    assert load_request_model(tmp_path).sample(2, seed=0).to_numpy().tolist() == [[5, 6]] * 2
+
+
+def test_parameters_with_nulls_and_truth_values_pass_through_files(tmp_path):
+    header = "arrival_s,input_tokens,output_tokens,is_greedy,temperature,top_k,top_p\n"
+    cells = [("true", "", ""), ("false", "0.7", "50"), ("", "0.7", ""), ("false", "1.0", "50")]
+    rows = "".join(f"{n},{n + 1},9,{','.join(cells[n % 4])},\n" for n in range(400))
+    (tmp_path / "t.csv").write_text(header + rows)
+    figures = _fit(_ingest(tmp_path / "t.csv", "sextant", tmp_path), tmp_path)
+    # top_p is null throughout: nothing is modelled of it.
+    assert list(figures["ks"]) == [
+        "input_tokens",
+        "output_tokens",
+        "is_greedy",
+        "temperature",
+        "top_k",
+    ]
+    assert {name: figures["ks"][name] for name in ("is_greedy", "temperature", "top_k")} == {
+        "is_greedy": 0.0,
+        "temperature": 0.0,
+        "top_k": 0.0,
+    }
+    assert figures["spearman_trace"]["top_k"]["input_tokens"] is None
+    drawn = load_request_model(tmp_path).sample(4000, seed=0)
+    assert drawn["is_greedy"].dtype == "boolean" and drawn["top_k"].dtype == "Int32"
+    greedy = drawn[drawn["is_greedy"].fillna(False).astype(bool)]
+    assert len(greedy) == pytest.approx(1000, abs=120)
+    assert greedy[["temperature", "top_k"]].isna().all(axis=None)
+
+
 def test_trace_of_failures_only(tmp_path):
     (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,5,0\n1,7,0\n")
     trace = _ingest(tmp_path / "t.csv", "sextant", tmp_path)
@@ -174,6 +217,12 @@ def test_published_traces_are_modelled_closely(tmp_path, dataset_id, trace_forma
     figures = _fit(_ingest(tmp_path / "source", trace_format, tmp_path), tmp_path, seed=0)
     assert figures["n_requests"] == n_requests
     assert max(figures["ks"].values()) <= 0.02
+    served = served_requests(tmp_path / "trace.parquet")
+    drawn = model_fidelity(served, load_request_model(tmp_path), 1_000_000, seed=0)
+    for sampler in ("joint", "independent"):
+        assert max(drawn[sampler]["ks"].values()) <= 0.02
+    assert drawn["joint"]["spearman_difference"] <= 0.02
+    assert drawn["independent"]["spearman_difference"] > 0.05
     if dataset_id == SHIPPED.name:
         for name in FILES[:2]:
             assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes()

@@ -1,4 +1,4 @@
-"""The request model: bins of about equal count, joint counts, and sampling from them."""
+"""The request model: bins of about equal count, joint counts, draws, and what a file may hold."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sextant.errors import InputError
-from sextant.workload import RequestModel, fit_request_model, load_request_model
+from sextant.workload import (
+    RequestModel,
+    fit_request_model,
+    load_request_model,
+    resample_trace,
+)
 from sextant.workload.request_model import bin_starts
 
 
@@ -143,3 +148,193 @@ def test_load_accepts_counts_probabilities_and_folders(tmp_path):
         load_request_model(tmp_path / "bare.parquet")
     with pytest.raises(InputError, match="there is no request model"):
         load_request_model(tmp_path / "none")
+
+
+def _drawn(weights, n: int = 200_000) -> np.ndarray:
+    frame = pd.DataFrame({"input_tokens": range(1, len(weights) + 1), "count": weights})
+    drawn = RequestModel(frame).sample(n, seed=3)["input_tokens"]
+    return np.bincount(drawn, minlength=len(weights) + 1)[1:]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=40).filter(any), st.integers(0, 99))
+def test_a_draw_is_where_the_sum_of_weights_passes_the_uniform_number(weights, seed):
+    frame = pd.DataFrame({"input_tokens": np.arange(len(weights)), "count": weights})
+    drawn = RequestModel(frame).sample(200, seed=seed)["input_tokens"].tolist()
+    sums = np.cumsum(weights)
+    for place, uniform in zip(drawn, np.random.default_rng(seed).random(200), strict=True):
+        assert sums[place] > uniform * sums[-1]
+        assert place == 0 or sums[place - 1] <= uniform * sums[-1]
+
+
+def test_bins_without_weight_are_never_drawn_and_tiny_ones_are():
+    counts = _drawn([0, 5, 0, 1e-3, 5, 0])
+    assert counts[[0, 2, 5]].tolist() == [0, 0, 0]
+    assert 5 <= counts[3] <= 50  # 20 expected
+    assert _drawn([7]).tolist() == [200_000]
+
+
+def test_a_draw_keeps_types_and_numbers_rows_from_zero():
+    trace = _trace([1, 2], [3, 4], temperature=[0.5, 1.0], top_k=[None, 7], is_greedy=[True, False])
+    trace["batch_size"] = pd.array([None, 2], "Int32")
+    for sampler in ("joint", "independent"):
+        drawn = fit_request_model(trace).sample(500, seed=0, sampler=sampler)
+        assert drawn.dtypes.astype(str).to_dict() == {
+            "input_tokens": "int32",
+            "output_tokens": "int32",
+            "batch_size": "Int32",
+            "is_greedy": "bool",
+            "temperature": "float64",
+            "top_k": "Int32",
+        }
+        assert drawn.index.equals(pd.RangeIndex(500))
+        assert 150 < drawn["top_k"].isna().sum() < 350
+
+
+def test_a_draw_can_be_changed_without_changing_the_model():
+    model = fit_request_model(_trace([1, 2], [3, 4]))
+    before = model.sample(10, seed=0)
+    drawn = model.sample(10, seed=0)
+    drawn["input_tokens"] = 99
+    drawn.iloc[0, 1] = 99
+    pd.testing.assert_frame_equal(model.sample(10, seed=0), before)
+
+
+def test_joint_draws_hold_only_what_goes_together_and_independent_ones_all_pairs():
+    model = fit_request_model(_trace([1, 1, 1, 2], [10, 10, 10, 20]))
+    pairs = model.sample(10_000, seed=0).value_counts(normalize=True)
+    assert set(pairs.index) == {(1, 10), (2, 20)}
+    assert pairs[(1, 10)] == pytest.approx(0.75, abs=0.02)
+    pairs = model.sample(10_000, seed=0, sampler="independent").value_counts(normalize=True)
+    expected = {(1, 10): 9 / 16, (1, 20): 3 / 16, (2, 10): 3 / 16, (2, 20): 1 / 16}
+    assert pairs.to_dict() == pytest.approx(expected, abs=0.02)
+
+
+def test_independent_draws_use_no_random_number_twice():
+    # One uniform number for both of two equal marginals would make them equal.
+    model = RequestModel(
+        pd.DataFrame({"input_tokens": [1, 2, 3], "output_tokens": [1, 2, 3], "count": [1, 1, 1]})
+    )
+    drawn = model.sample(30_000, seed=0, sampler="independent")
+    assert abs(stats.spearmanr(drawn["input_tokens"], drawn["output_tokens"]).statistic) < 0.02
+    joint = model.sample(30_000, seed=0)
+    for name in drawn:
+        assert abs(stats.spearmanr(drawn[name], joint["input_tokens"]).statistic) < 0.02
+
+
+@pytest.mark.parametrize("sampler", ["joint", "independent"])
+def test_a_seed_sequence_draws_the_same_each_time_it_is_used(correlated, sampler):
+    model, seed = fit_request_model(correlated), np.random.SeedSequence(4)
+    first = model.sample(50, seed=seed, sampler=sampler)
+    pd.testing.assert_frame_equal(first, model.sample(50, seed=seed, sampler=sampler))
+    pd.testing.assert_frame_equal(first, model.sample(50, seed=4, sampler=sampler))
+    assert not first.equals(model.sample(50, seed=seed.spawn(1)[0], sampler=sampler))
+
+
+def test_unknown_sampler():
+    model = fit_request_model(_trace([1], [2]))
+    with pytest.raises(InputError, match=r"field 'sampler': unknown sampler 'copula'.*joint"):
+        model.sample(1, seed=0, sampler="copula")
+
+
+def test_resampled_requests_are_whole_served_rows_of_the_trace(correlated):
+    trace = correlated.assign(
+        status=np.where(correlated.index % 2, "ok", "failed"), temperature=None, llm="a"
+    )
+    drawn = resample_trace(trace, 5000, seed=1)
+    assert list(drawn) == fit_request_model(trace).parameters == ["input_tokens", "output_tokens"]
+    assert drawn.dtypes.tolist() == [np.int32, np.int32]
+    rows = set(map(tuple, trace.loc[trace["status"] == "ok", list(drawn)].to_numpy().tolist()))
+    assert set(map(tuple, drawn.to_numpy().tolist())) <= rows
+    # 5,000 of 10,000 rows, each as likely: about 39% of the trace's are met.
+    n_different = len(drawn.drop_duplicates())
+    assert 0.35 < n_different / len(rows) < 0.43
+    pd.testing.assert_frame_equal(drawn, resample_trace(trace, 5000, seed=1))
+    assert not drawn.equals(resample_trace(trace, 5000, seed=2))
+
+
+def test_parameters_that_the_trace_lacks_are_refused():
+    for name in ("top_p", "llm"):
+        trace = _trace([1], [1], llm="x")
+        with pytest.raises(InputError, match=f"field '{name}': no parameter of the trace"):
+            fit_request_model(trace, parameters=["input_tokens", name])
+
+
+def test_traces_of_one_request_or_one_value_are_modelled_exactly():
+    one = fit_request_model(_trace([12], [34]))
+    assert one.sample(3, seed=0).to_numpy().tolist() == [[12, 34]] * 3
+    equal = fit_request_model(_trace([5] * 1000, [1] * 1000))
+    assert equal.frame.to_numpy().tolist() == [[5, 1, 1000]]
+
+
+def test_a_saved_model_is_read_equal_and_draws_the_same(tmp_path):
+    trace = _trace([1, 2, 3], [4, 4, 5], temperature=[None, 0.1, 0.7], top_k=[None, 5, 5])
+    trace["is_greedy"] = pd.array([True, None, False], "boolean")
+    model = fit_request_model(trace)
+    model.save(tmp_path / "requests.parquet", {})
+    again = load_request_model(tmp_path)
+    pd.testing.assert_frame_equal(again.frame, model.frame)
+    pd.testing.assert_frame_equal(again.sample(99, seed=0), model.sample(99, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"probability": [0.5, np.nan]}, "line 2, field 'probability': a weight of nan"),
+        ({"probability": [-0.5, 1.5]}, "line 1, field 'probability': a weight of -0.5"),
+        ({"probability": [1.0, np.inf]}, "line 2, field 'probability': a weight of inf"),
+        ({"probability": [0.0, 0.0]}, "field 'probability': all weights are zero"),
+        ({"count": [1, 2]}, "the joint bins have two weights"),
+        ({"beam_width": [1, 2]}, "field 'beam_width': unknown column"),
+        ({"input_token_count": [1, 2]}, "field 'input_tokens': column twice"),
+        ({"input_tokens": [1, 0]}, "line 2, field 'input_tokens': a value of 0"),
+        ({"input_tokens": [1.5, 2]}, "line 1, field 'input_tokens': a value of 1.5"),
+        ({"input_tokens": ["many", "2"]}, "line 1, field 'input_tokens': a value of many"),
+        ({"temperature": [0.0, -1.0]}, "line 2, field 'temperature': a value of -1.0"),
+        ({"is_greedy": ["yes", "no"]}, "line 1, field 'is_greedy': a value of yes"),
+    ],
+)
+def test_files_that_are_no_histogram_are_refused(tmp_path, change, message):
+    frame = pd.DataFrame({"input_tokens": [1, 2], "probability": [0.5, 0.5]}).assign(**change)
+    frame.to_parquet(tmp_path / "h.parquet")
+    with pytest.raises(InputError, match=rf"h\.parquet.*{message}"):
+        load_request_model(tmp_path / "h.parquet")
+
+
+def test_a_file_without_parameters_or_of_another_kind_is_refused(tmp_path):
+    pd.DataFrame({"count": [1]}).to_parquet(tmp_path / "bare.parquet")
+    with pytest.raises(InputError, match="no parameter"):
+        load_request_model(tmp_path / "bare.parquet")
+    (tmp_path / "text.parquet").write_text("input_tokens,count\n1,1\n")
+    with pytest.raises(InputError, match=r"text\.parquet: cannot be read"):
+        load_request_model(tmp_path / "text.parquet")
+
+
+def test_the_published_tgis_model(tmp_path, mirror):
+    source = mirror / "tgis" / "tgis_hist64.parquet"
+    model = load_request_model(source)
+    assert model.parameters == [
+        "input_tokens",
+        "output_tokens",
+        "batch_size",
+        "is_greedy",
+        "temperature",
+        "top_k",
+        "top_p",
+    ]
+    published = pd.read_parquet(source)
+    assert len(model.frame) == len(published) == 46_526
+    assert model.frame["output_tokens"].equals(
+        published["generated_token_count"].astype("int32").rename("output_tokens")
+    )
+    assert model.weights.sum() == pytest.approx(1, abs=1e-12)
+    saved = tmp_path / "requests.parquet"
+    model.save(saved, {})
+    assert saved.stat().st_size <= 200_000
+    pd.testing.assert_frame_equal(load_request_model(saved).frame, model.frame)
+    drawn = model.sample(100_000, seed=0)
+    for source_name, name in (("batch_size", "batch_size"), ("is_greedy", "is_greedy")):
+        expected = published.groupby(source_name)["probability"].sum()
+        assert drawn[name].value_counts(normalize=True).to_dict() == pytest.approx(
+            expected.to_dict(), abs=0.005
+        )

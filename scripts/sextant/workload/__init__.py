@@ -3,7 +3,8 @@
 from sextant.workload.arrivals import ArrivalModel, fit_arrivals, load_arrivals, sample_gaps
 from sextant.workload.fit import fit_workload, sample_trace
 from sextant.workload.prompts import random_token_ids
-from sextant.workload.request_model import RequestModel, fit_request_model, load_request_model
+from sextant.workload.published import load_request_model
+from sextant.workload.request_model import RequestModel, fit_request_model, resample_trace
 
 __all__ = [
     "ArrivalModel",
@@ -14,6 +15,7 @@ __all__ = [
     "load_arrivals",
     "load_request_model",
     "random_token_ids",
+    "resample_trace",
     "sample_gaps",
     "sample_trace",
 ]

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import scipy
 
 from sextant.errors import InputError
-from sextant.files import provenance, read_provenance, write_json, write_parquet
+from sextant.files import provenance, read_provenance, write_json
 from sextant.trace_format import TRACE_COLUMNS
 from sextant.workload.arrivals import (
     ArrivalModel,
@@ -20,13 +19,9 @@ from sextant.workload.arrivals import (
     sample_gaps,
     spread_gaps,
 )
-from sextant.workload.request_model import (
-    N_BINS,
-    RequestModel,
-    fit_request_model,
-    load_request_model,
-    read_requests,
-)
+from sextant.workload.fidelity import exact_fidelity
+from sextant.workload.published import load_request_model
+from sextant.workload.request_model import N_BINS, fit_request_model, read_requests
 
 
 def fit_workload(
@@ -86,14 +81,13 @@ def fit_workload(
         "n_failed": len(every) - len(served),
         **n_clipped,
         "n_joint_bins": len(requests.frame),
-        **_request_fidelity(clipped, requests),
+        "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
+        **exact_fidelity(clipped, requests),
         "ks_gaps": _gap_ks(every["arrival_s"].to_numpy(), arrivals, seed),
         "seed": seed,
         "provenance": provenance({"trace": trace}, fit=facts, **provenance_facts),
     }
-    table = pa.Table.from_pandas(requests.frame, preserve_index=False)
-    # pandas leaves its own version in the metadata.
-    write_parquet(requests_out, table.replace_schema_metadata(None), facts)
+    requests.save(requests_out, facts)
     write_json(arrivals_out, arrivals_to_json(arrivals, **facts))
     write_json(validation_out, validation)
     return validation
@@ -113,43 +107,6 @@ def _clip(
         if cap is not None:
             clipped[name] = served[name].clip(upper=cap)
     return clipped, n_clipped
-
-
-def _request_fidelity(served: pd.DataFrame, model: RequestModel) -> dict[str, Any]:
-    """Compare the trace with the model's own distribution, every joint bin at its count.
-
-    The Kolmogorov-Smirnov distance is the largest difference of two cumulative
-    distributions; Spearman's matrix shows whether the parameters still go together.
-    """
-    frame, names = model.frame, model.parameters
-    modelled = frame.loc[frame.index.repeat(frame["count"]), names]
-    distances = {
-        name: float(
-            scipy.stats.ks_2samp(
-                _numbers(served[name]), _numbers(modelled[name]), method="asymp"
-            ).statistic
-        )
-        for name in names
-    }
-    return {
-        "n_bins": {name: int(frame[name].nunique(dropna=False)) for name in names},
-        "ks": distances,
-        "spearman_trace": _spearman(served[names]),
-        "spearman_model": _spearman(modelled),
-    }
-
-
-def _numbers(column: pd.Series) -> np.ndarray:
-    return column.dropna().to_numpy(float)
-
-
-def _spearman(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
-    """Return Spearman's rank correlations, None where a parameter is constant."""
-    matrix = frame.astype(float).corr(method="spearman")
-    return {
-        row: {name: None if pd.isna(value) else float(value) for name, value in cells.items()}
-        for row, cells in matrix.to_dict().items()
-    }
 
 
 def _gap_ks(arrival_s: np.ndarray, model: ArrivalModel, seed: int) -> float | None:

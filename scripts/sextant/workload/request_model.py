@@ -1,14 +1,19 @@
 """The request model: a joint histogram of all request parameters (LLM-Pilot, III-B)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.errors import InputError
+from sextant.files import write_parquet
+from sextant.workload.drawing import ColumnBlocks, Seed, WeightedChoice, child_seed
 
 PARAMETERS = (
     "input_tokens",
@@ -20,13 +25,12 @@ PARAMETERS = (
     "top_p",
 )
 """Columns of a trace that describe a request to the server."""
+INTEGERS = frozenset({"input_tokens", "output_tokens", "batch_size", "top_k"})
+BOOLEANS = frozenset({"is_greedy"})
 
 N_BINS = 64
 WEIGHT_COLUMNS = ("count", "probability")
-_INTEGERS = {"input_tokens", "output_tokens", "batch_size", "top_k"}
-_BOOLEANS = {"is_greedy"}
-
-Seed = int | np.random.SeedSequence
+SAMPLERS = ("joint", "independent")
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class RequestModel:
 
     `frame` has one row a non-empty joint bin: a value per parameter (its bin's centre; null
     is a bin of its own) and `count`, the requests in the bin, or `probability` for a model
-    published without counts.
+    published without counts. It is not to be changed: draws keep tables made from it.
     """
 
     frame: pd.DataFrame
@@ -51,14 +55,53 @@ class RequestModel:
         name = next(name for name in WEIGHT_COLUMNS if name in self.frame)
         return self.frame[name].to_numpy(float)
 
-    def sample(self, n: int, *, seed: Seed) -> pd.DataFrame:
-        """Draw `n` independent requests: one row each, a column per parameter."""
-        cumulative = np.cumsum(self.weights)
-        drawn = np.random.default_rng(seed).random(n) * cumulative[-1]
-        rows = np.searchsorted(cumulative, drawn, side="right")
-        # u·total can round up to the total itself, which lies in the last bin.
-        rows = np.minimum(rows, len(cumulative) - 1)
-        return self.frame[self.parameters].take(rows).reset_index(drop=True)
+    def sample(self, n: int, *, seed: Seed, sampler: str = "joint") -> pd.DataFrame:
+        """Draw `n` independent requests: one row each, a column per parameter.
+
+        Args:
+            n: number of requests.
+            seed: same seed, same requests.
+            sampler: `joint` draws whole joint bins. `independent` is the ablation of LLM-Pilot,
+                V-A: each parameter comes from its own marginal distribution, with a stream of
+                random numbers of its own, so that no parameter goes with another.
+
+        Raises:
+            InputError: there is no such sampler.
+        """
+        if sampler == "joint":
+            choice, table = self._joint
+            return table.take(choice.draw(n, seed))
+        if sampler != "independent":
+            fix = f"use one of {', '.join(SAMPLERS)}"
+            raise InputError(f"unknown sampler {sampler!r}", field="sampler", fix=fix)
+        return pd.DataFrame(
+            {
+                name: values.take(choice.draw(n, child_seed(seed, number)))
+                for number, (name, (choice, values)) in enumerate(self._marginals.items())
+            }
+        )
+
+    @cached_property
+    def _joint(self) -> tuple[WeightedChoice, ColumnBlocks]:
+        return WeightedChoice.of(self.weights), ColumnBlocks.of(self.frame[self.parameters])
+
+    @cached_property
+    def _marginals(self) -> dict[str, tuple[WeightedChoice, Any]]:
+        """Each parameter's own distribution: values in ascending order, null last."""
+        marginals = {}
+        for name in self.parameters:
+            place, values = pd.factorize(self.frame[name], sort=True, use_na_sentinel=False)
+            marginals[name] = WeightedChoice.of(np.bincount(place, self.weights)), values.array
+        return marginals
+
+    def save(self, path: str | Path, origin: Mapping[str, Any]) -> None:
+        """Write the model as `requests.parquet`, with `origin` in its metadata.
+
+        Types and the order of the bins are kept, so the model that is read draws the same.
+        """
+        table = pa.Table.from_pandas(self.frame, preserve_index=False)
+        # pandas leaves its own version in the metadata.
+        write_parquet(path, table.replace_schema_metadata(None), origin)
 
 
 def fit_request_model(
@@ -79,38 +122,56 @@ def fit_request_model(
         parameters: columns to model; all of `PARAMETERS` that the trace has by default.
 
     Raises:
-        InputError: no bins, or no request that succeeded.
+        InputError: no bins, an unknown parameter, or no request that succeeded.
     """
     if n_bins < 1:
         raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
+    served = served_requests(trace, parameters)
+    binned = pd.DataFrame({name: _centres(served[name], n_bins) for name in served})
+    names = list(served)
+    joint = binned.groupby(names, dropna=False, sort=True).size().rename("count").reset_index()
+    return RequestModel(joint)
+
+
+def resample_trace(trace: pd.DataFrame | str | Path, n: int, *, seed: Seed) -> pd.DataFrame:
+    """Draw `n` served requests of a trace with replacement, whole rows: no model at all.
+
+    The other baseline of LLM-Pilot, V-A. The columns are those of a model of the trace.
+
+    Args:
+        trace: a frame in the trace contract, or the path of its Parquet file.
+        n: number of requests.
+        seed: same seed, same requests.
+
+    Raises:
+        InputError: no request that succeeded.
+    """
+    served = served_requests(trace)
+    rows = np.random.default_rng(seed).integers(len(served), size=n)
+    return served.take(rows).reset_index(drop=True)
+
+
+def served_requests(
+    trace: pd.DataFrame | str | Path, parameters: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Return the requests that did not fail: a typed column per parameter that is ever known.
+
+    Raises:
+        InputError: an unknown parameter, or no request that succeeded.
+    """
     frame = trace if isinstance(trace, pd.DataFrame) else read_requests(trace)
-    wanted = PARAMETERS if parameters is None else parameters
+    for name in parameters or ():
+        if name not in PARAMETERS or name not in frame:
+            fix = f"use those of {', '.join(PARAMETERS)} that the trace has"
+            raise InputError("no parameter of the trace's requests", field=name, fix=fix)
     frame = frame[frame["status"] != "failed"] if "status" in frame else frame
+    wanted = PARAMETERS if parameters is None else parameters
     names = [name for name in wanted if name in frame and frame[name].notna().any()]
     if not names:
         file = None if isinstance(trace, pd.DataFrame) else trace
         fix = "give a trace with requests that succeeded"
         raise InputError("no request to fit a model to", file=file, fix=fix)
-    binned = pd.DataFrame({name: _centres(frame[name], n_bins) for name in names})
-    joint = binned.groupby(names, dropna=False, sort=True).size().rename("count").reset_index()
-    return RequestModel(joint)
-
-
-def load_request_model(path: str | Path) -> RequestModel:
-    """Read a request model from a workload's folder or its `requests.parquet`.
-
-    Raises:
-        InputError: there is no such file, or it has no weights.
-    """
-    path = Path(path)
-    path = path / "requests.parquet" if path.is_dir() else path
-    if not path.is_file():
-        raise InputError("there is no request model", file=path, fix="fit the workload first")
-    frame = pq.read_table(path).to_pandas()
-    if not set(WEIGHT_COLUMNS) & set(frame.columns):
-        fix = f"add one of {', '.join(WEIGHT_COLUMNS)}"
-        raise InputError("the joint bins have no weight", file=path, field="count", fix=fix)
-    return RequestModel(frame.assign(**{name: _typed(frame[name]) for name in frame}))
+    return pd.DataFrame({name: typed(frame[name]) for name in names})
 
 
 def read_requests(trace: str | Path) -> pd.DataFrame:
@@ -163,21 +224,21 @@ def _centres(column: pd.Series, n_bins: int) -> pd.Series:
     is_known = column.notna().to_numpy()
     known = column[is_known].to_numpy(float)
     distinct, position, counts = np.unique(known, return_inverse=True, return_counts=True)
-    starts = bin_starts(counts, max(n_bins, 2) if column.name in _BOOLEANS else n_bins)
+    starts = bin_starts(counts, max(n_bins, 2) if column.name in BOOLEANS else n_bins)
     ends = np.append(starts[1:], len(distinct)) - 1
     centres = (distinct[starts] + distinct[ends]) / 2
-    if column.name in _INTEGERS:
+    if column.name in INTEGERS:
         centres = np.floor(centres + 0.5)
     values = np.full(len(column), np.nan)
     values[is_known] = centres[np.searchsorted(starts, position, side="right") - 1]
-    return _typed(pd.Series(values, name=column.name))
+    return typed(pd.Series(values, name=column.name))
 
 
-def _typed(column: pd.Series) -> pd.Series:
+def typed(column: pd.Series) -> pd.Series:
     """Give a parameter its type; a nullable one only where nulls need it."""
     has_null = column.isna().any()
-    if column.name in _INTEGERS:
+    if column.name in INTEGERS:
         return column.astype("Int32" if has_null else "int32")
-    if column.name in _BOOLEANS:
+    if column.name in BOOLEANS:
         return column.astype("boolean" if has_null else "bool")
     return column

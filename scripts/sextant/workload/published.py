@@ -1,0 +1,130 @@
+"""Request models from files: our own, and histograms that others published.
+
+LLM-Pilot's authors published theirs with fmperf (`tgis_hist64`): 46,526 joint bins over seven
+parameters of TGIS requests. Its probabilities are multiples of 1 / 8,497,715, the requests it was
+fitted to, and sum to 1. All its values are kept as published, none is null, and where TGIS says
+"not set" by a zero they mean:
+
+- `params.top_k` 0: no limit, as in vLLM.
+- `params.temperature` 0 with `is_greedy` false, 40% of the requests: fmperf sends them to vLLM as
+  greedy, and so does our client, whose temperature 0 vLLM reads so.
+- `is_greedy` true with a temperature, 6% of them: sent as greedy, the temperature is left out.
+- `batch_size`: prompts in one call of TGIS, 1 to 5.
+
+A value there is the mean of its bin's requests, rounded for whole numbers; in our own models it
+is the bin's centre, as the paper says.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sextant.errors import InputError
+from sextant.trace_format import MAX_INT32
+from sextant.workload.request_model import (
+    BOOLEANS,
+    INTEGERS,
+    PARAMETERS,
+    WEIGHT_COLUMNS,
+    RequestModel,
+    typed,
+)
+
+ALIASES = {
+    "input_token_count": "input_tokens",
+    "generated_token_count": "output_tokens",
+    "params.temperature": "temperature",
+    "params.top_k": "top_k",
+    "params.top_p": "top_p",
+}
+"""Names of published histograms -> the trace contract's."""
+# A request has tokens on both sides; engines write top_k = -1 for "no limit".
+_LOWEST = {"input_tokens": 1, "output_tokens": 1, "batch_size": 1, "top_k": -1}
+
+
+def load_request_model(path: str | Path) -> RequestModel:
+    """Read a request model.
+
+    Args:
+        path: a workload's folder, its `requests.parquet`, or a published histogram as Parquet:
+            a value per parameter, named as in `PARAMETERS` or `ALIASES`, and `count` or
+            `probability`. Any set of parameters will do; bins keep their order.
+
+    Raises:
+        InputError: there is no such file, it is no Parquet, a column is unknown, there twice or
+            has an impossible value, or the weights are missing, negative, not finite or all zero.
+    """
+    path = Path(path)
+    path = path / "requests.parquet" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError("there is no request model", file=path, fix="fit the workload first")
+    try:
+        stored = pq.read_table(path).to_pandas()
+    except pa.ArrowInvalid as error:
+        fix = "give a Parquet file with a row for each joint bin"
+        raise InputError(f"cannot be read ({error})", file=path, fix=fix) from None
+    frame = _renamed(stored, path)
+    _check_weights(frame, path)
+    names = [name for name in PARAMETERS if name in frame]
+    for name in names:
+        _check_values(frame[name], path)
+    weight = next(name for name in WEIGHT_COLUMNS if name in frame)
+    return RequestModel(
+        pd.DataFrame({**{name: typed(frame[name]) for name in names}, weight: frame[weight]})
+    )
+
+
+def _renamed(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    known = [*PARAMETERS, *WEIGHT_COLUMNS]
+    renamed = frame.rename(columns=ALIASES)
+    for source, name in zip(frame.columns, renamed.columns, strict=True):
+        if name not in known:
+            fix = f"the columns are {', '.join([*known, *ALIASES])}"
+            raise InputError("unknown column", file=path, field=source, fix=fix)
+        if list(renamed.columns).count(name) > 1:
+            fix = f"leave one column for {name}"
+            raise InputError("column twice", file=path, field=source, fix=fix)
+    if not set(PARAMETERS) & set(renamed.columns):
+        fix = f"add at least one of {', '.join(PARAMETERS)}"
+        raise InputError("the joint bins have no parameter", file=path, fix=fix)
+    return renamed
+
+
+def _check_weights(frame: pd.DataFrame, path: Path) -> None:
+    names = [name for name in WEIGHT_COLUMNS if name in frame]
+    if len(names) != 1:
+        problem = f"the joint bins have {'two weights' if names else 'no weight'}"
+        fix = f"give one of {', '.join(WEIGHT_COLUMNS)}"
+        raise InputError(problem, file=path, field=WEIGHT_COLUMNS[0], fix=fix)
+    weights = pd.to_numeric(frame[names[0]], errors="coerce").to_numpy(float, na_value=np.nan)
+    is_fault = ~(np.isfinite(weights) & (weights >= 0))
+    if is_fault.any():
+        row = int(np.argmax(is_fault))
+        fix = "give each joint bin a number from 0 on"
+        problem = f"a weight of {frame[names[0]].iloc[row]}"
+        raise InputError(problem, file=path, row=row + 1, field=names[0], fix=fix)
+    if not weights.any():
+        fix = "give at least one joint bin a weight above 0"
+        raise InputError("all weights are zero", file=path, field=names[0], fix=fix)
+
+
+def _check_values(column: pd.Series, path: Path) -> None:
+    """Refuse a value that no request can have; null is one."""
+    known = column.dropna()
+    if column.name in BOOLEANS:
+        is_sound, wanted = known.isin([True, False]), "true or false"
+    else:
+        lowest, numbers = _LOWEST.get(column.name, 0), pd.to_numeric(known, errors="coerce")
+        is_sound, wanted = numbers.ge(lowest) & np.isfinite(numbers), f"a number from {lowest} on"
+        if column.name in INTEGERS:
+            is_sound &= (numbers % 1 == 0) & (numbers <= MAX_INT32)
+            wanted = f"a whole number from {lowest} to {MAX_INT32}"
+    if not is_sound.all():
+        row = int(is_sound.idxmin())
+        problem = f"a value of {column[row]}"
+        raise InputError(
+            problem, file=path, row=row + 1, field=column.name, fix=f"give {wanted}, or null"
+        )

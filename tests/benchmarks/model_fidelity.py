@@ -1,0 +1,63 @@
+"""Fidelity: draws of both samplers against the published traces they are modelled on.
+
+    SEXTANT_MIRROR=<folder> python tests/benchmarks/model_fidelity.py [--draws 1000000]
+
+For Azure and Mooncake, ingested from the mirror: by parameter the Kolmogorov-Smirnov distance
+(reach: at most 0.02) and the mean of draws over that of the trace; the largest difference of a
+Spearman coefficient (reach: at most 0.02 for joint draws; independent draws, the ablation, have
+no correlation). Raw resampling of the trace stands beside them: what is left there is the noise
+of drawing. Writes nothing.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from sextant.ingest import ingest_trace
+from sextant.workload import fit_request_model, resample_trace
+from sextant.workload.fidelity import compare, model_fidelity
+from sextant.workload.request_model import SAMPLERS, served_requests
+
+TRACES = {
+    "azure": "azure-2023/AzureLLMInferenceTrace_conv.csv",
+    "mooncake": "mooncake/conversation_trace.jsonl",
+}
+
+
+def requests_of(source: Path, trace_format: str) -> pd.DataFrame:
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("trace.parquet", "rejected.parquet", "report.json")
+        outputs = [Path(folder) / name for name in names]
+        ingest_trace(source, trace_format, *outputs)
+        return served_requests(outputs[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    for name, path in TRACES.items():
+        served = requests_of(Path(os.environ["SEXTANT_MIRROR"]) / path, name)
+        model = fit_request_model(served)
+        print(f"{name}: {len(served):,} requests, {len(model.frame):,} joint bins")
+        figures = model_fidelity(served, model, options.draws, seed=options.seed)
+        raw = compare(served, resample_trace(served, options.draws, seed=options.seed))
+        for sampler, found in {**{k: figures[k] for k in SAMPLERS}, "raw trace": raw}.items():
+            parameters = ", ".join(
+                f"{column} KS {distance:.4f}, mean x {found['mean_ratio'][column]:.4f}"
+                for column, distance in found["ks"].items()
+            )
+            print(
+                f"  {sampler:12} {parameters}; "
+                f"largest Spearman difference {found['spearman_difference']:.4f}"
+            )
+        of_trace = figures["spearman_trace"]["input_tokens"]["output_tokens"]
+        print(f"  Spearman of input and output in the trace {of_trace:+.4f}")
+
+
+if __name__ == "__main__":
+    main()

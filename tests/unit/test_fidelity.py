@@ -1,0 +1,172 @@
+"""Fidelity figures against scipy's, and against values known by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sextant.errors import InputError
+from sextant.workload import RequestModel, fit_request_model
+from sextant.workload.fidelity import (
+    compare,
+    cumulative,
+    exact_fidelity,
+    ks_distance,
+    largest_difference,
+    model_fidelity,
+    spearman,
+)
+
+numbers = st.lists(st.integers(-5, 5), min_size=2, max_size=40)
+weighted = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5)), min_size=2, max_size=30
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(numbers, numbers)
+def test_ks_is_scipys(a, b):
+    expected = stats.ks_2samp(a, b, method="asymp").statistic
+    assert ks_distance(a, b) == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(weighted, numbers)
+def test_weighted_ks_is_that_of_repeated_rows(rows, b):
+    values, _, counts = np.array(rows).T
+    expected = stats.ks_2samp(np.repeat(values, counts), b, method="asymp").statistic
+    assert ks_distance(values, b, counts) == pytest.approx(expected, abs=1e-12)
+    assert ks_distance(b, values, None, counts) == pytest.approx(expected, abs=1e-12)
+
+
+def test_ks_by_hand_with_nulls_and_booleans():
+    # Up to 1 there are 1/2 of the first and 1/4 of the second.
+    assert ks_distance([1, 2], [1, 2, 2, 2]) == 0.25
+    assert ks_distance([1, 2], [1, 2], np.array([1, 3]), np.array([3, 1])) == 0.5
+    # A quarter of the first is null; the values that are known are alike.
+    assert ks_distance([None, 1.0, 1.0, 1.0], [1.0]) == 0.25
+    assert ks_distance([None, None], [None]) == 0.0
+    assert ks_distance([True, False, False, False], pd.array([True, False], "boolean")) == 0.25
+    with pytest.raises(InputError, match="no value to compare"):
+        ks_distance([], [1.0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(weighted)
+def test_weighted_spearman_is_scipys_of_repeated_rows(rows):
+    a, b, counts = np.array(rows).T
+    found = spearman(pd.DataFrame({"a": a, "b": b}), counts)
+    if np.ptp(a) and np.ptp(b):
+        expected = stats.spearmanr(np.repeat(a, counts), np.repeat(b, counts)).statistic
+        assert found.loc["a", "b"] == pytest.approx(expected, abs=1e-9)
+        assert found.loc["a", "a"] == 1.0
+    else:
+        assert np.isnan(found.loc["a", "b"])
+    assert found.equals(found.T)
+
+
+def test_spearman_with_nulls_and_booleans_is_pandas():
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"a": rng.normal(size=500), "c": rng.integers(0, 3, 500)})
+    frame["b"] = frame["a"] + rng.normal(size=500)
+    frame.loc[rng.random(500) < 0.3, "b"] = np.nan
+    frame["is_greedy"] = frame["a"] > 0.3
+    expected = frame.astype(float).corr(method="spearman")
+    pd.testing.assert_frame_equal(spearman(frame), expected, rtol=1e-9)
+    nullable = frame.assign(c=frame["c"].astype("Int32"))
+    nullable["is_greedy"] = nullable["is_greedy"].astype("boolean")
+    pd.testing.assert_frame_equal(spearman(nullable), expected, rtol=1e-9)
+
+
+def test_constant_or_unknown_parameters_have_no_coefficient():
+    frame = pd.DataFrame({"a": [1, 2, 3], "b": [7, 7, 7], "c": [None, None, 1.0]})
+    assert spearman(frame).isna().to_numpy().tolist() == [
+        [False, True, True],
+        [True, True, True],
+        [True, True, True],
+    ]
+    assert spearman(frame.head(0)).isna().all(axis=None)
+    # A row without weight is none: what is left of `b` is constant.
+    varied = pd.DataFrame({"a": [1, 2, 3], "b": [7, 7, 8]})
+    assert np.isnan(spearman(varied, np.array([1, 1, 0])).loc["a", "b"])
+
+
+def test_largest_difference_by_hand():
+    def matrix(value):
+        return pd.DataFrame([[1.0, value], [value, 1.0]])
+
+    assert largest_difference(matrix(0.5), matrix(0.2)) == pytest.approx(0.3)
+    assert largest_difference(matrix(np.nan), matrix(0.2)) is None
+    # A model in which a parameter is constant shows no correlation.
+    assert largest_difference(matrix(-0.5), matrix(np.nan)) == 0.5
+
+
+def test_cumulative_by_hand_and_thinned():
+    found = cumulative([3, 1, None, 1, 2], None)
+    assert found.to_dict("list") == {"value": [1, 2, 3], "fraction": [0.5, 0.75, 1.0]}
+    found = cumulative([1, 2], np.array([3, 1]))
+    assert found["fraction"].tolist() == [0.75, 1.0]
+    many = cumulative(np.arange(1, 10_001), max_points=100)
+    assert len(many) == 100 and many["value"].iloc[[0, -1]].tolist() == [1, 10_000]
+    assert many["fraction"].tolist() == pytest.approx((many["value"] / 10_000).tolist())
+    with pytest.raises(InputError, match="no value"):
+        cumulative([None, None])
+
+
+def test_a_model_of_all_values_is_exact_and_independence_is_not():
+    # Spearman's coefficient of five rows that go up together but for one swap is 0.9.
+    served = pd.DataFrame({"input_tokens": [1, 2, 3, 4, 5], "output_tokens": [1, 2, 3, 5, 4]})
+    figures = exact_fidelity(served, fit_request_model(served))
+    assert figures["ks"] == {"input_tokens": 0.0, "output_tokens": 0.0}
+    assert figures["mean_ratio"] == pytest.approx({"input_tokens": 1.0, "output_tokens": 1.0})
+    assert figures["spearman_trace"]["input_tokens"]["output_tokens"] == pytest.approx(0.9)
+    assert figures["spearman_model"] == figures["spearman_trace"]
+    assert figures["spearman_difference"] == pytest.approx({"joint": 0.0, "independent": 0.9})
+
+
+def test_a_model_that_is_off_is_told():
+    served = pd.DataFrame({"input_tokens": [10] * 8 + [20] * 2, "output_tokens": [1, 2] * 5})
+    model = RequestModel(
+        pd.DataFrame({"input_tokens": [10, 20], "output_tokens": [1, 1], "count": [1, 1]})
+    )
+    figures = exact_fidelity(served, model)
+    assert figures["ks"] == pytest.approx({"input_tokens": 0.3, "output_tokens": 0.5})
+    assert figures["mean_ratio"] == pytest.approx(
+        {"input_tokens": 15 / 12, "output_tokens": 1 / 1.5}
+    )
+
+
+def test_draws_of_both_samplers_against_a_skewed_trace():
+    rng = np.random.default_rng(1)
+    size = rng.normal(size=30_000)
+    outputs = np.exp(4 + 0.7 * size + 0.7 * rng.normal(size=30_000)).astype(int) + 1
+    served = pd.DataFrame(
+        {
+            "input_tokens": np.exp(6 + 1.5 * size).astype(int) + 1,
+            # One value in three requests, and one in ten, amid values that are rare.
+            "output_tokens": np.where(rng.random(30_000) < 0.33, 20, outputs),
+            "temperature": np.where(rng.random(30_000) < 0.1, np.nan, np.round(size, 3) + 9),
+            "is_greedy": size > 1,
+        }
+    )
+    served.loc[rng.random(30_000) < 0.1, "output_tokens"] = 200
+    model = fit_request_model(served)
+    assert {20, 200} <= set(model.frame["output_tokens"])
+    figures = model_fidelity(served, model, 200_000, seed=0)
+    assert figures["n_draws"] == 200_000
+    for sampler in ("joint", "independent"):
+        assert max(figures[sampler]["ks"].values()) <= 0.02
+    assert figures["joint"]["spearman_difference"] <= 0.02
+    assert figures["independent"]["spearman_difference"] > 0.4
+    assert figures == model_fidelity(served, model, 200_000, seed=0)
+
+
+def test_comparison_where_a_parameter_is_constant_null_or_zero():
+    served = pd.DataFrame({"a": [0, 0], "b": [None, None], "c": [5, 5]}, dtype=float)
+    figures = compare(served, served)
+    assert figures["ks"] == {"a": 0.0, "b": 0.0, "c": 0.0}
+    assert figures["mean_ratio"] == {"a": None, "b": None, "c": 1.0}
+    assert figures["spearman"]["a"] == {"a": None, "b": None, "c": None}
+    assert figures["spearman_difference"] is None
