@@ -24,7 +24,7 @@ TRACE_COLUMNS = {
 }
 NEEDED_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 # Lowest sensible value of a number; 0 for all others. Engines write top_k = -1 for "no limit".
-_MINIMUM = {"input_tokens": 1, "batch_size": 1, "top_k": -1}
+MINIMUM = {"input_tokens": 1, "batch_size": 1, "top_k": -1}
 
 BLANK = "blank line"
 """The reason of a line that holds nothing: it is no row, neither accepted nor rejected."""
@@ -100,6 +100,16 @@ _SPLIT_CSV = f"""CASE
 _STATUS_FAULT = """CASE WHEN status NOT IN ('ok', 'failed') THEN 'status: neither ok nor failed'
     WHEN status = 'ok' AND TRY_CAST(output_tokens AS DOUBLE) = 0
     THEN 'output_tokens: zero in a request that is ok' END"""
+# A cast to a time stamp passes over a zone in silence, so the zone is taken off first. Of the
+# years that fit into nanoseconds, the whole centuries.
+_DATETIME = (
+    r"^((?:1[7-9]|2[01])\d\d[-/]\d\d?[-/]\d\d?(?:[ T]+\d\d?:\d\d(?::\d\d(?:\.\d*)?)?)?)"
+    r" ?(Z|UTC|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?$"
+)
+_PARTS = f"regexp_extract(arrival_s, '{_DATETIME}', ['local', 'zone'])"
+# Nanoseconds keep the seven decimals of a date-time that a float of seconds would lose.
+_MOMENT_NS = """epoch_ns(TRY_CAST(parts.local AS TIMESTAMP_NS)) + CASE WHEN parts.zone = '' THEN 0
+    ELSE epoch_us(TRY_CAST('1970-01-01 00:00:00' || parts.zone AS TIMESTAMPTZ)) * 1000 END"""
 
 
 def sql_text(value: object) -> str:
@@ -107,7 +117,15 @@ def sql_text(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def rows_query(form: TraceFormat, lines: str, names: list[str], is_csv: bool) -> str:
+def rows_query(
+    form: TraceFormat,
+    lines: str,
+    names: list[str],
+    is_csv: bool,
+    *,
+    latest_tick: float | None = None,
+    is_zoned: bool | None = None,
+) -> str:
     """Return the query that checks every line of `lines`.
 
     Args:
@@ -116,9 +134,12 @@ def rows_query(form: TraceFormat, lines: str, names: list[str], is_csv: bool) ->
             CSV or a JSON object.
         names: the source's columns, in its order.
         is_csv: whether `raw` is CSV.
+        latest_tick: `tick` of the last row accepted before these lines.
+        is_zoned: whether the source's date-times have a zone; None: as in the first of these.
 
     The result has the trace's columns (`arrival_s` not yet set), `tick` (the arrival in the
-    source's unit), `line`, `reason` (NULL: the row is accepted) and `raw` (NULL: likewise).
+    source's unit; date-times with a zone in UTC), `is_zoned` (whether a date-time has a zone),
+    `line`, `reason` (NULL: the row is accepted) and `raw` (NULL: likewise).
     """
     sources = {target: name for name, target in form.columns.items() if target and name in names}
     parsed = _SPLIT_CSV if is_csv else "TRY_CAST(raw AS JSON)"
@@ -126,9 +147,10 @@ def rows_query(form: TraceFormat, lines: str, names: list[str], is_csv: bool) ->
         f"nullif(trim({_cell(name, names, is_csv)}), '') AS {target}"
         for target, name in sources.items()
     )
-    faults = [_fault(form, target, name) for target, name in sources.items()]
+    faults = [_fault(form, target, name, is_zoned) for target, name in sources.items()]
     faults += [_STATUS_FAULT] if "status" in sources else []
     values = ", ".join(f"{_value(form, sources, name)} AS {name}" for name in TRACE_COLUMNS)
+    latest = "latest" if latest_tick is None else f"greatest(latest, {latest_tick!r})"
     backwards = sql_text(f"{sources['arrival_s']}: goes back in time")
     # A window without an order streams over the lines as they come: no sort, no row held
     # back. Accepted rows are never earlier than the one before, so the latest accepted time
@@ -136,13 +158,14 @@ def rows_query(form: TraceFormat, lines: str, names: list[str], is_csv: bool) ->
     return f"""
     WITH parsed AS (SELECT line, raw, {parsed} AS cells FROM {lines}),
         picked AS (SELECT line, raw, {_line_fault(names, is_csv)} AS fault, {cells} FROM parsed),
-        checked AS (SELECT {values}, {_tick(form)} AS tick, line, raw, CASE
+        timed AS ({_timed(form)}),
+        checked AS (SELECT {values}, tick, is_zoned, line, raw, CASE
             WHEN trim(coalesce(raw, '')) = '' THEN '{BLANK}'
-            ELSE coalesce(fault, {", ".join(faults)}) END AS reason FROM picked),
+            ELSE coalesce(fault, {", ".join(faults)}) END AS reason FROM timed),
         ordered AS (SELECT *, max(CASE WHEN reason IS NULL THEN tick END)
             OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS latest FROM checked),
         judged AS (SELECT * EXCLUDE (latest) REPLACE (
-            coalesce(reason, CASE WHEN tick < latest THEN {backwards} END) AS reason)
+            coalesce(reason, CASE WHEN tick < {latest} THEN {backwards} END) AS reason)
             FROM ordered)
     SELECT * REPLACE (CASE WHEN reason IS NOT NULL THEN raw END AS raw) FROM judged"""
 
@@ -161,12 +184,11 @@ def _line_fault(names: list[str], is_csv: bool) -> str:
         WHEN len(cells) != {len(names)} THEN 'wrong number of columns' END"""
 
 
-def _tick(form: TraceFormat) -> str:
-    # Nanoseconds keep the seven decimals of a date-time that a float of seconds would lose.
-    if not form.is_datetime:
-        return "TRY_CAST(arrival_s AS DOUBLE)"
-    moment = "TRY_CAST(arrival_s AS TIMESTAMP_NS)"
-    return f"CASE WHEN isfinite({moment}) THEN epoch_ns({moment}) END"
+def _timed(form: TraceFormat) -> str:
+    if form.is_datetime:
+        return f"""SELECT *, {_MOMENT_NS} AS tick, parts.zone != '' AS is_zoned
+            FROM (SELECT *, {_PARTS} AS parts FROM picked)"""
+    return "SELECT *, TRY_CAST(arrival_s AS DOUBLE) AS tick, NULL::BOOLEAN AS is_zoned FROM picked"
 
 
 def _value(form: TraceFormat, sources: Mapping[str, str], name: str) -> str:
@@ -184,7 +206,7 @@ def _value(form: TraceFormat, sources: Mapping[str, str], name: str) -> str:
     return f"TRY_CAST({given} AS {sql_type})"
 
 
-def _fault(form: TraceFormat, name: str, source_name: str) -> str:
+def _fault(form: TraceFormat, name: str, source_name: str, is_zoned: bool | None) -> str:
     """Return the SQL that says what is wrong with a cell, NULL if nothing is."""
     is_needed = name in NEEDED_COLUMNS
     first = f"WHEN {name} IS NULL THEN " + (
@@ -192,21 +214,21 @@ def _fault(form: TraceFormat, name: str, source_name: str) -> str:
     )
     cases = " ".join(
         f"WHEN {test} THEN {sql_text(f'{source_name}: {what}')}"
-        for test, what in _cell_checks(form, name)
+        for test, what in _cell_checks(form, name, is_zoned)
     )
     return f"CASE {first} {cases} END"
 
 
-def _cell_checks(form: TraceFormat, name: str) -> list[tuple[str, str]]:
+def _cell_checks(form: TraceFormat, name: str, is_zoned: bool | None) -> list[tuple[str, str]]:
     """Return (SQL of a fault, its name) for a cell, in the order they are looked for."""
     sql_type, value = TRACE_COLUMNS[name], f"TRY_CAST({name} AS DOUBLE)"
     if name == "arrival_s" and form.is_datetime:
-        return [(f"{_tick(form)} IS NULL", "not a date and time")]
+        return _datetime_checks(is_zoned)
     if sql_type == "BOOLEAN":
         return [(f"TRY_CAST({name} AS BOOLEAN) IS NULL", "neither true nor false")]
     if sql_type == "VARCHAR":
         return []
-    minimum = _MINIMUM.get(name, 0)
+    minimum = MINIMUM.get(name, 0)
     checks = [
         (f"{value} IS NULL", "not a number"),
         (f"NOT isfinite({value})", "not finite"),
@@ -218,3 +240,13 @@ def _cell_checks(form: TraceFormat, name: str) -> list[tuple[str, str]]:
             (f"{value} > {MAX_INT32}", "above the 32-bit range"),
         ]
     return checks
+
+
+def _datetime_checks(is_zoned: bool | None) -> list[tuple[str, str]]:
+    first = "(SELECT arg_min(is_zoned, line) FROM timed WHERE tick IS NOT NULL)"
+    expected = first if is_zoned is None else str(is_zoned)
+    return [
+        ("tick IS NULL", "not a date and time"),
+        (f"is_zoned AND NOT {expected}", "has a time zone, the first row's has none"),
+        (f"NOT is_zoned AND {expected}", "has no time zone, the first row's has one"),
+    ]

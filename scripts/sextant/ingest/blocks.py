@@ -1,0 +1,66 @@
+"""A text source as blocks of whole lines: decompressed, in order, never all in memory."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from sextant.errors import InputError
+
+BLOCK_BYTES = 4 << 20
+"""Text that is checked at a time. It bounds the memory, and sets the trace's row groups."""
+MAX_LINE_BYTES = 16 << 20
+_BOM = b"\xef\xbb\xbf"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def read_blocks(source: Path) -> Iterator[bytes]:
+    """Yield the text of a file (`.gz` and `.zst` too), cut at ends of lines, without its BOM.
+
+    Each block ends in a newline, the last one too.
+
+    Raises:
+        OSError: the file is cut short or not what its ending says.
+        InputError: a line is longer than `MAX_LINE_BYTES`.
+    """
+    with pa.input_stream(source, compression="detect") as stream:
+        rest = b""
+        is_start = True
+        while chunk := stream.read(BLOCK_BYTES):
+            rest += chunk
+            if is_start and len(rest) >= len(_BOM):
+                rest, is_start = rest.removeprefix(_BOM), False
+            end = rest.rfind(b"\n") + 1
+            if end:
+                yield rest[:end]
+                rest = rest[end:]
+            if len(rest) > MAX_LINE_BYTES:
+                problem = f"a line is longer than {MAX_LINE_BYTES >> 20} MiB"
+                raise InputError(problem, file=source, fix="end each row's line")
+        if rest:
+            yield rest + b"\n"
+
+
+def check_utf8(text: bytes) -> None:
+    """Raise UnicodeDecodeError unless `text` is UTF-8."""
+    if not text.isascii():
+        text.decode()
+
+
+def ahead(
+    pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], n_ahead: int
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with `function` of it, in order; up to `n_ahead` are worked on at once."""
+    waiting: deque = deque()
+    for item in items:
+        waiting.append((item, pool.submit(function, item)))
+        if len(waiting) > n_ahead:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    for item, future in waiting:
+        yield item, future.result()

@@ -1,0 +1,233 @@
+"""One ingest: from the source to the trace, the lines set aside and the report.
+
+A text source is read in blocks of whole lines, so that a line's number and its raw text are
+known whatever is wrong with it. A block in which all is right takes the short way (`fast`);
+else DuckDB checks it line by line (`lines`). Both give the same rows. Blocks are parsed on all
+threads and written in order; no step holds the trace in memory.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sextant.errors import InputError
+from sextant.files import atomic_path, provenance, write_json
+from sextant.ingest.blocks import ahead, check_utf8, read_blocks
+from sextant.ingest.fast import read_perfect, with_ids
+from sextant.ingest.rows import Clock, Rows
+from sextant.ingest.start import check_time_zero, start_facts
+from sextant.ingest.write import Output
+from sextant.trace_format import BLANK, FORMATS, TraceFormat
+
+_MAX_THREADS = 16
+"""More would not read faster, since one thread writes; each holds blocks in memory."""
+
+
+def ingest_trace(
+    source: str | Path,
+    trace_format: str,
+    trace_out: str | Path,
+    rejected_out: str | Path,
+    report_out: str | Path,
+    *,
+    llm: str | None = None,
+    service: str | None = None,
+    max_rejected_fraction: float = 0.01,
+    start_time: str | None = None,
+    threads: int | None = None,
+    **provenance_facts: Any,
+) -> dict[str, Any]:
+    """Normalise a trace to Parquet; write its malformed rows and a report beside it.
+
+    Args:
+        source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant`, also Parquet.
+        trace_format: `azure`, `burstgpt`, `mooncake` or `sextant`.
+        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival.
+        rejected_out: `line` (a CSV's header is line 1; Parquet's first row is 1), `reason`
+            and `raw` of every malformed row.
+        report_out: JSON with what this function returns.
+        llm: LLM of the requests where the source names none.
+        service: service of the requests where the source names none.
+        max_rejected_fraction: largest share of malformed rows that is tolerated.
+        start_time: ISO 8601 date-time at which the source's clock shows zero, for a format
+            whose arrivals are numbers.
+        threads: how many read at once; None: as many as there are cores, up to 16.
+        **provenance_facts: more facts for the outputs' provenance.
+
+    A request without an output token is `failed`, unless the source has a status of its own.
+    A request without an id gets its line number. Blank lines are no rows; they are counted.
+    The report and the provenance carry `start_time`, the date-time of `arrival_s` = 0 (in UTC
+    where a zone is known; null if nothing tells it), and `first_tick_s`, what the source's
+    clock shows then (null for date-times).
+
+    Raises:
+        InputError: wrong columns, no rows, too many malformed ones, or a `start_time` that is
+            none or not needed; no output is written.
+    """
+    source = Path(source)
+    form = _format(trace_format)
+    if start_time is not None:
+        check_time_zero(start_time, form)
+    if not source.is_file():
+        raise InputError("there is no such file", file=source, fix="correct the trace's path")
+    n_threads = threads or min(os.cpu_count() or 1, _MAX_THREADS)
+    paths = [Path(path) for path in (trace_out, rejected_out, report_out)]
+    with ExitStack() as stack:
+        # One thread more, for the source's checksum.
+        pool = stack.enter_context(ThreadPoolExecutor(n_threads + 1))
+        facts = {"trace_format": trace_format, **provenance_facts}
+        origin = pool.submit(provenance, {"source": source}, **facts)
+        trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
+        output = Output(trace, rejected, form.units_per_s, {"llm": llm, "service": service})
+        stack.callback(output.close)
+        for rows in _read(source, form, pool, n_threads):
+            output.write(rows)
+        counts = _counts(output)
+        _check_counts(source, counts, output.shown, max_rejected_fraction)
+        start = start_facts(output.first_tick, form, start_time, output.is_zoned)
+        known = origin.result() | start
+        output.add_provenance(known)
+        report = {
+            **counts,
+            **start,
+            "source_sha256": known["inputs_sha256"]["source"],
+            "provenance": known,
+        }
+        write_json(summary, report)
+    return report
+
+
+def _format(name: str) -> TraceFormat:
+    if name in FORMATS:
+        return FORMATS[name]
+    fix = f"use one of {', '.join(FORMATS)}"
+    raise InputError(f"unknown trace format {name!r}", field="format", fix=fix)
+
+
+def _read(source: Path, form: TraceFormat, pool: Executor, n_threads: int) -> Iterator[Rows]:
+    """Yield the rows of a source, checked, in its order."""
+    try:
+        if source.suffix == ".parquet" and not form.is_jsonl:
+            checker = _line_checker(form, n_threads)
+            names = checker.parquet_columns(source)
+            _check_columns(source, form, names)
+            yield from checker.check_parquet(source, names)
+        else:
+            yield from _read_text(source, form, pool, n_threads)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(source, str(error)) from None
+
+
+def _line_checker(form: TraceFormat, n_threads: int):
+    # Most traces never need DuckDB, and its import takes as long as a million rows.
+    from sextant.ingest.lines import LineChecker
+
+    return LineChecker(form, n_threads)
+
+
+def _unreadable(source: Path, error: str) -> InputError:
+    fix = "give the file whole, as its publisher wrote it, in UTF-8"
+    return InputError(f"cannot be read ({' '.join(error.split())[:300]})", file=source, fix=fix)
+
+
+def _read_text(source: Path, form: TraceFormat, pool: Executor, n_threads: int) -> Iterator[Rows]:
+    blocks = read_blocks(source)
+    names, blocks = _columns(source, form, blocks)
+    _check_columns(source, form, names)
+    clock = Clock(next_line=1 if form.is_jsonl else 2)
+    checker = None
+    prepare = partial(_prepare, form=form, names=names)
+    try:
+        for text, rows in ahead(pool, prepare, blocks, n_threads + 1):
+            if rows is not None and clock.precedes(rows):
+                checked = with_ids(rows, clock.next_line)
+            else:
+                checker = checker or _line_checker(form, n_threads)
+                checked = checker.check_text(text, names, clock)
+            clock.advance(checked)
+            yield checked
+    except UnicodeDecodeError as error:
+        line = clock.next_line + error.object.count(b"\n", 0, error.start)
+        raise _unreadable(source, f"Line: {line}: {error}") from None
+
+
+def _prepare(text: bytes, form: TraceFormat, names: list[str]) -> Rows | None:
+    check_utf8(text)
+    return None if form.is_jsonl else read_perfect(text, form, names)
+
+
+def _columns(
+    source: Path, form: TraceFormat, blocks: Iterator[bytes]
+) -> tuple[list[str], Iterator[bytes]]:
+    """Return the names of the source's columns, and the blocks from the first row on."""
+    first = next(blocks, None)
+    if first is None:
+        raise InputError("the file is empty", file=source, fix="give a trace with rows")
+    head, _, body = first.partition(b"\n")
+    try:
+        text = head.decode().rstrip("\r")
+        if not form.is_jsonl:
+            names = [name.strip() for name in next(csv.reader([text]), [])]
+            return names, chain([body] if body else [], blocks)
+        return list(dict(json.loads(text))), chain([first], blocks)
+    except UnicodeDecodeError as error:
+        raise _unreadable(source, f"Line: 1: {error}") from None
+    except (TypeError, ValueError):
+        fix = "put one JSON object in each line"
+        raise InputError("no JSON object", file=source, row=1, fix=fix) from None
+
+
+def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> None:
+    fix = f"the format needs {', '.join(form.required)}"
+    if form.optional:
+        fix += f"; it may have {', '.join(name for name in form.columns if name in form.optional)}"
+    for name in form.required:
+        if name not in names:
+            raise InputError("column missing", file=source, row=1, field=name, fix=fix)
+    for name in names:
+        if name not in form.columns:
+            raise InputError("unknown column", file=source, row=1, field=name, fix=fix)
+        if names.count(name) > 1:
+            raise InputError("column twice", file=source, row=1, field=name, fix=fix)
+
+
+def _counts(output: Output) -> dict[str, Any]:
+    n_by_reason = dict(sorted(output.n_by_reason.items(), key=lambda item: (-item[1], item[0])))
+    n_blank_lines = n_by_reason.pop(BLANK, 0)
+    n_rejected = sum(n_by_reason.values())
+    return {
+        "n_read": output.n_accepted + n_rejected,
+        "n_accepted": output.n_accepted,
+        "n_rejected": n_rejected,
+        "n_rejected_by_reason": n_by_reason,
+        "n_blank_lines": n_blank_lines,
+        "n_failed": output.n_failed,
+        "duration_s": output.duration_s,
+    }
+
+
+def _check_counts(
+    source: Path,
+    counts: Mapping[str, Any],
+    shown: list[tuple[int, str]],
+    max_rejected_fraction: float,
+) -> None:
+    """Refuse a trace that has no rows or strays too far from its format."""
+    if counts["n_read"] == 0:
+        raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
+    is_tolerated = counts["n_rejected"] <= max_rejected_fraction * counts["n_read"]
+    if counts["n_accepted"] and is_tolerated:
+        return
+    where = "; ".join(f"line {line}: {reason}" for line, reason in shown)
+    problem = f"{counts['n_rejected']} of {counts['n_read']} rows are malformed ({where})"
+    fix = f"correct them, or raise max_rejected_fraction, now {max_rejected_fraction}"
+    raise InputError(problem, file=source, fix=fix)

@@ -1,0 +1,85 @@
+"""The long way of a source: DuckDB checks every line and says what is wrong with it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sextant.ingest.rows import Clock, Rows
+from sextant.trace_format import TRACE_COLUMNS, TraceFormat, rows_query, sql_text
+
+MEMORY_LIMIT = "256MB"
+"""What DuckDB may hold in memory; it streams, and needs far less."""
+_N_ROWS = 100_000
+_NEWLINE = ord("\n")
+
+
+class LineChecker:
+    """Checks the lines of one source."""
+
+    def __init__(self, form: TraceFormat, n_threads: int) -> None:
+        """Start DuckDB."""
+        config = {"memory_limit": MEMORY_LIMIT, "temp_directory": "", "threads": n_threads}
+        self._database = duckdb.connect(config=config)
+        self._form = form
+
+    def check_text(self, text: bytes, names: list[str], clock: Clock) -> Rows:
+        """Check a block of lines of CSV, or of JSON objects, that begins where `clock` stands."""
+        self._database.register("block", _lines_table(text, clock.next_line))
+        query = rows_query(
+            self._form,
+            "(SELECT line, rtrim(raw, chr(13) || chr(10)) AS raw FROM block)",
+            names,
+            is_csv=not self._form.is_jsonl,
+            latest_tick=clock.latest_tick,
+            is_zoned=clock.is_zoned,
+        )
+        return _rows(self._database.sql(query).to_arrow_table())
+
+    def parquet_columns(self, source: Path) -> list[str]:
+        """Return the names of the columns of a Parquet file; OSError if it is none."""
+        try:
+            return self._database.sql(f"FROM read_parquet({sql_text(source)})").columns
+        except duckdb.Error as error:
+            raise OSError(str(error)) from None
+
+    def check_parquet(self, source: Path, names: list[str]) -> Iterator[Rows]:
+        """Check a Parquet file's rows, some at a time; the first one is line 1."""
+        # As JSON, so that one set of checks serves every kind of source.
+        lines = f"""(SELECT row_number() OVER () AS line, to_json(t) AS raw
+            FROM read_parquet({sql_text(source)}) AS t)"""
+        first = rows_query(self._form, f"(FROM {lines} LIMIT {_N_ROWS})", names, is_csv=False)
+        # Known from the start, what zones the date-times have need not be looked up in all rows.
+        is_zoned = _rows(self._database.sql(first).to_arrow_table()).is_zoned
+        query = rows_query(self._form, lines, names, is_csv=False, is_zoned=is_zoned)
+        try:
+            for batch in self._database.sql(query).to_arrow_reader(_N_ROWS):
+                yield _rows(pa.Table.from_batches([batch]))
+        except duckdb.Error as error:
+            raise OSError(str(error)) from None
+
+
+def _lines_table(text: bytes, first_line: int) -> pa.Table:
+    """Return `line` and `raw` (its newline included) of a block."""
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE) + 1
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    raw = pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
+    return pa.table({"line": np.arange(first_line, first_line + len(ends)), "raw": raw})
+
+
+def _rows(checked: pa.Table) -> Rows:
+    """Return the result of `rows_query` as `Rows`."""
+    is_accepted = pc.is_null(checked["reason"])
+    accepted = checked.filter(is_accepted)
+    # A zone counts as soon as a date-time could be read, as it does in the query.
+    zones = checked.filter(pc.is_valid(checked["tick"]))["is_zoned"]
+    return Rows(
+        columns={name: accepted[name].combine_chunks() for name in TRACE_COLUMNS},
+        tick=accepted["tick"].to_numpy(),
+        is_zoned=zones[0].as_py() if len(zones) else None,
+        n_lines=len(checked),
+        rejected=checked.filter(pc.invert(is_accepted)).select(["line", "reason", "raw"]),
+    )

@@ -1,0 +1,66 @@
+"""The moment a trace begins: daily and weekly profiles need it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from sextant.errors import InputError
+from sextant.trace_format import TraceFormat
+
+_NS_PER_S = 10**9
+
+
+def parse_time(text: str) -> tuple[int, bool]:
+    """Return nanoseconds since 1970 of an ISO 8601 date-time, and whether it has a zone.
+
+    With a zone they count in UTC; a date alone is its midnight.
+
+    Raises:
+        ValueError: `text` is no date-time.
+    """
+    moment = datetime.fromisoformat(text)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
+    return (moment - epoch) // timedelta(microseconds=1) * 1000, moment.tzinfo is not None
+
+
+def check_time_zero(start_time: str, form: TraceFormat) -> None:
+    """Refuse a `start_time` that is no date-time, or for a format that has its own."""
+    fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
+    if form.is_datetime:
+        problem, fix = "the format has date-times of its own", "leave it out"
+        raise InputError(problem, field="start_time", fix=fix)
+    try:
+        parse_time(start_time)
+    except (TypeError, ValueError):
+        problem = f"{start_time!r} is no date-time"
+        raise InputError(problem, field="start_time", fix=fix) from None
+
+
+def start_facts(
+    first_tick: float, form: TraceFormat, start_time: str | None, is_zoned: bool | None
+) -> dict[str, Any]:
+    """Return `start_time`, the moment of `arrival_s` = 0, and `first_tick_s`.
+
+    Args:
+        first_tick: arrival of the first row in the source's unit.
+        form: the source's format.
+        start_time: when the source's clock shows zero, if that is known.
+        is_zoned: whether the source's date-times have a zone.
+
+    `start_time` is ISO 8601, in UTC (`+00:00`) where a zone is known, None if nothing tells it;
+    `first_tick_s` is what the source's clock shows then, None where it shows date-times.
+    """
+    if form.is_datetime:
+        return {"start_time": _iso(int(first_tick), bool(is_zoned)), "first_tick_s": None}
+    first_tick_s = first_tick / form.units_per_s
+    if start_time is None:
+        return {"start_time": None, "first_tick_s": first_tick_s}
+    zero_ns, is_zoned = parse_time(start_time)
+    begin_ns = zero_ns + round(first_tick_s * _NS_PER_S)
+    return {"start_time": _iso(begin_ns, is_zoned), "first_tick_s": first_tick_s}
+
+
+def _iso(moment_ns: int, is_zoned: bool) -> str:
+    text = str(np.datetime64(moment_ns, "ns")).rstrip("0").rstrip(".")
+    return text + "+00:00" * is_zoned

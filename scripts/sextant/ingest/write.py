@@ -1,0 +1,100 @@
+"""The outputs of ingest, written block by block: the trace, and the lines set aside."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sextant.files import PROVENANCE_KEY
+from sextant.ingest.rows import CODED, SCHEMA, Rows
+from sextant.trace_format import BLANK
+
+N_SHOWN = 5
+_REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
+_SPLIT = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
+
+
+class Output:
+    """Two Parquet files that grow, and what has gone into them."""
+
+    def __init__(
+        self, trace: Path, rejected: Path, units_per_s: float, constants: Mapping[str, str | None]
+    ) -> None:
+        """Open both; `constants` stand in a text column where the source names nothing."""
+        # A split into bytes compresses slowly moving numbers better than a dictionary, faster.
+        self._trace = pq.ParquetWriter(
+            trace,
+            SCHEMA,
+            compression="zstd",
+            use_dictionary=[name for name in SCHEMA.names if name not in (*_SPLIT, "request_id")],
+            column_encoding=dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
+            store_schema=False,  # so that readers get plain texts
+        )
+        self._rejected = pq.ParquetWriter(
+            rejected, _REJECTED, compression="zstd", store_schema=False
+        )
+        self._units_per_s = units_per_s
+        self._constants = constants
+        self.first_tick: float | None = None
+        self.is_zoned: bool | None = None
+        self.duration_s: float | None = None
+        self.n_accepted = 0
+        self.n_failed = 0
+        self.n_by_reason: Counter[str] = Counter()
+        self.shown: list[tuple[int, str]] = []
+
+    def write(self, rows: Rows) -> None:
+        """Append accepted rows to the trace, the others to the lines set aside."""
+        if len(rows.tick):
+            self._write_trace(rows)
+        if rows.rejected is None or not len(rows.rejected):
+            return
+        for entry in pc.value_counts(rows.rejected["reason"]).to_pylist():
+            self.n_by_reason[entry["values"]] += entry["counts"]
+        named = rows.rejected.filter(pc.not_equal(rows.rejected["reason"], BLANK))
+        for row in named.slice(0, N_SHOWN - len(self.shown)).to_pylist():
+            self.shown.append((row["line"], row["reason"]))
+        self._rejected.write_table(named.cast(_REJECTED))
+
+    def _write_trace(self, rows: Rows) -> None:
+        if self.first_tick is None:
+            self.first_tick, self.is_zoned = rows.tick[0].item(), rows.is_zoned
+        arrival_s = (rows.tick - self.first_tick) / self._units_per_s
+        columns = {**rows.columns, "arrival_s": pa.array(arrival_s)}
+        arrays = {
+            name: self._array(columns.get(name), name, len(arrival_s)) for name in SCHEMA.names
+        }
+        self.duration_s = arrival_s[-1].item()
+        self.n_accepted += len(arrival_s)
+        self.n_failed += _count(arrays["status"], "failed")
+        self._trace.write_table(pa.table(arrays, schema=SCHEMA))
+
+    def _array(self, column: pa.Array | None, name: str, n: int) -> pa.Array:
+        column_type, constant = SCHEMA.field(name).type, self._constants.get(name)
+        if column is None:
+            column = pa.nulls(n, column_type)
+        if constant is not None and column.null_count:
+            column = column.cast(pa.string()).fill_null(constant)
+        is_to_code = column_type == CODED and column.type != CODED
+        return column.dictionary_encode() if is_to_code else column
+
+    def add_provenance(self, origin: Mapping[str, Any]) -> None:
+        """Put the provenance into both files."""
+        for writer in (self._trace, self._rejected):
+            writer.add_key_value_metadata({PROVENANCE_KEY: json.dumps(origin).encode()})
+
+    def close(self) -> None:
+        """Finish both files."""
+        self._trace.close()
+        self._rejected.close()
+
+
+def _count(coded: pa.DictionaryArray, text: str) -> int:
+    code = coded.dictionary.index(text).as_py()
+    return int(np.count_nonzero(coded.indices.to_numpy() == code))
