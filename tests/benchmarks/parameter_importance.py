@@ -1,0 +1,85 @@
+"""Importance of request parameters for latency, on LLM-Pilot's published requests.
+
+    SEXTANT_MIRROR=<folder> python tests/benchmarks/parameter_importance.py [--rows 20000]
+
+LLM-Pilot, III-A, on the requests of `archive:llm-pilot`: for some cells of LLM and GPUs, and for
+all cells pooled (at most 100 rows of each file), R² in training and on rows held out, and MDI and
+permutation importance by parameter. The pooled study is made twice, without and with the cell
+(LLM, GPU type, number of GPUs) among the parameters. Writes nothing.
+"""
+
+import argparse
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sextant.archive_requests import read_results
+from sextant.workload.importance import parameter_importance
+
+FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
+CELLS = (
+    ("llama-13b", 1, "a100"),
+    ("bigcode__starcoder", 1, "a100"),
+    ("google__flan-t5-xxl", 1, "a100"),
+)
+PARAMETERS = ["output_tokens", "input_tokens", "level"]
+CELL = ["llm", "gpu", "n_gpus"]
+PER_FILE = 100
+
+
+def files(archive: Path) -> Iterator[tuple[tuple, pd.DataFrame]]:
+    """Yield each cell's files: (LLM, number of GPUs, GPU type), requests."""
+    with tarfile.open(archive, "r|*") as stream:
+        for member in stream:
+            match = FILE_NAME.fullmatch(Path(member.name).name)
+            if not match:
+                continue
+            llm, n_gpus, gpu, users = match[1], int(match[2]), match[3], int(match[4])
+            expected = {"model": llm, "n_gpus": n_gpus, "gpu_type": gpu, "num_users": users}
+            content = stream.extractfile(member).read()
+            table = read_results(content, member.name, expected).requests
+            yield (llm, n_gpus, gpu), table.drop(["token_offsets_ms"]).to_pandas()
+
+
+def study(name: str, requests: pd.DataFrame, parameters: list[str], rows: int) -> None:
+    for target in ("e2e_ms", "ttft_ms"):
+        found = parameter_importance(requests, target, parameters, seed=0, max_rows=rows)
+        shares = ", ".join(
+            f"{parameter} {found.mdi[parameter]:.3f}/{found.permutation[parameter]:.3f}"
+            for parameter in parameters
+        )
+        print(
+            f"{name}, {target}: {found.n_rows:,} rows ({found.n_failed:,} failed left out), "
+            f"R2 {found.r2_training:.3f} in training, {found.r2_held_out:.3f} held out; "
+            f"MDI/permutation {shares}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=20_000, help="most rows of a study")
+    options = parser.parse_args()
+    archive = Path(os.environ["SEXTANT_MIRROR"]) / "llm-pilot/LLM-performance-prediction.tar.xz"
+    rng, pooled, chosen = np.random.default_rng(0), [], {cell: [] for cell in CELLS}
+    for (llm, n_gpus, gpu), requests in files(archive):
+        if (llm, n_gpus, gpu) in chosen:
+            chosen[llm, n_gpus, gpu].append(requests)
+        taken = rng.permutation(len(requests))[:PER_FILE]
+        pooled.append(requests.iloc[taken].assign(llm=llm, gpu=gpu, n_gpus=n_gpus))
+    for (llm, n_gpus, gpu), parts in chosen.items():
+        if parts:
+            study(f"{llm} on {n_gpus}x{gpu}", pd.concat(parts), PARAMETERS, options.rows)
+    every = pd.concat(pooled)
+    codes = {name: pd.factorize(every[name], sort=True)[0] for name in ("llm", "gpu")}
+    study("all cells", every, PARAMETERS, options.rows)
+    study("all cells, told which", every.assign(**codes), PARAMETERS + CELL, options.rows)
+
+
+if __name__ == "__main__":
+    main()
