@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import scipy
 
 from sextant.errors import InputError
 from sextant.workload import ArrivalModel, fit_arrivals, load_arrivals, sample_gaps
-from sextant.workload.arrivals import arrivals_to_json
+from sextant.workload.arrivals import arrivals_to_json, ordered_offsets
 
 
 def _arrivals(alpha: float, beta_s: float, n: int = 40_000) -> np.ndarray:
@@ -22,8 +23,30 @@ def test_known_gamma_is_found_again(alpha, beta_s):
     assert model.rate_rps == pytest.approx(1 / (alpha * beta_s), rel=0.03)
     assert model.cv == pytest.approx(alpha**-0.5, rel=0.02)
     assert model.n_gaps == 39_999
+    assert model.alpha_lo < model.alpha < model.alpha_hi
+    assert model.alpha_lo < alpha < model.alpha_hi
+    assert model.p_value > 0.05
     # At α = 0.3 a few gaps are lost to the rounding of late times; they must not upset the fit.
     assert model.n_zero_gaps < 50 if alpha < 1 else model.n_zero_gaps == 0
+
+
+def test_shape_and_distance_are_those_of_scipy():
+    arrival_s = _arrivals(0.7, 3.0, 5_000)
+    model, gaps = fit_arrivals(arrival_s, seed=0), np.diff(arrival_s)
+    assert model.alpha == pytest.approx(scipy.stats.gamma.fit(gaps, floc=0)[0], rel=1e-9)
+    fitted = scipy.stats.gamma(model.alpha, scale=model.beta_s)
+    assert model.ks == pytest.approx(scipy.stats.ks_1samp(gaps, fitted.cdf).statistic, rel=1e-9)
+
+
+def test_gaps_of_another_family_are_refused():
+    gaps = np.random.default_rng(2).lognormal(0, 1.5, 2_000)
+    assert fit_arrivals(np.cumsum(gaps), seed=0).p_value < 1e-3
+
+
+def test_draws_are_ordered_within_a_stamp_only():
+    is_new = np.array([True, False, False, True, True, False])
+    ordered = ordered_offsets(is_new, np.array([0.5, 0.9, 0.1, 0.8, 0.7, 0.2]))
+    assert ordered == pytest.approx([0.1, 0.5, 0.9, 0.8, 0.2, 0.7])
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 3.0])
@@ -56,6 +79,7 @@ def test_very_coarse_clock_keeps_the_rate_of_a_poisson_process():
 def test_undetermined_parameters_are_said_not_guessed(arrival_s, reason, rate):
     model = fit_arrivals(np.array(arrival_s), seed=0)
     assert (model.alpha, model.beta_s, model.cv, model.rate_rps) == (None, None, None, rate)
+    assert (model.alpha_lo, model.alpha_hi, model.ks, model.p_value) == (None,) * 4
     assert reason in model.reason
     with pytest.raises(InputError, match=r"the arrival model has no parameters \("):
         sample_gaps(model, 3, seed=0)

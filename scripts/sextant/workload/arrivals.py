@@ -1,17 +1,19 @@
 """The arrival model: Gamma-distributed gaps between requests (BurstGPT, III and V)."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
 
 from sextant.errors import InputError
 from sextant.files import read_json
+from sextant.workload.gamma import fit_gamma, ks_distance, ks_p_value
 from sextant.workload.request_model import Seed
 
 MIN_GAPS = 2
+ALL_AT_ONCE = "all requests arrive at the same time"
+ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,14 @@ class ArrivalModel:
     n_zero_gaps: int
     clock_step_s: float | None
     """Smallest positive gap, over which equal time stamps were spread; null: none were equal."""
+    alpha_lo: float | None = None
+    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`)."""
+    alpha_hi: float | None = None
+    """Its upper end."""
+    ks: float | None = None
+    """Kolmogorov-Smirnov distance between the fitted gaps and the distribution."""
+    p_value: float | None = None
+    """How often a true Gamma process lies that far from its fit (see `gamma.ks_p_value`)."""
     reason: str | None = None
 
 
@@ -55,14 +65,30 @@ def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
     n_zero, duration = int(np.sum(gaps == 0)), float(gaps.sum())
     rate = len(gaps) / duration if duration > 0 else None
     step = float(gaps[gaps > 0].min()) if n_zero and duration > 0 else None
-    reason = _undetermined(gaps)
-    if reason:
-        return ArrivalModel(None, None, rate, None, len(gaps), n_zero, step, reason)
-    alpha, _, beta_s = scipy.stats.gamma.fit(spread_gaps(arrival_s, step, seed), floc=0)
+    undetermined = ArrivalModel(None, None, rate, None, len(gaps), n_zero, step)
+    if len(gaps) < MIN_GAPS:
+        reason = f"{len(gaps) + 1} arrivals are too few: a shape needs {MIN_GAPS + 1}"
+        return replace(undetermined, reason=reason)
+    if duration == 0:
+        return replace(undetermined, reason=ALL_AT_ONCE)
+    gaps = spread_gaps(arrival_s, step, seed)
+    fits = fit_gamma(len(gaps), gaps.sum(), np.log(gaps).sum())
+    if np.isnan(fits.alpha[0]):
+        return replace(undetermined, reason=ALL_EQUAL)
     # The mean is the trace's own: spreading moves the first and the last arrival a little.
-    beta_s = duration / len(gaps) / alpha
-    cv = 1 / np.sqrt(alpha)
-    return ArrivalModel(float(alpha), float(beta_s), rate, float(cv), len(gaps), n_zero, step)
+    beta_s = duration / len(gaps) / fits.alpha
+    n = np.array([len(gaps)])
+    distance = ks_distance(gaps, n, fits.alpha, beta_s)
+    return replace(
+        undetermined,
+        alpha=float(fits.alpha[0]),
+        beta_s=float(beta_s[0]),
+        cv=float(fits.cv[0]),
+        alpha_lo=float(fits.alpha_lo[0]),
+        alpha_hi=float(fits.alpha_hi[0]),
+        ks=float(distance[0]),
+        p_value=float(ks_p_value(distance, n, fits.alpha)[0]),
+    )
 
 
 def spread_gaps(arrival_s: np.ndarray, clock_step_s: float | None, seed: Seed) -> np.ndarray:
@@ -70,23 +96,24 @@ def spread_gaps(arrival_s: np.ndarray, clock_step_s: float | None, seed: Seed) -
     arrival_s = np.asarray(arrival_s, float)
     if clock_step_s is None:
         return np.diff(arrival_s)
-    offsets = np.random.default_rng(seed).random(len(arrival_s)) * clock_step_s
-    in_order = offsets[np.lexsort((offsets, arrival_s))]
+    is_new = np.diff(arrival_s, prepend=np.nan) != 0
+    offsets = ordered_offsets(is_new, np.random.default_rng(seed).random(len(arrival_s)))
     # Times and offsets apart: a step may be as small as the rounding of a late time, where
     # their sum would bring the zeros back.
-    gaps = np.diff(arrival_s) + np.diff(in_order)
+    gaps = np.diff(arrival_s) + np.diff(offsets) * clock_step_s
     return np.maximum(gaps, clock_step_s * np.finfo(float).eps)
 
 
-def _undetermined(gaps: np.ndarray) -> str | None:
-    if len(gaps) < MIN_GAPS:
-        return f"{len(gaps) + 1} arrivals are too few: a shape needs {MIN_GAPS + 1}"
-    if gaps.max() == 0:
-        return "all requests arrive at the same time"
-    # Equal steps differ by rounding once they are differences of floats.
-    if np.ptp(gaps) <= 1e-9 * gaps.max():
-        return "all gaps are equal: the likelihood grows with alpha without end"
-    return None
+def ordered_offsets(is_new: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the draws in ascending order within each run of equal stamps.
+
+    Args:
+        is_new: per arrival, whether its stamp differs from that of the one before.
+        offsets: per arrival, a draw from [0, 1).
+    """
+    run = np.cumsum(is_new, dtype=float)
+    # One sort orders all runs: a run's number goes before the point, its draws after it.
+    return np.sort(run + offsets) - run
 
 
 def sample_gaps(model: ArrivalModel, n: int, *, seed: Seed) -> np.ndarray:
