@@ -1,0 +1,120 @@
+"""Four shipped workloads, from published figures: what LLMs are used for (workload choice)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy import optimize, stats
+
+from sextant.errors import InputError
+from sextant.workload.marginals import in_bins, independent_model
+from sextant.workload.request_model import N_BINS, RequestModel
+
+USE_CASES_FILE = Path(__file__).parents[3] / "resources" / "workloads" / "use_cases.yaml"
+LENGTHS = ("input_tokens", "output_tokens")
+_CITING = ("source", "conversion")
+_NORMAL_P90 = float(stats.norm.ppf(0.9))
+_TAIL = 1e-9
+"""Probability beyond which the geometric distribution is cut off."""
+
+
+@dataclass(frozen=True)
+class UseCase:
+    """A use case of LLMs as a workload."""
+
+    name: str
+    description: str
+    model: RequestModel
+    """Input and output lengths, independent of each other, up to 64 values each."""
+    sources: tuple[str, ...]
+    """Citations of the figures that the lengths are made from."""
+    clipped_fraction: Mapping[str, float]
+    """Share of requests whose length the caller's cap shortened, per parameter."""
+
+
+def use_case_names() -> list[str]:
+    """Return the names of the shipped use cases."""
+    return list(_shipped()["use_cases"])
+
+
+def load_use_case(
+    name: str, *, max_input_tokens: int | None = None, max_output_tokens: int | None = None
+) -> UseCase:
+    """Build the workload of a shipped use case from its published figures.
+
+    Nothing in it is random: the same name and caps give the same model. Which figures are
+    published and which shapes are inferred from them stands in
+    `resources/workloads/use_cases.yaml`.
+
+    Args:
+        name: one of `use_case_names()`.
+        max_input_tokens: cap on inputs; longer ones are shortened to it, as `fit_workload` does.
+        max_output_tokens: cap on outputs.
+
+    Raises:
+        InputError: no such use case, or a cap below 1.
+    """
+    shipped = _shipped()
+    if name not in shipped["use_cases"]:
+        fix = f"use one of {', '.join(use_case_names())}"
+        raise InputError(f"there is no use case '{name}'", file=USE_CASES_FILE, fix=fix)
+    described, marginals, clipped = shipped["use_cases"][name], {}, {}
+    for parameter, cap in zip(LENGTHS, (max_input_tokens, max_output_tokens), strict=True):
+        if cap is not None and cap < 1:
+            raise InputError(f"a cap of {cap}", field=f"max_{parameter}", fix="give 1 or more")
+        lengths, probabilities = in_bins(*_distribution(described[parameter]), N_BINS)
+        over = lengths > (cap or np.inf)
+        clipped[parameter] = float(probabilities[over].sum())
+        marginals[parameter] = _clipped(lengths, probabilities, cap)
+    cited = [described[parameter].get(key) for parameter in LENGTHS for key in _CITING]
+    sources = tuple(shipped["sources"][key] for key in dict.fromkeys(filter(None, cited)))
+    model = independent_model(*(marginals[parameter] for parameter in LENGTHS))
+    return UseCase(name, described["description"], model, sources, clipped)
+
+
+@cache
+def _shipped() -> dict[str, Any]:
+    return yaml.safe_load(USE_CASES_FILE.read_text(encoding="utf-8"))
+
+
+def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return lengths and probabilities by the rules that the YAML file states."""
+    if "median" in figures:
+        return _log_normal(figures["median"], figures["p90"], figures["highest_tokens"])
+    words = figures.get("mean_words", 0.0) * figures.get("tokens_per_word", 1.0)
+    return _geometric(figures.get("mean", words))
+
+
+def _geometric(mean: float) -> tuple[np.ndarray, np.ndarray]:
+    shape = stats.geom(1 / mean)
+    lengths = np.arange(1, int(shape.isf(_TAIL)) + 1)
+    return lengths, shape.pmf(lengths) / shape.cdf(lengths[-1])
+
+
+def _log_normal(median: float, p90: float, highest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log-normal distribution with this median and p90 once cut off at `highest`."""
+
+    def misses(parameters: np.ndarray) -> list[float]:
+        mu, log_sigma = parameters
+        below = stats.norm.cdf((np.log([median, p90, highest]) - mu) / np.exp(log_sigma))
+        return [below[0] / below[2] - 0.5, below[1] / below[2] - 0.9]
+
+    start = [np.log(median), np.log(np.log(p90 / median) / _NORMAL_P90)]
+    mu, log_sigma = optimize.root(misses, start, tol=1e-12).x
+    edges = np.arange(highest + 1) + 0.5
+    edges[0], edges[-1] = 0.0, highest
+    with np.errstate(divide="ignore"):
+        below = stats.norm.cdf((np.log(edges) - mu) / np.exp(log_sigma))
+    return np.arange(1, highest + 1), np.diff(below) / below[-1]
+
+
+def _clipped(
+    lengths: np.ndarray, probabilities: np.ndarray, cap: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    shortened = lengths if cap is None else np.minimum(lengths, cap)
+    values, place = np.unique(shortened, return_inverse=True)
+    return values, np.bincount(place, probabilities)
