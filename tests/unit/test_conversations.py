@@ -1,0 +1,179 @@
+"""Users' prompt and response files: their requests counted, their faults named."""
+
+import json
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from sextant.errors import InputError
+from sextant.trace_format import TRACE_COLUMNS
+from sextant.workload.conversations import load_tokenizer, read_conversations
+from sextant.workload.request_model import fit_request_model
+
+
+@pytest.fixture(scope="module")
+def words() -> Tokenizer:
+    """A tokenizer with one token a word, so that lengths can be counted by eye."""
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def write(path, items, *, lines=False):
+    text = "\n".join(map(json.dumps, items)) if lines else json.dumps(items)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def turns(*said):
+    return {"conversations": [{"from": who, "value": text} for who, text in said]}
+
+
+def lengths(found):
+    return found.requests[["input_tokens", "output_tokens"]].to_numpy().tolist()
+
+
+SHAREGPT = [
+    turns(
+        ("system", "be brief"),
+        ("human", "how are you"),
+        ("gpt", "well thanks"),
+        ("human", "and now"),
+        ("gpt", "still well"),
+    ),
+    turns(("human", "one"), ("gpt", "two three four")),
+]
+
+
+def test_each_response_is_a_request_with_the_conversation_before_it(tmp_path, words):
+    found = read_conversations(write(tmp_path / "c.json", SHAREGPT), words)
+    assert lengths(found) == [[5, 2], [9, 2], [1, 3]]
+    assert found.requests["session_id"].tolist() == ["1", "1", "2"]
+    assert found.requests["request_id"].tolist() == ["1.1", "1.2", "2.1"]
+    assert found.n_items == 2 and not any(found.n_empty.values())
+
+
+def test_or_with_its_prompt_alone(tmp_path, words):
+    path = write(tmp_path / "c.json", SHAREGPT)
+    found = read_conversations(path, words, include_history=False)
+    assert lengths(found) == [[3, 2], [2, 2], [1, 3]]
+
+
+def test_the_frame_is_a_trace_that_a_model_can_be_fitted_to(tmp_path, words):
+    found = read_conversations(write(tmp_path / "c.json", SHAREGPT), words)
+    assert list(found.requests) == list(TRACE_COLUMNS)
+    model = fit_request_model(found.requests)
+    assert model.parameters == ["input_tokens", "output_tokens"]
+    assert model.frame["count"].sum() == 3
+
+
+def test_alpaca_puts_instruction_and_input_together(tmp_path, words):
+    items = [
+        {"instruction": "add these", "input": "1 and 2", "output": "3"},
+        {"instruction": "say hello", "input": "", "output": "hello you"},
+    ]
+    assert lengths(read_conversations(write(tmp_path / "a.json", items), words)) == [[5, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("answer", ["response", "completion"])
+def test_json_lines_of_pairs(tmp_path, words, answer):
+    items = [{"prompt": "a b", answer: "c"}, {"prompt": "d", answer: "e f"}]
+    path = write(tmp_path / "p.jsonl", items, lines=True)
+    path.write_text("\ufeff" + path.read_text().replace("\n", "\r\n\r\n"), encoding="utf-8")
+    assert lengths(read_conversations(path, words)) == [[2, 1], [1, 2]]
+
+
+def test_a_line_separator_within_a_text_ends_no_line(tmp_path, words):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "a\u2028b", "response": "c"}\n', encoding="utf-8")
+    assert lengths(read_conversations(path, words)) == [[2, 1]]
+
+
+def test_chat_messages(tmp_path, words):
+    said = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
+    path = write(tmp_path / "m.jsonl", [{"messages": said}], lines=True)
+    assert lengths(read_conversations(path, words)) == [[2, 1]]
+
+
+def test_turns_of_one_side_in_a_row_are_one(tmp_path, words):
+    item = turns(("human", "a"), ("human", "b c"), ("gpt", "d"), ("gpt", "e"))
+    assert lengths(read_conversations(write(tmp_path / "c.json", [item]), words)) == [[3, 2]]
+
+
+def test_what_makes_no_request_is_counted(tmp_path, words):
+    items = [
+        turns(("gpt", "nobody asked"), ("human", "a"), ("gpt", "b")),
+        turns(("human", "a"), ("gpt", " \n")),
+        turns(("human", ""), ("gpt", "b")),
+        turns(("human", "a"), ("gpt", "b"), ("human", "c")),
+        {"prompt": "a", "response": None},
+        turns(),
+    ]
+    found = read_conversations(write(tmp_path / "c.json", items), words)
+    # Of the first item the input has what was said before.
+    assert lengths(found) == [[3, 1], [1, 1]]
+    assert found.n_items == 6
+    assert found.n_empty == {
+        "responses_without_text": 2,
+        "responses_without_prompt": 2,
+        "prompts_without_response": 1,
+        "requests_without_tokens": 0,
+    }
+
+
+def test_half_a_surrogate_pair_is_read(tmp_path, words):
+    path = tmp_path / "p.json"
+    path.write_text('[{"prompt": "a \\ud83d", "response": "b"}]')
+    assert lengths(read_conversations(path, words)) == [[2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[{]", "line 1: not JSON"),
+        ('{"prompt": "a", "response": "b"}\n{oops}', "line 2: not JSON"),
+        ("[[1]]", "item 1: not an object"),
+        ('[{"text": "a"}]', "item 1: neither turns nor a prompt"),
+        ('[{"instruction": "a"}]', "field 'output': item 1: missing"),
+        ('[{"prompt": "a", "response": 7}]', "field 'response': item 1: int instead of text"),
+        ('{"prompt": ["a"], "response": "b"}', "line 1, field 'prompt': list instead of text"),
+        ('[{"conversations": "a"}]', "field 'conversations': item 1: not a list of turns"),
+        (
+            '[{"conversations": []}, {"conversations": [{"from": "tool", "value": "a"}]}]',
+            "field 'from': item 2: a turn of 'tool'. Fix: use one of human",
+        ),
+        ('[{"prompt": "a", "response": ""}]', "no prompt with a response in 1 items"),
+        ("", "no prompt with a response in 0 items"),
+    ],
+)
+def test_faults_are_named(tmp_path, words, text, message):
+    path = tmp_path / "f.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        read_conversations(path, words)
+    assert str(path) in str(caught.value) and "Fix:" in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path, words):
+    with pytest.raises(InputError, match="there is no such file"):
+        read_conversations(tmp_path / "none.json", words)
+    (tmp_path / "latin.json").write_bytes(b'[{"prompt": "\xe9"}]')
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_conversations(tmp_path / "latin.json", words)
+
+
+def test_a_tokenizer_is_loaded_from_its_file_or_folder_without_its_limit(tmp_path, words):
+    limited = Tokenizer.from_str(words.to_str())
+    limited.enable_truncation(2)
+    limited.enable_padding(length=8)
+    limited.save(str(tmp_path / "tokenizer.json"))
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        assert len(load_tokenizer(path).encode("a b c d")) == 4
+
+
+def test_tokenizers_that_are_none(tmp_path):
+    with pytest.raises(InputError, match="there is no tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="not a tokenizer"):
+        load_tokenizer(tmp_path)
