@@ -64,7 +64,7 @@ def modality(tokens: Sequence[int] | np.ndarray, *, seed: Seed) -> Modality:
         raise InputError("lengths that modes cannot be counted of", field="tokens", fix=fix)
     rng = np.random.default_rng(seed)
     if len(lengths) > TEST_SIZE:
-        lengths = rng.choice(lengths, TEST_SIZE, replace=False)
+        lengths = rng.choice(lengths, TEST_SIZE, replace=False, shuffle=False)
     logs = np.log(lengths + rng.uniform(-0.5, 0.5, len(lengths)))
     first_p = None
     for n_modes in range(1, MOST_MODES + 1):
