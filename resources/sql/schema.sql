@@ -22,7 +22,8 @@ CREATE TABLE trace (
     n_failed BIGINT, duration_s DOUBLE, source_sha256 VARCHAR
 );
 CREATE TABLE workload (
-    workload_id VARCHAR PRIMARY KEY, trace_id VARCHAR, max_input_tokens INTEGER,
+    workload_id VARCHAR PRIMARY KEY, trace_id VARCHAR, use_case VARCHAR, sampler VARCHAR,
+    max_input_tokens INTEGER,
     max_output_tokens INTEGER, n_requests BIGINT, n_clipped_input BIGINT,
     n_clipped_output BIGINT, n_joint_bins INTEGER, ks_input_tokens DOUBLE,
     ks_output_tokens DOUBLE

@@ -16,6 +16,7 @@ from sextant.llm import LLM, load_llm
 from sextant.registry import Dataset, load_registry
 from sextant.sheets import Row, load_sheet, validate
 from sextant.workload.request_model import N_BINS
+from sextant.workload.use_cases import use_case_names
 
 SHEET_KEYS = {
     "traces": "trace_id",
@@ -94,7 +95,7 @@ def load_experiment(
     }
     by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
     for row in rows["workloads"]:
-        _known(row["trace_id"], by_id["traces"], paths["workloads"], row, "trace_id")
+        _check_origin(row, by_id["traces"], paths["workloads"])
     for row in rows["scenarios"]:
         _check_levels(row, paths["scenarios"])
     experiment = Experiment(
@@ -155,7 +156,6 @@ def cell_definition(
     """
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
     scenario = experiment.scenarios[key.scenario_id]
-    trace = experiment.traces[workload["trace_id"]]
     engine = config["engine"]
     return {
         "source": config["source"],
@@ -169,13 +169,25 @@ def cell_definition(
         "warmup_s": scenario.get("warmup_s", 0.0),
         "duration_s": scenario["duration_s"],
         "seed": config["seed"],
-        "workload": {
-            "n_bins": workload.get("n_bins", N_BINS),
-            "format": trace["format"],
-            "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
-            "sha256": trace_sha256(experiment, workload["trace_id"]),
-        },
+        "sampler": workload.get("sampler", "joint"),
+        "prompts": workload.get("prompts"),
+        "workload": _workload_facts(experiment, workload),
         "engine": {name: engine.get(name) for name in _ENGINE_FACTS},
+    }
+
+
+def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
+    """Return what a workload is made from; its files tell the rest."""
+    facts: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
+    if "prompts" in workload:
+        facts["prompts_sha256"] = _sha256_once(workload["prompts"])
+    if "use_case" in workload:
+        return facts | {"use_case": workload["use_case"]}
+    trace = experiment.traces[workload["trace_id"]]
+    return facts | {
+        "format": trace["format"],
+        "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
+        "sha256": trace_sha256(experiment, workload["trace_id"]),
     }
 
 
@@ -277,7 +289,22 @@ def _selected(row: Row, field: str, known: Mapping, file: str) -> list[str]:
     return chosen
 
 
-def _known(value: str, known: Mapping, file: str, row: Row, field: str) -> None:
+def _check_origin(row: Row, traces: Mapping, file: str) -> None:
+    """Check that a workload is made from one thing that is known, and its prompts from a file."""
+    given = [name for name in ("trace_id", "use_case") if name in row]
+    if len(given) != 1:
+        fix = "give the trace that it is fitted to, or a use case that ships, and not both"
+        problem = f"{' and '.join(given) or 'no trace_id and no use_case'}"
+        raise InputError(problem, file=file, row=row.line, field="trace_id", fix=fix)
+    known = traces if given == ["trace_id"] else use_case_names()
+    _known(row[given[0]], known, file, row, given[0])
+    if "prompts" in row and not Path(row["prompts"]).is_file():
+        fix = "give a file of text, or leave the cell empty for random token ids"
+        where = {"file": file, "row": row.line, "field": "prompts"}
+        raise InputError(f"{row['prompts']!r} is no file", **where, fix=fix)
+
+
+def _known(value: str, known: Collection[str], file: str, row: Row, field: str) -> None:
     if value not in known:
         fix = f"use one of: {', '.join(known)}"
         raise InputError(f"unknown id {value!r}", file=file, row=row.line, field=field, fix=fix)

@@ -9,15 +9,15 @@ import time
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from sextant.load.client import Target
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.level import REQUEST_SCHEMA
-from sextant.load.run import LEVEL_SEED_STRIDE, load_server
+from sextant.load.run import LEVEL_SEED_STRIDE, closed_loop, load_server
 from sextant.load.source import RequestSource, unsent_parameters
 from sextant.workload import RequestModel
+from sextant.workload.prompts import RandomTokens
 from stub_server import STREAM_HEAD, StubServer, answer_tokens, chunk, event
 
 MODEL = RequestModel(
@@ -28,7 +28,7 @@ SIZES = {(8, 1), (30, 3), (200, 5)}
 
 def load(url, users=2, duration_s=0.4, timeout_s=20.0, seed=0, epoch_ns=None):
     target = Target(url, "m")
-    source = RequestSource(target, MODEL, 1000, seed)
+    source = RequestSource(target, MODEL, RandomTokens(1000), seed)
     epoch_ns = time.monotonic_ns() if epoch_ns is None else epoch_ns
     return run_closed_loop(target, source, users, duration_s, timeout_s, epoch_ns)
 
@@ -112,7 +112,7 @@ def test_the_clients_own_lag_is_recorded():
 
 
 def payloads(seed: int, n: int = 50) -> list[bytes]:
-    source = RequestSource(Target("http://h", "m"), MODEL, 1000, seed)
+    source = RequestSource(Target("http://h", "m"), MODEL, RandomTokens(1000), seed)
     source.prepare(n)
     return [source.take().payload for _ in range(n)]
 
@@ -136,7 +136,7 @@ def test_no_prompt_comes_twice_within_or_across_levels():
 
 
 def test_warm_up_measurement_and_late_requests_differ():
-    source = RequestSource(Target("http://h", "m"), MODEL, 1000, 0)
+    source = RequestSource(Target("http://h", "m"), MODEL, RandomTokens(1000), 0)
     seen = []
     for n_prepared in (30, 30):
         source.prepare(n_prepared)
@@ -160,7 +160,7 @@ def test_a_request_carries_the_sampling_parameters_of_the_workload():
             }
         )
     )
-    source = RequestSource(Target("http://h", "m"), model, 1000, 0)
+    source = RequestSource(Target("http://h", "m"), model, RandomTokens(1000), 0)
     source.prepare(50)
     seen = {}
     for _ in range(50):
@@ -175,7 +175,7 @@ def test_a_request_carries_the_sampling_parameters_of_the_workload():
 
 
 def test_requests_follow_the_workload():
-    source = RequestSource(Target("http://h", "m"), MODEL, 1000, 0)
+    source = RequestSource(Target("http://h", "m"), MODEL, RandomTokens(1000), 0)
     source.prepare(3000)
     sizes = [
         (request.input_tokens, request.output_tokens)
@@ -254,15 +254,15 @@ def test_hanging_requests_time_out_each_by_itself():
 
 
 def test_a_running_server_is_loaded_level_by_level(tmp_path):
-    pq.write_table(pa.Table.from_pandas(MODEL.frame), tmp_path / "requests.parquet")
+    runs = [closed_loop(users, 0.1, 0.3) for users in (1, 3)]
     with StubServer(answer_tokens(0.01)) as server:
-        target = Target(server.url, "m", "secret-key")
-        levels = load_server(target, tmp_path, (1, 3), 0.1, 0.3, 20.0, 1000, 0, tmp_path / "out")
+        target, prompts = Target(server.url, "m", "secret-key"), RandomTokens(1000)
+        levels = load_server(target, MODEL, prompts, runs, tmp_path / "out", timeout_s=20.0, seed=0)
         n_received = len(server.requests)
     frame = pd.read_parquet(tmp_path / "out" / "requests.parquet")
-    assert [level["users"] for level in levels] == [1, 3]
+    assert [level["level"] for level in levels] == [1, 3]
     for level in levels:
-        rows = frame[frame["level"] == level["users"]]
+        rows = frame[frame["level"] == level["level"]]
         assert (level["n_ok"], level["n_failed"]) == (len(rows), 0)
         tokens = level["throughput_tok_s"] * level["duration_s"]
         assert tokens == pytest.approx(rows["output_tokens"].sum())

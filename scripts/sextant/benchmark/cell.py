@@ -35,6 +35,7 @@ from sextant.load.source import RequestSource, unsent_parameters
 from sextant.memory import Feasibility, assess
 from sextant.progress import Progress
 from sextant.workload import load_request_model
+from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 
 log = logging.getLogger(__name__)
 # Room for the results of a cell; a run that ends for want of it would lose its GPU time.
@@ -86,6 +87,16 @@ def _model(cell: Cell) -> Iterator[Path]:
             yield folder
 
 
+def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:
+    """Return what makes a cell's prompts, and its name; without a tokenizer they are random."""
+    tokenizer = Path(cell.model or "") / "tokenizer.json"
+    if cell.prompts and cell.model and tokenizer.is_file():
+        return load_prompt_source(cell.prompts, tokenizer), cell.prompts
+    if cell.prompts:
+        log.warning("%s has no tokenizer.json: its prompts are random token ids", cell.llm_id)
+    return RandomTokens(vocab_size), "random token ids"
+
+
 def _require_disk(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
@@ -115,6 +126,7 @@ class _Run:
         self.telemetry_rows: list[dict] = []
         self.server_facts: dict | None = None
         self.unsent_parameters: list[str] = []
+        self.prompts: str | None = None
 
     def tune_and_load(self, spec: ServerSpec, vocab_size: int) -> None:
         """Search the batch weight; load the server that passed the last probe."""
@@ -182,10 +194,12 @@ class _Run:
             "devices": list(server.spec.device_indices),
             "batch_weight_tokens": server.spec.batch_weight_tokens,
         }
+        # One source for all levels: it never gives the same prompt twice.
+        prompts, self.prompts = _prompts(self.cell, vocab_size)
         for level in self.cell.scenario.levels:
             self.progress.step(f"{level} users")
             seed = self.cell.seed + LEVEL_SEED_STRIDE * level
-            source = RequestSource(target, model, vocab_size, seed)
+            source = RequestSource(target, model, prompts, seed, self.cell.sampler)
             self._measure_level(server, target, source, level)
 
     def _measure_level(
@@ -272,6 +286,8 @@ class _Run:
                 "batch_weight_tokens": tuned,
                 "server": self.server_facts,
                 "unsent_parameters": self.unsent_parameters,
+                "sampler": cell.sampler,
+                "prompts": self.prompts,
                 "levels": self.levels,
                 "started_at": self.started_at.isoformat(timespec="seconds"),
                 "host": host_facts(),

@@ -35,6 +35,10 @@ class Cell:
     scenario_id: str
     scenario: ClosedLoop
     seed: int
+    sampler: str = "joint"
+    """How requests are drawn from the workload; see `RequestModel.sample`."""
+    prompts: str | None = None
+    """File that prompts are cut from; None for random token ids."""
 
 
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:

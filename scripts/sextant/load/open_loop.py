@@ -39,7 +39,8 @@ def run_open_loop(
             return place, request, outcome
 
         tasks = []
-        for place, due_ns in enumerate(started_ns + np.rint(arrival_s * 1e9).astype(int).tolist()):
+        schedule_ns = started_ns + np.rint(np.asarray(arrival_s) * 1e9).astype(np.int64)
+        for place, due_ns in enumerate(schedule_ns.tolist()):
             request = source.take()
             wait_s = (due_ns - time.monotonic_ns()) / 1e9
             if wait_s > 0:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sextant.load.client import PreparedRequest, Target, prepare
 from sextant.workload import RequestModel
-from sextant.workload.prompts import random_token_ids
+from sextant.workload.prompts import PromptSource
 
 _SAMPLING = ("temperature", "top_k", "top_p")
 # Requests prepared at once when the prepared ones have run out.
@@ -18,8 +18,16 @@ PREPARED_AT_LEAST = 64
 class RequestSource:
     """Draws requests from a workload and encodes them; the same seed gives the same bytes."""
 
-    def __init__(self, target: Target, model: RequestModel, vocab_size: int, seed: int) -> None:
-        self._target, self._model, self._vocab_size = target, model, vocab_size
+    def __init__(
+        self,
+        target: Target,
+        model: RequestModel,
+        prompts: PromptSource,
+        seed: int,
+        sampler: str = "joint",
+    ) -> None:
+        self._target, self._model, self._prompts = target, model, prompts
+        self._sampler = sampler
         self._seeds = itertools.count(seed)
         self._ready: Iterator[PreparedRequest] = iter(())
         self.n_prepared_late = 0
@@ -40,8 +48,8 @@ class RequestSource:
 
     def _encode(self, n: int) -> list[PreparedRequest]:
         seed = next(self._seeds)
-        drawn: pd.DataFrame = self._model.sample(n, seed=seed)
-        prompts = random_token_ids(drawn["input_tokens"].to_numpy(), self._vocab_size, seed=seed)
+        drawn: pd.DataFrame = self._model.sample(n, seed=seed, sampler=self._sampler)
+        prompts = self._prompts.prompts(drawn["input_tokens"].to_numpy(), seed)
         return [
             prepare(self._target, prompt, int(request["output_tokens"]), _sampling(request))
             for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True)

@@ -1,0 +1,99 @@
+"""A workload from requests without arrivals: a use case, a published histogram, a text file.
+
+Its load is given when it is run: a rate for latency-critical inference, everything at once
+for best effort (Papaioannou and Doudali).
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sextant.errors import InputError
+from sextant.files import provenance, write_json
+from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
+from sextant.workload.request_model import WEIGHT_COLUMNS, RequestModel
+from sextant.workload.use_cases import load_use_case
+
+
+def write_workload(
+    model: RequestModel,
+    requests_out: str | Path,
+    arrivals_out: str | Path,
+    validation_out: str | Path,
+    *,
+    origin: dict[str, Any],
+    max_input_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Write the three files of a workload for a model that comes without a trace.
+
+    Longer requests are cut to the caps. `requests_out` and `arrivals_out` are a pure function
+    of the model, the caps and `origin`, as those of `fit_workload`.
+
+    Args:
+        model: the requests.
+        requests_out: `requests.parquet`.
+        arrivals_out: `arrivals.json`, without parameters.
+        validation_out: `validation.json`, the returned figures.
+        origin: where the model comes from, for the files' provenance.
+        max_input_tokens: cap on the input of a request.
+        max_output_tokens: cap on its output.
+
+    Raises:
+        InputError: a cap below 1.
+    """
+    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
+    capped, clipped_fraction = cap_model(model, caps)
+    facts = {**origin, **{f"max_{name}": cap for name, cap in caps.items()}}
+    has_counts = "count" in capped.frame
+    validation = {
+        "n_requests": int(capped.weights.sum()) if has_counts else None,
+        "clipped_fraction": clipped_fraction,
+        "n_joint_bins": len(capped.frame),
+        # There is no trace to differ from.
+        "ks": {},
+        "provenance": provenance(fit=facts),
+    }
+    capped.save(requests_out, facts)
+    unknown = replace(fit_arrivals(np.empty(0), seed=0), reason="the requests came without times")
+    write_json(arrivals_out, arrivals_to_json(unknown, **facts))
+    write_json(validation_out, validation)
+    return validation
+
+
+def write_use_case(name: str, *files: str | Path, **caps: int | None) -> dict[str, Any]:
+    """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
+
+    Raises:
+        InputError: no such use case, or a cap below 1.
+    """
+    use_case = load_use_case(name)
+    origin = {"use_case": name, "sources": list(use_case.sources)}
+    return write_workload(use_case.model, *files, origin=origin, **caps)
+
+
+def cap_model(
+    model: RequestModel, caps: dict[str, int | None]
+) -> tuple[RequestModel, dict[str, float]]:
+    """Cut a model's lengths to caps; bins that become equal are merged.
+
+    Returns:
+        The model, and the share of its requests that each cap shortened.
+
+    Raises:
+        InputError: a cap below 1.
+    """
+    frame, weights, shares = model.frame.copy(), model.weights, {}
+    for name, cap in caps.items():
+        if cap is not None and cap < 1:
+            fix = "give 1 or more tokens, or no cap"
+            raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
+        over = (frame[name] > cap).to_numpy(bool) if cap else np.zeros(len(frame), bool)
+        shares[name] = float(weights[over].sum() / weights.sum())
+        if over.any():
+            frame[name] = frame[name].clip(upper=cap)
+    weight = next(name for name in WEIGHT_COLUMNS if name in frame)
+    merged = frame.groupby(model.parameters, dropna=False, sort=False)[weight].sum()
+    return RequestModel(merged.reset_index()), shares

@@ -1,0 +1,131 @@
+"""Traces drawn from workloads: which process the arrivals come from, and what ends it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.errors import InputError
+from sextant.trace_format import TRACE_COLUMNS
+from sextant.workload import RequestModel, fit_workload
+from sextant.workload.draw import ARRIVALS, draw_trace, open_workload, process
+
+MODEL = RequestModel(
+    pd.DataFrame({"input_tokens": [10, 90], "output_tokens": [5, 7], "count": [3, 1]})
+)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """An hour of two LLMs: one Poisson at 2 requests a second, one constant at 1."""
+    rng = np.random.default_rng(3)
+    bursty = np.cumsum(rng.exponential(0.5, 7000))
+    steady = np.arange(3600) + 0.5
+    frame = pd.DataFrame(
+        {
+            "arrival_s": np.concatenate([bursty[bursty < 3600], steady]),
+            "llm": ["a"] * int((bursty < 3600).sum()) + ["b"] * 3600,
+            "input_tokens": np.int32(20),
+            "output_tokens": np.int32(5),
+            "status": "ok",
+        }
+    ).sort_values("arrival_s", ignore_index=True)
+    path = tmp_path_factory.mktemp("draw") / "trace.parquet"
+    frame["request_id"] = frame.index.astype(str)
+    frame.reindex(columns=list(TRACE_COLUMNS)).astype({"service": "string"}).to_parquet(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def workload(trace):
+    folder = trace.parent / "workload"
+    folder.mkdir()
+    names = ("requests.parquet", "arrivals.json", "validation.json")
+    fit_workload(trace, *(folder / name for name in names))
+    return folder
+
+
+def test_requests_and_arrivals_are_drawn_apart_from_one_seed():
+    drawn = draw_trace(MODEL, ("gamma", {"alpha": 0.5, "rate_rps": 2.0}), seed=1, n=20_000)
+    assert list(drawn) == list(TRACE_COLUMNS)
+    assert drawn["input_tokens"].value_counts(normalize=True)[10] == pytest.approx(0.75, abs=0.02)
+    gaps = np.diff(drawn["arrival_s"])
+    assert gaps.mean() == pytest.approx(0.5, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(np.sqrt(2), rel=0.05)
+    follows = np.corrcoef(gaps, drawn["input_tokens"][1:])[0, 1]
+    assert abs(follows) < 0.03
+    again = draw_trace(MODEL, ("gamma", {"alpha": 0.5, "rate_rps": 2.0}), seed=1, n=20_000)
+    pd.testing.assert_frame_equal(drawn, again)
+
+
+def test_a_duration_ends_the_arrivals():
+    drawn = draw_trace(MODEL, ("poisson", {"rate_rps": 50.0}), seed=2, duration_s=100.0)
+    assert drawn["arrival_s"].max() < 100
+    assert len(drawn) == pytest.approx(5000, rel=0.05)
+
+
+def test_fitted_arrivals_have_the_traces_rate_unless_another_is_given(workload):
+    kind, parameters = process("fitted", workload, None)
+    assert kind == "gamma" and parameters["rate_rps"] == pytest.approx(3.0, rel=0.05)
+    _, scaled = process("fitted", workload, None, rate_rps=30.0)
+    assert scaled == {"alpha": parameters["alpha"], "rate_rps": 30.0}
+
+
+def test_a_replay_of_one_llm_has_exactly_its_arrivals(trace):
+    kind, parameters = process("replay", "", trace, llm="b", time_factor=0.5)
+    drawn = draw_trace(MODEL, (kind, parameters), seed=0)
+    assert drawn["arrival_s"].tolist() == (np.arange(3600) / 2).tolist()
+
+
+def test_windows_mirror_one_llms_rate(trace):
+    chosen = process("windows", "", trace, llm="a", time_factor=0.1)
+    drawn = draw_trace(MODEL, chosen, seed=0)
+    assert len(drawn) == pytest.approx(10 * 7200, rel=0.05)
+    assert drawn["arrival_s"].max() < 3600
+
+
+def test_windows_of_several_llms_ask_for_one(trace):
+    with pytest.raises(InputError, match="--llm and --service"):
+        process("windows", "", trace)
+
+
+def test_all_at_once_needs_a_number():
+    assert (draw_trace(MODEL, process("inf", "", None), seed=0, n=9)["arrival_s"] == 0).all()
+    with pytest.raises(InputError):
+        draw_trace(MODEL, process("inf", "", None), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "workload_name", "given", "said"),
+    [
+        ("bursts", "", {}, "varying"),
+        ("replay", "", {}, "--arrivals-from"),
+        ("fitted", "summarization", {}, "--request-rate"),
+    ],
+)
+def test_what_a_process_lacks_is_said(arrivals, workload_name, given, said):
+    with pytest.raises(InputError, match=said):
+        process(arrivals, workload_name, None, **given)
+
+
+def test_a_parameter_that_a_process_does_not_know_is_refused():
+    with pytest.raises(InputError, match="alpha"):
+        draw_trace(MODEL, process("constant", "", None, rate_rps=1.0, alpha=2.0), seed=0, n=3)
+
+
+def test_a_use_case_is_a_workload_by_its_name_and_an_unknown_one_is_named():
+    assert open_workload("summarization").parameters == ["input_tokens", "output_tokens"]
+    with pytest.raises(InputError, match="question-answering"):
+        open_workload("translation")
+
+
+def test_every_kind_of_arrivals_is_known_to_the_generators(trace, workload):
+    given = {
+        "constant": {"rate_rps": 1.0},
+        "poisson": {"rate_rps": 1.0},
+        "gamma": {"rate_rps": 1.0, "alpha": 0.5},
+        "varying": {"alpha": [1.0, 0.0, 0.0], "beta_s": [1.0, 0.0], "every": 200},
+        "windows": {"llm": "a"},
+    }
+    for arrivals in ARRIVALS:
+        chosen = process(arrivals, workload, trace, **given.get(arrivals, {}))
+        assert len(draw_trace(MODEL, chosen, seed=0, n=50)) == 50, arrivals
