@@ -200,3 +200,14 @@ def test_a_zipf_model_takes_one_output_for_all():
     assert set(drawn["input_tokens"]) == {5, 6, 7, 8}
     assert drawn.dtypes.tolist() == [np.dtype("int32")] * 2
     assert isinstance(drawn, pd.DataFrame)
+
+
+def test_a_zipf_model_without_output_is_an_error():
+    with pytest.raises(InputError, match="field 'output_tokens': an output of 0 tokens"):
+        zipf_request_model(1.1, 1, 10, 0)
+
+
+@pytest.mark.parametrize("theta", [np.inf, np.nan])
+def test_a_law_needs_a_number(theta):
+    with pytest.raises(InputError, match="field 'theta'"):
+        sample_zipf(theta, 1, 10, 5, seed=0)

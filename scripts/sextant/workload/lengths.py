@@ -144,7 +144,8 @@ def zipf_request_model(
     """
     outputs, counts = _weighted_lengths(np.atleast_1d(output_tokens), None)
     if outputs[0] < 1:
-        raise InputError(f"an output of {outputs[0]} tokens", field="output_tokens", fix="give 1")
+        fix = "give 1 or more tokens"
+        raise InputError(f"an output of {outputs[0]} tokens", field="output_tokens", fix=fix)
     inputs = in_bins(
         np.arange(lowest, highest + 1), zipf_probabilities(theta, lowest, highest), N_ZIPF_BINS
     )
