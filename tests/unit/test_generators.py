@@ -1,0 +1,219 @@
+"""Arrival generators: rates, burstiness, bytes that depend on the seed alone, what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.errors import InputError
+from sextant.workload.generators import (
+    GENERATORS,
+    arrival_times,
+    at_once,
+    constant,
+    gamma,
+    piecewise,
+    poisson,
+    replay,
+    varying,
+)
+
+ONE_OF_EACH = {
+    "constant": {"rate_rps": 2.0},
+    "poisson": {"rate_rps": 2.0},
+    "gamma": {"alpha": 0.5, "rate_rps": 2.0},
+    "piecewise": {
+        "windows": pd.DataFrame(
+            {"start_s": [0.0], "duration_s": [500.0], "n_requests": [1000], "alpha": [0.5]}
+        )
+    },
+    "varying": {"alpha": (0.5, 0.001, 0.0), "beta_s": (1.0, 0.0)},
+    "replay": {"arrival_s": np.arange(300) / 3},
+    "at_once": {},
+}
+
+
+def _windows(n_requests, alpha, duration_s=1200.0) -> pd.DataFrame:
+    start_s = np.arange(len(n_requests)) * duration_s
+    return pd.DataFrame(
+        {"start_s": start_s, "duration_s": duration_s, "n_requests": n_requests, "alpha": alpha}
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0, 4.0])
+def test_mean_rate_and_variation_are_those_asked_for(alpha):
+    times = gamma(alpha, 5.0, n=200_001, seed=1)
+    gaps = np.diff(times)
+    assert len(times) == 200_001 and times.dtype == np.float64
+    assert gaps.mean() == pytest.approx(0.2, rel=0.015)
+    assert gaps.std() / gaps.mean() == pytest.approx(alpha**-0.5, rel=0.02)
+
+
+def test_poisson_is_the_gamma_process_of_shape_one():
+    times = poisson(3.0, n=1_000, seed=5)
+    assert np.array_equal(times, gamma(1.0, 3.0, n=1_000, seed=5))
+    gaps = np.diff(poisson(3.0, n=100_000, seed=6))
+    # The exponential distribution has its median at ln 2 means.
+    assert np.median(gaps) == pytest.approx(np.log(2) / 3, rel=0.015)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+def test_a_duration_has_rate_times_duration_requests_on_average(alpha):
+    counts = [len(gamma(alpha, 2.0, duration_s=50.0, seed=seed)) for seed in range(2_000)]
+    # From an arrival on, alpha = 0.1 would give 105.5.
+    assert np.mean(counts) == pytest.approx(100, abs=4 * np.std(counts) / 2_000**0.5)
+    assert abs(np.mean(counts) - 100) < 3
+
+
+def test_no_gap_is_cut_and_no_run_is_rescaled():
+    times = gamma(0.5, 2.0, n=20_000, seed=2)
+    gaps = np.diff(times)
+    assert gaps.min() < 1 / (3 * 2.0) and gaps.max() > 3 / 2.0
+    ends = {gamma(0.5, 2.0, n=100, seed=seed)[-1] for seed in range(20)}
+    assert len(ends) == 20 and np.std(list(ends)) > 3
+
+
+def test_constant_arrivals_have_one_gap():
+    assert constant(4.0, n=5) == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
+    # The end itself is no part of a duration.
+    assert constant(4.0, duration_s=1.0) == pytest.approx([0, 0.25, 0.5, 0.75])
+    assert len(constant(4.0, n=2, duration_s=1.0)) == 2
+
+
+@pytest.mark.parametrize("kind", sorted(GENERATORS))
+def test_arrivals_ascend_and_follow_the_seed_and_the_ends(kind):
+    times = arrival_times(kind, ONE_OF_EACH[kind], n=100, seed=7)
+    assert len(times) == 100 and times.dtype == np.float64
+    assert times[0] >= 0 and np.all(np.diff(times) >= 0)
+    again = arrival_times(kind, ONE_OF_EACH[kind], n=100, seed=7)
+    assert times.tobytes() == again.tobytes()
+    other = arrival_times(kind, ONE_OF_EACH[kind], n=100, seed=8)
+    is_drawn = kind in ("poisson", "gamma", "piecewise", "varying")
+    assert np.array_equal(times, other) != is_drawn
+    if kind != "at_once":
+        short = arrival_times(kind, ONE_OF_EACH[kind], duration_s=10.0, seed=7)
+        assert short[-1] < 10.0 and np.array_equal(short, times[times < 10.0][: len(short)])
+    with pytest.raises(InputError, match=r"field 'n': (0|2.5) is"):
+        arrival_times(kind, ONE_OF_EACH[kind], n=0)
+
+
+def test_longer_runs_begin_like_shorter_ones():
+    # 40,000 arrivals need more than one block of draws.
+    longer = gamma(0.5, 2.0, n=40_000, seed=3)
+    assert np.array_equal(longer[:50], gamma(0.5, 2.0, n=50, seed=3))
+    assert np.array_equal(longer[longer < 9_000], gamma(0.5, 2.0, duration_s=9_000, seed=3))
+
+
+def test_windows_keep_rates_shapes_and_silence():
+    n_requests, alpha = [600, 50, 0, 4000, 40], [0.25, np.nan, np.nan, 4.0, np.nan]
+    counts, cv = np.zeros(5), []
+    for seed in range(400):
+        times = piecewise(_windows(n_requests, alpha), seed=seed)
+        counts += np.bincount((times // 1200).astype(int), minlength=5)
+        gaps = np.diff(times[(times > 3600) & (times < 4800)])
+        cv.append(gaps.std() / gaps.mean())
+    assert counts / 400 == pytest.approx(n_requests, rel=0.03)
+    assert counts[2] == 0
+    assert np.mean(cv) == pytest.approx(0.5, rel=0.02)
+
+
+def test_scaled_windows_have_their_rates_scaled_and_their_durations_not():
+    windows = _windows([500, 1500], [1.0, 1.0])
+    larger = [piecewise(windows, beta_factor=0.1, seed=seed) for seed in range(30)]
+    assert np.mean([np.sum(times < 1200) for times in larger]) == pytest.approx(5_000, rel=0.02)
+    assert np.mean([len(times) for times in larger]) == pytest.approx(20_000, rel=0.02)
+    assert max(times[-1] for times in larger) < 2400
+
+
+def test_any_range_of_windows_starts_at_zero():
+    windows = _windows([100] * 6, [0.5] * 6)
+    assert np.array_equal(piecewise(windows[3:], seed=1), piecewise(windows[:3], seed=1))
+
+
+def test_the_end_of_a_trace_in_a_window_of_no_duration_is_kept():
+    windows = _windows([100, 1], [1.0, np.nan]).assign(duration_s=[1200.0, 0.0])
+    times = [piecewise(windows, seed=seed) for seed in range(200)]
+    assert max(map(max, times)) <= 1200.0
+    assert np.mean([len(own) for own in times]) == pytest.approx(101, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("windows", "message"),
+    [
+        (_windows([], []), "field 'start_s': no windows"),
+        (_windows([9], [1.0]).drop(columns="alpha"), "field 'alpha': no windows"),
+        (_windows([9, 9], [1.0, 0.0]), "field 'alpha': a window's value"),
+        (_windows([9, -1], [1.0, 1.0]), "field 'n_requests': a window's value"),
+        (pd.concat([_windows([9, 9], [1.0, 1.0])] * 2), "field 'start_s': windows overlap"),
+    ],
+)
+def test_windows_that_mirror_nothing_are_refused(windows, message):
+    with pytest.raises(InputError, match=message):
+        piecewise(windows)
+
+
+def test_variation_over_steps_changes_after_so_many_requests():
+    times = varying((0.25, 0.75, 0.0), (2.0, -1.0), over="steps", every=50_000, n=100_000, seed=4)
+    first, second = np.diff(times)[:49_999], np.diff(times)[50_000:]
+    # Shape 0.25 and scale 2 s, then 1 and 1 s.
+    assert first.mean() == pytest.approx(0.5, rel=0.03)
+    assert first.std() / first.mean() == pytest.approx(2.0, rel=0.03)
+    assert second.mean() == pytest.approx(1.0, rel=0.02)
+    assert second.std() / second.mean() == pytest.approx(1.0, rel=0.02)
+
+
+def test_variation_over_time_is_quadratic_in_shape_and_linear_in_scale():
+    # Shape 1 + (t/100)², scale 0.001 (1 + t/100): at 0 s and at 100 s gaps of 1 and 4 ms.
+    times = varying((1.0, 0.0, 1e-4), (1e-3, 1e-5), duration_s=101.0, seed=5)
+    for begin_s, mean_s, cv in ((0, 0.001, 1.0), (100, 0.004, 0.5**0.5)):
+        gaps = np.diff(times[(times >= begin_s) & (times < begin_s + 1)])
+        assert gaps.mean() == pytest.approx(mean_s, rel=0.15)
+        assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.15)
+
+
+def test_variation_that_leaves_the_possible_says_where():
+    with pytest.raises(InputError, match=r"field 'alpha': it is 0 at step 5\. Fix: end"):
+        varying((1.0, -0.2, 0.0), (1.0, 0.0), over="steps", n=10)
+    assert len(varying((1.0, -0.2, 0.0), (1.0, 0.0), over="steps", n=5)) == 5
+    with pytest.raises(InputError, match="field 'beta_s': 3 coefficients, not 2"):
+        varying((1.0, 0.0, 0.0), (1.0, 0.0, 0.0), n=5)
+    with pytest.raises(InputError, match="field 'over': 'days' is unknown"):
+        varying((1.0, 0.0, 0.0), (1.0, 0.0), over="days", n=5)
+
+
+def test_replay_is_exact_and_scales_time():
+    arrival_s = [2.0, 2.5, 2.5, 10.0]
+    assert replay(arrival_s).tolist() == [0.0, 0.5, 0.5, 8.0]
+    assert replay(arrival_s, time_factor=0.5).tolist() == [0.0, 0.25, 0.25, 4.0]
+    assert replay(arrival_s, time_factor=0.5, duration_s=4.0).tolist() == [0.0, 0.25, 0.25]
+    assert replay([]).tolist() == []
+    with pytest.raises(InputError, match="field 'arrival_s': the times do not ascend"):
+        replay([1.0, 0.5])
+
+
+def test_everything_at_once_is_at_zero():
+    assert at_once(n=3).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "ends", "message"),
+    [
+        ("uniform", {}, {"n": 1}, "field 'kind': unknown arrivals 'uniform'.*constant, poisson"),
+        ("gamma", {"rate_rps": 1.0}, {"n": 1}, "field 'alpha': gamma arrivals need it"),
+        ("gamma", {"alpha": 0.0, "rate_rps": 1.0}, {"n": 1}, "field 'alpha': 0.0 is out of range"),
+        ("poisson", {"rate_rps": np.inf}, {"n": 1}, "field 'rate_rps': inf is out of range"),
+        ("poisson", {"rate_rps": 1.0, "cv": 2}, {"n": 1}, "field 'cv': .* no such parameter"),
+        ("poisson", {"rate_rps": 1.0}, {}, "field 'n': the arrivals have no end"),
+        ("poisson", {"rate_rps": 1e6}, {"duration_s": 1e6}, "1e.12 requests are too many"),
+        ("poisson", {"rate_rps": 1.0}, {"n": 2.5}, "field 'n': 2.5 is no whole number"),
+        (
+            "at_once",
+            {},
+            {"n": 1, "duration_s": 1.0},
+            "field 'duration_s': at_once arrivals have no",
+        ),
+        ("replay", {"arrival_s": [0.0], "time_factor": -1.0}, {}, "field 'time_factor': -1.0"),
+    ],
+)
+def test_bad_parameters_are_named(kind, parameters, ends, message):
+    with pytest.raises(InputError, match=message):
+        arrival_times(kind, parameters, **ends)
