@@ -9,7 +9,7 @@ from scipy import optimize, special, stats
 
 from sextant.errors import InputError
 from sextant.workload.marginals import in_bins, independent_model
-from sextant.workload.modality import Modality, modality
+from sextant.workload.modes import Modality, modality
 from sextant.workload.request_model import RequestModel, Seed, bin_starts
 
 __all__ = [
