@@ -15,6 +15,8 @@ with job_log(snakemake.log[0]) as log:
         snakemake.output.rejected,
         snakemake.output.report,
         max_rejected_fraction=row.get("max_rejected_fraction", 0.01),
+        start_time=row.get("start_time"),
+        threads=snakemake.threads,
     )
     log.info(
         "%s: %d rows, %d set aside, %d failed requests",

@@ -108,7 +108,8 @@ _DATETIME = (
 )
 _PARTS = f"regexp_extract(arrival_s, '{_DATETIME}', ['local', 'zone'])"
 # Nanoseconds keep the seven decimals of a date-time that a float of seconds would lose.
-_MOMENT_NS = """epoch_ns(TRY_CAST(parts.local AS TIMESTAMP_NS)) + CASE WHEN parts.zone = '' THEN 0
+_MOMENT_NS = """epoch_ns(TRY_CAST(parts.local AS TIMESTAMP_NS))
+    + CASE WHEN parts.zone IN ('', 'Z', 'UTC') THEN 0
     ELSE epoch_us(TRY_CAST('1970-01-01 00:00:00' || parts.zone AS TIMESTAMPTZ)) * 1000 END"""
 
 

@@ -29,7 +29,7 @@ def read_blocks(source: Path) -> Iterator[bytes]:
         InputError: a line is longer than `MAX_LINE_BYTES`.
     """
     with pa.input_stream(source, compression="detect") as stream:
-        rest = b""
+        block = rest = b""
         is_start = True
         while chunk := stream.read(BLOCK_BYTES):
             rest += chunk
@@ -37,13 +37,16 @@ def read_blocks(source: Path) -> Iterator[bytes]:
                 rest, is_start = rest.removeprefix(_BOM), False
             end = rest.rfind(b"\n") + 1
             if end:
-                yield rest[:end]
-                rest = rest[end:]
+                if block:
+                    yield block
+                block, rest = rest[:end], rest[end:]
             if len(rest) > MAX_LINE_BYTES:
                 problem = f"a line is longer than {MAX_LINE_BYTES >> 20} MiB"
                 raise InputError(problem, file=source, fix="end each row's line")
         if rest:
-            yield rest + b"\n"
+            block += rest + b"\n"
+        if block:
+            yield block
 
 
 def check_utf8(text: bytes) -> None:

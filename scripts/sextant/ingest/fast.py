@@ -6,6 +6,7 @@ of `sextant.trace_format` would; at the first doubt it returns None, and those n
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -56,16 +57,26 @@ def with_ids(rows: Rows, first_line: int) -> Rows:
 
 def _decimals(first: int, n: int) -> pa.Array:
     """Return `n` whole numbers from `first` on as texts."""
-    numbers, width = np.arange(first, first + n), len(str(first))
-    if len(str(first + n - 1)) != width:
-        return pa.array(numbers).cast(pa.string())
-    # Texts of one length are a matrix of digits: several times as fast as Arrow's cast.
-    digits = np.empty((n, width), np.uint8)
-    for place in reversed(range(width)):
-        numbers, digits[:, place] = np.divmod(numbers, 10)
+    width = len(str(first))
+    if width < 5 or len(str(first + n - 1)) != width:
+        return pa.array(np.arange(first, first + n)).cast(pa.string())
+    # Texts of one length are a matrix of characters, whose last four columns repeat: filled
+    # by the ten thousand, it is done in a tenth of the time that Arrow's cast takes.
+    texts = np.empty((n, width), np.uint8)
+    for high in range(first // 10_000, (first + n - 1) // 10_000 + 1):
+        start, end = max(first, high * 10_000), min(first + n, (high + 1) * 10_000)
+        rows = texts[start - first : end - first]
+        rows[:, :-4] = np.frombuffer(b"%d" % high, np.uint8)
+        rows[:, -4:] = _four_digits()[start - high * 10_000 : end - high * 10_000]
     offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
-    data = pa.py_buffer(digits + np.uint8(ord("0")))
-    return pa.StringArray.from_buffers(n, pa.py_buffer(offsets), data)
+    return pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(texts))
+
+
+@cache
+def _four_digits() -> np.ndarray:
+    """Return (10000, 4): the characters of 0000 to 9999."""
+    texts = np.array([b"%04d" % number for number in range(10_000)])
+    return texts.view(np.uint8).reshape(-1, 4)
 
 
 def _parse(

@@ -17,7 +17,7 @@ from sextant.trace_format import BLANK
 
 N_SHOWN = 5
 _REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
-_SPLIT = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
+_NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
 
 
 class Output:
@@ -32,8 +32,9 @@ class Output:
             trace,
             SCHEMA,
             compression="zstd",
-            use_dictionary=[name for name in SCHEMA.names if name not in (*_SPLIT, "request_id")],
-            column_encoding=dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
+            use_dictionary=[name for name in SCHEMA.names if name not in (*_NUMBERS, "request_id")],
+            column_encoding=dict.fromkeys(_NUMBERS, "BYTE_STREAM_SPLIT"),
+            write_statistics=list(_NUMBERS),
             store_schema=False,  # so that readers get plain texts
         )
         self._rejected = pq.ParquetWriter(

@@ -1,0 +1,256 @@
+"""Bad input of every kind, and the moment a trace begins."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from sextant.errors import InputError
+from sextant.files import read_provenance
+from sextant.ingest import blocks, ingest_trace
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
+BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+MOONCAKE = '{"timestamp": 1500, "input_length": 6758, "output_length": 500}\n'
+
+
+def _ingest(
+    folder: Path, content: str | bytes, trace_format: str, name: str = "t.csv", **options: Any
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+    source = folder / name
+    source.write_bytes(content.encode() if isinstance(content, str) else content)
+    paths = [folder / "out" / name for name in ("t.parquet", "r.parquet", "report.json")]
+    options.setdefault("max_rejected_fraction", 0.75)
+    report = ingest_trace(source, trace_format, *paths, **options)
+    assert json.loads(paths[2].read_text()) == report
+    return pd.read_parquet(paths[0]), pd.read_parquet(paths[1]), report
+
+
+def _zstd(content: bytes, folder: Path) -> bytes:
+    with pa.CompressedOutputStream(str(folder / "packed"), "zstd") as stream:
+        stream.write(content)
+    return (folder / "packed").read_bytes()
+
+
+def _azure(*moments: str) -> str:
+    return "\n".join([AZURE, *(f"{moment},10,5" for moment in moments)]) + "\n"
+
+
+def test_nan_and_negative_tokens_and_times_that_go_back_are_named_by_line(tmp_path):
+    rows = ["5,a,7,1,8,x", "6,a,NaN,1,8,x", "6,a,7,-1,6,x", "4,a,7,1,8,x", "7,a,7,0,7,x"]
+    trace, rejected, report = _ingest(tmp_path, "\n".join([BURSTGPT, *rows]), "burstgpt")
+    assert trace["arrival_s"].tolist() == [0, 2]
+    assert dict(zip(rejected["line"], rejected["reason"], strict=True)) == {
+        3: "Request tokens: not finite",
+        4: "Response tokens: below 0",
+        5: "Timestamp: goes back in time",
+    }
+    assert rejected["raw"].tolist() == rows[1:4]
+    assert report["n_rejected"] == 3 and report["n_failed"] == 1
+
+
+def test_a_time_that_goes_back_behind_an_earlier_block_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 8)
+    rows = ["0,1,1", "9,1,1", "4,1,1", "9,x,1", "8,1,1", "9,1,1"]
+    text = "\n".join(["arrival_s,input_tokens,output_tokens", *rows])
+    trace, rejected, _ = _ingest(tmp_path, text, "sextant")
+    assert trace["arrival_s"].tolist() == [0, 9, 9]
+    assert rejected["line"].tolist() == [4, 5, 6]
+
+
+def test_offsets_are_converted_to_utc(tmp_path):
+    text = _azure(
+        "2023-11-16T10:00:00+02:00",  # 08:00:00 in UTC
+        "2023-11-16 08:00:01Z",
+        "2023-11-16 04:30:02-0330",
+        "2023-11-16 08:00:03 UTC",
+        "2023-11-16 18:00:04.5 +10",
+    )
+    trace, rejected, report = _ingest(tmp_path, text, "azure")
+    assert trace["arrival_s"].tolist() == [0, 1, 2, 3, 4.5]
+    assert rejected.empty
+    assert report["start_time"] == "2023-11-16T08:00:00+00:00"
+
+
+def test_all_with_an_offset_need_no_line_by_line_checks_and_keep_ten_millionths(tmp_path):
+    text = _azure("2023-11-16 10:00:00.1234567+02:00", "2023-11-16 08:00:00.1234570Z")
+    trace, _, report = _ingest(tmp_path, text, "azure")
+    assert trace["arrival_s"].tolist() == [0, 3e-7]
+    assert report["start_time"] == "2023-11-16T08:00:00.1234567+00:00"
+
+
+@pytest.mark.parametrize("block_bytes", [30, 4 << 20])
+@pytest.mark.parametrize(
+    ("first", "other", "reason"),
+    [
+        (
+            "2023-11-16 10:00:00",
+            "2023-11-16 10:00:01Z",
+            "has a time zone, the first row's has none",
+        ),
+        (
+            "2023-11-16 10:00:00Z",
+            "2023-11-16 10:00:01",
+            "has no time zone, the first row's has one",
+        ),
+    ],
+)
+def test_time_zones_mixed_are_set_aside(tmp_path, monkeypatch, first, other, reason, block_bytes):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+    text = _azure("not a time", first, other, first, other)
+    trace, rejected, _ = _ingest(tmp_path, text, "azure")
+    assert rejected["reason"].tolist() == [
+        "TIMESTAMP: not a date and time",
+        f"TIMESTAMP: {reason}",
+        f"TIMESTAMP: {reason}",
+    ]
+    assert trace["request_id"].tolist() == ["3", "5"]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2023-11-16 10:00:00 Europe/Berlin",
+        "2023-11-16 10:00:00+25:00",
+        "2023-11-16 10",
+        "0044-03-15 (BC) 12:00:00",
+        "9999-01-01 00:00:00",
+        "epoch",
+        "1700128800",
+    ],
+)
+def test_what_is_no_moment_is_set_aside(tmp_path, moment):
+    _, rejected, _ = _ingest(tmp_path, _azure("2023-11-16 09:00:00", moment), "azure")
+    assert rejected["reason"].tolist() == ["TIMESTAMP: not a date and time"]
+
+
+def test_header_in_another_order_in_any_dress(tmp_path):
+    header = "GeneratedTokens, ContextTokens ,TIMESTAMP"
+    text = f"{header}\n44,374,2023-11-16 18:15:46\n0,9,2023-11-16 18:15:48\n"
+    expected, _, _ = _ingest(tmp_path, text, "azure")
+    assert expected["input_tokens"].tolist() == [374, 9]
+    assert expected["output_tokens"].tolist() == [44, 0]
+    dressed = ("\ufeff" + text.replace("\n", "\r\n")).encode()
+    half = len(dressed) // 2
+    members = gzip.compress(dressed[:half]) + gzip.compress(dressed[half:])
+    packed = {"t.gz": gzip.compress(dressed), "u.gz": members, "t.zst": _zstd(dressed, tmp_path)}
+    for name, content in packed.items():
+        trace, _, _ = _ingest(tmp_path, content, "azure", name)
+        pd.testing.assert_frame_equal(trace, expected)
+
+
+@pytest.mark.parametrize("kept", [0.001, 0.5, 0.999, -9, -1])
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_packed_file_cut_anywhere_is_refused(tmp_path, kept, ending):
+    text = "\n".join([BURSTGPT, *(f"{second},a,7,1,8,x" for second in range(50_000))]).encode()
+    packed = gzip.compress(text) if ending == "gz" else _zstd(text, tmp_path)
+    cut = packed[:kept] if kept < 0 else packed[: max(1, int(len(packed) * kept))]
+    with pytest.raises(InputError, match=rf"t\.{ending}: cannot be read"):
+        _ingest(tmp_path, cut, "burstgpt", f"t.{ending}")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["t.gz", "t.zst"])
+def test_text_called_packed_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match="cannot be read"):
+        _ingest(tmp_path, _azure("2023-11-16 10:00:00"), "azure", name)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "the file is empty"),
+        ("\ufeff", "the file is empty"),
+        (AZURE, "the trace has no rows"),
+        ("\ufeff" + AZURE + "\r\n", "the trace has no rows"),
+        (AZURE + "\n\n  \n", "the trace has no rows"),
+    ],
+)
+def test_empty_traces_packed_too(tmp_path, content, problem):
+    packed = {
+        "t.csv": content.encode(),
+        "t.gz": gzip.compress(content.encode()),
+        "t.zst": _zstd(content.encode(), tmp_path),
+    }
+    for name, data in packed.items():
+        with pytest.raises(InputError, match=problem):
+            _ingest(tmp_path, data, "azure", name)
+
+
+def test_one_row_and_one_distinct_value_are_traces(tmp_path):
+    one, _, report = _ingest(tmp_path, _azure("2023-11-16 10:00:00"), "azure")
+    assert one["arrival_s"].tolist() == [0] and report["duration_s"] == 0
+    same, _, report = _ingest(tmp_path, _azure(*["2023-11-16 10:00:00"] * 50), "azure")
+    assert same["arrival_s"].tolist() == [0] * 50
+    assert (report["n_accepted"], report["duration_s"]) == (50, 0)
+
+
+def test_bytes_that_are_no_utf8_are_found_in_any_block_and_column(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
+    rows = [f"{second},a,7,1,8,x".encode() for second in range(50)]
+    rows[30] = b"30,a,7,1,\xe9,x"  # "Total tokens", of which nothing is taken
+    with pytest.raises(InputError, match=r"Line: 32.*utf-8"):
+        _ingest(tmp_path, b"\n".join([BURSTGPT.encode(), *rows]), "burstgpt")
+    with pytest.raises(InputError, match=r"Line: 1.*utf-8"):
+        _ingest(tmp_path, b"\xff\xfe" + AZURE.encode("utf-16-le"), "azure")
+
+
+def test_nul_bytes_and_endless_lines(tmp_path, monkeypatch):
+    _, rejected, _ = _ingest(tmp_path, _azure("2023-11-16 10:00:00", "\0"), "azure")
+    assert rejected["line"].tolist() == [3]
+    monkeypatch.setattr(blocks, "MAX_LINE_BYTES", 1 << 20)
+    with pytest.raises(InputError, match="a line is longer than 1 MiB"):
+        _ingest(tmp_path, AZURE + "\n" + "1" * (6 << 20), "azure")
+
+
+@pytest.mark.parametrize("kept", [0, 100, -1])
+def test_parquet_that_is_not_whole(tmp_path, kept):
+    frame = pd.DataFrame({"arrival_s": [0.0], "input_tokens": [1], "output_tokens": [1]})
+    frame.to_parquet(tmp_path / "whole.parquet")
+    content = (tmp_path / "whole.parquet").read_bytes()[:kept]
+    with pytest.raises(InputError, match=r"t\.parquet: cannot be read"):
+        _ingest(tmp_path, content, "sextant", "t.parquet")
+
+
+@pytest.mark.parametrize(
+    ("start_time", "expected"),
+    [
+        (None, None),
+        ("2023-05-01T00:00:00", "2023-05-01T00:00:05.5"),
+        ("2023-05-01", "2023-05-01T00:00:05.5"),
+        ("2023-05-01T00:00:00+08:00", "2023-04-30T16:00:05.5+00:00"),
+        ("2023-04-30T23:59:54.5Z", "2023-05-01T00:00:00+00:00"),
+    ],
+)
+def test_start_of_a_trace_with_a_clock_of_its_own(tmp_path, start_time, expected):
+    text = f"{BURSTGPT}\n4,a,0,1,8,x\n5.5,a,7,1,8,x\n8,a,7,1,8,x\n"
+    trace, _, report = _ingest(tmp_path, text, "burstgpt", start_time=start_time)
+    assert trace["arrival_s"].tolist() == [0, 2.5]
+    assert (report["start_time"], report["first_tick_s"]) == (expected, 5.5)
+    origin = read_provenance(tmp_path / "out" / "t.parquet")
+    assert (origin["start_time"], origin["first_tick_s"]) == (expected, 5.5)
+
+
+def test_start_of_other_formats(tmp_path):
+    _, _, report = _ingest(tmp_path, MOONCAKE, "mooncake", "t.jsonl", start_time="2024-01-01")
+    assert (report["start_time"], report["first_tick_s"]) == ("2024-01-01T00:00:01.5", 1.5)
+    _, _, report = _ingest(tmp_path, _azure("2023-11-16 00:00:00", "2023-11-16 10:00"), "azure")
+    assert (report["start_time"], report["first_tick_s"]) == ("2023-11-16T00:00:00", None)
+
+
+@pytest.mark.parametrize(
+    ("trace_format", "start_time", "message"),
+    [
+        ("azure", "2023-11-16", "field 'start_time': the format has date-times of its own"),
+        ("burstgpt", "yesterday", "field 'start_time': 'yesterday' is no date-time. Fix: give an"),
+        ("burstgpt", "", "field 'start_time': '' is no date-time"),
+        ("burstgpt", "2023-13-01", "is no date-time"),
+    ],
+)
+def test_start_time_that_is_none_or_not_needed(tmp_path, trace_format, start_time, message):
+    with pytest.raises(InputError, match=message):
+        _ingest(tmp_path, f"{BURSTGPT}\n5,a,7,1,8,x\n", trace_format, start_time=start_time)

@@ -1,0 +1,255 @@
+"""The short way of ingest and the long one, which checks each line, give the same trace."""
+
+import gzip
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sextant.errors import InputError
+from sextant.ingest import blocks, ingest_trace, job
+
+BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+NEWER = (
+    "Session ID,Timestamp,Elapsed time,Log Type,Model,Total tokens,Response tokens,Request tokens"
+)
+
+
+def _ingest(folder: Path, text: bytes, trace_format: str, **options) -> tuple[pd.DataFrame, ...]:
+    source = folder / "source"
+    source.write_bytes(text)
+    paths = [folder / name for name in ("trace.parquet", "rejected.parquet", "report.json")]
+    options.setdefault("max_rejected_fraction", 1.0)
+    report = ingest_trace(source, trace_format, *paths, **options)
+    return pd.read_parquet(paths[0]), pd.read_parquet(paths[1]), report
+
+
+def _refuse(*_args):
+    raise AssertionError("this source needs no long way")
+
+
+def _both(folder: Path, text: bytes, trace_format: str, block_bytes: int = 4 << 20) -> list[tuple]:
+    results = []
+    for only_long in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+            if only_long:
+                patch.setattr(job, "read_perfect", lambda *_args: None)
+            try:
+                results.append(_ingest(folder, text, trace_format))
+            except InputError as error:
+                results.append(str(error))
+    return results
+
+
+def _assert_same(one, other) -> None:
+    if isinstance(one, str) or isinstance(other, str):
+        assert one == other
+        return
+    pd.testing.assert_frame_equal(one[0], other[0])
+    pd.testing.assert_frame_equal(one[1], other[1])
+    assert one[2] == other[2]
+
+
+PLAIN = st.integers(1, 9).map(str)
+NUMBERS = st.one_of(
+    PLAIN,
+    PLAIN,
+    st.sampled_from(
+        [
+            "5.0",
+            "5.5",
+            "+5",
+            "-3",
+            "-0",
+            "007",
+            "1e3",
+            "1E+2",
+            ".5",
+            "5.",
+            "1e400",
+            "nan",
+            "NaN",
+            "inf",
+            "-inf",
+            "0x1F",
+            "1_000",
+            "1,5",
+            "2147483647",
+            "2147483648",
+            "9007199254740993",
+            "0.1",
+            "0.30000000000000004",
+            "٣",
+            "x",
+            "true",
+        ]
+    ),
+    st.sampled_from(["", " ", " 5", "5 ", "\t5", "5\t", '"5"', '" 5 "', '""', "5\u00a0", "5\x00"]),
+)
+TEXTS = st.sampled_from(
+    [
+        "",
+        " ",
+        "GPT-4",
+        " GPT-4",
+        "GPT-4 ",
+        '"GPT-4"',
+        '"a,b"',
+        '"a""b"',
+        'a"b',
+        "é",
+        "\u3000x",
+        "\x01",
+    ]
+)
+ENDS = st.sampled_from(["\n"] * 9 + ["\r\n", "\n\n", "\r\r\n", "\r", "\n  \n"])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.lists(st.tuples(NUMBERS, TEXTS, NUMBERS, NUMBERS, NUMBERS, TEXTS, ENDS), max_size=12),
+    has_bom=st.booleans(),
+    block_bytes=st.sampled_from([16, 100, 1 << 20]),
+)
+def test_any_cells_come_out_the_same_both_ways(tmp_path_factory, rows, has_bom, block_bytes):
+    lines = [BURSTGPT + "\n", "0,ChatGPT,1,1,2,API log\n"]
+    lines += [",".join(cells) + end for *cells, end in rows]
+    text = ("\ufeff" * has_bom + "".join(lines)).encode()
+    _assert_same(*_both(tmp_path_factory.mktemp("ways"), text, "burstgpt", block_bytes))
+
+
+MOMENTS = st.sampled_from(
+    [
+        "2023-11-16 18:15:46.1234567",
+        "2023-11-16T18:15:46",
+        "2023-11-16 18:15:46Z",
+        "2023-11-16 18:15:46.5+02:00",
+        "2023-11-16 18:15:46-0230",
+        "2023-11-16 18:15:46 +02",
+        "2023-11-16 18:15:46 UTC",
+        "2023-11-16 18:15",
+        "2023-11-16 18:15+02:00",
+        "2023-11-16 18",
+        "2023-11-16 18Z",
+        "2023-11-16",
+        "2023-1-6 8:15:46",
+        "2023/11/16 18:15:46",
+        "2023-11-16 24:00:00",
+        "2023-11-16 18:15:60",
+        "2023-11-16 18:15:46.1234567891",
+        "2023-11-16 18:15:46 Europe/Berlin",
+        "1650-01-01 00:00:00",
+        "2250-01-01 00:00:00",
+        "9999-01-01 00:00:00",
+        "44-03-15 (BC) 12:00:00",
+        "epoch",
+        "infinity",
+        "",
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(moments=st.lists(MOMENTS, max_size=8), block_bytes=st.sampled_from([16, 1 << 20]))
+def test_any_date_times_come_out_the_same_both_ways(tmp_path_factory, moments, block_bytes):
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens", *(f"{text},5,5" for text in moments)]
+    text = "\n".join(lines).encode()
+    _assert_same(*_both(tmp_path_factory.mktemp("ways"), text, "azure", block_bytes))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.sampled_from(["", "a", " a", "é"]),
+            st.sampled_from(["ok", "failed", "", "OK", " ok"]),
+            st.sampled_from(["true", "False", "1", "0", "t", "no", "", "2"]),
+            st.sampled_from(["", "0.7", "-1", "x"]),
+            st.sampled_from(["", "-1", "40", "-2"]),
+            st.sampled_from(["0", "7"]),
+        ),
+        max_size=6,
+    )
+)
+def test_optional_cells_come_out_the_same_both_ways(tmp_path_factory, rows):
+    header = "request_id,status,is_greedy,temperature,top_k,output_tokens,input_tokens,arrival_s"
+    text = "\n".join([header, *(",".join(row) + ",3,1" for row in rows)]).encode()
+    _assert_same(*_both(tmp_path_factory.mktemp("ways"), text, "sextant"))
+
+
+@pytest.mark.parametrize(
+    ("trace_format", "text"),
+    [
+        ("burstgpt", f"{BURSTGPT}\n5,ChatGPT,472,18,490,Conversation log\n45.5,GPT-4,7,0,7,\n"),
+        ("burstgpt", f"\ufeff{BURSTGPT}\r\n5,ChatGPT,4.0,18,22,API log\r\n5,é,4,0,22,API log"),
+        ("burstgpt", f"{NEWER}\n7,5,1.25,API log,GPT-4,490,18,472\n,45.5,,API log,GPT-4,9,0,9\n"),
+        (
+            "azure",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n",
+        ),
+        ("sextant", "arrival_s,input_tokens,output_tokens,status\n0,1,5,failed\n1.5,1,1,ok\n"),
+    ],
+)
+def test_plain_files_take_the_short_way_to_the_same_rows(tmp_path, monkeypatch, trace_format, text):
+    short, long = _both(tmp_path, text.encode(), trace_format)
+    _assert_same(short, long)
+    assert short[1].empty
+    monkeypatch.setattr(job, "_line_checker", _refuse)
+    _ingest(tmp_path, text.encode(), trace_format)
+
+
+def test_one_bad_row_sends_only_its_block_the_long_way(tmp_path, monkeypatch):
+    rows = [f"{second},ChatGPT,{second % 7 + 1},5,9,API log" for second in range(2_000)]
+    rows[1_234] = "1234,ChatGPT,0,5,9,API log"
+    text = "\n".join([BURSTGPT, *rows]).encode()
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 4_000)
+    checked = []
+    start = job._line_checker
+
+    def counted(*args):
+        checker = start(*args)
+        check_text = checker.check_text
+        checker.check_text = lambda *args: checked.append(args) or check_text(*args)
+        return checker
+
+    monkeypatch.setattr(job, "_line_checker", counted)
+    trace, rejected, _ = _ingest(tmp_path, text, "burstgpt")
+    assert len(checked) == 1
+    assert rejected["line"].tolist() == [1_236]
+    assert trace["request_id"].tolist() == [str(i + 2) for i in range(2_000) if i != 1_234]
+    assert trace["arrival_s"].tolist() == [i for i in range(2_000) if i != 1_234]
+
+
+def test_block_size_and_threads_change_no_row(tmp_path, monkeypatch):
+    rows = [f"{second // 3},m{second % 3},{second % 7 + 1},5,9,s" for second in range(12_000)]
+    text = "\n".join([BURSTGPT, *rows]).encode()
+    whole, _, _ = _ingest(tmp_path, text, "burstgpt", threads=1)
+    assert whole["request_id"].tolist() == [str(line) for line in range(2, 12_002)]
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 999)
+    pieces, _, _ = _ingest(tmp_path, text, "burstgpt", threads=5)
+    pd.testing.assert_frame_equal(whole, pieces)
+
+
+def test_same_source_same_bytes_whatever_the_threads(tmp_path):
+    rows = [f"{second},ChatGPT,{second % 7 + 1},5,9,API log" for second in range(3_000)]
+    text = gzip.compress("\n".join([BURSTGPT, *rows]).encode())
+    made = []
+    for threads in (1, 4):
+        source = tmp_path / "t.csv.gz"
+        source.write_bytes(text)
+        paths = [tmp_path / f"{threads}{name}" for name in (".parquet", "r.parquet", ".json")]
+        ingest_trace(source, "burstgpt", *paths, threads=threads)
+        made.append([path.read_bytes() for path in paths])
+    assert made[0] == made[1]
+
+
+def test_row_groups_are_neither_tiny_nor_the_whole_trace(tmp_path):
+    rows = [f"{second},ChatGPT,472,18,490,Conversation log" for second in range(250_000)]
+    _ingest(tmp_path, "\n".join([BURSTGPT, *rows]).encode(), "burstgpt")
+    metadata = pq.ParquetFile(tmp_path / "trace.parquet").metadata
+    sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    assert len(sizes) == 3 and sum(sizes) == 250_000 and min(sizes) > 50_000
