@@ -1,0 +1,211 @@
+"""Fits of a trace's windows, against fits of each window alone; doublings counted by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from sextant.errors import InputError
+from sextant.files import write_parquet
+from sextant.workload import trace_stream
+from sextant.workload.arrivals import fit_arrivals
+from sextant.workload.generators import piecewise
+from sextant.workload.windows import count_doublings, fit_windows, summarize_doublings
+
+
+def _write(folder: Path, frame: pd.DataFrame, start_time: str | None = None) -> Path:
+    """Write a trace; what a test does not name is null, and every request ok."""
+    given = {"llm": None, "service": None, "status": "ok", "input_tokens": 1, "output_tokens": 1}
+    frame = frame.assign(**{name: value for name, value in given.items() if name not in frame})
+    schema = pa.schema(
+        [
+            ("arrival_s", pa.float64()),
+            *((name, pa.string()) for name in ("llm", "service", "status")),
+            *((name, pa.int32()) for name in ("input_tokens", "output_tokens")),
+        ]
+    )
+    path = folder / "trace.parquet"
+    table = pa.Table.from_pandas(frame[schema.names], schema, preserve_index=False)
+    write_parquet(path, table, {"start_time": start_time})
+    return path
+
+
+def _mixed(seed: int = 1, n: int = 20_000) -> pd.DataFrame:
+    """A trace of three groups, one of them without a name, over about 40 windows of 100 s."""
+    rng = np.random.default_rng(seed)
+    group = rng.choice(3, n, p=[0.7, 0.25, 0.05])
+    return pd.DataFrame(
+        {
+            "arrival_s": np.cumsum(rng.gamma(0.5, 0.4, n)),
+            "llm": np.array(["b", "a", None], object)[group],
+            "service": np.array(["API", "API", None], object)[group],
+        }
+    )
+
+
+@pytest.mark.parametrize("batch_rows", [1 << 18, 777])
+def test_each_window_is_fitted_as_if_alone(tmp_path, monkeypatch, batch_rows):
+    monkeypatch.setattr(trace_stream, "BATCH_ROWS", batch_rows)
+    trace = _mixed()
+    windows = fit_windows(_write(tmp_path, trace), window_s=100.0)
+    assert windows["n_requests"].sum() == 20_000 and windows["n_zero_gaps"].sum() == 0
+    assert windows[["llm", "service"]].drop_duplicates().fillna("").to_numpy().tolist() == [
+        ["a", "API"],
+        ["b", "API"],
+        ["", ""],
+    ]
+    for row in windows.sample(30, random_state=0).itertuples():
+        own = trace[trace["llm"].fillna("") == (row.llm if isinstance(row.llm, str) else "")]
+        own = own["arrival_s"][lambda t, start_s=row.start_s: (t // 100.0) * 100.0 == start_s]
+        assert row.n_requests == len(own)
+        if len(own) <= 30:
+            assert np.isnan(row.alpha) and row.reason == "fewer than 30 gaps"
+            continue
+        alpha, _, beta_s = stats.gamma.fit(np.diff(own), floc=0)
+        assert (row.alpha, row.beta_s) == pytest.approx((alpha, beta_s), rel=1e-6)
+        fitted = stats.gamma(alpha, scale=beta_s)
+        assert row.ks == pytest.approx(stats.ks_1samp(np.diff(own), fitted.cdf).statistic)
+        assert row.alpha_lo < alpha < row.alpha_hi and pd.isna(row.reason)
+        assert row.cv == pytest.approx(alpha**-0.5)
+
+
+def test_windows_without_requests_have_rows_and_the_last_ends_with_the_trace(tmp_path):
+    trace = pd.DataFrame({"arrival_s": [0.0, 1.0, 2500.0], "llm": ["a", "a", "b"]})
+    windows = fit_windows(_write(tmp_path, trace))
+    assert windows["llm"].tolist() == ["a"] * 3 + ["b"] * 3
+    assert windows["start_s"].tolist() == [0.0, 1200.0, 2400.0] * 2
+    assert windows["duration_s"].tolist() == [1200.0, 1200.0, 100.0] * 2
+    assert windows["n_requests"].tolist() == [2, 0, 0, 0, 0, 1]
+    assert windows["alpha"].isna().all() and (windows["reason"] == "fewer than 30 gaps").all()
+
+
+def test_what_no_gamma_fits_is_said(tmp_path):
+    at_once, equal, fitted = np.full(50, 10.0), 1200 + np.arange(50.0), 2400 + np.arange(50.0) ** 2
+    trace = pd.DataFrame({"arrival_s": np.concatenate([at_once, equal, fitted])})
+    trace["llm"] = np.repeat(["all at once", "equal", "neither"], 50)
+    windows = fit_windows(_write(tmp_path, trace)).query("n_requests > 0").set_index("llm")
+    assert windows.loc["all at once", "reason"] == "all requests arrive at the same time"
+    assert windows.loc["equal", "reason"].startswith("all gaps are equal")
+    # 34² and 48² are the last squares below 1200 and 2400.
+    assert windows.loc["neither", "n_requests"].tolist() == [35, 14, 1]
+    assert windows.loc["neither", "alpha"].notna().tolist() == [True, False, False]
+    assert windows["p_value"].notna().sum() == 1
+
+
+def test_a_coarse_clock_is_spread_by_the_groups_own_step(tmp_path):
+    rng = np.random.default_rng(3)
+    seconds = np.floor(np.cumsum(rng.exponential(3.0, 4_000)))
+    exact = np.cumsum(rng.exponential(3.0, 4_000))
+    trace = pd.DataFrame(
+        {"arrival_s": np.concatenate([seconds, exact]), "llm": np.repeat(["coarse", "fine"], 4_000)}
+    ).sort_values("arrival_s", kind="stable")
+    path = _write(tmp_path, trace)
+    windows = fit_windows(path, seed=1).set_index("llm")
+    assert (windows.loc["coarse", "clock_step_s"] == 1.0).all()
+    assert windows.loc["fine", "clock_step_s"].isna().all()
+    assert windows.loc["coarse", "n_zero_gaps"].sum() > 500
+    assert windows.loc["coarse", "alpha"].median() == pytest.approx(1.0, abs=0.1)
+    # A whole trace in one window is what fit_arrivals fits, but for the draws.
+    whole = fit_windows(path, window_s=1e6).set_index("llm")
+    model = fit_arrivals(seconds, seed=0)
+    assert whole.loc["coarse", "alpha"] == pytest.approx(model.alpha, rel=0.02)
+    assert whole.loc["coarse", "n_zero_gaps"] == model.n_zero_gaps
+
+
+def test_the_seed_alone_decides_and_only_where_stamps_are_equal(tmp_path):
+    trace = _mixed()
+    path = _write(tmp_path, trace.assign(arrival_s=np.floor(trace["arrival_s"])))
+    first, again, other = (fit_windows(path, 100.0, seed=seed) for seed in (1, 1, 2))
+    pd.testing.assert_frame_equal(first, again, check_exact=True)
+    assert not first["alpha"].equals(other["alpha"])
+    path = _write(tmp_path, trace)
+    pd.testing.assert_frame_equal(fit_windows(path, 100.0, seed=1), fit_windows(path, 100.0))
+
+
+def test_mirrored_windows_are_found_again(tmp_path):
+    wanted = pd.DataFrame(
+        {
+            "start_s": np.arange(40) * 1200.0,
+            "duration_s": 1200.0,
+            "n_requests": np.tile([400, 3000], 20),
+            "alpha": np.tile([0.3, 2.0], 20),
+        }
+    )
+    trace = pd.DataFrame({"arrival_s": piecewise(wanted, seed=2)})
+    windows = fit_windows(_write(tmp_path, trace))
+    assert windows["alpha"][::2].median() == pytest.approx(0.3, rel=0.05)
+    assert windows["alpha"][1::2].median() == pytest.approx(2.0, rel=0.05)
+    assert windows["n_requests"].to_numpy() == pytest.approx(wanted["n_requests"], rel=0.35)
+    held = (windows["alpha_lo"] < wanted["alpha"]) & (windows["alpha_hi"] > wanted["alpha"])
+    assert held.sum() >= 34 and (windows["p_value"] < 0.05).sum() <= 6
+
+
+@pytest.mark.parametrize(
+    ("arrival_s", "window_s", "message"),
+    [
+        ([0.0, 1.0], 0.0, "field 'window_s': windows of 0.0 s"),
+        ([], 1200.0, "the trace has no request"),
+        ([0.0, 2.0, 1.0], 1200.0, "field 'arrival_s': arrivals are not in ascending order"),
+        ([0.0, np.nan], 1200.0, "field 'arrival_s': arrivals are not in ascending order"),
+        ([0.0, 1e9], 1.0, "field 'window_s': 1000000001 windows for each of 1"),
+    ],
+)
+def test_bad_traces_and_windows_are_refused(tmp_path, arrival_s, window_s, message):
+    path = _write(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}))
+    with pytest.raises(InputError, match=message):
+        fit_windows(path, window_s)
+
+
+def _in_minutes(counts: list[int], minutes: float) -> np.ndarray:
+    """Arrivals with these counts in windows that follow one another, and one at the end."""
+    starts = np.repeat(np.arange(len(counts)), counts) * 60.0 * minutes
+    return np.append(starts, len(counts) * 60.0 * minutes)
+
+
+def test_doublings_known_by_hand(tmp_path):
+    # 2 to 4 and 5 to 10 double, 4 to 7 does not, 0 to 5 is a rise from zero.
+    path = _write(tmp_path, pd.DataFrame({"arrival_s": _in_minutes([2, 4, 7, 0, 5, 10], 5)}))
+    days = count_doublings(path, 5)
+    assert days["n_doublings"].tolist() == [2] and days["n_from_zero"].tolist() == [1]
+    # The window of the last request is not whole.
+    assert days["n_windows"].tolist() == [5] and days["windows_per_day"].tolist() == [288]
+    assert days["date"].isna().all() and days["is_workday"].isna().all()
+    assert count_doublings(path, 5, min_count=3)["n_doublings"].tolist() == [1]
+    # Of 6, 7 and 15 only the last doubles; half a day says nothing of a day.
+    summary = summarize_doublings(count_doublings(path, 10))
+    assert summary["n_doublings"].tolist() == [1]
+    assert summary[["per_day", "per_workday"]].isna().all(axis=None)
+
+
+def test_doublings_belong_to_days_of_the_traces_clock(tmp_path):
+    # From Friday noon to Monday noon, doubling every second hour: 3, 6, 3, 6, ...
+    path = _write(
+        tmp_path, pd.DataFrame({"arrival_s": _in_minutes([3, 6] * 36, 60)}), "2023-11-03T12:00:00"
+    )
+    days = count_doublings(path, 60)
+    assert days["date"].dt.day_name().tolist() == ["Friday", "Saturday", "Sunday", "Monday"]
+    assert days["is_workday"].tolist() == [True, False, False, True]
+    assert days["n_doublings"].tolist() == [6, 12, 12, 6]
+    assert days["n_windows"].tolist() == [11, 24, 24, 12]
+    summary = summarize_doublings(days)
+    assert summary["n_doublings"].tolist() == [36]
+    # 36 doublings in 71 compared hours; on workdays 12 in 23, a little short of a day.
+    assert summary["per_day"].tolist() == pytest.approx([36 / 71 * 24])
+    assert summary["per_workday"].isna().all()
+
+
+def test_doublings_of_groups_and_of_all_together(tmp_path):
+    one, other = _in_minutes([4, 8, 4, 8], 10), _in_minutes([8, 4, 8, 4], 10)
+    trace = pd.DataFrame(
+        {"arrival_s": np.concatenate([one, other]), "llm": [*["a"] * len(one), *["b"] * len(other)]}
+    ).sort_values("arrival_s")
+    path = _write(tmp_path, trace)
+    apart = summarize_doublings(count_doublings(path, 10))
+    assert apart["llm"].tolist() == ["a", "b"] and apart["n_doublings"].tolist() == [2, 1]
+    assert summarize_doublings(count_doublings(path, 10, by=["llm"]))["n_doublings"].sum() == 3
+    assert summarize_doublings(count_doublings(path, 10, by=()))["n_doublings"].tolist() == [0]
+    with pytest.raises(InputError, match="field 'min_count': 0 requests"):
+        count_doublings(path, 10, min_count=0)
