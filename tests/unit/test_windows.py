@@ -69,6 +69,7 @@ def test_each_window_is_fitted_as_if_alone(tmp_path, monkeypatch, batch_rows):
         fitted = stats.gamma(alpha, scale=beta_s)
         assert row.ks == pytest.approx(stats.ks_1samp(np.diff(own), fitted.cdf).statistic)
         assert row.alpha_lo < alpha < row.alpha_hi and pd.isna(row.reason)
+        assert row.beta_lo_s < beta_s < row.beta_hi_s
         assert row.cv == pytest.approx(alpha**-0.5)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from sextant.errors import InputError
 from sextant.files import read_json
+from sextant.workload.drawing import Seed
 from sextant.workload.gamma import fit_gamma, ks_distance, ks_p_value
-from sextant.workload.request_model import Seed
 
 MIN_GAPS = 2
 ALL_AT_ONCE = "all requests arrive at the same time"

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.errors import InputError
+from sextant.workload.drawing import Seed
 from sextant.workload.generator_limits import (
     check_positive,
     check_reached,
@@ -21,7 +22,6 @@ from sextant.workload.generator_limits import (
     cut,
     extent,
 )
-from sextant.workload.request_model import Seed
 
 _BLOCK = 1 << 14
 

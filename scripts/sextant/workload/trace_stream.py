@@ -72,7 +72,9 @@ def read_rows(
     """Yield the trace in batches; a group that is not in `groups` gets the next number."""
     file = pq.ParquetFile(trace, read_dictionary=["llm", "service"])
     known: tuple[dict, dict] = ({}, {})
-    for batch in file.iter_batches(BATCH_ROWS, columns=["arrival_s", "llm", "service"]):
+    columns = ["arrival_s", "llm", "service"]
+    # Threads cost more than three columns take, and the caller has work for the other cores.
+    for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
         if not batch.num_rows:
             continue
         llm, service = (

@@ -35,7 +35,10 @@ MAX_CELLS = 10_000_000
 """Most windows of all groups together: a trace with more has a wrong time in it."""
 N_WORKERS = 2
 _COUNTED = ("n_requests", "n_zero_gaps")
-_FITTED = ("alpha", "alpha_lo", "alpha_hi", "beta_s", "cv", "ks", "p_value")
+_FITTED = (
+    *("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s"),
+    *("cv", "ks", "p_value"),
+)
 
 
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) -> pd.DataFrame:
@@ -55,9 +58,10 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) ->
         A row a group and window, empty windows too, in the order of group and time: `llm` and
         `service` (null is a group of its own), `start_s`, `duration_s` (the last window ends
         with the trace), `clock_step_s` (NaN: the group has no equal stamps), `n_requests`,
-        `n_zero_gaps`, `alpha` with its 95% interval `alpha_lo` to `alpha_hi`, `beta_s`, `cv`,
-        the Kolmogorov-Smirnov distance `ks` and its `p_value` (see `gamma.ks_p_value`), all
-        NaN where nothing is fitted, and `reason`, which then says why (else null).
+        `n_zero_gaps`, `alpha` with its 95% interval `alpha_lo` to `alpha_hi`, `beta_s` with
+        `beta_lo_s` to `beta_hi_s`, `cv`, the Kolmogorov-Smirnov distance `ks` and its
+        `p_value` (see `gamma.ks_p_value`), all NaN where nothing is fitted, and `reason`, which
+        then says why (else null).
 
     Raises:
         InputError: no duration, no request, arrivals out of order, or too many windows.
@@ -133,19 +137,24 @@ def _fit_gaps(
     """Fit runs of `n` gaps each and enter them into their cells."""
     first = np.cumsum(n) - n
     fits = fit_gamma(n, np.add.reduceat(gaps, first), np.add.reduceat(np.log(gaps), first))
+    found = {
+        "alpha": fits.alpha,
+        "alpha_lo": fits.alpha_lo,
+        "alpha_hi": fits.alpha_hi,
+        "beta_s": fits.beta,
+        "beta_lo_s": fits.beta_lo,
+        "beta_hi_s": fits.beta_hi,
+        "cv": fits.cv,
+    }
+    for name, values in found.items():
+        cells[name][cell] = values
     is_fitted = np.isfinite(fits.alpha)
     cells["reason"][cell] = np.where(is_fitted, None, ALL_EQUAL)
     if not is_fitted.any():
         return
     gaps, n, cell = gaps[np.repeat(is_fitted, n)], n[is_fitted], cell[is_fitted]
-    alpha, beta_s = fits.alpha[is_fitted], fits.beta[is_fitted]
-    distance = ks_distance(gaps, n, alpha, beta_s)
-    cells["alpha"][cell], cells["beta_s"][cell] = alpha, beta_s
-    cells["alpha_lo"][cell], cells["alpha_hi"][cell] = (
-        fits.alpha_lo[is_fitted],
-        fits.alpha_hi[is_fitted],
-    )
-    cells["cv"][cell] = fits.cv[is_fitted]
+    alpha = fits.alpha[is_fitted]
+    distance = ks_distance(gaps, n, alpha, fits.beta[is_fitted])
     cells["ks"][cell], cells["p_value"][cell] = distance, ks_p_value(distance, n, alpha)
 
 
