@@ -40,7 +40,9 @@ time.sleep(600)
 
 # An owner that starts the keeper as the library does, says so and waits.
 OWNER = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
+# A shell's background jobs are born deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 keeper = subprocess.Popen(
     [sys.executable, "-m", "sextant.engine.keeper", *sys.argv[1:]],
     stdin=subprocess.PIPE, start_new_session=True)

@@ -297,7 +297,9 @@ def test_an_interpreter_without_vllm(start):
 # How it ends when its owner does
 
 OWNER = """
-import sys, time
+import signal, sys, time
+# A shell's background jobs are born deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
 from test_vllm_server import GPU, SETTINGS, Server
