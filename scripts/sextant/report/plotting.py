@@ -101,14 +101,14 @@ def make_logarithmic(axes: Axes, x: Ends, y: Ends, *, is_small: bool = False) ->
     for axis, set_scale, set_limits, ends in sides:
         set_scale("log")
         set_limits(*ends)
-        axis.set_major_locator(LogLocator(subs=_ticks_per_decade(*ends, is_small)))
+        axis.set_major_locator(LogLocator(subs=ticks_per_decade(*ends, is_small)))
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(_tick_label))
+        axis.set_major_formatter(FuncFormatter(tick_label))
     axes.grid(alpha=0.15, color=INK, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _ticks_per_decade(lowest: float, highest: float, is_small: bool) -> tuple[float, ...]:
+def ticks_per_decade(lowest: float, highest: float, is_small: bool) -> tuple[float, ...]:
     """Return enough ticks that the axis shows at least two, and few enough to read."""
     ratio = highest / lowest
     if ratio < 5:
@@ -118,7 +118,8 @@ def _ticks_per_decade(lowest: float, highest: float, is_small: bool) -> tuple[fl
     return (1.0, 2.0, 5.0) if ratio < 1000 else (1.0,)
 
 
-def _tick_label(value: float, position: int) -> str:
+def tick_label(value: float, position: int) -> str:
+    """Write an axis' value briefly, as matplotlib's tick formatters call it."""
     for factor, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= factor:
             return f"{number(value / (1e3 if suffix == 'k' else factor))}{suffix}"

@@ -1,0 +1,258 @@
+"""Burstiness: Gamma fits of windows and of the whole trace, and how often traffic doubles."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sextant.report.promises import percent
+from sextant.report.read import number
+from sextant.trace_report.doublings import doubling_table, measure_doublings
+from sextant.trace_report.drawing import Axis, Curve, panels_figure
+from sextant.trace_report.read import TraceFile, arrivals, rows_of
+from sextant.trace_report.section import (
+    Section,
+    Table,
+    clock,
+    duration_words,
+    listed,
+    plural,
+)
+from sextant.trace_report.traffic import MAX_SHOWN
+from sextant.workload.arrivals import fit_arrivals, load_arrivals
+from sextant.workload.windows import WINDOW_S, fit_windows
+
+REJECTED_BELOW = 0.05
+"""p-value below which a window's gaps are said not to be Gamma-distributed."""
+_COARSE, _BLIND = 0.1, 0.5
+"""Fractions of equal time stamps: above the first the clock has a say in the fits, above the
+second they show hardly more than how equal stamps were spread."""
+_MAX_WINDOWS = 150
+"""With more windows their intervals would cover each other: spans of many are drawn instead."""
+_N_SPANS = 60
+_EACH, _MANY = _DRAWN = ("each window with its 95 % interval", "the windows' median and quartiles")
+_FIGURES = ("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s", "cv", "ks",
+            "p_value")  # fmt: skip
+
+
+def measure_burstiness(
+    trace: TraceFile, workload: Path | None, facts: Mapping[str, Any], *, seed: int
+) -> dict[str, Any]:
+    """Return the Gamma fits of 20-minute windows, doublings, and the whole trace's fit.
+
+    `groups` has an entry each of the most frequent LLMs and services: `name`, `windows` (columns
+    of `fit_windows`, each a list), `n_windows`, `n_fitted`, `n_empty`, `not_fitted` (number by
+    reason, of windows with requests), `clock_step_s`, and of the fitted windows
+    `rejected_fraction`, `zero_gap_fraction` and the quartiles `alpha`, `cv` and `ks`.
+    `doublings` is what `measure_doublings` returns. `whole` is the arrival model, `whole_source`
+    where it comes from.
+    """
+    windows = fit_windows(trace.path, seed=seed)
+    groups = []
+    for group in facts["groups"][:MAX_SHOWN]:
+        own = rows_of(windows, group)
+        groups.append({"name": group["name"], **_summary(own), "windows": _columns(own)})
+    if workload is None:
+        whole, source = fit_arrivals(arrivals(trace), seed=seed), "fitted to the trace"
+    else:
+        whole, source = load_arrivals(workload), "the workload's arrival model"
+    return {
+        "window_s": WINDOW_S,
+        "groups": groups,
+        "doublings": measure_doublings(trace, facts["groups"][:MAX_SHOWN]),
+        "whole": asdict(whole),
+        "whole_source": source,
+    }
+
+
+def _summary(windows: pd.DataFrame) -> dict[str, Any]:
+    fitted = windows[windows["alpha"].notna()]
+    left = windows[windows["alpha"].isna() & (windows["n_requests"] > 0)]
+    reasons = left["reason"].value_counts().sort_index()
+    step_s, n_rejected = windows["clock_step_s"].iloc[0], (fitted["p_value"] < REJECTED_BELOW).sum()
+    return {
+        "n_windows": len(windows),
+        "n_fitted": len(fitted),
+        "n_empty": int((windows["n_requests"] == 0).sum()),
+        "not_fitted": {str(reason): int(count) for reason, count in reasons.items()},
+        "rejected_fraction": int(n_rejected) / len(fitted) if len(fitted) else None,
+        "zero_gap_fraction": _zero_gap_fraction(fitted),
+        "clock_step_s": None if np.isnan(step_s) else float(step_s),
+        "alpha": _quartiles(fitted["alpha"]),
+        "cv": _quartiles(fitted["cv"]),
+        "ks": _quartiles(fitted["ks"]),
+    }
+
+
+def _zero_gap_fraction(windows: pd.DataFrame) -> float:
+    n_gaps = int((windows["n_requests"] - 1).sum())
+    return int(windows["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0
+
+
+def _quartiles(values: pd.Series) -> dict[str, float] | None:
+    if values.empty:
+        return None
+    found = np.percentile(values.to_numpy(float), [10, 25, 50, 75, 90])
+    return dict(zip(("p10", "q1", "median", "q3", "p90"), found.tolist(), strict=True))
+
+
+def _columns(windows: pd.DataFrame) -> dict[str, list]:
+    columns = {name: windows[name].astype(float).tolist() for name in ("start_s", "duration_s")}
+    columns["n_requests"] = windows["n_requests"].astype(int).tolist()
+    for name in _FIGURES:
+        columns[name] = [None if np.isnan(x) else x for x in windows[name].astype(float).tolist()]
+    columns["reason"] = [None if pd.isna(reason) else reason for reason in windows["reason"]]
+    return columns
+
+
+def show_burstiness(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
+    """Return the section of what `measure_burstiness` found."""
+    section = Section("burstiness", "Burstiness", _takeaway(found), [_whole_words(found)])
+    fitted = [group for group in found["groups"] if group["n_fitted"]]
+    if fitted:
+        section.figures.append(_figure(fitted, facts))
+    coarse = [group for group in fitted if group["zero_gap_fraction"] > _COARSE]
+    section.notes += [_clock_words(group) for group in coarse]
+    section.tables.append(_window_table(found["groups"]))
+    if any(group["not_fitted"] for group in found["groups"]):
+        section.notes.append(_left_words(found["groups"]))
+    if found["doublings"]:
+        section.tables.append(doubling_table(found["doublings"]))
+    return section
+
+
+def _takeaway(found: Mapping[str, Any]) -> str:
+    fitted = [group for group in found["groups"] if group["n_fitted"]]
+    every = duration_words(found["window_s"])
+    if not fitted:
+        reasons = listed(sorted({reason for g in found["groups"] for reason in g["not_fitted"]}))
+        return f"Burstiness is not known: no window of {every} can be fitted ({reasons})."
+    clear = [group for group in fitted if group["zero_gap_fraction"] <= _BLIND]
+    if not clear:
+        share = max(group["zero_gap_fraction"] for group in fitted)
+        steps = max(group["clock_step_s"] for group in fitted)
+        return (
+            f"How bursty the arrivals are is not known: the clock steps by "
+            f"{duration_words(steps)}, so that up to {percent(share)} of the requests in a window "
+            "share their time stamp with the one before."
+        )
+    return _fit_words(clear, every)
+
+
+def _fit_words(fitted: Sequence[Mapping[str, Any]], every: str) -> str:
+    n_fitted = sum(group["n_fitted"] for group in fitted)
+    n_rejected = round(sum(group["rejected_fraction"] * group["n_fitted"] for group in fitted))
+    off = " to ".join(dict.fromkeys(percent(end) for end in _ends(fitted, "ks")))
+    return (
+        f"{_spread_words(fitted, every)} A Gamma law misses a window's gaps by {off} (KS distance, "
+        f"median) and is rejected at the {percent(REJECTED_BELOW)} level in {number(n_rejected)} "
+        f"of {plural(n_fitted, 'window')}."
+    )
+
+
+def _ends(groups: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
+    """Return the lowest and the highest of the groups' medians."""
+    medians = [group[name]["median"] for group in groups]
+    return min(medians), max(medians)
+
+
+def _spread_words(groups: Sequence[Mapping[str, Any]], every: str) -> str:
+    most = max(groups, key=lambda group: group["cv"]["median"])
+    cv = most["cv"]["median"]
+    if len(groups) == 1:
+        return (
+            f"Gaps within {every} have a coefficient of variation of {number(cv)} in the median "
+            f"window, {_than_poisson(cv)} (1)."
+        )
+    least = min(groups, key=lambda group: group["cv"]["median"])
+    low = least["cv"]["median"]
+    return (
+        f"In the median window of {every}, the coefficient of variation of gaps is from "
+        f"{number(low)} ({least['name']}) to {number(cv)} ({most['name']}, {_than_poisson(cv)}, "
+        "which has 1)."
+    )
+
+
+def _than_poisson(cv: float) -> str:
+    if cv > 1.1:
+        return "burstier than a Poisson process"
+    return "steadier than a Poisson process" if cv < 0.9 else "close to a Poisson process"
+
+
+def _whole_words(found: Mapping[str, Any]) -> str:
+    whole = found["whole"]
+    if whole["alpha"] is None:
+        return f"One Gamma law for the whole trace is not fitted: {whole['reason']}."
+    return (
+        f"One Gamma law for all gaps of the trace ({found['whole_source']}) has α = "
+        f"{whole['alpha']:.3f} (95 % interval {whole['alpha_lo']:.3f} to {whole['alpha_hi']:.3f}), "
+        f"β = {number(float(whole['beta_s']))} s, so CV {number(float(whole['cv']))}, and is off "
+        f"by {percent(whole['ks'])} of the gaps at most. It takes changes of the rate over the "
+        "trace for burstiness too; a window does so much less."
+    )
+
+
+def _clock_words(group: Mapping[str, Any]) -> str:
+    share, step = percent(group["zero_gap_fraction"]), duration_words(group["clock_step_s"])
+    return (
+        f"{group['name']}: in the fitted windows {share} of the requests have the time stamp of "
+        f"the one before, for the clock steps by {step}. Nothing is known of burstiness within a "
+        "step; arrivals are spread evenly over it, which draws α towards 1."
+    )
+
+
+def _left_words(groups: Sequence[Mapping[str, Any]]) -> str:
+    reasons: Counter[str] = Counter()
+    for group in groups:
+        reasons.update(group["not_fitted"])
+    said = [f"{plural(count, 'window')} ({reason})" for reason, count in reasons.items()]
+    return f"Not fitted, though with requests: {listed(said)}."
+
+
+def _window_table(groups: Sequence[Mapping[str, Any]]) -> Table:
+    header = ("LLM · service", "Windows", "Empty", "Not fitted", "Fitted", "Median α",
+              "α, 10 to 90 %", "Median CV", "KS distance", "Gamma rejected")  # fmt: skip
+    rows = []
+    for group in groups:
+        counts = (group["n_windows"], group["n_empty"], sum(group["not_fitted"].values()))
+        cells = [number(count) for count in (*counts, group["n_fitted"])]
+        alpha, cv, ks = group["alpha"], group["cv"], group["ks"]
+        if alpha is None:
+            rows.append((group["name"], *cells, *["–"] * 5))
+            continue
+        spread = f"{number(alpha['p10'])} to {number(alpha['p90'])}"
+        figures = (number(alpha["median"]), spread, number(cv["median"]), f"{ks['median']:.3f}")
+        rows.append((group["name"], *cells, *figures, percent(group["rejected_fraction"])))
+    return Table(header, rows)
+
+
+def _figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tuple[str, str]:
+    time = clock(facts["duration_s"], facts["start_time"])
+    panels = []
+    for group in groups:
+        windows = pd.DataFrame(group["windows"])
+        windows = windows[windows["alpha"].notna()].astype({name: float for name in _FIGURES})
+        middle = (windows["start_s"] + windows["duration_s"] / 2) / time.unit_s
+        for stem, unit, label in (("alpha", "", "Shape α"), ("beta", "_s", "Scale β (s)")):
+            values, *ends = (windows[f"{stem}{end}{unit}"] for end in ("", "_lo", "_hi"))
+            if len(windows) > _MAX_WINDOWS:
+                curve = _spans(middle, values)
+            else:
+                curve = Curve(_EACH, middle, values, *ends, is_marks=True)
+            panels.append((group["name"], Axis(time.label), Axis(label, is_log=True), [curve]))
+    drawn = {curve.name for *_, (curve,) in panels}
+    said = " or, where there are many, ".join(name for name in _DRAWN if name in drawn)
+    caption = f"Shape and scale of the Gamma fits over time: {said}."
+    return panels_figure(panels, "Gamma parameters over time"), caption
+
+
+def _spans(middle: pd.Series, values: pd.Series) -> Curve:
+    """Return median and quartiles of the windows in each of some spans of the time."""
+    size = (middle.max() - middle.min()) / _N_SPANS
+    quartiles = values.groupby((middle // size).astype(int)).quantile([0.5, 0.25, 0.75]).unstack()
+    across = (quartiles.index.to_numpy(float) + 0.5) * size
+    return Curve(_MANY, across, *(quartiles[share] for share in (0.5, 0.25, 0.75)))

@@ -1,0 +1,163 @@
+"""What a report reads of a trace: counts, and as few rows as its figures need."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sextant.errors import InputError
+from sextant.files import read_json
+from sextant.trace_format import TRACE_COLUMNS, sql_text
+from sextant.workload.profiles import start_time
+
+MAX_SAMPLE = 200_000
+"""Requests that are looked at one by one (rank correlations, importance); more add no digit."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Distinct values of a column, ascending, and how many requests have each."""
+
+    values: np.ndarray
+    weights: np.ndarray
+    n_null: int
+    """Requests without a value."""
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A trace in the contract."""
+
+    path: Path
+
+    def query(self, query: str) -> duckdb.DuckDBPyConnection:
+        """Run a query in which `trace` stands for the rows and `row` for a row's position."""
+        rows = f"""(SELECT * RENAME (file_row_number AS row)
+            FROM read_parquet({sql_text(self.path)}, file_row_number = true))"""
+        connection = duckdb.connect()
+        connection.execute("SET memory_limit = '700MB'; SET preserve_insertion_order = false")
+        return connection.execute(f"WITH trace AS {rows} {query}")
+
+
+def open_trace(path: str | Path) -> TraceFile:
+    """Check that a file is a trace.
+
+    Raises:
+        InputError: no such file, no Parquet, a column of the contract is missing, or no row.
+    """
+    path, fix = Path(path), "ingest the trace first (`sextant ingest`)"
+    if not path.is_file():
+        raise InputError("there is no such file", file=path, fix=fix)
+    try:
+        stored = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        problem = f"is no Parquet file ({str(error).splitlines()[0]})"
+        raise InputError(problem, file=path, fix=fix) from None
+    for name in TRACE_COLUMNS:
+        if name not in stored.schema_arrow.names:
+            raise InputError("column missing", file=path, field=name, fix=fix)
+    if stored.metadata.num_rows == 0:
+        raise InputError("the trace has no rows", file=path, fix="give a trace with rows")
+    return TraceFile(path)
+
+
+def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
+    """Return the counts of a trace, and what ingest set aside if its report is given.
+
+    Args:
+        trace: of `open_trace`.
+        report: the `.report.json` that ingest wrote; None: the one beside the trace, if any.
+    """
+    n_rows, n_failed, first_s, last_s = trace.query(
+        """SELECT count(*), count(*) FILTER (status = 'failed'), min(arrival_s), max(arrival_s)
+        FROM trace"""
+    ).fetchone()
+    beside = trace.path.with_suffix(".report.json")
+    found = Path(report) if report is not None else beside
+    ingested = read_json(found) if report is not None or beside.is_file() else {}
+    start = start_time(trace.path)
+    return {
+        "trace": trace.path.name,
+        "n_requests": n_rows,
+        "n_failed": n_failed,
+        "duration_s": last_s - first_s,
+        "start_time": None if start is None else start.isoformat(sep=" "),
+        "n_rejected": ingested.get("n_rejected"),
+        "rejected_by_reason": ingested.get("n_rejected_by_reason", {}),
+        "groups": groups(trace),
+    }
+
+
+def groups(trace: TraceFile) -> list[dict[str, Any]]:
+    """Return the LLMs and services of the requests, the most frequent pair first.
+
+    Columns: `name`, `llm`, `service` (None: not named), `n_requests`, `n_failed`, and of the
+    requests that did not fail `mean_input_tokens`, `mean_output_tokens` (None: all failed).
+    """
+    served = "FILTER (status IS DISTINCT FROM 'failed')"
+    cursor = trace.query(
+        f"""SELECT llm, service, count(*) AS n_requests,
+        count(*) FILTER (status = 'failed') AS n_failed,
+        avg(input_tokens) {served} AS mean_input_tokens,
+        avg(output_tokens) {served} AS mean_output_tokens
+        FROM trace GROUP BY ALL ORDER BY n_requests DESC, llm, service"""
+    )
+    columns = [name for name, *_ in cursor.description]
+    rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    nameless = "all requests" if len(rows) == 1 else "not named"
+    for row in rows:
+        named = [row[key] for key in ("llm", "service") if row[key] is not None]
+        row["name"] = " · ".join(named) or nameless
+    return rows
+
+
+def rows_of(frame: pd.DataFrame, group: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows of an LLM and service, of a frame with columns `llm` and `service`."""
+    is_own = np.ones(len(frame), bool)
+    for key in ("llm", "service"):
+        column = frame[key]
+        is_own &= (column.isna() if group[key] is None else column == group[key]).to_numpy(bool)
+    return frame[is_own]
+
+
+def value_counts(trace: TraceFile, column: str) -> Counts:
+    """Return the distinct values of a column over the requests that did not fail."""
+    found = trace.query(
+        f"""SELECT {column}::DOUBLE AS value, count(*) AS weight FROM trace
+        WHERE status IS DISTINCT FROM 'failed' GROUP BY ALL ORDER BY value NULLS LAST"""
+    ).fetchall()
+    n_null = found.pop()[1] if found and found[-1][0] is None else 0
+    values, weights = (np.array([row[place] for row in found], float) for place in (0, 1))
+    return Counts(values, weights, n_null)
+
+
+def arrivals(trace: TraceFile) -> np.ndarray:
+    """Return all arrival times in seconds, ascending."""
+    found = trace.query("SELECT arrival_s FROM trace ORDER BY arrival_s").fetchnumpy()
+    return np.asarray(found["arrival_s"], float)
+
+
+def sample_requests(
+    trace: TraceFile, columns: Sequence[str], *, seed: int, n_most: int = MAX_SAMPLE
+) -> pd.DataFrame:
+    """Return requests that did not fail: all of them, or `n_most` drawn without replacement.
+
+    Rows are drawn by a hash of their position and the seed, so that nobody has to hold them.
+    """
+    names = ", ".join(columns)
+    return trace.query(
+        f"""SELECT {names} FROM (SELECT * FROM trace WHERE status IS DISTINCT FROM 'failed'
+        ORDER BY hash(row, {seed}) LIMIT {n_most}) ORDER BY row"""
+    ).df()
+
+
+def known_columns(trace: TraceFile, names: Sequence[str]) -> list[str]:
+    """Return those of the columns in which some request has a value."""
+    counted = trace.query(f"SELECT {', '.join(f'count({name})' for name in names)} FROM trace")
+    return [name for name, count in zip(names, counted.fetchone(), strict=True) if count]

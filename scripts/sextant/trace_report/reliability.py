@@ -1,0 +1,136 @@
+"""Reliability: the share of requests that failed, over time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sextant.report.promises import percent
+from sextant.report.read import number
+from sextant.trace_report.drawing import Axis, Curve, panels_figure
+from sextant.trace_report.read import TraceFile, rows_of
+from sextant.trace_report.section import Section, Table, clock, duration_words, plural
+from sextant.trace_report.traffic import MAX_SHOWN, bucket_s
+from sextant.workload.profiles import failure_series, summarize_failures
+
+_N_BUCKETS = 300
+_REQUESTS_PER_BUCKET = 30
+
+
+def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the failed fraction over time and its outliers per LLM and service.
+
+    `groups` has an entry each of the most frequent: `name`, `summary` (columns of
+    `summarize_failures`) and `series` (`start_s`, `failure_fraction`, `is_outlier`). It is empty
+    where no request failed.
+    """
+    if facts["n_failed"] == 0:
+        return {"n_failed": 0, "bucket_s": None, "groups": []}
+    # Spans in which a group has some requests on average; else there is nothing to judge.
+    n_buckets = facts["n_requests"] // (_REQUESTS_PER_BUCKET * len(facts["groups"]))
+    size = bucket_s(facts["duration_s"], min(max(n_buckets, 1), _N_BUCKETS))
+    series = failure_series(trace.path, float(size))
+    summary = summarize_failures(series)
+    groups = []
+    for group in facts["groups"][:MAX_SHOWN]:
+        own = rows_of(series, group)
+        figures = rows_of(summary, group).drop(columns=["llm", "service"]).iloc[0].to_dict()
+        groups.append(
+            {
+                "name": group["name"],
+                "summary": {name: _plain(value) for name, value in figures.items()},
+                "series": _series(own),
+            }
+        )
+    return {"n_failed": facts["n_failed"], "bucket_s": size, "groups": groups}
+
+
+def _series(rows: pd.DataFrame) -> dict[str, list]:
+    return {
+        "start_s": rows["start_s"].astype(float).tolist(),
+        "failure_fraction": [_plain(value) for value in rows["failure_fraction"]],
+        "is_outlier": rows["is_outlier"].astype(bool).tolist(),
+    }
+
+
+def _plain(value: Any) -> int | float | None:
+    if value is None or pd.isna(value):
+        return None
+    return int(value) if isinstance(value, int | np.integer) else float(value)
+
+
+def show_reliability(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
+    """Return the section of what `measure_reliability` found."""
+    section = Section("reliability", "Reliability", _takeaway(found, facts))
+    if not found["groups"]:
+        return section
+    section.figures.append(_figure(found, facts))
+    section.tables.append(_table(found))
+    return section
+
+
+def _takeaway(found: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    if not found["groups"]:
+        return (
+            "No request of the trace is marked as failed. Many sources leave failures out, so this "
+            "says nothing of how reliable the service was."
+        )
+    total = percent(facts["n_failed"] / facts["n_requests"])
+    sentence = f"{total} of the requests failed"
+    rated = [group for group in found["groups"] if group["summary"]["failure_fraction"] is not None]
+    worst = max(rated, key=lambda group: group["summary"]["failure_fraction"])
+    best = min(rated, key=lambda group: group["summary"]["failure_fraction"])
+    if worst is not best:
+        sentence += (
+            f", from {percent(best['summary']['failure_fraction'])} ({best['name']}) to "
+            f"{percent(worst['summary']['failure_fraction'])} ({worst['name']})"
+        )
+    n_outliers = sum(group["summary"]["n_outliers"] for group in found["groups"])
+    n_judged = sum(group["summary"]["n_buckets"] for group in found["groups"])
+    every = duration_words(found["bucket_s"])
+    if n_judged == 0:
+        return f"{sentence}; in no {every} are there enough requests to follow it over time."
+    outliers = "none is an outlier" if n_outliers == 0 else f"outliers are {number(n_outliers)}"
+    return (
+        f"{sentence}; of {plural(n_judged, 'span')} of {every} with enough requests to judge, "
+        f"{outliers}."
+    )
+
+
+def _figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
+    time = clock(facts["duration_s"], facts["start_time"])
+    panels = []
+    for group in found["groups"]:
+        series = group["series"]
+        across = np.array(series["start_s"]) / time.unit_s
+        shares = [None if x is None else 100 * x for x in series["failure_fraction"]]
+        outliers = [
+            share if out else None for share, out in zip(shares, series["is_outlier"], strict=True)
+        ]
+        curves = [
+            Curve("failed", across, shares),
+            Curve("outlier", across, outliers, is_marks=True),
+        ]
+        panels.append((group["name"], Axis(time.label), Axis("Failed (%)", low=0), curves))
+    svg = panels_figure(panels, "Failure rate over time", n_columns=1, height_in=1.5, is_step=True)
+    every = duration_words(found["bucket_s"])
+    caption = (
+        f"Share of failed requests in each {every}; gaps: too few requests to judge. Outliers lie "
+        "more than 1.5 interquartile ranges beyond the quartiles."
+    )
+    return svg, caption
+
+
+def _table(found: Mapping[str, Any]) -> Table:
+    every = duration_words(found["bucket_s"])
+    header = ("LLM · service", "Failed", "Failed (%)", f"Median per {every}", "Quartiles",
+              "Outliers", "Too few to judge")  # fmt: skip
+    rows = []
+    for group in found["groups"]:
+        facts = group["summary"]
+        quartiles = " to ".join(percent(facts[name]) for name in ("q1", "q3"))
+        row = (number(facts["n_failed"]), percent(facts["failure_fraction"]))
+        row += (percent(facts["median"]), quartiles, number(facts["n_outliers"]))
+        rows.append((group["name"], *row, plural(facts["n_too_few"], "span")))
+    return Table(header, rows)

@@ -1,0 +1,135 @@
+"""Use cases side by side: what the requests of several workloads look like."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sextant.errors import InputError
+from sextant.files import provenance, write_json
+from sextant.report.read import number
+from sextant.trace_report.drawing import Axis, Curve, panels_figure
+from sextant.trace_report.lengths import SIDES, quantiles
+from sextant.trace_report.page import write_page
+from sextant.trace_report.section import Section, Table
+from sextant.workload.fidelity import cumulative
+from sextant.workload.published import load_request_model
+from sextant.workload.request_model import RequestModel
+from sextant.workload.use_cases import load_use_case, use_case_names
+
+_MAX_POINTS = 200
+
+
+def compare_use_cases(models: Mapping[str, RequestModel]) -> dict[str, dict[str, Any]]:
+    """Return per use case and side (`input`, `output`) the mean, quantiles and distribution.
+
+    Args:
+        models: request models, by name.
+
+    Raises:
+        InputError: a model lacks one of the lengths.
+    """
+    for name, model in models.items():
+        for column in SIDES.values():
+            if column not in model.parameters:
+                problem, fix = f"the workload '{name}' lacks it", "give a model of both lengths"
+                raise InputError(problem, field=column, fix=fix)
+    return {
+        name: {side: _side(model, column) for side, column in SIDES.items()}
+        for name, model in models.items()
+    }
+
+
+def _side(model: RequestModel, column: str) -> dict[str, Any]:
+    lengths = model.frame[column].to_numpy(float)
+    values, place = np.unique(lengths, return_inverse=True)
+    weights = np.bincount(place, model.weights)
+    return {
+        "mean": float(np.average(values, weights=weights)),
+        "quantiles": quantiles(values, weights),
+        "cdf": cumulative(values, weights, _MAX_POINTS).to_dict(orient="list"),
+    }
+
+
+def write_use_case_report(
+    names_or_paths: Sequence[str | Path], html_out: str | Path, json_out: str | Path
+) -> None:
+    """Write a page, and JSON, of use cases side by side.
+
+    Args:
+        names_or_paths: shipped use cases (`use_case_names()`), and request models or workload
+            folders of one's own; the last part of a path is its name.
+        html_out: the page.
+        json_out: what `compare_use_cases` returns, and provenance.
+
+    Raises:
+        InputError: neither a shipped use case nor a readable request model of both lengths,
+            or two of one name.
+    """
+    models, files, notes = {}, {}, []
+    for given in names_or_paths:
+        if str(given) in use_case_names():
+            case = load_use_case(str(given))
+            models[case.name] = case.model
+            notes.append(
+                f"{case.name}: {case.description} Lengths after {'; '.join(case.sources)}."
+            )
+        else:
+            path = Path(given)
+            name = path.name if path.is_dir() else path.stem
+            if name in models:
+                fix = "give folders or files with names of their own"
+                raise InputError(f"there are two workloads '{name}'", file=path, fix=fix)
+            models[name] = load_request_model(path)
+            files[name] = path / "requests.parquet" if path.is_dir() else path
+    found, origin = compare_use_cases(models), provenance(files)
+    write_json(json_out, {"use_cases": found, "provenance": origin})
+    section = show_use_cases(found)
+    section.notes += notes
+    write_page(html_out, "Use cases side by side", "Input and output lengths", [section], origin)
+
+
+def show_use_cases(found: Mapping[str, Mapping[str, Any]]) -> Section:
+    """Return the section of what `compare_use_cases` found."""
+    section = Section("use-cases", "Use cases", _takeaway(found))
+    panels = []
+    for side in SIDES:
+        curves = [
+            Curve(name, case[side]["cdf"]["value"], case[side]["cdf"]["fraction"])
+            for name, case in found.items()
+        ]
+        across = Axis(f"{side.capitalize()} (tokens)", is_log=True)
+        up = Axis("Share of requests up to it", low=0, high=1.02)
+        panels.append((f"{side.capitalize()}s", across, up, curves))
+    svg = panels_figure(panels, "Lengths of the use cases", is_step=True, height_in=2.8)
+    section.figures.append((svg, "Cumulative distributions of the lengths of each use case."))
+    section.tables.append(_table(found))
+    return section
+
+
+def _takeaway(found: Mapping[str, Mapping[str, Any]]) -> str:
+    def median(name: str, side: str) -> float:
+        return found[name][side]["quantiles"]["median"]
+
+    def extreme(side: str) -> str:
+        ranked = sorted(found, key=lambda name: median(name, side))
+        low, high = (f"{number(median(name, side))} ({name})" for name in (ranked[0], ranked[-1]))
+        return f"the median {side} from {low} to {high} tokens"
+
+    if len(found) == 1:
+        (name,) = found
+        medians = tuple(number(median(name, side)) for side in SIDES)
+        return f"{name}: the median request has {medians[0]} tokens in and {medians[1]} out."
+    return f"Across the {len(found)} workloads, {extreme('input')}, {extreme('output')}."
+
+
+def _table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    names = list(next(iter(found.values()))["input"]["quantiles"])
+    header = ("Tokens", "Mean", *(name.capitalize() for name in names))
+    rows = []
+    for name, case in found.items():
+        for side in SIDES:
+            values = (case[side]["mean"], *case[side]["quantiles"].values())
+            rows.append((f"{name}, {side}", *(number(value) for value in values)))
+    return Table(header, rows)
