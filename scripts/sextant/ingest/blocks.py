@@ -55,6 +55,14 @@ def check_utf8(text: bytes) -> None:
         text.decode()
 
 
+def fetched(pool: Executor, items: Iterator[Item]) -> Iterator[Item]:
+    """Yield `items`, each fetched on another thread while the one before is worked on."""
+    future = pool.submit(next, items, None)
+    while (item := future.result()) is not None:
+        future = pool.submit(next, items, None)
+        yield item
+
+
 def ahead(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], n_ahead: int
 ) -> Iterator[tuple[Item, Result]]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from sextant.errors import InputError
 from sextant.files import atomic_path, provenance, write_json
-from sextant.ingest.blocks import ahead, check_utf8, read_blocks
+from sextant.ingest.blocks import ahead, check_utf8, fetched, read_blocks
 from sextant.ingest.fast import read_perfect, with_ids
 from sextant.ingest.rows import Clock, Rows
 from sextant.ingest.start import check_time_zero, start_facts
@@ -82,8 +82,8 @@ def ingest_trace(
     n_threads = threads or min(os.cpu_count() or 1, _MAX_THREADS)
     paths = [Path(path) for path in (trace_out, rejected_out, report_out)]
     with ExitStack() as stack:
-        # One thread more, for the source's checksum.
-        pool = stack.enter_context(ThreadPoolExecutor(n_threads + 1))
+        # Two threads more: one reads the source, one takes its checksum.
+        pool = stack.enter_context(ThreadPoolExecutor(n_threads + 2))
         facts = {"trace_format": trace_format, **provenance_facts}
         origin = pool.submit(provenance, {"source": source}, **facts)
         trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
@@ -140,7 +140,7 @@ def _unreadable(source: Path, error: str) -> InputError:
 
 
 def _read_text(source: Path, form: TraceFormat, pool: Executor, n_threads: int) -> Iterator[Rows]:
-    blocks = read_blocks(source)
+    blocks = fetched(pool, read_blocks(source))
     names, blocks = _columns(source, form, blocks)
     _check_columns(source, form, names)
     clock = Clock(next_line=1 if form.is_jsonl else 2)

@@ -17,11 +17,14 @@ _ARROW_TYPES = {
     "INTEGER": pa.int32(),
     "BOOLEAN": pa.bool_(),
 }
+_NEVER_NULL = ("request_id", "arrival_s", "input_tokens", "output_tokens", "status")
 SCHEMA = pa.schema(
-    {
-        name: CODED if name in _CODED_COLUMNS else _ARROW_TYPES[sql_type]
-        for name, sql_type in TRACE_COLUMNS.items()
-    }
+    pa.field(
+        name,
+        CODED if name in _CODED_COLUMNS else _ARROW_TYPES[sql_type],
+        nullable=name not in _NEVER_NULL,
+    )
+    for name, sql_type in TRACE_COLUMNS.items()
 )
 """The trace contract as Arrow has it."""
 
