@@ -160,6 +160,13 @@ def test_bad_traces_and_windows_are_refused(tmp_path, arrival_s, window_s, messa
         fit_windows(path, window_s)
 
 
+def test_a_name_for_every_request_is_refused(tmp_path):
+    names = [f"request {number}" for number in range(40_000)]
+    trace = pd.DataFrame({"arrival_s": np.arange(40_000.0), "llm": names})
+    with pytest.raises(InputError, match=r"field 'llm': 40001 LLMs and 1 services"):
+        fit_windows(_write(tmp_path, trace))
+
+
 def _in_minutes(counts: list[int], minutes: float) -> np.ndarray:
     """Arrivals with these counts in windows that follow one another, and one at the end."""
     starts = np.repeat(np.arange(len(counts)), counts) * 60.0 * minutes

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from sextant.errors import InputError
 
 MAX_GROUPS = 2**15 - 1
+"""Most pairs of LLM and service, null among them: few enough for the quickest of sorts."""
 BATCH_ROWS = 1 << 18
 
 Group = tuple[str | None, str | None]
@@ -70,7 +71,8 @@ def read_rows(
     trace: str | Path, groups: dict[Group, int], rng: np.random.Generator | None
 ) -> Iterator[Rows]:
     """Yield the trace in batches; a group that is not in `groups` gets the next number."""
-    file = pq.ParquetFile(trace, read_dictionary=["llm", "service"])
+    # What is read ahead would be kept until the end: the whole of the columns.
+    file = pq.ParquetFile(trace, read_dictionary=["llm", "service"], pre_buffer=False)
     known: tuple[dict, dict] = ({}, {})
     columns = ["arrival_s", "llm", "service"]
     # Threads cost more than three columns take, and the caller has work for the other cores.
@@ -81,20 +83,19 @@ def read_rows(
             _codes(batch.column(name), codes)
             for name, codes in zip(("llm", "service"), known, strict=True)
         )
-        pair = llm * len(known[1]) + service
-        llms, services = map(list, known)
-        number = np.zeros(len(llms) * len(services), np.int16)
-        for code in np.flatnonzero(np.bincount(pair)):
-            group = (llms[code // len(services)], services[code % len(services)])
-            number[code] = groups.setdefault(group, len(groups) % MAX_GROUPS)
-        if len(groups) > MAX_GROUPS:
-            problem = f"more than {MAX_GROUPS} LLMs and services"
+        if len(known[0]) * len(known[1]) > MAX_GROUPS:
+            problem = f"{len(known[0])} LLMs and {len(known[1])} services"
             fix = "name the LLM and the service there, not the request"
-            raise InputError(problem, file=trace, field="llm, service", fix=fix)
+            raise InputError(problem, file=trace, field="llm", fix=fix)
+        pairs = [(one, other) for one in known[0] for other in known[1]]
+        number = np.zeros(len(pairs), np.int16)
+        place = llm * len(known[1]) + service
+        for code in np.flatnonzero(np.bincount(place)):
+            number[code] = groups.setdefault(pairs[code], len(groups))
         arrival_s = batch.column("arrival_s").to_numpy(zero_copy_only=False)
         # Drawn in the file's order, so that no batch size changes a request's draw.
         offset = np.zeros(0) if rng is None else rng.random(len(arrival_s))
-        yield Rows(arrival_s, number[pair], offset)
+        yield Rows(arrival_s, number[place], offset)
 
 
 def _codes(column: pa.Array, known: dict[str | None, int]) -> np.ndarray:
