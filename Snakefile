@@ -36,3 +36,4 @@ rule all:
     input:
         "<results>/report/index.html",
         "<results>/sextant.duckdb",
+        trace_reports(),

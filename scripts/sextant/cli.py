@@ -8,8 +8,9 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from sextant import __version__, cli_advice
+from sextant import __version__, cli_advice, cli_workload
 from sextant.cli_advice import Database
+from sextant.cli_workload import Seed, Workload
 from sextant.errors import InputError
 
 app = typer.Typer(
@@ -17,8 +18,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="From production traces of LLM requests to the cheapest GPU that keeps a latency promise.",
 )
-
-Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
 
 
 class Kind(StrEnum):
@@ -57,92 +56,69 @@ def ingest(
 
 
 @app.command()
-def fit(
-    trace: Annotated[Path, typer.Argument(help="Normalised trace (see `sextant ingest`).")],
-    out: Annotated[Path, typer.Option(help="Folder of the workload.")],
-    max_input_tokens: Annotated[
-        int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
-    ] = None,
-    max_output_tokens: Annotated[
-        int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
-    ] = None,
-    n_bins: Annotated[int, typer.Option(help="Most bins per request parameter.")] = 64,
-    seed: Seed = 0,
-) -> None:
-    """Fit a workload (requests and arrivals) to a trace."""
-    from sextant.workload.fit import fit_workload
-
-    figures = fit_workload(
-        trace,
-        out / "requests.parquet",
-        out / "arrivals.json",
-        out / "validation.json",
-        max_input_tokens=max_input_tokens,
-        max_output_tokens=max_output_tokens,
-        n_bins=n_bins,
-        seed=seed,
-    )
-    distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
-    typer.echo(
-        f"{out}: {figures['n_requests']:,} requests in {figures['n_joint_bins']:,} joint bins; "
-        f"caps touched {figures['n_clipped_input']:,} inputs and "
-        f"{figures['n_clipped_output']:,} outputs; KS distances: {distances}"
-    )
-
-
-@app.command()
-def sample(
-    workload: Annotated[Path, typer.Option(help="Folder of a fitted workload.")],
-    n: Annotated[int, typer.Option("-n", min=1, help="Number of requests.")],
-    out: Annotated[Path, typer.Option(help="Trace to write, .csv or .parquet.")],
-    seed: Seed = 0,
-) -> None:
-    """Draw a trace from a workload, in Sextant's own format."""
-    from sextant.files import atomic_path
-    from sextant.workload import sample_trace
-
-    writers = {".csv": "to_csv", ".parquet": "to_parquet"}
-    if out.suffix not in writers:
-        fix = "end it in .csv or .parquet"
-        raise InputError(f"unknown ending {out.suffix!r}", file=out, field="--out", fix=fix)
-    drawn = sample_trace(workload, n, seed)
-    with atomic_path(out) as temporary:
-        getattr(drawn, writers[out.suffix])(temporary, index=False)
-    typer.echo(f"{out}: {len(drawn):,} requests")
-
-
-@app.command()
 def load(
     base_url: Annotated[str, typer.Option(help="OpenAI-compatible server, http://HOST:PORT.")],
     model: Annotated[str, typer.Option(help="Model name that the server answers to.")],
-    workload: Annotated[Path, typer.Option(help="Folder of a fitted workload.")],
+    workload: Workload,
     out: Annotated[Path, typer.Option(help="Folder for requests.parquet and levels.json.")],
-    users: Annotated[str, typer.Option(help="Concurrent users, e.g. 16 or 1,2,4.")] = "1",
+    users: Annotated[
+        str | None, typer.Option(help="Closed loop: concurrent users, e.g. 16 or 1,2,4.")
+    ] = None,
+    request_rate: Annotated[
+        float | None, typer.Option(help="Open loop, latency-critical: requests per second.")
+    ] = None,
+    burstiness: Annotated[
+        float, typer.Option(help="Shape of an open loop's Gamma gaps; 1 is Poisson, less burstier.")
+    ] = 1.0,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Best effort: so many requests, all at once.")
+    ] = None,
     duration: Annotated[float, typer.Option(help="Seconds of load at each level.")] = 120,
-    warmup: Annotated[float, typer.Option(help="Seconds of load before, not measured.")] = 10,
+    warmup: Annotated[float, typer.Option(help="Closed loop: seconds before, not measured.")] = 10,
     timeout: Annotated[float, typer.Option(help="Seconds until a request has failed.")] = 120,
     vocab_size: Annotated[int, typer.Option(help="Prompts are token ids below this.")] = 32000,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Text to cut prompts from, in place of random token ids.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The LLM's tokenizer.json, for --prompts.")
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="joint, or independent (an ablation).")] = "joint",
     api_key_env: Annotated[
         str, typer.Option(help="Environment variable that holds the server's API key.")
     ] = "OPENAI_API_KEY",
     seed: Seed = 0,
 ) -> None:
-    """Load a running server in closed loop and write every request."""
+    """Load a running server and write every request."""
     import os
 
+    from sextant.load import run
     from sextant.load.client import Target
-    from sextant.load.run import load_server
+    from sextant.workload.draw import open_workload
+    from sextant.workload.generators import at_once, gamma
+    from sextant.workload.prompts import RandomTokens, load_prompt_source
 
-    rows = load_server(
+    if sum(given is not None for given in (users, request_rate, batch)) != 1:
+        fix = "give one of --users, --request-rate and --batch"
+        raise InputError("how to load the server is not clear", field="--users", fix=fix)
+    if (prompts is None) != (tokenizer is None):
+        fix = "give both, or neither for random token ids"
+        raise InputError("--prompts goes with --tokenizer", field="--prompts", fix=fix)
+    if users is not None:
+        runs = [run.closed_loop(level, warmup, duration) for level in _levels(users)]
+    elif batch is not None:
+        runs = [run.open_loop(at_once(n=batch), batch)]
+    else:
+        runs = [run.open_loop(gamma(burstiness, request_rate, duration_s=duration, seed=seed))]
+    rows = run.load_server(
         Target(base_url, model, os.environ.get(api_key_env)),
-        workload,
-        _levels(users),
-        warmup,
-        duration,
-        timeout,
-        vocab_size,
-        seed,
+        open_workload(workload),
+        RandomTokens(vocab_size) if prompts is None else load_prompt_source(prompts, tokenizer),
+        runs,
         out,
+        timeout_s=timeout,
+        seed=seed,
+        sampler=sampler,
     )
     typer.echo(pd.DataFrame(rows).to_string(index=False, float_format=lambda x: f"{x:.4g}"))
     if not all(row["n_ok"] for row in rows):
@@ -211,6 +187,10 @@ def serve_and_load(
     typer.echo(f"{out / 'run.json'}")
 
 
+app.command()(cli_workload.fit)
+app.command()(cli_workload.sample)
+app.command("trace-report")(cli_workload.trace_report)
+app.command("compare-workloads")(cli_workload.compare_workloads)
 app.command()(cli_advice.recommend)
 app.command()(cli_advice.explain)
 app.command()(cli_advice.evaluate)

@@ -7,6 +7,7 @@ from pathlib import Path
 from sextant.errors import InputError
 from sextant.experiment import CellKey, cell_definition, levels, load_experiment, trace_sha256
 from sextant.predict.registry import PREDICTORS
+from sextant.workload.use_cases import USE_CASES_FILE
 
 try:
     EXPERIMENT = load_experiment(config, "the configuration", PREDICTORS)
@@ -85,9 +86,36 @@ def archive_data():
     return f"<results>/downloads/{name}/{dataset.file_name}" if dataset else name
 
 
-def workload_trace(wildcards):
-    trace = EXPERIMENT.workloads[wildcards.workload]["trace_id"]
-    return f"<results>/traces/{trace}.parquet"
+def workload_origin(wildcards):
+    """Return what a workload is made from: its trace, or the use cases that ship."""
+    row = EXPERIMENT.workloads[wildcards.workload]
+    return (
+        f"<results>/traces/{row['trace_id']}.parquet" if "trace_id" in row else str(USE_CASES_FILE)
+    )
+
+
+def trace_workload(wildcards):
+    """Return the files of the first workload that is fitted to a trace, if there is one."""
+    for name, row in EXPERIMENT.workloads.items():
+        if row.get("trace_id") == wildcards.trace:
+            folder = f"<results>/workloads/{name}"
+            return {"requests": f"{folder}/requests.parquet", "arrivals": f"{folder}/arrivals.json"}
+    return {}
+
+
+def trace_reports():
+    """Return the pages on every trace, and the one on all workloads; archives have neither."""
+    pages = [f"<results>/report/traces/{trace}.html" for trace in EXPERIMENT.traces]
+    return [*pages, "<results>/report/workloads.html"] if EXPERIMENT.workloads else pages
+
+
+def trace_page_files():
+    """Return the templates and styles of the pages on traces and workloads."""
+    root = Path(workflow.basedir) / "scripts" / "sextant"
+    return [
+        str(root / "report" / "page.css"),
+        *map(str, sorted((root / "trace_report").glob("*.j2"))),
+    ]
 
 
 def definition(wildcards):

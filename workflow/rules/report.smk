@@ -7,7 +7,10 @@
 #          so_by_limits: S/O by latency limits (sheets of many SLOs);
 #          prediction_<SLO>_<predictor>: predicted against measured latencies per LLM.
 #        With more than 6 SLOs only the sheet's first is shown in full.
-# Steps: write_report.
+#        <results>/report/traces/{trace}: what a trace is like and how faithful the workload is
+#        that was fitted to it, as a page and as JSON; needs the normalised trace only.
+#        <results>/report/workloads: all workloads side by side, likewise.
+# Steps: write_report; write_trace_report for each trace; write_workload_report.
 
 
 rule write_report:
@@ -58,3 +61,61 @@ rule write_report:
         runtime=30,
     script:
         "../../scripts/write_report.py"
+
+
+rule write_trace_report:
+    input:
+        unpack(trace_workload),
+        trace="<results>/traces/{trace}.parquet",
+        report="<results>/traces/{trace}.report.json",
+        library=library("trace_report", "workload"),
+        page=trace_page_files(),
+    output:
+        html=report(
+            "<results>/report/traces/{trace}.html",
+            caption="../report/trace.rst",
+            category="Traces",
+        ),
+        json="<results>/report/traces/{trace}.json",
+    log:
+        "<logs>/write_trace_report/{trace}.log",
+    benchmark:
+        "<benchmarks>/write_trace_report/{trace}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        seed=config["seed"],
+    script:
+        "../../scripts/write_trace_report.py"
+
+
+rule write_workload_report:
+    input:
+        workloads=[
+            f"<results>/workloads/{workload}/requests.parquet" for workload in EXPERIMENT.workloads
+        ],
+        library=library("trace_report", "workload"),
+        page=trace_page_files(),
+    output:
+        html=report(
+            "<results>/report/workloads.html",
+            caption="../report/workloads.rst",
+            category="Workloads",
+        ),
+        json="<results>/report/workloads.json",
+    log:
+        "<logs>/write_workload_report.log",
+    benchmark:
+        "<benchmarks>/write_workload_report.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    script:
+        "../../scripts/write_workload_report.py"

@@ -1,11 +1,11 @@
-# Needs: a normalised trace.
+# Needs: a normalised trace, or a use case that ships.
 # Makes: <results>/workloads/{workload}/: the request model, the arrival model, their fidelity.
 # Steps: fit_workload. No library among the inputs: see benchmark.smk.
 
 
 rule fit_workload:
     input:
-        trace=workload_trace,
+        origin=workload_origin,
     output:
         requests="<results>/workloads/{workload}/requests.parquet",
         arrivals="<results>/workloads/{workload}/arrivals.json",

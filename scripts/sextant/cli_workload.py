@@ -1,0 +1,219 @@
+"""The command line's part on workloads: fit them, draw from them, report on traces."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sextant.errors import InputError
+
+Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
+Workload = Annotated[
+    str,
+    typer.Option(
+        help="Folder of a fitted workload, a published histogram (Parquet), or the name of a "
+        "use case that ships."
+    ),
+]
+_TEXT_ENDINGS = (".json", ".jsonl")
+
+
+def fit(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Normalised trace (see `sextant ingest`), a published histogram (Parquet), or "
+            "a file of prompts and responses (.json, .jsonl; needs --tokenizer)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the workload.")],
+    max_input_tokens: Annotated[
+        int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
+    ] = None,
+    max_output_tokens: Annotated[
+        int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
+    ] = None,
+    n_bins: Annotated[int, typer.Option(help="Most bins per request parameter.")] = 64,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The LLM's tokenizer.json, to count tokens of texts.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Fit a workload (requests and arrivals) to a trace, a histogram or conversations."""
+    from sextant.workload.adopt import write_workload
+    from sextant.workload.fit import fit_workload
+
+    files = [out / name for name in ("requests.parquet", "arrivals.json", "validation.json")]
+    caps = {"max_input_tokens": max_input_tokens, "max_output_tokens": max_output_tokens}
+    if source.suffix in _TEXT_ENDINGS or _is_histogram(source):
+        model, origin = _model_of(source, tokenizer, n_bins)
+        figures = write_workload(model, *files, origin=origin, **caps)
+        shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
+        typer.echo(f"{out}: {figures['n_joint_bins']:,} joint bins; caps shortened {shares}")
+        return
+    figures = fit_workload(source, *files, **caps, n_bins=n_bins, seed=seed)
+    distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
+    typer.echo(
+        f"{out}: {figures['n_requests']:,} requests in {figures['n_joint_bins']:,} joint bins; "
+        f"caps touched {figures['n_clipped_input']:,} inputs and "
+        f"{figures['n_clipped_output']:,} outputs; KS distances: {distances}"
+    )
+
+
+def _is_histogram(source: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        names = pq.read_schema(source).names
+    except (OSError, pa.ArrowInvalid) as error:
+        fix = "give a normalised trace (`sextant ingest` makes one) or a published histogram"
+        raise InputError(f"no Parquet file ({error})", file=source, fix=fix) from None
+    return "arrival_s" not in names
+
+
+def _model_of(source: Path, tokenizer: Path | None, n_bins: int):
+    """Return the request model of a histogram or of a file of texts, and where it comes from."""
+    from sextant.files import sha256_file
+    from sextant.workload import fit_request_model, load_request_model
+    from sextant.workload.conversations import read_conversations
+
+    origin = {"inputs_sha256": {"source": sha256_file(source)}}
+    if source.suffix not in _TEXT_ENDINGS:
+        return load_request_model(source), origin
+    if tokenizer is None:
+        fix = "give the tokenizer.json of the LLM whose tokens count"
+        raise InputError("texts have no token counts", file=source, field="--tokenizer", fix=fix)
+    read = read_conversations(source, tokenizer)
+    left_out = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in read.n_empty.items()
+    )
+    typer.echo(f"{source}: {len(read.requests):,} requests of {read.n_items:,} items; {left_out}")
+    origin["inputs_sha256"]["tokenizer"] = sha256_file(tokenizer)
+    return fit_request_model(read.requests, n_bins), origin | {"n_bins": n_bins}
+
+
+def sample(
+    workload: Workload,
+    out: Annotated[Path, typer.Option(help="File to write.")],
+    n: Annotated[
+        int | None, typer.Option("-n", min=1, help="Most requests; give this or --duration.")
+    ] = None,
+    duration: Annotated[float | None, typer.Option(help="Seconds of arrivals at most.")] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="parquet, csv (by default from OUT's ending), mooncake, vllm-timed-trace, "
+            "vllm-custom (needs --prompts and --tokenizer).",
+        ),
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="joint, or independent (an ablation).")] = "joint",
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="fitted (default), constant, poisson (default with --request-rate), gamma "
+            "(default with --burstiness), windows, varying, replay or inf."
+        ),
+    ] = None,
+    request_rate: Annotated[float | None, typer.Option(help="Requests per second.")] = None,
+    burstiness: Annotated[
+        float | None,
+        typer.Option(help="Shape of the Gamma gaps, as vLLM's; below 1 is burstier than Poisson."),
+    ] = None,
+    arrivals_from: Annotated[
+        Path | None, typer.Option(help="Normalised trace, for windows and replay.")
+    ] = None,
+    llm: Annotated[str | None, typer.Option(help="Only this LLM of that trace.")] = None,
+    service: Annotated[str | None, typer.Option(help="Only this service of that trace.")] = None,
+    time_factor: Annotated[
+        float | None, typer.Option(help="Factor on all gaps of that trace; 0.5 doubles the rate.")
+    ] = None,
+    alpha: Annotated[
+        str | None, typer.Option(help="varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².")
+    ] = None,
+    beta_s: Annotated[
+        str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option(help="varying: requests from one step of u to the next.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Text, or JSON of prompts and responses, for vllm-custom.")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="The LLM's tokenizer.json.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Draw a trace from a workload, in Sextant's format or another tool's."""
+    from sextant.workload.draw import draw_trace, open_workload, process
+    from sextant.workload.export import write_trace
+
+    form = form or out.suffix.removeprefix(".")
+    default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
+    given = {
+        "rate_rps": request_rate,
+        "alpha": _numbers(alpha, "--alpha") if alpha else burstiness,
+        "beta_s": _numbers(beta_s, "--beta-s") if beta_s else None,
+        "every": every,
+        "time_factor": time_factor,
+        "llm": llm,
+        "service": service,
+    }
+    model = open_workload(workload)
+    chosen = process(arrivals or default, workload, arrivals_from, **given)
+    drawn = draw_trace(model, chosen, seed=seed, n=n, duration_s=duration, sampler=sampler)
+    texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
+    write_trace(drawn, out, form, texts)
+    last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
+    typer.echo(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        fix = "write numbers separated by commas"
+        raise InputError(f"{text!r} are no numbers", field=option, fix=fix) from None
+
+
+def _texts(drawn, prompts: Path | None, tokenizer: Path | None, seed: int) -> list[str]:
+    from sextant.workload.conversations import load_tokenizer
+    from sextant.workload.prompts import as_text, load_prompt_source
+
+    if prompts is None or tokenizer is None:
+        fix = "give both, or write vllm-timed-trace, which needs neither"
+        raise InputError("vllm-custom needs texts", field="--prompts, --tokenizer", fix=fix)
+    loaded = load_tokenizer(tokenizer)
+    ids = load_prompt_source(prompts, loaded).prompts(drawn["input_tokens"].to_numpy(), seed)
+    return [as_text(loaded, prompt) for prompt in ids]
+
+
+def trace_report(
+    trace: Annotated[Path, typer.Argument(help="Normalised trace (see `sextant ingest`).")],
+    out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
+    workload: Annotated[
+        Path | None, typer.Option(help="Folder of the workload fitted to it, to judge the fit.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Report on a trace: traffic, burstiness, failures, lengths, and how faithful its model is."""
+    from sextant.trace_report import write_trace_report
+
+    report = write_trace_report(trace, workload, out, out.with_suffix(".json"), seed=seed)
+    for sentence in report["takeaways"].values():
+        typer.echo(f"- {sentence}")
+    typer.echo(f"\nPage: {out}")
+
+
+def compare_workloads(
+    workloads: Annotated[
+        list[str],
+        typer.Argument(help="Folders of workloads, histograms, or names of use cases that ship."),
+    ],
+    out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
+) -> None:
+    """Put workloads side by side: how long their inputs and outputs are."""
+    from sextant.trace_report import write_use_case_report
+
+    write_use_case_report(workloads, out, out.with_suffix(".json"))
+    typer.echo(f"Page: {out}")
