@@ -138,9 +138,9 @@ def rows_query(
         latest_tick: `tick` of the last row accepted before these lines.
         is_zoned: whether the source's date-times have a zone; None: as in the first of these.
 
-    The result has the trace's columns (`arrival_s` not yet set), `tick` (the arrival in the
-    source's unit; date-times with a zone in UTC), `is_zoned` (whether a date-time has a zone),
-    `line`, `reason` (NULL: the row is accepted) and `raw` (NULL: likewise).
+    The result has the trace's columns (`arrival_s` and absent ids not yet set), `tick` (the
+    arrival in the source's unit; date-times with a zone in UTC), `is_zoned` (whether a date-time
+    has a zone), `line`, `reason` (NULL: the row is accepted) and `raw` (NULL: likewise).
     """
     sources = {target: name for name, target in form.columns.items() if target and name in names}
     parsed = _SPLIT_CSV if is_csv else "TRY_CAST(raw AS JSON)"
@@ -195,8 +195,6 @@ def _timed(form: TraceFormat) -> str:
 def _value(form: TraceFormat, sources: Mapping[str, str], name: str) -> str:
     """Return the SQL of a trace column, from the text of the source's cells."""
     sql_type, given = TRACE_COLUMNS[name], name if name in sources else "NULL"
-    if name == "request_id":
-        return f"coalesce({given}, CAST(line AS VARCHAR))"
     if name == "status":
         outcome = "CASE WHEN TRY_CAST(output_tokens AS DOUBLE) = 0 THEN 'failed' ELSE 'ok' END"
         return f"coalesce({given}, {outcome})"

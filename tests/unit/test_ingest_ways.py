@@ -162,6 +162,7 @@ def test_optional_cells_come_out_the_same_both_ways(tmp_path_factory, rows):
             "azure",
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n",
         ),
+        ("burstgpt", f'{BURSTGPT}\n"5","a,b","4",18,22,"API log"\n5,"","4",0,,"é"\n'),
         ("sextant", "arrival_s,input_tokens,output_tokens,status\n0,1,5,failed\n1.5,1,1,ok\n"),
     ],
 )

@@ -32,14 +32,15 @@ def read_blocks(source: Path) -> Iterator[bytes]:
         block = rest = b""
         is_start = True
         while chunk := stream.read(BLOCK_BYTES):
-            rest += chunk
-            if is_start and len(rest) >= len(_BOM):
-                rest, is_start = rest.removeprefix(_BOM), False
-            end = rest.rfind(b"\n") + 1
+            if is_start:
+                chunk, is_start = chunk.removeprefix(_BOM), False
+            end = chunk.rfind(b"\n") + 1
             if end:
                 if block:
                     yield block
-                block, rest = rest[:end], rest[end:]
+                block, rest = b"".join([rest, memoryview(chunk)[:end]]), chunk[end:]
+            else:
+                rest += chunk
             if len(rest) > MAX_LINE_BYTES:
                 problem = f"a line is longer than {MAX_LINE_BYTES >> 20} MiB"
                 raise InputError(problem, file=source, fix="end each row's line")

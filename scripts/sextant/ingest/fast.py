@@ -5,8 +5,6 @@ of `sextant.trace_format` would; at the first doubt it returns None, and those n
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -45,49 +43,17 @@ def read_perfect(text: bytes, form: TraceFormat, names: list[str]) -> Rows | Non
     return Rows(columns, tick, is_zoned, n_lines=len(tick))
 
 
-def with_ids(rows: Rows, first_line: int) -> Rows:
-    """Give requests without an id their line's number; line numbers begin at `first_line`."""
-    given = rows.columns.get("request_id")
-    if given is not None and not given.null_count:
-        return rows
-    numbers = _decimals(first_line, rows.n_lines)
-    ids = numbers if given is None else pc.coalesce(given, numbers)
-    return replace(rows, columns={**rows.columns, "request_id": ids})
-
-
-def _decimals(first: int, n: int) -> pa.Array:
-    """Return `n` whole numbers from `first` on as texts."""
-    width = len(str(first))
-    if width < 5 or len(str(first + n - 1)) != width:
-        return pa.array(np.arange(first, first + n)).cast(pa.string())
-    # Texts of one length are a matrix of characters, whose last four columns repeat: filled
-    # by the ten thousand, it is done in a tenth of the time that Arrow's cast takes.
-    texts = np.empty((n, width), np.uint8)
-    for high in range(first // 10_000, (first + n - 1) // 10_000 + 1):
-        start, end = max(first, high * 10_000), min(first + n, (high + 1) * 10_000)
-        rows = texts[start - first : end - first]
-        rows[:, :-4] = np.frombuffer(b"%d" % high, np.uint8)
-        rows[:, -4:] = _four_digits()[start - high * 10_000 : end - high * 10_000]
-    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
-    return pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(texts))
-
-
-@cache
-def _four_digits() -> np.ndarray:
-    """Return (10000, 4): the characters of 0000 to 9999."""
-    texts = np.array([b"%04d" % number for number in range(10_000)])
-    return texts.view(np.uint8).reshape(-1, 4)
-
-
 def _parse(
     text: bytes, form: TraceFormat, names: list[str], sources: Mapping[str, str]
 ) -> dict[str, pa.Array]:
     # A carriage return alone ends a line here, but not for the checks.
-    _doubt_if(b'"' in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")))
+    _doubt_if(b"\r" in text and text.count(b"\r") != text.count(b"\r\n"))
+    has_quotes = b'"' in text
+    _doubt_if(has_quotes and not _is_plainly_quoted(text))
     table = pa.csv.read_csv(
         pa.BufferReader(text),
         pa.csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1),
-        pa.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+        pa.csv.ParseOptions(quote_char='"' if has_quotes else False, ignore_empty_lines=False),
         pa.csv.ConvertOptions(
             check_utf8=False,
             column_types={name: _cell_type(form, target) for target, name in sources.items()},
@@ -100,6 +66,20 @@ def _parse(
     )
     _doubt_if(len(table) == 0)
     return {target: table[name].combine_chunks() for target, name in sources.items()}
+
+
+def _is_plainly_quoted(text: bytes) -> bool:
+    """Return whether quotes only stand around whole cells, in pairs, on one line."""
+    characters = np.frombuffer(text, np.uint8)
+    quotes = np.flatnonzero(characters == ord('"'))
+    if len(quotes) % 2:
+        return False
+    opening, closing = quotes[::2], quotes[1::2]
+    # Before the very first character the index turns to the last one, a newline.
+    is_plain = np.isin(characters[opening - 1], list(b",\n")).all()
+    is_plain &= np.isin(characters[closing + 1], list(b",\r\n")).all()
+    ends = np.flatnonzero(characters == ord("\n"))
+    return bool(is_plain and (ends.searchsorted(opening) == ends.searchsorted(closing)).all())
 
 
 def _cell_type(form: TraceFormat, name: str) -> pa.DataType:

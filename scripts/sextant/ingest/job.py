@@ -9,6 +9,7 @@ threads and written in order; no step holds the trace in memory.
 import csv
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,8 +23,8 @@ import pyarrow as pa
 from sextant.errors import InputError
 from sextant.files import atomic_path, provenance, write_json
 from sextant.ingest.blocks import ahead, check_utf8, fetched, read_blocks
-from sextant.ingest.fast import read_perfect, with_ids
-from sextant.ingest.rows import Clock, Rows
+from sextant.ingest.fast import read_perfect
+from sextant.ingest.rows import Clock, Rows, placed
 from sextant.ingest.start import check_time_zero, start_facts
 from sextant.ingest.write import Output
 from sextant.trace_format import BLANK, FORMATS, TraceFormat
@@ -127,7 +128,7 @@ def _read(source: Path, form: TraceFormat, pool: Executor, n_threads: int) -> It
         raise _unreadable(source, str(error)) from None
 
 
-def _line_checker(form: TraceFormat, n_threads: int):
+def _line_checker(form: TraceFormat, n_threads: int = 1):
     # Most traces never need DuckDB, and its import takes as long as a million rows.
     from sextant.ingest.lines import LineChecker
 
@@ -144,25 +145,33 @@ def _read_text(source: Path, form: TraceFormat, pool: Executor, n_threads: int) 
     names, blocks = _columns(source, form, blocks)
     _check_columns(source, form, names)
     clock = Clock(next_line=1 if form.is_jsonl else 2)
-    checker = None
-    prepare = partial(_prepare, form=form, names=names)
+    own = threading.local()
+    check = partial(_check, form=form, names=names, own=own)
     try:
-        for text, rows in ahead(pool, prepare, blocks, n_threads + 1):
-            if rows is not None and clock.precedes(rows):
-                checked = with_ids(rows, clock.next_line)
-            else:
-                checker = checker or _line_checker(form, n_threads)
-                checked = checker.check_text(text, names, clock)
-            clock.advance(checked)
-            yield checked
+        for text, rows in ahead(pool, check, blocks, n_threads + 1):
+            if not clock.precedes(rows):
+                rows = _checker_of(own, form).check_text(
+                    text, names, clock.latest_tick, clock.is_zoned
+                )
+            yield placed(rows, clock.next_line)
+            clock.advance(rows)
     except UnicodeDecodeError as error:
         line = clock.next_line + error.object.count(b"\n", 0, error.start)
         raise _unreadable(source, f"Line: {line}: {error}") from None
 
 
-def _prepare(text: bytes, form: TraceFormat, names: list[str]) -> Rows | None:
+def _check(text: bytes, form: TraceFormat, names: list[str], own: threading.local) -> Rows:
+    """Check a block by itself: the short way if all is right, else the long one."""
     check_utf8(text)
-    return None if form.is_jsonl else read_perfect(text, form, names)
+    rows = None if form.is_jsonl else read_perfect(text, form, names)
+    return rows or _checker_of(own, form).check_text(text, names)
+
+
+def _checker_of(own: threading.local, form: TraceFormat):
+    """Return this thread's line checker."""
+    if not hasattr(own, "checker"):
+        own.checker = _line_checker(form)
+    return own.checker
 
 
 def _columns(

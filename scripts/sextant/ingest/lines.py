@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sextant.ingest.rows import Clock, Rows
+from sextant.ingest.rows import Rows, placed
 from sextant.trace_format import TRACE_COLUMNS, TraceFormat, rows_query, sql_text
 
 MEMORY_LIMIT = "256MB"
@@ -20,22 +20,28 @@ _NEWLINE = ord("\n")
 class LineChecker:
     """Checks the lines of one source."""
 
-    def __init__(self, form: TraceFormat, n_threads: int) -> None:
-        """Start DuckDB."""
+    def __init__(self, form: TraceFormat, n_threads: int = 1) -> None:
+        """Start DuckDB; a checker serves one thread at a time."""
         config = {"memory_limit": MEMORY_LIMIT, "temp_directory": "", "threads": n_threads}
         self._database = duckdb.connect(config=config)
         self._form = form
 
-    def check_text(self, text: bytes, names: list[str], clock: Clock) -> Rows:
-        """Check a block of lines of CSV, or of JSON objects, that begins where `clock` stands."""
-        self._database.register("block", _lines_table(text, clock.next_line))
+    def check_text(
+        self,
+        text: bytes,
+        names: list[str],
+        latest_tick: float | None = None,
+        is_zoned: bool | None = None,
+    ) -> Rows:
+        """Check a block of lines of CSV, or of JSON objects (see `rows_query`)."""
+        self._database.register("block", _lines_table(text))
         query = rows_query(
             self._form,
             "(SELECT line, rtrim(raw, chr(13) || chr(10)) AS raw FROM block)",
             names,
             is_csv=not self._form.is_jsonl,
-            latest_tick=clock.latest_tick,
-            is_zoned=clock.is_zoned,
+            latest_tick=latest_tick,
+            is_zoned=is_zoned,
         )
         return _rows(self._database.sql(query).to_arrow_table())
 
@@ -52,22 +58,22 @@ class LineChecker:
         lines = f"""(SELECT row_number() OVER () AS line, to_json(t) AS raw
             FROM read_parquet({sql_text(source)}) AS t)"""
         first = rows_query(self._form, f"(FROM {lines} LIMIT {_N_ROWS})", names, is_csv=False)
-        # Known from the start, what zones the date-times have need not be looked up in all rows.
-        is_zoned = _rows(self._database.sql(first).to_arrow_table()).is_zoned
-        query = rows_query(self._form, lines, names, is_csv=False, is_zoned=is_zoned)
         try:
+            # Known from the start, the zone of date-times need not be looked up in all rows.
+            is_zoned = _rows(self._database.sql(first).to_arrow_table()).is_zoned
+            query = rows_query(self._form, lines, names, is_csv=False, is_zoned=is_zoned)
             for batch in self._database.sql(query).to_arrow_reader(_N_ROWS):
-                yield _rows(pa.Table.from_batches([batch]))
+                yield placed(_rows(pa.Table.from_batches([batch])), first_line=0)
         except duckdb.Error as error:
             raise OSError(str(error)) from None
 
 
-def _lines_table(text: bytes, first_line: int) -> pa.Table:
-    """Return `line` and `raw` (its newline included) of a block."""
+def _lines_table(text: bytes) -> pa.Table:
+    """Return `line` (from 0 on) and `raw` (its newline included) of a block."""
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE) + 1
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     raw = pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
-    return pa.table({"line": np.arange(first_line, first_line + len(ends)), "raw": raw})
+    return pa.table({"line": np.arange(len(ends)), "raw": raw})
 
 
 def _rows(checked: pa.Table) -> Rows:
@@ -81,5 +87,6 @@ def _rows(checked: pa.Table) -> Rows:
         tick=accepted["tick"].to_numpy(),
         is_zoned=zones[0].as_py() if len(zones) else None,
         n_lines=len(checked),
+        line=accepted["line"].to_numpy(),
         rejected=checked.filter(pc.invert(is_accepted)).select(["line", "reason", "raw"]),
     )
