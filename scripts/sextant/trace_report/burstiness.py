@@ -13,7 +13,7 @@ from sextant.report.promises import percent
 from sextant.report.read import number
 from sextant.trace_report.doublings import doubling_table, measure_doublings
 from sextant.trace_report.drawing import Axis, Curve, panels_figure
-from sextant.trace_report.read import TraceFile, arrivals, rows_of
+from sextant.trace_report.read import TraceFile, rows_of
 from sextant.trace_report.section import (
     Section,
     Table,
@@ -23,7 +23,7 @@ from sextant.trace_report.section import (
     plural,
 )
 from sextant.trace_report.traffic import MAX_SHOWN
-from sextant.workload.arrivals import fit_arrivals, load_arrivals
+from sextant.workload.arrivals import load_arrivals
 from sextant.workload.windows import WINDOW_S, fit_windows
 
 REJECTED_BELOW = 0.05
@@ -48,24 +48,19 @@ def measure_burstiness(
     of `fit_windows`, each a list), `n_windows`, `n_fitted`, `n_empty`, `not_fitted` (number by
     reason, of windows with requests), `clock_step_s`, and of the fitted windows
     `rejected_fraction`, `zero_gap_fraction` and the quartiles `alpha`, `cv` and `ks`.
-    `doublings` is what `measure_doublings` returns. `whole` is the arrival model, `whole_source`
-    where it comes from.
+    `doublings` is what `measure_doublings` returns. `whole` is the workload's arrival
+    model, None without a workload.
     """
     windows = fit_windows(trace.path, seed=seed)
     groups = []
     for group in facts["groups"][:MAX_SHOWN]:
         own = rows_of(windows, group)
         groups.append({"name": group["name"], **_summary(own), "windows": _columns(own)})
-    if workload is None:
-        whole, source = fit_arrivals(arrivals(trace), seed=seed), "fitted to the trace"
-    else:
-        whole, source = load_arrivals(workload), "the workload's arrival model"
     return {
         "window_s": WINDOW_S,
         "groups": groups,
         "doublings": measure_doublings(trace, facts["groups"][:MAX_SHOWN]),
-        "whole": asdict(whole),
-        "whole_source": source,
+        "whole": None if workload is None else asdict(load_arrivals(workload)),
     }
 
 
@@ -111,7 +106,9 @@ def _columns(windows: pd.DataFrame) -> dict[str, list]:
 
 def show_burstiness(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_burstiness` found."""
-    section = Section("burstiness", "Burstiness", _takeaway(found), [_whole_words(found)])
+    section = Section("burstiness", "Burstiness", _takeaway(found))
+    if found["whole"]:
+        section.notes.append(_whole_words(found["whole"]))
     fitted = [group for group in found["groups"] if group["n_fitted"]]
     if fitted:
         section.figures.append(_figure(fitted, facts))
@@ -183,12 +180,11 @@ def _than_poisson(cv: float) -> str:
     return "steadier than a Poisson process" if cv < 0.9 else "close to a Poisson process"
 
 
-def _whole_words(found: Mapping[str, Any]) -> str:
-    whole = found["whole"]
+def _whole_words(whole: Mapping[str, Any]) -> str:
     if whole["alpha"] is None:
-        return f"One Gamma law for the whole trace is not fitted: {whole['reason']}."
+        return f"The workload has no Gamma law for the whole trace: {whole['reason']}."
     return (
-        f"One Gamma law for all gaps of the trace ({found['whole_source']}) has α = "
+        f"The workload's one Gamma law for all gaps of the trace has α = "
         f"{whole['alpha']:.3f} (95 % interval {whole['alpha_lo']:.3f} to {whole['alpha_hi']:.3f}), "
         f"β = {number(float(whole['beta_s']))} s, so CV {number(float(whole['cv']))}, and is off "
         f"by {percent(whole['ks'])} of the gaps at most. It takes changes of the rate over the "

@@ -1,6 +1,6 @@
 """What the figures of a trace are drawn with: curves, panels, and axes in words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ _LINES = ("-", "--", ":", "-.")
 _LEAST_LOG_RATIO = 4
 _MANY_NAMES = 5
 """From so many parameters on, a matrix's numbers need more than a third of the width."""
+_VERY_MANY_NAMES = 7
 
 Numbers = Sequence[float | None] | np.ndarray
 
@@ -54,6 +55,11 @@ class Axis(NamedTuple):
     """Words at the ticks."""
     low: float | None = None
     high: float | None = None
+
+
+def cumulative_curve(name: str, points: Mapping[str, Numbers]) -> Curve:
+    """Return a distribution function, `value` and `fraction`, with its rise from 0."""
+    return Curve(name, [points["value"][0], *points["value"]], [0.0, *points["fraction"]])
 
 
 def style(axes: Axes, x: Axis, y: Axis) -> None:
@@ -203,7 +209,8 @@ def bars_figure(
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         if len(groups) > 1:
-            legend = [(name, {"color": COLOURS[i]}) for i, (name, _) in enumerate(groups)]
+            square = {"marker": "s", "linestyle": "none"}
+            legend = [(name, {"color": COLOURS[i], **square}) for i, (name, _) in enumerate(groups)]
             add_legend(figure, legend)
         return svg(figure, title)
 
@@ -214,20 +221,22 @@ def matrix_figure(
     """Draw square matrices of coefficients from -1 to 1, with the numbers in their cells."""
     n_names = max(len(names) for _, names, _ in matrices)
     # Of one width, whatever is in it: text has the same size in all figures of the page.
-    n_columns = max(len(matrices), 3 if n_names < _MANY_NAMES else 2)
-    height = 0.72 * WIDTH_IN / n_columns + 0.4
+    n_columns = 3 if n_names < _MANY_NAMES else 2
+    n_rows = -(-len(matrices) // n_columns)
+    height = n_rows * (0.72 * WIDTH_IN / n_columns + 0.4)
     with drawing(title):
         figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
-        panels = figure.subplots(1, n_columns, squeeze=False)[0]
-        for axes in panels[len(matrices) :]:
-            axes.set_axis_off()
-        for axes, (heading, names, cells) in zip(panels, matrices, strict=False):
+        panels = figure.subplots(n_rows, n_columns, squeeze=False)
+        for axes, (heading, names, cells) in zip(panels.flat, matrices, strict=False):
             _draw_matrix(axes, names, cells)
             axes.set_title(heading, fontsize=8.5, loc="left")
+        for axes in panels.flat[len(matrices) :]:
+            axes.set_axis_off()
         return svg(figure, title)
 
 
 def _draw_matrix(axes: Axes, names: Sequence[str], cells: Sequence[Sequence[float | None]]) -> None:
+    size = 8 if len(names) < _VERY_MANY_NAMES else 7
     for y, line in enumerate(cells):
         for x, value in enumerate(line):
             known = 0.0 if value is None else value
@@ -235,7 +244,7 @@ def _draw_matrix(axes: Axes, names: Sequence[str], cells: Sequence[Sequence[floa
             shade = {"facecolor": COLOURS[0 if known >= 0 else 5], "alpha": 0.6 * abs(known)}
             axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, linewidth=0, **shade))
             text = "–" if value is None else f"{value:.2f}".replace("-0.00", "0.00")
-            axes.text(x, y, text, ha="center", va="center", fontsize=8)
+            axes.text(x, y, text, ha="center", va="center", fontsize=size)
     axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
     axes.set_yticks(range(len(names)), names)
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5), aspect="equal")

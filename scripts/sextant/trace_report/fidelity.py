@@ -10,7 +10,7 @@ import pandas as pd
 from sextant.files import read_json
 from sextant.report.promises import percent
 from sextant.report.read import number
-from sextant.trace_report.drawing import Axis, Curve, matrix_figure, panels_figure
+from sextant.trace_report.drawing import Axis, cumulative_curve, matrix_figure, panels_figure
 from sextant.trace_report.lengths import SIDES, rank_by_input_fraction
 from sextant.trace_report.read import Counts, TraceFile, value_counts
 from sextant.trace_report.section import Section, Table
@@ -137,10 +137,7 @@ def _coefficient(difference: float) -> str:
 def _cdf_figure(found: Mapping[str, Any]) -> tuple[str, str]:
     panels = []
     for name, compared in found["parameters"].items():
-        curves = [
-            Curve(which, compared[which]["value"], compared[which]["fraction"])
-            for which in ("trace", "model")
-        ]
+        curves = [cumulative_curve(which, compared[which]) for which in ("trace", "model")]
         values = [value for curve in curves for value in curve.x]
         across = Axis(name, is_log=min(values) > 0 and max(values) > 20 * min(values))
         heading = f"KS distance {compared['ks']:.4f}"

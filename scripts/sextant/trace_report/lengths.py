@@ -10,7 +10,7 @@ import pandas as pd
 from sextant.errors import InputError
 from sextant.report.promises import percent
 from sextant.report.read import number
-from sextant.trace_report.drawing import Axis, Curve, panels_figure
+from sextant.trace_report.drawing import Axis, Curve, cumulative_curve, panels_figure
 from sextant.trace_report.explained import explained
 from sextant.trace_report.read import Counts, TraceFile, value_counts
 from sextant.trace_report.section import Section, Table, listed, plural
@@ -21,6 +21,7 @@ SIDES = {"input": "input_tokens", "output": "output_tokens"}
 _QUANTILES = {"p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
 _MAX_POINTS = 200
 _MAX_ZIPF = 10_000_000
+_FLAT_THETA = 0.2
 _POOR_KS = 0.1
 """From this distance on, a fit that is drawn beside the data is visibly another curve."""
 
@@ -142,7 +143,8 @@ def _zipf_words(side: Mapping[str, Any]) -> str:
         f"{number(fit['highest'])} tokens, the shortest and longest seen)"
     )
     if fit["ks"] <= _POOR_KS:
-        return f"{law}, and is nowhere more than {percent(fit['ks'])} of the requests off."
+        flat = " With θ near 0 it is next to uniform." if abs(fit["theta"]) < _FLAT_THETA else ""
+        return f"{law}, and is nowhere more than {percent(fit['ks'])} of the requests off.{flat}"
     return (
         f"{law}, but is off by {percent(fit['ks'])} of the requests at its worst: inputs of this "
         "trace do not follow Zipf's law, and a generator should draw from the histogram instead."
@@ -191,7 +193,7 @@ def _zipf_table(found: Mapping[str, Any]) -> Table:
 def _distribution_figure(found: Mapping[str, Any]) -> tuple[str, str]:
     panels = []
     for side in SIDES:
-        curves = [Curve("trace", found[side]["cdf"]["value"], found[side]["cdf"]["fraction"])]
+        curves = [cumulative_curve("trace", found[side]["cdf"])]
         fit = found[side]["zipf"]
         if fit is not None:
             curves.append(_zipf_curve(fit))
@@ -208,7 +210,8 @@ def _zipf_curve(fit: Mapping[str, Any]) -> Curve:
     shares = np.cumsum(zipf_probabilities(fit["theta"], fit["lowest"], fit["highest"]))
     spaced = np.geomspace(fit["lowest"], fit["highest"], _MAX_POINTS)
     values = np.unique(np.rint(spaced).astype(int))
-    return Curve("bounded Zipf fit", values, shares[values - fit["lowest"]])
+    points = {"value": values, "fraction": shares[values - fit["lowest"]]}
+    return cumulative_curve("bounded Zipf fit", points)
 
 
 def _by_input_figure(bins: Mapping[str, Any], fraction: float | None) -> tuple[str, str]:

@@ -139,12 +139,12 @@ def _importance_words(found: Mapping[str, Any]) -> str:
     r2 = found["r2_held_out"]
     if r2 < _WEAK:
         return (
-            f"They hardly tell the latency of a request: a random forest has R² {r2:.2f} on "
-            "requests it never saw."
+            "The parameters hardly tell the latency of a request: a random forest has R² "
+            f"{r2:.2f} on requests it never saw."
         )
     return (
-        f"They tell latency with R² {r2:.2f} on requests that the forest never saw; {top} has "
-        f"{percent(found['mdi'][top])} of the importance."
+        f"The parameters tell latency with R² {r2:.2f} on requests that the forest never saw; "
+        f"{top} has {percent(found['mdi'][top])} of the importance."
     )
 
 

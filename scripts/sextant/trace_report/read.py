@@ -137,12 +137,6 @@ def value_counts(trace: TraceFile, column: str) -> Counts:
     return Counts(values, weights, n_null)
 
 
-def arrivals(trace: TraceFile) -> np.ndarray:
-    """Return all arrival times in seconds, ascending."""
-    found = trace.query("SELECT arrival_s FROM trace ORDER BY arrival_s").fetchnumpy()
-    return np.asarray(found["arrival_s"], float)
-
-
 def sample_requests(
     trace: TraceFile, columns: Sequence[str], *, seed: int, n_most: int = MAX_SAMPLE
 ) -> pd.DataFrame:

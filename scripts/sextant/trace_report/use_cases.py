@@ -9,7 +9,7 @@ import numpy as np
 from sextant.errors import InputError
 from sextant.files import provenance, write_json
 from sextant.report.read import number
-from sextant.trace_report.drawing import Axis, Curve, panels_figure
+from sextant.trace_report.drawing import Axis, cumulative_curve, panels_figure
 from sextant.trace_report.lengths import SIDES, quantiles
 from sextant.trace_report.page import write_page
 from sextant.trace_report.section import Section, Table
@@ -95,10 +95,7 @@ def show_use_cases(found: Mapping[str, Mapping[str, Any]]) -> Section:
     section = Section("use-cases", "Use cases", _takeaway(found))
     panels = []
     for side in SIDES:
-        curves = [
-            Curve(name, case[side]["cdf"]["value"], case[side]["cdf"]["fraction"])
-            for name, case in found.items()
-        ]
+        curves = [cumulative_curve(name, case[side]["cdf"]) for name, case in found.items()]
         across = Axis(f"{side.capitalize()} (tokens)", is_log=True)
         up = Axis("Share of requests up to it", low=0, high=1.02)
         panels.append((f"{side.capitalize()}s", across, up, curves))

@@ -1,0 +1,391 @@
+"""The report of a trace: traces whose figures are known by construction, and bare ones."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy
+
+from sextant.errors import InputError
+from sextant.files import write_json, write_parquet
+from sextant.trace_format import TRACE_COLUMNS
+from sextant.trace_report import (
+    characterize_trace,
+    compare_use_cases,
+    write_trace_report,
+    write_use_case_report,
+)
+from sextant.trace_report.explained import explained
+from sextant.trace_report.lengths import quantiles
+from sextant.trace_report.read import open_trace, sample_requests, value_counts
+from sextant.trace_report.section import duration_words, listed, rate_words
+from sextant.workload import RequestModel, fit_workload, load_request_model
+from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
+
+EVIL = '<script>alert("$x$")</script>'
+HOUR_S, DAY_S = 3600, 86400
+_TYPES = {"VARCHAR": "string", "INTEGER": "Int32", "DOUBLE": "Float64", "BOOLEAN": "boolean"}
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def write_trace(path: Path, arrival_s, start_time: str | None = None, **columns) -> Path:
+    """Write a trace in the contract; what is not given is null, and lengths are 10 and 5."""
+    given = {"input_tokens": 10, "output_tokens": 5, "status": "ok", **columns}
+    frame = pd.DataFrame({"arrival_s": np.asarray(arrival_s, float), **given})
+    frame["request_id"] = frame.index.astype(str)
+    for name, sql_type in TRACE_COLUMNS.items():
+        values = frame[name] if name in frame else pd.Series([None] * len(frame))
+        frame[name] = values.astype(_TYPES[sql_type])
+    table = pa.Table.from_pandas(frame[list(TRACE_COLUMNS)], preserve_index=False)
+    write_parquet(path, table, {"start_time": start_time} if start_time else {})
+    return path
+
+
+def fit(trace: Path, folder: Path, **options) -> Path:
+    names = ("requests.parquet", "arrivals.json", "validation.json")
+    fit_workload(trace, *(folder / name for name in names), **options)
+    return folder
+
+
+def report(trace: Path, workload: Path | None = None, seed: int = 0) -> tuple[dict, str]:
+    html, out = trace.with_suffix(".html"), trace.with_suffix(".json")
+    write_trace_report(trace, workload, html, out, seed=seed)
+    return json.loads(out.read_text()), html.read_text()
+
+
+class Page(HTMLParser):
+    """Collects what a page refers to, its text and its figures."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.text = ""
+        self.tags: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def figures(html: str) -> list[ElementTree.Element]:
+    parts = html.split("<svg")[1:]
+    return [ElementTree.fromstring("<svg" + part.split("</svg>")[0] + "</svg>") for part in parts]
+
+
+def figure_texts(html: str) -> set[str]:
+    return {
+        "".join(node.itertext()) for figure in figures(html) for node in figure.iter(f"{_SVG}text")
+    }
+
+
+@pytest.fixture(scope="module")
+def months(tmp_path_factory) -> tuple[pd.DataFrame, dict, str]:
+    """Six weeks from a Monday: people who chat at 15:00 on workdays, programs at any hour."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("months")
+    parts = []
+    for llm, n_failed_of_5 in (("small", 1), (EVIL, 0)):
+        hours = np.arange(42 * 24)
+        is_busy = (hours // 24 % 7 < 5) & (hours % 24 == 15)
+        for service, counts in (
+            ("chat", np.where(is_busy, 100, np.where(hours // 24 % 7 < 5, 2, 0))),
+            ("api", rng.poisson(4, len(hours))),
+        ):
+            start_s = np.repeat(hours * HOUR_S, counts)
+            arrival_s = start_s + rng.uniform(0, HOUR_S, len(start_s))
+            is_failed = np.arange(len(start_s)) % 5 < n_failed_of_5
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "arrival_s": arrival_s,
+                        "llm": llm,
+                        "service": service,
+                        "status": np.where(is_failed, "failed", "ok"),
+                        "input_tokens": rng.integers(1, 2000, len(start_s)),
+                        "output_tokens": np.where(is_failed, 0, rng.integers(1, 500, len(start_s))),
+                    }
+                )
+            )
+    frame = pd.concat(parts).sort_values("arrival_s", ignore_index=True)
+    frame.loc[0, "arrival_s"] = 0.0
+    columns = {name: frame[name] for name in frame if name != "arrival_s"}
+    trace = write_trace(folder / "months.parquet", frame["arrival_s"], "2024-01-01", **columns)
+    write_json(
+        folder / "months.report.json",
+        {"n_rejected": 3, "n_rejected_by_reason": {"tokens: <b>no number</b>": 3}},
+    )
+    return frame, *report(trace, fit(trace, folder / "workload"))
+
+
+def test_overview_counts_requests_and_failures_by_llm_and_service(months):
+    frame, found, html = months
+    truth = frame.groupby(["llm", "service"])["status"].agg(
+        n_requests="size", n_failed=lambda status: (status == "failed").sum()
+    )
+    for group in found["overview"]["groups"]:
+        expected = truth.loc[(group["llm"], group["service"])]
+        assert group["n_requests"] == expected["n_requests"]
+        assert group["n_failed"] == expected["n_failed"]
+    assert found["overview"]["n_rejected"] == 3
+    assert "3 malformed rows" in Page(html).text
+
+
+def test_profiles_tell_people_from_programs(months):
+    _, found, html = months
+    groups = {group["name"]: group for group in found["traffic"]["groups"]}
+    chat, api = groups["small · chat"], groups["small · api"]
+    busiest = int(np.argmax(chat["daily"]["requests_mean"]))
+    assert chat["daily"]["hour"][busiest] == 15
+    assert chat["daily"]["requests_median"][busiest] == 100
+    assert chat["hour_of_day_fraction"] > 0.5 > 0.02 > api["hour_of_day_fraction"]
+    weekly = pd.DataFrame(chat["weekly"])
+    assert (weekly.loc[weekly["hour_of_week"] >= 120, "requests_mean"] == 0).all()
+    assert "15:00" in found["takeaways"]["traffic"]
+    assert {"Requests per hour", "Hour of the day", "Sun"} <= figure_texts(html)
+    assert any(text.startswith("Days since 2024-01-01") for text in figure_texts(html))
+
+
+def test_reliability_names_the_worst_and_the_best(months):
+    _, found, _ = months
+    groups = {group["name"]: group["summary"] for group in found["reliability"]["groups"]}
+    assert groups["small · chat"]["failure_fraction"] == pytest.approx(0.2, abs=0.01)
+    assert groups[f"{EVIL} · chat"]["failure_fraction"] == 0
+    assert "20" in found["takeaways"]["reliability"] and "to" in found["takeaways"]["reliability"]
+
+
+def test_a_page_is_whole_and_escapes_every_name(months):
+    _, _, html = months
+    page = Page(html)
+    assert all(link.startswith("#") for link in page.links)
+    assert "script" not in page.tags and "b" not in page.tags
+    assert EVIL in page.text and "url(http" not in html
+    assert len(figures(html)) >= 9
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    rng = np.random.default_rng(1)
+    arrival_s = np.sort(rng.uniform(0, HOUR_S, 400))
+    lengths = {name: rng.integers(1, 900, 400) for name in ("input_tokens", "output_tokens")}
+    trace = write_trace(tmp_path / "t.parquet", arrival_s, **lengths)
+    workload = fit(trace, tmp_path / "workload")
+    first, again = report(trace, workload), report(trace, workload)
+    assert first == again
+
+
+def test_an_hour_shows_minutes_and_no_daily_profile(tmp_path):
+    arrival_s = np.sort(np.random.default_rng(2).uniform(0, HOUR_S, 3000))
+    found, html = report(write_trace(tmp_path / "hour.parquet", arrival_s))
+    assert found["traffic"]["bucket_s"] == 60
+    assert found["traffic"]["groups"][0]["daily"] is None
+    assert "No daily profile" in found["takeaways"]["traffic"]
+    assert {"Requests per minute", "Minutes since the first request"} <= figure_texts(html)
+    assert "no date" in Page(html).text
+    assert "says nothing of how reliable" in found["takeaways"]["reliability"]
+    assert found["fidelity"] is None
+
+
+def test_burstiness_is_that_of_the_arrivals(tmp_path):
+    rng = np.random.default_rng(3)
+    arrival_s = np.cumsum(rng.gamma(0.25, 4.0, 7200))
+    trace = write_trace(tmp_path / "bursty.parquet", arrival_s)
+    found, html = report(trace, fit(trace, tmp_path / "workload"))
+    (group,) = found["burstiness"]["groups"]
+    # A Gamma shape of 0.25 is a coefficient of variation of 2.
+    assert group["cv"]["median"] == pytest.approx(2, rel=0.05)
+    assert found["burstiness"]["whole"]["alpha"] == pytest.approx(0.25, rel=0.05)
+    windows = pd.DataFrame(group["windows"])
+    covered = windows["beta_lo_s"].lt(4) & windows["beta_hi_s"].gt(4)
+    assert covered.sum() >= len(windows) - 1
+    assert "burstier than a Poisson process" in found["takeaways"]["burstiness"]
+    assert {"Shape α", "Scale β (s)"} <= figure_texts(html)
+
+
+def test_a_coarse_clock_leaves_burstiness_unknown(tmp_path):
+    arrival_s = np.sort(np.random.default_rng(4).integers(0, 1200, 9000) * 3)
+    found, _ = report(write_trace(tmp_path / "coarse.parquet", arrival_s))
+    assert found["burstiness"]["groups"][0]["clock_step_s"] == 3
+    assert "is not known: the clock steps by 3 seconds" in found["takeaways"]["burstiness"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arrival_s", "columns", "said"),
+    [
+        ("one", [0], {}, {"overview": "1 request, all at one moment", "lengths": "alike"}),
+        ("two", [0, 9], {}, {"burstiness": "fewer than 30 gaps", "parameters": "No two"}),
+        ("same", [0] * 99, {}, {"burstiness": "at the same time", "traffic": "at one moment"}),
+        ("regular", range(600), {}, {"burstiness": "all gaps are equal"}),
+        ("flat", range(0, 600, 2), {"input_tokens": range(1, 301)}, {"parameters": "No two"}),
+        (
+            "failed",
+            range(50),
+            {"status": "failed", "output_tokens": 0},
+            {"lengths": "No request succeeded", "reliability": "100", "parameters": "No request"},
+        ),
+        (
+            "few",
+            [0, 50, 60, 200],
+            {"input_tokens": [1, 2, 3, 4], "output_tokens": [2, 1, 3, 4]},
+            {"parameters": "no more than chance"},
+        ),
+    ],
+)
+def test_a_bare_trace_says_what_cannot_be_known(tmp_path, name, arrival_s, columns, said):
+    trace = write_trace(tmp_path / f"{name}.parquet", list(arrival_s), **columns)
+    workload = fit(trace, tmp_path / "workload") if name in ("one", "few") else None
+    found, html = report(trace, workload)
+    for section, words in said.items():
+        assert words in found["takeaways"][section]
+        assert words in Page(html).text
+    assert figures(html)
+
+
+def test_a_relation_that_neither_rises_nor_falls_is_seen(tmp_path):
+    rng = np.random.default_rng(5)
+    inputs = rng.integers(1, 1001, 4000)
+    outputs = 10 + np.abs(inputs - 500)
+    arrival_s = np.arange(4000)
+    trace = write_trace(
+        tmp_path / "v.parquet", arrival_s, input_tokens=inputs, output_tokens=outputs
+    )
+    workload = fit(trace, tmp_path / "workload")
+    found, _ = report(trace, workload)
+    assert abs(found["parameters"]["spearman"]["input_tokens"]["output_tokens"]) < 0.1
+    assert found["lengths"]["output_rank_by_input_fraction"] > 0.9
+    assert "no mere rise or fall" in found["takeaways"]["parameters"]
+    by_sampler = found["fidelity"]["output_rank_by_input_fraction"]
+    assert by_sampler["joint"] > 0.9 and by_sampler["independent"] < 0.05
+
+
+def test_latency_is_told_by_the_parameter_that_makes_it(tmp_path):
+    rng = np.random.default_rng(6)
+    outputs = rng.integers(1, 500, 600)
+    columns = {"input_tokens": rng.integers(1, 500, 600), "output_tokens": outputs}
+    trace = write_trace(tmp_path / "e.parquet", np.arange(600), e2e_ms=outputs * 20.0, **columns)
+    found, html = report(trace)
+    importance = found["parameters"]["importance"]
+    assert importance["mdi"]["output_tokens"] > 0.95 and importance["r2_held_out"] > 0.95
+    assert "output_tokens has" in found["takeaways"]["parameters"]
+    assert "Importance for the latency of a request" in figure_texts(html)
+
+
+def save_workload(folder: Path, frame: pd.DataFrame, **facts) -> Path:
+    RequestModel(frame).save(folder / "requests.parquet", {})
+    model = fit_arrivals(np.arange(4.0), seed=0)
+    write_json(folder / "arrivals.json", arrivals_to_json(model, **facts))
+    return folder
+
+
+def test_fidelity_is_the_largest_distance_of_the_distributions(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", range(4), input_tokens=[10, 20, 30, 40])
+    frame = pd.DataFrame({"input_tokens": [10, 20, 30], "count": [1, 1, 2]})
+    workload = save_workload(tmp_path / "workload", frame.astype("int32"))
+    found, _ = report(trace, workload)
+    # At 30 all of the model and three of four requests are covered.
+    assert found["fidelity"]["parameters"]["input_tokens"]["ks"] == pytest.approx(0.25)
+    assert "above the 2" in found["takeaways"]["fidelity"]
+
+
+def test_fidelity_clips_the_trace_to_the_caps_of_the_workload(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", range(4), input_tokens=[10, 20, 30, 4000])
+    workload = fit(trace, tmp_path / "workload", max_input_tokens=30)
+    found, html = report(trace, workload)
+    assert found["fidelity"]["caps"]["input_tokens"] == 30
+    assert found["fidelity"]["parameters"]["input_tokens"]["ks"] == 0
+    assert "caps input_tokens at 30" in Page(html).text
+
+
+def test_a_length_by_mistake_does_not_stop_the_report(tmp_path):
+    lengths = [*range(1, 60), 2**31 - 1]
+    trace = write_trace(tmp_path / "t.parquet", range(60), input_tokens=lengths)
+    found = characterize_trace(trace, seed=0)
+    assert "surely by mistake" in found["lengths"]["input"]["zipf_reason"]
+
+
+def test_a_sample_has_distinct_requests_that_did_not_fail(tmp_path):
+    status = np.where(np.arange(1000) % 4 == 0, "failed", "ok")
+    trace = open_trace(write_trace(tmp_path / "t.parquet", range(1000), status=status))
+    drawn = [sample_requests(trace, ["request_id"], seed=seed, n_most=100) for seed in (0, 0, 1)]
+    numbers = [sample["request_id"].astype(int) for sample in drawn]
+    assert all(len(set(own)) == 100 and (own % 4 != 0).all() for own in numbers)
+    assert numbers[0].equals(numbers[1]) and not numbers[0].equals(numbers[2])
+    assert len(sample_requests(trace, ["request_id"], seed=0)) == 750
+
+
+def test_value_counts_leave_failed_requests_out_and_count_nulls(tmp_path):
+    columns = {"status": ["ok", "ok", "ok", "failed"], "top_k": [5, 5, None, 7]}
+    trace = open_trace(write_trace(tmp_path / "t.parquet", range(4), **columns))
+    counts = value_counts(trace, "top_k")
+    assert (counts.values.tolist(), counts.weights.tolist(), counts.n_null) == ([5], [2], 1)
+
+
+def test_what_groups_explain_is_an_analysis_of_variance():
+    rng = np.random.default_rng(7)
+    groups = rng.integers(0, 4, 200)
+    values = groups + rng.normal(0, 2, 200)
+    found = explained(values, groups)
+    truth = scipy.stats.f_oneway(*(values[groups == label] for label in range(4)))
+    assert found.p_value == pytest.approx(truth.pvalue)
+    # By hand: sums of squares 4 within (2 degrees of freedom) and 104 in all (3).
+    assert explained(np.array([0, 2, 10, 12.0]), np.array([0, 0, 1, 1])).fraction == pytest.approx(
+        1 - (4 / 2) / (104 / 3)
+    )
+    assert explained(np.ones(5), np.arange(5)) is None
+
+
+def test_quantiles_of_weighted_values():
+    found = quantiles(np.array([1.0, 2.0, 50.0]), np.array([5, 4, 1]))
+    assert (found["lowest"], found["median"], found["p75"], found["p99"]) == (1, 1, 2, 50)
+    assert found["p90"] == 2
+
+
+def test_durations_and_rates_are_in_words():
+    assert duration_words(3501.7) == "58.4 minutes"
+    assert [duration_words(s) for s in (1, 60, 3600, 7 * DAY_S)] == [
+        "1 second", "1 minute", "1 hour", "1 week",
+    ]  # fmt: skip
+    assert rate_words(5.53) == "5.53 per second"
+    assert rate_words(1 / 3600) == "1 per hour"
+    assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "a", "a and b", "a, b and c",
+    ]  # fmt: skip
+
+
+def test_use_cases_stand_side_by_side(tmp_path):
+    frame = pd.DataFrame({"input_tokens": [100, 300], "output_tokens": [7, 9], "count": [3, 1]})
+    own = save_workload(tmp_path / "mine", frame.astype("int32"))
+    html, out = tmp_path / "u.html", tmp_path / "u.json"
+    write_use_case_report(["summarization", "text-generation", own], html, out)
+    found = json.loads(out.read_text())["use_cases"]
+    assert found["mine"]["input"]["mean"] == 150
+    assert found["mine"]["input"]["quantiles"]["median"] == 100
+    page = Page(html.read_text())
+    assert all(name in page.text for name in ("mine", "summarization, input", "Sarathi"))
+    assert {"Input (tokens)", "Output (tokens)"} <= figure_texts(html.read_text())
+    with pytest.raises(InputError, match="two workloads 'mine'"):
+        write_use_case_report([own, own], html, out)
+    with pytest.raises(InputError, match="output_tokens"):
+        compare_use_cases({"half": RequestModel(frame.drop(columns="output_tokens"))})
+    assert load_request_model(own).parameters == ["input_tokens", "output_tokens"]
+
+
+def test_what_is_no_trace_is_refused_by_name(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        characterize_trace(tmp_path / "none.parquet", seed=0)
+    text = tmp_path / "text.parquet"
+    text.write_text("no Parquet")
+    with pytest.raises(InputError, match="no Parquet file"):
+        characterize_trace(text, seed=0)
+    with pytest.raises(InputError, match="no rows"):
+        characterize_trace(write_trace(tmp_path / "empty.parquet", []), seed=0)
+    whole = pa.table({"arrival_s": [0.0], "input_tokens": [1]})
+    write_parquet(tmp_path / "short.parquet", whole, {})
+    with pytest.raises(InputError, match="'request_id': column missing"):
+        characterize_trace(tmp_path / "short.parquet", seed=0)
