@@ -6,19 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from sextant.errors import InputError
 from sextant.files import provenance, read_provenance, write_json
 from sextant.trace_format import TRACE_COLUMNS
-from sextant.workload.arrivals import (
-    ArrivalModel,
-    arrivals_to_json,
-    fit_arrivals,
-    load_arrivals,
-    sample_gaps,
-    spread_gaps,
-)
+from sextant.workload.arrivals import arrivals_to_json, fit_arrivals, load_arrivals, sample_gaps
 from sextant.workload.fidelity import exact_fidelity
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import N_BINS, fit_request_model, read_requests
@@ -83,7 +75,7 @@ def fit_workload(
         "n_joint_bins": len(requests.frame),
         "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
         **exact_fidelity(clipped, requests),
-        "ks_gaps": _gap_ks(every["arrival_s"].to_numpy(), arrivals, seed),
+        "ks_gaps": arrivals.ks,
         "seed": seed,
         "provenance": provenance({"trace": trace}, fit=facts, **provenance_facts),
     }
@@ -107,15 +99,6 @@ def _clip(
         if cap is not None:
             clipped[name] = served[name].clip(upper=cap)
     return clipped, n_clipped
-
-
-def _gap_ks(arrival_s: np.ndarray, model: ArrivalModel, seed: int) -> float | None:
-    """Return the distance between the gaps that were fitted and the Gamma distribution."""
-    if model.alpha is None:
-        return None
-    gaps = spread_gaps(arrival_s, model.clock_step_s, seed)
-    fitted = scipy.stats.gamma(model.alpha, scale=model.beta_s)
-    return float(scipy.stats.ks_1samp(gaps, fitted.cdf, method="asymp").statistic)
 
 
 def sample_trace(workload: str | Path, n: int, seed: int) -> pd.DataFrame:
