@@ -91,7 +91,7 @@ def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:
     """Return what makes a cell's prompts, and its name; without a tokenizer they are random."""
     tokenizer = Path(cell.model or "") / "tokenizer.json"
     if cell.prompts and cell.model and tokenizer.is_file():
-        return load_prompt_source(cell.prompts, tokenizer), cell.prompts
+        return load_prompt_source(cell.prompts, tokenizer, vocab_size=vocab_size), cell.prompts
     if cell.prompts:
         log.warning("%s has no tokenizer.json: its prompts are random token ids", cell.llm_id)
     return RandomTokens(vocab_size), "random token ids"
