@@ -1,11 +1,13 @@
 """Importance of request parameters for latency, on LLM-Pilot's published requests.
 
     SEXTANT_MIRROR=<folder> python tests/benchmarks/parameter_importance.py [--rows 20000]
+    python tests/benchmarks/parameter_importance.py --requests RESULT/requests.parquet ...
 
 LLM-Pilot, III-A, on the requests of `archive:llm-pilot`: for some cells of LLM and GPUs, and for
 all cells pooled (at most 100 rows of each file), R² in training and on rows held out, and MDI and
 permutation importance by parameter. The pooled study is made twice, without and with the cell
-(LLM, GPU type, number of GPUs) among the parameters. Writes nothing.
+(LLM, GPU type, number of GPUs) among the parameters. With `--requests`, the same of our own
+benchmarks, pooled. Writes nothing.
 """
 
 import argparse
@@ -64,7 +66,12 @@ def study(name: str, requests: pd.DataFrame, parameters: list[str], rows: int) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000, help="most rows of a study")
+    parser.add_argument("--requests", type=Path, nargs="+", help="of our benchmarks")
     options = parser.parse_args()
+    if options.requests:
+        measured = pd.concat(pd.read_parquet(path) for path in options.requests)
+        study(f"{len(options.requests)} benchmarks", measured, PARAMETERS, options.rows)
+        return
     archive = Path(os.environ["SEXTANT_MIRROR"]) / "llm-pilot/LLM-performance-prediction.tar.xz"
     rng, pooled, chosen = np.random.default_rng(0), [], {cell: [] for cell in CELLS}
     for (llm, n_gpus, gpu), requests in files(archive):
