@@ -12,6 +12,7 @@ distributions with one and with two.
 
 import argparse
 import time
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -23,10 +24,14 @@ THETAS = (0.8, 1.1, 1.5)
 LOWEST, HIGHEST, N_LENGTHS = 1, 8192, 10_000
 
 
+@cache
+def cumulative(theta: float) -> np.ndarray:
+    return stats.zipfian(theta, HIGHEST).pmf(np.arange(LOWEST, HIGHEST + 1)).cumsum()
+
+
 def draw(theta: float, n: int, rng: np.random.Generator) -> np.ndarray:
-    lengths = np.arange(LOWEST, HIGHEST + 1)
-    cumulative = stats.zipfian(theta, HIGHEST).pmf(lengths).cumsum()
-    return lengths[np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")]
+    law = cumulative(theta)
+    return LOWEST + np.searchsorted(law, rng.random(n) * law[-1], side="right")
 
 
 def recovery(theta: float, repetitions: int, seed: int) -> list[dict[str, float | str]]:

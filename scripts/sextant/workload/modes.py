@@ -17,8 +17,8 @@ TEST_SIZE = 2000
 _N_BOOTSTRAP = 200
 _N_GRID = 2048
 _N_HALVINGS = 20
-_FLAT = 1e-7
-"""Density against its maximum, below which a bump is noise of the Fourier transform."""
+_FLAT = 0.01
+"""Density against its maximum, below which a maximum is not counted."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ def modality(tokens: Sequence[int] | np.ndarray, *, seed: Seed) -> Modality:
     k modes is the smallest that shows no more than k; if that is large against those of samples
     drawn from this very density (rescaled to the variance of the lengths), more than k modes are
     real. The smallest k whose p-value is above 5% is reported (Silverman, *Using kernel density
-    estimates to investigate multimodality*, J. R. Statist. Soc. B 43, 1981). For one mode the
-    test is known to be conservative: it calls a unimodal sample multimodal in fewer than 5% of
-    cases.
+    estimates to investigate multimodality*, J. R. Statist. Soc. B 43, 1981). Maxima less than 1%
+    as dense as the densest are not counted: one short length far from all others would be a
+    mode otherwise, and unimodal samples with a long tail called bimodal too often.
 
     Lengths are whole, so that ln(1), ln(2), ln(3) … would be modes by themselves: each length is
     moved by a uniform draw within half a token. A length that many requests share, such as a cap
