@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -28,6 +28,9 @@ from sextant.ingest.rows import Clock, Rows, placed
 from sextant.ingest.start import check_time_zero, start_facts
 from sextant.ingest.write import Output
 from sextant.trace_format import BLANK, FORMATS, TraceFormat
+
+if TYPE_CHECKING:
+    from sextant.ingest.lines import LineChecker
 
 _MAX_THREADS = 16
 """More would not read faster, since one thread writes; each holds blocks in memory."""
@@ -128,8 +131,8 @@ def _read(source: Path, form: TraceFormat, pool: Executor, n_threads: int) -> It
         raise _unreadable(source, str(error)) from None
 
 
-def _line_checker(form: TraceFormat, n_threads: int = 1):
-    # Most traces never need DuckDB, and its import takes as long as a million rows.
+def _line_checker(form: TraceFormat, n_threads: int = 1) -> "LineChecker":
+    # Most traces never need DuckDB, whose import takes as long as a hundred thousand rows.
     from sextant.ingest.lines import LineChecker
 
     return LineChecker(form, n_threads)
@@ -167,7 +170,7 @@ def _check(text: bytes, form: TraceFormat, names: list[str], own: threading.loca
     return rows or _checker_of(own, form).check_text(text, names)
 
 
-def _checker_of(own: threading.local, form: TraceFormat):
+def _checker_of(own: threading.local, form: TraceFormat) -> "LineChecker":
     """Return this thread's line checker."""
     if not hasattr(own, "checker"):
         own.checker = _line_checker(form)
