@@ -106,7 +106,8 @@ def main() -> None:
     rows = [row for theta in THETAS for row in recovery(theta, given.repetitions, given.seed)]
     print(pd.DataFrame(rows).to_string(index=False, float_format=lambda value: f"{value:.4f}"))
     speed(given.seed)
-    modes(given.modes, given.seed)
+    if given.modes:
+        modes(given.modes, given.seed)
 
 
 if __name__ == "__main__":
