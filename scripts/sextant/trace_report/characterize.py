@@ -49,8 +49,8 @@ def characterize_trace(
     facts = overview(opened, ingest_report)
     parameters = known_columns(opened, PARAMETERS)
     columns = [*parameters, *known_columns(opened, (LATENCY,)), "status"]
-    sampled = sample_requests(opened, columns, seed=seed)
     n_served = facts["n_requests"] - facts["n_failed"]
+    sampled = sample_requests(opened, columns, n_served, seed=seed)
     return {
         "overview": facts,
         "traffic": measure_traffic(opened, facts),

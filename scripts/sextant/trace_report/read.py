@@ -18,6 +18,8 @@ from sextant.workload.profiles import start_time
 
 MAX_SAMPLE = 200_000
 """Requests that are looked at one by one (rank correlations, importance); more add no digit."""
+_SETTINGS = """SET memory_limit = '700MB'; SET preserve_insertion_order = false;
+    SET enable_progress_bar = false"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class TraceFile:
         rows = f"""(SELECT * RENAME (file_row_number AS row)
             FROM read_parquet({sql_text(self.path)}, file_row_number = true))"""
         connection = duckdb.connect()
-        connection.execute("SET memory_limit = '700MB'; SET preserve_insertion_order = false")
+        connection.execute(_SETTINGS)
         return connection.execute(f"WITH trace AS {rows} {query}")
 
 
@@ -138,16 +140,25 @@ def value_counts(trace: TraceFile, column: str) -> Counts:
 
 
 def sample_requests(
-    trace: TraceFile, columns: Sequence[str], *, seed: int, n_most: int = MAX_SAMPLE
+    trace: TraceFile, columns: Sequence[str], n_served: int, *, seed: int, n_most: int = MAX_SAMPLE
 ) -> pd.DataFrame:
-    """Return requests that did not fail: all of them, or `n_most` drawn without replacement.
+    """Return the requests that did not fail, or about `n_most` of them if they are more.
 
-    Rows are drawn by a hash of their position and the seed, so that nobody has to hold them.
+    Whether a request is drawn is decided by a hash of its position and the seed, so that no
+    request has to be remembered.
+
+    Args:
+        trace: of `open_trace`.
+        columns: columns to read.
+        n_served: requests that did not fail.
+        seed: another one draws other requests.
+        n_most: how many to draw.
     """
-    names = ", ".join(columns)
+    # A hash is one of 2^64 numbers.
+    drawn = "" if n_served <= n_most else f"AND hash(row, {seed}) < {2**64 * n_most // n_served}"
     return trace.query(
-        f"""SELECT {names} FROM (SELECT * FROM trace WHERE status IS DISTINCT FROM 'failed'
-        ORDER BY hash(row, {seed}) LIMIT {n_most}) ORDER BY row"""
+        f"""SELECT {", ".join(columns)} FROM trace
+        WHERE status IS DISTINCT FROM 'failed' {drawn} ORDER BY row"""
     ).df()
 
 
