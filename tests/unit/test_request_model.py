@@ -32,8 +32,8 @@ def correlated() -> pd.DataFrame:
 
 
 def test_two_bins_by_hand():
-    # Values 1 1 2 | 5 8 8: three requests a side; centres 1.5 → 2 and 6.5 → 7.
-    model = fit_request_model(_trace([1, 1, 2, 5, 8, 8], [3] * 6), n_bins=2)
+    # Values 1 1 3 | 5 8 8: three requests a side; means 5/3 → 2 and 7.
+    model = fit_request_model(_trace([1, 1, 3, 5, 8, 8], [3] * 6), n_bins=2)
     assert model.frame.to_dict("list") == {
         "input_tokens": [2, 7],
         "output_tokens": [3, 3],

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sextant.load.client import PreparedRequest, Target, prepare
@@ -48,8 +49,9 @@ class RequestSource:
 
     def _encode(self, n: int) -> list[PreparedRequest]:
         seed = next(self._seeds)
-        drawn: pd.DataFrame = self._model.sample(n, seed=seed, sampler=self._sampler)
-        prompts = self._prompts.prompts(drawn["input_tokens"].to_numpy(), seed)
+        request_seed, prompt_seed = np.random.SeedSequence(seed).spawn(2)
+        drawn: pd.DataFrame = self._model.sample(n, seed=request_seed, sampler=self._sampler)
+        prompts = self._prompts.prompts(drawn["input_tokens"].to_numpy(), prompt_seed)
         return [
             prepare(self._target, prompt, int(request["output_tokens"]), _sampling(request))
             for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True)

@@ -1,7 +1,8 @@
 """Workloads: what is replayed, as a request model, an arrival model and prompts."""
 
 from sextant.workload.arrivals import ArrivalModel, fit_arrivals, load_arrivals, sample_gaps
-from sextant.workload.fit import fit_workload, sample_trace
+from sextant.workload.draw import draw_trace
+from sextant.workload.fit import fit_workload
 from sextant.workload.prompts import random_token_ids
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel, fit_request_model, resample_trace
@@ -9,6 +10,7 @@ from sextant.workload.request_model import RequestModel, fit_request_model, resa
 __all__ = [
     "ArrivalModel",
     "RequestModel",
+    "draw_trace",
     "fit_arrivals",
     "fit_request_model",
     "fit_workload",
@@ -17,5 +19,4 @@ __all__ = [
     "random_token_ids",
     "resample_trace",
     "sample_gaps",
-    "sample_trace",
 ]

@@ -1,18 +1,15 @@
-"""Fit a workload to a trace, judge the fit, and draw traces from it."""
+"""Fit a workload to a trace, and judge the fit."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from sextant.errors import InputError
 from sextant.files import provenance, read_provenance, write_json
-from sextant.trace_format import TRACE_COLUMNS
-from sextant.workload.arrivals import arrivals_to_json, fit_arrivals, load_arrivals, sample_gaps
+from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fidelity import exact_fidelity
-from sextant.workload.published import load_request_model
 from sextant.workload.request_model import N_BINS, fit_request_model, read_requests
 
 
@@ -99,19 +96,3 @@ def _clip(
         if cap is not None:
             clipped[name] = served[name].clip(upper=cap)
     return clipped, n_clipped
-
-
-def sample_trace(workload: str | Path, n: int, seed: int) -> pd.DataFrame:
-    """Draw a trace of `n` requests from a workload's folder, in the trace contract's columns.
-
-    The first request arrives at 0; times are rounded to microseconds. Requests and gaps come
-    from independent streams of `seed`.
-    """
-    request_seed, gap_seed = np.random.SeedSequence(seed).spawn(2)
-    sampled = load_request_model(workload).sample(n, seed=request_seed)
-    gaps = sample_gaps(load_arrivals(workload), max(n - 1, 0), seed=gap_seed)
-    arrival_s = np.concatenate([[0.0], np.cumsum(gaps)])[:n].round(6)
-    sampled = sampled.assign(
-        request_id=[str(number) for number in range(n)], arrival_s=arrival_s, status="ok"
-    )
-    return sampled.reindex(columns=list(TRACE_COLUMNS))

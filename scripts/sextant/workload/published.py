@@ -11,8 +11,7 @@ fitted to, and sum to 1. All its values are kept as published, none is null, and
 - `is_greedy` true with a temperature, 6% of them: sent as greedy, the temperature is left out.
 - `batch_size`: prompts in one call of TGIS, 1 to 5.
 
-A value there is the mean of its bin's requests, rounded for whole numbers; in our own models it
-is the bin's centre, as the paper says.
+A value there is the mean of its bin's requests, rounded for whole numbers, as in our own models.
 """
 
 from pathlib import Path

@@ -37,7 +37,7 @@ SAMPLERS = ("joint", "independent")
 class RequestModel:
     """A sparse joint histogram over request parameters.
 
-    `frame` has one row a non-empty joint bin: a value per parameter (its bin's centre; null
+    `frame` has one row a non-empty joint bin: a value per parameter (its bin's mean; null
     is a bin of its own) and `count`, the requests in the bin, or `probability` for a model
     published without counts. It is not to be changed: draws keep tables made from it.
     """
@@ -112,9 +112,11 @@ def fit_request_model(
     """Fit the joint histogram to the requests of a trace that did not fail.
 
     Each parameter is cut into at most `n_bins` intervals of about equal count, or one per
-    value where it has no more values than that. A request's value becomes the middle of
-    [lowest, highest] value seen in its interval; for a whole-number parameter the middle is
-    rounded, halves up. A parameter that is null in all of the trace is left out.
+    value where it has no more values than that. A request's value becomes the mean of the
+    requests in its interval, for a whole-number parameter rounded, halves up: as in the model
+    that LLM-Pilot's authors published, and unlike the interval's centre, of which the paper
+    writes, it keeps the mean of a parameter whose last interval is long. A parameter that is
+    null in all of the trace is left out.
 
     Args:
         trace: a frame in the trace contract, or the path of its Parquet file.
@@ -127,7 +129,7 @@ def fit_request_model(
     if n_bins < 1:
         raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
     served = served_requests(trace, parameters)
-    binned = pd.DataFrame({name: _centres(served[name], n_bins) for name in served})
+    binned = pd.DataFrame({name: _bin_means(served[name], n_bins) for name in served})
     names = list(served)
     joint = binned.groupby(names, dropna=False, sort=True).size().rename("count").reset_index()
     return RequestModel(joint)
@@ -219,18 +221,19 @@ def _runs(cumulative: np.ndarray, most: int, limit: int) -> list[int]:
     return starts
 
 
-def _centres(column: pd.Series, n_bins: int) -> pd.Series:
-    """Replace each value by the centre of its bin."""
+def _bin_means(column: pd.Series, n_bins: int) -> pd.Series:
+    """Replace each value by the mean of its bin's requests."""
     is_known = column.notna().to_numpy()
     known = column[is_known].to_numpy(float)
     distinct, position, counts = np.unique(known, return_inverse=True, return_counts=True)
     starts = bin_starts(counts, max(n_bins, 2) if column.name in BOOLEANS else n_bins)
-    ends = np.append(starts[1:], len(distinct)) - 1
-    centres = (distinct[starts] + distinct[ends]) / 2
+    means = np.add.reduceat(distinct * counts, starts) / np.add.reduceat(counts, starts)
+    # Summing may move the mean of equal values by a rounding error.
+    means = np.where(np.diff(starts, append=len(distinct)) == 1, distinct[starts], means)
     if column.name in INTEGERS:
-        centres = np.floor(centres + 0.5)
+        means = np.floor(means + 0.5)
     values = np.full(len(column), np.nan)
-    values[is_known] = centres[np.searchsorted(starts, position, side="right") - 1]
+    values[is_known] = means[np.searchsorted(starts, position, side="right") - 1]
     return typed(pd.Series(values, name=column.name))
 
 
