@@ -33,7 +33,7 @@ _TYPES = {"VARCHAR": "string", "INTEGER": "Int32", "DOUBLE": "Float64", "BOOLEAN
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
-def write_trace(path: Path, arrival_s, start_time: str | None = None, **columns) -> Path:
+def write_trace(path: Path, arrival_s, origin: dict | None = None, **columns) -> Path:
     """Write a trace in the contract; what is not given is null, and lengths are 10 and 5."""
     given = {"input_tokens": 10, "output_tokens": 5, "status": "ok", **columns}
     frame = pd.DataFrame({"arrival_s": np.asarray(arrival_s, float), **given})
@@ -42,7 +42,7 @@ def write_trace(path: Path, arrival_s, start_time: str | None = None, **columns)
         values = frame[name] if name in frame else pd.Series([None] * len(frame))
         frame[name] = values.astype(_TYPES[sql_type])
     table = pa.Table.from_pandas(frame[list(TRACE_COLUMNS)], preserve_index=False)
-    write_parquet(path, table, {"start_time": start_time} if start_time else {})
+    write_parquet(path, table, origin or {})
     return path
 
 
@@ -117,7 +117,8 @@ def months(tmp_path_factory) -> tuple[pd.DataFrame, dict, str]:
     frame = pd.concat(parts).sort_values("arrival_s", ignore_index=True)
     frame.loc[0, "arrival_s"] = 0.0
     columns = {name: frame[name] for name in frame if name != "arrival_s"}
-    trace = write_trace(folder / "months.parquet", frame["arrival_s"], "2024-01-01", **columns)
+    origin = {"start_time": "2024-01-01"}
+    trace = write_trace(folder / "months.parquet", frame["arrival_s"], origin, **columns)
     write_json(
         folder / "months.report.json",
         {"n_rejected": 3, "n_rejected_by_reason": {"tokens: <b>no number</b>": 3}},
@@ -300,6 +301,14 @@ def test_fidelity_clips_the_trace_to_the_caps_of_the_workload(tmp_path):
     assert found["fidelity"]["caps"]["input_tokens"] == 30
     assert found["fidelity"]["parameters"]["input_tokens"]["ks"] == 0
     assert "caps input_tokens at 30" in Page(html).text
+
+
+def test_a_workload_of_another_trace_is_named_so(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", range(4), origin={"inputs_sha256": {"source": "a"}})
+    workload = fit(trace, tmp_path / "workload")
+    assert "another trace" not in Page(report(trace, workload)[1]).text
+    other = write_trace(tmp_path / "o.parquet", range(4), origin={"inputs_sha256": {"source": "b"}})
+    assert "fitted to another trace" in Page(report(other, workload)[1]).text
 
 
 def test_a_length_by_mistake_does_not_stop_the_report(tmp_path):

@@ -44,18 +44,20 @@ def measure_burstiness(
 ) -> dict[str, Any]:
     """Return the Gamma fits of 20-minute windows, doublings, and the whole trace's fit.
 
-    `groups` has an entry each of the most frequent LLMs and services: `name`, `windows` (columns
-    of `fit_windows`, each a list), `n_windows`, `n_fitted`, `n_empty`, `not_fitted` (number by
-    reason, of windows with requests), `clock_step_s`, and of the fitted windows
-    `rejected_fraction`, `zero_gap_fraction` and the quartiles `alpha`, `cv` and `ks`.
-    `doublings` is what `measure_doublings` returns. `whole` is the workload's arrival
-    model, None without a workload.
+    `groups` has an entry each of the most frequent LLMs and services: `name`, `windows` (of the
+    fitted ones, columns of `fit_windows`, each a list), `n_windows`, `n_fitted`, `n_empty`,
+    `not_fitted` (number by reason, of windows with requests), `clock_step_s`, and of the fitted
+    windows `rejected_fraction`, `zero_gap_fraction` and the quartiles `alpha`, `cv` and `ks`.
+    `doublings` is what `measure_doublings` returns. `whole` is the workload's arrival model, None
+    without a workload.
     """
     windows = fit_windows(trace.path, seed=seed)
     groups = []
     for group in facts["groups"][:MAX_SHOWN]:
         own = rows_of(windows, group)
-        groups.append({"name": group["name"], **_summary(own), "windows": _columns(own)})
+        groups.append(
+            {"name": group["name"], **_summary(own), "windows": _columns(own[own["alpha"].notna()])}
+        )
     return {
         "window_s": WINDOW_S,
         "groups": groups,
@@ -99,8 +101,7 @@ def _columns(windows: pd.DataFrame) -> dict[str, list]:
     columns = {name: windows[name].astype(float).tolist() for name in ("start_s", "duration_s")}
     columns["n_requests"] = windows["n_requests"].astype(int).tolist()
     for name in _FIGURES:
-        columns[name] = [None if np.isnan(x) else x for x in windows[name].astype(float).tolist()]
-    columns["reason"] = [None if pd.isna(reason) else reason for reason in windows["reason"]]
+        columns[name] = windows[name].astype(float).tolist()
     return columns
 
 
@@ -231,7 +232,6 @@ def _figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tu
     panels = []
     for group in groups:
         windows = pd.DataFrame(group["windows"])
-        windows = windows[windows["alpha"].notna()].astype({name: float for name in _FIGURES})
         middle = (windows["start_s"] + windows["duration_s"] / 2) / time.unit_s
         for stem, unit, label in (("alpha", "", "Shape α"), ("beta", "_s", "Scale β (s)")):
             values, *ends = (windows[f"{stem}{end}{unit}"] for end in ("", "_lo", "_hi"))

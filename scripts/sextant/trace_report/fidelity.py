@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.files import read_json
+from sextant.files import read_json, read_provenance
 from sextant.report.promises import percent
 from sextant.report.read import number
 from sextant.trace_report.drawing import Axis, cumulative_curve, matrix_figure, panels_figure
@@ -35,12 +35,14 @@ def measure_fidelity(
     clipped to them first, as the fit did.
 
     Returns:
-        `caps`, `n_draws`, `n_compared`, `parameters` (per parameter `ks`, and `trace` and `model`:
+        `is_of_other_trace` (whether both say what they come from, and it differs), `caps`,
+        `n_draws`, `n_compared`, `parameters` (per parameter `ks`, and `trace` and `model`:
         points of the cumulative distributions), `spearman` and `spearman_difference` by sampler,
         and `output_rank_by_input_fraction` (see `rank_by_input_fraction`) of the trace and by
         sampler, None where there are not both lengths.
     """
-    model, caps = load_request_model(workload), _caps(workload)
+    model, facts = load_request_model(workload), _fit_facts(workload)
+    caps = {name: facts.get(f"max_{name}") for name in CAPS}
     clipped = sampled.assign(
         **{name: sampled[name].clip(upper=cap) for name, cap in caps.items() if cap is not None}
     )
@@ -49,6 +51,7 @@ def measure_fidelity(
         name for name in figures if isinstance(figures[name], dict) and "ks" in figures[name]
     ]
     return {
+        "is_of_other_trace": _is_other(trace, facts),
         "caps": caps,
         "n_draws": figures["n_draws"],
         "n_compared": len(sampled),
@@ -63,11 +66,15 @@ def measure_fidelity(
     }
 
 
-def _caps(workload: Path) -> dict[str, int | None]:
-    """Return the caps that the workload was fitted with, none where it does not say."""
+def _fit_facts(workload: Path) -> dict[str, Any]:
+    """Return how the workload was fitted, nothing where it does not say."""
     stored = workload / "arrivals.json"
-    facts = read_json(stored).get("fit", {}) if stored.is_file() else {}
-    return {name: facts.get(f"max_{name}") for name in CAPS}
+    return read_json(stored).get("fit", {}) if stored.is_file() else {}
+
+
+def _is_other(trace: TraceFile, facts: Mapping[str, Any]) -> bool:
+    own, fitted = read_provenance(trace.path).get("inputs_sha256"), facts.get("inputs_sha256")
+    return bool(own) and bool(fitted) and own != fitted
 
 
 def _by_input(
@@ -98,6 +105,8 @@ def _compared(counts: Counts, model: RequestModel, name: str, cap: int | None) -
 def show_fidelity(found: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_fidelity` found."""
     section = Section("fidelity", "Fidelity of the fitted model", _takeaway(found))
+    if found["is_of_other_trace"]:
+        section.notes.append("The workload was fitted to another trace than this one.")
     caps = {name: cap for name, cap in found["caps"].items() if cap is not None}
     if caps:
         said = " and ".join(f"{name} at {number(cap)}" for name, cap in caps.items())

@@ -91,7 +91,8 @@ def _takeaway(found: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     every = duration_words(found["bucket_s"])
     if n_judged == 0:
         return f"{sentence}; in no {every} are there enough requests to follow it over time."
-    outliers = "none is an outlier" if n_outliers == 0 else f"outliers are {number(n_outliers)}"
+    verb = "is an outlier" if n_outliers < 2 else "are outliers"
+    outliers = f"{number(n_outliers) if n_outliers else 'none'} {verb}"
     return (
         f"{sentence}; of {plural(n_judged, 'span')} of {every} with enough requests to judge, "
         f"{outliers}."

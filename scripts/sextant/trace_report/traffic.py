@@ -57,20 +57,6 @@ def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any
     hourly = traffic_series(trace.path, HOUR_S) if has_days else None
     has_clock = profile is not None and bool(profile["is_clock_known"].all())
     has_weeks = has_clock and duration_s >= _MIN_WEEKS * 7 * DAY_S
-    groups = []
-    for group in shown:
-        own = None if profile is None else rows_of(profile, group)
-        regular = None if hourly is None else _explained(rows_of(hourly, group))
-        groups.append(
-            {
-                "name": group["name"],
-                "series": _series(rows_of(series, group)),
-                "daily": None if own is None else _daily(own),
-                "weekly": _weekly(own) if has_weeks else None,
-                "hour_of_day_fraction": None if regular is None else regular.fraction,
-                "hour_of_day_p_value": None if regular is None else regular.p_value,
-            }
-        )
     together = series.groupby("start_s", as_index=False).agg(
         {"is_whole": "all", "n_requests": "sum"}
     )
@@ -81,7 +67,26 @@ def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any
         "n_groups": len(facts["groups"]),
         "has_clock": has_clock,
         "why_no_profile": None if has_days else _too_short(duration_s),
-        "groups": groups,
+        "groups": [_group(group, series, hourly, profile, has_weeks) for group in shown],
+    }
+
+
+def _group(
+    group: Mapping[str, Any],
+    series: pd.DataFrame,
+    hourly: pd.DataFrame | None,
+    profile: pd.DataFrame | None,
+    has_weeks: bool,
+) -> dict[str, Any]:
+    own = None if profile is None else rows_of(profile, group)
+    regular = None if hourly is None else _explained(rows_of(hourly, group))
+    return {
+        "name": group["name"],
+        "series": _series(rows_of(series, group)),
+        "daily": None if own is None else _daily(own),
+        "weekly": _weekly(own) if has_weeks else None,
+        "hour_of_day_fraction": None if regular is None else regular.fraction,
+        "hour_of_day_p_value": None if regular is None else regular.p_value,
     }
 
 
