@@ -76,16 +76,6 @@ def test_inputs_and_outputs_are_independent():
     assert abs(drawn.corr(method="spearman").iloc[0, 1]) < 0.02
 
 
-def test_caps_shorten_and_are_accounted_for():
-    case = load_use_case("conversation", max_input_tokens=1730, max_output_tokens=100_000)
-    assert case.model.frame["input_tokens"].max() == 1730
-    assert case.clipped_fraction["input_tokens"] == pytest.approx(0.5, abs=0.02)
-    assert case.clipped_fraction["output_tokens"] == 0
-    at_cap = case.model.frame["input_tokens"] == 1730
-    assert case.model.weights[at_cap].sum() == pytest.approx(0.5, abs=0.02)
-    assert not case.model.frame.duplicated(["input_tokens", "output_tokens"]).any()
-
-
 def test_every_length_cites_a_source_that_is_described():
     shipped = yaml.safe_load(USE_CASES_FILE.read_text())
     for case in shipped["use_cases"].values():
@@ -93,8 +83,6 @@ def test_every_length_cites_a_source_that_is_described():
             assert case[parameter]["source"] in shipped["sources"]
 
 
-def test_unknown_names_and_caps_are_errors():
+def test_an_unknown_name_is_an_error():
     with pytest.raises(InputError, match=r"no use case 'chat'.*use one of text-generation"):
         load_use_case("chat")
-    with pytest.raises(InputError, match="field 'max_output_tokens': a cap of 0"):
-        load_use_case("conversation", max_output_tokens=0)

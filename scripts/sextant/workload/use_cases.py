@@ -32,8 +32,6 @@ class UseCase:
     """Input and output lengths, independent of each other, up to 64 values each."""
     sources: tuple[str, ...]
     """Citations of the figures that the lengths are made from."""
-    clipped_fraction: Mapping[str, float]
-    """Share of requests whose length the caller's cap shortened, per parameter."""
 
 
 def use_case_names() -> list[str]:
@@ -41,39 +39,27 @@ def use_case_names() -> list[str]:
     return list(_shipped()["use_cases"])
 
 
-def load_use_case(
-    name: str, *, max_input_tokens: int | None = None, max_output_tokens: int | None = None
-) -> UseCase:
+def load_use_case(name: str) -> UseCase:
     """Build the workload of a shipped use case from its published figures.
 
-    Nothing in it is random: the same name and caps give the same model. Which figures are
-    published and which shapes are inferred from them stands in
-    `resources/workloads/use_cases.yaml`.
+    Nothing in it is random. Which figures are published and which shapes are inferred from them
+    stands in `resources/workloads/use_cases.yaml`.
 
     Args:
         name: one of `use_case_names()`.
-        max_input_tokens: cap on inputs; longer ones are shortened to it, as `fit_workload` does.
-        max_output_tokens: cap on outputs.
 
     Raises:
-        InputError: no such use case, or a cap below 1.
+        InputError: no such use case.
     """
     shipped = _shipped()
     if name not in shipped["use_cases"]:
         fix = f"use one of {', '.join(use_case_names())}"
         raise InputError(f"there is no use case '{name}'", file=USE_CASES_FILE, fix=fix)
-    described, marginals, clipped = shipped["use_cases"][name], {}, {}
-    for parameter, cap in zip(LENGTHS, (max_input_tokens, max_output_tokens), strict=True):
-        if cap is not None and cap < 1:
-            raise InputError(f"a cap of {cap}", field=f"max_{parameter}", fix="give 1 or more")
-        lengths, probabilities = in_bins(*_distribution(described[parameter]), N_BINS)
-        over = lengths > (cap or np.inf)
-        clipped[parameter] = float(probabilities[over].sum())
-        marginals[parameter] = _clipped(lengths, probabilities, cap)
+    described = shipped["use_cases"][name]
+    lengths = (in_bins(*_distribution(described[side]), N_BINS) for side in LENGTHS)
     cited = [described[parameter].get(key) for parameter in LENGTHS for key in _CITING]
     sources = tuple(shipped["sources"][key] for key in dict.fromkeys(filter(None, cited)))
-    model = independent_model(*(marginals[parameter] for parameter in LENGTHS))
-    return UseCase(name, described["description"], model, sources, clipped)
+    return UseCase(name, described["description"], independent_model(*lengths), sources)
 
 
 @cache
@@ -110,11 +96,3 @@ def _log_normal(median: float, p90: float, highest: int) -> tuple[np.ndarray, np
     with np.errstate(divide="ignore"):
         below = stats.norm.cdf((np.log(edges) - mu) / np.exp(log_sigma))
     return np.arange(1, highest + 1), np.diff(below) / below[-1]
-
-
-def _clipped(
-    lengths: np.ndarray, probabilities: np.ndarray, cap: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    shortened = lengths if cap is None else np.minimum(lengths, cap)
-    values, place = np.unique(shortened, return_inverse=True)
-    return values, np.bincount(place, probabilities)
