@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sextant.report.read import number
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
-_TO_MINUTES = len("2023-11-01 00:00")
+_TO_MINUTES, _TO_SECONDS = len("2023-11-01 00:00"), len("2023-11-01 00:00:00")
 
 
 class Table(NamedTuple):
@@ -40,8 +40,10 @@ class Clock(NamedTuple):
     @property
     def label(self) -> str:
         """Return the label of a time axis."""
-        since = "the first request" if self.start_time is None else self.start_time[:_TO_MINUTES]
-        return f"{self.word.capitalize()}s since {since}"
+        if self.start_time is None:
+            return f"{self.word.capitalize()}s since the first request"
+        shown = _TO_SECONDS if self.unit_s == MINUTE_S else _TO_MINUTES
+        return f"{self.word.capitalize()}s since {self.start_time[:shown]}"
 
 
 def clock(duration_s: float, start_time: str | None) -> Clock:
