@@ -100,6 +100,7 @@ def test_all_at_once_needs_a_number():
         ("bursts", "", {}, "varying"),
         ("replay", "", {}, "--arrivals-from"),
         ("fitted", "summarization", {}, "--request-rate"),
+        ("fitted", __file__, {}, "--request-rate"),
     ],
 )
 def test_what_a_process_lacks_is_said(arrivals, workload_name, given, said):

@@ -70,13 +70,12 @@ def process(
 
 
 def _fitted(workload: str | Path) -> dict[str, float]:
-    if workload in use_case_names() and not Path(workload).exists():
-        reason = "it is a use case"
-    else:
+    reason = "only the folder of a fitted workload has them"
+    if Path(workload).is_dir():
         model = load_arrivals(workload)
         if model.alpha is not None and model.beta_s is not None:
             return {"alpha": model.alpha, "rate_rps": 1 / (model.alpha * model.beta_s)}
-        reason = model.reason
+        reason = str(model.reason)
     fix = "give --request-rate, or another --arrivals"
     raise InputError(f"the workload has no arrivals ({reason})", field="--arrivals", fix=fix)
 
