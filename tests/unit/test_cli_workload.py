@@ -1,0 +1,171 @@
+"""The command line on workloads: what is fitted, drawn, reported on and put on a server."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from typer.testing import CliRunner
+
+from sextant.cli import app
+from sextant.errors import InputError
+from stub_server import StubServer, answer_tokens
+from support import ROOT
+
+SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
+SHIPPED = ROOT / "resources" / "workloads" / "azure-2023-conv"
+
+
+def sextant(*arguments: object) -> str:
+    """Run a command; return what it printed."""
+    done = CliRunner().invoke(app, [str(part) for part in arguments])
+    if done.exception:
+        raise done.exception
+    return done.output
+
+
+def lines(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    out = tmp_path_factory.mktemp("cli") / "trace.parquet"
+    sextant("ingest", SAMPLE, "--format", "sextant", "--out", out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """A tokenizer.json of one token a word."""
+    known = [f"w{number}" for number in range(60)]
+    vocabulary = {word: number for number, word in enumerate(["?", *known])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+@pytest.fixture
+def histogram(tmp_path):
+    frame = {
+        "input_token_count": [10, 90],
+        "generated_token_count": [5, 7],
+        "probability": [0.7, 0.3],
+    }
+    pd.DataFrame(frame).to_parquet(tmp_path / "published.parquet")
+    return tmp_path / "published.parquet"
+
+
+def test_a_published_histogram_is_fitted_and_drawn_from_alike(tmp_path, histogram):
+    said = sextant("fit", histogram, "--out", tmp_path / "w", "--max-input-tokens", 50)
+    assert "30.0% of input_tokens" in said
+    for workload in (tmp_path / "w", histogram):
+        sextant(
+            *("sample", "--workload", workload, "-n", 2000, "--seed", 3),
+            *("--request-rate", 2, "--out", tmp_path / "s.csv"),
+        )
+        drawn = pd.read_csv(tmp_path / "s.csv")
+        assert drawn["output_tokens"].value_counts(normalize=True)[5] == pytest.approx(
+            0.7, abs=0.05
+        )
+        assert len(drawn) / drawn["arrival_s"].max() == pytest.approx(2, rel=0.1)
+
+
+def test_prompts_and_responses_become_a_workload(tmp_path, words):
+    pairs = [{"prompt": "w1 w2 w3", "response": "w4"}, {"prompt": "w5", "response": "w6 w7"}]
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs))
+    said = sextant("fit", tmp_path / "pairs.json", "--tokenizer", words, "--out", tmp_path / "w")
+    assert "2 requests of 2 items" in said
+    model = pd.read_parquet(tmp_path / "w" / "requests.parquet")
+    assert model[["input_tokens", "output_tokens"]].to_numpy().tolist() == [[1, 2], [3, 1]]
+    with pytest.raises(InputError, match="--tokenizer"):
+        sextant("fit", tmp_path / "pairs.json", "--out", tmp_path / "w")
+
+
+@pytest.mark.parametrize(
+    ("options", "unit_s"), [(("--format", "mooncake"), 1e-3), (("--format", "vllm-timed-trace"), 1)]
+)
+def test_a_drawn_trace_is_the_same_in_every_format(tmp_path, options, unit_s):
+    drawing = ("sample", "--workload", SHIPPED, "-n", 300, "--seed", 5)
+    sextant(*drawing, "--out", tmp_path / "s.parquet")
+    sextant(*drawing, *options, "--out", tmp_path / "s.jsonl")
+    own, theirs = pd.read_parquet(tmp_path / "s.parquet"), lines(tmp_path / "s.jsonl")
+    assert [line["input_length"] for line in theirs] == own["input_tokens"].tolist()
+    assert [line["output_length"] for line in theirs] == own["output_tokens"].tolist()
+    times_s = np.array([line["timestamp"] for line in theirs]) * unit_s
+    assert times_s == pytest.approx(own["arrival_s"].to_numpy(), abs=0.0006)
+
+
+def test_vllms_custom_prompts_have_exactly_the_drawn_lengths(tmp_path, words, histogram):
+    rng = np.random.default_rng(0)
+    text = " ".join(f"w{number}" for number in rng.integers(60, size=5000))
+    (tmp_path / "corpus.txt").write_text(text)
+    drawing = ("sample", "--workload", histogram, "-n", 40, "--arrivals", "inf")
+    sextant(*drawing, "--out", tmp_path / "s.parquet")
+    options = ("--prompts", tmp_path / "corpus.txt", "--tokenizer", words)
+    sextant(*drawing, "--format", "vllm-custom", *options, "--out", tmp_path / "s.jsonl")
+    prompts = [line["prompt"] for line in lines(tmp_path / "s.jsonl")]
+    n_words = [len(prompt.split()) for prompt in prompts]
+    assert n_words == pd.read_parquet(tmp_path / "s.parquet")["input_tokens"].tolist()
+    assert len(set(prompts)) == 40
+    with pytest.raises(InputError, match="--tokenizer"):
+        sextant(*drawing, "--format", "vllm-custom", "--out", tmp_path / "t.jsonl")
+
+
+def test_arrivals_are_replayed_mirrored_or_varied(tmp_path, trace):
+    drawing = ("sample", "--workload", SHIPPED, "--out", tmp_path / "s.parquet")
+    sextant(*drawing, "--arrivals", "replay", "--arrivals-from", trace, "--time-factor", 0.5)
+    replayed = pd.read_parquet(tmp_path / "s.parquet")["arrival_s"]
+    known = pd.read_parquet(trace)["arrival_s"]
+    assert replayed.to_numpy() == pytest.approx((known - known[0]).to_numpy() / 2, abs=1e-6)
+    sextant(*drawing, "--arrivals", "windows", "--arrivals-from", trace)
+    mirrored = pd.read_parquet(tmp_path / "s.parquet")
+    assert len(mirrored) == pytest.approx(len(known), rel=0.1)
+    varied = ("--arrivals", "varying", "--alpha", "1,0,0", "--beta-s", "0.1,0.1", "--every", 100)
+    sextant(*drawing, *varied, "-n", 200)
+    gaps = np.diff(pd.read_parquet(tmp_path / "s.parquet")["arrival_s"])
+    assert gaps[:99].mean() == pytest.approx(0.1, rel=0.4)
+    assert gaps[100:].mean() == pytest.approx(0.2, rel=0.4)
+
+
+def test_a_trace_is_reported_on_and_workloads_stand_side_by_side(tmp_path, trace):
+    sextant("fit", trace, "--out", tmp_path / "w")
+    said = sextant(
+        "trace-report", trace, "--workload", tmp_path / "w", "--out", tmp_path / "t.html"
+    )
+    assert "2,000 requests" in said
+    assert json.loads((tmp_path / "t.json").read_text())["fidelity"]
+    sextant("compare-workloads", tmp_path / "w", "summarization", "--out", tmp_path / "c.html")
+    assert set(json.loads((tmp_path / "c.json").read_text())["use_cases"]) == {"w", "summarization"}
+
+
+@pytest.mark.parametrize(
+    ("options", "n_requests", "levels"),
+    [
+        (("--batch", 12), 12, [12]),
+        (("--request-rate", 20, "--burstiness", 0.5, "--duration", 1), None, [None]),
+        (("--users", "1,2", "--duration", 0.3, "--warmup", 0), None, [1, 2]),
+    ],
+)
+def test_a_use_case_is_run_best_effort_latency_critical_or_by_users(
+    tmp_path, options, n_requests, levels
+):
+    with StubServer(answer_tokens(0.002)) as server:
+        to = ("load", "--base-url", server.url, "--model", "m", "--out", tmp_path)
+        sextant(*to, "--workload", "text-generation", *options)
+        n_received = len(server.requests)
+    requests = pd.read_parquet(tmp_path / "requests.parquet")
+    assert len(requests) == n_received and (requests["status"] == "ok").all()
+    assert n_requests in (None, n_received)
+    facts = json.loads((tmp_path / "levels.json").read_text())["levels"]
+    assert [level["level"] for level in facts] == levels
+
+
+@pytest.mark.parametrize("options", [(), ("--users", "1", "--batch", "3")])
+def test_a_load_has_one_kind(tmp_path, options):
+    to = ("load", "--base-url", "http://127.0.0.1:9", "--model", "m", "--out", tmp_path)
+    with pytest.raises(InputError, match="--users, --request-rate and --batch"):
+        sextant(*to, "--workload", "summarization", *options)
