@@ -37,6 +37,13 @@ def ingest(
     max_rejected_fraction: Annotated[
         float, typer.Option(help="Fraction of malformed rows that may be set aside, 0 to 1.")
     ] = 0.01,
+    start_time: Annotated[
+        str | None,
+        typer.Option(
+            help="ISO 8601 date-time of the file's time zero, where arrivals are plain numbers; "
+            "daily and weekly profiles need it."
+        ),
+    ] = None,
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
     from sextant.ingest import ingest_trace
@@ -48,6 +55,7 @@ def ingest(
         out.with_suffix(".rejected.parquet"),
         out.with_suffix(".report.json"),
         max_rejected_fraction=max_rejected_fraction,
+        start_time=start_time,
     )
     typer.echo(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "

@@ -2,6 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sextant.errors import InputError
 
 MAX_INT32 = 2**31 - 1
 
@@ -111,6 +117,28 @@ _PARTS = f"regexp_extract(arrival_s, '{_DATETIME}', ['local', 'zone'])"
 _MOMENT_NS = """epoch_ns(TRY_CAST(parts.local AS TIMESTAMP_NS))
     + CASE WHEN parts.zone IN ('', 'Z', 'UTC') THEN 0
     ELSE epoch_us(TRY_CAST('1970-01-01 00:00:00' || parts.zone AS TIMESTAMPTZ)) * 1000 END"""
+
+
+def require_trace(path: str | Path) -> pq.ParquetFile:
+    """Open a normalised trace.
+
+    Raises:
+        InputError: no such file, no Parquet, a column of the contract is missing, or no row.
+    """
+    fix = "ingest the trace first (`sextant ingest`)"
+    if not Path(path).is_file():
+        raise InputError("there is no such file", file=path, fix=fix)
+    try:
+        stored = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        problem = f"is no Parquet file ({str(error).splitlines()[0]})"
+        raise InputError(problem, file=path, fix=fix) from None
+    for name in TRACE_COLUMNS:
+        if name not in stored.schema_arrow.names:
+            raise InputError("column missing", file=path, field=name, fix=fix)
+    if stored.metadata.num_rows == 0:
+        raise InputError("the trace has no rows", file=path, fix="give a trace with rows")
+    return stored
 
 
 def sql_text(value: object) -> str:

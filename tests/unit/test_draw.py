@@ -130,3 +130,9 @@ def test_every_kind_of_arrivals_is_known_to_the_generators(trace, workload):
     for arrivals in ARRIVALS:
         chosen = process(arrivals, workload, trace, **given.get(arrivals, {}))
         assert len(draw_trace(MODEL, chosen, seed=0, n=50)) == 50, arrivals
+
+
+def test_what_is_no_normalised_trace_is_named(tmp_path):
+    MODEL.frame.to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(InputError, match=r"other\.parquet.*sextant ingest"):
+        process("replay", "", tmp_path / "other.parquet")

@@ -10,6 +10,9 @@ AFTER_POINTS = {"evaluate_predictor": 4, "build_store": 1, "write_report": 1}
 
 ALL_CELLS = {"benchmark_cell": 8, "aggregate_points": 1, **AFTER_POINTS}
 
+# The reports on the trace and on the workloads.
+PAGES = {"write_trace_report": 1, "write_workload_report": 1}
+
 
 def append(sheet: str, *cells: object) -> Callable:
     def change(project) -> None:
@@ -63,23 +66,23 @@ CASES = {
     ),
     "an edit of the benchmark's code": (edit_code("benchmark/cell.py"), {}),
     "an edit of the load client": (edit_code("load/client.py"), {}),
-    "an edit of the workload's code": (edit_code("workload/fit.py"), {}),
-    "an edit of ingest's code": (edit_code("ingest.py"), {}),
+    "an edit of the workload's code": (edit_code("workload/fit.py"), PAGES),
+    "an edit of ingest's code": (edit_code("ingest/job.py"), {}),
     "an edit of the metrics": (edit_code("metrics.py"), {"aggregate_points": 1, **AFTER_POINTS}),
     "another cap of the workload": (
         replace("config/workloads.tsv", "\t1024\t", "\t512\t"),
-        {"fit_workload": 1, **ALL_CELLS},
+        {"fit_workload": 1, **ALL_CELLS, **PAGES},
     ),
     "another trace": (
         replace("resources/traces/azure-2023-conv-sample.csv", ",ok", ",ok "),
-        {"ingest_trace": 1, "fit_workload": 1, **ALL_CELLS},
+        {"ingest_trace": 1, "fit_workload": 1, **ALL_CELLS, **PAGES},
     ),
     "a cap and an edit at once": (
         lambda project: (
             replace("config/workloads.tsv", "\t1024\t", "\t512\t")(project),
             edit_code("store.py")(project),
         ),
-        {"fit_workload": 1, **ALL_CELLS},
+        {"fit_workload": 1, **ALL_CELLS, **PAGES},
     ),
     "a trace that was copied": (
         lambda project: (project.folder / "resources/traces/azure-2023-conv-sample.csv").touch(),

@@ -20,7 +20,6 @@ from sextant.workload.lengths import fit_zipf, modality, output_by_input, zipf_p
 SIDES = {"input": "input_tokens", "output": "output_tokens"}
 _QUANTILES = {"p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
 _MAX_POINTS = 200
-_MAX_ZIPF = 10_000_000
 _FLAT_THETA = 0.2
 _POOR_KS = 0.1
 """From this distance on, a fit that is drawn beside the data is visibly another curve."""
@@ -49,9 +48,6 @@ def measure_lengths(trace: TraceFile, sampled: pd.DataFrame, *, seed: int) -> di
 
 def _zipf(counts: Counts) -> tuple[dict[str, Any] | None, str | None]:
     """Return the Zipf fit, or why there is none."""
-    if counts.values[-1] > _MAX_ZIPF:
-        # The law has a probability for each length up to the longest.
-        return None, f"the longest has {number(counts.values[-1])} tokens, surely by mistake"
     try:
         return asdict(fit_zipf(counts.values, counts=counts.weights)), None
     except InputError as error:

@@ -8,12 +8,9 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from sextant.errors import InputError
 from sextant.files import read_json
-from sextant.trace_format import TRACE_COLUMNS, sql_text
+from sextant.trace_format import require_trace, sql_text
 from sextant.workload.profiles import start_time
 
 MAX_SAMPLE = 200_000
@@ -53,20 +50,8 @@ def open_trace(path: str | Path) -> TraceFile:
     Raises:
         InputError: no such file, no Parquet, a column of the contract is missing, or no row.
     """
-    path, fix = Path(path), "ingest the trace first (`sextant ingest`)"
-    if not path.is_file():
-        raise InputError("there is no such file", file=path, fix=fix)
-    try:
-        stored = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        problem = f"is no Parquet file ({str(error).splitlines()[0]})"
-        raise InputError(problem, file=path, fix=fix) from None
-    for name in TRACE_COLUMNS:
-        if name not in stored.schema_arrow.names:
-            raise InputError("column missing", file=path, field=name, fix=fix)
-    if stored.metadata.num_rows == 0:
-        raise InputError("the trace has no rows", file=path, fix="give a trace with rows")
-    return TraceFile(path)
+    require_trace(path)
+    return TraceFile(Path(path))
 
 
 def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from sextant.trace_report.drawing import Axis, cumulative_curve, panels_figure
 from sextant.trace_report.lengths import SIDES, quantiles
 from sextant.trace_report.page import write_page
 from sextant.trace_report.section import Section, Table
+from sextant.workload.draw import open_workload
 from sextant.workload.fidelity import cumulative
-from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
 from sextant.workload.use_cases import load_use_case, use_case_names
 
@@ -81,7 +81,7 @@ def write_use_case_report(
             if name in models:
                 fix = "give folders or files with names of their own"
                 raise InputError(f"there are two workloads '{name}'", file=path, fix=fix)
-            models[name] = load_request_model(path)
+            models[name] = open_workload(path)
             files[name] = path / "requests.parquet" if path.is_dir() else path
     found, origin = compare_use_cases(models), provenance(files)
     write_json(json_out, {"use_cases": found, "provenance": origin})

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sextant.errors import InputError
-from sextant.trace_format import TRACE_COLUMNS
+from sextant.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.arrivals import load_arrivals
 from sextant.workload.generators import arrival_times
 from sextant.workload.published import load_request_model
@@ -56,6 +56,7 @@ def process(
         if trace is None:
             fix = "name a normalised trace with --arrivals-from"
             raise InputError(f"{arrivals} needs a trace", field="--arrivals-from", fix=fix)
+        require_trace(trace)
         group = {name: given.pop(name) for name in ("llm", "service") if name in given}
         factor = given.pop("time_factor", 1.0)
         if arrivals == "windows":

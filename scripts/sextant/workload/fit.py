@@ -8,6 +8,7 @@ import pandas as pd
 
 from sextant.errors import InputError
 from sextant.files import provenance, read_provenance, write_json
+from sextant.trace_format import require_trace
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fidelity import exact_fidelity
 from sextant.workload.request_model import N_BINS, fit_request_model, read_requests
@@ -49,6 +50,7 @@ def fit_workload(
         InputError: a cap below 1, or no request to fit.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
+    require_trace(trace)
     every = read_requests(trace)
     served = every[every["status"] != "failed"]
     if served.empty:

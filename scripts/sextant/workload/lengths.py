@@ -30,6 +30,8 @@ N_ZIPF_BINS = 256
 _STEEPEST = 64.0
 """Steepest |theta| looked for: beyond it all but 2^-64 of the lengths would be one value."""
 _PERCENTILES = {"p10": 10, "p25": 25, "median": 50, "p75": 75, "p90": 90}
+MAX_TOKENS = 10_000_000
+"""Longest length of a Zipf law, which has a probability for each; longer ones are mistakes."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,7 @@ def fit_zipf(
     values, weights = _weighted_lengths(tokens, counts)
     lowest = int(values[0]) if lowest is None else int(lowest)
     highest = int(values[-1]) if highest is None else int(highest)
-    if not 1 <= lowest <= highest:
-        fix = "give bounds with 1 <= lowest <= highest; lengths of 0 have no place in Zipf's law"
-        raise InputError(f"lengths from {lowest} to {highest}", field="lowest", fix=fix)
+    _check_bounds(lowest, highest)
     is_inside = (values >= lowest) & (values <= highest)
     inside, weight = values[is_inside], weights[is_inside]
     n, n_outside = int(weight.sum()), int(weights[~is_inside].sum())
@@ -107,12 +107,19 @@ def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
     Raises:
         InputError: bounds other than 1 <= lowest <= highest, or a theta that is not finite.
     """
-    if not 1 <= lowest <= highest:
-        fix = "give 1 <= lowest <= highest"
-        raise InputError(f"lengths from {lowest} to {highest}", field="lowest", fix=fix)
+    _check_bounds(lowest, highest)
     if not np.isfinite(theta):
         raise InputError(f"theta of {theta}", field="theta", fix="give a number, for example 1.1")
     return _probabilities(theta, np.log(np.arange(lowest, highest + 1)))
+
+
+def _check_bounds(lowest: int, highest: int) -> None:
+    if not 1 <= lowest <= highest <= MAX_TOKENS:
+        fix = (
+            f"give bounds with 1 <= lowest <= highest <= {MAX_TOKENS:,}; lengths of 0 have no "
+            "place in Zipf's law"
+        )
+        raise InputError(f"lengths from {lowest} to {highest}", field="lowest", fix=fix)
 
 
 def sample_zipf(theta: float, lowest: int, highest: int, n: int, *, seed: Seed) -> np.ndarray:
