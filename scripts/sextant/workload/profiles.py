@@ -95,7 +95,8 @@ def _count(trace: str | Path, by: Sequence[str], bucket_s: float, offset_s: floa
     query = f"""SELECT {keys} CAST(floor((arrival_s + {offset_s!r}) / {bucket_s!r}) AS BIGINT)
         AS bucket, {measures}, max(arrival_s) AS last_s
         FROM read_parquet({sql_text(trace)}) GROUP BY ALL"""
-    with duckdb.connect(config={"enable_progress_bar": False}) as database:
+    with duckdb.connect() as database:
+        database.execute("SET enable_progress_bar = false")
         return database.execute(query).df()
 
 
