@@ -27,6 +27,7 @@ rule write_report:
             "report/feasibility",
             "report/drawings",
             "report/page",
+            "pages",
         ),
         page=[
             f"{workflow.basedir}/scripts/sextant/report/{file}"
@@ -68,7 +69,7 @@ rule write_trace_report:
         unpack(trace_workload),
         trace="<results>/traces/{trace}.parquet",
         report="<results>/traces/{trace}.report.json",
-        library=library("trace_report", "workload"),
+        library=library("trace_report", "workload", "pages"),
         page=trace_page_files(),
     output:
         html=report(
@@ -98,7 +99,7 @@ rule write_workload_report:
         workloads=[
             f"<results>/workloads/{workload}/requests.parquet" for workload in EXPERIMENT.workloads
         ],
-        library=library("trace_report", "workload"),
+        library=library("trace_report", "workload", "pages"),
         page=trace_page_files(),
     output:
         html=report(

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from sextant.advice import words
 from sextant.files import atomic_path
+from sextant.pages import render
 
-_FOLDERS = (Path(__file__).parent, Path(__file__).parents[1] / "report")
+_TEMPLATE = Path(__file__).with_name("advice.html.j2")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 760, 300, 56, 44, 18, 24
 
 
@@ -26,16 +25,7 @@ class Dot(NamedTuple):
 
 def write_page(answer: Mapping[str, Any], out: Path) -> None:
     """Write an answer of `recommend_llm` as HTML; the same answer gives the same bytes."""
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDERS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("advice.html.j2").render(
-        answer=answer, words=words, picture=_picture(answer)
-    )
+    page = render(_TEMPLATE, answer=answer, words=words, picture=_picture(answer))
     with atomic_path(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
 

@@ -4,10 +4,8 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from sextant.files import atomic_path, provenance, write_json
+from sextant.pages import render
 from sextant.report.drawings import Drawings, draw
 from sextant.report.feasibility import feasibility_matrices
 from sextant.report.promises import (
@@ -31,7 +29,15 @@ from sextant.report.tables import (
     warnings,
 )
 
-_TEMPLATE = "page.html.j2"
+_TEMPLATE = Path(__file__).with_name("page.html.j2")
+_FILTERS = {
+    "number": number,
+    "percent": percent,
+    "deployment": deployment,
+    "verdict": verdict,
+    "miss": miss_words,
+    "slo_words": slo_words,
+}
 
 
 def write_report(
@@ -95,46 +101,24 @@ def _page(tables: Tables, origin: Row, title: str) -> tuple[str, Drawings]:
     shown, overviews = promises(tables), summaries(tables)
     matrices = feasibility_matrices(tables)
     drawings = draw(tables, points, shown, overviews, matrices)
-    html = (
-        _environment()
-        .get_template(_TEMPLATE)
-        .render(
-            title=title,
-            tables=tables,
-            summaries=overviews,
-            promises=shown,
-            warnings=warnings(points),
-            most_tried=_most_users(decision_points(tables)),
-            drawings=drawings,
-            feasibility=matrices,
-            reference_predictors=REFERENCE_PREDICTORS,
-            n_settings=len(group_by(points, *SETTING)),
-            n_published_medians=sum(bool(point["is_published_median"]) for point in points),
-            doubts=doubts,
-            origin=origin,
-        )
+    html = render(
+        _TEMPLATE,
+        _FILTERS,
+        title=title,
+        tables=tables,
+        summaries=overviews,
+        promises=shown,
+        warnings=warnings(points),
+        most_tried=_most_users(decision_points(tables)),
+        drawings=drawings,
+        feasibility=matrices,
+        reference_predictors=REFERENCE_PREDICTORS,
+        n_settings=len(group_by(points, *SETTING)),
+        n_published_medians=sum(bool(point["is_published_median"]) for point in points),
+        doubts=doubts,
+        origin=origin,
     )
     return html, drawings
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "number": number,
-        "percent": percent,
-        "deployment": deployment,
-        "verdict": verdict,
-        "miss": miss_words,
-        "slo_words": slo_words,
-        "drawn": Markup,
-    }
-    return environment
 
 
 def _most_users(points: Sequence[Row]) -> dict[tuple, int]:

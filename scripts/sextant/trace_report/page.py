@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from sextant.files import atomic_path
+from sextant.pages import render
 from sextant.trace_report.section import Section
 
-_FOLDERS = (Path(__file__).parent, Path(__file__).parents[1] / "report")
+_TEMPLATE = Path(__file__).with_name("trace_report.html.j2")
 
 
 def write_page(
@@ -21,15 +19,7 @@ def write_page(
     origin: Mapping[str, Any],
 ) -> None:
     """Write sections as HTML; all text is escaped, only the figures' SVG is taken as it is."""
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDERS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["drawn"] = Markup
-    template = environment.get_template("trace_report.html.j2")
-    page = template.render(title=title, subtitle=subtitle, sections=sections, origin=origin)
+    facts = {"title": title, "subtitle": subtitle, "sections": sections, "origin": origin}
+    page = render(_TEMPLATE, **facts)
     with atomic_path(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
