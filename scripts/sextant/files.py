@@ -49,7 +49,9 @@ def sha256_file(path: str | Path) -> str:
 def git_commit() -> str:
     """Return the commit of this source tree, `-dirty` if it differs, `unknown` outside git."""
     here = Path(__file__).parent
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    # Without optional locks: a job that is killed meanwhile leaves no lock in the repository.
+    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
+    command += ["--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
