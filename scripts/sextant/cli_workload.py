@@ -109,6 +109,10 @@ def sample(
         ),
     ] = None,
     sampler: Annotated[str, typer.Option(help="joint, or independent (an ablation).")] = "joint",
+    zipf_theta: Annotated[
+        float | None,
+        typer.Option(help="Inputs by Zipf's law with this exponent instead, as BurstGPT's."),
+    ] = None,
     arrivals: Annotated[
         str | None,
         typer.Option(
@@ -145,7 +149,7 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
-    from sextant.workload.draw import draw_trace, open_workload, process
+    from sextant.workload.draw import draw_trace, open_workload, process, with_zipf_inputs
     from sextant.workload.export import write_trace
 
     form = form or out.suffix.removeprefix(".")
@@ -160,6 +164,8 @@ def sample(
         "service": service,
     }
     model = open_workload(workload)
+    if zipf_theta is not None:
+        model = with_zipf_inputs(model, zipf_theta)
     chosen = process(arrivals or default, workload, arrivals_from, **given)
     drawn = draw_trace(model, chosen, seed=seed, n=n, duration_s=duration, sampler=sampler)
     texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None

@@ -7,7 +7,14 @@ import pytest
 from sextant.errors import InputError
 from sextant.trace_format import TRACE_COLUMNS
 from sextant.workload import RequestModel, fit_workload
-from sextant.workload.draw import ARRIVALS, draw_trace, open_workload, process
+from sextant.workload.draw import (
+    ARRIVALS,
+    draw_trace,
+    open_workload,
+    process,
+    with_zipf_inputs,
+)
+from sextant.workload.lengths import fit_zipf
 
 MODEL = RequestModel(
     pd.DataFrame({"input_tokens": [10, 90], "output_tokens": [5, 7], "count": [3, 1]})
@@ -136,3 +143,12 @@ def test_what_is_no_normalised_trace_is_named(tmp_path):
     MODEL.frame.to_parquet(tmp_path / "other.parquet")
     with pytest.raises(InputError, match=r"other\.parquet.*sextant ingest"):
         process("replay", "", tmp_path / "other.parquet")
+
+
+def test_zipf_inputs_have_the_exponent_and_keep_the_outputs():
+    model = with_zipf_inputs(open_workload("question-answering"), 1.1)
+    drawn = model.sample(50_000, seed=1)
+    known = open_workload("question-answering").frame["input_tokens"]
+    found = fit_zipf(drawn["input_tokens"], int(known.min()), int(known.max()))
+    assert found.theta == pytest.approx(1.1, abs=0.05)
+    assert drawn["output_tokens"].mean() == pytest.approx(174, rel=0.02)

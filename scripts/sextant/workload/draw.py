@@ -12,6 +12,7 @@ from sextant.errors import InputError
 from sextant.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.arrivals import load_arrivals
 from sextant.workload.generators import arrival_times
+from sextant.workload.lengths import zipf_request_model
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
 from sextant.workload.use_cases import load_use_case, use_case_names
@@ -19,6 +20,8 @@ from sextant.workload.windows import fit_windows
 
 ARRIVALS = ("fitted", "constant", "poisson", "gamma", "windows", "varying", "replay", "inf")
 """Where arrival times come from; see `process`."""
+_ZIPF_OUTPUTS = 100_000
+"""Outputs that stand for a model's distribution beside Zipf inputs."""
 
 
 def open_workload(name: str | Path) -> RequestModel:
@@ -29,6 +32,17 @@ def open_workload(name: str | Path) -> RequestModel:
         fix = f"give a workload's folder, a histogram, or one of {', '.join(use_case_names())}"
         raise InputError("there is no such workload", file=name, fix=fix)
     return load_request_model(name)
+
+
+def with_zipf_inputs(model: RequestModel, theta: float) -> RequestModel:
+    """Return a model whose inputs follow Zipf's law instead (BurstGPT, IV-B).
+
+    The law's bounds are the model's shortest and longest input; outputs keep their
+    distribution, independently of the inputs.
+    """
+    inputs = model.frame["input_tokens"]
+    outputs = model.sample(_ZIPF_OUTPUTS, seed=0)["output_tokens"].to_numpy()
+    return zipf_request_model(theta, int(inputs.min()), int(inputs.max()), outputs)
 
 
 def process(
