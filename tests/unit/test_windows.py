@@ -96,32 +96,59 @@ def test_what_no_gamma_fits_is_said(tmp_path):
     assert windows["p_value"].notna().sum() == 1
 
 
-def test_a_coarse_clock_is_spread_by_the_groups_own_step(tmp_path):
+def _coarse_and_fine(alpha: float, step_s: float, n: int = 6_000) -> pd.DataFrame:
+    """Two groups of mean gap 3 s, one of them by a coarse clock."""
     rng = np.random.default_rng(3)
-    seconds = np.floor(np.cumsum(rng.exponential(3.0, 4_000)))
-    exact = np.cumsum(rng.exponential(3.0, 4_000))
-    trace = pd.DataFrame(
-        {"arrival_s": np.concatenate([seconds, exact]), "llm": np.repeat(["coarse", "fine"], 4_000)}
-    ).sort_values("arrival_s", kind="stable")
-    path = _write(tmp_path, trace)
-    windows = fit_windows(path, seed=1).set_index("llm")
+    coarse, exact = np.cumsum(rng.gamma(alpha, 3 / alpha, (2, n)), axis=1)
+    coarse = np.floor(coarse / step_s) * step_s
+    names = np.repeat(["coarse", "fine"], n)
+    trace = pd.DataFrame({"arrival_s": np.concatenate([coarse, exact]), "llm": names})
+    return trace.sort_values("arrival_s", kind="stable", ignore_index=True)
+
+
+@pytest.mark.parametrize("batch_rows", [1 << 18, 777])
+@pytest.mark.parametrize("alpha", [0.4, 1.0, 2.5])
+def test_shapes_are_found_through_the_groups_own_clock(tmp_path, monkeypatch, alpha, batch_rows):
+    monkeypatch.setattr(trace_stream, "BATCH_ROWS", batch_rows)
+    trace = _coarse_and_fine(alpha, 1.0)
+    windows = fit_windows(_write(tmp_path, trace), seed=1).set_index("llm")
     assert (windows.loc["coarse", "clock_step_s"] == 1.0).all()
     assert windows.loc["fine", "clock_step_s"].isna().all()
-    assert windows.loc["coarse", "n_zero_gaps"].sum() > 500
-    assert windows.loc["coarse", "alpha"].median() == pytest.approx(1.0, abs=0.1)
-    # A whole trace in one window is what fit_arrivals fits, but for the draws.
-    whole = fit_windows(path, window_s=1e6).set_index("llm")
-    model = fit_arrivals(seconds, seed=0)
-    assert whole.loc["coarse", "alpha"] == pytest.approx(model.alpha, rel=0.02)
-    assert whole.loc["coarse", "n_zero_gaps"] == model.n_zero_gaps
+    assert windows.loc["coarse", "n_zero_gaps"].sum() > 100
+    assert windows.loc["coarse", "alpha"].median() == pytest.approx(alpha, rel=0.05)
+    held = (windows["alpha_lo"] < alpha) & (windows["alpha_hi"] > alpha)
+    assert held.mean() > 0.85
+    held = (windows["beta_lo_s"] < 3 / alpha) & (windows["beta_hi_s"] > 3 / alpha)
+    assert held.mean() > 0.85
+    assert (windows["p_value"] < 0.05).mean() < 0.2
 
 
-def test_the_seed_alone_decides_and_only_where_stamps_are_equal(tmp_path):
+def test_a_whole_trace_in_one_window_is_fitted_as_by_fit_arrivals(tmp_path):
+    trace = _coarse_and_fine(0.6, 2.0)
+    windows = fit_windows(_write(tmp_path, trace), window_s=1e6).set_index("llm")
+    model = fit_arrivals(trace.loc[trace["llm"] == "coarse", "arrival_s"].to_numpy(), seed=0)
+    found = windows.loc["coarse"]
+    for name in ("alpha", "alpha_lo", "alpha_hi", "beta_s", "cv", "clock_step_s"):
+        assert found[name] == pytest.approx(getattr(model, name), rel=1e-12)
+    assert found["n_zero_gaps"] == model.n_zero_gaps
+    # The draws differ, and the distance with them.
+    assert found["ks"] == pytest.approx(model.ks, abs=0.02)
+
+
+def test_windows_that_the_clock_hides_are_said_not_fitted(tmp_path):
+    windows = fit_windows(_write(tmp_path, _coarse_and_fine(4.0, 60.0))).set_index("llm")
+    coarse = windows.loc["coarse"]
+    assert coarse["alpha"].isna().mean() > 0.9 and windows.loc["fine", "alpha"].notna().sum() > 10
+    reasons = coarse.loc[coarse["alpha"].isna() & (coarse["n_requests"] > 30), "reason"]
+    assert (reasons == "the clock's step of 60 s hides the shape of gaps").all()
+
+
+def test_the_seed_alone_decides_and_only_the_test_of_stepped_gaps(tmp_path):
     trace = _mixed()
     path = _write(tmp_path, trace.assign(arrival_s=np.floor(trace["arrival_s"])))
     first, again, other = (fit_windows(path, 100.0, seed=seed) for seed in (1, 1, 2))
     pd.testing.assert_frame_equal(first, again, check_exact=True)
-    assert not first["alpha"].equals(other["alpha"])
+    assert first["alpha"].equals(other["alpha"]) and not first["ks"].equals(other["ks"])
     path = _write(tmp_path, trace)
     pd.testing.assert_frame_equal(fit_windows(path, 100.0, seed=1), fit_windows(path, 100.0))
 

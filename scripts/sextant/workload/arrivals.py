@@ -9,9 +9,14 @@ import numpy as np
 from sextant.errors import InputError
 from sextant.files import read_json
 from sextant.workload.drawing import Seed
-from sextant.workload.gamma import fit_gamma, ks_distance, ks_p_value
+from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
+from sextant.workload.stepped import MAX_STEPS, count_steps, fit_steps, judge_steps
 
 MIN_GAPS = 2
+OFF_GRID = 0.05
+"""Steps that a gap may be off a whole number of them."""
+_SHORT = 10
+"""Most steps of gaps of which a step's length is averaged."""
 ALL_AT_ONCE = "all requests arrive at the same time"
 ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
 
@@ -34,9 +39,9 @@ class ArrivalModel:
     n_gaps: int
     n_zero_gaps: int
     clock_step_s: float | None
-    """Smallest positive gap, over which equal time stamps were spread; null: none were equal."""
+    """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
     alpha_lo: float | None = None
-    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`)."""
+    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `stepped.fit_steps`)."""
     alpha_hi: float | None = None
     """Its upper end."""
     ks: float | None = None
@@ -49,71 +54,122 @@ class ArrivalModel:
 def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
     """Fit a Gamma distribution to the gaps between arrivals, by maximum likelihood.
 
-    The likelihood has no value at a gap of zero, and a zero says only that the trace's clock
-    is coarse: its arrivals stand at the beginning of a step of unknown place within it. If
-    there are zero gaps, every arrival is therefore moved by its own uniform draw within one
-    step, the smallest positive gap, which keeps the order of steps and, on average, the rate.
-    That is to say: nothing is known of burstiness within a step, and a Poisson process is
-    assumed there. Where most gaps are zero it sets alpha near 1; `n_zero_gaps` and
-    `clock_step_s` let a reader judge that.
+    A gap of zero says that the trace's clock is coarse. If there are any, all gaps are counted
+    in steps of the clock (see `common_steps`) and fitted by the likelihood of those counts, which
+    knows that a step may hold several arrivals (see `stepped`). Otherwise gaps are exact (see
+    `gamma.fit_gamma`).
 
     Args:
         arrival_s: arrival times in ascending order, seconds.
-        seed: seed of the draws; unused where no gap is zero.
+        seed: seed of the draws that place each gap within its steps for the test of the fit;
+            unused where no gap is zero.
     """
-    gaps = np.diff(np.asarray(arrival_s, float))
+    arrival_s = np.asarray(arrival_s, float)
+    gaps = np.diff(arrival_s)
     n_zero, duration = int(np.sum(gaps == 0)), float(gaps.sum())
     rate = len(gaps) / duration if duration > 0 else None
-    step = float(gaps[gaps > 0].min()) if n_zero and duration > 0 else None
+    step = _clock_step(gaps, arrival_s[-1]) if n_zero and duration > 0 else None
     undetermined = ArrivalModel(None, None, rate, None, len(gaps), n_zero, step)
     if len(gaps) < MIN_GAPS:
         reason = f"{len(gaps) + 1} arrivals are too few: a shape needs {MIN_GAPS + 1}"
         return replace(undetermined, reason=reason)
     if duration == 0:
         return replace(undetermined, reason=ALL_AT_ONCE)
-    gaps = spread_gaps(arrival_s, step, seed)
-    fits = fit_gamma(len(gaps), gaps.sum(), np.log(gaps).sum())
+    fits, ks, p_value = _fit_exact(gaps) if step is None else _fit_stepped(gaps, step, seed)
     if np.isnan(fits.alpha[0]):
-        return replace(undetermined, reason=ALL_EQUAL)
-    # The mean is the trace's own: spreading moves the first and the last arrival a little.
-    beta_s = duration / len(gaps) / fits.alpha
-    n = np.array([len(gaps)])
-    distance = ks_distance(gaps, n, fits.alpha, beta_s)
+        is_equal = step is None or np.all(gaps == gaps[0])
+        what = f"the shape of {len(gaps)} gaps of {duration / len(gaps):.3g} s"
+        return replace(undetermined, reason=ALL_EQUAL if is_equal else hidden(step, what))
     return replace(
         undetermined,
         alpha=float(fits.alpha[0]),
-        beta_s=float(beta_s[0]),
+        # The mean is the trace's own, to the last digit.
+        beta_s=float(duration / len(gaps) / fits.alpha[0]),
         cv=float(fits.cv[0]),
         alpha_lo=float(fits.alpha_lo[0]),
         alpha_hi=float(fits.alpha_hi[0]),
-        ks=float(distance[0]),
-        p_value=float(ks_p_value(distance, n, fits.alpha)[0]),
+        ks=float(ks[0]),
+        p_value=float(p_value[0]),
     )
 
 
-def spread_gaps(arrival_s: np.ndarray, clock_step_s: float | None, seed: Seed) -> np.ndarray:
-    """Return the gaps after spreading each arrival over the clock's step (see `fit_arrivals`)."""
-    arrival_s = np.asarray(arrival_s, float)
-    if clock_step_s is None:
-        return np.diff(arrival_s)
-    is_new = np.diff(arrival_s, prepend=np.nan) != 0
-    offsets = ordered_offsets(is_new, np.random.default_rng(seed).random(len(arrival_s)))
-    # Times and offsets apart: a step may be as small as the rounding of a late time, where
-    # their sum would bring the zeros back.
-    gaps = np.diff(arrival_s) + np.diff(offsets) * clock_step_s
-    return np.maximum(gaps, clock_step_s * np.finfo(float).eps)
+def _fit_exact(gaps: np.ndarray) -> tuple[GammaFits, np.ndarray, np.ndarray]:
+    n = np.array([len(gaps)])
+    fits = fit_gamma(n, gaps.sum(), np.log(gaps).sum())
+    if np.isnan(fits.alpha[0]):
+        return fits, fits.alpha, fits.alpha
+    distance = ks_distance(gaps, n, fits.alpha, fits.beta)
+    return fits, distance, ks_p_value(distance, n, fits.alpha)
 
 
-def ordered_offsets(is_new: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return the draws in ascending order within each run of equal stamps.
+def _fit_stepped(
+    gaps: np.ndarray, step_s: float, seed: Seed
+) -> tuple[GammaFits, np.ndarray, np.ndarray]:
+    cells = count_steps(np.rint(gaps / step_s), np.array([len(gaps)]))
+    fits = fit_steps(cells)
+    draws = np.random.default_rng(seed).random(len(gaps))
+    return fits, *judge_steps(cells, fits, draws)
+
+
+def hidden(step_s: float, what: str) -> str:
+    """Return the reason why nothing is fitted where a coarse clock leaves the shape open."""
+    return f"the clock's step of {step_s:.3g} s hides {what}"
+
+
+def _clock_step(gaps: np.ndarray, end_s: float) -> float:
+    positive = gaps[gaps > 0]
+    least = np.array([max(positive.min(), end_s / MAX_STEPS)])
+    step = common_steps(positive, np.zeros(len(positive), np.intp), least, end_s)
+    return float(np.where(np.isnan(step), least, step)[0])
+
+
+def common_steps(
+    gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: float
+) -> np.ndarray:
+    """Return the greatest step, per group, of which gaps and the step given are whole numbers.
+
+    Euclid's algorithm: what is left over takes the place of the step until nothing is. Clocks
+    jitter and decimal fractions are rounded, so that 5% of a step pass for nothing, short gaps are
+    averaged, and a step is taken to be the roundest number that it may be.
 
     Args:
-        is_new: per arrival, whether its stamp differs from that of the one before.
-        offsets: per arrival, a draw from [0, 1).
+        gaps: positive gaps of all groups, seconds.
+        group: number of the group of each.
+        step_s: what the step has been found to be; NaN: the group has none.
+        end_s: latest time of all, which says what rounding there is.
+
+    Returns:
+        Steps in seconds, NaN where `end_s` has not even `MAX_STEPS` of a step.
     """
-    run = np.cumsum(is_new, dtype=float)
-    # One sort orders all runs: a run's number goes before the point, its draws after it.
-    return np.sort(run + offsets) - run
+    while True:
+        step_s = _averaged(gaps, group, step_s, end_s)
+        steps = gaps / step_s[group]
+        off = np.abs(steps - np.rint(steps))
+        is_off = off > OFF_GRID
+        if not is_off.any():
+            return step_s
+        left = np.full(len(step_s), np.inf)
+        np.minimum.at(left, group[is_off], (off * step_s[group])[is_off])
+        # The step so far stands for the gaps of which it was found.
+        finer = np.flatnonzero(np.isfinite(left))
+        gaps, group = np.append(gaps, step_s[finer]), np.append(group, finer)
+        step_s = np.where(np.isfinite(left), left, step_s)
+
+
+def _averaged(gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: float) -> np.ndarray:
+    """Return the steps as the short gaps that are whole numbers of them have it."""
+    steps = gaps / step_s[group]
+    whole = np.rint(steps)
+    is_short = (whole <= _SHORT) & (whole > 0) & (np.abs(steps - whole) <= OFF_GRID)
+    total, count = (
+        np.bincount(group[is_short], values[is_short], len(step_s)) for values in (gaps, whole)
+    )
+    step_s = np.where(count > 0, total / np.maximum(count, 1), step_s)
+    rounding, found = 8 * np.finfo(float).eps * end_s, step_s
+    for decimals in reversed(range(15)):
+        rounded = np.round(step_s, decimals)
+        found = np.where(np.abs(rounded - step_s) <= rounding, rounded, found)
+    return np.where(step_s < end_s / MAX_STEPS, np.nan, found)
 
 
 def sample_gaps(model: ArrivalModel, n: int, *, seed: Seed) -> np.ndarray:

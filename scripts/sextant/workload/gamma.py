@@ -62,22 +62,43 @@ def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaF
         s = np.where((n > 1) & np.isfinite(s) & (s > MIN_SPREAD), s, np.nan)
         # Within 1.5% of the root for any s (Minka, Estimating a Gamma distribution, 2002).
         alpha = _root(s, (3 - s + np.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s))
-        centre = _root(s, alpha, n)
-        information = n * (_trigamma(centre) - n * _trigamma(n * centre))
-        error = 1 / (centre * np.sqrt(information))
-        # Mean and shape are orthogonal, so that their variances add up to the scale's.
-        scale_error = np.sqrt(error**2 + 1 / (n * centre))
-        return GammaFits(
-            alpha,
-            centre * np.exp(-Z_95 * error),
-            centre * np.exp(Z_95 * error),
-            mean / alpha,
-            mean / centre * np.exp(-Z_95 * scale_error),
-            mean / centre * np.exp(Z_95 * scale_error),
-        )
+        return _with_intervals(alpha, mean, s, n, n)
 
 
-def _trigamma(x: np.ndarray) -> np.ndarray:
+def intervals(
+    alpha: np.ndarray, mean: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
+) -> GammaFits:
+    """Return fits of known shape and mean, with the intervals of `fit_gamma`.
+
+    Args:
+        alpha: shape of each group.
+        mean: mean of its values.
+        n_shape: exact values that would tell as much of the shape as the group's do.
+        n_mean: those that would tell as much of the mean.
+    """
+    return _with_intervals(alpha, mean, np.log(alpha) - special.psi(alpha), n_shape, n_mean)
+
+
+def _with_intervals(
+    alpha: np.ndarray, mean: np.ndarray, s: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
+) -> GammaFits:
+    centre = _root(s, alpha, n_shape)
+    information = n_shape * (trigamma(centre) - n_shape * trigamma(n_shape * centre))
+    error = 1 / (centre * np.sqrt(information))
+    # Mean and shape are orthogonal, so that their variances add up to the scale's.
+    scale_error = np.sqrt(error**2 + 1 / (n_mean * centre))
+    return GammaFits(
+        alpha,
+        centre * np.exp(-Z_95 * error),
+        centre * np.exp(Z_95 * error),
+        mean / alpha,
+        mean / centre * np.exp(-Z_95 * scale_error),
+        mean / centre * np.exp(Z_95 * scale_error),
+    )
+
+
+def trigamma(x: np.ndarray) -> np.ndarray:
+    """Return ψ', the second derivative of ln Γ."""
     return special.polygamma(1, x)
 
 
@@ -85,10 +106,10 @@ def _root(s: np.ndarray, alpha: np.ndarray, n: np.ndarray | None = None) -> np.n
     """Solve for α by Newton's method in ln α: s is what it is on average, given `n`."""
     for _ in range(20):
         value = np.log(alpha) - special.psi(alpha) - s
-        slope = 1 / alpha - _trigamma(alpha)
+        slope = 1 / alpha - trigamma(alpha)
         if n is not None:
             value += special.psi(n * alpha) - np.log(n * alpha)
-            slope += n * _trigamma(n * alpha) - 1 / alpha
+            slope += n * trigamma(n * alpha) - 1 / alpha
         step = value / (alpha * slope)
         alpha = alpha * np.exp(-np.clip(step, -2, 2))
         if not np.any(np.abs(step) > 1e-10):
@@ -119,20 +140,32 @@ def ks_distance(
 
 
 def _distance(values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    group = np.repeat(np.arange(len(n), dtype=float), n)
-    place = group.astype(np.intp)
-    share = special.gammainc(alpha[place], values / beta[place])
+    place = np.repeat(np.arange(len(n)), n)
+    return uniform_distance(special.gammainc(alpha[place], values / beta[place]), n)
+
+
+def uniform_distance(share: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Return each group's Kolmogorov-Smirnov distance from the uniform distribution on [0, 1].
+
+    Args:
+        share: all groups' values, one group after the other, unordered within a group.
+        n: values in each group, 1 or more.
+    """
+    place = np.repeat(np.arange(len(n)), n)
+    group = place.astype(float)
     # One sort orders all groups: a group's number goes before the point, its shares after it.
     share = np.sort(np.minimum(share, 1 - 1e-9) + group) - group
     starts = np.cumsum(n) - n
-    rank = np.arange(len(values)) - starts[place]
+    rank = np.arange(len(share)) - starts[place]
     size = n[place]
     above = (rank + 1) / size - share
     below = share - rank / size
     return np.maximum.reduceat(np.maximum(above, below), starts)
 
 
-def ks_p_value(distance: np.ndarray, n: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+def ks_p_value(
+    distance: np.ndarray, n: np.ndarray, alpha: np.ndarray, blend: np.ndarray | float = 0.0
+) -> np.ndarray:
     """Return how often draws of a Gamma distribution lie as far from the one fitted to them.
 
     The textbook's p-value takes the distribution as given before the data were seen; here
@@ -145,16 +178,30 @@ def ks_p_value(distance: np.ndarray, n: np.ndarray, alpha: np.ndarray) -> np.nda
         distance: from `ks_distance`, of a distribution fitted by `fit_gamma`.
         n: values in each group; below 30 the result was not tried.
         alpha: the fitted shape; below 0.02 as at 0.02, above 30 as at 30.
+        blend: how far the quantiles lie from `_POINTS` (0) towards the textbook's (1), where the
+            values are not exact (see `stepped.ks_blend`).
     """
     distance, n, alpha = (np.atleast_1d(np.asarray(value, float)) for value in (distance, n, alpha))
-    place, places = alpha / (alpha + 0.5), _ALPHAS / (_ALPHAS + 0.5)
-    edges = np.stack([np.interp(place, places, column) for column in _POINTS], axis=1) ** 2
+    edges = ks_edges(alpha, _P_VALUES)
+    edges = (edges + np.expand_dims(blend, -1) * (_TEXTBOOK - edges)) ** 2
     squared = (distance * (np.sqrt(n) + 0.2)) ** 2
     after = np.clip((squared[:, None] > edges).sum(axis=1), 1, len(_P_VALUES) - 1)
     row, log_p = np.arange(len(squared)), np.log(_P_VALUES)
     left, right = edges[row, after - 1], edges[row, after]
     share = (squared - left) / (right - left)
     return np.exp(np.minimum(log_p[after - 1] * (1 - share) + log_p[after] * share, 0))
+
+
+def ks_edges(alpha: np.ndarray, p_values: np.ndarray) -> np.ndarray:
+    """Return the quantiles of distance · (√n + 0.2): a row a shape, a column a p-value.
+
+    Args:
+        alpha: the fitted shapes.
+        p_values: some of those of `_TABLE`.
+    """
+    place, places = alpha / (alpha + 0.5), _ALPHAS / (_ALPHAS + 0.5)
+    rows = _POINTS[np.searchsorted(-_P_VALUES, -np.asarray(p_values))]
+    return np.stack([np.interp(place, places, row) for row in rows], axis=1)
 
 
 # Quantiles of distance · (√n + 0.2) under a true Gamma distribution, from 200,000 samples of
@@ -180,3 +227,4 @@ _TABLE = np.array([  # p-value, then the quantile at each shape
 ])
 # fmt: on
 _P_VALUES, _POINTS = _TABLE[:, 0], _TABLE[:, 1:]
+_TEXTBOOK = special.kolmogi(_P_VALUES)

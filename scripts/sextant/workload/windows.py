@@ -1,6 +1,6 @@
 """Burstiness over time: Gamma fits of a trace's windows, and how often its traffic doubles.
 
-The trace is read twice, in batches: once for its groups and their clocks, once for the fits.
+The trace is read in batches: once for its groups, once for coarse clocks, once for the fits.
 """
 
 from collections import deque
@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from sextant.errors import InputError
-from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, ordered_offsets
-from sextant.workload.gamma import fit_gamma, ks_distance, ks_p_value
+from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, common_steps, hidden
+from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.profiles import DAY_S, GROUP, traffic_series
+from sextant.workload.stepped import MAX_STEPS, count_steps, fit_steps, judge_steps
 from sextant.workload.trace_stream import (
     Rows,
     Survey,
@@ -45,14 +46,13 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) ->
     """Fit a Gamma distribution to the gaps of every window, per LLM and service.
 
     A window's gaps are those between two of its own requests, so that a silent night belongs
-    to no window. Where a group has equal stamps anywhere, all its arrivals are spread within
-    its clock's step, the group's smallest positive gap (see `arrivals.fit_arrivals`). Failed
-    requests take part: they arrived.
+    to no window. Where a group has equal stamps anywhere, all its gaps are counted in steps of
+    its clock (see `arrivals.fit_arrivals`). Failed requests take part: they arrived.
 
     Args:
         trace: Parquet in the trace contract, in the order of arrival.
         window_s: duration of a window; the first begins at the trace's start.
-        seed: seed of the draws that spread equal stamps.
+        seed: seed of the draws that place gaps within their steps, for the test of the fit.
 
     Returns:
         A row a group and window, empty windows too, in the order of group and time: `llm` and
@@ -77,25 +77,41 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) ->
     cells = {name: np.zeros(n_cells, np.int64) for name in _COUNTED}
     cells |= {name: np.full(n_cells, np.nan) for name in _FITTED}
     cells["reason"] = np.full(n_cells, TOO_FEW, object)
+    step_s = _clock_steps(trace, survey)
     rng = np.random.default_rng(seed)
     pending: deque[Future] = deque()
     # NumPy and SciPy let go of the interpreter's lock: a batch is fitted while others are read.
     with ThreadPoolExecutor(N_WORKERS) as pool:
         for rows in whole_windows(read_rows(trace, survey.groups, rng), window_s):
-            pending.append(pool.submit(_fit, rows, survey.step_s, window_s, n_windows, cells))
+            pending.append(pool.submit(_fit, rows, step_s, window_s, n_windows, cells))
             if len(pending) > N_WORKERS:
                 pending.popleft().result()
         for job in pending:
             job.result()
-    return pd.DataFrame({**_keys(survey, n_windows, window_s), **cells})
+    return pd.DataFrame({**_keys(survey, step_s, n_windows, window_s), **cells})
 
 
-def _keys(survey: Survey, n_windows: int, window_s: float) -> dict[str, np.ndarray]:
+def _clock_steps(trace: str | Path, survey: Survey) -> np.ndarray:
+    """Return the step of each group's clock, NaN where no stamps are equal."""
+    least = np.maximum(survey.step_s, survey.end_s / MAX_STEPS)
+    step_s = np.where(survey.step_s > 0, least, np.nan)
+    if np.isnan(step_s).all():
+        return step_s
+    for rows in read_rows(trace, survey.groups, None):
+        arrival_s, group, _ = by_group(rows)
+        gaps = np.diff(arrival_s)
+        is_gap = (gaps > 0) & (np.diff(group) == 0)
+        step_s = common_steps(gaps[is_gap], group[1:][is_gap], step_s, survey.end_s)
+    return np.where((survey.step_s > 0) & np.isnan(step_s), least, step_s)
+
+
+def _keys(
+    survey: Survey, step_s: np.ndarray, n_windows: int, window_s: float
+) -> dict[str, np.ndarray]:
     start_s = np.arange(n_windows) * window_s
     duration_s = np.minimum(window_s, survey.end_s - start_s)
     n_groups = len(survey.groups)
     llms, services = (np.array(names, object) for names in zip(*survey.groups, strict=True))
-    step_s = np.where(survey.step_s > 0, survey.step_s, np.nan)
     return {
         "llm": np.repeat(llms, n_windows),
         "service": np.repeat(services, n_windows),
@@ -120,42 +136,61 @@ def _fit(
     cells["n_requests"][cell], cells["n_zero_gaps"][cell] = n_gaps + 1, n_zero
     is_enough, is_at_once = n_gaps >= MIN_GAPS, n_zero == n_gaps
     cells["reason"][cell[is_enough & is_at_once]] = ALL_AT_ONCE
-    is_used = is_enough & ~is_at_once
-    if not is_used.any():
-        return
-    steps = step_s[group]
-    spread = ordered_offsets(~is_zero, offset) * steps
-    gaps = np.diff(arrival_s, prepend=np.nan) + np.diff(spread, prepend=np.nan)
-    gaps = np.maximum(gaps, steps * np.finfo(float).eps)
-    gaps = gaps[np.repeat(is_used, n_gaps + 1) & ~is_first]
-    _fit_gaps(gaps, n_gaps[is_used], cell[is_used], cells)
+    gaps = np.diff(arrival_s, prepend=np.nan)
+    window_step_s = step_s[group[first]]
+    is_stepped = np.isfinite(window_step_s)
+    for of_kind, fit_kind in ((~is_stepped, _fit_exact), (is_stepped, _fit_stepped)):
+        is_used = is_enough & ~is_at_once & of_kind
+        if is_used.any():
+            own = np.repeat(is_used, n_gaps + 1) & ~is_first
+            found = fit_kind(gaps[own], n_gaps[is_used], window_step_s[is_used], offset[own])
+            for name, values in found.items():
+                cells[name][cell[is_used]] = values
 
 
-def _fit_gaps(
-    gaps: np.ndarray, n: np.ndarray, cell: np.ndarray, cells: dict[str, np.ndarray]
-) -> None:
-    """Fit runs of `n` gaps each and enter them into their cells."""
+def _fit_exact(
+    gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray, offset: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Fit runs of `n` gaps each; the clock takes no part."""
     first = np.cumsum(n) - n
     fits = fit_gamma(n, np.add.reduceat(gaps, first), np.add.reduceat(np.log(gaps), first))
-    found = {
+    is_fitted = np.isfinite(fits.alpha)
+    ks, p_value = np.full((2, len(n)), np.nan)
+    if is_fitted.any():
+        alpha, n_fitted = fits.alpha[is_fitted], n[is_fitted]
+        own = gaps[np.repeat(is_fitted, n)]
+        ks[is_fitted] = ks_distance(own, n_fitted, alpha, fits.beta[is_fitted])
+        p_value[is_fitted] = ks_p_value(ks[is_fitted], n_fitted, alpha)
+    reason = np.where(is_fitted, None, ALL_EQUAL)
+    return _columns(fits, np.ones(len(n))) | {"ks": ks, "p_value": p_value, "reason": reason}
+
+
+def _fit_stepped(
+    gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray, offset: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Fit runs of `n` gaps each, counted in steps of their clocks."""
+    steps, first = np.rint(gaps / np.repeat(step_s, n)), np.cumsum(n) - n
+    counts = count_steps(steps, n)
+    fits = fit_steps(counts)
+    # The mean is the window's own, whatever the clock's jitter.
+    unit_s = np.add.reduceat(gaps, first) / np.maximum(np.add.reduceat(steps, first), 1)
+    ks, p_value = judge_steps(counts, fits, offset)
+    open_reasons = np.array([hidden(step, "the shape of gaps") for step in step_s], object)
+    open_reasons[counts.n_cells == 1] = ALL_EQUAL
+    reason = np.where(np.isfinite(fits.alpha), None, open_reasons)
+    return _columns(fits, unit_s) | {"ks": ks, "p_value": p_value, "reason": reason}
+
+
+def _columns(fits: GammaFits, unit_s: np.ndarray) -> dict[str, np.ndarray]:
+    return {
         "alpha": fits.alpha,
         "alpha_lo": fits.alpha_lo,
         "alpha_hi": fits.alpha_hi,
-        "beta_s": fits.beta,
-        "beta_lo_s": fits.beta_lo,
-        "beta_hi_s": fits.beta_hi,
+        "beta_s": fits.beta * unit_s,
+        "beta_lo_s": fits.beta_lo * unit_s,
+        "beta_hi_s": fits.beta_hi * unit_s,
         "cv": fits.cv,
     }
-    for name, values in found.items():
-        cells[name][cell] = values
-    is_fitted = np.isfinite(fits.alpha)
-    cells["reason"][cell] = np.where(is_fitted, None, ALL_EQUAL)
-    if not is_fitted.any():
-        return
-    gaps, n, cell = gaps[np.repeat(is_fitted, n)], n[is_fitted], cell[is_fitted]
-    alpha = fits.alpha[is_fitted]
-    distance = ks_distance(gaps, n, alpha, fits.beta[is_fitted])
-    cells["ks"][cell], cells["p_value"][cell] = distance, ks_p_value(distance, n, alpha)
 
 
 def count_doublings(
