@@ -68,7 +68,7 @@ def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
     gaps = np.diff(arrival_s)
     n_zero, duration = int(np.sum(gaps == 0)), float(gaps.sum())
     rate = len(gaps) / duration if duration > 0 else None
-    step = _clock_step(gaps, arrival_s[-1]) if n_zero and duration > 0 else None
+    step = _clock_step(arrival_s) if n_zero and duration > 0 else None
     undetermined = ArrivalModel(None, None, rate, None, len(gaps), n_zero, step)
     if len(gaps) < MIN_GAPS:
         reason = f"{len(gaps) + 1} arrivals are too few: a shape needs {MIN_GAPS + 1}"
@@ -77,9 +77,8 @@ def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
         return replace(undetermined, reason=ALL_AT_ONCE)
     fits, ks, p_value = _fit_exact(gaps) if step is None else _fit_stepped(gaps, step, seed)
     if np.isnan(fits.alpha[0]):
-        is_equal = step is None or np.all(gaps == gaps[0])
         what = f"the shape of {len(gaps)} gaps of {duration / len(gaps):.3g} s"
-        return replace(undetermined, reason=ALL_EQUAL if is_equal else hidden(step, what))
+        return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
     return replace(
         undetermined,
         alpha=float(fits.alpha[0]),
@@ -116,7 +115,8 @@ def hidden(step_s: float, what: str) -> str:
     return f"the clock's step of {step_s:.3g} s hides {what}"
 
 
-def _clock_step(gaps: np.ndarray, end_s: float) -> float:
+def _clock_step(arrival_s: np.ndarray) -> float:
+    gaps, end_s = np.diff(arrival_s), float(np.abs(arrival_s).max())
     positive = gaps[gaps > 0]
     least = np.array([max(positive.min(), end_s / MAX_STEPS)])
     step = common_steps(positive, np.zeros(len(positive), np.intp), least, end_s)
