@@ -8,7 +8,7 @@ import pytest
 import scipy
 
 from sextant.errors import InputError
-from sextant.workload import ArrivalModel, fit_arrivals, load_arrivals, sample_gaps
+from sextant.workload import fit_arrivals, load_arrivals
 from sextant.workload.arrivals import arrivals_to_json, common_steps
 
 
@@ -111,19 +111,6 @@ def test_undetermined_parameters_are_said_not_guessed(arrival_s, reason, rate):
     assert (model.alpha, model.beta_s, model.cv, model.rate_rps) == (None, None, None, rate)
     assert (model.alpha_lo, model.alpha_hi, model.ks, model.p_value) == (None,) * 4
     assert reason in model.reason
-    with pytest.raises(InputError, match=r"the arrival model has no parameters \("):
-        sample_gaps(model, 3, seed=0)
-
-
-def test_sampled_gaps_have_the_moments_of_the_model_and_follow_the_seed():
-    model = ArrivalModel(0.5, 0.4, 5.0, 0.5**-0.5, 100, 0, None)
-    gaps = sample_gaps(model, 200_000, seed=4)
-    assert gaps.mean() == pytest.approx(0.2, rel=0.02)
-    assert gaps.std() / gaps.mean() == pytest.approx(2**0.5, rel=0.02)
-    # Long gaps of a bursty process are not cut at 3 mean gaps.
-    assert gaps.max() > 10 * 0.2
-    assert np.array_equal(gaps, sample_gaps(model, 200_000, seed=4))
-    assert not np.array_equal(gaps[:9], sample_gaps(model, 9, seed=5))
 
 
 def test_model_is_stored_and_read_back(tmp_path):

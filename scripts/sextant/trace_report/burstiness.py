@@ -23,14 +23,13 @@ from sextant.trace_report.section import (
     plural,
 )
 from sextant.trace_report.traffic import MAX_SHOWN
-from sextant.workload.arrivals import load_arrivals
+from sextant.workload.arrivals import CLOCK_HIDES, load_arrivals
 from sextant.workload.windows import WINDOW_S, fit_windows
 
 REJECTED_BELOW = 0.05
 """p-value below which a window's gaps are said not to be Gamma-distributed."""
-_COARSE, _BLIND = 0.1, 0.5
-"""Fractions of equal time stamps: above the first the clock has a say in the fits, above the
-second they show hardly more than how equal stamps were spread."""
+_COARSE = 0.1
+"""Fraction of equal time stamps above which the reader is told of the clock."""
 _MAX_WINDOWS = 150
 """With more windows their intervals would cover each other: spans of many are drawn instead."""
 _N_SPANS = 60
@@ -46,7 +45,8 @@ def measure_burstiness(
 
     `groups` has an entry each of the most frequent LLMs and services: `name`, `windows` (of the
     fitted ones, columns of `fit_windows`, each a list), `n_windows`, `n_fitted`, `n_empty`,
-    `not_fitted` (number by reason, of windows with requests), `clock_step_s`, and of the fitted
+    `n_hidden` (windows whose shape the clock hides), `not_fitted` (number by reason, of windows
+    with requests), `clock_step_s`, and of the fitted
     windows `rejected_fraction`, `zero_gap_fraction` and the quartiles `alpha`, `cv` and `ks`.
     `doublings` is what `measure_doublings` returns. `whole` is the workload's arrival model, None
     without a workload.
@@ -75,6 +75,7 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
         "n_windows": len(windows),
         "n_fitted": len(fitted),
         "n_empty": int((windows["n_requests"] == 0).sum()),
+        "n_hidden": int(left["reason"].str.startswith(CLOCK_HIDES).sum()),
         "not_fitted": {str(reason): int(count) for reason, count in reasons.items()},
         "rejected_fraction": int(n_rejected) / len(fitted) if len(fitted) else None,
         "zero_gap_fraction": _zero_gap_fraction(fitted),
@@ -129,14 +130,13 @@ def _takeaway(found: Mapping[str, Any]) -> str:
     if not fitted:
         reasons = listed(sorted({reason for g in found["groups"] for reason in g["not_fitted"]}))
         return f"Burstiness is not known: no window of {every} can be fitted ({reasons})."
-    clear = [group for group in fitted if group["zero_gap_fraction"] <= _BLIND]
+    # Where the clock hides most windows, those that it does not hide are no fair sample.
+    clear = [group for group in fitted if group["n_hidden"] < group["n_fitted"]]
     if not clear:
-        share = max(group["zero_gap_fraction"] for group in fitted)
-        steps = max(group["clock_step_s"] for group in fitted)
+        steps = duration_words(max(group["clock_step_s"] for group in fitted))
         return (
-            f"How bursty the arrivals are is not known: the clock steps by "
-            f"{duration_words(steps)}, so that up to {percent(share)} of the requests in a window "
-            "share their time stamp with the one before."
+            f"How bursty the arrivals are is not known: the clock steps by {steps}, which hides "
+            "the shape of the gaps in most windows."
         )
     return _fit_words(clear, every)
 
@@ -197,8 +197,8 @@ def _clock_words(group: Mapping[str, Any]) -> str:
     share, step = percent(group["zero_gap_fraction"]), duration_words(group["clock_step_s"])
     return (
         f"{group['name']}: in the fitted windows {share} of the requests have the time stamp of "
-        f"the one before, for the clock steps by {step}. Nothing is known of burstiness within a "
-        "step; arrivals are spread evenly over it, which draws α towards 1."
+        f"the one before, for the clock steps by {step}. Gaps are counted in steps and the law is "
+        "fitted to the counts; what the clock hides makes the intervals wider."
     )
 
 

@@ -1,6 +1,6 @@
 """Workloads: what is replayed, as a request model, an arrival model and prompts."""
 
-from sextant.workload.arrivals import ArrivalModel, fit_arrivals, load_arrivals, sample_gaps
+from sextant.workload.arrivals import ArrivalModel, fit_arrivals, load_arrivals
 from sextant.workload.draw import draw_trace
 from sextant.workload.fit import fit_workload
 from sextant.workload.prompts import random_token_ids
@@ -18,5 +18,4 @@ __all__ = [
     "load_request_model",
     "random_token_ids",
     "resample_trace",
-    "sample_gaps",
 ]

@@ -18,6 +18,8 @@ OFF_GRID = 0.05
 _SHORT = 10
 """Most steps of gaps of which a step's length is averaged."""
 ALL_AT_ONCE = "all requests arrive at the same time"
+CLOCK_HIDES = "the clock's step of"
+"""How the reason begins where a coarse clock leaves the shape open."""
 ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
 
 
@@ -112,7 +114,7 @@ def _fit_stepped(
 
 def hidden(step_s: float, what: str) -> str:
     """Return the reason why nothing is fitted where a coarse clock leaves the shape open."""
-    return f"the clock's step of {step_s:.3g} s hides {what}"
+    return f"{CLOCK_HIDES} {step_s:.3g} s hides {what}"
 
 
 def _clock_step(arrival_s: np.ndarray) -> float:
@@ -170,18 +172,6 @@ def _averaged(gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: fl
         rounded = np.round(step_s, decimals)
         found = np.where(np.abs(rounded - step_s) <= rounding, rounded, found)
     return np.where(step_s < end_s / MAX_STEPS, np.nan, found)
-
-
-def sample_gaps(model: ArrivalModel, n: int, *, seed: Seed) -> np.ndarray:
-    """Draw `n` independent gaps in seconds; nothing is cut or rescaled to hit the rate.
-
-    Raises:
-        InputError: the model has no parameters.
-    """
-    if model.alpha is None or model.beta_s is None:
-        fix = "use a longer trace, or give the load as a rate"
-        raise InputError(f"the arrival model has no parameters ({model.reason})", fix=fix)
-    return np.random.default_rng(seed).gamma(model.alpha, model.beta_s, n)
 
 
 def arrivals_to_json(model: ArrivalModel, **facts: Any) -> dict[str, Any]:

@@ -18,7 +18,8 @@ Group = tuple[str | None, str | None]
 
 
 class Survey(NamedTuple):
-    """What a trace holds: groups in order, each one's clock step (0: unknown), the end."""
+    """What a trace holds: groups in order, the end, and each group's smallest positive gap (0: no
+    stamps are equal, so the clock is fine)."""
 
     groups: dict[Group, int]
     step_s: np.ndarray
@@ -26,7 +27,7 @@ class Survey(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Requests in the order of arrival, with a uniform draw each to spread equal stamps."""
+    """Requests in the order of arrival, with a uniform draw each (see `stepped.judge_steps`)."""
 
     arrival_s: np.ndarray
     group: np.ndarray
