@@ -1,7 +1,29 @@
-"""Places that tests need."""
+"""Places and files that tests need."""
 
 from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from sextant.files import write_parquet
 
 ROOT = Path(__file__).parents[1]
 FAKE_PYTHON = ROOT / "tests" / "fake_engine" / "python"
 """Interpreter whose vLLM is a fake that answers in a second."""
+
+
+def write_trace(folder: Path, frame: pd.DataFrame, start_time: str | None = None) -> Path:
+    """Write a trace; what a test does not name is null, and every request ok."""
+    given = {"llm": None, "service": None, "status": "ok", "input_tokens": 1, "output_tokens": 1}
+    frame = frame.assign(**{name: value for name, value in given.items() if name not in frame})
+    schema = pa.schema(
+        [
+            ("arrival_s", pa.float64()),
+            *((name, pa.string()) for name in ("llm", "service", "status")),
+            *((name, pa.int32()) for name in ("input_tokens", "output_tokens")),
+        ]
+    )
+    path = folder / "trace.parquet"
+    table = pa.Table.from_pandas(frame[schema.names], schema, preserve_index=False)
+    write_parquet(path, table, {"start_time": start_time})
+    return path

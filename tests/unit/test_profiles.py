@@ -1,14 +1,10 @@
 """Traffic and failures over time, counted by hand."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from sextant.errors import InputError
-from sextant.files import write_parquet
 from sextant.workload.profiles import (
     failure_series,
     start_time,
@@ -16,26 +12,10 @@ from sextant.workload.profiles import (
     traffic_profile,
     traffic_series,
 )
+from support import write_trace
 
 HOUR_S = 3600.0
 DAY_S = 86_400.0
-
-
-def _write(folder: Path, frame: pd.DataFrame, start: str | None = None) -> Path:
-    """Write a trace; what a test does not name is null, and every request ok."""
-    given = {"llm": None, "service": None, "status": "ok", "input_tokens": 1, "output_tokens": 1}
-    frame = frame.assign(**{name: value for name, value in given.items() if name not in frame})
-    schema = pa.schema(
-        [
-            ("arrival_s", pa.float64()),
-            *((name, pa.string()) for name in ("llm", "service", "status")),
-            *((name, pa.int32()) for name in ("input_tokens", "output_tokens")),
-        ]
-    )
-    path = folder / "trace.parquet"
-    table = pa.Table.from_pandas(frame[schema.names], schema, preserve_index=False)
-    write_parquet(path, table, {"start_time": start})
-    return path
 
 
 def test_series_counts_requests_failures_and_tokens_in_each_bucket(tmp_path):
@@ -49,7 +29,7 @@ def test_series_counts_requests_failures_and_tokens_in_each_bucket(tmp_path):
             "output_tokens": [10, 20, 0, 80, 160],
         }
     )
-    series = traffic_series(_write(tmp_path, trace), 60.0)
+    series = traffic_series(write_trace(tmp_path, trace), 60.0)
     assert series["llm"].fillna("none").tolist() == ["b"] * 5 + ["none"] * 5
     assert series["start_s"].tolist() == [0.0, 60.0, 120.0, 180.0, 240.0] * 2
     assert series["n_requests"].tolist() == [1, 1, 0, 1, 0, 1, 0, 0, 0, 1]
@@ -63,7 +43,7 @@ def test_series_counts_requests_failures_and_tokens_in_each_bucket(tmp_path):
 
 def test_series_of_one_column_and_of_the_whole_trace(tmp_path):
     trace = pd.DataFrame({"arrival_s": [0.0, 1.0, 2.0, 100.0], "llm": ["a", "b", "a", "b"]})
-    path = _write(tmp_path, trace.assign(service=["x", "x", "y", "y"]))
+    path = write_trace(tmp_path, trace.assign(service=["x", "x", "y", "y"]))
     assert traffic_series(path, 60.0, by=["llm"])["n_requests"].tolist() == [2, 0, 1, 1]
     together = traffic_series(path, 60.0, by=())
     assert together["n_requests"].tolist() == [3, 1]
@@ -72,7 +52,9 @@ def test_series_of_one_column_and_of_the_whole_trace(tmp_path):
 
 def test_buckets_follow_the_clock_where_it_is_known(tmp_path):
     arrival_s = [0.0, 599.0, 600.0, 4200.0, 4201.0]
-    path = _write(tmp_path, pd.DataFrame({"arrival_s": arrival_s}), "2023-11-03T23:50:00+08:00")
+    path = write_trace(
+        tmp_path, pd.DataFrame({"arrival_s": arrival_s}), "2023-11-03T23:50:00+08:00"
+    )
     assert str(start_time(path)) == "2023-11-03 23:50:00"
     series = traffic_series(path, HOUR_S)
     assert series["moment"].astype(str).tolist() == [
@@ -95,7 +77,7 @@ def test_profile_describes_hours_of_the_day_and_of_the_week(tmp_path):
             counts.append(0 if day % 7 == 6 else hour + day)
     arrival_s = np.append(np.repeat(starts, counts), 14 * DAY_S)
     trace = pd.DataFrame({"arrival_s": arrival_s, "input_tokens": 5, "output_tokens": 2})
-    profile = traffic_profile(_write(tmp_path, trace, "2023-11-06T00:00:00"))
+    profile = traffic_profile(write_trace(tmp_path, trace, "2023-11-06T00:00:00"))
     assert profile["is_clock_known"].all() and len(profile) == 7 * 24 + 24
     tuesday = profile[(profile["weekday"] == 1) & (profile["hour"] == 10)].iloc[0]
     # Days 1 and 8: 11 and 18 requests.
@@ -114,7 +96,7 @@ def test_profile_describes_hours_of_the_day_and_of_the_week(tmp_path):
 
 def test_profile_without_a_clock_counts_hours_from_the_start_and_says_so(tmp_path):
     arrival_s = np.append(np.repeat(np.arange(25) * HOUR_S, 3), 25.5 * HOUR_S)
-    profile = traffic_profile(_write(tmp_path, pd.DataFrame({"arrival_s": arrival_s})))
+    profile = traffic_profile(write_trace(tmp_path, pd.DataFrame({"arrival_s": arrival_s})))
     assert not profile["is_clock_known"].any() and profile["weekday"].isna().all()
     assert profile["hour"].tolist() == list(range(24))
     # Hour 24 is the first again; hour 25 is not whole.
@@ -123,7 +105,7 @@ def test_profile_without_a_clock_counts_hours_from_the_start_and_says_so(tmp_pat
 
 
 def test_profile_of_less_than_an_hour_is_empty(tmp_path):
-    path = _write(tmp_path, pd.DataFrame({"arrival_s": [0.0, 1800.0]}))
+    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": [0.0, 1800.0]}))
     assert traffic_profile(path).empty
 
 
@@ -139,7 +121,7 @@ def _with_failures(n_failed: list[int], n_requests: int = 100) -> pd.DataFrame:
 def test_failures_beyond_the_whiskers_are_outliers(tmp_path):
     # Quartiles 3 and 5%: whiskers reach to 0 and 8%.
     trace = _with_failures([3, 3, 3, 4, 4, 5, 5, 8, 9, 0])
-    series = failure_series(_write(tmp_path, trace))
+    series = failure_series(write_trace(tmp_path, trace))
     shares = np.array([3, 3, 3, 4, 4, 5, 5, 8, 9, 0]) / 100
     assert series["failure_fraction"].to_numpy() == pytest.approx(shares)
     assert series["is_outlier"].tolist() == [False] * 8 + [True, False]
@@ -154,7 +136,7 @@ def test_hours_with_too_few_requests_are_not_judged_but_counted(tmp_path):
     quiet = pd.DataFrame({"arrival_s": np.full(9, 3 * HOUR_S), "status": "failed"})
     end = pd.DataFrame({"arrival_s": [5.5 * HOUR_S], "status": "ok"})
     trace = pd.concat([_with_failures([1, 2, 3]), quiet, end])
-    path = _write(tmp_path, trace)
+    path = write_trace(tmp_path, trace)
     series = failure_series(path)
     assert series["failure_fraction"].notna().tolist() == [True] * 3 + [False] * 3
     assert not series["is_outlier"].any()
@@ -168,7 +150,7 @@ def test_hours_with_too_few_requests_are_not_judged_but_counted(tmp_path):
 def test_groups_have_whiskers_of_their_own(tmp_path):
     steady, failing = _with_failures([0, 0, 0, 0, 1]), _with_failures([50, 51, 52, 51, 50])
     trace = pd.concat([steady.assign(llm="a"), failing.assign(llm=None)])
-    series = failure_series(_write(tmp_path, trace.sort_values("arrival_s", kind="stable")))
+    series = failure_series(write_trace(tmp_path, trace.sort_values("arrival_s", kind="stable")))
     assert series["is_outlier"].tolist() == [False] * 4 + [True] + [False] * 5
     assert summarize_failures(series)["failure_fraction"].tolist() == pytest.approx([0.002, 0.508])
 
@@ -183,7 +165,7 @@ def test_groups_have_whiskers_of_their_own(tmp_path):
     ],
 )
 def test_bad_traces_and_buckets_are_refused(tmp_path, arrival_s, start, bucket_s, message):
-    path = _write(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}), start)
+    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}), start)
     with pytest.raises(InputError, match=message):
         traffic_series(path, bucket_s)
     with pytest.raises(InputError, match="field 'min_requests': 0 requests"):

@@ -1,36 +1,16 @@
 """Fits of a trace's windows, against fits of each window alone; doublings counted by hand."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from scipy import stats
 
 from sextant.errors import InputError
-from sextant.files import write_parquet
 from sextant.workload import trace_stream
 from sextant.workload.arrivals import fit_arrivals
 from sextant.workload.generators import piecewise
 from sextant.workload.windows import count_doublings, fit_windows, summarize_doublings
-
-
-def _write(folder: Path, frame: pd.DataFrame, start_time: str | None = None) -> Path:
-    """Write a trace; what a test does not name is null, and every request ok."""
-    given = {"llm": None, "service": None, "status": "ok", "input_tokens": 1, "output_tokens": 1}
-    frame = frame.assign(**{name: value for name, value in given.items() if name not in frame})
-    schema = pa.schema(
-        [
-            ("arrival_s", pa.float64()),
-            *((name, pa.string()) for name in ("llm", "service", "status")),
-            *((name, pa.int32()) for name in ("input_tokens", "output_tokens")),
-        ]
-    )
-    path = folder / "trace.parquet"
-    table = pa.Table.from_pandas(frame[schema.names], schema, preserve_index=False)
-    write_parquet(path, table, {"start_time": start_time})
-    return path
+from support import write_trace
 
 
 def _mixed(seed: int = 1, n: int = 20_000) -> pd.DataFrame:
@@ -50,7 +30,7 @@ def _mixed(seed: int = 1, n: int = 20_000) -> pd.DataFrame:
 def test_each_window_is_fitted_as_if_alone(tmp_path, monkeypatch, batch_rows):
     monkeypatch.setattr(trace_stream, "BATCH_ROWS", batch_rows)
     trace = _mixed()
-    windows = fit_windows(_write(tmp_path, trace), window_s=100.0)
+    windows = fit_windows(write_trace(tmp_path, trace), window_s=100.0)
     assert windows["n_requests"].sum() == 20_000 and windows["n_zero_gaps"].sum() == 0
     assert windows[["llm", "service"]].drop_duplicates().fillna("").to_numpy().tolist() == [
         ["a", "API"],
@@ -75,7 +55,7 @@ def test_each_window_is_fitted_as_if_alone(tmp_path, monkeypatch, batch_rows):
 
 def test_windows_without_requests_have_rows_and_the_last_ends_with_the_trace(tmp_path):
     trace = pd.DataFrame({"arrival_s": [0.0, 1.0, 2500.0], "llm": ["a", "a", "b"]})
-    windows = fit_windows(_write(tmp_path, trace))
+    windows = fit_windows(write_trace(tmp_path, trace))
     assert windows["llm"].tolist() == ["a"] * 3 + ["b"] * 3
     assert windows["start_s"].tolist() == [0.0, 1200.0, 2400.0] * 2
     assert windows["duration_s"].tolist() == [1200.0, 1200.0, 100.0] * 2
@@ -87,7 +67,7 @@ def test_what_no_gamma_fits_is_said(tmp_path):
     at_once, equal, fitted = np.full(50, 10.0), 1200 + np.arange(50.0), 2400 + np.arange(50.0) ** 2
     trace = pd.DataFrame({"arrival_s": np.concatenate([at_once, equal, fitted])})
     trace["llm"] = np.repeat(["all at once", "equal", "neither"], 50)
-    windows = fit_windows(_write(tmp_path, trace)).query("n_requests > 0").set_index("llm")
+    windows = fit_windows(write_trace(tmp_path, trace)).query("n_requests > 0").set_index("llm")
     assert windows.loc["all at once", "reason"] == "all requests arrive at the same time"
     assert windows.loc["equal", "reason"].startswith("all gaps are equal")
     # 34² and 48² are the last squares below 1200 and 2400.
@@ -111,7 +91,7 @@ def _coarse_and_fine(alpha: float, step_s: float, n: int = 6_000) -> pd.DataFram
 def test_shapes_are_found_through_the_groups_own_clock(tmp_path, monkeypatch, alpha, batch_rows):
     monkeypatch.setattr(trace_stream, "BATCH_ROWS", batch_rows)
     trace = _coarse_and_fine(alpha, 1.0)
-    windows = fit_windows(_write(tmp_path, trace), seed=1).set_index("llm")
+    windows = fit_windows(write_trace(tmp_path, trace), seed=1).set_index("llm")
     assert (windows.loc["coarse", "clock_step_s"] == 1.0).all()
     assert windows.loc["fine", "clock_step_s"].isna().all()
     assert windows.loc["coarse", "n_zero_gaps"].sum() > 100
@@ -125,7 +105,7 @@ def test_shapes_are_found_through_the_groups_own_clock(tmp_path, monkeypatch, al
 
 def test_a_whole_trace_in_one_window_is_fitted_as_by_fit_arrivals(tmp_path):
     trace = _coarse_and_fine(0.6, 2.0)
-    windows = fit_windows(_write(tmp_path, trace), window_s=1e6).set_index("llm")
+    windows = fit_windows(write_trace(tmp_path, trace), window_s=1e6).set_index("llm")
     model = fit_arrivals(trace.loc[trace["llm"] == "coarse", "arrival_s"].to_numpy(), seed=0)
     found = windows.loc["coarse"]
     for name in ("alpha", "alpha_lo", "alpha_hi", "beta_s", "cv", "clock_step_s"):
@@ -136,7 +116,7 @@ def test_a_whole_trace_in_one_window_is_fitted_as_by_fit_arrivals(tmp_path):
 
 
 def test_windows_that_the_clock_hides_are_said_not_fitted(tmp_path):
-    windows = fit_windows(_write(tmp_path, _coarse_and_fine(4.0, 60.0))).set_index("llm")
+    windows = fit_windows(write_trace(tmp_path, _coarse_and_fine(4.0, 60.0))).set_index("llm")
     coarse = windows.loc["coarse"]
     assert coarse["alpha"].isna().mean() > 0.9 and windows.loc["fine", "alpha"].notna().sum() > 10
     reasons = coarse.loc[coarse["alpha"].isna() & (coarse["n_requests"] > 30), "reason"]
@@ -145,11 +125,11 @@ def test_windows_that_the_clock_hides_are_said_not_fitted(tmp_path):
 
 def test_the_seed_alone_decides_and_only_the_test_of_stepped_gaps(tmp_path):
     trace = _mixed()
-    path = _write(tmp_path, trace.assign(arrival_s=np.floor(trace["arrival_s"])))
+    path = write_trace(tmp_path, trace.assign(arrival_s=np.floor(trace["arrival_s"])))
     first, again, other = (fit_windows(path, 100.0, seed=seed) for seed in (1, 1, 2))
     pd.testing.assert_frame_equal(first, again, check_exact=True)
     assert first["alpha"].equals(other["alpha"]) and not first["ks"].equals(other["ks"])
-    path = _write(tmp_path, trace)
+    path = write_trace(tmp_path, trace)
     pd.testing.assert_frame_equal(fit_windows(path, 100.0, seed=1), fit_windows(path, 100.0))
 
 
@@ -163,7 +143,7 @@ def test_mirrored_windows_are_found_again(tmp_path):
         }
     )
     trace = pd.DataFrame({"arrival_s": piecewise(wanted, seed=2)})
-    windows = fit_windows(_write(tmp_path, trace))
+    windows = fit_windows(write_trace(tmp_path, trace))
     assert windows["alpha"][::2].median() == pytest.approx(0.3, rel=0.05)
     assert windows["alpha"][1::2].median() == pytest.approx(2.0, rel=0.05)
     assert windows["n_requests"].to_numpy() == pytest.approx(wanted["n_requests"], rel=0.35)
@@ -182,7 +162,7 @@ def test_mirrored_windows_are_found_again(tmp_path):
     ],
 )
 def test_bad_traces_and_windows_are_refused(tmp_path, arrival_s, window_s, message):
-    path = _write(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}))
+    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}))
     with pytest.raises(InputError, match=message):
         fit_windows(path, window_s)
 
@@ -191,7 +171,7 @@ def test_a_name_for_every_request_is_refused(tmp_path):
     names = [f"request {number}" for number in range(40_000)]
     trace = pd.DataFrame({"arrival_s": np.arange(40_000.0), "llm": names})
     with pytest.raises(InputError, match=r"field 'llm': 40001 LLMs and 1 services"):
-        fit_windows(_write(tmp_path, trace))
+        fit_windows(write_trace(tmp_path, trace))
 
 
 def _in_minutes(counts: list[int], minutes: float) -> np.ndarray:
@@ -202,7 +182,7 @@ def _in_minutes(counts: list[int], minutes: float) -> np.ndarray:
 
 def test_doublings_known_by_hand(tmp_path):
     # 2 to 4 and 5 to 10 double, 4 to 7 does not, 0 to 5 is a rise from zero.
-    path = _write(tmp_path, pd.DataFrame({"arrival_s": _in_minutes([2, 4, 7, 0, 5, 10], 5)}))
+    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": _in_minutes([2, 4, 7, 0, 5, 10], 5)}))
     days = count_doublings(path, 5)
     assert days["n_doublings"].tolist() == [2] and days["n_from_zero"].tolist() == [1]
     # The window of the last request is not whole.
@@ -217,7 +197,7 @@ def test_doublings_known_by_hand(tmp_path):
 
 def test_doublings_belong_to_days_of_the_traces_clock(tmp_path):
     # From Friday noon to Monday noon, doubling every second hour: 3, 6, 3, 6, ...
-    path = _write(
+    path = write_trace(
         tmp_path, pd.DataFrame({"arrival_s": _in_minutes([3, 6] * 36, 60)}), "2023-11-03T12:00:00"
     )
     days = count_doublings(path, 60)
@@ -237,7 +217,7 @@ def test_doublings_of_groups_and_of_all_together(tmp_path):
     trace = pd.DataFrame(
         {"arrival_s": np.concatenate([one, other]), "llm": [*["a"] * len(one), *["b"] * len(other)]}
     ).sort_values("arrival_s")
-    path = _write(tmp_path, trace)
+    path = write_trace(tmp_path, trace)
     apart = summarize_doublings(count_doublings(path, 10))
     assert apart["llm"].tolist() == ["a", "b"] and apart["n_doublings"].tolist() == [2, 1]
     assert summarize_doublings(count_doublings(path, 10, by=["llm"]))["n_doublings"].sum() == 3
