@@ -1,5 +1,6 @@
 """The formats of traces, and the SQL that checks a line and brings it to the trace contract."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,6 +145,21 @@ def require_trace(path: str | Path) -> pq.ParquetFile:
 def sql_text(value: object) -> str:
     """Return `value` as an SQL string literal."""
     return "'" + str(value).replace("'", "''") + "'"
+
+
+def parquet_rows(path: str | Path, *, has_row_number: bool = False) -> str:
+    """Return the SQL relation of one Parquet file's rows, whatever its path looks like.
+
+    DuckDB would take `*`, `?` and `[` for patterns, `~` for a home, and a folder `status=failed`
+    for a column that stands before the file's own.
+
+    Args:
+        path: the file.
+        has_row_number: whether to add each row's position, `file_row_number`.
+    """
+    literal = re.sub(r"([*?\[])", r"[\1]", str(Path(path).absolute()))
+    number = ", file_row_number = true" if has_row_number else ""
+    return f"read_parquet({sql_text(literal)}, hive_partitioning = false{number})"
 
 
 def rows_query(

@@ -254,3 +254,18 @@ def test_start_of_other_formats(tmp_path):
 def test_start_time_that_is_none_or_not_needed(tmp_path, trace_format, start_time, message):
     with pytest.raises(InputError, match=message):
         _ingest(tmp_path, f"{BURSTGPT}\n5,a,7,1,8,x\n", trace_format, start_time=start_time)
+
+
+@pytest.mark.parametrize(
+    "place", ["status=failed/t.parquet", "t*.parquet", "output_tokens=0/[t]?.parquet"]
+)
+def test_the_path_of_a_parquet_source_says_nothing_of_its_rows(tmp_path, place):
+    source = tmp_path / place
+    source.parent.mkdir(exist_ok=True)
+    other = pd.DataFrame({"arrival_s": [7.0], "input_tokens": [7], "output_tokens": [7]})
+    other.to_parquet(tmp_path / "tt.parquet")
+    other.assign(arrival_s=0.0, output_tokens=5).to_parquet(source)
+    paths = [tmp_path / "out" / name for name in ("t.parquet", "r.parquet", "report.json")]
+    assert ingest_trace(source, "sextant", *paths)["n_read"] == 1
+    trace = pd.read_parquet(paths[0])
+    assert trace["output_tokens"].tolist() == [5] and trace["status"].tolist() == ["ok"]

@@ -170,3 +170,23 @@ def test_bad_traces_and_buckets_are_refused(tmp_path, arrival_s, start, bucket_s
         traffic_series(path, bucket_s)
     with pytest.raises(InputError, match="field 'min_requests': 0 requests"):
         failure_series(path, min_requests=0)
+
+
+@pytest.mark.parametrize("place", ["status=failed", "llm=gpt", "arrival_s=5", "date=2024-01-01"])
+def test_a_folder_named_like_a_partition_changes_no_count(tmp_path, place):
+    (tmp_path / place).mkdir()
+    trace = write_trace(tmp_path / place, pd.DataFrame({"arrival_s": [0.0, 61.0, 130.0]}))
+    series = traffic_series(trace, 60.0)
+    assert series["n_requests"].tolist() == [1, 1, 1]
+    assert series["n_failed"].tolist() == [0, 0, 0] and series["llm"].isna().all()
+
+
+@pytest.mark.parametrize(
+    "name", ["a*.parquet", "a?.parquet", "a[b].parquet", 'it\'s *"[a]".parquet']
+)
+def test_a_name_that_is_a_pattern_is_one_file(tmp_path, name):
+    # Each pattern matches this one too.
+    write_trace(tmp_path, pd.DataFrame({"arrival_s": [0.0] * 9})).rename(tmp_path / "ab.parquet")
+    trace = write_trace(tmp_path, pd.DataFrame({"arrival_s": [0.0, 1.0]}))
+    trace = trace.rename(tmp_path / name)
+    assert traffic_series(trace, 60.0)["n_requests"].tolist() == [2]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sextant.ingest.rows import Rows, placed
-from sextant.trace_format import TRACE_COLUMNS, TraceFormat, rows_query, sql_text
+from sextant.trace_format import TRACE_COLUMNS, TraceFormat, parquet_rows, rows_query
 
 MEMORY_LIMIT = "256MB"
 """What DuckDB may hold in memory; it streams, and needs far less."""
@@ -48,7 +48,7 @@ class LineChecker:
     def parquet_columns(self, source: Path) -> list[str]:
         """Return the names of the columns of a Parquet file; OSError if it is none."""
         try:
-            return self._database.sql(f"FROM read_parquet({sql_text(source)})").columns
+            return self._database.sql(f"FROM {parquet_rows(source)}").columns
         except duckdb.Error as error:
             raise OSError(str(error)) from None
 
@@ -56,7 +56,7 @@ class LineChecker:
         """Check a Parquet file's rows, some at a time; the first one is line 1."""
         # As JSON, so that one set of checks serves every kind of source.
         lines = f"""(SELECT row_number() OVER () AS line, to_json(t) AS raw
-            FROM read_parquet({sql_text(source)}) AS t)"""
+            FROM {parquet_rows(source)} AS t)"""
         first = rows_query(self._form, f"(FROM {lines} LIMIT {_N_ROWS})", names, is_csv=False)
         try:
             # Known from the start, the zone of date-times need not be looked up in all rows.

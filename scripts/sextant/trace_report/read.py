@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.files import read_json
-from sextant.trace_format import require_trace, sql_text
+from sextant.trace_format import parquet_rows, require_trace
 from sextant.workload.profiles import start_time
 
 MAX_SAMPLE = 200_000
@@ -37,8 +37,8 @@ class TraceFile:
 
     def query(self, query: str) -> duckdb.DuckDBPyConnection:
         """Run a query in which `trace` stands for the rows and `row` for a row's position."""
-        rows = f"""(SELECT * RENAME (file_row_number AS row)
-            FROM read_parquet({sql_text(self.path)}, file_row_number = true))"""
+        stored = parquet_rows(self.path, has_row_number=True)
+        rows = f"(SELECT * RENAME (file_row_number AS row) FROM {stored})"
         connection = duckdb.connect()
         connection.execute(_SETTINGS)
         return connection.execute(f"WITH trace AS {rows} {query}")

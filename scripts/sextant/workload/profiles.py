@@ -15,7 +15,7 @@ import pandas as pd
 
 from sextant.errors import InputError
 from sextant.files import read_provenance
-from sextant.trace_format import sql_text
+from sextant.trace_format import parquet_rows
 
 GROUP = ("llm", "service")
 MIN_REQUESTS = 10
@@ -94,7 +94,7 @@ def _count(trace: str | Path, by: Sequence[str], bucket_s: float, offset_s: floa
     measures = ", ".join(f"CAST({sql} AS BIGINT) AS {name}" for name, sql in _MEASURES.items())
     query = f"""SELECT {keys} CAST(floor((arrival_s + {offset_s!r}) / {bucket_s!r}) AS BIGINT)
         AS bucket, {measures}, max(arrival_s) AS last_s
-        FROM read_parquet({sql_text(trace)}) GROUP BY ALL"""
+        FROM {parquet_rows(trace)} GROUP BY ALL"""
     with duckdb.connect() as database:
         database.execute("SET enable_progress_bar = false")
         return database.execute(query).df()
