@@ -12,6 +12,8 @@ import pytest
 from sextant.errors import InputError
 from sextant.files import read_provenance
 from sextant.ingest import blocks, ingest_trace
+from sextant.ingest.start import check_start_time
+from sextant.trace_format import FORMATS
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
@@ -249,6 +251,8 @@ def test_start_of_other_formats(tmp_path):
         ("burstgpt", "yesterday", "field 'start_time': 'yesterday' is no date-time. Fix: give an"),
         ("burstgpt", "", "field 'start_time': '' is no date-time"),
         ("burstgpt", "2023-13-01", "is no date-time"),
+        ("burstgpt", "0001-01-01", "'0001-01-01' is in none of the years 1700 to 2199. Fix: give"),
+        ("burstgpt", "9999-12-31T23:00:00Z", "field 'start_time': .* none of the years 1700 to"),
     ],
 )
 def test_start_time_that_is_none_or_not_needed(tmp_path, trace_format, start_time, message):
@@ -269,3 +273,47 @@ def test_the_path_of_a_parquet_source_says_nothing_of_its_rows(tmp_path, place):
     assert ingest_trace(source, "sextant", *paths)["n_read"] == 1
     trace = pd.read_parquet(paths[0])
     assert trace["output_tokens"].tolist() == [5] and trace["status"].tolist() == ["ok"]
+
+
+def test_a_start_time_is_refused_with_the_line_of_its_sheet():
+    with pytest.raises(InputError, match=r"traces.tsv, line 3, field 'start_time': 'x' is no"):
+        check_start_time("x", FORMATS["burstgpt"], file="traces.tsv", row=3)
+    check_start_time("1700-01-01", FORMATS["burstgpt"])
+    check_start_time("2199-12-31T23:59:59", FORMATS["mooncake"])
+
+
+def test_a_first_row_beyond_the_calendar_is_named(tmp_path):
+    text = f"{BURSTGPT}\n1e12,a,7,1,8,x\n"
+    with pytest.raises(InputError, match=r"field 'start_time': the first row is 1e.12 s later"):
+        _ingest(tmp_path, text, "burstgpt", start_time="2023-11-16")
+
+
+def test_lines_that_end_with_carriage_returns_alone_are_named(tmp_path):
+    text = f"{BURSTGPT}\r5,a,7,1,8,x\r6,a,7,1,8,x\r"
+    with pytest.raises(InputError, match=r"line 1: lines end with a carriage return alone. Fix"):
+        _ingest(tmp_path, text, "burstgpt")
+    assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]
+
+
+def test_an_endless_name_of_a_column_is_no_header(tmp_path):
+    with pytest.raises(InputError, match=r"line 1: no header .field larger"):
+        _ingest(tmp_path, "a" * 200_000 + "\n1\n", "burstgpt")
+
+
+@pytest.mark.parametrize("fraction", [float("nan"), -0.1, 1.01, float("inf")])
+def test_a_share_that_is_none_is_refused(tmp_path, fraction):
+    with pytest.raises(InputError, match=r"field 'max_rejected_fraction': a share of .* 0 to 1"):
+        _ingest(tmp_path, MOONCAKE, "mooncake", "t.jsonl", max_rejected_fraction=fraction)
+
+
+def test_no_output_takes_the_place_of_the_source_or_of_another(tmp_path, monkeypatch):
+    source = tmp_path / "t.parquet"
+    rows = pd.DataFrame({"arrival_s": [7.0], "input_tokens": [7], "output_tokens": [7]})
+    rows.to_parquet(source)
+    content = source.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"t.parquet: the output would replace the source. Fix"):
+        ingest_trace(source, "sextant", "t.parquet", "r.parquet", "report.json")
+    with pytest.raises(InputError, match=r"x.parquet: the output would replace another output"):
+        ingest_trace(source, "sextant", "x.parquet", tmp_path / "x.parquet", "report.json")
+    assert source.read_bytes() == content and [*tmp_path.iterdir()] == [source]

@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from sextant.ingest.rows import CODED, SCHEMA, Rows
+from sextant.ingest.start import FIRST_NS, LAST_NS
 from sextant.trace_format import MAX_INT32, MINIMUM, NEEDED_COLUMNS, TraceFormat
 
 _STATUSES = pa.array(["ok", "failed"])
-# Nanoseconds of the years 1700 to 2199, which the checks allow.
-_FIRST_NS, _LAST_NS = -8_520_336_000 * 10**9, 7_258_118_400 * 10**9 - 1
 _DATETIME_LENGTH, _ZONED_LENGTH = len("2023-11-16 18:15"), len("2023-11-16 18:15:46Z")
 
 
@@ -92,7 +91,7 @@ def _cell_type(form: TraceFormat, name: str) -> pa.DataType:
 def _ticks(cell: pa.Array, is_datetime: bool) -> tuple[np.ndarray, bool | None]:
     _doubt_if(cell.null_count > 0)
     tick, is_zoned = _moments(cell) if is_datetime else (cell.to_numpy(), None)
-    lowest, highest = (_FIRST_NS, _LAST_NS) if is_datetime else (0, np.finfo(float).max)
+    lowest, highest = (FIRST_NS, LAST_NS) if is_datetime else (0, np.finfo(float).max)
     # A NaN compares false.
     _doubt_if(not (tick[0] >= lowest and tick[-1] <= highest and (tick[1:] >= tick[:-1]).all()))
     return tick, is_zoned

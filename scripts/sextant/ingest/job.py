@@ -10,7 +10,7 @@ import csv
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -25,7 +25,7 @@ from sextant.files import atomic_path, provenance, write_json
 from sextant.ingest.blocks import ahead, check_utf8, fetched, read_blocks
 from sextant.ingest.fast import read_perfect
 from sextant.ingest.rows import Clock, Rows, placed
-from sextant.ingest.start import check_time_zero, start_facts
+from sextant.ingest.start import check_start_time, start_facts
 from sextant.ingest.write import Output
 from sextant.trace_format import BLANK, FORMATS, TraceFormat
 
@@ -74,17 +74,22 @@ def ingest_trace(
     clock shows then (null for date-times).
 
     Raises:
-        InputError: wrong columns, no rows, too many malformed ones, or a `start_time` that is
-            none or not needed; no output is written.
+        InputError: wrong columns, no rows, too many malformed ones, a `start_time` that is none
+            or not needed, no share, or an output in the place of the source or of another; no
+            output is written.
     """
     source = Path(source)
     form = _format(trace_format)
     if start_time is not None:
-        check_time_zero(start_time, form)
+        check_start_time(start_time, form)
+    if not 0 <= max_rejected_fraction <= 1:
+        problem, fix = f"a share of {max_rejected_fraction}", "give a number from 0 to 1"
+        raise InputError(problem, field="max_rejected_fraction", fix=fix)
     if not source.is_file():
         raise InputError("there is no such file", file=source, fix="correct the trace's path")
     n_threads = threads or min(os.cpu_count() or 1, _MAX_THREADS)
     paths = [Path(path) for path in (trace_out, rejected_out, report_out)]
+    _check_paths(source, paths)
     with ExitStack() as stack:
         # Two threads more: one reads the source, one takes its checksum.
         pool = stack.enter_context(ThreadPoolExecutor(n_threads + 2))
@@ -115,6 +120,16 @@ def _format(name: str) -> TraceFormat:
         return FORMATS[name]
     fix = f"use one of {', '.join(FORMATS)}"
     raise InputError(f"unknown trace format {name!r}", field="format", fix=fix)
+
+
+def _check_paths(source: Path, paths: Sequence[Path]) -> None:
+    """Refuse an output that would replace the source, or another output."""
+    taken = {source.resolve(): "the source"}
+    for path in paths:
+        if path.resolve() in taken:
+            problem = f"the output would replace {taken[path.resolve()]}"
+            raise InputError(problem, file=path, fix="give each file a name of its own")
+        taken[path.resolve()] = "another output"
 
 
 def _read(source: Path, form: TraceFormat, pool: Executor, n_threads: int) -> Iterator[Rows]:
@@ -185,14 +200,22 @@ def _columns(
     if first is None:
         raise InputError("the file is empty", file=source, fix="give a trace with rows")
     head, _, body = first.partition(b"\n")
+    head = head.rstrip(b"\r")
+    if b"\r" in head:
+        fix = "end each row's line with a line feed, e.g. `tr '\\r' '\\n' < OLD > NEW`"
+        problem = "lines end with a carriage return alone"
+        raise InputError(problem, file=source, row=1, fix=fix)
     try:
-        text = head.decode().rstrip("\r")
+        text = head.decode()
         if not form.is_jsonl:
             names = [name.strip() for name in next(csv.reader([text]), [])]
             return names, chain([body] if body else [], blocks)
         return list(dict(json.loads(text))), chain([first], blocks)
     except UnicodeDecodeError as error:
         raise _unreadable(source, f"Line: 1: {error}") from None
+    except csv.Error as error:
+        fix = "put the names of the columns there"
+        raise InputError(f"no header ({error})", file=source, row=1, fix=fix) from None
     except (TypeError, ValueError):
         fix = "put one JSON object in each line"
         raise InputError("no JSON object", file=source, row=1, fix=fix) from None

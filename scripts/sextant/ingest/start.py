@@ -1,6 +1,7 @@
 """The moment a trace begins: daily and weekly profiles need it."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from sextant.errors import InputError
 from sextant.trace_format import TraceFormat
 
 _NS_PER_S = 10**9
+# Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
+FIRST_NS, LAST_NS = -8_520_336_000 * _NS_PER_S, 7_258_118_400 * _NS_PER_S - 1
 
 
 def parse_time(text: str) -> tuple[int, bool]:
@@ -24,17 +27,32 @@ def parse_time(text: str) -> tuple[int, bool]:
     return (moment - epoch) // timedelta(microseconds=1) * 1000, moment.tzinfo is not None
 
 
-def check_time_zero(start_time: str, form: TraceFormat) -> None:
-    """Refuse a `start_time` that is no date-time, or for a format that has its own."""
+def check_start_time(
+    start_time: str, form: TraceFormat, *, file: str | Path | None = None, row: int | None = None
+) -> None:
+    """Refuse a `start_time` that is no date-time, or for a format that has its own.
+
+    Args:
+        start_time: what the user gave.
+        form: the trace's format.
+        file: the sheet in which it stands, if any.
+        row: its line there.
+
+    Raises:
+        InputError: no ISO 8601 date-time of the years 1700 to 2199, or none is needed.
+    """
+    where = {"file": file, "row": row, "field": "start_time"}
     fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
     if form.is_datetime:
         problem, fix = "the format has date-times of its own", "leave it out"
-        raise InputError(problem, field="start_time", fix=fix)
+        raise InputError(problem, **where, fix=fix)
     try:
-        parse_time(start_time)
+        moment_ns, _ = parse_time(start_time)
     except (TypeError, ValueError):
-        problem = f"{start_time!r} is no date-time"
-        raise InputError(problem, field="start_time", fix=fix) from None
+        raise InputError(f"{start_time!r} is no date-time", **where, fix=fix) from None
+    if not FIRST_NS <= moment_ns <= LAST_NS:
+        problem = f"{start_time!r} is in none of the years 1700 to 2199"
+        raise InputError(problem, **where, fix=fix)
 
 
 def start_facts(
@@ -58,6 +76,10 @@ def start_facts(
         return {"start_time": None, "first_tick_s": first_tick_s}
     zero_ns, is_zoned = parse_time(start_time)
     begin_ns = zero_ns + round(first_tick_s * _NS_PER_S)
+    if begin_ns > LAST_NS:
+        problem = f"the first row is {first_tick_s:g} s later, after the year 2199"
+        fix = "give the date-time at which the source's clock shows zero, or correct the first row"
+        raise InputError(problem, field="start_time", fix=fix)
     return {"start_time": _iso(begin_ns, is_zoned), "first_tick_s": first_tick_s}
 
 
