@@ -76,13 +76,24 @@ def load(
         float | None, typer.Option(help="Open loop, latency-critical: requests per second.")
     ] = None,
     burstiness: Annotated[
-        float, typer.Option(help="Shape of an open loop's Gamma gaps; 1 is Poisson, less burstier.")
-    ] = 1.0,
+        float | None,
+        typer.Option(help="Shape of an open loop's Gamma gaps; 1 (default) is Poisson."),
+    ] = None,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Best effort: so many requests, all at once.")
     ] = None,
-    duration: Annotated[float, typer.Option(help="Seconds of load at each level.")] = 120,
-    warmup: Annotated[float, typer.Option(help="Closed loop: seconds before, not measured.")] = 10,
+    duration: Annotated[
+        float | None, typer.Option(help="Seconds of load at each level; 120 by default.")
+    ] = None,
+    warmup: Annotated[
+        float | None, typer.Option(help="Closed loop: seconds before, not measured; 10 by default.")
+    ] = None,
+    max_input_tokens: Annotated[
+        int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
+    ] = None,
+    max_output_tokens: Annotated[
+        int | None, typer.Option(help="Cap on its output in tokens; none by default.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds until a request has failed.")] = 120,
     vocab_size: Annotated[int, typer.Option(help="Prompts are token ids below this.")] = 32000,
     prompts: Annotated[
@@ -100,38 +111,71 @@ def load(
     """Load a running server and write every request."""
     import os
 
-    from sextant.load import run
     from sextant.load.client import Target
+    from sextant.load.run import load_server
+    from sextant.load.source import unsent_parameters
+    from sextant.workload.adopt import cap_model
     from sextant.workload.draw import open_workload
-    from sextant.workload.generators import at_once, gamma
     from sextant.workload.prompts import RandomTokens, load_prompt_source
 
-    if sum(given is not None for given in (users, request_rate, batch)) != 1:
-        fix = "give one of --users, --request-rate and --batch"
-        raise InputError("how to load the server is not clear", field="--users", fix=fix)
     if (prompts is None) != (tokenizer is None):
         fix = "give both, or neither for random token ids"
         raise InputError("--prompts goes with --tokenizer", field="--prompts", fix=fix)
-    if users is not None:
-        runs = [run.closed_loop(level, warmup, duration) for level in _levels(users)]
-    elif batch is not None:
-        runs = [run.open_loop(at_once(n=batch), batch)]
-    else:
-        runs = [run.open_loop(gamma(burstiness, request_rate, duration_s=duration, seed=seed))]
-    rows = run.load_server(
+    runs, scenario = _runs(users, request_rate, burstiness, batch, duration, warmup, seed)
+    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
+    requests, clipped_fraction = cap_model(open_workload(workload), caps)
+    facts = {
+        "workload": workload,
+        **{f"max_{name}": cap for name, cap in caps.items()},
+        "clipped_fraction": clipped_fraction,
+        "unsent_parameters": unsent_parameters(requests),
+        "prompt_source": "random token ids" if prompts is None else str(prompts),
+        **scenario,
+    }
+    rows = load_server(
         Target(base_url, model, os.environ.get(api_key_env)),
-        open_workload(workload),
+        requests,
         RandomTokens(vocab_size) if prompts is None else load_prompt_source(prompts, tokenizer),
         runs,
         out,
         timeout_s=timeout,
         seed=seed,
         sampler=sampler,
+        **facts,
     )
     typer.echo(pd.DataFrame(rows).to_string(index=False, float_format=lambda x: f"{x:.4g}"))
     if not all(row["n_ok"] for row in rows):
         typer.echo("Error: no request succeeded at some level; see requests.parquet", err=True)
         raise typer.Exit(1)
+
+
+def _runs(users, request_rate, burstiness, batch, duration, warmup, seed):
+    """Return the levels of load that the options ask for, and what is said of them."""
+    from sextant.load.run import closed_loop, open_loop
+    from sextant.workload.generators import at_once, gamma
+
+    kinds = {"--users": users, "--request-rate": request_rate, "--batch": batch}
+    given = [name for name, value in kinds.items() if value is not None]
+    if len(given) != 1:
+        fix = "give one of --users, --request-rate and --batch"
+        raise InputError("how to load the server is not clear", field="--users", fix=fix)
+    heeds = {"--users": ("duration", "warmup"), "--request-rate": ("duration", "burstiness")}
+    options = {"duration": duration, "warmup": warmup, "burstiness": burstiness}
+    for name, value in options.items():
+        if value is not None and name not in heeds.get(given[0], ()):
+            fix = "leave it out"
+            raise InputError(f"{given[0]} has no use for it", field=f"--{name}", fix=fix)
+    duration_s = 120.0 if duration is None else duration
+    if users is not None:
+        warmup_s = 10.0 if warmup is None else warmup
+        runs = [closed_loop(level, warmup_s, duration_s) for level in _levels(users)]
+        return runs, {"scenario": "closed_loop", "warmup_s": warmup_s, "duration_s": duration_s}
+    if batch is not None:
+        return [open_loop(at_once(n=batch), batch)], {"scenario": "batch"}
+    alpha = 1.0 if burstiness is None else burstiness
+    facts = {"request_rate_rps": request_rate, "burstiness": alpha, "duration_s": duration_s}
+    arrival_s = gamma(alpha, request_rate, duration_s=duration_s, seed=seed)
+    return [open_loop(arrival_s)], {"scenario": "open_loop", **facts}
 
 
 @app.command("serve-and-load")

@@ -7,7 +7,7 @@ import typer
 
 from sextant.errors import InputError
 
-Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same bytes.")]
 Workload = Annotated[
     str,
     typer.Option(
@@ -20,10 +20,11 @@ _TEXT_ENDINGS = (".json", ".jsonl")
 
 def fit(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="Normalised trace (see `sextant ingest`), a published histogram (Parquet), or "
-            "a file of prompts and responses (.json, .jsonl; needs --tokenizer)."
+            help="Normalised trace (see `sextant ingest`), a published histogram (Parquet), a "
+            "file of prompts and responses (.json, .jsonl; needs --tokenizer), or the name of a "
+            "use case that ships."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the workload.")],
@@ -33,31 +34,44 @@ def fit(
     max_output_tokens: Annotated[
         int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
     ] = None,
-    n_bins: Annotated[int, typer.Option(help="Most bins per request parameter.")] = 64,
+    n_bins: Annotated[
+        int | None, typer.Option(help="Most bins per request parameter; 64 by default.")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="The LLM's tokenizer.json, to count tokens of texts.")
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Fit a workload (requests and arrivals) to a trace, a histogram or conversations."""
-    from sextant.workload.adopt import write_workload
+    """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
+    from sextant.workload.adopt import write_use_case, write_workload
     from sextant.workload.fit import fit_workload
+    from sextant.workload.request_model import N_BINS
+    from sextant.workload.use_cases import use_case_names
 
     files = [out / name for name in ("requests.parquet", "arrivals.json", "validation.json")]
     caps = {"max_input_tokens": max_input_tokens, "max_output_tokens": max_output_tokens}
-    if source.suffix in _TEXT_ENDINGS or _is_histogram(source):
-        model, origin = _model_of(source, tokenizer, n_bins)
+    path, is_use_case = Path(source), source in use_case_names() and not Path(source).exists()
+    is_text = path.suffix in _TEXT_ENDINGS
+    is_histogram = not is_use_case and not is_text and _is_histogram(path)
+    if n_bins is not None and (is_use_case or is_histogram):
+        fix = "leave it out: the bins are there already"
+        raise InputError("nothing is binned", field="--n-bins", fix=fix)
+    if is_use_case:
+        figures = write_use_case(source, *files, **caps)
+    elif is_histogram or is_text:
+        model, origin = _model_of(path, tokenizer, n_bins or N_BINS)
         figures = write_workload(model, *files, origin=origin, **caps)
-        shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
-        typer.echo(f"{out}: {figures['n_joint_bins']:,} joint bins; caps shortened {shares}")
+    else:
+        figures = fit_workload(path, *files, **caps, n_bins=n_bins or N_BINS, seed=seed)
+        distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
+        typer.echo(
+            f"{out}: {figures['n_requests']:,} requests in {figures['n_joint_bins']:,} joint "
+            f"bins; caps touched {figures['n_clipped_input']:,} inputs and "
+            f"{figures['n_clipped_output']:,} outputs; KS distances: {distances}"
+        )
         return
-    figures = fit_workload(source, *files, **caps, n_bins=n_bins, seed=seed)
-    distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
-    typer.echo(
-        f"{out}: {figures['n_requests']:,} requests in {figures['n_joint_bins']:,} joint bins; "
-        f"caps touched {figures['n_clipped_input']:,} inputs and "
-        f"{figures['n_clipped_output']:,} outputs; KS distances: {distances}"
-    )
+    shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
+    typer.echo(f"{out}: {figures['n_joint_bins']:,} joint bins; caps shortened {shares}")
 
 
 def _is_histogram(source: Path) -> bool:
@@ -77,12 +91,16 @@ def _model_of(source: Path, tokenizer: Path | None, n_bins: int):
     from sextant.files import sha256_file
     from sextant.workload import fit_request_model, load_request_model
     from sextant.workload.conversations import read_conversations
+    from sextant.workload.published import require_lengths
 
     origin = {"inputs_sha256": {"source": sha256_file(source)}}
     if source.suffix not in _TEXT_ENDINGS:
-        return load_request_model(source), origin
+        return require_lengths(load_request_model(source), source), origin
     if tokenizer is None:
-        fix = "give the tokenizer.json of the LLM whose tokens count"
+        fix = (
+            "give the tokenizer.json of the LLM whose tokens count; if this is a trace, "
+            "normalise it first: sextant ingest"
+        )
         raise InputError("texts have no token counts", file=source, field="--tokenizer", fix=fix)
     read = read_conversations(source, tokenizer)
     left_out = ", ".join(
@@ -108,7 +126,13 @@ def sample(
             "vllm-custom (needs --prompts and --tokenizer).",
         ),
     ] = None,
-    sampler: Annotated[str, typer.Option(help="joint, or independent (an ablation).")] = "joint",
+    sampler: Annotated[
+        str,
+        typer.Option(
+            help="joint; independent, each parameter for itself; or raw, whole requests of a "
+            "normalised trace that --workload names."
+        ),
+    ] = "joint",
     zipf_theta: Annotated[
         float | None,
         typer.Option(help="Inputs by Zipf's law with this exponent instead, as BurstGPT's."),
@@ -139,8 +163,11 @@ def sample(
     beta_s: Annotated[
         str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
     ] = None,
+    over: Annotated[
+        str | None, typer.Option(help="varying: u is time (seconds, the default) or steps.")
+    ] = None,
     every: Annotated[
-        int | None, typer.Option(help="varying: requests from one step of u to the next.")
+        int | None, typer.Option(help="varying: requests from one change to the next.")
     ] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="Text, or JSON of prompts and responses, for vllm-custom.")
@@ -149,29 +176,60 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
-    from sextant.workload.draw import draw_trace, open_workload, process, with_zipf_inputs
-    from sextant.workload.export import write_trace
+    from sextant.workload.draw import draw_trace, process
+    from sextant.workload.export import check_format, write_trace
 
     form = form or out.suffix.removeprefix(".")
+    check_format(form, out)
+    if form != "vllm-custom" and (prompts or tokenizer):
+        fix = "leave it out, or write --format vllm-custom"
+        raise InputError(f"{form} has no texts", field="--prompts", fix=fix)
     default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
+    kind = arrivals or default
+    if alpha and (kind != "varying" or burstiness):
+        fix = "give --burstiness, or --arrivals varying with --alpha alone"
+        raise InputError("a shape that varies", field="--alpha", fix=fix)
     given = {
         "rate_rps": request_rate,
         "alpha": _numbers(alpha, "--alpha") if alpha else burstiness,
         "beta_s": _numbers(beta_s, "--beta-s") if beta_s else None,
+        "over": over,
         "every": every,
         "time_factor": time_factor,
         "llm": llm,
         "service": service,
     }
+    requests = _requests(workload, sampler, zipf_theta)
+    chosen = process(kind, workload, arrivals_from, **given)
+    drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
+    texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
+    facts = {name: value for name, value in given.items() if value is not None}
+    facts |= {"workload": workload, "sampler": sampler, "arrivals": kind, "seed": seed}
+    write_trace(drawn, out, form, texts, **facts)
+    last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
+    typer.echo(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+
+
+def _requests(workload: str, sampler: str, zipf_theta: float | None):
+    """Return what draws requests when called with their number and a seed."""
+    from functools import partial
+
+    from sextant.trace_format import require_trace
+    from sextant.workload import resample_trace
+    from sextant.workload.draw import open_workload, with_zipf_inputs
+
+    if sampler == "raw":
+        require_trace(workload)
+        if zipf_theta is not None:
+            fix = "leave it out, or draw from a model"
+            raise InputError(
+                "raw requests have the lengths they have", field="--zipf-theta", fix=fix
+            )
+        return partial(resample_trace, workload)
     model = open_workload(workload)
     if zipf_theta is not None:
         model = with_zipf_inputs(model, zipf_theta)
-    chosen = process(arrivals or default, workload, arrivals_from, **given)
-    drawn = draw_trace(model, chosen, seed=seed, n=n, duration_s=duration, sampler=sampler)
-    texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
-    write_trace(drawn, out, form, texts)
-    last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
-    typer.echo(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+    return partial(model.sample, sampler=sampler)
 
 
 def _numbers(text: str, option: str) -> list[float]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant import __version__
+from sextant.errors import InputError
 
 PROVENANCE_KEY = b"sextant"
 
@@ -76,8 +77,15 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    """Read a JSON file.
+
+    Raises:
+        InputError: it is no JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({error})", file=path, fix="make the file again") from None
 
 
 def write_parquet(path: str | Path, table: pa.Table, origin: Mapping[str, Any]) -> None:

@@ -124,7 +124,8 @@ def test_arrivals_are_replayed_mirrored_or_varied(tmp_path, trace):
     sextant(*drawing, "--arrivals", "windows", "--arrivals-from", trace)
     mirrored = pd.read_parquet(tmp_path / "s.parquet")
     assert len(mirrored) == pytest.approx(len(known), rel=0.1)
-    varied = ("--arrivals", "varying", "--alpha", "1,0,0", "--beta-s", "0.1,0.1", "--every", 100)
+    varied = ("--arrivals", "varying", "--alpha", "1,0,0", "--beta-s", "0.1,0.1")
+    varied += ("--over", "steps", "--every", 100)
     sextant(*drawing, *varied, "-n", 200)
     gaps = np.diff(pd.read_parquet(tmp_path / "s.parquet")["arrival_s"])
     assert gaps[:99].mean() == pytest.approx(0.1, rel=0.4)
@@ -162,6 +163,43 @@ def test_a_use_case_is_run_best_effort_latency_critical_or_by_users(
     assert n_requests in (None, n_received)
     facts = json.loads((tmp_path / "levels.json").read_text())["levels"]
     assert [level["level"] for level in facts] == levels
+    origin = json.loads((tmp_path / "levels.json").read_text())["provenance"]
+    assert origin["workload"] == "text-generation" and origin["unsent_parameters"] == []
+    assert origin["scenario"] == {1: "closed_loop", 12: "batch"}.get(levels[0], "open_loop")
+
+
+def test_a_use_case_is_fitted_by_its_name_with_caps(tmp_path):
+    assert "of input_tokens" in sextant(
+        "fit", "summarization", "--out", tmp_path / "w", "--max-input-tokens", 1000
+    )
+    model = pd.read_parquet(tmp_path / "w" / "requests.parquet")
+    assert model["input_tokens"].max() == 1000
+    with pytest.raises(InputError, match="--n-bins"):
+        sextant("fit", "summarization", "--out", tmp_path / "w", "--n-bins", 8)
+
+
+def test_raw_requests_are_those_of_the_trace(tmp_path, trace):
+    options = ("--sampler", "raw", "--arrivals", "inf", "-n", 500, "--out", tmp_path / "s.csv")
+    sextant("sample", "--workload", trace, *options)
+    known = pd.read_parquet(trace)[["input_tokens", "output_tokens"]]
+    drawn = pd.read_csv(tmp_path / "s.csv")[["input_tokens", "output_tokens"]]
+    assert set(map(tuple, drawn.to_numpy())) <= set(map(tuple, known.to_numpy()))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--arrivals", "gamma", "--alpha", "0.5", "--request-rate", 3, "-n", 3), "--alpha"),
+        (("--request-rate", 3), "-n"),
+        (("--request-rate", 3, "-n", 3, "--prompts", "none.txt"), "--prompts"),
+        (("--arrivals", "inf", "-n", 10**13), "too many"),
+        (("--arrivals", "gamma", "-n", 3), "--request-rate|--burstiness"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(tmp_path, options, said):
+    with pytest.raises(InputError, match=said):
+        sextant("sample", "--workload", SHIPPED, "--out", tmp_path / "s.csv", *options)
+    assert not (tmp_path / "s.csv").exists()
 
 
 @pytest.mark.parametrize("options", [(), ("--users", "1", "--batch", "3")])

@@ -52,7 +52,7 @@ def workload(trace):
 
 
 def test_requests_and_arrivals_are_drawn_apart_from_one_seed():
-    drawn = draw_trace(MODEL, ("gamma", {"alpha": 0.5, "rate_rps": 2.0}), seed=1, n=20_000)
+    drawn = draw_trace(MODEL.sample, ("gamma", {"alpha": 0.5, "rate_rps": 2.0}), seed=1, n=20_000)
     assert list(drawn) == list(TRACE_COLUMNS)
     assert drawn["input_tokens"].value_counts(normalize=True)[10] == pytest.approx(0.75, abs=0.02)
     gaps = np.diff(drawn["arrival_s"])
@@ -60,12 +60,12 @@ def test_requests_and_arrivals_are_drawn_apart_from_one_seed():
     assert gaps.std() / gaps.mean() == pytest.approx(np.sqrt(2), rel=0.05)
     follows = np.corrcoef(gaps, drawn["input_tokens"][1:])[0, 1]
     assert abs(follows) < 0.03
-    again = draw_trace(MODEL, ("gamma", {"alpha": 0.5, "rate_rps": 2.0}), seed=1, n=20_000)
+    again = draw_trace(MODEL.sample, ("gamma", {"alpha": 0.5, "rate_rps": 2.0}), seed=1, n=20_000)
     pd.testing.assert_frame_equal(drawn, again)
 
 
 def test_a_duration_ends_the_arrivals():
-    drawn = draw_trace(MODEL, ("poisson", {"rate_rps": 50.0}), seed=2, duration_s=100.0)
+    drawn = draw_trace(MODEL.sample, ("poisson", {"rate_rps": 50.0}), seed=2, duration_s=100.0)
     assert drawn["arrival_s"].max() < 100
     assert len(drawn) == pytest.approx(5000, rel=0.05)
 
@@ -79,13 +79,13 @@ def test_fitted_arrivals_have_the_traces_rate_unless_another_is_given(workload):
 
 def test_a_replay_of_one_llm_has_exactly_its_arrivals(trace):
     kind, parameters = process("replay", "", trace, llm="b", time_factor=0.5)
-    drawn = draw_trace(MODEL, (kind, parameters), seed=0)
+    drawn = draw_trace(MODEL.sample, (kind, parameters), seed=0)
     assert drawn["arrival_s"].tolist() == (np.arange(3600) / 2).tolist()
 
 
 def test_windows_mirror_one_llms_rate(trace):
     chosen = process("windows", "", trace, llm="a", time_factor=0.1)
-    drawn = draw_trace(MODEL, chosen, seed=0)
+    drawn = draw_trace(MODEL.sample, chosen, seed=0)
     assert len(drawn) == pytest.approx(10 * 7200, rel=0.05)
     assert drawn["arrival_s"].max() < 3600
 
@@ -95,10 +95,28 @@ def test_windows_of_several_llms_ask_for_one(trace):
         process("windows", "", trace)
 
 
+@pytest.mark.parametrize("name", ["no_lengths", "null_lengths"])
+def test_a_model_without_lengths_is_no_workload(tmp_path, name):
+    frame = MODEL.frame.astype({"input_tokens": "Int32"})
+    frame = frame.drop(columns="input_tokens") if name == "no_lengths" else frame
+    if name == "null_lengths":
+        frame.loc[0, "input_tokens"] = None
+    frame.to_parquet(tmp_path / "m.parquet")
+    with pytest.raises(InputError, match=r"m\.parquet, field 'input_tokens'"):
+        open_workload(tmp_path / "m.parquet")
+
+
+def test_an_option_that_would_be_passed_over_is_refused(trace):
+    with pytest.raises(InputError, match="--arrivals-from"):
+        process("poisson", "", trace, rate_rps=1.0)
+    with pytest.raises(InputError, match="--request-rate"):
+        process("gamma", "", None, alpha=0.5)
+
+
 def test_all_at_once_needs_a_number():
-    assert (draw_trace(MODEL, process("inf", "", None), seed=0, n=9)["arrival_s"] == 0).all()
+    assert (draw_trace(MODEL.sample, process("inf", "", None), seed=0, n=9)["arrival_s"] == 0).all()
     with pytest.raises(InputError):
-        draw_trace(MODEL, process("inf", "", None), seed=0)
+        draw_trace(MODEL.sample, process("inf", "", None), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +134,8 @@ def test_what_a_process_lacks_is_said(arrivals, workload_name, given, said):
 
 
 def test_a_parameter_that_a_process_does_not_know_is_refused():
-    with pytest.raises(InputError, match="alpha"):
-        draw_trace(MODEL, process("constant", "", None, rate_rps=1.0, alpha=2.0), seed=0, n=3)
+    with pytest.raises(InputError, match="--burstiness"):
+        process("constant", "", None, rate_rps=1.0, alpha=2.0)
 
 
 def test_a_use_case_is_a_workload_by_its_name_and_an_unknown_one_is_named():
@@ -135,8 +153,9 @@ def test_every_kind_of_arrivals_is_known_to_the_generators(trace, workload):
         "windows": {"llm": "a"},
     }
     for arrivals in ARRIVALS:
-        chosen = process(arrivals, workload, trace, **given.get(arrivals, {}))
-        assert len(draw_trace(MODEL, chosen, seed=0, n=50)) == 50, arrivals
+        mirrored = trace if arrivals in ("windows", "replay") else None
+        chosen = process(arrivals, workload, mirrored, **given.get(arrivals, {}))
+        assert len(draw_trace(MODEL.sample, chosen, seed=0, n=50)) == 50, arrivals
 
 
 def test_what_is_no_normalised_trace_is_named(tmp_path):

@@ -7,16 +7,19 @@ import pandas as pd
 import pytest
 
 from sextant.errors import InputError
+from sextant.files import read_provenance
+from sextant.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.export import FORMATS, write_trace
 
 TRACE = pd.DataFrame(
     {
+        "request_id": ["a", "b", "c"],
         "arrival_s": [0.0, 0.0014, 12.5],
         "input_tokens": np.array([1, 512, 513], np.int32),
         "output_tokens": np.array([7, 1, 30], np.int32),
         "status": "ok",
     }
-)
+).reindex(columns=list(TRACE_COLUMNS))
 
 
 def lines(path) -> list[dict]:
@@ -57,7 +60,16 @@ def test_vllms_custom_lines_have_the_prompts_text(tmp_path):
 def test_sextants_own_formats_keep_every_column(tmp_path, form):
     write_trace(TRACE, tmp_path / "t", form)
     read = {"parquet": pd.read_parquet, "csv": pd.read_csv}[form](tmp_path / "t")
-    pd.testing.assert_frame_equal(read, TRACE, check_dtype=False)
+    assert list(read) == list(TRACE)
+    known = TRACE.dropna(axis="columns")
+    pd.testing.assert_frame_equal(read[known.columns], known, check_dtype=False)
+    assert read.drop(columns=known.columns).isna().all(axis=None)
+
+
+def test_parquet_is_the_trace_contract_and_knows_where_it_came_from(tmp_path):
+    write_trace(TRACE, tmp_path / "t.parquet", "parquet", workload="w", seed=3)
+    assert require_trace(tmp_path / "t.parquet").schema_arrow.field("llm").type == "string"
+    assert read_provenance(tmp_path / "t.parquet") == {"workload": "w", "seed": 3}
 
 
 @pytest.mark.parametrize("form", ["jsonl", "vllm-custom"])

@@ -179,7 +179,7 @@ def test_trace_of_failures_only(tmp_path):
 
 def sample_trace(workload, n, seed):
     arrivals = process("fitted", workload, None)
-    return draw_trace(load_request_model(workload), arrivals, n=n, seed=seed)
+    return draw_trace(load_request_model(workload).sample, arrivals, n=n, seed=seed)
 
 
 def test_sampled_trace_has_the_contract_and_follows_the_seed():

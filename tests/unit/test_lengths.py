@@ -211,3 +211,20 @@ def test_a_zipf_model_without_output_is_an_error():
 def test_a_law_needs_a_number(theta):
     with pytest.raises(InputError, match="field 'theta'"):
         sample_zipf(theta, 1, 10, 5, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "bounds", "theta"),
+    [
+        # Of two lengths, theta = ln(ratio of counts) / ln(ratio of lengths).
+        ([100] * 99 + [101], (), np.log(99) / np.log(1.01)),
+        ([1000] * 100 + [1100], (), None),
+        ([8192] * 100 + [8191], (1, 8192), None),
+    ],
+)
+def test_lengths_that_are_nearly_all_alike_have_a_steep_law(lengths, bounds, theta):
+    found = fit_zipf(lengths, *bounds)
+    assert np.isfinite([found.theta, found.theta_lo, found.theta_hi]).all()
+    assert abs(found.theta) > 20
+    if theta is not None:
+        assert found.theta == pytest.approx(theta, rel=1e-6)

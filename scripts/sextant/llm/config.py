@@ -129,8 +129,6 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
     except FileNotFoundError:
         fix = "save the LLM's config.json under this name"
         raise InputError("there is no such file", file=path, fix=fix) from None
-    except ValueError as error:
-        raise InputError(f"not JSON ({error})", file=path, fix="save the config again") from None
     if not isinstance(values, dict):
         raise InputError("not a JSON object", file=path, fix="save the config again")
     text = _text_part(values, path)

@@ -42,7 +42,7 @@ class LevelResult:
     """What one level measured. Times are seconds since `epoch_ns` of the monotonic clock."""
 
     level: int | None
-    """Users, or the batch; null where a rate in the run's facts says it."""
+    """Users, or the size of the batch; null for a schedule, which the run's provenance has."""
     rows: list[dict]
     started_s: float
     """First measured request was sent."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +53,9 @@ def load_server(
     timeout_s: float,
     seed: int,
     sampler: str = "joint",
+    **facts: Any,
 ) -> list[dict]:
-    """Load a server; write `requests.parquet` and `levels.json` to `out`.
+    """Load a server; write `requests.parquet` and `levels.json` to `out`, with `facts` in both.
 
     Returns:
         One dict a run: level, requests by outcome, duration, throughput and, for a schedule,
@@ -66,7 +68,9 @@ def load_server(
         result = run(target, source, timeout_s, epoch_ns)
         rows += result.rows
         summaries.append(_summary(result))
-    origin = provenance(seed=seed, sampler=sampler, base_url=target.base_url, model=target.model)
+    origin = provenance(
+        seed=seed, sampler=sampler, base_url=target.base_url, model=target.model, **facts
+    )
     table = pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA)
     write_parquet(out / "requests.parquet", table, origin)
     write_json(out / "levels.json", {"levels": summaries, "provenance": origin})

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sextant.errors import InputError
 from sextant.files import provenance, write_json
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
-from sextant.workload.request_model import WEIGHT_COLUMNS, RequestModel
+from sextant.workload.request_model import WEIGHT_COLUMNS, RequestModel, check_cap
 from sextant.workload.use_cases import load_use_case
 
 
@@ -87,9 +86,7 @@ def cap_model(
     """
     frame, weights, shares = model.frame.copy(), model.weights, {}
     for name, cap in caps.items():
-        if cap is not None and cap < 1:
-            fix = "give 1 or more tokens, or no cap"
-            raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
+        check_cap(name, cap)
         over = (frame[name] > cap).to_numpy(bool) if cap else np.zeros(len(frame), bool)
         shares[name] = float(weights[over].sum() / weights.sum())
         if over.any():

@@ -156,9 +156,10 @@ def _items(path: Path) -> Iterator[tuple[dict[str, int], Any]]:
 def _parse(path: Path, text: str, line: int | None) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         fix = "give a JSON list, or one JSON object a line"
-        problem, line = f"not JSON: {error.msg}", line or error.lineno
+        problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
+        line = line or getattr(error, "lineno", None)
         raise InputError(problem, file=path, row=line, fix=fix) from error
 
 

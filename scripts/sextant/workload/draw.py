@@ -1,5 +1,6 @@
 """Draw a trace from a workload: requests from its model, arrivals from a process."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sextant.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.arrivals import load_arrivals
 from sextant.workload.generators import arrival_times
 from sextant.workload.lengths import zipf_request_model
-from sextant.workload.published import load_request_model
+from sextant.workload.published import load_request_model, require_lengths
 from sextant.workload.request_model import RequestModel
 from sextant.workload.use_cases import load_use_case, use_case_names
 from sextant.workload.windows import fit_windows
@@ -31,7 +32,7 @@ def open_workload(name: str | Path) -> RequestModel:
     if not Path(name).exists():
         fix = f"give a workload's folder, a histogram, or one of {', '.join(use_case_names())}"
         raise InputError("there is no such workload", file=name, fix=fix)
-    return load_request_model(name)
+    return require_lengths(load_request_model(name), name)
 
 
 def with_zipf_inputs(model: RequestModel, theta: float) -> RequestModel:
@@ -55,8 +56,8 @@ def process(
             mirrors a trace window by window, `replay` repeats its arrivals, `inf` is all at once.
         workload: folder of the workload, for `fitted`.
         trace: normalised trace, for `windows` and `replay`.
-        **given: `rate_rps`, `alpha`, `beta_s`, `every`, `time_factor`, `llm`, `service`; those
-            that a process does not know are refused, those that are None are as good as absent.
+        **given: `rate_rps`, `alpha`, `beta_s`, `over`, `every`, `time_factor`, `llm`, `service`;
+            those that a process does not know are refused, None is as good as absent.
 
     Raises:
         InputError: an unknown process, a parameter that it lacks or does not know, or a
@@ -66,6 +67,7 @@ def process(
         fix = f"use one of {', '.join(ARRIVALS)}"
         raise InputError(f"unknown arrivals {arrivals!r}", field="--arrivals", fix=fix)
     given = {name: value for name, value in given.items() if value is not None}
+    _check_options(arrivals, trace, given)
     if arrivals in ("windows", "replay"):
         if trace is None:
             fix = "name a normalised trace with --arrivals-from"
@@ -79,9 +81,47 @@ def process(
     if arrivals == "fitted":
         # A rate that is given puts the same burstiness at another scale.
         return "gamma", _fitted(workload) | given
-    if arrivals == "varying":
-        given["over"] = "steps"
     return {"inf": "at_once"}.get(arrivals, arrivals), given
+
+
+_OPTIONS = {
+    "rate_rps": "--request-rate",
+    "alpha": "--burstiness",
+    "beta_s": "--beta-s",
+    "over": "--over",
+    "every": "--every",
+    "time_factor": "--time-factor",
+    "llm": "--llm",
+    "service": "--service",
+}
+_TAKES = {
+    "fitted": {"rate_rps"},
+    "constant": {"rate_rps"},
+    "poisson": {"rate_rps"},
+    "gamma": {"rate_rps", "alpha"},
+    "windows": {"time_factor", "llm", "service"},
+    "replay": {"time_factor", "llm", "service"},
+    "varying": {"alpha", "beta_s", "over", "every"},
+    "inf": set(),
+}
+_NEEDS = {name: {"rate_rps"} for name in ("constant", "poisson", "gamma")}
+_NEEDS |= {"gamma": {"rate_rps", "alpha"}, "varying": {"alpha", "beta_s"}}
+
+
+def _check_options(arrivals: str, trace: str | Path | None, given: dict[str, Any]) -> None:
+    """Refuse options that a process needs and lacks, and those that it would not heed."""
+    options = _OPTIONS | ({"alpha": "--alpha"} if arrivals == "varying" else {})
+    for name in sorted(set(given) - _TAKES[arrivals]):
+        known = ", ".join(options[known] for known in sorted(_TAKES[arrivals])) or "no option"
+        problem = f"{arrivals} arrivals have no use for it"
+        raise InputError(problem, field=options[name], fix=f"leave it out; they take {known}")
+    for name in sorted(_NEEDS.get(arrivals, set()) - set(given)):
+        fix = "give it, or choose other --arrivals"
+        raise InputError(f"{arrivals} arrivals need it", field=options[name], fix=fix)
+    if trace is not None and arrivals not in ("windows", "replay"):
+        fix = "leave it out, or choose --arrivals windows or replay"
+        problem = f"{arrivals} arrivals come from no trace"
+        raise InputError(problem, field="--arrivals-from", fix=fix)
 
 
 def _fitted(workload: str | Path) -> dict[str, float]:
@@ -121,33 +161,34 @@ def _windows(trace: str | Path, group: dict[str, str]) -> pd.DataFrame:
 
 
 def draw_trace(
-    model: RequestModel,
+    requests: Callable[..., pd.DataFrame],
     arrivals: tuple[str, dict[str, Any]],
     *,
     seed: int,
     n: int | None = None,
     duration_s: float | None = None,
-    sampler: str = "joint",
 ) -> pd.DataFrame:
     """Draw requests and their arrivals, in the trace contract's columns.
 
-    The two come from independent streams of `seed`; times are rounded to microseconds.
+    The two come from independent streams of `seed`; times are rounded to nanoseconds.
 
     Args:
-        model: the requests.
+        requests: draws requests when called with their number and `seed=`, as
+            `RequestModel.sample` does.
         arrivals: what `process` returns.
         seed: same seed, same trace.
         n: most requests.
         duration_s: no request arrives later.
-        sampler: see `RequestModel.sample`.
 
     Raises:
         InputError: neither `n` nor `duration_s` ends the process, or a parameter is wrong.
     """
     request_seed, arrival_seed = np.random.SeedSequence(seed).spawn(2)
     name, parameters = arrivals
+    if n is None and duration_s is None and name not in ("piecewise", "replay"):
+        raise InputError("the arrivals have no end", field="-n", fix="give -n or --duration")
     times = arrival_times(name, parameters, n=n, duration_s=duration_s, seed=arrival_seed)
-    drawn = model.sample(len(times), seed=request_seed, sampler=sampler)
+    drawn = requests(len(times), seed=request_seed)
     ids = [str(number) for number in range(len(times))]
-    drawn = drawn.assign(request_id=ids, arrival_s=times.round(6), status="ok")
+    drawn = drawn.assign(request_id=ids, arrival_s=times.round(9), status="ok")
     return drawn.reindex(columns=list(TRACE_COLUMNS))

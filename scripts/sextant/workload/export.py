@@ -3,12 +3,15 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from sextant.errors import InputError
-from sextant.files import atomic_path
+from sextant.files import atomic_path, write_parquet
+from sextant.trace_format import TRACE_COLUMNS
 
 MOONCAKE_BLOCK_TOKENS = 512
 """Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""
@@ -19,8 +22,31 @@ FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace", "vllm-custom")
 """What `write_trace` writes. The first two are Sextant's own trace contract."""
 
 
+_TYPES = {
+    "VARCHAR": pa.string(),
+    "DOUBLE": pa.float64(),
+    "INTEGER": pa.int32(),
+    "BOOLEAN": pa.bool_(),
+}
+
+
+def check_format(form: str, out: str | Path) -> None:
+    """Refuse a format that `write_trace` does not know.
+
+    Raises:
+        InputError: it is none of `FORMATS`.
+    """
+    if form not in FORMATS:
+        fix = f"end the file in .parquet or .csv, or give --format: {', '.join(FORMATS)}"
+        raise InputError(f"{form!r} is no format", file=out, field="--format", fix=fix)
+
+
 def write_trace(
-    trace: pd.DataFrame, out: str | Path, form: str, prompts: Sequence[str] | None = None
+    trace: pd.DataFrame,
+    out: str | Path,
+    form: str,
+    prompts: Sequence[str] | None = None,
+    **origin: Any,
 ) -> None:
     """Write requests for a load tool.
 
@@ -39,19 +65,22 @@ def write_trace(
         out: the file; it is either whole or absent.
         form: one of `FORMATS`.
         prompts: the text of each request's input, which `vllm-custom` needs.
+        **origin: facts for the provenance of a Parquet file.
 
     Raises:
         InputError: an unknown format, or `vllm-custom` without prompts.
     """
-    if form not in FORMATS:
-        raise InputError(f"{form!r} is no format", field="format", fix=f"use {', '.join(FORMATS)}")
+    check_format(form, out)
+    if form == "parquet":
+        columns = [pa.field(name, _TYPES[kind]) for name, kind in TRACE_COLUMNS.items()]
+        table = pa.Table.from_pandas(trace, pa.schema(columns), preserve_index=False)
+        write_parquet(out, table.replace_schema_metadata(None), origin)
+        return
     if form == "vllm-custom" and prompts is None:
         fix = "give a text and the LLM's tokenizer, or use vllm-timed-trace, which needs neither"
         raise InputError("vllm-custom needs prompts as text", field="format", fix=fix)
     with atomic_path(out) as temporary:
-        if form == "parquet":
-            trace.to_parquet(temporary, index=False)
-        elif form == "csv":
+        if form == "csv":
             trace.to_csv(temporary, index=False)
         else:
             with temporary.open("w", encoding="utf-8") as handle:

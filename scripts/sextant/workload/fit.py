@@ -11,7 +11,7 @@ from sextant.files import provenance, read_provenance, write_json
 from sextant.trace_format import require_trace
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fidelity import exact_fidelity
-from sextant.workload.request_model import N_BINS, fit_request_model, read_requests
+from sextant.workload.request_model import N_BINS, check_cap, fit_request_model, read_requests
 
 
 def fit_workload(
@@ -90,9 +90,7 @@ def _clip(
     """Return the requests with no value above its cap, and how many were changed by which."""
     clipped, n_clipped = served.copy(), {}
     for name, cap in caps.items():
-        if cap is not None and cap < 1:
-            fix = "give 1 or more tokens, or no cap"
-            raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
+        check_cap(name, cap)
         short = name.removesuffix("_tokens")
         n_clipped[f"n_clipped_{short}"] = 0 if cap is None else int((served[name] > cap).sum())
         if cap is not None:

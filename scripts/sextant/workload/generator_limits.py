@@ -21,7 +21,9 @@ def extent(n: int | None, duration_s: float | None, rate_rps: float) -> tuple[in
         raise InputError(f"{n} is no whole number", field="n", fix="give the number of requests")
     most = MAX_REQUESTS + 1 if n is None else int(n)
     end_s = np.inf if duration_s is None else float(duration_s)
-    check_size(min(n or np.inf, end_s * rate_rps if rate_rps else 0.0))
+    # Without a rate nothing is known of how many a duration has.
+    expected = ([] if n is None else [n]) + ([end_s * rate_rps] if rate_rps else [])
+    check_size(min(expected, default=0.0))
     return most, end_s
 
 

@@ -217,8 +217,8 @@ def at_once(*, n: int) -> np.ndarray:
     Raises:
         InputError: n below 1.
     """
-    check_positive(n=n)
-    return np.zeros(n)
+    most, _ = extent(n, None, 0.0)
+    return np.zeros(most)
 
 
 GENERATORS: dict[str, Callable[..., np.ndarray]] = {

@@ -27,7 +27,7 @@ __all__ = [
 CONFIDENCE = 0.95
 N_ZIPF_BINS = 256
 """Most values per parameter of a Zipf request model."""
-_STEEPEST = 64.0
+_STEEPEST = 1e6
 """Steepest |theta| looked for: beyond it all but 2^-64 of the lengths would be one value."""
 _PERCENTILES = {"p10": 10, "p25": 25, "median": 50, "p75": 75, "p90": 90}
 MAX_TOKENS = 10_000_000
@@ -93,12 +93,26 @@ def fit_zipf(
         raise InputError(problem, field="tokens", fix="a Zipf fit needs two or more")
     logs = np.log(np.arange(lowest, highest + 1))
     wanted = float(weight @ np.log(inside)) / n
-    theta = optimize.brentq(
-        lambda theta: _log_moments(theta, logs)[0] - wanted, -_STEEPEST, _STEEPEST, xtol=1e-10
-    )
+    theta = _theta(wanted, logs)
     half = float(stats.norm.ppf((1 + CONFIDENCE) / 2) / np.sqrt(n * _log_moments(theta, logs)[1]))
     ks = _ks(inside - lowest, weight, theta, logs)
     return ZipfFit(theta, theta - half, theta + half, lowest, highest, n, n_outside, ks)
+
+
+def _theta(wanted: float, logs: np.ndarray) -> float:
+    """Return the exponent at which the mean of ln x is `wanted`."""
+
+    def excess(theta: float) -> float:
+        return _log_moments(theta, logs)[0] - wanted
+
+    # Lengths that are nearly all alike have a steep law: 99 of 100 tokens and one of 101, 462.
+    end = 64.0
+    while not excess(-end) > 0 > excess(end):
+        end *= 4
+        if end > _STEEPEST:
+            fix = "a Zipf law says nothing of lengths that are all but one alike"
+            raise InputError("no exponent fits the lengths", field="tokens", fix=fix)
+    return float(optimize.brentq(excess, -end, end, xtol=1e-10))
 
 
 def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:

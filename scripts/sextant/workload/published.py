@@ -41,6 +41,8 @@ ALIASES = {
 }
 """Names of published histograms -> the trace contract's."""
 # A request has tokens on both sides; engines write top_k = -1 for "no limit".
+# The mean of many ones may be a rounding error above.
+_HIGHEST = {"top_p": 1.0 + 1e-9}
 _LOWEST = {"input_tokens": 1, "output_tokens": 1, "batch_size": 1, "top_k": -1}
 
 
@@ -76,6 +78,20 @@ def load_request_model(path: str | Path) -> RequestModel:
     )
 
 
+def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
+    """Return a model whose every request has an input and an output length.
+
+    Raises:
+        InputError: a length is not modelled, or unknown for some requests.
+    """
+    for name in ("input_tokens", "output_tokens"):
+        if name not in model.frame or model.frame[name].isna().any():
+            problem = "it is missing" if name not in model.frame else "null in some joint bins"
+            fix = "a workload's requests need both lengths"
+            raise InputError(problem, file=path, field=name, fix=fix)
+    return model
+
+
 def _renamed(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     known = [*PARAMETERS, *WEIGHT_COLUMNS]
     renamed = frame.rename(columns=ALIASES)
@@ -105,6 +121,9 @@ def _check_weights(frame: pd.DataFrame, path: Path) -> None:
         fix = "give each joint bin a number from 0 on"
         problem = f"a weight of {frame[names[0]].iloc[row]}"
         raise InputError(problem, file=path, row=row + 1, field=names[0], fix=fix)
+    if not np.isfinite(weights.sum()):
+        fix = "give counts, or probabilities"
+        raise InputError("the weights have no sum", file=path, field=names[0], fix=fix)
     if not weights.any():
         fix = "give at least one joint bin a weight above 0"
         raise InputError("all weights are zero", file=path, field=names[0], fix=fix)
@@ -116,8 +135,12 @@ def _check_values(column: pd.Series, path: Path) -> None:
     if column.name in BOOLEANS:
         is_sound, wanted = known.isin([True, False]), "true or false"
     else:
-        lowest, numbers = _LOWEST.get(column.name, 0), pd.to_numeric(known, errors="coerce")
-        is_sound, wanted = numbers.ge(lowest) & np.isfinite(numbers), f"a number from {lowest} on"
+        lowest, highest = _LOWEST.get(column.name, 0), _HIGHEST.get(column.name, np.inf)
+        # A text that looks like a number would be drawn as a text.
+        is_text = not pd.api.types.is_numeric_dtype(known)
+        numbers = pd.Series(np.nan, known.index) if is_text else known
+        is_sound = numbers.between(lowest, highest) & np.isfinite(numbers)
+        wanted = f"a number from {lowest} to {highest}".replace(" to inf", " on")
         if column.name in INTEGERS:
             is_sound &= (numbers % 1 == 0) & (numbers <= MAX_INT32)
             wanted = f"a whole number from {lowest} to {MAX_INT32}"

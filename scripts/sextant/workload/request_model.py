@@ -68,6 +68,8 @@ class RequestModel:
         Raises:
             InputError: there is no such sampler.
         """
+        if n < 0:
+            raise InputError(f"{n} requests", field="n", fix="give 0 or more")
         if sampler == "joint":
             choice, table = self._joint
             return table.take(choice.draw(n, seed))
@@ -174,6 +176,13 @@ def served_requests(
         fix = "give a trace with requests that succeeded"
         raise InputError("no request to fit a model to", file=file, fix=fix)
     return pd.DataFrame({name: typed(frame[name]) for name in names})
+
+
+def check_cap(name: str, cap: int | None) -> None:
+    """Refuse a cap on a length that no request can keep."""
+    if cap is not None and cap < 1:
+        fix = "give 1 or more tokens, or no cap"
+        raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
 
 
 def read_requests(trace: str | Path) -> pd.DataFrame:
