@@ -298,6 +298,9 @@ def _check_origin(row: Row, traces: Mapping, file: str) -> None:
         raise InputError(problem, file=file, row=row.line, field="trace_id", fix=fix)
     known = traces if given == ["trace_id"] else use_case_names()
     _known(row[given[0]], known, file, row, given[0])
+    if "use_case" in row and "n_bins" in row:
+        where = {"file": file, "row": row.line, "field": "n_bins"}
+        raise InputError("a use case is binned already", **where, fix="leave the cell empty")
     if "prompts" in row and not Path(row["prompts"]).is_file():
         fix = "give a file of text, or leave the cell empty for random token ids"
         where = {"file": file, "row": row.line, "field": "prompts"}
