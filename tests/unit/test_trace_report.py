@@ -17,6 +17,7 @@ from sextant.trace_format import TRACE_COLUMNS
 from sextant.trace_report import (
     characterize_trace,
     compare_use_cases,
+    json_beside,
     write_trace_report,
     write_use_case_report,
 )
@@ -52,9 +53,9 @@ def fit(trace: Path, folder: Path, **options) -> Path:
     return folder
 
 
-def report(trace: Path, workload: Path | None = None, seed: int = 0) -> tuple[dict, str]:
+def report(trace: Path, *workloads: Path, seed: int = 0) -> tuple[dict, str]:
     html, out = trace.with_suffix(".html"), trace.with_suffix(".json")
-    write_trace_report(trace, workload, html, out, seed=seed)
+    write_trace_report(trace, workloads, html, out, seed=seed)
     return json.loads(out.read_text()), html.read_text()
 
 
@@ -190,7 +191,6 @@ def test_an_hour_shows_minutes_and_no_daily_profile(tmp_path):
     assert {"Requests per minute", "Minutes since the first request"} <= figure_texts(html)
     assert "no date" in Page(html).text
     assert "says nothing of how reliable" in found["takeaways"]["reliability"]
-    assert found["fidelity"] is None
 
 
 def test_burstiness_is_that_of_the_arrivals(tmp_path):
@@ -201,7 +201,7 @@ def test_burstiness_is_that_of_the_arrivals(tmp_path):
     (group,) = found["burstiness"]["groups"]
     # A Gamma shape of 0.25 is a coefficient of variation of 2.
     assert group["cv"]["median"] == pytest.approx(2, rel=0.05)
-    assert found["burstiness"]["whole"]["alpha"] == pytest.approx(0.25, rel=0.05)
+    assert found["burstiness"]["whole"][0]["alpha"] == pytest.approx(0.25, rel=0.05)
     windows = pd.DataFrame(group["windows"])
     covered = windows["beta_lo_s"].lt(4) & windows["beta_hi_s"].gt(4)
     assert covered.sum() >= len(windows) - 1
@@ -241,8 +241,8 @@ def test_a_coarse_clock_leaves_burstiness_unknown(tmp_path):
 )
 def test_a_bare_trace_says_what_cannot_be_known(tmp_path, name, arrival_s, columns, said):
     trace = write_trace(tmp_path / f"{name}.parquet", list(arrival_s), **columns)
-    workload = fit(trace, tmp_path / "workload") if name in ("one", "few") else None
-    found, html = report(trace, workload)
+    workloads = [fit(trace, tmp_path / "workload")] if name in ("one", "few") else []
+    found, html = report(trace, *workloads)
     for section, words in said.items():
         assert words in found["takeaways"][section]
         assert words in Page(html).text
@@ -262,7 +262,7 @@ def test_a_relation_that_neither_rises_nor_falls_is_seen(tmp_path):
     assert abs(found["parameters"]["spearman"]["input_tokens"]["output_tokens"]) < 0.1
     assert found["lengths"]["output_rank_by_input_fraction"] > 0.9
     assert "no mere rise or fall" in found["takeaways"]["parameters"]
-    by_sampler = found["fidelity"]["output_rank_by_input_fraction"]
+    by_sampler = found["fidelity"]["workload"]["output_rank_by_input_fraction"]
     assert by_sampler["joint"] > 0.9 and by_sampler["independent"] < 0.05
 
 
@@ -291,16 +291,16 @@ def test_fidelity_is_the_largest_distance_of_the_distributions(tmp_path):
     workload = save_workload(tmp_path / "workload", frame.astype("int32"))
     found, _ = report(trace, workload)
     # At 30 all of the model and three of four requests are covered.
-    assert found["fidelity"]["parameters"]["input_tokens"]["ks"] == pytest.approx(0.25)
-    assert "above the 2" in found["takeaways"]["fidelity"]
+    assert found["fidelity"]["workload"]["parameters"]["input_tokens"]["ks"] == pytest.approx(0.25)
+    assert "above the 2" in found["takeaways"]["fidelity-workload"]
 
 
 def test_fidelity_clips_the_trace_to_the_caps_of_the_workload(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", range(4), input_tokens=[10, 20, 30, 4000])
     workload = fit(trace, tmp_path / "workload", max_input_tokens=30)
     found, html = report(trace, workload)
-    assert found["fidelity"]["caps"]["input_tokens"] == 30
-    assert found["fidelity"]["parameters"]["input_tokens"]["ks"] == 0
+    assert found["fidelity"]["workload"]["caps"]["input_tokens"] == 30
+    assert found["fidelity"]["workload"]["parameters"]["input_tokens"]["ks"] == 0
     assert "caps input_tokens at 30" in Page(html).text
 
 
@@ -403,3 +403,187 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path):
     write_parquet(tmp_path / "short.parquet", whole, {})
     with pytest.raises(InputError, match="'request_id': column missing"):
         characterize_trace(tmp_path / "short.parquet", seed=0)
+
+
+def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_told_once(tmp_path):
+    lengths = np.arange(1, 401)
+    trace = write_trace(tmp_path / "t.parquet", np.sort(lengths**2 % 997), input_tokens=lengths)
+    whole = fit(trace, tmp_path / "whole")
+    capped = fit(trace, tmp_path / "<b>capped", max_input_tokens=100)
+    coarse = fit(trace, tmp_path / "coarse", n_bins=2)
+    found, html = report(trace, whole, capped, coarse)
+    distances = {
+        name: own["parameters"]["input_tokens"]["ks"] for name, own in found["fidelity"].items()
+    }
+    assert list(distances) == ["whole", "<b>capped", "coarse"]
+    # Two bins stand for 200 distinct lengths each: half of a bin is off.
+    assert distances["coarse"] == pytest.approx(0.25, abs=0.01)
+    assert distances["whole"] < 0.02 and distances["<b>capped"] < 0.02
+    page = Page(html)
+    for name in distances:
+        assert f"Fidelity of {name}" in page.text
+        assert found["takeaways"][f"fidelity-{name}"].startswith(f"{name}: ")
+        assert f"{name}/requests.parquet" in found["provenance"]["inputs_sha256"]
+    assert "b" not in page.tags
+    (arrivals,) = found["burstiness"]["whole"]
+    assert arrivals["workloads"] == list(distances)
+
+
+def test_arrivals_that_differ_are_each_told(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", np.arange(40) ** 2)
+    own = fit(trace, tmp_path / "own")
+    bare = save_workload(tmp_path / "bare", pd.DataFrame({"input_tokens": [10], "count": [1]}))
+    found, html = report(trace, own, bare)
+    assert [whole["workloads"] for whole in found["burstiness"]["whole"]] == [["own"], ["bare"]]
+    assert "No Gamma law for the whole trace is in bare" in Page(html).text
+
+
+def test_without_a_workload_the_default_model_is_judged_and_said_to_be(tmp_path):
+    lengths = np.arange(1, 401)
+    trace = write_trace(tmp_path / "t.parquet", range(400), input_tokens=lengths)
+    given, _ = report(trace, fit(trace, tmp_path / "workload"))
+    found, html = report(trace)
+    assert list(found["fidelity"]) == ["default"]
+    own, other = found["fidelity"]["default"], given["fidelity"]["workload"]
+    assert own.pop("is_fitted_here") and not other.pop("is_fitted_here")
+    assert own == other
+    text = Page(html).text
+    assert "No workload was given" in text and "64 bins a parameter" in text
+    assert found["takeaways"]["fidelity-default"].startswith("The default model: ")
+    failed = write_trace(tmp_path / "f.parquet", range(40), status="failed")
+    assert characterize_trace(failed, seed=0)["fidelity"] == {}
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (
+            lambda w: w / "requests.parquet",
+            r"requests\.parquet: is no folder\. Fix: give the folder",
+        ),
+        (lambda w: w / "none", r"none: there is no such folder"),
+        (lambda w: _arrivals(w, "{"), r"arrivals\.json: is no JSON .*Fix: fit the workload again"),
+        (lambda w: _arrivals(w, "[]"), r"arrivals\.json: is no JSON object"),
+        (lambda w: _arrivals(w, "\xff"), r"arrivals\.json: is no JSON \("),
+        (lambda w: _arrivals(w, "{}"), r"arrivals\.json, field 'alpha': the field is missing"),
+        (lambda w: _changed(w, beta_s="x"), r"arrivals\.json, field 'beta_s': 'x' is no number"),
+        (lambda w: _changed(w, alpha=1.0), r"field 'alpha_lo': the number is missing"),
+        (lambda w: _changed(w, cv=float("nan")), r"field 'cv': nan is no number"),
+        (lambda w: _changed(w, fit=7), r"arrivals\.json, field 'fit': is no JSON object"),
+        (
+            lambda w: _changed(w, fit={"max_input_tokens": "9"}),
+            r"'max_input_tokens': '9' is no num",
+        ),
+        (
+            lambda w: save_workload(w, pd.DataFrame({"top_k": [5], "count": [1]}, dtype="int32")),
+            r"workload, field 'top_k': the workload models it, but no request .* fitted to this",
+        ),
+    ],
+)
+def test_a_workload_that_cannot_be_judged_is_named(tmp_path, break_it, said):
+    trace = write_trace(tmp_path / "t.parquet", range(4))
+    frame = pd.DataFrame({"input_tokens": [10], "count": [1]}, dtype="int32")
+    given = break_it(save_workload(tmp_path / "workload", frame))
+    with pytest.raises(InputError, match=said):
+        report(trace, given)
+    assert not trace.with_suffix(".html").exists()
+
+
+def _arrivals(workload: Path, text: str) -> Path:
+    (workload / "arrivals.json").write_text(text, encoding="latin-1")
+    return workload
+
+
+def _changed(workload: Path, **fields) -> Path:
+    stored = json.loads((workload / "arrivals.json").read_text())
+    return _arrivals(workload, json.dumps(stored | fields))
+
+
+def test_two_workloads_of_one_name_are_refused(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", range(4))
+    workloads = [fit(trace, tmp_path / place / "same") for place in ("a", "b")]
+    with pytest.raises(InputError, match="two workloads 'same'"):
+        report(trace, *workloads)
+
+
+def test_no_page_takes_the_place_of_an_input(tmp_path, monkeypatch):
+    trace = write_trace(tmp_path / "t.html", range(4))
+    workload = fit(trace, tmp_path / "workload")
+    (tmp_path / "t.report.json").write_text('{"n_rejected": 0}')
+    monkeypatch.chdir(tmp_path)
+
+    def refused(html: str, out: str, said: str) -> None:
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(InputError, match=said):
+            write_trace_report(trace, [workload], html, out, seed=0)
+        assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+    refused("t.html", "t.json", r"t\.html: the output would replace an input\. Fix: give the page")
+    refused("t.report.html", "t.report.json", r"t\.report\.json: the output would replace an input")
+    refused(
+        "p.html", "workload/arrivals.json", r"arrivals\.json: the output would replace an input"
+    )
+    refused("p.html", "p.html", r"p\.html: the output would replace the page")
+    refused("r.json", "r.json", r"r\.json: does not end in \.html")
+    refused(".", ".json", r"\.: is a folder")
+    with pytest.raises(InputError, match=r"replace an input"):
+        write_use_case_report([workload], "p.html", "workload/requests.parquet")
+    assert json_beside("a/p.html") == Path("a/p.json")
+    with pytest.raises(InputError, match=r"\.: is a folder"):
+        json_beside(".")
+
+
+def test_more_groups_than_are_shown_are_said_to_be_left_out(tmp_path):
+    rng = np.random.default_rng(8)
+    arrival_s = np.sort(rng.uniform(0, HOUR_S, 900))
+    status = np.where(rng.random(900) < 0.2, "failed", "ok")
+    llm = rng.permutation(np.arange(900) % 8).astype(str)
+    found, _ = report(write_trace(tmp_path / "t.parquet", arrival_s, llm=llm, status=status))
+    for section in ("burstiness", "reliability"):
+        assert "of the 6 most frequent of 8 LLMs and services" in found["takeaways"][section]
+    few = write_trace(tmp_path / "f.parquet", arrival_s, llm="a", status=status)
+    takeaways = report(few)[0]["takeaways"].values()
+    assert not any("most frequent" in said for said in takeaways)
+
+
+def test_without_a_clock_hours_count_from_the_start(tmp_path):
+    hours = np.arange(20 * 24)
+    start_s = np.repeat(hours * HOUR_S, np.where(hours % 24 == 6, 30, 3))
+    arrival_s = np.sort(start_s + np.random.default_rng(9).uniform(0, HOUR_S, len(start_s)))
+    arrival_s[0] = 0
+    found, html = report(write_trace(tmp_path / "t.parquet", arrival_s))
+    assert "the busiest hour, hour 6 from the start, has" in found["takeaways"]["traffic"]
+    assert "06:00" not in Page(html).text
+
+
+@pytest.mark.parametrize(("spoil", "row"), [(-1, 6000), (0, 2)])
+def test_a_time_stamp_that_is_far_off_is_named(tmp_path, spoil, row):
+    arrival_s = np.arange(6000) * 10.0
+    if spoil == 0:
+        arrival_s[1:] += 1e12
+    else:
+        arrival_s[-1] = 1e12
+    trace = write_trace(tmp_path / "t.parquet", arrival_s)
+    said = rf"t\.parquet, line {row}, field 'arrival_s': the request arrives .*days after the one"
+    with pytest.raises(InputError, match=said):
+        report(trace)
+
+
+def test_too_many_groups_for_so_long_a_time_are_named_so(tmp_path):
+    llm = np.arange(4000).astype(str)
+    trace = write_trace(tmp_path / "t.parquet", np.arange(4000) * 1000.0, llm=llm)
+    with pytest.raises(
+        InputError, match=r"46.3 days of 4000 pairs of LLM and service are too many"
+    ):
+        report(trace)
+
+
+def test_the_folder_of_a_trace_changes_no_figure(tmp_path):
+    folder = tmp_path / "status=failed"
+    folder.mkdir()
+    arrival_s = np.arange(40) ** 2
+    inside = characterize_trace(write_trace(folder / "[t]*.parquet", arrival_s), seed=0)
+    outside = characterize_trace(write_trace(tmp_path / "t.parquet", arrival_s), seed=0)
+    assert inside["overview"].pop("trace") == "[t]*.parquet"
+    assert outside["overview"].pop("trace") == "t.parquet"
+    assert inside == outside and inside["overview"]["n_failed"] == 0

@@ -94,13 +94,14 @@ def workload_origin(wildcards):
     )
 
 
-def trace_workload(wildcards):
-    """Return the files of the first workload that is fitted to a trace, if there is one."""
-    for name, row in EXPERIMENT.workloads.items():
-        if row.get("trace_id") == wildcards.trace:
-            folder = f"<results>/workloads/{name}"
-            return {"requests": f"{folder}/requests.parquet", "arrivals": f"{folder}/arrivals.json"}
-    return {}
+def trace_workloads(wildcards):
+    """Return the files of all workloads that are fitted to a trace."""
+    rows = EXPERIMENT.workloads.items()
+    names = [name for name, row in rows if row.get("trace_id") == wildcards.trace]
+    files = {"requests": "requests.parquet", "arrivals": "arrivals.json"}
+    return {
+        key: [f"<results>/workloads/{name}/{file}" for name in names] for key, file in files.items()
+    }
 
 
 def trace_reports():

@@ -7,8 +7,8 @@
 #          so_by_limits: S/O by latency limits (sheets of many SLOs);
 #          prediction_<SLO>_<predictor>: predicted against measured latencies per LLM.
 #        With more than 6 SLOs only the sheet's first is shown in full.
-#        <results>/report/traces/{trace}: what a trace is like and how faithful the workload is
-#        that was fitted to it, as a page and as JSON; needs the normalised trace only.
+#        <results>/report/traces/{trace}: what a trace is like and how faithful the workloads are
+#        that were fitted to it, as a page and as JSON; needs the normalised trace only.
 #        <results>/report/workloads: all workloads side by side, likewise.
 # Steps: write_report; write_trace_report for each trace; write_workload_report.
 
@@ -66,7 +66,7 @@ rule write_report:
 
 rule write_trace_report:
     input:
-        unpack(trace_workload),
+        unpack(trace_workloads),
         trace="<results>/traces/{trace}.parquet",
         report="<results>/traces/{trace}.report.json",
         library=library("trace_report", "workload", "pages"),

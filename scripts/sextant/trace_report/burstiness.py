@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,14 @@ from sextant.trace_report.section import (
     Section,
     Table,
     clock,
+    counted_words,
     duration_words,
     listed,
     plural,
 )
 from sextant.trace_report.traffic import MAX_SHOWN
-from sextant.workload.arrivals import CLOCK_HIDES, load_arrivals
+from sextant.trace_report.workloads import Fitted
+from sextant.workload.arrivals import CLOCK_HIDES, ArrivalModel
 from sextant.workload.windows import WINDOW_S, fit_windows
 
 REJECTED_BELOW = 0.05
@@ -39,7 +40,7 @@ _FIGURES = ("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s",
 
 
 def measure_burstiness(
-    trace: TraceFile, workload: Path | None, facts: Mapping[str, Any], *, seed: int
+    trace: TraceFile, workloads: Sequence[Fitted], facts: Mapping[str, Any], *, seed: int
 ) -> dict[str, Any]:
     """Return the Gamma fits of 20-minute windows, doublings, and the whole trace's fit.
 
@@ -48,8 +49,8 @@ def measure_burstiness(
     `n_hidden` (windows whose shape the clock hides), `not_fitted` (number by reason, of windows
     with requests), `clock_step_s`, and of the fitted
     windows `rejected_fraction`, `zero_gap_fraction` and the quartiles `alpha`, `cv` and `ks`.
-    `doublings` is what `measure_doublings` returns. `whole` is the workload's arrival model, None
-    without a workload.
+    `n_groups` is the number of all. `doublings` is what `measure_doublings` returns. `whole` has
+    each distinct arrival model of the workloads, and the names of those `workloads` that have it.
     """
     windows = fit_windows(trace.path, seed=seed)
     groups = []
@@ -61,9 +62,17 @@ def measure_burstiness(
     return {
         "window_s": WINDOW_S,
         "groups": groups,
+        "n_groups": len(facts["groups"]),
         "doublings": measure_doublings(trace, facts["groups"][:MAX_SHOWN]),
-        "whole": None if workload is None else asdict(load_arrivals(workload)),
+        "whole": _distinct(workloads),
     }
+
+
+def _distinct(workloads: Sequence[Fitted]) -> list[dict[str, Any]]:
+    names: dict[ArrivalModel, list[str]] = {}
+    for workload in workloads:
+        names.setdefault(workload.arrivals, []).append(workload.name)
+    return [{"workloads": own, **asdict(model)} for model, own in names.items()]
 
 
 def _summary(windows: pd.DataFrame) -> dict[str, Any]:
@@ -108,9 +117,9 @@ def _columns(windows: pd.DataFrame) -> dict[str, list]:
 
 def show_burstiness(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_burstiness` found."""
-    section = Section("burstiness", "Burstiness", _takeaway(found))
-    if found["whole"]:
-        section.notes.append(_whole_words(found["whole"]))
+    counted = counted_words("the windows", len(found["groups"]), found["n_groups"])
+    section = Section("burstiness", "Burstiness", _takeaway(found) + counted)
+    section.notes += [_whole_words(whole) for whole in found["whole"]]
     fitted = [group for group in found["groups"] if group["n_fitted"]]
     if fitted:
         section.figures.append(_figure(fitted, facts))
@@ -182,10 +191,11 @@ def _than_poisson(cv: float) -> str:
 
 
 def _whole_words(whole: Mapping[str, Any]) -> str:
+    names = listed(whole["workloads"])
     if whole["alpha"] is None:
-        return f"The workload has no Gamma law for the whole trace: {whole['reason']}."
+        return f"No Gamma law for the whole trace is in {names}: {whole['reason']}."
     return (
-        f"The workload's one Gamma law for all gaps of the trace has α = "
+        f"The one Gamma law for all gaps of the trace in {names} has α = "
         f"{whole['alpha']:.3f} (95 % interval {whole['alpha_lo']:.3f} to {whole['alpha_hi']:.3f}), "
         f"β = {number(float(whole['beta_s']))} s, so CV {number(float(whole['cv']))}, and is off "
         f"by {percent(whole['ks'])} of the gaps at most. It takes changes of the rate over the "

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 
 from sextant.report.read import number
-from sextant.trace_report.read import TraceFile, rows_of
-from sextant.trace_report.section import Table
+from sextant.trace_report.read import SHORTEST_BUCKET_S, TraceFile, rows_of
+from sextant.trace_report.section import MINUTE_S, Table
 from sextant.workload.windows import count_doublings, summarize_doublings
 
-DOUBLING_MINUTES = (5, 10)
+DOUBLING_MINUTES = (SHORTEST_BUCKET_S // MINUTE_S, 10)
 """BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
 BUSY_REQUESTS = 10
 """Of fewer requests in a window, chance alone doubles many: of Poisson counts with mean 3, 23%

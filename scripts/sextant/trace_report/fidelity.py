@@ -1,4 +1,4 @@
-"""Fidelity: the fitted request model against the trace."""
+"""Fidelity: fitted request models against the trace."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,69 +7,101 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.files import read_json, read_provenance
+from sextant.errors import InputError
+from sextant.files import read_provenance
 from sextant.report.promises import percent
 from sextant.report.read import number
 from sextant.trace_report.drawing import Axis, cumulative_curve, matrix_figure, panels_figure
 from sextant.trace_report.lengths import SIDES, rank_by_input_fraction
 from sextant.trace_report.read import Counts, TraceFile, value_counts
-from sextant.trace_report.section import Section, Table
-from sextant.workload.fidelity import N_DRAWS, cumulative, ks_distance, model_fidelity
+from sextant.trace_report.section import Section, Table, plural
+from sextant.trace_report.workloads import Fitted
+from sextant.workload.fidelity import (
+    N_DRAWS,
+    cumulative,
+    ks_distance,
+    largest_difference,
+    spearman,
+)
 from sextant.workload.lengths import output_by_input
-from sextant.workload.published import load_request_model
-from sextant.workload.request_model import RequestModel
+from sextant.workload.request_model import N_BINS, SAMPLERS, RequestModel, fit_request_model
 
 CAPS = ("input_tokens", "output_tokens")
 REACH = 0.02
 """What the project sets itself: no distance and no difference of coefficients above."""
+DEFAULT = "default"
+"""Name of the model that is judged where no workload is given."""
 _MAX_POINTS = 200
 
 
 def measure_fidelity(
-    trace: TraceFile, workload: Path, sampled: pd.DataFrame, *, seed: int, n_draws: int = N_DRAWS
-) -> dict[str, Any]:
-    """Compare the workload's request model with the trace it was fitted to.
+    trace: TraceFile,
+    workloads: Sequence[Fitted],
+    sampled: pd.DataFrame,
+    *,
+    seed: int,
+    n_draws: int = N_DRAWS,
+) -> dict[str, dict[str, Any]]:
+    """Compare the request models of workloads with the trace they were fitted to.
 
     Distributions are compared over all served requests, each joint bin at its weight; how
-    parameters go together over `sampled`. Where the workload was fitted with caps, the trace is
+    parameters go together over `sampled`. Where a workload was fitted with caps, the trace is
     clipped to them first, as the fit did.
 
+    Args:
+        trace: of `open_trace`.
+        workloads: what to judge; if none, the model that a fit without options makes, fitted to
+            `sampled`, goes by the name `DEFAULT`.
+        sampled: served requests of the trace.
+        seed: of the draws.
+        n_draws: requests to draw from each sampler of each model.
+
     Returns:
-        `is_of_other_trace` (whether both say what they come from, and it differs), `caps`,
-        `n_draws`, `n_compared`, `parameters` (per parameter `ks`, and `trace` and `model`:
-        points of the cumulative distributions), `spearman` and `spearman_difference` by sampler,
-        and `output_rank_by_input_fraction` (see `rank_by_input_fraction`) of the trace and by
-        sampler, None where there are not both lengths.
+        By name: `is_fitted_here` (no workload was given), `is_of_other_trace` (whether both say
+        what they come from, and it differs), `caps`, `n_draws`, `n_compared`, `parameters` (per
+        parameter `ks`, and `trace` and `model`: points of the cumulative distributions),
+        `spearman` and `spearman_difference` by sampler, and `output_rank_by_input_fraction` (see
+        `rank_by_input_fraction`) of the trace and by sampler, None where there are not both
+        lengths. Empty without a workload where no request succeeded.
+
+    Raises:
+        InputError: a workload models a parameter that no served request of the trace has.
     """
-    model, facts = load_request_model(workload), _fit_facts(workload)
-    caps = {name: facts.get(f"max_{name}") for name in CAPS}
-    clipped = sampled.assign(
-        **{name: sampled[name].clip(upper=cap) for name, cap in caps.items() if cap is not None}
-    )
-    figures = model_fidelity(clipped, model, n_draws, seed=seed)
-    samplers = [
-        name for name in figures if isinstance(figures[name], dict) and "ks" in figures[name]
-    ]
-    return {
-        "is_of_other_trace": _is_other(trace, facts),
-        "caps": caps,
-        "n_draws": figures["n_draws"],
-        "n_compared": len(sampled),
-        "parameters": {
-            name: _compared(value_counts(trace, name), model, name, caps.get(name))
-            for name in model.parameters
-        },
-        "spearman": {"trace": figures["spearman_trace"]}
-        | {name: figures[name]["spearman"] for name in samplers},
-        "spearman_difference": {name: figures[name]["spearman_difference"] for name in samplers},
-        "output_rank_by_input_fraction": _by_input(clipped, model, samplers, seed),
-    }
+    if not workloads and sampled.empty:
+        return {}
+    given = [(own.name, own.model, own.facts, own.folder) for own in workloads]
+    given = given or [(DEFAULT, fit_request_model(sampled), {}, None)]
+    counts: dict[str, Counts] = {}
+    for _, model, _, folder in given:
+        _require_parameters(trace, model, folder, counts)
+    found = {}
+    for name, model, facts, folder in given:
+        caps = {side: facts.get(f"max_{side}") for side in CAPS}
+        found[name] = {
+            "is_fitted_here": folder is None,
+            "is_of_other_trace": _is_other(trace, facts),
+            "caps": caps,
+            "n_draws": n_draws,
+            "n_compared": len(sampled),
+            "parameters": {
+                parameter: _compared(counts[parameter], model, parameter, caps.get(parameter))
+                for parameter in model.parameters
+            },
+            **_together(_clipped(sampled, model, caps), model, seed, n_draws),
+        }
+    return found
 
 
-def _fit_facts(workload: Path) -> dict[str, Any]:
-    """Return how the workload was fitted, nothing where it does not say."""
-    stored = workload / "arrivals.json"
-    return read_json(stored).get("fit", {}) if stored.is_file() else {}
+def _require_parameters(
+    trace: TraceFile, model: RequestModel, folder: Path | None, counts: dict[str, Counts]
+) -> None:
+    """Put what the trace has of each of the model's parameters into `counts`."""
+    for name in model.parameters:
+        counts[name] = counts[name] if name in counts else value_counts(trace, name)
+        if not len(counts[name].values):
+            problem = "the workload models it, but no request of the trace that succeeded has it"
+            fix = "give a workload that was fitted to this trace"
+            raise InputError(problem, file=folder, field=name, fix=fix)
 
 
 def _is_other(trace: TraceFile, facts: Mapping[str, Any]) -> bool:
@@ -77,16 +109,50 @@ def _is_other(trace: TraceFile, facts: Mapping[str, Any]) -> bool:
     return bool(own) and bool(fitted) and own != fitted
 
 
-def _by_input(
-    clipped: pd.DataFrame, model: RequestModel, samplers: Sequence[str], seed: int
-) -> dict[str, float | None] | None:
-    if not {*SIDES.values()} <= {*model.parameters}:
-        return None
-    input_lo = output_by_input(*(clipped[name] for name in SIDES.values()))["input_lo"]
-    drawn = {name: model.sample(len(clipped), seed=seed, sampler=name) for name in samplers}
+def _clipped(
+    sampled: pd.DataFrame, model: RequestModel, caps: Mapping[str, int | None]
+) -> pd.DataFrame:
+    """Return the model's columns of `sampled`, with no value above its cap."""
+    given = {
+        name: cap for name, cap in caps.items() if cap is not None and name in model.parameters
+    }
+    return sampled[model.parameters].assign(
+        **{name: sampled[name].clip(upper=cap) for name, cap in given.items()}
+    )
+
+
+def _together(
+    clipped: pd.DataFrame, model: RequestModel, seed: int, n_draws: int
+) -> dict[str, Any]:
+    """Return how the parameters go together in the trace and in draws of each sampler."""
+    has_both = {*SIDES.values()} <= {*model.parameters}
+    input_lo = (
+        output_by_input(*(clipped[s] for s in SIDES.values()))["input_lo"] if has_both else []
+    )
+    of_trace = spearman(clipped)
+    coefficients, differences, fractions = {"trace": _nested(of_trace)}, {}, {}
+    if has_both:
+        fractions["trace"] = rank_by_input_fraction(clipped, input_lo)
+    for sampler in SAMPLERS:
+        drawn = model.sample(n_draws, seed=seed, sampler=sampler)
+        of_drawn = spearman(drawn)
+        coefficients[sampler] = _nested(of_drawn)
+        differences[sampler] = largest_difference(of_trace, of_drawn)
+        if has_both:
+            # As many as of the trace will do.
+            fractions[sampler] = rank_by_input_fraction(drawn.head(len(clipped)), input_lo)
     return {
-        name: rank_by_input_fraction(requests, input_lo)
-        for name, requests in ({"trace": clipped} | drawn).items()
+        "spearman": coefficients,
+        "spearman_difference": differences,
+        "output_rank_by_input_fraction": fractions or None,
+    }
+
+
+def _nested(matrix: pd.DataFrame) -> dict[str, dict[str, float | None]]:
+    """Return a matrix as JSON has it, None where a coefficient is undefined."""
+    return {
+        row: {name: None if np.isnan(value) else float(value) for name, value in cells.items()}
+        for row, cells in matrix.to_dict().items()
     }
 
 
@@ -102,9 +168,17 @@ def _compared(counts: Counts, model: RequestModel, name: str, cap: int | None) -
     }
 
 
-def show_fidelity(found: Mapping[str, Any]) -> Section:
-    """Return the section of what `measure_fidelity` found."""
-    section = Section("fidelity", "Fidelity of the fitted model", _takeaway(found))
+def show_fidelity(name: str, found: Mapping[str, Any]) -> Section:
+    """Return the section of what `measure_fidelity` found of one workload."""
+    title, whose = f"Fidelity of {name}", name
+    if found["is_fitted_here"]:
+        title, whose = "Fidelity of the default model", "The default model"
+    section = Section(f"fidelity-{name}", title, f"{whose}: {_takeaway(found)}")
+    if found["is_fitted_here"]:
+        section.notes.append(
+            f"No workload was given: judged is what a fit makes by default ({N_BINS} bins a "
+            f"parameter, no caps), fitted here to {plural(found['n_compared'], 'request')}."
+        )
     if found["is_of_other_trace"]:
         section.notes.append("The workload was fitted to another trace than this one.")
     caps = {name: cap for name, cap in found["caps"].items() if cap is not None}

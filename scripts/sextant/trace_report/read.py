@@ -9,12 +9,16 @@ import duckdb
 import numpy as np
 import pandas as pd
 
+from sextant.errors import InputError
 from sextant.files import read_json
 from sextant.trace_format import parquet_rows, require_trace
-from sextant.workload.profiles import start_time
+from sextant.trace_report.section import MINUTE_S, duration_words
+from sextant.workload.profiles import MAX_BUCKETS, start_time
 
 MAX_SAMPLE = 200_000
 """Requests that are looked at one by one (rank correlations, importance); more add no digit."""
+SHORTEST_BUCKET_S = 5 * MINUTE_S
+"""Doublings are counted in these, whatever the trace's duration."""
 _SETTINGS = """SET memory_limit = '700MB'; SET preserve_insertion_order = false;
     SET enable_progress_bar = false"""
 
@@ -65,9 +69,8 @@ def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
         """SELECT count(*), count(*) FILTER (status = 'failed'), min(arrival_s), max(arrival_s)
         FROM trace"""
     ).fetchone()
-    beside = trace.path.with_suffix(".report.json")
-    found = Path(report) if report is not None else beside
-    ingested = read_json(found) if report is not None or beside.is_file() else {}
+    found = report_path(trace, report)
+    ingested = read_json(found) if report is not None or found.is_file() else {}
     start = start_time(trace.path)
     return {
         "trace": trace.path.name,
@@ -79,6 +82,39 @@ def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
         "rejected_by_reason": ingested.get("n_rejected_by_reason", {}),
         "groups": groups(trace),
     }
+
+
+def report_path(trace: TraceFile, report: str | Path | None) -> Path:
+    """Return where ingest's report of a trace is, or would be."""
+    return trace.path.with_suffix(".report.json") if report is None else Path(report)
+
+
+def check_span(trace: TraceFile, facts: Mapping[str, Any]) -> None:
+    """Refuse a trace that is too long to be counted in the shortest buckets of a report.
+
+    Args:
+        trace: of `open_trace`.
+        facts: of `overview`.
+
+    Raises:
+        InputError: it is; the error names the request with the longest time before it.
+    """
+    n_groups, duration_s = len(facts["groups"]), facts["duration_s"]
+    if (duration_s / SHORTEST_BUCKET_S + 2) * n_groups <= MAX_BUCKETS:
+        return
+    row, arrival_s, gap_s = trace.query(
+        """SELECT row + 1, arrival_s, arrival_s - lag(arrival_s) OVER (ORDER BY row) AS gap_s
+        FROM trace ORDER BY gap_s DESC NULLS LAST LIMIT 1"""
+    ).fetchone()
+    if gap_s > duration_s / 2:
+        problem = (
+            f"the request arrives {duration_words(arrival_s)} from the start, "
+            f"{duration_words(gap_s)} after the one before it: too late to count over time"
+        )
+        fix = "correct or remove its time stamp in the source (or the one before), and ingest again"
+        raise InputError(problem, file=trace.path, row=row, field="arrival_s", fix=fix)
+    problem = f"{duration_words(duration_s)} of {n_groups} pairs of LLM and service are too many"
+    raise InputError(problem, file=trace.path, fix="ingest fewer of them, or a shorter time")
 
 
 def groups(trace: TraceFile) -> list[dict[str, Any]]:

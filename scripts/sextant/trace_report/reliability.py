@@ -10,7 +10,14 @@ from sextant.report.promises import percent
 from sextant.report.read import number
 from sextant.trace_report.drawing import Axis, Curve, panels_figure
 from sextant.trace_report.read import TraceFile, rows_of
-from sextant.trace_report.section import Section, Table, clock, duration_words, plural
+from sextant.trace_report.section import (
+    Section,
+    Table,
+    clock,
+    counted_words,
+    duration_words,
+    plural,
+)
 from sextant.trace_report.traffic import MAX_SHOWN, bucket_s
 from sextant.workload.profiles import failure_series, summarize_failures
 
@@ -23,12 +30,13 @@ def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str,
 
     `groups` has an entry each of the most frequent: `name`, `summary` (columns of
     `summarize_failures`) and `series` (`start_s`, `failure_fraction`, `is_outlier`). It is empty
-    where no request failed.
+    where no request failed. `n_groups` is the number of all.
     """
+    n_groups = len(facts["groups"])
     if facts["n_failed"] == 0:
-        return {"n_failed": 0, "bucket_s": None, "groups": []}
+        return {"n_failed": 0, "bucket_s": None, "n_groups": n_groups, "groups": []}
     # Spans in which a group has some requests on average; else there is nothing to judge.
-    n_buckets = facts["n_requests"] // (_REQUESTS_PER_BUCKET * len(facts["groups"]))
+    n_buckets = facts["n_requests"] // (_REQUESTS_PER_BUCKET * n_groups)
     size = bucket_s(facts["duration_s"], min(max(n_buckets, 1), _N_BUCKETS))
     series = failure_series(trace.path, float(size))
     summary = summarize_failures(series)
@@ -43,7 +51,8 @@ def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str,
                 "series": _series(own),
             }
         )
-    return {"n_failed": facts["n_failed"], "bucket_s": size, "groups": groups}
+    known = {"n_failed": facts["n_failed"], "bucket_s": size}
+    return {**known, "n_groups": n_groups, "groups": groups}
 
 
 def _series(rows: pd.DataFrame) -> dict[str, list]:
@@ -89,13 +98,15 @@ def _takeaway(found: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     n_outliers = sum(group["summary"]["n_outliers"] for group in found["groups"])
     n_judged = sum(group["summary"]["n_buckets"] for group in found["groups"])
     every = duration_words(found["bucket_s"])
+    counted = counted_words("the shares and spans", len(found["groups"]), found["n_groups"])
     if n_judged == 0:
-        return f"{sentence}; in no {every} are there enough requests to follow it over time."
+        hidden = f"in no {every} are there enough requests to follow it over time"
+        return f"{sentence}; {hidden}.{counted}"
     verb = "is an outlier" if n_outliers < 2 else "are outliers"
     outliers = f"{number(n_outliers) if n_outliers else 'none'} {verb}"
     return (
         f"{sentence}; of {plural(n_judged, 'span')} of {every} with enough requests to judge, "
-        f"{outliers}."
+        f"{outliers}.{counted}"
     )
 
 

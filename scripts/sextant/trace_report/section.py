@@ -80,6 +80,13 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def counted_words(what: str, n_shown: int, n_groups: int) -> str:
+    """Return the sentence that says of which groups `what` is counted, none if of all."""
+    if n_shown == n_groups:
+        return ""
+    return f" Counted are {what} of the {n_shown} most frequent of {n_groups} LLMs and services."
+
+
 def plural(count: int, word: str) -> str:
     """Write a count with its noun."""
     return f"{number(count)} {word}" if count == 1 else f"{number(count)} {word}s"

@@ -143,7 +143,7 @@ def show_traffic(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     section.figures.append(_series_figure(found, facts))
     if found["why_no_profile"] is None:
         section.figures.append(_daily_figure(found))
-        section.tables.append(_regularity_table(groups))
+        section.tables.append(_regularity_table(groups, found["has_clock"]))
     if any(group["weekly"] for group in groups):
         section.figures.append(_weekly_figure(groups))
     return section
@@ -170,13 +170,17 @@ def _peak_words(group: Mapping[str, Any], has_clock: bool, is_named: bool) -> st
     means, hours = group["daily"]["requests_mean"], group["daily"]["hour"]
     top, low = int(np.argmax(means)), int(np.argmin(means))
     whose = f"the busiest hour of {group['name']}" if is_named else "the busiest hour"
-    since = "" if has_clock else " (counted from the first request)"
+    busiest, quietest = (_hour_words(hours[place], has_clock) for place in (top, low))
     if means[low] == 0:
-        return f"{whose} is {hours[top]:02d}:00{since}, and {hours[low]:02d}:00 has no request."
+        return f"{whose} is {busiest}, and {quietest} has no request."
     return (
-        f"{whose}, {hours[top]:02d}:00{since}, has {number(means[top] / means[low])} times the "
-        f"requests of the quietest, {hours[low]:02d}:00."
+        f"{whose}, {busiest}, has {number(means[top] / means[low])} times the requests of the "
+        f"quietest, {quietest}."
     )
+
+
+def _hour_words(hour: int, has_clock: bool) -> str:
+    return f"{hour:02d}:00" if has_clock else f"hour {hour} from the start"
 
 
 def _range_words(found: Mapping[str, Any]) -> str:
@@ -236,15 +240,16 @@ def _weekly_figure(groups: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return panels_figure(panels, "Requests by hour of the week"), caption
 
 
-def _regularity_table(groups: Sequence[Mapping[str, Any]]) -> Table:
+def _regularity_table(groups: Sequence[Mapping[str, Any]], has_clock: bool) -> Table:
     header = ("LLM · service", "Explained by hour of day", "Busiest hour", "Quietest hour",
               "Weekend day / workday")  # fmt: skip
     rows = []
     for group in groups:
         means, hours = group["daily"]["requests_mean"], group["daily"]["hour"]
         busiest, quietest = (hours[int(pick(means))] for pick in (np.argmax, np.argmin))
-        cells = (percent(group["hour_of_day_fraction"]), f"{busiest:02d}:00", f"{quietest:02d}:00")
-        rows.append((group["name"], *cells, _weekend_ratio(group["weekly"])))
+        moments = (_hour_words(hour, has_clock) for hour in (busiest, quietest))
+        share = percent(group["hour_of_day_fraction"])
+        rows.append((group["name"], share, *moments, _weekend_ratio(group["weekly"])))
     return Table(header, rows)
 
 

@@ -11,6 +11,7 @@ from sextant.files import provenance, write_json
 from sextant.report.read import number
 from sextant.trace_report.drawing import Axis, cumulative_curve, panels_figure
 from sextant.trace_report.lengths import SIDES, quantiles
+from sextant.trace_report.outputs import check_outputs
 from sextant.trace_report.page import write_page
 from sextant.trace_report.section import Section, Table
 from sextant.workload.draw import open_workload
@@ -64,8 +65,8 @@ def write_use_case_report(
         json_out: what `compare_use_cases` returns, and provenance.
 
     Raises:
-        InputError: neither a shipped use case nor a readable request model of both lengths,
-            or two of one name.
+        InputError: neither a shipped use case nor a readable request model of both lengths, two
+            of one name, or an output would replace an input or the other output.
     """
     models, files, notes = {}, {}, []
     for given in names_or_paths:
@@ -83,6 +84,7 @@ def write_use_case_report(
                 raise InputError(f"there are two workloads '{name}'", file=path, fix=fix)
             models[name] = open_workload(path)
             files[name] = path / "requests.parquet" if path.is_dir() else path
+    check_outputs(html_out, json_out, files.values())
     found, origin = compare_use_cases(models), provenance(files)
     write_json(json_out, {"use_cases": found, "provenance": origin})
     section = show_use_cases(found)

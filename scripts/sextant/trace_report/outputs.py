@@ -1,0 +1,35 @@
+"""Where a page and its JSON go, checked before anything is written."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from sextant.errors import InputError
+
+
+def json_beside(html_out: str | Path) -> Path:
+    """Return the path of the JSON that goes beside a page.
+
+    Raises:
+        InputError: the page's path is no file's, or does not end in `.html`.
+    """
+    page = Path(html_out)
+    if page.suffix != ".html" or page.is_dir():
+        problem = "is a folder" if page.is_dir() else "does not end in .html"
+        raise InputError(problem, file=page, fix="name the page, e.g. report.html")
+    return page.with_suffix(".json")
+
+
+def check_outputs(html_out: str | Path, json_out: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse outputs that would replace each other or an input.
+
+    Raises:
+        InputError: they do, or the page does not end in `.html`.
+    """
+    json_beside(html_out)
+    taken = {Path(path).resolve(): "an input" for path in inputs}
+    for out in map(Path, (html_out, json_out)):
+        if out.resolve() in taken:
+            problem = f"the output would replace {taken[out.resolve()]}"
+            fix = "give the page another name; its JSON goes beside it"
+            raise InputError(problem, file=out, fix=fix)
+        taken[out.resolve()] = "the page"
