@@ -564,7 +564,7 @@ def test_a_time_stamp_that_is_far_off_is_named(tmp_path, spoil, row):
     else:
         arrival_s[-1] = 1e12
     trace = write_trace(tmp_path / "t.parquet", arrival_s)
-    said = rf"t\.parquet, line {row}, field 'arrival_s': the request arrives .*days after the one"
+    said = rf"t\.parquet, line {row}, field 'arrival_s': the request '{row - 1}' arrives .* after"
     with pytest.raises(InputError, match=said):
         report(trace)
 

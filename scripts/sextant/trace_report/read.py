@@ -102,16 +102,17 @@ def check_span(trace: TraceFile, facts: Mapping[str, Any]) -> None:
     n_groups, duration_s = len(facts["groups"]), facts["duration_s"]
     if (duration_s / SHORTEST_BUCKET_S + 2) * n_groups <= MAX_BUCKETS:
         return
-    row, arrival_s, gap_s = trace.query(
-        """SELECT row + 1, arrival_s, arrival_s - lag(arrival_s) OVER (ORDER BY row) AS gap_s
+    row, name, arrival_s, gap_s = trace.query(
+        """SELECT row + 1, request_id, arrival_s,
+        arrival_s - lag(arrival_s) OVER (ORDER BY row) AS gap_s
         FROM trace ORDER BY gap_s DESC NULLS LAST LIMIT 1"""
     ).fetchone()
     if gap_s > duration_s / 2:
         problem = (
-            f"the request arrives {duration_words(arrival_s)} from the start, "
+            f"the request '{name}' arrives {duration_words(arrival_s)} from the start, "
             f"{duration_words(gap_s)} after the one before it: too late to count over time"
         )
-        fix = "correct or remove its time stamp in the source (or the one before), and ingest again"
+        fix = "correct in the source its time stamp, or the one before it, and ingest again"
         raise InputError(problem, file=trace.path, row=row, field="arrival_s", fix=fix)
     problem = f"{duration_words(duration_s)} of {n_groups} pairs of LLM and service are too many"
     raise InputError(problem, file=trace.path, fix="ingest fewer of them, or a shorter time")
