@@ -256,14 +256,15 @@ def trace_report(
     trace: Annotated[Path, typer.Argument(help="Normalised trace (see `sextant ingest`).")],
     out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
     workload: Annotated[
-        Path | None, typer.Option(help="Folder of the workload fitted to it, to judge the fit.")
+        list[Path] | None,
+        typer.Option(help="Folder of a workload fitted to it, to judge the fit; may be repeated."),
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Report on a trace: traffic, burstiness, failures, lengths, and how faithful its model is."""
-    from sextant.trace_report import write_trace_report
+    """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
+    from sextant.trace_report import json_beside, write_trace_report
 
-    report = write_trace_report(trace, workload, out, out.with_suffix(".json"), seed=seed)
+    report = write_trace_report(trace, workload or [], out, json_beside(out), seed=seed)
     for sentence in report["takeaways"].values():
         typer.echo(f"- {sentence}")
     typer.echo(f"\nPage: {out}")
@@ -277,7 +278,7 @@ def compare_workloads(
     out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
 ) -> None:
     """Put workloads side by side: how long their inputs and outputs are."""
-    from sextant.trace_report import write_use_case_report
+    from sextant.trace_report import json_beside, write_use_case_report
 
-    write_use_case_report(workloads, out, out.with_suffix(".json"))
+    write_use_case_report(workloads, out, json_beside(out))
     typer.echo(f"Page: {out}")

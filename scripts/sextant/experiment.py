@@ -12,9 +12,11 @@ from sextant.engine.vllm import EngineSettings
 from sextant.errors import InputError
 from sextant.files import sha256_file
 from sextant.gpu import GPU, GPUProfile, gpu_path, profile_from_row
+from sextant.ingest.start import check_start_time
 from sextant.llm import LLM, load_llm
 from sextant.registry import Dataset, load_registry
 from sextant.sheets import Row, load_sheet, validate
+from sextant.trace_format import FORMATS
 from sextant.workload.request_model import N_BINS
 from sextant.workload.use_cases import use_case_names
 
@@ -125,6 +127,10 @@ def load_experiment(
     if archive:
         _check_archive(experiment, config, file)
     _check_datasets(experiment, paths["traces"])
+    for row in rows["traces"]:
+        if "start_time" in row:
+            form, where = FORMATS[row["format"]], {"file": paths["traces"], "row": row.line}
+            check_start_time(row["start_time"], form, **where)
     _check_contexts(experiment, paths["workloads"])
     for row in rows["llms"]:
         if "model" in row and not Path(row["model"]).is_dir():

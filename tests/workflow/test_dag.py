@@ -96,6 +96,24 @@ BAD_INPUTS = {
         "\tnone\t",
         ["workloads.tsv", "line 2", "'trace_id'", "'none'"],
     ),
+    "unknown use case": (
+        "config/workloads.tsv",
+        "\tsummarization\t",
+        "\ttranslation\t",
+        ["workloads.tsv", "line 5", "'use_case'", "'translation'"],
+    ),
+    "trace and use case at once": (
+        "config/workloads.tsv",
+        "summarization\t\t",
+        "summarization\tazure-2023-conv-sample\t",
+        ["workloads.tsv", "line 5", "'trace_id'", "not both"],
+    ),
+    "start of a trace that is no time": (
+        "config/traces.tsv",
+        "max_rejected_fraction",
+        "start_time",
+        ["traces.tsv", "line 2", "'start_time'", "0.01"],
+    ),
     "GPU without facts": (
         "config/gpu_profiles.tsv",
         "2xcpu-core\tcpu-core",
