@@ -15,8 +15,8 @@ from sextant.files import read_json, read_provenance
 from sextant.ingest import ingest_trace
 from sextant.registry import fetch, load_registry
 from sextant.trace_format import TRACE_COLUMNS
-from sextant.workload import draw_trace, fit_workload, load_arrivals, load_request_model
-from sextant.workload.draw import process
+from sextant.workload import fit_workload, load_arrivals, load_request_model
+from sextant.workload.draw import draw_trace, process
 from sextant.workload.fidelity import model_fidelity
 from sextant.workload.request_model import served_requests
 

@@ -1,7 +1,6 @@
 """Workloads: what is replayed, as a request model, an arrival model and prompts."""
 
 from sextant.workload.arrivals import ArrivalModel, fit_arrivals, load_arrivals
-from sextant.workload.draw import draw_trace
 from sextant.workload.fit import fit_workload
 from sextant.workload.prompts import random_token_ids
 from sextant.workload.published import load_request_model
@@ -10,7 +9,6 @@ from sextant.workload.request_model import RequestModel, fit_request_model, resa
 __all__ = [
     "ArrivalModel",
     "RequestModel",
-    "draw_trace",
     "fit_arrivals",
     "fit_request_model",
     "fit_workload",
