@@ -186,9 +186,9 @@ def sample(
         raise InputError(f"{form} has no texts", field="--prompts", fix=fix)
     default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
     kind = arrivals or default
-    if alpha and (kind != "varying" or burstiness):
-        fix = "give --burstiness, or --arrivals varying with --alpha alone"
-        raise InputError("a shape that varies", field="--alpha", fix=fix)
+    if (burstiness if kind == "varying" else alpha) is not None:
+        fix = "--alpha is for varying arrivals, --burstiness for all others"
+        raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
     given = {
         "rate_rps": request_rate,
         "alpha": _numbers(alpha, "--alpha") if alpha else burstiness,

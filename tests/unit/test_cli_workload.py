@@ -190,6 +190,7 @@ def test_raw_requests_are_those_of_the_trace(tmp_path, trace):
     ("options", "said"),
     [
         (("--arrivals", "gamma", "--alpha", "0.5", "--request-rate", 3, "-n", 3), "--alpha"),
+        (("--arrivals", "varying", "--burstiness", 2, "--beta-s", "1,0", "-n", 3), "--alpha"),
         (("--request-rate", 3), "-n"),
         (("--request-rate", 3, "-n", 3, "--prompts", "none.txt"), "--prompts"),
         (("--arrivals", "inf", "-n", 10**13), "too many"),
