@@ -19,6 +19,7 @@ from sextant.files import (
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.metrics import REQUEST_COLUMNS, points_query
+from sextant.trace_format import parquet_rows
 
 SCHEMA_SQL = Path(__file__).parents[2] / "resources" / "sql" / "schema.sql"
 # One server variant so far; studies that set servers up differently name theirs.
@@ -140,7 +141,7 @@ def _register_cells(
         # Each file's folder tells which cell it belongs to.
         database.execute(
             f"""CREATE TEMP TABLE {view} AS SELECT c.cell, {columns}
-            FROM read_parquet($files, filename = true) AS f
+            FROM read_parquet($files, filename = true, hive_partitioning = false) AS f
             JOIN cells AS c ON f.filename = c.folder || '/{name}'""",
             {"files": files},
         )
@@ -282,12 +283,11 @@ def _insert_rows(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence
 
 def _insert_file(database: duckdb.DuckDBPyConnection, table: str, file: Path) -> None:
     known = _columns(database, table)
-    described = database.execute("DESCRIBE FROM read_parquet(?)", [str(file)]).fetchall()
+    rows = parquet_rows(file)
+    described = database.execute(f"DESCRIBE FROM {rows}").fetchall()
     shared = ", ".join(name for name, *_ in described if name in known)
     try:
-        database.execute(
-            f"INSERT INTO {table} BY NAME SELECT {shared} FROM read_parquet(?)", [str(file)]
-        )
+        database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM {rows}")
     except duckdb.ConstraintException as error:
         problem = f"rows of table {table} stand twice ({str(error).splitlines()[0]})"
         raise InputError(problem, file=file, fix="remove one of the two results") from None
