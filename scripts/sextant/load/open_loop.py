@@ -42,8 +42,8 @@ def run_open_loop(
         schedule_ns = started_ns + np.rint(np.asarray(arrival_s) * 1e9).astype(np.int64)
         for place, due_ns in enumerate(schedule_ns.tolist()):
             request = source.take()
-            wait_s = (due_ns - time.monotonic_ns()) / 1e9
-            if wait_s > 0:
+            # The loop's timers have whole milliseconds and may end early; nothing is sent early.
+            while (wait_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
                 await asyncio.sleep(wait_s)
             tasks.append(asyncio.ensure_future(send_one(place, due_ns, request)))
         ended = list(await asyncio.gather(*tasks))
