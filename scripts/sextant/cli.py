@@ -10,7 +10,7 @@ import typer
 
 from sextant import __version__, cli_advice, cli_workload
 from sextant.cli_advice import Database
-from sextant.cli_workload import Seed, Workload
+from sextant.cli_workload import MaxInput, MaxOutput, Seed, Workload
 from sextant.errors import InputError
 
 app = typer.Typer(
@@ -88,12 +88,8 @@ def load(
     warmup: Annotated[
         float | None, typer.Option(help="Closed loop: seconds before, not measured; 10 by default.")
     ] = None,
-    max_input_tokens: Annotated[
-        int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
-    ] = None,
-    max_output_tokens: Annotated[
-        int | None, typer.Option(help="Cap on its output in tokens; none by default.")
-    ] = None,
+    max_input_tokens: MaxInput = None,
+    max_output_tokens: MaxOutput = None,
     timeout: Annotated[float, typer.Option(help="Seconds until a request has failed.")] = 120,
     vocab_size: Annotated[int, typer.Option(help="Prompts are token ids below this.")] = 32000,
     prompts: Annotated[

@@ -15,6 +15,12 @@ Workload = Annotated[
         "use case that ships."
     ),
 ]
+MaxInput = Annotated[
+    int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
+]
+MaxOutput = Annotated[
+    int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
+]
 _TEXT_ENDINGS = (".json", ".jsonl")
 
 
@@ -28,12 +34,8 @@ def fit(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the workload.")],
-    max_input_tokens: Annotated[
-        int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
-    ] = None,
-    max_output_tokens: Annotated[
-        int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
-    ] = None,
+    max_input_tokens: MaxInput = None,
+    max_output_tokens: MaxOutput = None,
     n_bins: Annotated[
         int | None, typer.Option(help="Most bins per request parameter; 64 by default.")
     ] = None,

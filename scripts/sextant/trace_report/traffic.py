@@ -218,26 +218,28 @@ def _series_figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[
 def _daily_figure(found: Mapping[str, Any]) -> tuple[str, str]:
     label = "Hour of the day" if found["has_clock"] else "Hours since the first request, modulo 24"
     across = Axis(label, ticks=range(0, 25, 6), low=0, high=23)
-    panels = []
-    for group in found["groups"]:
-        daily = group["daily"]
-        spread = (daily[f"requests_{name}"] for name in ("median", "q1", "q3"))
-        curve = Curve("median", daily["hour"], *spread)
-        panels.append((group["name"], across, Axis("Requests per hour", low=0), [curve]))
+    panels = _profile_panels(found["groups"], "daily", "hour", across)
     caption = "Requests per hour by hour of the day: the median of all days, and its quartiles."
     return panels_figure(panels, "Requests by hour of the day"), caption
 
 
 def _weekly_figure(groups: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     across = Axis("Day of the week", ticks=range(0, 168, 24), names=_WEEKDAYS, low=0, high=167)
-    panels = []
-    for group in groups:
-        weekly = group["weekly"]
-        spread = (weekly[f"requests_{name}"] for name in ("median", "q1", "q3"))
-        curve = Curve("median", weekly["hour_of_week"], *spread)
-        panels.append((group["name"], across, Axis("Requests per hour", low=0), [curve]))
+    panels = _profile_panels(groups, "weekly", "hour_of_week", across)
     caption = "Requests per hour by hour of the week: the median of all weeks, and its quartiles."
     return panels_figure(panels, "Requests by hour of the week"), caption
+
+
+def _profile_panels(
+    groups: Sequence[Mapping[str, Any]], profile: str, hour: str, across: Axis
+) -> list[tuple[str, Axis, Axis, list[Curve]]]:
+    """Return a panel a group: the median of its requests per hour, and the quartiles."""
+    panels = []
+    for group in groups:
+        spread = (group[profile][f"requests_{name}"] for name in ("median", "q1", "q3"))
+        curve = Curve("median", group[profile][hour], *spread)
+        panels.append((group["name"], across, Axis("Requests per hour", low=0), [curve]))
+    return panels
 
 
 def _regularity_table(groups: Sequence[Mapping[str, Any]], has_clock: bool) -> Table:
