@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from sextant.cli_workload import Seed
 from sextant.errors import InputError
 
 Database = Annotated[
@@ -20,7 +21,6 @@ Database = Annotated[
 ]
 # LLM-Pilot's own seed, with which its published predictions come out.
 _SEED = 42
-Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
 Source = Annotated[
     str | None,
     typer.Option(help="Characterization to use; one that ships where there is no store of it."),

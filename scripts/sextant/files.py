@@ -76,8 +76,10 @@ def write_json(path: str | Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file.
+def read_json(
+    path: str | Path, *, problem: str = "not JSON", fix: str = "make the file again"
+) -> Any:
+    """Read a JSON file; `problem` and `fix` are what the error says if it is none.
 
     Raises:
         InputError: it is no JSON.
@@ -85,7 +87,7 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON ({error})", file=path, fix="make the file again") from None
+        raise InputError(f"{problem} ({error})", file=path, fix=fix) from None
 
 
 def write_parquet(path: str | Path, table: pa.Table, origin: Mapping[str, Any]) -> None:

@@ -125,7 +125,7 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
         InputError: no such file, not JSON, or a nested config that generates no text.
     """
     try:
-        values = read_json(path)
+        values = read_json(path, fix="save the config again")
     except FileNotFoundError:
         fix = "save the LLM's config.json under this name"
         raise InputError("there is no such file", file=path, fix=fix) from None

@@ -1,5 +1,6 @@
 """The arrival model: Gamma-distributed gaps between requests (BurstGPT, III and V)."""
 
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -183,14 +184,50 @@ def load_arrivals(path: str | Path) -> ArrivalModel:
     """Read an arrival model from a workload's folder or its `arrivals.json`.
 
     Raises:
-        InputError: there is no such file, or a field is missing.
+        InputError: there is no such file, or a field is missing or malformed.
     """
+    stored = _read_stored(path)
+    return ArrivalModel(**{name: stored[name] for name in ArrivalModel.__dataclass_fields__})
+
+
+def fit_facts(path: str | Path) -> dict[str, Any]:
+    """Return what a workload's `arrivals.json` says of how it was fitted, e.g. its caps.
+
+    Raises:
+        InputError: as `load_arrivals`.
+    """
+    return _read_stored(path).get("fit", {})
+
+
+def _read_stored(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     path = path / "arrivals.json" if path.is_dir() else path
     if not path.is_file():
         raise InputError("there is no arrival model", file=path, fix="fit the workload first")
-    stored = read_json(path)
-    missing = [name for name in ArrivalModel.__dataclass_fields__ if name not in stored]
+    fix = "fit the workload again"
+    stored = read_json(path, problem="is no JSON", fix=fix)
+    if not isinstance(stored, dict):
+        raise InputError("is no JSON object", file=path, fix=fix)
+    facts = stored.get("fit", {})
+    if not isinstance(facts, dict):
+        raise InputError("is no JSON object", file=path, field="fit", fix=fix)
+    names = list(ArrivalModel.__dataclass_fields__)
+    missing = [name for name in names if name not in stored]
     if missing:
         raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
-    return ArrivalModel(**{name: stored[name] for name in ArrivalModel.__dataclass_fields__})
+    numbers = {name: stored[name] for name in names if name != "reason"}
+    numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
+    for name, value in numbers.items():
+        if not _is_number_or_null(value):
+            raise InputError(f"{value!r} is no number", file=path, field=name, fix=fix)
+    if stored["alpha"] is not None:
+        for name in ("alpha_lo", "alpha_hi", "beta_s", "cv", "ks"):
+            if stored[name] is None:
+                raise InputError("the number is missing", file=path, field=name, fix=fix)
+    return stored
+
+
+def _is_number_or_null(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

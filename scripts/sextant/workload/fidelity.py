@@ -106,7 +106,11 @@ def largest_difference(truth: pd.DataFrame, other: pd.DataFrame) -> float | None
 
 
 def compare(
-    served: pd.DataFrame, modelled: pd.DataFrame, weights: np.ndarray | None = None
+    served: pd.DataFrame,
+    modelled: pd.DataFrame,
+    weights: np.ndarray | None = None,
+    *,
+    of_trace: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """Compare requests of a trace with others that are to be like them.
 
@@ -114,6 +118,7 @@ def compare(
         served: requests of the trace, a column per parameter.
         modelled: the same columns: draws, or the joint bins of a model.
         weights: weight of each row of `modelled`, equal by default.
+        of_trace: `spearman(served)`, where it is known already.
 
     Returns:
         By parameter `ks`, and `mean_ratio`, the mean over that of the trace (None where that is
@@ -121,13 +126,14 @@ def compare(
         constant; `spearman_difference`, the largest (see `largest_difference`).
     """
     names, coefficients = list(served), spearman(modelled[list(served)], weights)
+    of_trace = spearman(served) if of_trace is None else of_trace
     return {
         "ks": {name: ks_distance(served[name], modelled[name], None, weights) for name in names},
         "mean_ratio": {
             name: _ratio(_mean(modelled[name], weights), _mean(served[name])) for name in names
         },
         "spearman": _nested(coefficients),
-        "spearman_difference": largest_difference(spearman(served), coefficients),
+        "spearman_difference": largest_difference(of_trace, coefficients),
     }
 
 
@@ -143,8 +149,9 @@ def exact_fidelity(served: pd.DataFrame, model: RequestModel) -> dict[str, Any]:
         `spearman_difference`: `joint` that of the model, `independent` that of independent
         parameters, whose coefficients are all 0.
     """
-    of_trace = spearman(served[model.parameters])
-    figures = compare(served[model.parameters], model.frame, model.weights)
+    served = served[model.parameters]
+    of_trace = spearman(served)
+    figures = compare(served, model.frame, model.weights, of_trace=of_trace)
     return {
         "ks": figures["ks"],
         "mean_ratio": figures["mean_ratio"],
@@ -173,9 +180,11 @@ def model_fidelity(
         `independent`, each by its name.
     """
     served = served[model.parameters]
-    figures: dict[str, Any] = {"n_draws": n_draws, "spearman_trace": _nested(spearman(served))}
+    of_trace = spearman(served)
+    figures: dict[str, Any] = {"n_draws": n_draws, "spearman_trace": _nested(of_trace)}
     for sampler in SAMPLERS:
-        figures[sampler] = compare(served, model.sample(n_draws, seed=seed, sampler=sampler))
+        drawn = model.sample(n_draws, seed=seed, sampler=sampler)
+        figures[sampler] = compare(served, drawn, of_trace=of_trace)
     return figures
 
 
