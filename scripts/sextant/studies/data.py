@@ -1,0 +1,115 @@
+"""What a study works on: its cells, and the rows of the store that they came to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sextant.files import read_json
+from sextant.gpu import GPUProfile
+from sextant.llm import LLM
+
+CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
+"""What names a cell, in `run.json` and in every row of the store."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measured cell: its folder, `run.json` and `tuning.json`."""
+
+    folder: Path
+    run: Mapping[str, Any]
+    tuning: Mapping[str, Any]
+
+    @cached_property
+    def key(self) -> tuple[str, ...]:
+        """The cell's values of `CELL_KEY`."""
+        return tuple(self.run[name] for name in CELL_KEY)
+
+    def requests(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return the rows of `requests.parquet`, one a measured request, failed ones included."""
+        return pd.read_parquet(self.folder / "requests.parquet", columns=columns)
+
+    def server(self) -> pd.DataFrame:
+        """Return the rows of `server.parquet`, one a reading of a replica's metrics."""
+        return pd.read_parquet(self.folder / "server.parquet")
+
+    def telemetry(self) -> pd.DataFrame:
+        """Return the rows of `telemetry.parquet`, one a reading of a device."""
+        return pd.read_parquet(self.folder / "telemetry.parquet")
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """All that was measured for a study. Tables of the store hold only its cells' rows."""
+
+    points: pd.DataFrame
+    feasibility: pd.DataFrame
+    telemetry: pd.DataFrame
+    cells: Sequence[Cell]
+    llms: Mapping[str, LLM]
+    profiles: Mapping[str, GPUProfile]
+    seed: int = 0
+    """Of whatever an analysis draws."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a study's page."""
+
+    title: str
+    text: str
+    """What the section shows, in the field's terms, with the number of values and caveats; an
+    empty line begins a paragraph."""
+    figure: str | None = None
+    """SVG."""
+    table: pd.DataFrame | None = None
+    """Column names are what the page prints; missing values print as –."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What a study found."""
+
+    summary: str
+    """The findings in a few sentences, computed from the data."""
+    numbers: Mapping[str, Any]
+    """The same as data, for `study.json`; frames become lists of rows, NaN and inf null."""
+    sections: Sequence[Section] = field(default_factory=tuple)
+
+
+def read_study_data(
+    cells: Sequence[Path],
+    tables: Mapping[str, Path],
+    llms: Mapping[str, LLM],
+    profiles: Mapping[str, GPUProfile],
+    seed: int,
+) -> StudyData:
+    """Read the cells of a study, and the tables that were aggregated from them.
+
+    Args:
+        cells: the cells' folders.
+        tables: Parquet files of the tables `point`, `feasibility` and `telemetry`.
+        llms: facts of the LLMs by id.
+        profiles: GPU profiles by id.
+        seed: of whatever the analysis draws.
+
+    Raises:
+        InputError: a cell's `run.json` or `tuning.json` is no JSON.
+    """
+    frames = {name: pd.read_parquet(path) for name, path in tables.items()}
+    return StudyData(
+        points=frames["point"],
+        feasibility=frames["feasibility"],
+        telemetry=frames["telemetry"],
+        cells=[
+            Cell(folder, read_json(folder / "run.json"), read_json(folder / "tuning.json"))
+            for folder in map(Path, cells)
+        ],
+        llms=llms,
+        profiles=profiles,
+        seed=seed,
+    )
