@@ -125,7 +125,7 @@ def _requests(columns: Mapping[str, pa.Array], users: int, started_ms: int) -> p
         return pa.array((sent_ms + since_sent_ms[entry]) / 1000, mask=has_no_token)
 
     known = {
-        "level": np.full(len(lengths), users, np.int32),
+        "level": np.full(len(lengths), users, float),
         "scheduled_s": (sent_ms - ms[first]) / 1000,
         "sent_s": sent_ms / 1000,
         "first_token_s": token_s(np.minimum(first + 1, last)),

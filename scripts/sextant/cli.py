@@ -107,9 +107,9 @@ def load(
     """Load a running server and write every request."""
     import os
 
-    from sextant.load.client import Target
+    from sextant.load.request import Target
     from sextant.load.run import load_server
-    from sextant.load.source import unsent_parameters
+    from sextant.load.source import RequestSource, unsent_parameters
     from sextant.workload.adopt import cap_model
     from sextant.workload.draw import open_workload
     from sextant.workload.prompts import RandomTokens, load_prompt_source
@@ -128,10 +128,10 @@ def load(
         "prompt_source": "random token ids" if prompts is None else str(prompts),
         **scenario,
     }
+    texts = RandomTokens(vocab_size) if prompts is None else load_prompt_source(prompts, tokenizer)
     rows = load_server(
-        Target(base_url, model, os.environ.get(api_key_env)),
-        requests,
-        RandomTokens(vocab_size) if prompts is None else load_prompt_source(prompts, tokenizer),
+        [Target(base_url, model, os.environ.get(api_key_env))],
+        lambda level_seed: RequestSource(model, requests, texts, level_seed, sampler),
         runs,
         out,
         timeout_s=timeout,

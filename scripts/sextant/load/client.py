@@ -1,238 +1,253 @@
 """One streaming request after another on one connection, timed when bytes arrive.
 
-A hot path of a few microseconds: `data_received` stamps the bytes with the monotonic
-clock and keeps them; they are searched for tokens only after the request has ended.
-Token counts are the server's own (`usage` of each chunk), never chunks counted as tokens.
+A hot path of a few microseconds: `data_received` stamps the bytes with the monotonic clock
+and keeps them. They are searched for tokens later (see `answer`), when there is time.
 """
 
 import asyncio
-import json
-import re
-import ssl
+import os
 import time
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from array import array
+from collections.abc import Callable
+from functools import cached_property
 
 import httptools
-import numpy as np
 
-from sextant.errors import InputError
+from sextant.load.request import PreparedRequest, Target
 
-# The closing quote of a key cannot appear unescaped inside generated text.
-_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
-_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
-# Generated text may hold the same words, but never at the start of a line.
-_EVENT = re.compile(rb"^data:\s*\{", re.MULTILINE)
-_DONE = re.compile(rb"^data:\s*\[DONE\]", re.MULTILINE)
-_ERROR_EXCERPT_BYTES = 300
+# A long answer is handed over in parts of so many pieces, so that its bytes do not pile up.
+_PIECES_AT_ONCE = 256
+# How much of an answer's end is looked at for its end mark.
+_END_BYTES = 64
 
-
-@dataclass(frozen=True)
-class Target:
-    """An OpenAI-compatible server."""
-
-    base_url: str
-    model: str
-    api_key: str | None = field(default=None, repr=False)
-
-    def address(self) -> tuple[str, int, ssl.SSLContext | None]:
-        """Return host, port and the TLS context (None for plain HTTP)."""
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            fix = "write it as http://HOST:PORT or https://HOST"
-            raise InputError(f"{self.base_url!r} is no base URL", field="base_url", fix=fix)
-        if parts.scheme == "https":
-            return parts.hostname, parts.port or 443, ssl.create_default_context()
-        return parts.hostname, parts.port or 80, None
+Piece = tuple[int, bytes]
+"""When bytes of an answer arrived (ns of the monotonic clock), and the bytes."""
 
 
-@dataclass(frozen=True)
-class PreparedRequest:
-    """A request as bytes, ready to send, and what it asks for."""
+class Exchange:
+    """A request on its way and what became of it. Times are nanoseconds of the monotonic clock."""
 
-    payload: bytes = field(repr=False)
-    """Holds the API key."""
-    input_tokens: int
-    output_tokens: int
+    __slots__ = (
+        "ended_ns",
+        "error",
+        "first_token_ns",
+        "http_status",
+        "input_tokens",
+        "is_measured",
+        "last_token_ns",
+        "output_tokens",
+        "ready_ns",
+        "replica",
+        "request",
+        "scheduled_ns",
+        "sent_ns",
+        "status",
+        "token_offsets_ms",
+        "user",
+    )
 
+    def __init__(
+        self,
+        request: PreparedRequest,
+        user: int,
+        scheduled_ns: int,
+        ready_ns: int,
+        is_measured: bool = True,
+    ) -> None:
+        self.request, self.user, self.is_measured = request, user, is_measured
+        self.scheduled_ns, self.ready_ns = scheduled_ns, ready_ns
+        """When it was due; and from when on no limit on those in flight kept it back."""
+        self.replica = self.sent_ns = self.ended_ns = 0
+        self.first_token_ns = self.last_token_ns = self.http_status = 0
+        self.token_offsets_ms = array("f")
+        """Arrival of each output token since the request was sent; 4 bytes a token."""
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.status, self.error = "ok", None
 
-@dataclass
-class Outcome:
-    """What became of a request. Times are nanoseconds of the monotonic clock."""
-
-    scheduled_ns: int
-    sent_ns: int = 0
-    token_times_ns: list[int] = field(default_factory=list)
-    """Arrival of each output token; two tokens in one chunk share a time."""
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    status: str = "ok"
-    error: str | None = None
-
-    def fail(self, status: str, error: str) -> "Outcome":
+    def fail(self, status: str, error: str) -> None:
         """Mark the request as failed."""
         self.status, self.error = status, error
-        return self
 
 
-def prepare(
-    target: Target,
-    prompt: Sequence[int] | np.ndarray,
-    output_tokens: int,
-    sampling: Mapping[str, float] | None = None,
-) -> PreparedRequest:
-    """Encode a `/v1/completions` request of exact input and output length.
-
-    `ignore_eos` with equal `min_tokens` and `max_tokens` forces the output's length.
-    `sampling` holds `temperature`, `top_k` and `top_p` where they are not greedy.
-    """
-    body = json.dumps(
-        {
-            "model": target.model,
-            "prompt": np.asarray(prompt).tolist(),
-            "max_tokens": output_tokens,
-            "min_tokens": output_tokens,
-            "ignore_eos": True,
-            "temperature": 0,
-            **(sampling or {}),
-            "stream": True,
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        },
-        separators=(",", ":"),
-    ).encode()
-    parts = urlsplit(target.base_url)
-    head = [
-        f"POST {parts.path.rstrip('/')}/v1/completions HTTP/1.1",
-        f"Host: {parts.netloc}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-    ]
-    if target.api_key:
-        head.append(f"Authorization: Bearer {target.api_key}")
-    payload = "\r\n".join(head).encode() + b"\r\n\r\n" + body
-    return PreparedRequest(payload, len(prompt), output_tokens)
+Part = tuple[Exchange, list[Piece], bool]
+"""Pieces of an exchange's answer in their order, and whether they are the last."""
 
 
 class Connection(asyncio.Protocol):
-    """A keep-alive connection that carries one request at a time."""
+    """A keep-alive connection to one replica that carries one request at a time.
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    Args:
+        target: the server.
+        replica: its number.
+        timeout_s: limit of a request, from its start to its end; connecting counts.
+        keep: takes the parts of answers as they come.
+        on_end: is called as soon as a request has ended, before its answer was read; `status`
+            then tells what the connection knows.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        replica: int,
+        timeout_s: float,
+        keep: Callable[[Part], None],
+        on_end: Callable[["Connection", Exchange], None],
+    ) -> None:
+        self.replica, self.idle_since_ns = replica, 0
+        self._target, self._timeout_s = target, timeout_s
+        self._keep, self._on_end = keep, on_end
         self._transport: asyncio.Transport | None = None
-        self._ended: asyncio.Future | None = None
-        self._now_ns = 0
+        self._exchange: Exchange | None = None
+        self._opening: asyncio.Task | None = None
+        self._pieces: list[Piece] = []
+        self._now_ns, self._was_answered, self._is_complete = 0, False, False
+        self._n_dropped = 0
 
-    async def send(self, request: PreparedRequest, scheduled_ns: int, timeout_s: float) -> Outcome:
-        """Send a request and wait for its end; failures are outcomes, not exceptions."""
-        outcome = Outcome(scheduled_ns=scheduled_ns)
-        try:
-            async with asyncio.timeout(timeout_s):
-                if self._transport is None:
-                    await self._connect()
-                self._chunks: list[tuple[int, bytes]] = []
-                self._ended = asyncio.get_running_loop().create_future()
-                self._parser = httptools.HttpResponseParser(self)
-                outcome.sent_ns = time.monotonic_ns()
-                self._transport.write(request.payload)
-                await self._ended
-        except TimeoutError:
-            self.close()
-            return outcome.fail("timeout", f"no end within {timeout_s:g} s")
-        except (OSError, httptools.HttpParserError) as error:
-            self.close()
-            was_answered = bool(outcome.sent_ns and self._chunks)
-            status = "incomplete" if was_answered else "connection_error"
-            return outcome.fail(status, str(error) or type(error).__name__)
-        return _read_answer(outcome, request, self._parser.get_status_code(), self._chunks)
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            OSError: nobody listens, or the certificate is not trusted.
+        """
+        host, port, tls = self._target.address()
+        async with asyncio.timeout(self._timeout_s):
+            self._transport, _ = await self._loop.create_connection(
+                lambda: self, host, port, ssl=tls
+            )
+        # Plain sockets are written to at once: the loop would write only after it has read all
+        # that waits, and the time sent would be too early.
+        socket = self._transport.get_extra_info("socket")
+        self._fd = socket.fileno() if tls is None and socket else None
+        self.idle_since_ns = time.monotonic_ns()
+
+    def start(self, exchange: Exchange) -> None:
+        """Send a request, on a new connection if there is none; failures are outcomes too."""
+        self._exchange, exchange.replica = exchange, self.replica
+        self._pieces, self._was_answered, self._is_complete = [], False, False
+        self._timer = self._loop.call_later(self._timeout_s, self._time_out)
+        if self._transport is None:
+            self._opening = self._loop.create_task(self._open_and_send())
+        else:
+            self._send()
 
     def close(self) -> None:
         """Drop the connection; the next request opens a new one."""
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
+            self._n_dropped += 1  # its loss is told later, perhaps after another was opened
 
-    async def _connect(self) -> None:
-        host, port, tls = self._target.address()
-        loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_connection(lambda: self, host, port, ssl=tls)
+    async def _open_and_send(self) -> None:
+        try:
+            await self.open()
+        except (OSError, UnicodeError) as error:  # a host name may be no name at all
+            self._end("connection_error", str(error) or type(error).__name__)
+            return
+        self._send()
+
+    def _send(self) -> None:
+        exchange = self._exchange
+        request = exchange.request
+        data = request.wire(self._target.head)
+        request.body = b""  # a level's bodies are larger than all that is kept of it
+        self._parser = httptools.HttpResponseParser(self)
+        exchange.sent_ns = time.monotonic_ns()
+        n_written = 0
+        if self._fd is not None and not self._transport.get_write_buffer_size():
+            try:
+                n_written = os.write(self._fd, data)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._fail(error)
+                return
+        if n_written < len(data):
+            self._transport.write(data[n_written:])
+
+    def _time_out(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        self.close()
+        self._end("timeout", f"no end within {self._timeout_s:g} s")
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        status = "incomplete" if self._was_answered else "connection_error"
+        self._end(status, str(error) or type(error).__name__)
+
+    def _end(self, status: str = "ok", error: str | None = None) -> None:
+        exchange, self._exchange, self._opening = self._exchange, None, None
+        if exchange is None:
+            return
+        self._timer.cancel()
+        exchange.ended_ns = self.idle_since_ns = time.monotonic_ns()
+        exchange.status, exchange.error = status, error
+        pieces, self._pieces = self._pieces, []
+        self._keep((exchange, pieces, True))
+        if status == "ok" and (exchange.http_status != 200 or not _has_end(pieces)):
+            exchange.status = "incomplete"  # until it has been read
+        self._on_end(self, exchange)
 
     # asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
         """Stamp the bytes and hand them to the HTTP parser."""
         self._now_ns = time.monotonic_ns()
+        if self._exchange is None:
+            self.close()  # nobody asked
+            return
+        self._was_answered = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._end(error)
+            self._fail(error)
+            return
+        if self._is_complete:
+            if not self._is_kept_alive:
+                self.close()
+            self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request in flight, if any."""
+        if self._n_dropped:
+            self._n_dropped -= 1
+            return
         self._transport = None
-        self._end(exc or ConnectionResetError("the server closed the connection"))
+        if self._exchange is None:
+            return
+        if exc is None and _has_end(self._pieces):  # an answer may end with its connection
+            self._exchange.http_status = self._parser.get_status_code()
+            self._end()
+        else:
+            self._fail(exc or ConnectionResetError("the server closed the connection"))
 
     # httptools callbacks
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body with its time."""
-        self._chunks.append((self._now_ns, body))
+        pieces = self._pieces
+        pieces.append((self._now_ns, body))
+        if len(pieces) >= _PIECES_AT_ONCE and not self._is_complete:
+            self._keep((self._exchange, pieces, False))
+            self._pieces = []
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
-        if not self._parser.should_keep_alive():
-            self.close()
-        self._end(None)
-
-    def _end(self, error: Exception | None) -> None:
-        if self._ended is None or self._ended.done():
-            return
-        if error is None:
-            self._ended.set_result(None)
-        else:
-            self._ended.set_exception(error)
+        """The answer is whole, unless it only announces another (100 Continue)."""
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self._exchange.http_status, self._is_complete = status, True
+            self._is_kept_alive = self._parser.should_keep_alive()  # known only now
 
 
-def _read_answer(
-    outcome: Outcome, request: PreparedRequest, http_status: int, chunks: list[tuple[int, bytes]]
-) -> Outcome:
-    body = b"".join(chunk for _, chunk in chunks)
-    excerpt = body[:_ERROR_EXCERPT_BYTES].decode(errors="replace")
-    if http_status != 200:
-        return outcome.fail("http_error", f"HTTP {http_status}: {excerpt}")
-    outcome.token_times_ns, outcome.output_tokens = token_times(body, chunks)
-    prompts = _PROMPT_TOKENS.findall(body)
-    outcome.input_tokens = int(prompts[-1]) if prompts else None
-    if outcome.output_tokens is None or outcome.input_tokens is None:
-        return outcome.fail("incomplete", f"the server reported no usage: {excerpt}")
-    if not _DONE.search(body):
-        return outcome.fail("incomplete", "the stream ended without [DONE]")
-    if outcome.output_tokens != request.output_tokens:
-        problem = f"{outcome.output_tokens} of {request.output_tokens} output tokens"
-        return outcome.fail("incomplete", problem)
-    return outcome
-
-
-def token_times(body: bytes, chunks: list[tuple[int, bytes]]) -> tuple[list[int], int | None]:
-    """Return the arrival time (ns) of each output token and the server's count of them.
-
-    Where the server reports usage with every chunk, a chunk's tokens are the increase of
-    that count. Where it reports usage only at the end, each chunk but the last, which
-    holds the usage, is timed once: the times are then those of chunks, and their number
-    may be below the count.
-    """
-    ends = np.cumsum([len(chunk) for _, chunk in chunks]).tolist()
-    usages = [(match.end(), int(match[1])) for match in _COMPLETION_TOKENS.finditer(body)]
-    if not usages:
-        return [], None
-    total = usages[-1][1]
-    if len(usages) == 1:
-        events = [match.end() for match in _EVENT.finditer(body)]
-        starts = events[:-1] or events
-        return [chunks[bisect_left(ends, start)][0] for start in starts][:total], total
-    times: list[int] = []
-    for position, count in usages:
-        arrived = chunks[bisect_left(ends, position)][0]
-        times.extend([arrived] * (count - len(times)))
-    return times, total
+def _has_end(pieces: list[Piece]) -> bool:
+    end = b""
+    for _, piece in reversed(pieces):
+        end = piece + end
+        if len(end) >= _END_BYTES:
+            break
+    return b"[DONE]" in end

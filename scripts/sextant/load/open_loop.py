@@ -6,49 +6,137 @@ once (Papaioannou and Doudali; BurstGPT, IV-C).
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
-from sextant.load.client import Connection, PreparedRequest, Target
-from sextant.load.level import Ended, LevelResult, run_level
-from sextant.load.source import RequestSource
+from sextant.load.alarm import Alarm
+from sextant.load.client import Connection, Exchange
+from sextant.load.measure import LevelResult, Recorder, Source, run_level
+from sextant.load.request import Target
+
+# Connections opened before the clock starts, at most; others are opened when they are needed.
+_MOST_OPENED = 256
+# Servers close idle connections (uvicorn after 5 s): one that rested longer is not trusted.
+_MOST_IDLE_NS = 2_000_000_000
+# Requests due in the first seconds are prepared before the clock starts, and so many at least.
+_FIRST_S, _PREPARED_AT_LEAST = 1.0, 512
+# Requests sent in a row before the loop looks at its sockets.
+_SENT_AT_ONCE = 16
 
 
 def run_open_loop(
-    target: Target,
-    source: RequestSource,
+    targets: Sequence[Target],
+    source: Source,
     arrival_s: np.ndarray,
     timeout_s: float,
     epoch_ns: int,
-    level: int | None = None,
+    level: float | None = None,
+    *,
+    warmup_s: float = 0.0,
+    duration_s: float | None = None,
+    max_in_flight: int | None = None,
 ) -> LevelResult:
     """Send one request at each of `arrival_s`, seconds from the start in ascending order.
 
-    No request waits for another: each takes a connection that is free or opens one. A row's
-    `user` is the request's place in the schedule, and `scheduled_s` when it was due: latencies
-    of an open loop count from there, so that a client that is late hides nothing.
+    No request waits for another, unless `max_in_flight` are under way: then the next goes out
+    when one of them has ended. A row's `user` is the request's place in the schedule, whose
+    replica is that place modulo the replicas, and `scheduled_s` when it was due: latencies of an
+    open loop count from there, so that neither a client that is late nor a queue hides anything.
+    What is due before `warmup_s`, or `duration_s` after it or later, is sent but not measured;
+    when the last measured request has ended, nothing more is sent. `timeout_s` limits a request
+    from when it is sent.
     """
+    arrivals = np.asarray(arrival_s, float)
+    n_first = int(np.searchsorted(arrivals, _FIRST_S, side="right"))
+    source.prepare(min(len(arrivals), max(_PREPARED_AT_LEAST, n_first)), len(arrivals))
+    recorder = Recorder(source)
+    load = _OpenLoop(recorder, targets, timeout_s, arrivals, warmup_s, duration_s, max_in_flight)
+    return run_level(level, source, recorder, load, epoch_ns, warmup_s)
 
-    async def send(started_ns: int) -> list[Ended]:
-        idle: list[Connection] = []
 
-        async def send_one(place: int, due_ns: int, request: PreparedRequest) -> Ended:
-            connection = idle.pop() if idle else Connection(target)
-            outcome = await connection.send(request, due_ns, timeout_s)
-            idle.append(connection)
-            return place, request, outcome
+class _OpenLoop:
+    """A schedule of requests, and the connections that they share."""
 
-        tasks = []
-        schedule_ns = started_ns + np.rint(np.asarray(arrival_s) * 1e9).astype(np.int64)
-        for place, due_ns in enumerate(schedule_ns.tolist()):
-            request = source.take()
-            # The loop's timers have whole milliseconds and may end early; nothing is sent early.
-            while (wait_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
-                await asyncio.sleep(wait_s)
-            tasks.append(asyncio.ensure_future(send_one(place, due_ns, request)))
-        ended = list(await asyncio.gather(*tasks))
-        for connection in idle:
-            connection.close()
-        return ended
+    def __init__(
+        self, recorder, targets, timeout_s, arrivals, warmup_s, duration_s, max_in_flight
+    ) -> None:
+        self._recorder, self._targets, self._timeout_s = recorder, targets, timeout_s
+        self._after_start_ns = np.rint(arrivals * 1e9).astype(np.int64)
+        end_s = np.inf if duration_s is None else warmup_s + duration_s
+        self._first, self._last = np.searchsorted(arrivals, (warmup_s, end_s)).tolist()
+        self._limit = max_in_flight or len(arrivals)
+        self._idle: list[list[Connection]] = [[] for _ in targets]
+        self._n_in_flight = self._next = 0
 
-    return run_level(level, source, len(arrival_s), send, epoch_ns)
+    async def open(self) -> None:
+        n_opened = min(len(self._after_start_ns), self._limit, _MOST_OPENED)
+        opened = [self._connection(place % len(self._targets)) for place in range(n_opened)]
+        # What fails here fails again when a request needs a connection, and is recorded.
+        connects = (connection.open() for connection in opened)
+        await asyncio.gather(*connects, return_exceptions=True)
+        for connection in opened:
+            self._idle[connection.replica].append(connection)
+
+    async def run(self, started_ns: int) -> None:
+        self._due_ns = (self._after_start_ns + started_ns).tolist()
+        self._done, self._alarm = asyncio.Event(), Alarm(self._send_due)
+        self._room_ns = started_ns
+        self._recorder.work_later()
+        self._send_due()
+        await self._done.wait()
+        self._alarm.close()
+
+    def close(self) -> None:
+        for connections in self._idle:
+            for connection in connections:
+                connection.close()
+
+    def _send_due(self) -> None:
+        """Send what is due, as far as the limit allows; see that the rest is sent in time."""
+        for _ in range(_SENT_AT_ONCE):
+            if self._is_over() or self._n_in_flight >= self._limit:
+                break
+            due_ns = self._due_ns[self._next]
+            if due_ns > time.monotonic_ns():
+                self._alarm.set(due_ns)
+                return
+            self._send(due_ns)
+        else:
+            self._alarm.set(1)
+        if self._is_over() and not self._n_in_flight:
+            self._done.set()
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left to send: a cool-down ends with the last measured request."""
+        if self._next >= len(self._due_ns):
+            return True
+        return self._next >= self._last and not self._recorder.n_in_flight
+
+    def _send(self, due_ns: int) -> None:
+        place, self._next = self._next, self._next + 1
+        left_out = None
+        if not self._first <= place < self._last:
+            left_out = "warmup" if place < self._first else "cooldown"
+        exchange = self._recorder.take(place, due_ns, max(due_ns, self._room_ns), left_out)
+        self._n_in_flight += 1
+        self._free_connection(place % len(self._targets)).start(exchange)
+
+    def _free_connection(self, replica: int) -> Connection:
+        idle = self._idle[replica]
+        if idle and time.monotonic_ns() - idle[-1].idle_since_ns < _MOST_IDLE_NS:
+            return idle.pop()
+        while idle:  # those below rested even longer
+            idle.pop().close()
+        return self._connection(replica)
+
+    def _connection(self, replica: int) -> Connection:
+        target = self._targets[replica]
+        return Connection(target, replica, self._timeout_s, self._recorder.keep, self._on_end)
+
+    def _on_end(self, connection: Connection, exchange: Exchange) -> None:
+        if self._n_in_flight >= self._limit:
+            self._room_ns = exchange.ended_ns
+        self._n_in_flight -= 1
+        self._idle[connection.replica].append(connection)
+        self._send_due()

@@ -1,4 +1,4 @@
-"""Load a server that already runs, level by level."""
+"""Load servers that already run, level by level, and write what was measured."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,86 +6,127 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from sextant.files import provenance, write_json, write_parquet
-from sextant.load.client import Target
 from sextant.load.closed_loop import run_closed_loop
-from sextant.load.level import REQUEST_SCHEMA, LevelResult
+from sextant.load.measure import LevelInterrupted, LevelResult, Source
 from sextant.load.open_loop import run_open_loop
-from sextant.load.source import RequestSource
-from sextant.workload import RequestModel
-from sextant.workload.prompts import PromptSource
+from sextant.load.request import Target
 
 # Seeds of levels lie far apart: no prompt of one level comes again in another.
 LEVEL_SEED_STRIDE = 1_000_003
 
-Run = Callable[[Target, RequestSource, float, int], LevelResult]
-"""Puts one level of load on a server; takes the time limit of a request (s) and the epoch (ns)."""
+Run = Callable[[Sequence[Target], Source, float, int], LevelResult]
+"""Puts one level of load on servers; takes the time limit of a request (s) and the epoch (ns)."""
 
 
-def closed_loop(users: int, warmup_s: float, duration_s: float) -> Run:
+def closed_loop(users: int, warmup_s: float, duration_s: float, cooldown_s: float = 0.0) -> Run:
     """Return the run of `users` users: a warm-up that is not measured, then the level."""
 
-    def run(target, source, timeout_s, epoch_ns) -> LevelResult:
-        run_closed_loop(target, source, users, warmup_s, timeout_s, epoch_ns)
-        return run_closed_loop(target, source, users, duration_s, timeout_s, epoch_ns)
+    def run(targets, source, timeout_s, epoch_ns) -> LevelResult:
+        limits = (timeout_s, epoch_ns)
+        warmup = run_closed_loop(targets, source, users, warmup_s, *limits) if warmup_s else None
+        result = run_closed_loop(targets, source, users, duration_s, *limits, cooldown_s=cooldown_s)
+        result.n_warmup_requests = len(warmup.exchanges) if warmup else 0
+        return result
 
     return run
 
 
-def open_loop(arrival_s: np.ndarray, level: int | None = None) -> Run:
-    """Return the run of a schedule: requests are sent at these times, all of them measured."""
+def open_loop(arrival_s: np.ndarray, level: float | None = None, **options: Any) -> Run:
+    """Return the run of a schedule; `options` are those of `run_open_loop`."""
 
-    def run(target, source, timeout_s, epoch_ns) -> LevelResult:
-        return run_open_loop(target, source, arrival_s, timeout_s, epoch_ns, level)
+    def run(targets, source, timeout_s, epoch_ns) -> LevelResult:
+        return run_open_loop(targets, source, arrival_s, timeout_s, epoch_ns, level, **options)
 
     return run
 
 
 def load_server(
-    target: Target,
-    model: RequestModel,
-    prompts: PromptSource,
+    targets: Sequence[Target],
+    source_of: Callable[[int], Source],
     runs: Sequence[Run],
     out: Path,
     *,
     timeout_s: float,
     seed: int,
-    sampler: str = "joint",
     **facts: Any,
 ) -> list[dict]:
-    """Load a server; write `requests.parquet` and `levels.json` to `out`, with `facts` in both.
+    """Load servers; write `requests.parquet` and `levels.json` to `out`, with `facts` in both.
+
+    Args:
+        targets: replicas of one server; requests are spread evenly over them.
+        source_of: makes the requests of a level from its seed.
+        runs: the levels.
+        out: folder for the results.
+        timeout_s: limit of a request.
+        seed: of the first level.
+        **facts: what else to say of the run.
 
     Returns:
-        One dict a run: level, requests by outcome, duration, throughput and, for a schedule,
-        how late requests were sent.
+        One dict a run: level, requests by outcome, duration, throughput and the client's lag.
+
+    Raises:
+        KeyboardInterrupt: after what had ended until then was written, as not complete.
     """
+    (out / "levels.json").unlink(missing_ok=True)  # it must not vouch for the files of two runs
+    out.mkdir(parents=True, exist_ok=True)
     epoch_ns = time.monotonic_ns()
-    rows, summaries = [], []
-    for number, run in enumerate(runs):
-        source = RequestSource(target, model, prompts, seed + LEVEL_SEED_STRIDE * number, sampler)
-        result = run(target, source, timeout_s, epoch_ns)
-        rows += result.rows
-        summaries.append(_summary(result))
-    origin = provenance(
-        seed=seed, sampler=sampler, base_url=target.base_url, model=target.model, **facts
-    )
-    table = pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA)
+    results: list[LevelResult] = []
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        for number, run in enumerate(runs):
+            source = source_of(seed + LEVEL_SEED_STRIDE * number)
+            results.append(run(targets, source, timeout_s, epoch_ns))
+    except LevelInterrupted as level:
+        results.append(level.result)
+        interrupt = level.interrupt
+    except KeyboardInterrupt as between_levels:
+        interrupt = between_levels
+    summaries = _write(results, out, interrupt, targets[0], {"seed": seed, **facts})
+    if interrupt:
+        raise interrupt
+    return summaries
+
+
+def _write(results, out, interrupt, target, facts) -> list[dict]:
+    # Not before the last level has ended: pyarrow would double the memory of the client.
+    import pyarrow as pa
+
+    from sextant.files import provenance, write_json, write_parquet
+    from sextant.load.level import REQUEST_SCHEMA
+
+    summaries = [_summary(result) for result in results]
+    origin = provenance(base_url=target.base_url, model=target.model, **facts)
+    empty = REQUEST_SCHEMA.empty_table()
+    table = pa.concat_tables([empty, *(result.table() for result in results)])
     write_parquet(out / "requests.parquet", table, origin)
-    write_json(out / "levels.json", {"levels": summaries, "provenance": origin})
+    verdict = {
+        "is_complete": interrupt is None,
+        "reason": str(interrupt) if interrupt else None,
+    }
+    write_json(out / "levels.json", {**verdict, "levels": summaries, "provenance": origin})
     return summaries
 
 
 def _summary(result: LevelResult) -> dict:
-    served = [row for row in result.rows if row["status"] == "ok"]
-    late_ms = [1e3 * (row["sent_s"] - row["scheduled_s"]) for row in result.rows if row["sent_s"]]
+    n_tokens = sum(each.output_tokens for each in result.exchanges if each.status == "ok")
     return {
-        "level": result.level,
-        "n_ok": len(served),
-        "n_failed": len(result.rows) - len(served),
+        "level": _json_number(result.level),
+        "n_ok": result.n_ok,
+        "n_failed": result.n_failed,
+        "n_unfinished": result.n_unfinished,
+        "n_warmup_requests": result.n_warmup_requests,
+        "n_cooldown_requests": result.n_cooldown_requests,
+        "n_prepared_late": result.n_prepared_late,
+        "started_s": result.started_s,
         "duration_s": result.duration_s,
-        "throughput_tok_s": sum(row["output_tokens"] for row in served) / result.duration_s,
-        "send_lag_p99_ms": float(np.quantile(late_ms, 0.99)) if late_ms else None,
-        "client_lag_p99_ms": result.client_lag_ms["p99"],
+        "throughput_tok_s": n_tokens / result.duration_s if result.duration_s else None,
+        "send_lag_ms": result.send_lag_ms,
+        "client_lag_ms": result.client_lag_ms,
+        "lag_warning": result.lag_warning,
     }
+
+
+def _json_number(level: float | None) -> float | str | None:
+    """Return a level as JSON has it: no infinity, so all at once is the text `inf`."""
+    return "inf" if level == float("inf") else level

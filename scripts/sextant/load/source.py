@@ -1,75 +1,141 @@
-"""Where the requests of a level come from: drawn from a workload, encoded ahead of time."""
+"""Where the requests of a level come from: drawn from a workload or listed, encoded ahead."""
 
-import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from sextant.load.client import PreparedRequest, Target, prepare
-from sextant.workload import RequestModel
-from sextant.workload.prompts import PromptSource
+from sextant.load.request import PreparedRequest, prepare
+
+if TYPE_CHECKING:
+    from sextant.workload import RequestModel
+    from sextant.workload.prompts import PromptSource
 
 _SAMPLING = ("temperature", "top_k", "top_p")
-# Requests prepared at once when the prepared ones have run out.
-PREPARED_AT_LEAST = 64
+# Requests drawn at once, after the first ones.
+_BLOCK = 64
+
+Drawn = Iterable[tuple[np.ndarray, int, Mapping[str, float]]]
+"""Of each request the prompt, the output tokens and how it samples them."""
 
 
-class RequestSource:
-    """Draws requests from a workload and encodes them; the same seed gives the same bytes."""
+class _Ahead:
+    """Encodes requests ahead of time; the same seed gives the same bytes, whatever the timing."""
 
-    def __init__(
-        self,
-        target: Target,
-        model: RequestModel,
-        prompts: PromptSource,
-        seed: int,
-        sampler: str = "joint",
-    ) -> None:
-        self._target, self._model, self._prompts = target, model, prompts
-        self._sampler = sampler
-        self._seeds = itertools.count(seed)
-        self._ready: Iterator[PreparedRequest] = iter(())
+    n_prepared_late = 0
+    """Requests encoded when they were due, because the prepared ones had run out."""
+
+    def __init__(self, model_name: str, prompts: "PromptSource", seed: int) -> None:
+        self._model_name, self._prompts, self._seed = model_name, prompts, seed
+        self._n_calls = 0
+
+    def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
+        """Encode `n_ahead` requests and keep so many ready; what earlier calls left is dropped.
+
+        Args:
+            n_ahead: requests to keep ready.
+            n_most: how many will be taken in all; None for no end.
+        """
+        self._n_calls += 1
+        self._coming, self._ready = self._requests(n_ahead), deque[PreparedRequest]()
+        self._n_ahead, self._n_left = n_ahead, n_most
         self.n_prepared_late = 0
+        while self.top_up():
+            pass
 
-    def prepare(self, n: int) -> None:
-        """Encode the next `n` requests; requests of earlier calls are dropped."""
-        self._ready = iter(self._encode(n))
-        self.n_prepared_late = 0
+    def top_up(self) -> bool:
+        """Encode one more request if one is missing; return whether there was."""
+        if len(self._ready) >= self._n_ahead or self._n_left == 0:
+            return False
+        self._ready.append(self._next())
+        return True
 
     def take(self) -> PreparedRequest:
         """Return the next request."""
-        request = next(self._ready, None)
-        if request is None:
-            self._ready = iter(self._encode(PREPARED_AT_LEAST))
-            request = next(self._ready)
-            self.n_prepared_late += PREPARED_AT_LEAST
-        return request
+        if self._ready:
+            return self._ready.popleft()
+        self.n_prepared_late += 1
+        return self._next()
 
-    def _encode(self, n: int) -> list[PreparedRequest]:
-        seed = next(self._seeds)
-        request_seed, prompt_seed = np.random.SeedSequence(seed).spawn(2)
-        drawn: pd.DataFrame = self._model.sample(n, seed=request_seed, sampler=self._sampler)
+    def _next(self) -> PreparedRequest:
+        if self._n_left:
+            self._n_left -= 1
+        return next(self._coming)
+
+    def _requests(self, n_first: int) -> Iterator[PreparedRequest]:
+        """Yield requests without end; a block's seed depends on its place alone."""
+        block, number, n = 0, 0, max(1, n_first)
+        while True:
+            seed = np.random.SeedSequence(self._seed, spawn_key=(self._n_calls, block))
+            for prompt, output_tokens, sampling in self._draw(number, n, seed):
+                request_id = f"{self._seed}-{self._n_calls}-{number}"
+                yield prepare(self._model_name, request_id, prompt, output_tokens, sampling)
+                number += 1
+            block, n = block + 1, _BLOCK
+
+    def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
+        """Draw the requests from number `first` on."""
+        raise NotImplementedError
+
+
+class RequestSource(_Ahead):
+    """Requests drawn from a workload."""
+
+    def __init__(
+        self,
+        model_name: str,
+        request_model: "RequestModel",
+        prompts: "PromptSource",
+        seed: int,
+        sampler: str = "joint",
+    ) -> None:
+        super().__init__(model_name, prompts, seed)
+        self._model, self._sampler = request_model, sampler
+
+    def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
+        request_seed, prompt_seed = seed.spawn(2)
+        drawn = self._model.sample(n, seed=request_seed, sampler=self._sampler)
         prompts = self._prompts.prompts(drawn["input_tokens"].to_numpy(), prompt_seed)
-        return [
-            prepare(self._target, prompt, int(request["output_tokens"]), _sampling(request))
-            for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True)
-        ]
+        for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True):
+            yield prompt, int(request["output_tokens"]), _sampling(request)
+
+
+class ListedRequests(_Ahead):
+    """Requests of these lengths in this order, and then from the first again."""
+
+    def __init__(
+        self,
+        model_name: str,
+        input_tokens: Sequence[int] | np.ndarray,
+        output_tokens: Sequence[int] | np.ndarray,
+        prompts: "PromptSource",
+        seed: int,
+    ) -> None:
+        super().__init__(model_name, prompts, seed)
+        self._inputs, self._outputs = np.asarray(input_tokens), np.asarray(output_tokens)
+
+    def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
+        places = np.arange(first, first + n) % len(self._inputs)
+        prompts = self._prompts.prompts(self._inputs[places], seed)
+        for prompt, output_tokens in zip(prompts, self._outputs[places].tolist(), strict=True):
+            yield prompt, output_tokens, {}
 
 
 def _sampling(request: Mapping[str, Any]) -> dict[str, float]:
     """Return how a request samples its tokens: greedy unless its parameters say otherwise."""
+    from pandas import isna  # what is drawn is pandas's; what is listed does without
+
     if request.get("is_greedy") is True:
         return {}
     return {
         name: request[name].item() if hasattr(request[name], "item") else request[name]
         for name in _SAMPLING
-        if name in request and not pd.isna(request[name])
+        if name in request and not isna(request[name])
     }
 
 
-def unsent_parameters(model: RequestModel) -> list[str]:
+def unsent_parameters(model: "RequestModel") -> list[str]:
     """Return the parameters of a workload that a request to the server cannot carry."""
     sent = {"input_tokens", "output_tokens", "is_greedy", *_SAMPLING}
     return [name for name in model.parameters if name not in sent]

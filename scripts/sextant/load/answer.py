@@ -1,0 +1,140 @@
+"""Reads tokens and their times from an answer's bytes, in parts of bounded size.
+
+Token counts are the server's own (`usage`), never chunks counted as tokens.
+"""
+
+import re
+
+from sextant.load.client import Exchange, Part, Piece
+
+# The closing quote of a key cannot appear unescaped inside generated text.
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
+# Generated text may hold the same words, but never at the start of a line.
+_EVENT = re.compile(rb"^data:\s*\{", re.MULTILINE)
+_DONE = re.compile(rb"^data:\s*\[DONE\]", re.MULTILINE)
+_ERROR = re.compile(rb'^data:\s*(\{"error".*)', re.MULTILINE)
+_ERROR_EXCERPT_BYTES = 300
+
+
+class _Reading:
+    """How far an answer has been read."""
+
+    __slots__ = ("error", "event_times_ns", "excerpt", "has_end", "n_usages", "rest")
+
+    def __init__(self) -> None:
+        self.rest: list[Piece] = []
+        """An unfinished line."""
+        self.event_times_ns: list[int] = []
+        """Of events before the first usage; they are tokens where usage comes only at the end."""
+        self.n_usages, self.has_end = 0, False
+        self.excerpt = self.error = b""
+
+
+class AnswerReader:
+    """Turns parts of answers, which may come in turns, into tokens of their exchanges."""
+
+    def __init__(self) -> None:
+        self._readings: dict[Exchange, _Reading] = {}
+
+    def read(self, part: Part) -> bool:
+        """Read a part; return whether its exchange is thereby finished."""
+        exchange, pieces, is_last = part
+        reading = self._readings.pop(exchange, None) or _Reading()
+        _read_pieces(exchange, reading, pieces, is_last)
+        if is_last:
+            _conclude(exchange, reading)
+        else:
+            self._readings[exchange] = reading
+        return is_last
+
+
+def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_last: bool) -> None:
+    pieces = reading.rest + pieces
+    text = b"".join([piece for _, piece in pieces])
+    if len(reading.excerpt) < _ERROR_EXCERPT_BYTES:
+        reading.excerpt = (reading.excerpt + text)[:_ERROR_EXCERPT_BYTES]
+    reading.rest = []
+    if not is_last:
+        reading.rest = _after(pieces, text.rfind(b"\n") + 1)
+        text = text[: text.rfind(b"\n") + 1]
+    reading.has_end = reading.has_end or bool(_DONE.search(text))
+    if found := _ERROR.search(text):
+        reading.error = found[1][:_ERROR_EXCERPT_BYTES]
+    if prompts := _PROMPT_TOKENS.search(text):
+        exchange.input_tokens = int(prompts[1])
+    _read_tokens(exchange, reading, pieces, text)
+
+
+def _after(pieces: list[Piece], position: int) -> list[Piece]:
+    """Return the pieces from a position of their text on."""
+    for place, (at_ns, piece) in enumerate(pieces):
+        if position < len(piece):
+            return [(at_ns, piece[position:]), *pieces[place + 1 :]]
+        position -= len(piece)
+    return []
+
+
+def _read_tokens(exchange: Exchange, reading: _Reading, pieces: list[Piece], text: bytes) -> None:
+    """Add tokens where usage says so; remember the times of events while there was none."""
+    if reading.n_usages < 2:
+        positions = [match.end() for match in _EVENT.finditer(text)]
+        reading.event_times_ns += _times_ns(pieces, positions)
+    usages = list(_COMPLETION_TOKENS.finditer(text))
+    times_ns = _times_ns(pieces, [usage.end() for usage in usages])
+    reading.n_usages += len(usages)
+    offsets_ms, sent_ns = exchange.token_offsets_ms, exchange.sent_ns
+    for usage, at_ns in zip(usages, times_ns, strict=True):
+        exchange.output_tokens = count = int(usage[1])
+        n_new = count - len(offsets_ms)
+        if n_new > 0:
+            exchange.first_token_ns = exchange.first_token_ns or at_ns
+            exchange.last_token_ns = at_ns
+            for _ in range(n_new):  # two tokens in one chunk share its time
+                offsets_ms.append((at_ns - sent_ns) / 1e6)
+
+
+def _times_ns(pieces: list[Piece], positions: list[int]) -> list[int]:
+    """Return when the bytes that end at each of the ascending positions arrived."""
+    times_ns, place, end = [], -1, 0
+    for position in positions:
+        while end < position:
+            place += 1
+            end += len(pieces[place][1])
+        times_ns.append(pieces[place][0])
+    return times_ns
+
+
+def _conclude(exchange: Exchange, reading: _Reading) -> None:
+    if reading.n_usages == 1:
+        _time_events(exchange, reading.event_times_ns)
+    if exchange.error is not None:
+        return
+    exchange.status = "ok"
+    excerpt = reading.excerpt.decode(errors="replace")
+    wanted = exchange.request.output_tokens
+    if exchange.http_status != 200:
+        exchange.fail("http_error", f"HTTP {exchange.http_status}: {excerpt}")
+    elif reading.error:
+        said = reading.error.decode(errors="replace")
+        exchange.fail("incomplete", f"the server broke off: {said}")
+    elif exchange.output_tokens is None or exchange.input_tokens is None:
+        exchange.fail("incomplete", f"the server reported no usage: {excerpt}")
+    elif not reading.has_end:
+        exchange.fail("incomplete", "the stream ended without [DONE]")
+    elif exchange.output_tokens != wanted:
+        exchange.fail("incomplete", f"{exchange.output_tokens} of {wanted} output tokens")
+
+
+def _time_events(exchange: Exchange, times_ns: list[int]) -> None:
+    """Time tokens by events where the only usage came at the end.
+
+    Each event but the last, which holds the usage, is timed once: the times are then those of
+    chunks, and their number may be below the server's count.
+    """
+    times_ns = (times_ns[:-1] or times_ns)[: exchange.output_tokens]
+    del exchange.token_offsets_ms[:]
+    exchange.token_offsets_ms.extend((at_ns - exchange.sent_ns) / 1e6 for at_ns in times_ns)
+    exchange.first_token_ns, exchange.last_token_ns = (
+        (times_ns[0], times_ns[-1]) if times_ns else (0, 0)
+    )

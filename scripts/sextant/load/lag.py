@@ -1,0 +1,67 @@
+"""How late the client itself was, and the rule by which that could have shaped a result."""
+
+import time
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from sextant.load.alarm import Alarm
+
+_PERIOD_NS = 10_000_000
+SHAPING_FRACTION = 0.1
+"""A lag (p99) above this fraction of the latency that it adds to could have shaped it."""
+
+
+class LagWatch:
+    """Records, each 10 ms, how late the event loop gets to what is due."""
+
+    def __init__(self) -> None:
+        self.lags_ms = array("f")
+        self._due_ns = time.monotonic_ns() + _PERIOD_NS
+        self._alarm = Alarm(self._tick)
+        self._alarm.set(self._due_ns, _PERIOD_NS)
+
+    def _tick(self) -> None:
+        now_ns = time.monotonic_ns()
+        while self._due_ns <= now_ns:  # moments that a long stall passed over were late too
+            self.lags_ms.append((now_ns - self._due_ns) / 1e6)
+            self._due_ns += _PERIOD_NS
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._alarm.close()
+
+
+def quantiles_ms(values_ms: Sequence[float]) -> dict[str, float | None]:
+    """Return median, p99 and maximum, null without values."""
+    values = np.asarray(values_ms, dtype=float)
+    if not len(values):
+        return {"median": None, "p99": None, "max": None}
+    median, p99 = np.quantile(values, (0.5, 0.99)).tolist()
+    return {"median": median, "p99": p99, "max": float(values.max())}
+
+
+def lag_warning(
+    client_lag_ms: dict[str, float | None],
+    send_lag_ms: dict[str, float | None],
+    median_itl_ms: float | None,
+    median_ttft_ms: float | None,
+) -> str | None:
+    """Return a warning if the client's own lag could have shaped the result, else None.
+
+    The rule: p99 of the event loop's lag is above a tenth of the median ITL, or p99 of the lag
+    of sending above a tenth of the median TTFT.
+    """
+    found = []
+    for name, lag_ms, of, latency_ms in (
+        ("client lag", client_lag_ms["p99"], "ITL", median_itl_ms),
+        ("send lag", send_lag_ms["p99"], "TTFT", median_ttft_ms),
+    ):
+        if None not in (lag_ms, latency_ms) and lag_ms > SHAPING_FRACTION * latency_ms:
+            found.append(
+                f"{name} (p99 {lag_ms:.2g} ms) against the median {of} ({latency_ms:.3g} ms)"
+            )
+    if not found:
+        return None
+    return f"the load client was late and could have shaped the result: {'; '.join(found)}"

@@ -1,0 +1,244 @@
+"""Runs one level of load, whatever its scenario, and records what became of each request.
+
+Nothing here imports pandas or pyarrow: they take as much memory as the rest, and time to load.
+"""
+
+import asyncio
+import gc
+import logging
+import time
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import uvloop
+
+from sextant.load.answer import AnswerReader
+from sextant.load.client import Exchange, Part
+from sextant.load.lag import LagWatch, lag_warning, quantiles_ms
+from sextant.load.request import PreparedRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+# Answers are read after the tokens that came with them have been stamped.
+_READ_AFTER_S = 0.002
+
+
+class Source(Protocol):
+    """Where requests come from (see `source`)."""
+
+    n_prepared_late: int
+
+    def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
+        """Encode the next requests."""
+
+    def take(self) -> PreparedRequest:
+        """Return the next request."""
+
+    def top_up(self) -> bool:
+        """Encode one more request if one is missing; return whether there was."""
+
+
+@dataclass
+class LevelResult:
+    """What one level measured. Times are seconds since `epoch_ns` of the monotonic clock."""
+
+    level: float | None
+    """Users, requests per second or requests in flight; None for a schedule without one."""
+    exchanges: list[Exchange]
+    """Measured requests that have ended, in the order of their ends."""
+    epoch_ns: int
+    started_s: float
+    """Start of the measured part."""
+    ended_s: float
+    """The last measured request ended."""
+    n_warmup_requests: int
+    n_cooldown_requests: int
+    n_prepared_late: int
+    """Requests encoded while one was due, because the prepared ones had run out."""
+    client_lag_ms: dict[str, float | None]
+    """How late the client's event loop was."""
+    send_lag_ms: dict[str, float | None]
+    """From when a request could be sent to when it was."""
+    n_unfinished: int = 0
+    """Measured requests in flight when the level was interrupted."""
+    lag_warning: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lag_warning = lag_warning(
+            self.client_lag_ms, self.send_lag_ms, *_median_latencies_ms(self.exchanges)
+        )
+
+    @property
+    def duration_s(self) -> float:
+        """Measured wall time, from the start of the measured part to the last end."""
+        return self.ended_s - self.started_s
+
+    @property
+    def n_ok(self) -> int:
+        """Measured requests that succeeded."""
+        return sum(exchange.status == "ok" for exchange in self.exchanges)
+
+    @property
+    def n_failed(self) -> int:
+        """Measured requests that failed."""
+        return len(self.exchanges) - self.n_ok
+
+    def table(self) -> "pa.Table":
+        """Return a row for each measured request, as `level.REQUEST_SCHEMA` has them."""
+        from sextant.load.level import requests_table
+
+        return requests_table(self.level, self.exchanges, self.epoch_ns)
+
+
+def _median_latencies_ms(exchanges: list[Exchange]) -> tuple[float | None, float | None]:
+    """Return the medians of ITL and TTFT of requests that succeeded."""
+    ok = [exchange for exchange in exchanges if exchange.status == "ok"]
+    ttft_ms = [exchange.token_offsets_ms[0] for exchange in ok if exchange.token_offsets_ms]
+    itl_ms = [np.diff(np.frombuffer(each.token_offsets_ms, np.float32)) for each in ok]
+    gaps_ms = np.concatenate(itl_ms) if itl_ms else np.empty(0)
+    return quantiles_ms(gaps_ms)["median"], quantiles_ms(ttft_ms)["median"]
+
+
+class Recorder:
+    """Takes what connections give while a level runs, and reads it when there is time."""
+
+    def __init__(self, source: Source) -> None:
+        self.ended: list[Exchange] = []
+        self.send_lags_ms = array("f")
+        self.n_left_out = {"warmup": 0, "cooldown": 0}
+        self.n_in_flight = 0
+        """Measured requests that were sent, or are to be, and have not ended."""
+        self.last_end_ns = 0
+        self._source, self._reader = source, AnswerReader()
+        self._parts: deque[Part] = deque()
+        self._is_reading = False
+
+    def take(
+        self, user: int, scheduled_ns: int, ready_ns: int, left_out: str | None = None
+    ) -> Exchange:
+        """Return the exchange of the source's next request; `left_out` names an unmeasured part."""
+        if left_out:
+            self.n_left_out[left_out] += 1
+        else:
+            self.n_in_flight += 1
+        return Exchange(self._source.take(), user, scheduled_ns, ready_ns, not left_out)
+
+    def keep(self, part: Part) -> None:
+        """Take a part of an answer, to read it later."""
+        self._parts.append(part)
+        exchange, _, is_last = part
+        if is_last and exchange.is_measured:
+            self.n_in_flight -= 1
+            self.last_end_ns = max(self.last_end_ns, exchange.ended_ns)
+        self.work_later()
+
+    def work_later(self) -> None:
+        """Read answers and encode requests soon, when what has arrived has been stamped."""
+        if not self._is_reading:
+            self._is_reading = True
+            asyncio.get_running_loop().call_later(_READ_AFTER_S, self._work)
+
+    def _work(self) -> None:
+        """Do a little, then let the loop look at its sockets."""
+        if self._parts:
+            self._read(self._parts.popleft())
+        elif not self._source.top_up():
+            self._is_reading = False
+            return
+        asyncio.get_running_loop().call_soon(self._work)
+
+    def read_all(self) -> None:
+        """Read what is left."""
+        while self._parts:
+            self._read(self._parts.popleft())
+
+    def _read(self, part: Part) -> None:
+        exchange = part[0]
+        if self._reader.read(part) and exchange.is_measured:
+            self.ended.append(exchange)
+            if exchange.sent_ns:
+                self.send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
+
+
+class Load(Protocol):
+    """A scenario's way to put load on a server."""
+
+    async def open(self) -> None:
+        """Do what comes before the clock starts, such as connecting."""
+
+    async def run(self, started_ns: int) -> None:
+        """Send requests from this moment (ns) on, until the last has ended."""
+
+    def close(self) -> None:
+        """Drop all connections."""
+
+
+class LevelInterrupted(BaseException):
+    """A level was interrupted; `result` holds the requests that had ended by then.
+
+    No `Exception`, so that nothing takes it for a failure that it could go on after.
+    """
+
+    def __init__(self, interrupt: KeyboardInterrupt, result: LevelResult) -> None:
+        super().__init__(str(interrupt))
+        self.interrupt, self.result = interrupt, result
+
+
+def run_level(
+    level: float | None,
+    source: Source,
+    recorder: Recorder,
+    load: Load,
+    epoch_ns: int,
+    warmup_s: float = 0.0,
+) -> LevelResult:
+    """Put a prepared load on a server and return what was measured.
+
+    Raises:
+        LevelInterrupted: KeyboardInterrupt was raised meanwhile, with what was measured so far.
+    """
+    lags_ms, started_ns = array("f"), 0
+
+    async def run() -> None:
+        nonlocal lags_ms, started_ns
+        await load.open()
+        watch = LagWatch()
+        lags_ms, started_ns = watch.lags_ms, time.monotonic_ns()
+        await load.run(started_ns)
+        watch.stop()
+        load.close()
+
+    interrupt: KeyboardInterrupt | None = None
+    gc.collect()
+    gc.disable()  # it would stop the client for milliseconds, and nothing here makes cycles
+    try:
+        uvloop.run(run())
+    except KeyboardInterrupt as error:
+        interrupt = error
+    finally:
+        gc.enable()
+    recorder.read_all()
+    measured_ns = (started_ns or time.monotonic_ns()) + int(warmup_s * 1e9)
+    result = LevelResult(
+        level=None if level is None else float(level),
+        exchanges=recorder.ended,
+        epoch_ns=epoch_ns,
+        started_s=(measured_ns - epoch_ns) / 1e9,
+        ended_s=(max(recorder.last_end_ns, measured_ns) - epoch_ns) / 1e9,
+        n_warmup_requests=recorder.n_left_out["warmup"],
+        n_cooldown_requests=recorder.n_left_out["cooldown"],
+        n_prepared_late=source.n_prepared_late,
+        client_lag_ms=quantiles_ms(lags_ms),
+        send_lag_ms=quantiles_ms(recorder.send_lags_ms),
+        n_unfinished=recorder.n_in_flight,
+    )
+    if interrupt:
+        raise LevelInterrupted(interrupt, result)
+    if result.lag_warning:
+        log.warning("level %s: %s", level, result.lag_warning)
+    return result
