@@ -1,0 +1,65 @@
+"""When a sweep over users has nothing more to tell, and what is said of the levels left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sextant.errors import InputError
+
+MIN_REQUESTS = 10
+"""Fewest served requests whose medians decide. Below, a level is no ground to stop."""
+
+
+@dataclass(frozen=True)
+class LevelMedians:
+    """A level that was measured; a latency is None where no request was served."""
+
+    users: float
+    n_ok: int
+    nttft_ms: float | None
+    itl_ms: float | None
+
+
+def tells_nothing(
+    levels: Sequence[LevelMedians], nttft_limit_ms: float, itl_limit_ms: float, factor: float
+) -> str | None:
+    """Say why more users than those measured can tell nothing, None as long as they may.
+
+    They can where both medians at the last level exceed their limits by `factor`: more users wait
+    longer, so no larger level can meet either limit, and the least of them is far beyond the
+    largest number of users that a recommendation looks for. A level with fewer than 10 served
+    requests, or without one of the medians, decides nothing.
+
+    Args:
+        levels: those measured so far, in the order they were, users ascending.
+        nttft_limit_ms: limit of the median nTTFT (ms per input token).
+        itl_limit_ms: limit of the median ITL (ms).
+        factor: how far beyond both limits, 1 or more.
+
+    Raises:
+        InputError: users that do not ascend, a limit that is not positive, a factor below 1.
+    """
+    _check(levels, nttft_limit_ms, itl_limit_ms, factor)
+    last = levels[-1] if levels else None
+    if last is None or last.n_ok < MIN_REQUESTS or last.nttft_ms is None or last.itl_ms is None:
+        return None
+    if last.nttft_ms <= factor * nttft_limit_ms or last.itl_ms <= factor * itl_limit_ms:
+        return None
+    return (
+        f"left out: at {last.users:g} users the median nTTFT is {last.nttft_ms:.3g} ms and the "
+        f"median ITL {last.itl_ms:.3g} ms ({last.n_ok} requests), both more than {factor:g} times "
+        f"their limits of {nttft_limit_ms:g} and {itl_limit_ms:g} ms"
+    )
+
+
+def _check(
+    levels: Sequence[LevelMedians], nttft_limit_ms: float, itl_limit_ms: float, factor: float
+) -> None:
+    users = [level.users for level in levels]
+    if users != sorted({*users}):
+        fix = "measure from few users to many"
+        raise InputError(f"the users {users} do not ascend", field="levels", fix=fix)
+    for field, limit in (("nttft_ms", nttft_limit_ms), ("itl_ms", itl_limit_ms)):
+        if not limit > 0:
+            raise InputError(f"a limit of {limit:g} ms", field=field, fix="give more than 0 ms")
+    if not factor >= 1:
+        raise InputError(f"a factor of {factor:g}", field="factor", fix="give 1 or more")

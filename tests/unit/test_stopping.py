@@ -1,0 +1,46 @@
+"""When a sweep over users ends early."""
+
+import pytest
+
+from sextant.benchmark.stopping import LevelMedians, tells_nothing
+from sextant.errors import InputError
+
+
+def stop(*levels, factor=3.0):
+    return tells_nothing(levels, nttft_limit_ms=100.0, itl_limit_ms=50.0, factor=factor)
+
+
+def test_both_limits_have_to_be_exceeded_by_the_factor():
+    assert stop() is None
+    assert stop(LevelMedians(1, 100, 1000.0, 140.0)) is None
+    assert stop(LevelMedians(1, 100, 290.0, 400.0)) is None
+    assert stop(LevelMedians(1, 100, 300.0, 150.0)) is None  # exactly three times is not more
+    assert stop(LevelMedians(1, 100, 301.0, 151.0)) is not None
+
+
+def test_the_words_say_what_was_measured_and_what_the_limits_are():
+    words = stop(LevelMedians(8, 500, 90.0, 40.0), LevelMedians(16, 420, 333.0, 160.0))
+    assert words == (
+        "left out: at 16 users the median nTTFT is 333 ms and the median ITL 160 ms (420 "
+        "requests), both more than 3 times their limits of 100 and 50 ms"
+    )
+
+
+def test_only_the_last_level_decides():
+    assert stop(LevelMedians(8, 50, 999.0, 999.0), LevelMedians(16, 50, 90.0, 40.0)) is None
+
+
+def test_few_requests_and_missing_medians_decide_nothing():
+    assert stop(LevelMedians(4, 9, 999.0, 999.0)) is None
+    assert stop(LevelMedians(4, 10, 999.0, 999.0)) is not None
+    assert stop(LevelMedians(4, 0, None, None)) is None
+    assert stop(LevelMedians(4, 10, 999.0, None)) is None
+
+
+def test_input_that_makes_no_sense_is_refused():
+    with pytest.raises(InputError, match="do not ascend"):
+        stop(LevelMedians(8, 50, 1.0, 1.0), LevelMedians(4, 50, 1.0, 1.0))
+    with pytest.raises(InputError, match=r"factor of 0\.5"):
+        stop(factor=0.5)
+    with pytest.raises(InputError, match="nttft_ms"):
+        tells_nothing([], 0.0, 50.0, 3.0)
