@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sextant.files import write_json, write_parquet
+from sextant.gpu import GPU, GPUProfile
 from sextant.llm import load_llm
 from sextant.store import aggregate_points
 from sextant.studies.data import StudyData, read_study_data
@@ -172,10 +173,23 @@ def _level(level: float) -> float | str:
     return "inf" if level == float("inf") else level
 
 
+def gpu_profile(n_gpus: int = 1, kind: str = "gpu", memory_gib: float = 40) -> GPUProfile:
+    """Return a profile of an imaginary device."""
+    name = "GPU" if kind == "gpu" else "cpu-core"
+    gpu = GPU(name, kind, "none", memory_gib, 1000, 100, 10, "a test")
+    return GPUProfile(f"{n_gpus}x{name}", gpu, n_gpus, 1.0)
+
+
+PROFILES = {
+    profile.gpu_profile_id: profile
+    for profile in (gpu_profile(1), gpu_profile(2), gpu_profile(1, "cpu"))
+}
+
+
 def study_data(
     folder: Path, cells: Sequence[Path], llms: Iterable[str] = (), seed: int = 1
 ) -> StudyData:
-    """Aggregate cells as the pipeline does, and read them for a study.
+    """Aggregate cells as the pipeline does, and read them for a study on `PROFILES`.
 
     Args:
         folder: for the tables.
@@ -186,7 +200,7 @@ def study_data(
     tables = {name: folder / f"{name}.parquet" for name in ("point", "feasibility", "telemetry")}
     aggregate_points(cells, *tables.values())
     facts = {name: load_llm(ROOT / "resources" / "llms" / f"{name}.json") for name in llms}
-    return read_study_data(cells, tables, facts, {}, seed)
+    return read_study_data(cells, tables, facts, PROFILES, seed)
 
 
 def frame(rows: Sequence[Mapping[str, Any]], **shared: Any) -> pd.DataFrame:

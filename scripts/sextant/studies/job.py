@@ -60,11 +60,17 @@ def write_study(
 
 
 def jsonable(value: Any) -> Any:
-    """Return what JSON can say: frames as rows, numbers of numpy as numbers, NaN and inf null."""
+    """Return what JSON can say: frames as rows, numbers of numpy as numbers, NaN and inf null.
+
+    A `level` of infinity is the word `inf`, as in `run.json`.
+    """
     if isinstance(value, pd.DataFrame):
         return [jsonable(row) for row in value.to_dict("records")]
     if isinstance(value, Mapping):
-        return {str(name): jsonable(item) for name, item in value.items()}
+        return {
+            str(name): "inf" if name == "level" and item == math.inf else jsonable(item)
+            for name, item in value.items()
+        }
     if isinstance(value, str) or value is None:
         return value
     if isinstance(value, Sequence | np.ndarray | pd.Series):

@@ -1,0 +1,101 @@
+"""What studies compute of each point beyond the store's columns."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+
+from sextant.report.read import number
+from sextant.studies.data import CELL_KEY, Cell, StudyData
+
+_LEVEL_KEY = [*CELL_KEY, "level"]
+_USES = ("utilization", "memory_utilization", "sm_active", "sm_occupancy")
+
+
+def with_measures(
+    points: pd.DataFrame, data: StudyData, measures: Sequence[Callable[[Cell], pd.DataFrame]]
+) -> pd.DataFrame:
+    """Return points with the columns that each measure gives of a cell, by `level`."""
+    for measure in measures:
+        parts = [
+            measure(cell).assign(**dict(zip(CELL_KEY, cell.key, strict=True)))
+            for cell in data.cells
+        ]
+        # Infeasible cells have no rows, which would decide the types of columns.
+        found = pd.concat([part for part in parts if len(part)] or parts[:1])
+        points = points.merge(found.astype({"level": float}), on=_LEVEL_KEY, how="left")
+    return points
+
+
+def request_times(cell: Cell) -> pd.DataFrame:
+    """Return by level the mean time of ok requests, and the tokens that a request may take.
+
+    Columns: `mean_processing_ms`, from sent to last token, which is the latency of Recasens et
+    al. (section 3.3); `mean_latency_ms`, from the time that the request was due, so with the
+    wait for a place in the batch; `request_tokens`, the largest sum of requested input and
+    output.
+    """
+    times = ("scheduled_s", "sent_s", "last_token_s", "status")
+    lengths = ["requested_input_tokens", "requested_output_tokens"]
+    rows = cell.requests(["level", *times, *lengths])
+    ok = rows["status"] == "ok"
+    rows["request_tokens"] = rows[lengths].sum(axis=1)
+    rows["mean_processing_ms"] = ((rows["last_token_s"] - rows["sent_s"]) * 1e3).where(ok)
+    rows["mean_latency_ms"] = ((rows["last_token_s"] - rows["scheduled_s"]) * 1e3).where(ok)
+    by_level = rows.groupby("level")
+    means = by_level[["mean_processing_ms", "mean_latency_ms"]].mean()
+    return means.assign(request_tokens=by_level["request_tokens"].max()).reset_index()
+
+
+def device_use(cell: Cell) -> pd.DataFrame:
+    """Return by level how busy the devices were: mean over time and devices, and maximum.
+
+    Columns `{mean,max}_{utilization,memory_utilization,sm_active,sm_occupancy}`, fractions,
+    null where no device reports them.
+    """
+    rows = cell.telemetry()[["level", *_USES]].astype(float)
+    found = rows.groupby("level").agg(["mean", "max"])
+    found.columns = [f"{statistic}_{name}" for name, statistic in found.columns]
+    return found.reset_index()
+
+
+def server_load(cell: Cell) -> pd.DataFrame:
+    """Return by level what the servers held, all replicas together.
+
+    Columns: `mean_running`, requests in the batch on average; `n_preemptions` during the level;
+    `max_kv_cache_usage`, a fraction of the fullest.
+    """
+    rows = cell.server()
+    by_replica = rows.groupby(["level", "replica"])
+    counter = by_replica["n_preemptions"]
+    found = pd.DataFrame(
+        {
+            "mean_running": by_replica["n_running"].mean(),
+            # A counter of the server: what it gained.
+            "n_preemptions": counter.max() - counter.min(),
+            "max_kv_cache_usage": by_replica["kv_cache_usage"].max(),
+        }
+    )
+    by_level = found.groupby("level")
+    # With min_count, a sum of unknowns is unknown.
+    sums = by_level[["mean_running", "n_preemptions"]].sum(min_count=1)
+    return sums.assign(max_kv_cache_usage=by_level["max_kv_cache_usage"].max()).reset_index()
+
+
+def columns_of(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return the columns that a page shows, by the names that it gives them."""
+    return frame[list(names)].rename(columns=names)
+
+
+def level_words(level: float) -> str:
+    """Write a level as a sheet does: 8, 0.5, inf."""
+    return f"{level:g}"
+
+
+def place_words(row: Mapping[str, str]) -> str:
+    """Write which LLM on which GPU profile a row is of."""
+    return f"{row['llm_id']} on {row['gpu_profile_id']}"
+
+
+def rate_words(tokens_per_s: float, latency_ms: float) -> str:
+    """Write a point of a trade-off."""
+    return f"{number(tokens_per_s)} output tokens/s at {number(latency_ms)} ms"

@@ -1,0 +1,133 @@
+"""Several servers on one device: what they gain over one, and how busy the device is.
+
+Recasens et al.: Towards Pareto Optimal Throughput in Small Language Model Serving, EuroMLSys 2024,
+section 4.2.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
+from sextant.studies.measures import device_use, request_times, with_measures
+from sextant.studies.replicas_sections import curve_section, device_section, gain_section
+from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, ratio_of_means, throughput_blocks
+from sextant.trace_report.section import listed
+
+SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
+_COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
+
+
+def analyse(data: StudyData) -> Analysis:
+    """Compare 1, 2, 3 … servers that share one device and its memory evenly."""
+    points = with_measures(data.points, data, (replica_sums, request_times, device_use))
+    served = points[points["n_ok"] > 0].sort_values([*SETTING, "replicas", "variant_id", "level"])
+    found = add_gains(served.reset_index(drop=True), {cell.key: cell for cell in data.cells})
+    compared = found[found["is_compared"]]
+    return Analysis(
+        summary=_summary(compared),
+        numbers={"n_blocks": N_BLOCKS, "points": found, "compared": compared},
+        sections=[gain_section(compared), curve_section(found), device_section(compared, data)],
+    )
+
+
+def replica_sums(cell: Cell) -> pd.DataFrame:
+    """Return by level the sum of the replicas' throughputs, and the largest of their latencies.
+
+    Columns: `summed_throughput_tok_s`, each replica's output tokens of ok requests over the time
+    from the level's first send to its own last token; `largest_latency_ms`, of the replicas'
+    mean processing times (sent to last token); `slowest_replica`; `n_serving_replicas`, those
+    with an ok request.
+    """
+    rows = cell.requests(_COLUMNS)
+    started_s = rows.groupby("level")["sent_s"].min()
+    ok = rows[rows["status"] == "ok"]
+    ok = ok.assign(processing_ms=(ok["last_token_s"] - ok["sent_s"]) * 1e3)
+    own = ok.groupby(["level", "replica"]).agg(
+        tokens=("output_tokens", "sum"),
+        ended_s=("last_token_s", "max"),
+        latency_ms=("processing_ms", "mean"),
+    )
+    own["throughput"] = own["tokens"] / (own["ended_s"] - started_s)
+    by_level = own.groupby("level")
+    sums = {
+        "summed_throughput_tok_s": by_level["throughput"].sum(),
+        "largest_latency_ms": by_level["latency_ms"].max(),
+        "slowest_replica": by_level["latency_ms"].idxmax().map(lambda place: place[1]),
+        "n_serving_replicas": by_level.size(),
+    }
+    return pd.DataFrame(sums).reset_index()
+
+
+def add_gains(points: pd.DataFrame, cells: Mapping[tuple, Cell]) -> pd.DataFrame:
+    """Return points with what they gain over one server at the same level of the same setting.
+
+    Columns: `fits` (whole requests, within the batch weights), `is_compared` (the largest
+    level that fits all servers of a setting), and `{throughput,latency}_ratio` with `_low` and
+    `_high`, a 95% interval from the blocks of both runs; null where one server was not measured.
+    """
+    weight_tokens = points["batch_weight_tokens"] * points["replicas"]
+    points["fits"] = points["level"] * points["request_tokens"] <= weight_tokens
+    points["is_compared"] = False
+    for _, rows in points.groupby(SETTING):
+        n_variants = rows["variant_id"].nunique()
+        fitting = rows[rows["fits"]].groupby("level")["variant_id"].nunique()
+        common = fitting.index[fitting == n_variants]
+        points.loc[rows.index, "is_compared"] = rows["level"] == common.max()
+    names = [f"{what}_ratio{end}" for what in ("throughput", "latency") for end in _ENDS]
+    gains = [_gains(row, points, cells) for _, row in points.iterrows()]
+    return points.assign(**pd.DataFrame(gains, columns=names, index=points.index))
+
+
+_ENDS = ("", "_low", "_high")
+
+
+def _gains(row: pd.Series, points: pd.DataFrame, cells: Mapping[tuple, Cell]) -> list[float]:
+    same = (points[[*SETTING, "level"]] == row[[*SETTING, "level"]]).all(axis=1)
+    ones = points[same & (points["replicas"] == 1)]
+    if ones.empty:
+        return [math.nan] * 6
+    base = ones.iloc[0]
+    if base.name == row.name:
+        return [1.0] * 6
+    ratios = []
+    own, other = (_blocks(point, cells[tuple(point[[*CELL_KEY]])]) for point in (row, base))
+    for number, column in enumerate(("summed_throughput_tok_s", "largest_latency_ms")):
+        ratios += ratio_of_means(row[column], own[number], base[column], other[number])
+    return ratios
+
+
+def _blocks(point: pd.Series, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+    """Return the blocks of a point's throughput, and of its slowest replica's latency."""
+    rows = cell.requests([*_COLUMNS, "token_offsets_ms"])
+    rows = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
+    slowest = rows[rows["replica"] == point["slowest_replica"]].sort_values("last_token_s")
+    return throughput_blocks(rows), mean_blocks(slowest["last_token_s"] - slowest["sent_s"])
+
+
+def _summary(compared: pd.DataFrame) -> str:
+    more = compared[(compared["replicas"] > 1) & compared["throughput_ratio"].notna()]
+    if more.empty:
+        return "No setting was measured with one server and with several: no gain is known."
+    parts = []
+    for (llm_id, profile_id, workload_id, _), rows in more.groupby(SETTING):
+        words = [_gain_words(row) for _, row in rows.iterrows()]
+        where = f"{llm_id} on {profile_id} ({workload_id}, {rows['level'].iloc[0]:g} in flight)"
+        parts.append(f"{where}: {listed(words)}.")
+    n_clear = int((more["throughput_ratio_low"] > 1).sum())
+    n_lost = int((more["throughput_ratio_high"] < 1).sum())
+    parts.append(
+        f"Of {len(more)} comparisons with one server, {n_clear} gained and {n_lost} lost "
+        "throughput beyond the noise within their runs."
+    )
+    return " ".join(parts)
+
+
+def _gain_words(row: pd.Series) -> str:
+    interval = f"{row['throughput_ratio_low']:.2f} to {row['throughput_ratio_high']:.2f}"
+    return (
+        f"{row['replicas']} servers gave {row['throughput_ratio']:.2f} times the throughput "
+        f"(95% interval {interval}) at {row['latency_ratio']:.2f} times the latency of one"
+    )

@@ -1,0 +1,115 @@
+"""What the page of the study `replicas` shows."""
+
+import pandas as pd
+
+from sextant.studies.data import Section, StudyData
+from sextant.studies.drawing import Line, Panel, lines_figure
+from sextant.studies.measures import columns_of, level_words, place_words
+from sextant.studies.uncertainty import N_BLOCKS
+from sextant.trace_report.drawing import Axis
+
+
+def gain_section(compared: pd.DataFrame) -> Section:
+    """What several servers gain over one, in numbers."""
+    names = {
+        "llm_id": "LLM",
+        "gpu_profile_id": "GPU profile",
+        "workload_id": "Workload",
+        "variant_id": "Variant",
+        "replicas": "Servers",
+        "level": "In flight, all together",
+        "n_ok": "Requests",
+        "summed_throughput_tok_s": "Output tokens/s, summed",
+        "throughput_tok_s": "Over the whole run",
+        "throughput_ratio": "Times one server",
+        "throughput_interval": "95% interval",
+        "largest_latency_ms": "Largest mean latency (ms)",
+        "latency_ratio": "Times one server's",
+        "latency_interval": "95% interval of it",
+    }
+    shown = compared.assign(
+        throughput_interval=_intervals(compared, "throughput"),
+        latency_interval=_intervals(compared, "latency"),
+    )
+    text = (
+        "Servers share the device and its memory evenly, requests are spread evenly over them, and "
+        "the same number is in flight as with one server. Throughput is the sum of the servers' "
+        "own, each over the time until its own last token, and latency the largest of their mean "
+        "processing times, as Recasens et al. define them; over the whole run counts "
+        "the wait for the slowest server too. Compared is the largest batch that fits all "
+        f"variants.\n\nIntervals are of {N_BLOCKS} blocks of each run's time (batch means): they "
+        "hold for n = 1 run of each variant, and what changes between two starts of the "
+        "servers is not in them."
+    )
+    return Section("Gain over one server", text, None, columns_of(shown, names))
+
+
+def _intervals(rows: pd.DataFrame, what: str) -> list[str]:
+    ends = zip(rows[f"{what}_ratio_low"], rows[f"{what}_ratio_high"], strict=True)
+    return ["–" if pd.isna(low) or low == high else f"{low:.2f}–{high:.2f}" for low, high in ends]
+
+
+def curve_section(points: pd.DataFrame) -> Section:
+    """Throughput against latency by number of servers, after their Fig. 5."""
+    panels = []
+    for _, own in points.groupby(["llm_id", "gpu_profile_id", "workload_id"]):
+        lines = []
+        for (replicas, variant_id), rows in own.groupby(["replicas", "variant_id"]):
+            name = f"{replicas} server" + "s" * (replicas > 1)
+            is_alone = own.loc[own["replicas"] == replicas, "variant_id"].nunique() == 1
+            line = Line(
+                name if is_alone else f"{name}, {variant_id}",
+                rows["summed_throughput_tok_s"],
+                rows["largest_latency_ms"],
+                labels=[level_words(level) for level in rows["level"]],
+                hollow=[place for place, fits in enumerate(rows["fits"]) if not fits],
+            )
+            lines.append(line)
+        heading = f"{place_words(own.iloc[0])}, {own['workload_id'].iloc[0]}"
+        throughput = Axis("Summed throughput (output tokens/s)", low=0)
+        panels.append(Panel(heading, throughput, Axis("Largest mean latency (ms)", low=0), lines))
+    text = (
+        "Numbers at points are requests in flight on all servers together. Hollow points are "
+        "more whole requests than the servers' memory holds."
+    )
+    figure = lines_figure(panels, "Latency against throughput by servers") if panels else None
+    return Section("Throughput against latency", text, figure)
+
+
+def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
+    """How busy the device is and what it draws, after their Fig. 6 and 7."""
+    kinds = {data.profiles[name].gpu.kind for name in compared["gpu_profile_id"]}
+    utilization = "CPU utilization" if kinds == {"cpu"} else "GPU utilization"
+    wanted = (
+        ("mean_utilization", f"{utilization}, mean", "Fraction"),
+        ("mean_sm_active", "SM active, mean", "Fraction"),
+        ("mean_sm_occupancy", "SM occupancy, mean", "Fraction"),
+        ("mean_power_w", "Power, mean", "W"),
+    )
+    known = [entry for entry in wanted if compared[entry[0]].notna().any()]
+    absent = [entry[1] for entry in wanted if entry not in known]
+    text = "Means over time of the compared runs."
+    if absent:
+        text += f" Not reported by the devices: {', '.join(absent)}."
+    if not known:
+        return Section("The device", text)
+    counts = sorted(compared["replicas"].unique())
+    axis = Axis("Servers on the device", ticks=counts, names=[str(count) for count in counts])
+    panels = [
+        Panel(
+            heading,
+            axis,
+            Axis(unit, low=0),
+            [
+                Line(llm_id, rows["replicas"], rows[column])
+                for llm_id, rows in compared[compared[column].notna()].groupby("llm_id")
+            ],
+        )
+        for column, heading, unit in known
+    ]
+    names = {"llm_id": "LLM", "gpu_profile_id": "GPU profile", "replicas": "Servers"}
+    names |= {column: f"{heading} ({unit})" for column, heading, unit in known}
+    names |= {"energy_per_output_token_j": "Energy per output token (J)"}
+    return Section(
+        "The device", text, lines_figure(panels, "The device"), columns_of(compared, names)
+    )

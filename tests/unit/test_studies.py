@@ -1,0 +1,158 @@
+"""The frame of studies: page, numbers and figures, whatever a study found."""
+
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cells import PROFILES, failed_request, request, study_data, write_cell
+from sextant.errors import InputError
+from sextant.studies.data import Analysis, Section
+from sextant.studies.job import jsonable, write_study
+from sextant.studies.page import page_facts, render_page, section_key
+from sextant.studies.registry import STUDIES, Study, analysis_of
+
+STUDY = Study("A <study>", "Why & how?")
+ORIGIN = {"sextant_version": "1", "git_commit": "c", "seed": 7, "inputs_sha256": {"point": "ab"}}
+SVG = "<svg><title>drawn</title></svg>"
+
+
+def page(tmp_path, analysis: Analysis, *cells) -> str:
+    return render_page(STUDY, analysis, page_facts(study_data(tmp_path, cells), ORIGIN))
+
+
+def many(n: int, **values) -> list[dict]:
+    return [request(1.0, request_id=str(place), **values) for place in range(n)]
+
+
+def empty_cell(tmp_path):
+    return write_cell(tmp_path / "cell", reason="does not fit")
+
+
+# The page
+
+
+def test_a_page_escapes_all_text_and_keeps_the_figures_as_they_are(tmp_path):
+    table = pd.DataFrame({"<head>": ["<cell>"]})
+    analysis = Analysis("<b>summary</b>", {}, [Section("<title>", "<text>", SVG, table)])
+    cell = write_cell(tmp_path / "c", many(20), llm_id="<llm>")
+    html = page(tmp_path, analysis, cell)
+    for word in ("b>summary", "title>", "text>", "head>", "cell>", "llm>", "study>"):
+        assert f"&lt;{word.replace('>', '&gt;')}" in html
+    assert SVG in html
+    assert "<llm>" not in html
+
+
+def test_a_page_says_what_was_measured_where_and_when(tmp_path):
+    cells = [
+        write_cell(tmp_path / "a", many(20)),
+        write_cell(tmp_path / "b", llm_id="big", reason="does not fit: weights"),
+    ]
+    html = page(tmp_path, Analysis("s", {}, []), *cells)
+    for fact in ("measured", "big, llm", "1xGPU", "a processor × 2", "0.32.0", "2026-01-02"):
+        assert f"<td>{fact}</td>" in html
+    assert "<td>not known</td>" in html  # the GPU driver
+    assert "2 cells, 1 of them infeasible; 1 points; 20 measured requests" in html
+    assert "big on 1xGPU (default): does not fit: weights." in html
+    assert "seed 7" in html
+    assert "Read with care" not in html
+
+
+def test_doubts_about_points_come_before_the_findings(tmp_path):
+    cell = write_cell(tmp_path / "a", [*many(19), failed_request()])
+    html = page(tmp_path, Analysis("s", {}, [Section("Found", "t")]), cell)
+    for words in ("Requests failed", "Fewer than 20 successful requests"):
+        assert html.index(words) < html.index("Found")
+    assert "llm on 1xGPU, w, s at 1)" in html
+
+
+def test_cells_of_tables_are_numbers_words_or_a_dash(tmp_path):
+    table = pd.DataFrame(
+        {"name": ["a"], "whole": [1234.0], "part": [0.12345], "none": [None], "nan": [math.nan]}
+    ).assign(flag=True)
+    html = page(tmp_path, Analysis("s", {}, [Section("T", "t", None, table)]), empty_cell(tmp_path))
+    cells = html[html.index('<th scope="row">a') : html.index("</tr>", html.index(">a</th>"))]
+    assert '<td class="n">1,234</td><td class="n">0.123</td>' in cells
+    assert cells.count('<td class="n">–</td>') == 2
+    assert "<td>yes</td>" in cells
+
+
+def test_paragraphs_are_apart(tmp_path):
+    html = page(tmp_path, Analysis("s", {}, [Section("T", "one\n\ntwo")]), empty_cell(tmp_path))
+    assert "<p>one</p>" in html
+    assert "<p>two</p>" in html
+
+
+def test_sections_are_named_for_links_and_files():
+    assert section_key(Section("Power & energy (W)", "")) == "power-energy-w"
+
+
+# The numbers
+
+
+def test_numbers_are_what_json_can_say():
+    value = {
+        "frame": pd.DataFrame({"level": [1.0, math.inf], "x": [np.int64(3), math.nan]}),
+        "array": np.array([1.5, -math.inf]),
+        "pair": (True, None),
+        8: pd.NA,
+    }
+    assert jsonable(value) == {
+        "frame": [{"level": 1.0, "x": 3.0}, {"level": "inf", "x": None}],
+        "array": [1.5, None],
+        "pair": [True, None],
+        "8": None,
+    }
+
+
+# From cells to files
+
+
+def write(tmp_path, name: str, cells) -> dict:
+    study_data(tmp_path, cells)  # writes the tables
+    tables = {
+        table: tmp_path / f"{table}.parquet" for table in ("point", "feasibility", "telemetry")
+    }
+    outputs = [tmp_path / "out" / part for part in ("index.html", "study.json", "figures")]
+    write_study(name, cells, tables, {}, PROFILES, *outputs, seed=3)
+    return json.loads(outputs[1].read_text())
+
+
+def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):
+    cells = [
+        write_cell(
+            tmp_path / str(replicas),
+            many(20),
+            variant={"replicas": replicas},
+            variant_id=f"{replicas}-pods",
+        )
+        for replicas in (1, 2)
+    ]
+    report = write(tmp_path, "pods", cells)
+    assert (report["study"], report["title"]) == ("pods", "Throughput per pod")
+    assert report["measured"]["provenance"]["seed"] == 3
+    assert len(report["numbers"]["settings"]) == 1
+    (figure,) = (tmp_path / "out" / "figures").iterdir()
+    assert figure.name == "llm-on-1xgpu-w.svg"
+    assert ElementTree.parse(figure).getroot().tag.endswith("svg")
+    first = (tmp_path / "out" / "index.html").read_bytes()
+    (tmp_path / "out" / "figures" / "old.svg").write_text("left")
+    write(tmp_path, "pods", cells)
+    assert (tmp_path / "out" / "index.html").read_bytes() == first
+    assert len(list((tmp_path / "out" / "figures").iterdir())) == 1
+
+
+def test_a_broken_run_names_its_file(tmp_path):
+    cell = write_cell(tmp_path / "c", many(1))
+    study_data(tmp_path, [cell])
+    (cell / "run.json").write_text("{")
+    with pytest.raises(InputError, match=r"c/run\.json"):
+        write(tmp_path, "pods", [cell])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_its_analysis(name):
+    assert callable(analysis_of(name))

@@ -1,0 +1,146 @@
+"""The study of throughput against latency over batch sizes."""
+
+import math
+
+import pytest
+
+from cells import failed_request, request, study_data, write_cell
+from sextant.studies.pareto import analyse
+
+
+def batch(size: int, n: int, seconds: float, **values) -> list[dict]:
+    """Return n requests of 10 + 2 tokens in batches of `size` that take `seconds` each."""
+    rows = []
+    for place in range(n):
+        sent_s = seconds * (place // size)
+        times = {"sent_s": sent_s, "first_token_s": sent_s + seconds / 2}
+        rows.append(request(size, **times, last_token_s=sent_s + seconds, **values))
+    return rows
+
+
+def batches(folder, seconds: dict[int, float], n: int = 8, **key):
+    """Write a cell whose batches take `seconds` by their size; 2n output tokens each."""
+    rows = [row for size, took in seconds.items() for row in batch(size, n, took)]
+    durations = {size: n / size * took for size, took in seconds.items()}
+    return write_cell(folder, rows, kind="batch", durations_s=durations, **key)
+
+
+def numbers(tmp_path, *cells) -> dict:
+    return analyse(study_data(tmp_path, cells)).numbers
+
+
+def test_knee_throughput_and_both_latencies_by_hand(tmp_path):
+    # 16 tokens in 8, 4 and 4 s: 2, 4, 4 tokens/s; the doubling from 2 to 4 gains nothing.
+    cell = batches(tmp_path / "c", {1: 1.0, 2: 1.0, 4: 2.0}, batch_weight_tokens=48)
+    found = numbers(tmp_path, cell)
+    rows = found["batches"].set_index("batch_size")
+    assert rows["throughput_tok_s"].to_dict() == {1: 2.0, 2: 4.0, 4: 4.0}
+    assert rows["mean_processing_ms"].to_dict() == {1: 1000.0, 2: 1000.0, 4: 2000.0}
+    # All were due at 0: those of size 1 end after 1, 2 … 8 s.
+    assert rows["mean_latency_ms"].to_dict() == {1: 4500.0, 2: 2500.0, 4: 3000.0}
+    assert rows["is_optimal"].to_dict() == {1: False, 2: True, 4: False}
+    (curve,) = found["curves"].to_dict("records")
+    assert (curve["knee_size"], curve["largest_size"], curve["largest_fitting_size"]) == (2, 4, 4)
+    assert curve["last_gain"] == 0.0
+    (verdict,) = found["llms"].to_dict("records")
+    assert (verdict["one_device"], verdict["knee_size"]) == ("reached", 2)
+    assert math.isnan(verdict["devices_gain"])
+
+
+def test_a_batch_larger_than_memory_counts_for_no_knee(tmp_path):
+    # Requests take 12 tokens: 24 hold two. The fast batch of 4 is not one of 4.
+    cell = batches(tmp_path / "c", {1: 1.0, 2: 1.0, 4: 1.0}, batch_weight_tokens=24)
+    found = numbers(tmp_path, cell)
+    assert found["batches"]["fits"].tolist() == [True, True, False]
+    (curve,) = found["curves"].to_dict("records")
+    assert (curve["n_sizes"], curve["largest_size"], curve["knee_size"]) == (2, 2, None)
+    assert found["llms"]["one_device"].tolist() == ["still growing"]
+
+
+def test_more_devices_are_told_from_one(tmp_path):
+    one = batches(tmp_path / "1", {1: 1.0, 2: 1.0}, batch_weight_tokens=24)
+    two = batches(
+        tmp_path / "2",
+        {1: 2.0, 4: 1.0},
+        batch_weight_tokens=48,
+        gpu_profile_id="2xGPU",
+    )
+    analysis = analyse(study_data(tmp_path, [one, two]))
+    (verdict,) = analysis.numbers["llms"].to_dict("records")
+    assert (verdict["one_device"], verdict["devices_gain"]) == ("still growing", 2.0)
+    assert "still grew at the largest batch tried" in analysis.summary
+    # On two devices 4 at once take no longer than 2 on one.
+    rows = analysis.numbers["batches"]
+    assert rows["is_optimal"].tolist() == [False, False, False, True]
+
+
+def test_an_llm_that_does_not_fit_is_named(tmp_path):
+    fits = batches(tmp_path / "1", {1: 1.0, 2: 2.0}, llm_id="small")
+    wide = batches(tmp_path / "2", {1: 1.0}, llm_id="big", gpu_profile_id="2xGPU")
+    none = write_cell(tmp_path / "3", kind="batch", llm_id="big", reason="does not fit: weights")
+    analysis = analyse(study_data(tmp_path, [fits, wide, none]))
+    assert "No batch of big was measured on one device" in analysis.summary
+    assert "Of 2 LLMs, 1 reached" in analysis.summary
+
+
+def test_failed_requests_enter_no_latency_and_a_batch_that_served_none_is_left_out(tmp_path):
+    rows = [request(1, last_token_s=1.0), failed_request(1), failed_request(2)]
+    cell = write_cell(tmp_path / "c", rows, kind="batch")
+    found = numbers(tmp_path, cell)
+    assert found["batches"]["mean_processing_ms"].tolist() == [1000.0]
+    assert found["llms"]["one_device"].tolist() == ["one size only"]
+
+
+def test_where_nothing_was_served_that_is_all_it_says(tmp_path):
+    cells = [
+        write_cell(tmp_path / "1", [failed_request(1)], kind="batch"),
+        write_cell(tmp_path / "2", kind="batch", llm_id="big", reason="does not fit"),
+    ]
+    analysis = analyse(study_data(tmp_path, cells))
+    assert "No batch was served" in analysis.summary
+    assert "Published batch sizes" in [section.title for section in analysis.sections]
+
+
+def test_device_activity_is_the_mean_over_time_and_devices_and_absent_is_said(tmp_path):
+    use = [
+        {"level": 1.0, "time_s": time_s, "device": device, "utilization": utilization}
+        for time_s, device, utilization in ((0, "gpu0", 0.2), (0, "gpu1", 0.4), (1, "gpu0", 0.9))
+    ]
+    cell = batches(tmp_path / "c", {1: 1.0}, telemetry=use)
+    analysis = analyse(study_data(tmp_path, [cell]))
+    (row,) = analysis.numbers["batches"].to_dict("records")
+    assert (row["mean_utilization"], row["max_utilization"]) == (pytest.approx(0.5), 0.9)
+    assert math.isnan(row["mean_sm_active"])
+    sections = {section.title: section for section in analysis.sections}
+    assert "SM metrics are not available" in sections["Device activity"].text
+    assert "report no power" in sections["Power and energy"].text
+    assert sections["Power and energy"].table is None
+
+
+def test_sm_metrics_and_power_are_shown_where_they_are_reported(tmp_path):
+    use = [
+        {"level": 1.0, "time_s": t, "device": "gpu0", "sm_active": a, "power_w": w, "energy_j": j}
+        for t, a, w, j in ((0.0, 0.1, 100.0, 0.0), (1.0, 0.5, 200.0, 160.0))
+    ]
+    analysis = analyse(study_data(tmp_path, [batches(tmp_path / "c", {1: 1.0}, telemetry=use)]))
+    (row,) = analysis.numbers["batches"].to_dict("records")
+    assert (row["mean_sm_active"], row["max_sm_active"]) == (pytest.approx(0.3), 0.5)
+    assert (row["mean_power_w"], row["energy_per_output_token_j"]) == (150.0, 10.0)  # of 16 tokens
+    sections = {section.title: section for section in analysis.sections}
+    assert "not available" not in sections["Device activity"].text
+    assert list(sections["Power and energy"].table["Mean power (W)"]) == [150.0]
+
+
+def test_rates_and_output_lengths_are_shown_with_latency_from_the_due_time(tmp_path):
+    inf = math.inf
+    rows = [
+        request(2.0, scheduled_s=0.0, sent_s=0.5, first_token_s=0.6, last_token_s=1.0),
+        request(inf, scheduled_s=0.0, sent_s=0.0, last_token_s=0.4),
+    ]
+    cell = write_cell(tmp_path / "c", rows, kind="open_loop", workload_id="out-32")
+    analysis = analyse(study_data(tmp_path, [cell]))
+    rates = analysis.numbers["rates"].set_index("level")
+    assert rates["mean_latency_ms"].to_dict() == {2.0: 1000.0, inf: 400.0}
+    assert rates["mean_processing_ms"].to_dict() == {2.0: 500.0, inf: 400.0}
+    (section,) = (s for s in analysis.sections if s.title == "Output length and request rate")
+    assert list(section.table["Requests/s asked"]) == ["2", "inf"]

@@ -1,0 +1,125 @@
+"""The study of several servers on one device."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from cells import failed_request, request, study_data, write_cell
+from sextant.studies.replicas import analyse
+from sextant.studies.uncertainty import mean_blocks, ratio_of_means, throughput_blocks
+
+
+def steady(n: int, seconds: float, replica: int = 0, level: float = 2.0) -> list[dict]:
+    """Return n requests one after another, each with 2 tokens in `seconds`."""
+    return [
+        request(
+            level,
+            replica=replica,
+            sent_s=place * seconds,
+            first_token_s=(place + 0.5) * seconds,
+            last_token_s=(place + 1) * seconds,
+        )
+        for place in range(n)
+    ]
+
+
+def write(folder, replicas: int, rows, **values):
+    variant = {"replicas": replicas, "placement": "shared"}
+    values = {"variant_id": f"{replicas}-shared", "kind": "batch"} | values
+    return write_cell(folder, rows, variant=variant, **values)
+
+
+def compared(tmp_path, *cells) -> pd.DataFrame:
+    return analyse(study_data(tmp_path, cells)).numbers["compared"].set_index("replicas")
+
+
+# Blocks and ratios
+
+
+def test_tokens_are_counted_in_tenths_of_the_time():
+    # 10 s in all: tokens at 0.5 and 10 s, and at 2.5 s.
+    rows = [
+        {"sent_s": 100.0, "last_token_s": 110.0, "token_offsets_ms": [500.0, 10_000.0]},
+        {"sent_s": 101.0, "last_token_s": 102.5, "token_offsets_ms": [1500.0]},
+    ]
+    assert throughput_blocks(pd.DataFrame(rows)).tolist() == [1, 0, 1, 0, 0, 0, 0, 0, 0, 1]
+
+
+def test_fewer_values_than_blocks_make_fewer_blocks():
+    assert mean_blocks(pd.Series([1.0, 3.0])).tolist() == [1.0, 3.0]
+    assert mean_blocks(pd.Series(range(20))).tolist()[:2] == [0.5, 2.5]
+
+
+def test_a_ratio_and_its_interval_by_hand():
+    # Blocks of 9 and 11: relative error 0.1; of 4 and 4: none. t(0.975, 2 free) is 4.3027.
+    found = ratio_of_means(10.0, mean_blocks([9.0, 11.0]), 4.0, mean_blocks([4.0, 4.0]))
+    assert found.value == 2.5
+    assert found.high == pytest.approx(2.5 * math.exp(0.43027), rel=1e-4)
+    assert found.low == pytest.approx(2.5 / math.exp(0.43027), rel=1e-4)
+
+
+def test_a_single_block_tells_no_interval():
+    found = ratio_of_means(3.0, mean_blocks([3.0]), 2.0, mean_blocks([2.0, 2.0]))
+    assert found.value == 1.5
+    assert math.isnan(found.low)
+
+
+# The study
+
+
+def test_throughputs_are_summed_and_the_largest_latency_counts(tmp_path):
+    one = write(tmp_path / "1", 1, steady(20, 0.5), durations_s={2.0: 10.0})
+    # Replica 0 has 20 tokens in 5 s, replica 1 has 20 in 10 s: 4 + 2 tokens/s.
+    rows = [*steady(10, 0.5, 0), *steady(10, 1.0, 1)]
+    two = write(tmp_path / "2", 2, rows, durations_s={2.0: 10.0})
+    found = compared(tmp_path, one, two)
+    assert found["summed_throughput_tok_s"].to_dict() == {1: 4.0, 2: 6.0}
+    assert found["throughput_tok_s"].to_dict() == {1: 4.0, 2: 4.0}  # over the whole 10 s
+    assert found["largest_latency_ms"].to_dict() == {1: 500.0, 2: 1000.0}
+    assert found["throughput_ratio"].to_dict() == {1: 1.0, 2: 1.5}
+    assert found["latency_ratio"].to_dict() == {1: 1.0, 2: 2.0}
+    # Every latency is the same within a run: the interval has no width.
+    assert found.loc[2, "latency_ratio_low"] == pytest.approx(2.0)
+    assert found.loc[2, "throughput_ratio_low"] < 1.5 < found.loc[2, "throughput_ratio_high"]
+
+
+def test_the_largest_level_that_fits_every_variant_is_compared(tmp_path):
+    cells = []
+    for replicas, weight_tokens in ((1, 48), (2, 12)):  # 4 requests of 12 tokens; 2 x 1
+        rows = [row for level in (1.0, 2.0, 4.0) for row in steady(4, 1.0, level=level)]
+        cell = write(tmp_path / str(replicas), replicas, rows, batch_weight_tokens=weight_tokens)
+        cells.append(cell)
+    found = compared(tmp_path, *cells)
+    assert found["level"].tolist() == [2.0, 2.0]
+
+
+def test_without_one_server_no_gain_is_claimed(tmp_path):
+    analysis = analyse(study_data(tmp_path, [write(tmp_path / "2", 2, steady(4, 1.0))]))
+    assert "no gain is known" in analysis.summary
+    assert analysis.numbers["points"]["throughput_ratio"].isna().all()
+
+
+def test_a_replica_whose_requests_all_failed_is_counted_as_not_serving(tmp_path):
+    rows = [*steady(4, 1.0, 0), failed_request(2.0, replica=1)]
+    found = compared(tmp_path, write(tmp_path / "2", 2, rows))
+    assert found["n_serving_replicas"].tolist() == [1]
+    assert found["n_failed"].tolist() == [1]
+
+
+@pytest.mark.parametrize("rows", [[], [failed_request(2.0)]])
+def test_nothing_served_is_said_in_words(tmp_path, rows):
+    reason = "fits" if rows else "does not fit: weights"
+    analysis = analyse(study_data(tmp_path, [write(tmp_path / "1", 1, rows, reason=reason)]))
+    assert "no gain is known" in analysis.summary
+
+
+def test_what_the_device_does_not_report_is_said(tmp_path):
+    use = [{"level": 2.0, "time_s": 0.0, "device": "cpu", "utilization": 0.5}]
+    cells = [
+        write(tmp_path / str(n), n, steady(4, 1.0), telemetry=use, gpu_profile_id="1xcpu-core")
+        for n in (1, 2)
+    ]
+    device = analyse(study_data(tmp_path, cells)).sections[-1]
+    assert "Not reported by the devices: SM active, mean, SM occupancy, mean" in device.text
+    assert list(device.table["CPU utilization, mean (Fraction)"]) == [0.5, 0.5]
