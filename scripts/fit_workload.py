@@ -1,10 +1,10 @@
-"""Fit a workload to a trace, or make one from a use case that ships.
+"""Fit a workload to a trace, or make one from a use case that ships or of one length.
 
-Input: a normalised trace, or the use cases. Outputs: request model, arrival model, fidelity.
+Input: a normalised trace, the use cases, or nothing. Outputs: request model, arrival model, fidelity.
 """
 
 from sextant.logs import job_log
-from sextant.workload.adopt import write_use_case
+from sextant.workload.adopt import write_fixed_lengths, write_use_case
 from sextant.workload.fit import fit_workload
 from sextant.workload.request_model import N_BINS
 
@@ -14,6 +14,8 @@ with job_log(snakemake.log[0]) as log:
     caps = {name: row[name] for name in ("max_input_tokens", "max_output_tokens")}
     if "use_case" in row:
         write_use_case(row["use_case"], *files, **caps)
+    elif "input_tokens" in row:
+        write_fixed_lengths(row["input_tokens"], row["output_tokens"], *files, **caps)
     else:
         figures = fit_workload(
             snakemake.input.origin,

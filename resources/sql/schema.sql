@@ -33,31 +33,37 @@ CREATE TABLE slo (
 );
 CREATE TABLE feasibility (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
-    scenario_id VARCHAR, is_feasible BOOLEAN, reason VARCHAR, memory_utilization DOUBLE,
-    weight_gib DOUBLE, kv_gib DOUBLE,
-    batch_weight_tokens BIGINT, n_server_starts INTEGER,
-    PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id)
+    scenario_id VARCHAR, variant_id VARCHAR, is_feasible BOOLEAN, reason VARCHAR,
+    memory_utilization DOUBLE, weight_gib DOUBLE, kv_gib DOUBLE,
+    batch_weight_tokens BIGINT, n_server_starts INTEGER, levels_left_out VARCHAR,
+    PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id, variant_id)
 );
 CREATE TABLE point (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
-    scenario_id VARCHAR, variant_id VARCHAR, level INTEGER, users INTEGER, n_ok BIGINT,
-    n_failed BIGINT, duration_s DOUBLE, throughput_tok_s DOUBLE, request_rate_rps DOUBLE,
+    scenario_id VARCHAR, variant_id VARCHAR, scenario_kind VARCHAR, replicas INTEGER,
+    level DOUBLE, users INTEGER, n_ok BIGINT, n_failed BIGINT, duration_s DOUBLE, throughput_tok_s DOUBLE, request_rate_rps DOUBLE,
     mean_input_tokens DOUBLE, mean_output_tokens DOUBLE,
     median_ttft_ms DOUBLE, p90_ttft_ms DOUBLE, p99_ttft_ms DOUBLE,
     median_nttft_ms DOUBLE, p90_nttft_ms DOUBLE, p99_nttft_ms DOUBLE,
     median_itl_ms DOUBLE, p90_itl_ms DOUBLE, p99_itl_ms DOUBLE,
     median_e2e_ms DOUBLE, p90_e2e_ms DOUBLE, p99_e2e_ms DOUBLE,
-    batch_weight_tokens BIGINT, energy_j DOUBLE, client_lag_p99_ms DOUBLE,
-    client_lag_max_ms DOUBLE, mean_itl_ms DOUBLE, server_mean_itl_ms DOUBLE,
+    mean_ttft_ms DOUBLE, mean_itl_ms DOUBLE, mean_e2e_ms DOUBLE,
+    batch_weight_tokens BIGINT, energy_j DOUBLE, energy_bridged_fraction DOUBLE,
+    energy_per_request_j DOUBLE, energy_per_output_token_j DOUBLE, mean_power_w DOUBLE, max_power_w DOUBLE,
+    client_lag_p99_ms DOUBLE, client_lag_max_ms DOUBLE, send_lag_p99_ms DOUBLE,
+    server_mean_itl_ms DOUBLE,
     is_published_median BOOLEAN,
     PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id, variant_id, level)
 );
 CREATE TABLE telemetry (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
-    scenario_id VARCHAR, variant_id VARCHAR, level INTEGER, device VARCHAR,
-    mean_power_w DOUBLE, max_power_w DOUBLE, energy_j DOUBLE, mean_utilization DOUBLE,
-    max_utilization DOUBLE, max_memory_used_gib DOUBLE, mean_sm_clock_mhz DOUBLE,
-    max_temperature_c DOUBLE
+    scenario_id VARCHAR, variant_id VARCHAR, level DOUBLE, device VARCHAR,
+    energy_j DOUBLE, energy_bridged_fraction DOUBLE, mean_power_w DOUBLE, max_power_w DOUBLE,
+    mean_utilization DOUBLE, max_utilization DOUBLE, mean_memory_utilization DOUBLE,
+    max_memory_utilization DOUBLE, mean_sm_active DOUBLE, max_sm_active DOUBLE,
+    mean_sm_occupancy DOUBLE, max_sm_occupancy DOUBLE, max_memory_used_gib DOUBLE,
+    mean_sm_clock_mhz DOUBLE, max_temperature_c DOUBLE, throttled_s DOUBLE,
+    throttle_reason_s VARCHAR
 );
 CREATE TABLE prediction (
     source VARCHAR, slo_id VARCHAR, predictor VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,

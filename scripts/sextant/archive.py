@@ -27,6 +27,7 @@ from sextant.files import provenance, write_json, write_parquet
 from sextant.load import server_metrics, telemetry
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.memory import Feasibility
+from sextant.scenarios import DEFAULT_VARIANT
 from sextant.sheets import Row, load_sheet
 
 log = logging.getLogger(__name__)
@@ -73,8 +74,10 @@ class _Level:
             "started_s": None if self.started_ms is None else 0.0,
             "duration_s": self.duration_s,
             "n_warmup_requests": None,
+            "n_cooldown_requests": None,
             "n_prepared_late": None,
             "client_lag_ms": {"median": None, "p99": None, "max": None},
+            "send_lag_ms": {"median": None, "p99": None, "max": None},
             "server_mean_itl_ms": None,
             **medians,
         }
@@ -291,7 +294,10 @@ def _write_cell(
         "llm_id": plan.llm_id,
         "gpu_profile_id": plan.gpu_profile_id,
         **names,
+        "variant_id": DEFAULT_VARIANT,
+        "variant": {"replicas": 1},
         "scenario": {
+            "kind": "closed_loop",
             "levels": [level.users for level in levels],
             "warmup_s": None,
             "duration_s": durations_s.pop() if len(durations_s) == 1 else None,

@@ -11,6 +11,7 @@ from sextant.errors import InputError
 from sextant.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 from sextant.predict.features import Features
+from sextant.scenarios import DEFAULT_VARIANT
 from sextant.store import connect
 
 
@@ -72,6 +73,7 @@ def _read(
         chosen = {"source": source} | {
             name: _only(store, database, name, value) for name, value in wanted.items()
         }
+        chosen["variant_id"] = DEFAULT_VARIANT
         where = " AND ".join(f"{name} = ${name}" for name in chosen)
         points = store.execute(f"SELECT * FROM point WHERE {where} ORDER BY ALL", chosen).df()
         feasibility = store.execute(f"SELECT * FROM feasibility WHERE {where}", chosen).df()
@@ -79,6 +81,7 @@ def _read(
             "SELECT max_input_tokens + max_output_tokens FROM workload WHERE workload_id = ?",
             [chosen["workload_id"]],
         ).fetchone()
+        del chosen["variant_id"]
         return Characterization(
             **chosen,
             points=points,

@@ -218,9 +218,12 @@ def serve_and_load(
         "devices": {"kind": kind.value, "n_gpus": n_gpus, "memory_gib": memory_gib},
         "max_input_tokens": max_input_tokens,
         "max_output_tokens": max_output_tokens,
-        "levels": _levels(users),
-        "warmup_s": warmup,
-        "duration_s": duration,
+        "scenario": {
+            "kind": "closed_loop",
+            "levels": _levels(users),
+            "warmup_s": warmup,
+            "duration_s": duration,
+        },
         "seed": seed,
     }
     tables = ("requests", "server", "telemetry")

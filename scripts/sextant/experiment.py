@@ -1,5 +1,6 @@
 """An experiment: the configuration and all sheets, checked against each other."""
 
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -15,6 +16,14 @@ from sextant.gpu import GPU, GPUProfile, gpu_path, profile_from_row
 from sextant.ingest.start import check_start_time
 from sextant.llm import LLM, load_llm
 from sextant.registry import Dataset, load_registry
+from sextant.scenarios import (
+    DEFAULT_VARIANT,
+    Scenario,
+    Variant,
+    plain,
+    scenario_from_row,
+    variant_from_row,
+)
 from sextant.sheets import Row, load_sheet, validate
 from sextant.trace_format import FORMATS
 from sextant.workload.request_model import N_BINS
@@ -45,12 +54,20 @@ SCHEMAS = Path(__file__).parents[2] / "workflow" / "schemas"
 
 @dataclass(frozen=True, order=True)
 class CellKey:
-    """Which cell: an LLM × GPU profile × workload × scenario."""
+    """Which cell: an LLM × GPU profile × workload × scenario, on servers of a variant."""
 
     llm_id: str
     gpu_profile_id: str
     workload_id: str
     scenario_id: str
+    variant_id: str = DEFAULT_VARIANT
+
+    @property
+    def folder(self) -> str:
+        """Place of its results below those of its source; the default variant is not named."""
+        variant = "" if self.variant_id == DEFAULT_VARIANT else f"@{self.variant_id}"
+        place = (self.llm_id, self.gpu_profile_id, self.workload_id, self.scenario_id + variant)
+        return "/".join(place)
 
 
 @dataclass(frozen=True)
@@ -62,9 +79,12 @@ class Experiment:
     llms: dict[str, Row]
     llm_facts: dict[str, LLM]
     profiles: dict[str, GPUProfile]
-    scenarios: dict[str, Row]
+    scenarios: dict[str, Scenario]
+    variants: dict[str, Variant]
     slos: dict[str, Row]
     cells: tuple[CellKey, ...]
+    studies: dict[str, tuple[CellKey, ...]]
+    """The cells that feed each study, of those that benchmarks.tsv gives to one."""
     datasets: dict[str, Dataset]
     features: dict[str, list[Row]]
     """Rows of the sheets `llms` and `gpus` that replace features computed from facts, if any."""
@@ -98,8 +118,8 @@ def load_experiment(
     by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
     for row in rows["workloads"]:
         _check_origin(row, by_id["traces"], paths["workloads"])
-    for row in rows["scenarios"]:
-        _check_levels(row, paths["scenarios"])
+    by_id["variants"] = _variants(paths.get("variants"))
+    studies = _cells(rows["benchmarks"], by_id, paths["benchmarks"])
     experiment = Experiment(
         traces=by_id["traces"],
         workloads=by_id["workloads"],
@@ -110,13 +130,18 @@ def load_experiment(
             for llm_id, row in by_id["llms"].items()
         },
         profiles=_profiles(rows["gpu_profiles"], config["gpus"], paths["gpu_profiles"]),
-        scenarios=by_id["scenarios"],
+        scenarios={
+            row["scenario_id"]: scenario_from_row(row, paths["scenarios"])
+            for row in rows["scenarios"]
+        },
+        variants=by_id["variants"],
         slos=by_id["slos"],
         cells=tuple(
             _archived_cells(archive["cells"], by_id, config["decision"])
             if archive
-            else _cells(rows["benchmarks"], by_id, paths["benchmarks"])
+            else dict.fromkeys(cell for cells in studies.values() for cell in cells)
         ),
+        studies={study: cells for study, cells in studies.items() if study},
         datasets=load_registry(config["registry"]),
         features={
             name: load_sheet(path, SCHEMAS / f"{name[:-1]}_features.schema.yaml", f"{name[:-1]}_id")
@@ -161,7 +186,6 @@ def cell_definition(
     time and the path of the interpreter are not in it.
     """
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
-    scenario = experiment.scenarios[key.scenario_id]
     engine = config["engine"]
     return {
         "source": config["source"],
@@ -171,9 +195,8 @@ def cell_definition(
         "devices": asdict(experiment.profiles[key.gpu_profile_id].devices),
         "max_input_tokens": workload["max_input_tokens"],
         "max_output_tokens": workload["max_output_tokens"],
-        "levels": list(levels(scenario)),
-        "warmup_s": scenario.get("warmup_s", 0.0),
-        "duration_s": scenario["duration_s"],
+        "scenario": plain(experiment.scenarios[key.scenario_id]),
+        "variant": plain(experiment.variants[key.variant_id]),
         "seed": config["seed"],
         "sampler": workload.get("sampler", "joint"),
         "prompts": workload.get("prompts"),
@@ -187,8 +210,9 @@ def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
     if "prompts" in workload:
         facts["prompts_sha256"] = _sha256_once(workload["prompts"])
-    if "use_case" in workload:
-        return facts | {"use_case": workload["use_case"]}
+    if "trace_id" not in workload:
+        origin = ("use_case", "input_tokens", "output_tokens")
+        return facts | {name: workload[name] for name in origin if name in workload}
     trace = experiment.traces[workload["trace_id"]]
     return facts | {
         "format": trace["format"],
@@ -236,16 +260,30 @@ def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
     return profiles
 
 
-def _cells(rows: list[Row], by_id: Mapping[str, Mapping], file: str) -> list[CellKey]:
-    cells: dict[CellKey, None] = {}
+def _variants(path: str | None) -> dict[str, Variant]:
+    rows = load_sheet(path, SCHEMAS / "variants.schema.yaml", "variant_id") if path else []
+    return {DEFAULT_VARIANT: Variant()} | {row["variant_id"]: variant_from_row(row) for row in rows}
+
+
+def _cells(
+    rows: list[Row], by_id: Mapping[str, Mapping], file: str
+) -> dict[str | None, tuple[CellKey, ...]]:
+    """Return the cells of each study; None is the study of rows that name none."""
+    cells: dict[str | None, dict[CellKey, None]] = {}
     for row in rows:
         _known(row["workload_id"], by_id["workloads"], file, row, "workload_id")
         _known(row["scenario_id"], by_id["scenarios"], file, row, "scenario_id")
-        for llm_id in _selected(row, "llm_ids", by_id["llms"], file):
-            for profile_id in _selected(row, "gpu_profile_ids", by_id["gpu_profiles"], file):
-                key = CellKey(llm_id, profile_id, row["workload_id"], row["scenario_id"])
-                cells[key] = None
-    return list(cells)
+        chosen = itertools.product(
+            _selected(row, "llm_ids", by_id["llms"], file),
+            _selected(row, "gpu_profile_ids", by_id["gpu_profiles"], file),
+            [row["workload_id"]],
+            [row["scenario_id"]],
+            _selected(row, "variant_ids", by_id["variants"], file, DEFAULT_VARIANT),
+        )
+        cells.setdefault(row.get("study"), {}).update(
+            dict.fromkeys(CellKey(*place) for place in chosen)
+        )
+    return {study: tuple(found) for study, found in cells.items()}
 
 
 def _archived_cells(
@@ -264,11 +302,23 @@ def _archived_cells(
 
 
 def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: str | Path) -> None:
-    measured = {(cell.workload_id, cell.scenario_id) for cell in experiment.cells}
+    measured = {
+        (cell.workload_id, cell.scenario_id)
+        for cell in experiment.cells
+        if cell.variant_id == DEFAULT_VARIANT
+        and (
+            not experiment.scenarios or experiment.scenarios[cell.scenario_id].kind == "closed_loop"
+        )
+    }
     if (decision["workload_id"], decision["scenario_id"]) not in measured:
         pairs = "; ".join(f"{workload}, {scenario}" for workload, scenario in sorted(measured))
-        problem = "no row of benchmarks.tsv measures this workload and scenario"
+        problem = "no row of benchmarks.tsv measures this workload and closed-loop scenario"
         raise InputError(problem, file=file, field="decision", fix=f"use one pair of: {pairs}")
+
+
+def _has_users(experiment: Experiment, cell: CellKey) -> bool:
+    scenario = experiment.scenarios.get(cell.scenario_id)
+    return scenario is None or scenario.kind == "closed_loop"  # an archive has no scenarios
 
 
 def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
@@ -286,10 +336,13 @@ def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str 
         raise InputError("the source is an archive", file=file, field="source", fix=fix)
 
 
-def _selected(row: Row, field: str, known: Mapping, file: str) -> list[str]:
-    if row[field] == "*":
+def _selected(
+    row: Row, field: str, known: Mapping, file: str, default: str | None = None
+) -> list[str]:
+    text = row.get(field, default)
+    if text == "*":
         return list(known)
-    chosen = [part.strip() for part in row[field].split(",")]
+    chosen = [part.strip() for part in text.split(",")]
     for value in chosen:
         _known(value, known, file, row, field)
     return chosen
@@ -297,39 +350,32 @@ def _selected(row: Row, field: str, known: Mapping, file: str) -> list[str]:
 
 def _check_origin(row: Row, traces: Mapping, file: str) -> None:
     """Check that a workload is made from one thing that is known, and its prompts from a file."""
-    given = [name for name in ("trace_id", "use_case") if name in row]
-    if len(given) != 1:
-        fix = "give the trace that it is fitted to, or a use case that ships, and not both"
-        problem = f"{' and '.join(given) or 'no trace_id and no use_case'}"
-        raise InputError(problem, file=file, row=row.line, field="trace_id", fix=fix)
-    known = traces if given == ["trace_id"] else use_case_names()
-    _known(row[given[0]], known, file, row, given[0])
-    if "use_case" in row and "n_bins" in row:
-        where = {"file": file, "row": row.line, "field": "n_bins"}
-        raise InputError("a use case is binned already", **where, fix="leave the cell empty")
+    given = [name for name in ("trace_id", "use_case", "input_tokens") if name in row]
+    where = {"file": file, "row": row.line}
+    if len(given) != 1 or ("input_tokens" in row) != ("output_tokens" in row):
+        fix = "give a trace, a use case that ships, or input_tokens and output_tokens; one of them"
+        problem = f"{' and '.join(given) or 'nothing'} to make the workload from"
+        raise InputError(problem, **where, field="trace_id", fix=fix)
+    if given == ["input_tokens"]:
+        for name in ("input_tokens", "output_tokens"):
+            if row[name] > row[f"max_{name}"]:
+                problem, fix = f"{row[name]} is above max_{name}", "raise the cap"
+                raise InputError(problem, **where, field=name, fix=fix)
+    else:
+        known = traces if given == ["trace_id"] else use_case_names()
+        _known(row[given[0]], known, file, row, given[0])
+    if "trace_id" not in row and "n_bins" in row:
+        fix = "leave the cell empty"
+        raise InputError("only traces are binned", **where, field="n_bins", fix=fix)
     if "prompts" in row and not Path(row["prompts"]).is_file():
         fix = "give a file of text, or leave the cell empty for random token ids"
-        where = {"file": file, "row": row.line, "field": "prompts"}
-        raise InputError(f"{row['prompts']!r} is no file", **where, fix=fix)
+        raise InputError(f"{row['prompts']!r} is no file", **where, field="prompts", fix=fix)
 
 
 def _known(value: str, known: Collection[str], file: str, row: Row, field: str) -> None:
     if value not in known:
         fix = f"use one of: {', '.join(known)}"
         raise InputError(f"unknown id {value!r}", file=file, row=row.line, field=field, fix=fix)
-
-
-def levels(row: Row) -> tuple[int, ...]:
-    """Return the levels of a scenario's row."""
-    return tuple(int(level) for level in row["levels"].split(","))
-
-
-def _check_levels(row: Row, file: str) -> None:
-    users = levels(row)
-    if list(users) != sorted(set(users)):
-        problem = f"{row['levels']} of scenario {row['scenario_id']} do not ascend"
-        fix = "write them in ascending order"
-        raise InputError(problem, file=file, row=row.line, field="levels", fix=fix)
 
 
 def _check_datasets(experiment: Experiment, file: str) -> None:

@@ -30,8 +30,8 @@ LATENCIES = (
     Metric(
         "ttft_ms",
         "time to first token: queueing and prefill",
-        "first_token_s − sent_s, in ms",
-        _ms_between("sent_s", "first_token_s"),
+        "first_token_s − start_s, in ms",
+        _ms_between("start_s", "first_token_s"),
         "ttft",
         "time_to_first_token",
         "time_to_first_token_ms",
@@ -40,7 +40,7 @@ LATENCIES = (
         "nttft_ms",
         "TTFT per input token (LLM-Pilot, section III-C3)",
         "ttft_ms / input_tokens",
-        f"{_ms_between('sent_s', 'first_token_s')} / input_tokens",
+        f"{_ms_between('start_s', 'first_token_s')} / input_tokens",
         "none",
         "none",
         "none",
@@ -60,18 +60,25 @@ LATENCIES = (
     Metric(
         "e2e_ms",
         "whole request, until its last token",
-        "last_token_s − sent_s, in ms",
-        _ms_between("sent_s", "last_token_s"),
+        "last_token_s − start_s, in ms",
+        _ms_between("start_s", "last_token_s"),
         "e2el",
         "request_latency",
         "request_latency",
     ),
 )
 
-# What the formulas read of `requests.parquet`.
+START_FORMULA = "sent_s of a closed loop, else scheduled_s"
+"""Users wait for their answers, so a closed loop has no schedule. Otherwise what a request
+waited before it was sent counts: for a place under a cap, or for a client that was late."""
+START_SQL = "CASE WHEN scenario_kind = 'closed_loop' THEN sent_s ELSE scheduled_s END"
+
+# Latencies whose mean is kept beside the quantiles.
+MEANS = ("ttft_ms", "itl_ms", "e2e_ms")
+
+# What the formulas read of `requests.parquet`, beside `start_s`.
 REQUEST_COLUMNS = (
     "level",
-    "sent_s",
     "first_token_s",
     "last_token_s",
     "token_offsets_ms",
@@ -95,7 +102,7 @@ def points_query(requests: str, levels: str) -> str:
     """Return the query that summarises requests to one row a cell and level.
 
     Args:
-        requests: relation of `cell` and `REQUEST_COLUMNS`.
+        requests: relation of `cell`, `start_s` (`START_SQL`) and `REQUEST_COLUMNS`.
         levels: relation `cell, level, duration_s`, one row for each point that was measured.
 
     Failed requests are counted and enter no latency.
@@ -108,7 +115,7 @@ def points_query(requests: str, levels: str) -> str:
             "WHERE status = 'ok')"
         )
         # All quantiles of a metric at once: its values are gathered and sorted only once.
-        mean = ", avg(value) AS mean_itl_ms" if metric.name == "itl_ms" else ""
+        mean = f", avg(value) AS mean_{metric.name}" if metric.name in MEANS else ""
         computed.append(
             f"{metric.name} AS (SELECT cell, level, "
             f"quantile_cont(value, {list(PERCENTILES.values())}) AS {metric.name}{mean} "
@@ -129,5 +136,6 @@ def points_query(requests: str, levels: str) -> str:
             FROM {levels} LEFT JOIN requests USING (cell, level)
             GROUP BY cell, level, duration_s)
     SELECT cell, level, n_ok, n_failed, duration_s, throughput_tok_s, request_rate_rps,
-        mean_input_tokens, mean_output_tokens, {", ".join(selected)}, mean_itl_ms
+        mean_input_tokens, mean_output_tokens, {", ".join(selected)},
+        {", ".join(f"mean_{name}" for name in MEANS)}
     FROM counts {" ".join(joined)}"""

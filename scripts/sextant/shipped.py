@@ -16,8 +16,8 @@ from sextant.gpu import profile_from_row
 from sextant.llm import load_llm
 from sextant.metrics import LATENCIES, PERCENTILES
 from sextant.predict.features import Features
+from sextant.scenarios import DEFAULT_VARIANT
 from sextant.sheets import load_sheet, validate
-from sextant.store import DEFAULT_VARIANT
 
 ROOT = SCHEMAS.parents[1]
 SHIPPED = ROOT / "resources" / "characterizations"
@@ -80,7 +80,9 @@ def load_shipped(name: str = DEFAULT_NAME) -> Characterization:
     facts = shipped_facts(name)
     setting = {key: facts[key] for key in ("source", "workload_id", "scenario_id")}
     points = pd.read_csv(SHIPPED / name / "points.csv", dtype=_TYPES)
-    points = points.assign(**setting, variant_id=DEFAULT_VARIANT, level=points["users"])
+    points = points.assign(
+        **setting, variant_id=DEFAULT_VARIANT, level=points["users"].astype(float)
+    )
     profiles = {
         row["gpu_profile_id"]: profile_from_row(row, load_gpu(GPUS, row["gpu_id"]))
         for row in _sheet(facts, "gpu_profiles", "gpu_profile_id")

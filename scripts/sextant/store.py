@@ -18,13 +18,17 @@ from sextant.files import (
 )
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.metrics import REQUEST_COLUMNS, points_query
+from sextant.metrics import REQUEST_COLUMNS, START_SQL, points_query
+from sextant.telemetry.energy import (
+    ENERGY_PER_OUTPUT_TOKEN_SQL,
+    ENERGY_PER_REQUEST_SQL,
+    device_query,
+    point_query,
+)
 from sextant.trace_format import parquet_rows
 
 SCHEMA_SQL = Path(__file__).parents[2] / "resources" / "sql" / "schema.sql"
-# One server variant so far; studies that set servers up differently name theirs.
-DEFAULT_VARIANT = "default"
-_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id")
+_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
 _MEMORY = ("memory_utilization", "weight_gib", "kv_gib")
 
 
@@ -52,25 +56,26 @@ def aggregate_points(
     database = connect()
     _register_cells(database, cells, runs)
     points = database.sql(
-        f"""SELECT c.* EXCLUDE (cell, folder), '{DEFAULT_VARIANT}' AS variant_id, p.level,
-            p.level AS users, p.* EXCLUDE (cell, level) REPLACE (
+        f"""SELECT c.* EXCLUDE (cell, folder), p.level,
+            CASE WHEN c.scenario_kind = 'closed_loop' THEN p.level::INTEGER END AS users,
+            p.* EXCLUDE (cell, level) REPLACE (
                 -- Of a published median the requests are unknown, not none.
                 CASE WHEN NOT l.is_published_median THEN p.n_ok END AS n_ok,
                 CASE WHEN NOT l.is_published_median THEN p.n_failed END AS n_failed,
                 coalesce(l.median_nttft_ms, p.median_nttft_ms) AS median_nttft_ms,
                 coalesce(l.median_itl_ms, p.median_itl_ms) AS median_itl_ms),
             l.is_published_median, l.batch_weight_tokens,
-            e.energy_j, l.client_lag_p99_ms, l.client_lag_max_ms, l.server_mean_itl_ms
+            e.* EXCLUDE (cell, level), {ENERGY_PER_REQUEST_SQL} AS energy_per_request_j,
+            {ENERGY_PER_OUTPUT_TOKEN_SQL} AS energy_per_output_token_j,
+            l.client_lag_p99_ms, l.client_lag_max_ms, l.send_lag_p99_ms, l.server_mean_itl_ms
         FROM ({points_query("all_requests", "levels")}) AS p
         JOIN cells AS c USING (cell) JOIN levels AS l USING (cell, level)
-        LEFT JOIN (SELECT cell, level, sum(energy_j) AS energy_j FROM device_telemetry
-            GROUP BY ALL) AS e USING (cell, level)
+        LEFT JOIN energy AS e USING (cell, level)
         ORDER BY ALL"""
     ).to_arrow_table()
     telemetry = database.sql(
-        f"""SELECT c.* EXCLUDE (cell, folder), '{DEFAULT_VARIANT}' AS variant_id,
-            t.* EXCLUDE (cell) FROM device_telemetry AS t JOIN cells AS c USING (cell)
-        ORDER BY ALL"""
+        """SELECT c.* EXCLUDE (cell, folder, scenario_kind, replicas), t.* EXCLUDE (cell)
+        FROM device_telemetry AS t JOIN cells AS c USING (cell) ORDER BY ALL"""
     ).to_arrow_table()
     origin = provenance(
         {str(folder): folder / "run.json" for folder in cells},
@@ -90,15 +95,30 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
 def _register_cells(
     database: duckdb.DuckDBPyConnection, cells: Sequence[Path], runs: Sequence[Mapping]
 ) -> None:
-    """Create `cells`, `levels`, `all_requests` and `device_telemetry`; `cell` is a number."""
+    """Create the tables `cells, levels, all_requests, device_telemetry, energy`.
+
+    `cell` is a number.
+    """
     database.register(
         "cells",
         _table(
             [
-                {"cell": number, "folder": str(folder), **{name: run[name] for name in _KEY}}
+                {
+                    "cell": number,
+                    "folder": str(folder),
+                    **{name: run[name] for name in _KEY},
+                    "scenario_kind": run["scenario"]["kind"],
+                    "replicas": run["variant"]["replicas"],
+                }
                 for number, (folder, run) in enumerate(zip(cells, runs, strict=True))
             ],
-            {"cell": pa.int64(), "folder": pa.string(), **dict.fromkeys(_KEY, pa.string())},
+            {
+                "cell": pa.int64(),
+                "folder": pa.string(),
+                **dict.fromkeys(_KEY, pa.string()),
+                "scenario_kind": pa.string(),
+                "replicas": pa.int32(),
+            },
         ),
     )
     database.register(
@@ -107,11 +127,13 @@ def _register_cells(
             [
                 {
                     "cell": number,
-                    "level": level["level"],
+                    "level": float(level["level"]),
+                    "started_s": level["started_s"],
                     "duration_s": level["duration_s"],
                     "batch_weight_tokens": run["batch_weight_tokens"],
                     "client_lag_p99_ms": level["client_lag_ms"]["p99"],
                     "client_lag_max_ms": level["client_lag_ms"]["max"],
+                    "send_lag_p99_ms": level["send_lag_ms"]["p99"],
                     "server_mean_itl_ms": level["server_mean_itl_ms"],
                     "is_published_median": "published_medians" in level,
                     **level.get("published_medians", {}),
@@ -121,11 +143,13 @@ def _register_cells(
             ],
             {
                 "cell": pa.int64(),
-                "level": pa.int32(),
+                "level": pa.float64(),
+                "started_s": pa.float64(),
                 "duration_s": pa.float64(),
                 "batch_weight_tokens": pa.int64(),
                 "client_lag_p99_ms": pa.float64(),
                 "client_lag_max_ms": pa.float64(),
+                "send_lag_p99_ms": pa.float64(),
                 "server_mean_itl_ms": pa.float64(),
                 "is_published_median": pa.bool_(),
                 "median_nttft_ms": pa.float64(),
@@ -134,7 +158,11 @@ def _register_cells(
         ),
     )
     for view, name, columns in (
-        ("all_requests", "requests.parquet", ", ".join(REQUEST_COLUMNS)),
+        (
+            "all_requests",
+            "requests.parquet",
+            f"{', '.join(REQUEST_COLUMNS)}, {START_SQL} AS start_s",
+        ),
         ("all_telemetry", "telemetry.parquet", "f.* EXCLUDE (filename)"),
     ):
         files = [str(folder / name) for folder in cells]
@@ -145,16 +173,11 @@ def _register_cells(
             JOIN cells AS c ON f.filename = c.folder || '/{name}'""",
             {"files": files},
         )
-    database.execute(
-        """CREATE TEMP VIEW device_telemetry AS SELECT cell, level, device,
-            avg(power_w) AS mean_power_w, max(power_w) AS max_power_w,
-            -- A counter of the device: what it gained over the level, unknown from one reading.
-            CASE WHEN count(energy_j) > 1 THEN max(energy_j) - min(energy_j) END AS energy_j,
-            avg(utilization) AS mean_utilization, max(utilization) AS max_utilization,
-            max(memory_used_gib) AS max_memory_used_gib,
-            avg(sm_clock_mhz) AS mean_sm_clock_mhz, max(temperature_c) AS max_temperature_c
-        FROM all_telemetry GROUP BY ALL"""
-    )
+    # Tables: each is read more than once.
+    devices = device_query("all_telemetry", "levels")
+    database.execute(f"CREATE TEMP TABLE device_telemetry AS {devices}")
+    energy = point_query("device_telemetry", "all_telemetry", "levels")
+    database.execute(f"CREATE TEMP TABLE energy AS {energy}")
 
 
 def _feasibility(runs: Sequence[Mapping], tunings: Sequence[Mapping]) -> pa.Table:
@@ -163,6 +186,7 @@ def _feasibility(runs: Sequence[Mapping], tunings: Sequence[Mapping]) -> pa.Tabl
             **{name: run[name] for name in _KEY},
             "is_feasible": run["is_feasible"],
             "reason": run["reason"],
+            "levels_left_out": _left_out(run),
             **{name: tuning["memory"][name] for name in _MEMORY},
             "batch_weight_tokens": tuning["batch_weight_tokens"],
             # Null where a published characterization does not tell.
@@ -174,11 +198,22 @@ def _feasibility(runs: Sequence[Mapping], tunings: Sequence[Mapping]) -> pa.Tabl
         **dict.fromkeys(_KEY, pa.string()),
         "is_feasible": pa.bool_(),
         "reason": pa.string(),
+        "levels_left_out": pa.string(),
         **dict.fromkeys(_MEMORY, pa.float64()),
         "batch_weight_tokens": pa.int64(),
         "n_server_starts": pa.int32(),
     }
     return _table(sorted(rows, key=lambda row: [row[name] for name in _KEY]), types)
+
+
+def _left_out(run: Mapping) -> str | None:
+    """Return which levels were not measured although the cell is feasible, and why."""
+    levels = run.get("levels_left_out")
+    return (
+        f"{', '.join(f'{level:g}' for level in levels)}: {run['left_out_reason']}"
+        if levels
+        else None
+    )
 
 
 def _table(rows: list[dict], types: Mapping[str, pa.DataType]) -> pa.Table:

@@ -12,12 +12,17 @@ import pytest
 
 from sextant.errors import InputError
 from sextant.files import read_provenance, write_json, write_parquet
-from sextant.load import telemetry
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.store import aggregate_points, build_store, connect
+from sextant.telemetry.watcher import TELEMETRY_SCHEMA
 
 QUANTILES = {"median": 50, "p90": 90, "p99": 99}
-KEY = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}
+KEY = {
+    "source": "measured",
+    "workload_id": "chat",
+    "scenario_id": "users",
+    "variant_id": "default",
+}
 
 
 def draw_requests(rng: np.random.Generator, level: int, n: int) -> list[dict]:
@@ -50,7 +55,9 @@ def draw_requests(rng: np.random.Generator, level: int, n: int) -> list[dict]:
     return rows
 
 
-def write_cell(folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), power=()) -> Path:
+def write_cell(
+    folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), power=(), kind="closed_loop"
+):
     """Write the files of a measured cell as the benchmark stage does."""
     is_feasible = bool(levels)
     write_parquet(
@@ -60,11 +67,13 @@ def write_cell(folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), p
     )
     write_parquet(
         folder / "telemetry.parquet",
-        pa.Table.from_pylist(list(power), schema=telemetry.SCHEMA),
+        pa.Table.from_pylist(list(power), schema=TELEMETRY_SCHEMA),
         {},
     )
     run = {
         **KEY,
+        "scenario": {"kind": kind},
+        "variant": {"replicas": 1},
         "llm_id": llm_id,
         "gpu_profile_id": "1xA",
         "is_feasible": is_feasible,
@@ -75,8 +84,10 @@ def write_cell(folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), p
         "started_at": "2026-01-01T00:00:00+00:00",
         "levels": [
             {
-                "level": level,
-                "duration_s": 50.0 + level,
+                "level": level if np.isfinite(level) else "inf",
+                "started_s": 0.0,
+                "duration_s": 50.0 + min(level, 50.0),
+                "send_lag_ms": {"median": 0.1, "p99": 0.2, "max": 0.3},
                 "client_lag_ms": {"median": 0.1, "p99": 0.5, "max": 2.0},
                 "server_mean_itl_ms": None if level == 1 else 20.5,
             }
@@ -100,9 +111,9 @@ def aggregate(folder: Path, cells: list[Path]) -> dict[str, pd.DataFrame]:
     return {name: pd.read_parquet(path) for name, path in paths.items()}
 
 
-def reading(level: int, device: str, energy_j: float | None, power_w: float | None) -> dict:
+def reading(level: int, device: str, time_s: float, energy_j=None, power_w=None) -> dict:
     values = {"energy_j": energy_j, "power_w": power_w, "utilization": 0.5}
-    return {"level": level, "time_s": 1.0, "device": device, **values}
+    return {"level": level, "time_s": time_s, "device": device, **values}
 
 
 # Points
@@ -229,22 +240,54 @@ def test_requests_of_two_cells_do_not_mix(tmp_path):
 
 def test_energy_is_what_the_meters_gained_over_a_level(tmp_path):
     power = [
-        reading(1, "gpu0", 1000.0, 100.0),
-        reading(1, "gpu0", 1300.0, 200.0),
-        reading(1, "gpu1", 50.0, 90.0),
-        reading(1, "gpu1", 60.0, 90.0),
-        reading(4, "gpu0", None, None),
+        reading(1, "gpu0", 0.0, 1000.0, 100.0),
+        reading(1, "gpu0", 51.0, 1300.0, 200.0),
+        reading(1, "gpu1", 0.0, 50.0, 90.0),
+        reading(1, "gpu1", 51.0, 60.0, 90.0),
+        reading(4, "gpu0", 20.0),
     ]
-    rows = draw_requests(np.random.default_rng(0), 1, 5)
+    rows = [row | {"status": "ok"} for row in draw_requests(np.random.default_rng(3), 1, 5)]
+    rows = [row | {"input_tokens": 9, "output_tokens": 2} for row in rows]
     tables = aggregate(tmp_path, [write_cell(tmp_path / "c", "m", rows, power=power)])
-    points = tables["point"].set_index("level")["energy_j"]
-    assert points[1] == 310.0 and pd.isna(points[4])
+    points = tables["point"].set_index("level")
+    assert points.loc[1, "energy_j"] == 310.0 and pd.isna(points.loc[4, "energy_j"])
+    assert points.loc[1, "energy_per_request_j"] == 62.0  # five requests
+    assert points.loc[1, "energy_per_output_token_j"] == 31.0
+    assert points.loc[1, "mean_power_w"] == 240.0
     devices = tables["telemetry"].set_index(["level", "device"])
     assert devices.loc[(1, "gpu0"), "mean_power_w"] == 150.0
     assert devices.loc[(1, "gpu0"), "max_power_w"] == 200.0
     assert devices.loc[(1, "gpu1"), "energy_j"] == 10.0
     assert pd.isna(devices.loc[(4, "gpu0"), "mean_power_w"])
     assert devices.loc[(4, "gpu0"), "mean_utilization"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "ttft_ms", "users"), [("closed_loop", 100.0, 4), ("open_loop", 350.0, None)]
+)
+def test_what_waited_for_its_turn_counts_unless_it_had_none(tmp_path, kind, ttft_ms, users):
+    (row,) = draw_requests(np.random.default_rng(0), 4, 1)
+    row |= {"scheduled_s": 9.75, "sent_s": 10.0, "first_token_s": 10.1, "last_token_s": 10.2}
+    row |= {"token_offsets_ms": [100.0, 200.0], "input_tokens": 10, "output_tokens": 2}
+    row |= {"status": "ok"}
+    cell = write_cell(tmp_path / "c", "m", [row], (4,), kind=kind)
+    (point,) = aggregate(tmp_path, [cell])["point"].to_dict("records")
+    assert point["median_ttft_ms"] == point["mean_ttft_ms"] == ttft_ms
+    assert point["mean_e2e_ms"] == ttft_ms + 100.0
+    assert point["scenario_kind"] == kind
+    assert point["users"] == users if users else pd.isna(point["users"])
+
+
+def test_a_rate_of_infinity_and_a_rate_below_one_are_levels(tmp_path):
+    levels = (0.5, float("inf"))
+    rows = [row for level in levels for row in draw_requests(np.random.default_rng(0), 4, 8)]
+    rows = [row | {"level": level} for row, level in zip(rows, np.repeat(levels, 8), strict=True)]
+    cell = write_cell(tmp_path / "c", "m", rows, levels, kind="open_loop")
+    tables = aggregate(tmp_path, [cell])
+    assert tables["point"]["level"].tolist() == [0.5, float("inf")]
+    assert (tables["point"]["n_ok"] + tables["point"]["n_failed"]).tolist() == [8, 8]
+    build_store(tmp_path / "s.duckdb", {}, {"point": [tmp_path / "point.parquet"]})
+    assert tables_of(tmp_path / "s.duckdb")["point"]["level"].tolist() == [0.5, float("inf")]
 
 
 def test_the_order_of_cells_does_not_matter(tmp_path):

@@ -21,10 +21,10 @@ rule benchmark_cell:
         tuning=f"{CELL_FOLDER}/tuning.json",
         run=f"{CELL_FOLDER}/run.json",
     log:
-        job="<logs>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.log",
-        server="<logs>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.server.log",
+        job=f"<logs>/benchmark_cell/{CELL}.log",
+        server=f"<logs>/benchmark_cell/{CELL}.server.log",
     benchmark:
-        "<benchmarks>/benchmark_cell/{source}/{llm}/{gpu_profile}/{workload}/{scenario}.tsv"
+        f"<benchmarks>/benchmark_cell/{CELL}.tsv"
     retries: 1
     conda:
         "../../environment.yml"

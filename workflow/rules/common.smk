@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 from sextant.errors import InputError
-from sextant.experiment import CellKey, cell_definition, levels, load_experiment, trace_sha256
+from sextant.experiment import CellKey, cell_definition, load_experiment, trace_sha256
 from sextant.predict.registry import PREDICTORS
+from sextant.scenarios import DEFAULT_VARIANT
 from sextant.workload.use_cases import USE_CASES_FILE
 
 try:
@@ -15,7 +16,9 @@ except InputError as error:
     # The message is the whole story; a traceback would bury it.
     sys.exit(f"Error: {error}")
 
-CELL_FOLDER = "<results>/benchmarks/{source}/{llm}/{gpu_profile}/{workload}/{scenario}"
+# `{variant}` is empty for the default variant, else @ and its name.
+CELL = "{source}/{llm}/{gpu_profile}/{workload}/{scenario}{variant}"
+CELL_FOLDER = f"<results>/benchmarks/{CELL}"
 
 
 def one_of(names):
@@ -29,6 +32,9 @@ wildcard_constraints:
     llm=one_of(EXPERIMENT.llms),
     gpu_profile=one_of(EXPERIMENT.profiles),
     scenario=one_of(EXPERIMENT.scenarios),
+    # In brackets, since Snakemake takes an empty constraint for none.
+    variant=f"({'|'.join(re.escape('@' + name) for name in EXPERIMENT.variants)}|)",
+    study=one_of(EXPERIMENT.studies),
     predictor=one_of(["measured", *config["predictors"]]),
     source=re.escape(config["source"]),
 
@@ -87,11 +93,11 @@ def archive_data():
 
 
 def workload_origin(wildcards):
-    """Return what a workload is made from: its trace, or the use cases that ship."""
+    """Return what a workload is made from: its trace, or the use cases that ship, if any."""
     row = EXPERIMENT.workloads[wildcards.workload]
-    return (
-        f"<results>/traces/{row['trace_id']}.parquet" if "trace_id" in row else str(USE_CASES_FILE)
-    )
+    if "trace_id" in row:
+        return f"<results>/traces/{row['trace_id']}.parquet"
+    return str(USE_CASES_FILE) if "use_case" in row else []
 
 
 def trace_workloads(wildcards):
@@ -119,9 +125,14 @@ def trace_page_files():
     ]
 
 
+def cell_key(wildcards):
+    variant = wildcards.variant.removeprefix("@") or DEFAULT_VARIANT
+    place = (wildcards.llm, wildcards.gpu_profile, wildcards.workload, wildcards.scenario)
+    return CellKey(*place, variant)
+
+
 def definition(wildcards):
-    key = CellKey(wildcards.llm, wildcards.gpu_profile, wildcards.workload, wildcards.scenario)
-    return cell_definition(EXPERIMENT, key, config)
+    return cell_definition(EXPERIMENT, cell_key(wildcards), config)
 
 
 def cell_threads(wildcards):
@@ -133,26 +144,34 @@ def cell_threads(wildcards):
 
 
 def cell_gpus(wildcards):
-    devices = EXPERIMENT.profiles[wildcards.gpu_profile].devices
-    return 0 if devices.kind == "cpu" else devices.n_gpus
+    key = cell_key(wildcards)
+    devices, variant = (
+        EXPERIMENT.profiles[key.gpu_profile_id].devices,
+        EXPERIMENT.variants[key.variant_id],
+    )
+    return 0 if devices.kind == "cpu" else devices.n_gpus * variant.n_device_sets
 
 
 def cell_minutes(wildcards, attempt):
     """Time for the server starts and the levels, with room for slow last requests."""
     scenario, engine = EXPERIMENT.scenarios[wildcards.scenario], config["engine"]
     starts_s = engine["max_server_starts"] * engine["start_timeout_s"]
-    per_level_s = scenario.get("warmup_s", 0) + scenario["duration_s"]
-    per_level_s += 2 * engine["request_timeout_s"]
-    n_levels = len(levels(scenario))
-    return attempt * (int(starts_s + n_levels * per_level_s) // 60 + 5)
+    return attempt * (int(starts_s + scenario.longest_s(engine["request_timeout_s"])) // 60 + 5)
 
 
-def cell_files(name):
-    return [
-        f"<results>/benchmarks/{config['source']}/{cell.llm_id}/{cell.gpu_profile_id}/"
-        f"{cell.workload_id}/{cell.scenario_id}/{name}"
-        for cell in EXPERIMENT.cells
-    ]
+def cell_files(name, cells=EXPERIMENT.cells):
+    return [f"<results>/benchmarks/{config['source']}/{cell.folder}/{name}" for cell in cells]
+
+
+def study_cells(wildcards):
+    """Return the files of the cells that feed a study."""
+    cells = EXPERIMENT.studies[wildcards.study]
+    return {
+        "runs": cell_files("run.json", cells),
+        "tunings": cell_files("tuning.json", cells),
+        "requests": cell_files("requests.parquet", cells),
+        "telemetry": cell_files("telemetry.parquet", cells),
+    }
 
 
 def evaluated(table):

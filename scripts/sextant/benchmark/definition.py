@@ -1,20 +1,15 @@
 """What a cell is: all that its measurement depends on, and where its results go."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from sextant.files import sha256_file
 from sextant.gpu import Devices
-
-
-@dataclass(frozen=True)
-class ClosedLoop:
-    """A closed-loop scenario: a level is a number of users."""
-
-    levels: tuple[int, ...]
-    warmup_s: float
-    duration_s: float
+from sextant.scenarios import Scenario, Variant, scenario_from_plain
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,11 @@ class Cell:
     max_input_tokens: int
     max_output_tokens: int
     scenario_id: str
-    scenario: ClosedLoop
+    scenario: Scenario
     seed: int
+    definition_sha256: str
+    """Of all that the measurement depends on, the workload's and the config's content included."""
+    variant: Variant
     sampler: str = "joint"
     """How requests are drawn from the workload; see `RequestModel.sample`."""
     prompts: str | None = None
@@ -47,10 +45,14 @@ def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Pat
     values = {name: definition[name] for name in taken}
     values["config_path"] = Path(definition["config_path"])
     values["devices"] = Devices(**definition["devices"])
-    scenario = ClosedLoop(
-        tuple(definition["levels"]), definition["warmup_s"], definition["duration_s"]
+    values["scenario"] = scenario_from_plain(definition["scenario"])
+    values["variant"] = Variant(**definition.get("variant", {}))
+    facts = [definition, *map(sha256_file, (workload_path, definition["config_path"]))]
+    return Cell(
+        **values,
+        definition_sha256=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(),
+        workload_path=Path(workload_path),
     )
-    return Cell(**values, workload_path=Path(workload_path), scenario=scenario)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from sextant.memory import assess
 from sextant.predict.evaluate import MEASURED, Evaluation, evaluate
 from sextant.predict.features import Features
 from sextant.recommend import IDENTIFIERS, Pair
+from sextant.scenarios import DEFAULT_VARIANT
 
 
 def feasible_pairs(
@@ -93,6 +94,8 @@ def evaluate_files(
     """
     workload = experiment.workloads.get(decision["workload_id"])
     points, tried = (_of_decision(pd.read_parquet(path), decision) for path in (point, feasibility))
+    # Levels of other scenarios are no users; with their nulls the column was not whole.
+    points = points.astype({"users": "int32"})
     feasible = allowed_pairs(
         experiment.llm_facts,
         experiment.profiles,
@@ -140,7 +143,7 @@ def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]
 
 
 def _of_decision(frame: pd.DataFrame, decision: Mapping[str, str]) -> pd.DataFrame:
-    is_chosen = pd.Series(True, index=frame.index)
+    is_chosen = frame["variant_id"] == DEFAULT_VARIANT
     for name, value in decision.items():
         is_chosen &= frame[name] == value
     return frame[is_chosen].reset_index(drop=True)

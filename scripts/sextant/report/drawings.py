@@ -21,7 +21,7 @@ class Drawings:
     files: dict[str, str] = field(default_factory=dict)
     """SVG by the name of its file, without the ending."""
     settings: list[Row] = field(default_factory=list)
-    """`name, levels, points, figures` (LLM and SVG) of each setting."""
+    """`name, kind, levels, points, figures` (LLM and SVG) of each setting."""
     scores: list[Row] = field(default_factory=list)
     """`name, svg` of each SLO shown in full, where a predictor had a success."""
     grids: dict[str, str] = field(default_factory=dict)
@@ -93,7 +93,13 @@ def _draw_settings(
             figures.append((llm_id, drawings.add(file, svg)))
         levels = sorted({row["level"] for row in rows})
         drawings.settings.append(
-            {"name": name, "levels": levels, "points": rows, "figures": figures}
+            {
+                "name": name,
+                "kind": rows[0]["scenario_kind"],
+                "levels": levels,
+                "points": rows,
+                "figures": figures,
+            }
         )
 
 

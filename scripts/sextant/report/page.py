@@ -20,6 +20,7 @@ from sextant.report.promises import (
 from sextant.report.read import Row, Tables, group_by, number, provenance_facts, read_tables
 from sextant.report.summary import REFERENCE_PREDICTORS
 from sextant.report.tables import (
+    LEVEL_NAMES,
     SETTING,
     decision_points,
     doubts,
@@ -116,6 +117,7 @@ def _page(tables: Tables, origin: Row, title: str) -> tuple[str, Drawings]:
         n_settings=len(group_by(points, *SETTING)),
         n_published_medians=sum(bool(point["is_published_median"]) for point in points),
         doubts=doubts,
+        level_names=LEVEL_NAMES,
         origin=origin,
     )
     return html, drawings

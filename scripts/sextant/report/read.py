@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 
 from sextant.errors import InputError
+from sextant.scenarios import DEFAULT_VARIANT
 from sextant.store import connect
 
 Row = dict[str, Any]
@@ -28,13 +29,13 @@ _TABLES = (
     "gpu_profile",
     "trace",
     "workload",
-    "feasibility",
-    "point",
     "recommendation",
     "score",
     "decision",
     "provenance",
 )
+# Other server variants belong to studies, which have pages of their own.
+_OF_ONE_SERVER = f"FROM {{}} WHERE variant_id = '{DEFAULT_VARIANT}' ORDER BY ALL"
 # An LLM's own measurements are its answer; what predictors weighed for it is not shown.
 _CANDIDATES = f"""SELECT c.* FROM candidate AS c WHERE predictor = '{MEASURED}' OR NOT EXISTS (
     FROM recommendation AS r WHERE r.predictor = '{MEASURED}'
@@ -66,6 +67,10 @@ def read_tables(database: str | Path) -> dict[str, list[Row]]:
             tables = {"slo": _rows(connection, "FROM slo ORDER BY rowid")}
             for name in _TABLES:
                 tables[name] = _rows(connection, f"FROM {name} ORDER BY ALL")
+            for name in ("feasibility", "point"):
+                tables[name] = _rows(connection, _OF_ONE_SERVER.format(name))
+            for point in tables["point"]:
+                point["level"] = _level(point["level"])
             shown = [slo["slo_id"] for slo in detailed_slos(tables)]
             tables["candidate"] = _rows(connection, _CANDIDATES)
             tables["prediction"] = _rows(connection, _PREDICTIONS, shown)
@@ -84,6 +89,13 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str, *parameters: Any) -
 
 def _known(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _level(value: float | None) -> float:
+    """Return 4 users, not 4.0; a level, the store's key, is never unknown but may be infinite."""
+    if value is None:
+        return math.inf
+    return int(value) if value.is_integer() else value
 
 
 def detailed_slos(tables: Tables) -> Sequence[Row]:

@@ -4,10 +4,19 @@ from collections.abc import Sequence
 
 from sextant.recommend import PERCENTILE_PREFIX
 from sextant.report.read import MEASURED, Row, Tables, group_by
+from sextant.scenarios import level_to_json
 
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
 SETTING = ("source", "workload_id", "scenario_id", "variant_id")
 """What points share that may be compared in one figure."""
+
+LEVEL_NAMES = {
+    "closed_loop": "users",
+    "open_loop": "requests per second",
+    "batch": "requests in flight",
+    "burst": "phases",
+}
+"""What a level is, by the kind of scenario."""
 
 LIMIT_NAMES = {"nttft": "nTTFT", "itl": "ITL"}
 
@@ -110,10 +119,8 @@ def _nearest_miss(candidates: Sequence[Row]) -> Row | None:
 
 
 def points_with_costs(tables: Tables) -> list[Row]:
-    """Return the points with `output_tokens_per_usd` and `energy_per_token_j`.
-
-    Both count the output tokens of successful requests; the price is that of one replica.
-    None where price or energy is not known, or no token came.
+    """Return the points with `output_tokens_per_usd`, output of successful requests per price of
+    the GPU profile; None where the price is not known, or no token came.
     """
     prices = {row["gpu_profile_id"]: row["usd_per_hour"] for row in tables["gpu_profile"]}
     return [
@@ -121,10 +128,6 @@ def points_with_costs(tables: Tables) -> list[Row]:
             **point,
             "output_tokens_per_usd": _ratio(
                 _product(point["throughput_tok_s"], 3600), prices.get(point["gpu_profile_id"])
-            ),
-            # Throughput is output tokens over duration; this takes the tokens back from it.
-            "energy_per_token_j": _ratio(
-                point["energy_j"], _product(point["throughput_tok_s"], point["duration_s"])
             ),
         }
         for point in tables["point"]
@@ -165,9 +168,12 @@ def warnings(points: Sequence[Row]) -> list[Row]:
     found = []
     for column, text in WARNINGS.items():
         doubtful = [point for point in points if column in doubts(point)]
-        key = ("llm_id", "gpu_profile_id", *SETTING)
+        key = ("llm_id", "gpu_profile_id", *SETTING, "scenario_kind")
         places = [
-            {**dict(zip(key, place, strict=True)), "levels": [row["level"] for row in rows]}
+            {
+                **dict(zip(key, place, strict=True)),
+                "levels": [level_to_json(row["level"]) for row in rows],
+            }
             for place, rows in group_by(doubtful, *key).items()
         ]
         if places:

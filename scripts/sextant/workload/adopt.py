@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sextant.files import provenance, write_json
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
@@ -71,6 +72,18 @@ def write_use_case(name: str, *files: str | Path, **caps: int | None) -> dict[st
     use_case = load_use_case(name)
     origin = {"use_case": name, "sources": list(use_case.sources)}
     return write_workload(use_case.model, *files, origin=origin, **caps)
+
+
+def write_fixed_lengths(
+    input_tokens: int, output_tokens: int, *files: str | Path, **caps: int | None
+) -> dict[str, Any]:
+    """Write a workload whose requests all have the same lengths; `files`, `caps` as above.
+
+    Batch sweeps use them (Recasens et al., section 3.2: 512 in, 256 out).
+    """
+    lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    model = RequestModel(pd.DataFrame([{**lengths, "count": 1}]))
+    return write_workload(model, *files, origin=lengths, **caps)
 
 
 def cap_model(

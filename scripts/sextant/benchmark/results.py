@@ -1,0 +1,76 @@
+"""The files of a cell, written from what its measurement came to."""
+
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sextant.benchmark.batch_weight import Probe
+from sextant.benchmark.checkpoint import Checkpoint
+from sextant.benchmark.definition import Cell, CellOutputs
+from sextant.benchmark.host import host_facts
+from sextant.files import provenance, write_json, write_parquet
+from sextant.load.level import REQUEST_SCHEMA
+from sextant.memory import Feasibility
+from sextant.scenarios import level_to_json
+from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
+
+TABLES = {"requests": REQUEST_SCHEMA, "server": SERVER_SCHEMA, "telemetry": TELEMETRY_SCHEMA}
+
+
+@dataclass
+class Record:
+    """What is known of a cell beside its tables."""
+
+    probes: list[Probe] = field(default_factory=list)
+    levels: list[dict] = field(default_factory=list)
+    """Entries of `run.json`, of the levels that the checkpoint holds."""
+    levels_left_out: list[str | float] = field(default_factory=list)
+    left_out_reason: str | None = None
+    server: dict | None = None
+    unsent_parameters: list[str] = field(default_factory=list)
+    prompts: str | None = None
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+def write_results(
+    cell: Cell, outputs: CellOutputs, record: Record, feasibility: Feasibility, kept: Checkpoint
+) -> None:
+    """Write all files; `run.json`, which declares the cell whole, comes last."""
+    outputs.run.unlink(missing_ok=True)  # it must not vouch for the files of two runs
+    is_tuned = bool(record.probes) and record.probes[-1].outcome == "ok"
+    reason = feasibility.reason
+    if feasibility.is_feasible and not is_tuned:
+        reason = f"does not fit: no batch weight passed in {len(record.probes)} server starts"
+    tuned = record.probes[-1].batch_weight_tokens if is_tuned else None
+    verdict = {"is_feasible": is_tuned, "reason": reason, "batch_weight_tokens": tuned}
+    origin = provenance({"workload": cell.workload_path}, seed=cell.seed)
+    for name, schema in TABLES.items():
+        write_parquet(getattr(outputs, name), kept.table(name, record.levels, schema), origin)
+    probes = [probe.as_dict() for probe in record.probes]
+    write_json(outputs.tuning, {**verdict, "memory": asdict(feasibility), "probes": probes})
+    write_json(outputs.run, _run(cell, record, verdict, origin))
+
+
+def _run(cell: Cell, record: Record, verdict: dict, origin: dict) -> dict[str, Any]:
+    levels = [level_to_json(level) for level in cell.scenario.levels]
+    return {
+        "source": cell.source,
+        "llm_id": cell.llm_id,
+        "gpu_profile_id": cell.gpu_profile_id,
+        "workload_id": cell.workload_id,
+        "scenario_id": cell.scenario_id,
+        "variant_id": cell.variant.variant_id,
+        "scenario": asdict(cell.scenario) | {"levels": levels},
+        "variant": asdict(cell.variant),
+        **verdict,
+        "server": record.server,
+        "unsent_parameters": record.unsent_parameters,
+        "sampler": cell.sampler,
+        "prompts": record.prompts,
+        "levels": record.levels,
+        "levels_left_out": record.levels_left_out,
+        "left_out_reason": record.left_out_reason,
+        "started_at": record.started_at.isoformat(timespec="seconds"),
+        "host": host_facts(),
+        "provenance": origin,
+    }
