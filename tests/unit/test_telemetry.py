@@ -1,162 +1,270 @@
-"""Telemetry: what devices report is recorded in its unit, what they cannot is null."""
+"""The process that watches a level: it records what there is, and ends when it should."""
 
-import contextlib
-import logging
+import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
+from collections import Counter
 
+import duckdb
 import psutil
-import pyarrow as pa
-import pynvml
 import pytest
 
-from sextant.load import telemetry
-
-BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
-# A parent that does nothing and a child that holds 200 MB: the memory of both counts.
-FAMILY = (
-    "import subprocess, sys, time; "
-    "subprocess.Popen([sys.executable, '-c', "
-    "'held = bytearray(range(250)) * 800_000; import time; time.sleep(60)']).wait()"
+from fake_nvml import use_fake_nvml, use_no_nvml
+from sextant.telemetry.energy import device_query
+from sextant.telemetry.watcher import (
+    SERVER_SCHEMA,
+    TELEMETRY_SCHEMA,
+    Watched,
+    Watcher,
+    WatchPlan,
+    read_rows,
+    watch,
 )
+from stub_server import StubServer
+
+MEASURED = [n for n in TELEMETRY_SCHEMA.names if n not in ("level", "time_s", "device")]
+VLLM = 'vllm:num_requests_running{engine="0"} 3\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n'
 
 
-@pytest.fixture
-def child():
-    """Start Python on a script; it ends, with its children, when the test does."""
-    started = []
-
-    def start(script: str) -> int:
-        started.append(subprocess.Popen([sys.executable, "-c", script]))
-        return started[-1].pid
-
-    yield start
-    for process in started:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for below in psutil.Process(process.pid).children(recursive=True):
-                below.kill()
-        process.kill()
-        process.wait()
+def watch_for(seconds: float, plan: WatchPlan, level: float = 4) -> Watched:
+    with watch(plan, time.monotonic_ns(), level) as watcher:
+        time.sleep(seconds)
+        return watcher.stop()
 
 
-def until(condition, seconds: float = 20.0) -> None:
+def rows_of(watched: Watched, device: str) -> list[dict]:
+    return [row for row in watched.telemetry.to_pylist() if row["device"] == device]
+
+
+def gaps_s(rows: list[dict]) -> list[float]:
+    return [after["time_s"] - before["time_s"] for before, after in itertools.pairwise(rows)]
+
+
+def until_gone(pid: int, seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
-    while not condition():
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
-def test_a_busy_process_uses_its_core(child):
-    pid = child(BUSY)
-    one, four = telemetry.cpu_reader(pid, 1), telemetry.cpu_reader(pid, 4)
-    one(), four()
-    before = psutil.Process(pid).cpu_times().user
-    began = time.monotonic()
-    time.sleep(0.5)
-    (row,), (of_four,) = one(), four()
-    # What it got of a machine that others use too is what the system accounts to it.
-    used = (psutil.Process(pid).cpu_times().user - before) / (time.monotonic() - began)
-    assert row["device"] == "cpu"
-    assert used > 0.1 and row["utilization"] == pytest.approx(used, abs=0.25)
-    assert of_four["utilization"] == pytest.approx(row["utilization"] / 4, abs=0.07)
+def answering(body: str):
+    async def answer(_, writer):
+        data = body.encode()
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
 
-
-def test_an_idle_process_uses_none(child):
-    read = telemetry.cpu_reader(child("import time; time.sleep(60)"), 1)
-    time.sleep(0.3)
-    read()
-    time.sleep(0.3)
-    assert read()[0]["utilization"] < 0.1
-
-
-def test_memory_of_children_counts(child):
-    read = telemetry.cpu_reader(child(FAMILY), 1)
-    until(lambda: read()[0]["memory_used_gib"] > 200e6 / 2**30)
-    assert read()[0]["memory_used_gib"] < 1
-
-
-def test_a_sampler_keeps_time_and_ends_with_the_process(child):
-    pid = child("import time; time.sleep(60)")
-    sampler = telemetry.Sampler(telemetry.cpu_reader(pid, 1), 4, time.monotonic_ns(), 0.05)
-    sampler.start()
-    until(lambda: len(sampler.rows) >= 3)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    sampler.join(20)
-    assert not sampler.is_alive()
-    table = pa.Table.from_pylist(sampler.stop(), schema=telemetry.SCHEMA).to_pandas()
-    assert (table["level"] == 4).all() and table["time_s"].is_monotonic_increasing
-    assert table["utilization"].notna().all()
-    # A processor has no meter of its own here: unknown, not zero.
-    assert table[["power_w", "energy_j", "sm_clock_mhz", "temperature_c"]].isna().all(axis=None)
-
-
-def fake_nvml(monkeypatch, unsupported: frozenset[str] = frozenset()) -> None:
-    """Replace NVML by two devices that report fixed numbers, in NVML's units."""
-    values = {
-        "nvmlDeviceGetPowerUsage": lambda h: 250_500 + h,
-        "nvmlDeviceGetTotalEnergyConsumption": lambda h: 7_000_000,
-        "nvmlDeviceGetUtilizationRates": lambda h: SimpleNamespace(gpu=75, memory=5),
-        "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(used=3 * 2**29),
-        "nvmlDeviceGetClockInfo": lambda h, kind: {pynvml.NVML_CLOCK_SM: 1410}[kind],
-        "nvmlDeviceGetTemperature": lambda h, sensor: 61,
-    }
-
-    def refuse(*_):
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-    def handle(index):
-        return index if index < 2 else refuse()
-
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
-    for name, function in values.items():
-        monkeypatch.setattr(pynvml, name, refuse if name in unsupported else function)
+    return answer
 
 
 def test_gpus_report_in_our_units(monkeypatch):
-    fake_nvml(monkeypatch)
-    first, second = telemetry.nvml_reader((0, 1))()
-    assert first == {
+    use_fake_nvml(monkeypatch)
+    watched = watch_for(0.3, WatchPlan("gpu", (0, "GPU-1")), level=2.5)
+    assert watched.warnings == [] and watched.telemetry.schema == TELEMETRY_SCHEMA
+    first, second = rows_of(watched, "gpu0")[0], rows_of(watched, "gpu1")[0]
+    assert first["time_s"] > 0 and 7000 < first["energy_j"] < 8000
+    assert {name: first[name] for name in first if name not in ("time_s", "energy_j")} == {
+        "level": 2.5,
         "device": "gpu0",
-        "power_w": 250.5,
-        "energy_j": 7000.0,
+        "power_w": 100.0,
         "utilization": 0.75,
+        "memory_utilization": 0.05,
         "memory_used_gib": 1.5,
         "sm_clock_mhz": 1410.0,
         "temperature_c": 61.0,
+        "throttle_reasons": "sw_power_cap,sw_thermal_slowdown",
+        "sm_active": None,
+        "sm_occupancy": None,
     }
-    assert (second["device"], second["power_w"]) == ("gpu1", 250.501)
+    # Nothing holds this one's clock, which is not the same as not to know.
+    assert (second["power_w"], second["throttle_reasons"]) == (200.0, "")
 
 
-def test_what_a_gpu_cannot_report_is_null(monkeypatch):
-    missing = frozenset({"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetTemperature"})
-    fake_nvml(monkeypatch, missing)
-    rows = [{"level": 1, "time_s": 0.0} | row for row in telemetry.nvml_reader((0,))()]
-    row = pa.Table.from_pylist(rows, schema=telemetry.SCHEMA).to_pylist()[0]
-    assert (row["energy_j"], row["temperature_c"]) == (None, None)
-    assert row["power_w"] == 250.5
+def test_only_the_devices_of_the_job_are_read(monkeypatch):
+    use_fake_nvml(monkeypatch, gpus=4)
+    watched = watch_for(0.2, WatchPlan("gpu", (2,)))
+    assert set(watched.telemetry["device"].to_pylist()) == {"gpu2"}
 
 
-@pytest.mark.parametrize("fault", ["no library", "no such device"])
-def test_gpus_without_nvml_are_measured_all_the_same(monkeypatch, caplog, fault):
-    fake_nvml(monkeypatch)
-    if fault == "no library":
+def test_a_device_is_read_ten_times_a_second_and_once_more_at_the_end(monkeypatch):
+    use_fake_nvml(monkeypatch)
+    epoch_ns = time.monotonic_ns()
+    with watch(WatchPlan("gpu", (0,)), epoch_ns, 1) as watcher:
+        time.sleep(2.0)
+        stopped_s = (time.monotonic_ns() - epoch_ns) / 1e9
+        rows = rows_of(watcher.stop(), "gpu0")
+    assert 14 <= len(rows) <= 24
+    assert min(gaps_s(rows)) > 0
+    assert rows[-2]["time_s"] < stopped_s < rows[-1]["time_s"]
 
-        def absent():
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
-        monkeypatch.setattr(pynvml, "nvmlInit", absent)
-    with caplog.at_level(logging.WARNING):
-        read = telemetry.nvml_reader((1, 3))
-    assert "no telemetry of GPUs (1, 3)" in caplog.text
-    sampler = telemetry.Sampler(read, 2, time.monotonic_ns(), period_s=0.02)
-    sampler.start()
-    until(lambda: sampler.rows)
-    table = pa.Table.from_pylist(sampler.stop(), schema=telemetry.SCHEMA).to_pandas()
-    assert table["device"].tolist()[:2] == ["gpu1", "gpu3"]
-    measured = [name for name in table if name not in ("level", "time_s", "device")]
-    assert table[measured].isna().all(axis=None)
+def test_a_slow_device_leaves_gaps_and_holds_up_no_other(monkeypatch):
+    use_fake_nvml(monkeypatch, slow="1:0.35")
+    watched = watch_for(2.0, WatchPlan("gpu", (0, 1)))
+    slow = rows_of(watched, "gpu1")
+    # Readings do not overlap and do not queue: the next one waits for its place on the grid.
+    assert 3 <= len(slow) <= 8
+    assert min(gaps_s(slow[:-1])) > 0.35
+    assert len(rows_of(watched, "gpu0")) >= 14
+
+
+def test_what_a_device_does_not_support_is_asked_once_and_null(monkeypatch, tmp_path):
+    calls = tmp_path / "calls"
+    unsupported = "TotalEnergyConsumption,ClocksThrottleReasons"
+    use_fake_nvml(monkeypatch, unsupported=unsupported, log=calls)
+    rows = rows_of(watch_for(0.5, WatchPlan("gpu", (0,))), "gpu0")
+    assert {(row["energy_j"], row["throttle_reasons"]) for row in rows} == {(None, None)}
+    assert {row["power_w"] for row in rows} == {100.0}
+    times = Counter(line.split()[0] for line in calls.read_text().splitlines())
+    assert times["TotalEnergyConsumption"] == times["ClocksThrottleReasons"] == 1
+    assert times["PowerUsage"] == len(rows) > 3
+
+
+def test_a_lost_device_ends_its_own_series_only(monkeypatch):
+    use_fake_nvml(monkeypatch, lost="1:0.5")
+    watched = watch_for(1.2, WatchPlan("gpu", (0, 1)))
+    (warning,) = watched.warnings
+    assert warning.startswith("gpu1 is lost (GPU is lost): its series ends (at ")
+    lost, other = rows_of(watched, "gpu1"), rows_of(watched, "gpu0")
+    lost_s = float(warning.rsplit("(at ", 1)[1].removesuffix(" s)"))
+    assert lost and lost[-1]["time_s"] < lost_s + 0.1 < other[-1]["time_s"]
+
+
+def test_the_energy_across_a_reset_of_the_counter_is_power_times_time(monkeypatch):
+    use_fake_nvml(monkeypatch, reset="1:0.8")
+    with watch(WatchPlan("gpu", (1,)), time.monotonic_ns(), 1) as watcher:
+        time.sleep(1.5)
+        telemetry = watcher.stop().telemetry
+    counter = telemetry["energy_j"].to_pylist()
+    assert counter[0] > 7000 > 1000 > counter[-1]
+    window = (
+        f"SELECT 0 AS cell, 1.0 AS level, {telemetry['time_s'][0]} AS started_s, 1 AS duration_s"
+    )
+    query = device_query("(SELECT 0 AS cell, * FROM telemetry)", f"({window})")
+    row = duckdb.sql(query).to_arrow_table().to_pylist()[0]
+    # GPU 1 draws 200 W, of which the meter missed one interval of about 0.1 s.
+    assert row["energy_j"] == pytest.approx(200, rel=0.02)
+    assert 0 < row["energy_bridged_fraction"] < 0.6
+
+
+def test_of_a_mig_instance_the_memory_is_its_own_and_the_rest_its_gpus(monkeypatch):
+    use_fake_nvml(monkeypatch, mig=1)
+    watched = watch_for(0.3, WatchPlan("gpu", ("MIG-1-0", "MIG-1-1")))
+    assert set(watched.telemetry["device"].to_pylist()) == {"MIG-1-0", "MIG-1-1", "gpu1"}
+    instance, gpu = rows_of(watched, "MIG-1-1")[0], rows_of(watched, "gpu1")[0]
+    assert {name for name in MEASURED if instance[name] is not None} == {"memory_used_gib"}
+    assert (instance["memory_used_gib"], gpu["memory_used_gib"], gpu["power_w"]) == (1, 1.5, 200)
+    assert all("are those of all gpu1" in warning for warning in watched.warnings)
+
+
+def test_without_nvml_there_are_nulls_and_one_warning(monkeypatch, tmp_path):
+    use_no_nvml(monkeypatch, tmp_path)
+    watched = watch_for(0.3, WatchPlan("gpu", (1, "GPU-3")))
+    (warning,) = watched.warnings
+    assert warning.startswith("no telemetry of GPUs 1, GPU-3: NVML says")
+    rows = watched.telemetry.to_pylist()
+    assert [row["device"] for row in rows] == ["gpu1", "GPU-3"]
+    assert {row[name] for row in rows for name in MEASURED} == {None}
+
+
+def test_a_device_that_nvml_does_not_know_is_named(monkeypatch):
+    use_fake_nvml(monkeypatch)
+    watched = watch_for(0.2, WatchPlan("gpu", (0, 7, "MIG-0-0")))
+    assert [warning.split(":")[0] for warning in watched.warnings] == [
+        "no telemetry of GPU 7",
+        "no telemetry of GPU MIG-0-0",
+    ]
+    (unknown,) = rows_of(watched, "gpu7")
+    assert unknown["power_w"] is None and rows_of(watched, "gpu0")[0]["power_w"] == 100
+
+
+def test_servers_are_asked_each_second_and_a_dead_one_is_a_gap():
+    with StubServer(answering(VLLM)) as server:
+        dead = "http://127.0.0.1:9"
+        plan = WatchPlan("cpu", (0,), (os.getpid(),), (server.url, dead, server.url))
+        watched = watch_for(2.3, plan, level=8)
+    assert watched.server.schema == SERVER_SCHEMA
+    rows = watched.server.to_pylist()
+    assert Counter(row["replica"] for row in rows).keys() == {0, 2}
+    assert 2 <= sum(row["replica"] == 0 for row in rows) <= 4
+    first = rows[0]
+    assert (first["level"], first["n_running"], first["kv_cache_usage"]) == (8, 3, 0.5)
+    assert first["n_waiting"] is first["n_preemptions"] is None
+
+
+def test_dcgm_adds_sm_activity(monkeypatch):
+    use_fake_nvml(monkeypatch)
+    text = 'DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-0"} 0.25\n'
+    text += 'DCGM_FI_PROF_SM_OCCUPANCY{gpu="0",UUID="GPU-0"} 0.125\n'
+    with StubServer(answering(text)) as exporter:
+        watched = watch_for(1.5, WatchPlan("gpu", (0,), dcgm_url=f"{exporter.url}/metrics"))
+    rows = [row for row in rows_of(watched, "gpu0") if row["sm_active"] is not None]
+    assert 1 <= len(rows) <= 3 and watched.warnings == []
+    assert (rows[0]["sm_active"], rows[0]["sm_occupancy"], rows[0]["power_w"]) == (
+        0.25,
+        0.125,
+        None,
+    )
+
+
+PARENT = """
+import time
+from sextant.telemetry.watcher import WatchPlan, watch
+watcher = watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1)
+print(watcher.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_ends_with_its_parent(monkeypatch, number):
+    use_fake_nvml(monkeypatch)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    pid = int(parent.stdout.readline())
+    assert psutil.pid_exists(pid)
+    parent.send_signal(number)
+    parent.wait(20)
+    parent.stdout.close()
+    until_gone(pid)
+
+
+def test_what_a_killed_process_had_sampled_is_kept(monkeypatch):
+    use_fake_nvml(monkeypatch)
+    with watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1) as watcher:
+        time.sleep(0.5)
+        os.kill(watcher.pid, signal.SIGKILL)
+        watched = watcher.stop()
+    assert len(rows_of(watched, "gpu0")) >= 2
+    (warning,) = watched.warnings
+    assert "ended with status -9" in warning
+
+
+def test_half_a_line_is_no_row():
+    table = read_rows(
+        b'{"time_s": 1.5, "device": "gpu0"}\n{"time_s": 1.6, "dev', TELEMETRY_SCHEMA, 3
+    )
+    (row,) = table.to_pylist()
+    assert (row["level"], row["time_s"], row["device"], row["power_w"]) == (3, 1.5, "gpu0", None)
+    assert read_rows(b'{"time_s"', TELEMETRY_SCHEMA, 3).num_rows == 0
+
+
+def test_a_device_that_hangs_keeps_nobody(monkeypatch):
+    use_fake_nvml(monkeypatch, slow="1:60")
+    with Watcher(WatchPlan("gpu", (0, 1)), time.monotonic_ns(), 1) as watcher:
+        watcher.wait_until_watching(1.0)
+        watched = watcher.stop()
+    assert not psutil.pid_exists(watcher.pid)
+    assert len(rows_of(watched, "gpu0")) >= 3 and rows_of(watched, "gpu1") == []
+
+
+def test_it_ends_when_the_measurement_fails(monkeypatch):
+    use_fake_nvml(monkeypatch)
+    with (
+        pytest.raises(RuntimeError),
+        watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1) as watcher,
+    ):
+        raise RuntimeError("the server died")
+    assert not psutil.pid_exists(watcher.pid)

@@ -1,19 +1,29 @@
 """What identifies the machine of a measurement."""
 
+import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pynvml
 
+_MPS_DAEMON = "nvidia-cuda-mps-control"
 
-def host_facts() -> dict[str, str | None]:
-    """Return what identifies the machine: system, processor, Python, GPU driver if any."""
+
+def host_facts() -> dict[str, Any]:
+    """Return what identifies the machine: system, processor, Python, GPUs and their driver.
+
+    What NVML does not tell is null, as are all GPU facts where there is no NVML.
+    """
     return {
         "system": platform.platform(),
         "processor": _processor(),
         "python": sys.version.split()[0],
-        "gpu_driver": _gpu_driver(),
+        **_gpu_facts(),
+        "is_mps_running": is_mps_running(),
     }
 
 
@@ -24,9 +34,56 @@ def _processor() -> str:
     return f"{names[0]} × {len(names)}" if names else platform.processor() or "unknown"
 
 
-def _gpu_driver() -> str | None:
+def _gpu_facts() -> dict[str, Any]:
+    """Return the driver, the newest CUDA it supports, and the GPUs by NVML index."""
     try:
         pynvml.nvmlInit()
-        return pynvml.nvmlSystemGetDriverVersion()
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except pynvml.NVMLError:
+        return dict.fromkeys(("gpu_driver", "cuda_version", "gpus"))
+    cuda = _or_none(pynvml.nvmlSystemGetCudaDriverVersion)
+    return {
+        "gpu_driver": _or_none(pynvml.nvmlSystemGetDriverVersion),
+        # 12040 is CUDA 12.4.
+        "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "gpus": [
+            {
+                "name": _or_none(pynvml.nvmlDeviceGetName, handle),
+                "is_mig_enabled": _is_mig_enabled(handle),
+            }
+            for handle in handles
+        ],
+    }
+
+
+def _is_mig_enabled(handle: object) -> bool | None:
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError_NotSupported:  # a device that cannot be divided
+        return False
     except pynvml.NVMLError:
         return None
+    return current == pynvml.NVML_DEVICE_MIG_ENABLE
+
+
+def _or_none(get: Callable, *arguments: object) -> Any:
+    try:
+        return get(*arguments)
+    except pynvml.NVMLError:
+        return None
+
+
+def is_mps_running() -> bool | None:
+    """Return whether CUDA's Multi-Process Service runs here.
+
+    None where its pipe is there but no daemon: it may have ended, or run outside of this
+    container.
+    """
+    for process in psutil.process_iter(["name"]):
+        # Linux cuts names off after 15 characters unless it may be asked for the command.
+        if (process.info["name"] or "").startswith(_MPS_DAEMON[:15]):
+            return True
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"
+    return None if pipe.exists() else False

@@ -1,12 +1,10 @@
-"""What the server says of itself: readings of vLLM's Prometheus text."""
+"""Readings of Prometheus text, as vLLM writes it."""
 
 import asyncio
-import time
 
-import pyarrow as pa
 import pytest
 
-from sextant.load import server_metrics
+from sextant.telemetry import prometheus
 from stub_server import StubServer
 
 # As vLLM writes them: several engines, help lines, buckets, exponents.
@@ -55,25 +53,25 @@ def answering(body: str, status: str = "200 OK", length: int | None = None):
     ],
 )
 def test_a_metric_is_read_by_its_whole_name(name, value):
-    assert server_metrics.read(TEXT, name) == value
+    assert prometheus.total(TEXT, name) == value
 
 
 def test_the_mean_itl_is_that_of_the_time_between_two_readings():
     # 100 gaps took 2.5 s before; the next 50 take 2 s: 40 ms each.
-    assert server_metrics.mean_itl_ms(TEXT, itl(4.5, 150)) == pytest.approx(40.0)
+    assert prometheus.mean_itl_ms(TEXT, itl(4.5, 150)) == pytest.approx(40.0)
 
 
 def test_no_token_between_two_readings_has_no_mean():
-    assert server_metrics.mean_itl_ms(TEXT, TEXT) is None
-    assert server_metrics.mean_itl_ms("", TEXT) is None
-    assert server_metrics.mean_itl_ms(TEXT, "") is None
+    assert prometheus.mean_itl_ms(TEXT, TEXT) is None
+    assert prometheus.mean_itl_ms("", TEXT) is None
+    assert prometheus.mean_itl_ms(TEXT, "") is None
 
 
 def test_metrics_are_fetched(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a cluster's proxy is not asked
     monkeypatch.delenv("no_proxy", raising=False)
     with StubServer(answering(TEXT)) as server:
-        assert server_metrics.fetch(server.url) == TEXT
+        assert prometheus.fetch(server.url) == TEXT
     assert server.requests[0].head.startswith("GET /metrics ")
 
 
@@ -87,53 +85,36 @@ def test_metrics_are_fetched(monkeypatch):
 )
 def test_what_is_no_answer_is_an_os_error(answer):
     with StubServer(answer) as server, pytest.raises(OSError):
-        server_metrics.fetch(server.url)
+        prometheus.fetch(server.url)
 
 
-def test_the_poller_records_gauges_over_time():
-    with StubServer(answering(TEXT)) as server:
-        began_ns = time.monotonic_ns()
-        poller = server_metrics.Poller(server.url, 8, began_ns, period_s=0.05)
-        poller.start()
-        while len(poller.rows) < 3:
-            assert time.monotonic_ns() - began_ns < 20e9
-            time.sleep(0.02)
-        rows = poller.stop()
-    table = pa.Table.from_pylist(rows, schema=server_metrics.SCHEMA).to_pandas()
-    assert set(rows[0]) == set(server_metrics.SCHEMA.names)
-    assert (table["level"] == 8).all()
-    assert table["time_s"].is_monotonic_increasing and table["time_s"].iloc[0] >= 0.05
-    first = table.iloc[0]
-    assert (first["n_running"], first["n_waiting"], first["kv_cache_usage"]) == (7, 2, 0.0625)
-    assert first["n_preemptions"] == 1
-
-
-def test_a_missed_reading_is_a_gap():
-    answers = iter([answering("", length=50), answering(TEXT), answering("", "500 Oops")])
-
-    async def answer(request, writer):
-        await next(answers, answering(TEXT))(request, writer)
-
-    with StubServer(answer) as server:
-        poller = server_metrics.Poller(server.url, 1, time.monotonic_ns(), period_s=0.02)
-        poller.start()
-        deadline = time.monotonic() + 20
-        while len(poller.rows) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        rows = poller.stop()
-        n_asked = len(server.requests)
-    assert 2 <= len(rows) <= n_asked - 2
+def test_gauges_of_several_engines_are_those_of_their_server():
+    two_engines = TEXT + 'vllm:kv_cache_usage_perc{engine="1",model_name="sextant"} 0.4375\n'
+    # Requests add up; a usage is a part of a cache, and both caches are of one size.
+    assert prometheus.server_gauges(two_engines) == {
+        "n_running": 7,
+        "n_waiting": 2,
+        "kv_cache_usage": 0.25,
+        "n_preemptions": 1,
+    }
 
 
 def test_a_server_without_such_metrics_has_nulls():
-    with StubServer(answering("other_metric 1\n")) as server:
-        poller = server_metrics.Poller(server.url, 1, time.monotonic_ns(), period_s=0.02)
-        poller.start()
-        deadline = time.monotonic() + 20
-        while not poller.rows and time.monotonic() < deadline:
-            time.sleep(0.02)
-        row = poller.stop()[0]
-    assert row["n_running"] is None and row["kv_cache_usage"] is None
+    assert set(prometheus.server_gauges("other_metric 1\n").values()) == {None}
+
+
+def test_what_is_no_number_is_not_available():
+    assert prometheus.total("a NaN\nb 1\n", "a") is None
+    assert prometheus.total('a NaN\na{x="1"} 2\n', "a") == 2
+    assert prometheus.total("a +Inf\n", "a") is None
+    assert prometheus.total("a <html>\n", "a") is None
+
+
+def test_labels_are_read_whatever_stands_in_them():
+    text = 'gauge{model="a \\"quoted\\" {name}, b=2",gpu="1"} 5 1700000000000\ngauge_2{gpu="9"} 6\n'
+    assert prometheus.samples(text, "gauge") == [
+        ({"model": 'a \\"quoted\\" {name}, b=2', "gpu": "1"}, 5)
+    ]
 
 
 def test_a_server_that_hangs_does_not_keep_the_poller():
@@ -141,4 +122,4 @@ def test_a_server_that_hangs_does_not_keep_the_poller():
         await asyncio.sleep(60)
 
     with StubServer(hang) as server, pytest.raises(OSError):
-        server_metrics.fetch(server.url, timeout_s=0.3)
+        prometheus.fetch(server.url, timeout_s=0.3)

@@ -1,0 +1,184 @@
+"""Starts the process that watches a level, and collects what it sampled."""
+
+import contextlib
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.json
+
+log = logging.getLogger(__name__)
+
+TELEMETRY_SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.float64()),
+        pa.field("time_s", pa.float64()),
+        pa.field("device", pa.string()),
+        pa.field("power_w", pa.float64()),
+        pa.field("energy_j", pa.float64()),
+        pa.field("utilization", pa.float64()),
+        pa.field("memory_utilization", pa.float64()),
+        pa.field("memory_used_gib", pa.float64()),
+        pa.field("sm_clock_mhz", pa.float64()),
+        pa.field("temperature_c", pa.float64()),
+        pa.field("throttle_reasons", pa.string()),
+        pa.field("sm_active", pa.float64()),
+        pa.field("sm_occupancy", pa.float64()),
+    ]
+)
+SERVER_SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.float64()),
+        pa.field("replica", pa.int32()),
+        pa.field("time_s", pa.float64()),
+        pa.field("n_running", pa.float64()),
+        pa.field("n_waiting", pa.float64()),
+        pa.field("kv_cache_usage", pa.float64()),
+        pa.field("n_preemptions", pa.float64()),
+    ]
+)
+# NVML takes a second or more to start where no other process holds the driver.
+START_LIMIT_S = 10.0
+# More than the process itself waits for a last reading that hangs.
+_STOP_LIMIT_S = 4.0
+_SCRIPTS = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class WatchPlan:
+    """What to watch during a level: devices of the job, servers, DCGM."""
+
+    kind: str
+    """`gpu`, or `cpu` for the processor time of the servers' processes."""
+    devices: tuple[int | str, ...]
+    """NVML indices and UUIDs of GPUs or MIG instances; on a CPU, the cores of all servers."""
+    pids: tuple[int, ...] = ()
+    """On a CPU: the processes that count, with all below them."""
+    server_urls: tuple[str, ...] = ()
+    """Base URL of each replica."""
+    dcgm_url: str | None = None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was sampled, with times in seconds since the cell's epoch."""
+
+    telemetry: pa.Table
+    """Rows of `TELEMETRY_SCHEMA`."""
+    server: pa.Table
+    """Rows of `SERVER_SCHEMA`."""
+    warnings: list[str]
+    """What was not to be had, or ended early, and when."""
+
+
+class Watcher:
+    """A process that watches one level; a context manager, so that it always ends."""
+
+    def __init__(self, plan: WatchPlan, epoch_ns: int, level: float) -> None:
+        self._level = level
+        self._watched: Watched | None = None
+        # Files in memory: nothing is lost to a full disk, and nothing stays behind.
+        self._telemetry, self._server, self._errors = (
+            os.memfd_create(name) for name in ("telemetry", "server", "errors")
+        )
+        files = {"telemetry_file": self._telemetry, "server_file": self._server}
+        path = os.pathsep.join(filter(None, (str(_SCRIPTS), os.environ.get("PYTHONPATH"))))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sextant.telemetry.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=tuple(files.values()),
+            env={**os.environ, "PYTHONPATH": path},
+            process_group=0,  # Ctrl-C is the parent's to handle
+        )
+        line = json.dumps({**asdict(plan), **files, "epoch_ns": epoch_ns}) + "\n"
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the process that watches."""
+        return self._process.pid
+
+    def wait_until_watching(self, limit_s: float = START_LIMIT_S) -> None:
+        """Wait until every source was read once, the process has ended, or time is up."""
+        if not select.select([self._process.stdout], [], [], limit_s)[0]:
+            log.warning("telemetry is not complete after %g s; the level starts anyway", limit_s)
+
+    def __enter__(self) -> "Watcher":
+        """Return the watcher, which was started with its construction."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.stop()
+
+    def stop(self) -> Watched:
+        """End the process and return what it sampled, also if it died before."""
+        if self._watched is None:
+            self._end()
+            warnings = _content(self._errors).decode(errors="replace").splitlines()
+            if status := self._process.returncode:
+                warnings.append(
+                    f"the telemetry process ended with status {status}; what it sampled is kept"
+                )
+            telemetry = read_rows(_content(self._telemetry), TELEMETRY_SCHEMA, self._level)
+            server = read_rows(_content(self._server), SERVER_SCHEMA, self._level)
+            self._watched = Watched(telemetry, server, warnings)
+            for file in (self._telemetry, self._server, self._errors):
+                os.close(file)
+            for warning in warnings:
+                log.warning("level %g: %s", self._level, warning)
+        return self._watched
+
+    def _end(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def watch(plan: WatchPlan, epoch_ns: int, level: float) -> Watcher:
+    """Start to watch; returns when every source was read once, so that counters are whole.
+
+    Telemetry fails no measurement: what is not to be had is a warning of `Watcher.stop`.
+    """
+    watcher = Watcher(plan, epoch_ns, level)
+    try:
+        watcher.wait_until_watching()
+    except BaseException:
+        watcher.stop()
+        raise
+    return watcher
+
+
+def _content(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)
+
+
+def read_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
+    """Return the table of JSON lines, without a last line that a killed process left half done.
+
+    What a line lacks is null; `level` is that of all rows.
+    """
+    whole = lines[: lines.rfind(b"\n") + 1]
+    if not whole:
+        return schema.empty_table()
+    options = pa.json.ParseOptions(
+        explicit_schema=pa.schema([field for field in schema if field.name != "level"])
+    )
+    rows = pa.json.read_json(pa.BufferReader(whole), parse_options=options)
+    rows = rows.append_column("level", pa.repeat(pa.scalar(float(level)), len(rows)))
+    return rows.select(schema.names).cast(schema)

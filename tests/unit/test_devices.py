@@ -1,0 +1,78 @@
+"""Which devices replicas get."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fake_nvml import use_fake_nvml
+from sextant.engine.devices import pick_devices
+from sextant.errors import InputError
+from sextant.gpu import Devices
+
+ONE, TWO = Devices("gpu", 1, 40.0), Devices("gpu", 2, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices", "picked"),
+    [
+        ("3,5,7", TWO, (3, 5)),
+        ("3", ONE, (3,)),
+        (" 4 , 6 ", TWO, (4, 6)),
+        ("GPU-8932f937,1", TWO, ("GPU-8932f937", 1)),
+        ("MIG-4c60d78c,MIG-5", ONE, ("MIG-4c60d78c",)),
+        (None, TWO, (0, 1)),
+    ],
+)
+def test_the_job_s_first_gpus_are_picked(visible, devices, picked):
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert pick_devices(devices, environ=environ) == [picked]
+
+
+@pytest.mark.parametrize("visible", ["", " ", "-1", "3", "3,-1,4", "NoDevFiles", "3,3", "3,,4"])
+def test_too_few_gpus(visible):
+    # As CUDA does: what stands behind an entry that is no device is hidden.
+    with pytest.raises(InputError, match=r"2 devices \(gpu\) needed, [01] here"):
+        pick_devices(TWO, environ={"CUDA_VISIBLE_DEVICES": visible})
+
+
+def test_replicas_have_devices_of_their_own():
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1,4,5,6"}
+    assert pick_devices(TWO, 2, environ=environ) == [(0, 1), (4, 5)]
+    with pytest.raises(InputError, match=r"6 devices \(gpu\) needed, 5 here"):
+        pick_devices(TWO, 3, environ=environ)
+
+
+def test_replicas_share_devices():
+    environ = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert pick_devices(TWO, 3, "shared", environ) == [(2, 3), (2, 3), (2, 3)]
+
+
+def test_a_server_cannot_spread_over_mig_instances():
+    environ = {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}
+    assert pick_devices(ONE, 2, environ=environ) == [("MIG-a",), ("MIG-b",)]
+    with pytest.raises(InputError, match="cannot use MIG instances"):
+        pick_devices(TWO, environ=environ)
+
+
+def test_cores_are_those_this_job_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7, 2})
+    assert pick_devices(Devices("cpu", 2, 1.0)) == [(2, 4)]
+    assert pick_devices(Devices("cpu", 2, 1.0), 2) == [(2, 4), (7, 9)]
+    assert pick_devices(Devices("cpu", 3, 1.0), 2, "shared") == [(2, 4, 7)] * 2
+    with pytest.raises(InputError, match=r"6 devices \(cpu\) needed, 4 here"):
+        pick_devices(Devices("cpu", 3, 1.0), 2)
+
+
+def test_where_nothing_is_hidden_all_gpus_of_the_machine_count(monkeypatch):
+    use_fake_nvml(monkeypatch, gpus=3)
+    script = (
+        "from sextant.engine.devices import pick_devices\n"
+        "from sextant.gpu import Devices\n"
+        "print(pick_devices(Devices('gpu', 1, 40.0), 3, environ={}))\n"
+        "pick_devices(Devices('gpu', 2, 40.0), 2, environ={})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[(0,), (1,), (2,)]\n"
+    assert "4 devices (gpu) needed, 3 here" in done.stderr

@@ -1,0 +1,198 @@
+"""Energy and what else a point's telemetry tells, with numbers worked out by hand."""
+
+import json
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from sextant.telemetry.energy import (
+    ENERGY_PER_OUTPUT_TOKEN_SQL,
+    ENERGY_PER_REQUEST_SQL,
+    device_query,
+    point_query,
+)
+from sextant.telemetry.watcher import TELEMETRY_SCHEMA
+
+
+def reading(time_s: float, device: str = "gpu0", level: float = 1, **values: object) -> dict:
+    return {"level": level, "time_s": time_s, "device": device, **values}
+
+
+def database(rows: list[dict], windows: dict[float, tuple[float, float]]):
+    """Return a connection with `devices` and `points`; windows are (start, duration) by level."""
+    connection = duckdb.connect()
+    telemetry = pa.Table.from_pylist(rows, schema=TELEMETRY_SCHEMA)
+    connection.register("readings", telemetry)
+    connection.execute("CREATE TABLE telemetry AS SELECT 0 AS cell, * FROM readings")
+    connection.execute(
+        "CREATE TABLE levels (cell INT, level DOUBLE, started_s DOUBLE, duration_s DOUBLE)"
+    )
+    for level, (start, duration) in windows.items():
+        connection.execute("INSERT INTO levels VALUES (0, ?, ?, ?)", [level, start, duration])
+    connection.execute(f"CREATE TABLE devices AS {device_query('telemetry', 'levels')}")
+    connection.execute(f"CREATE TABLE points AS {point_query('devices', 'telemetry', 'levels')}")
+    return connection
+
+
+def only_row(connection, table: str) -> dict:
+    (row,) = connection.table(table).to_arrow_table().to_pylist()
+    return row
+
+
+def energy(rows: list[dict], start: float, duration: float) -> tuple[float | None, float | None]:
+    row = only_row(database(rows, {1: (start, duration)}), "devices")
+    return row["energy_j"], row["energy_bridged_fraction"]
+
+
+def test_the_counter_s_increments_are_summed():
+    rows = [reading(t, energy_j=e, power_w=999) for t, e in [(0, 100), (1, 150), (2, 170)]]
+    assert energy(rows, 0, 2) == (70, 0)
+
+
+def test_only_what_falls_into_the_window_counts():
+    # 40 J over the second in which the window begins, of which 3/4; 20 J; 60 J, of which half.
+    rows = [reading(t, energy_j=e) for t, e in [(0, 0), (1, 40), (2, 60), (3, 120), (4, 500)]]
+    assert energy(rows, 0.25, 2.25) == (pytest.approx(30 + 20 + 30), 0)
+
+
+def test_a_counter_that_resets_is_bridged_by_power_times_time():
+    rows = [
+        reading(0, energy_j=1000, power_w=100),
+        reading(1, energy_j=1100, power_w=120),
+        reading(3, energy_j=5, power_w=80),  # 2 s at (120 + 80) / 2 W
+        reading(4, energy_j=105, power_w=90),
+    ]
+    assert energy(rows, 0, 4) == (pytest.approx(100 + 200 + 100), pytest.approx(0.5))
+
+
+def test_without_a_counter_all_of_it_is_bridged():
+    rows = [reading(t, power_w=p) for t, p in [(0, 100), (1, 200), (2, 200)]]
+    assert energy(rows, 0, 2) == (350, 1)
+
+
+def test_a_missed_reading_of_the_counter_is_bridged_on_both_sides():
+    rows = [
+        reading(0, energy_j=0, power_w=50),
+        reading(1, power_w=70),
+        reading(2, energy_j=130, power_w=50),
+        reading(3, energy_j=190, power_w=50),
+    ]
+    assert energy(rows, 0, 3) == (pytest.approx(60 + 60 + 60), pytest.approx(2 / 3))
+
+
+def test_a_gap_is_whole_in_the_counter():
+    rows = [reading(t, energy_j=e) for t, e in [(0, 0), (0.1, 10), (5, 490), (5.1, 500)]]
+    assert energy(rows, 0, 5.1) == (500, 0)
+
+
+def test_rows_of_other_sources_do_not_cut_intervals():
+    rows = [reading(0, energy_j=0, power_w=10), reading(2, energy_j=20, power_w=10)]
+    assert energy([*rows, reading(1, sm_active=0.5)], 0, 2) == (20, 0)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [reading(0), reading(2)],
+        [reading(0.5, energy_j=3)],
+        # A device that was lost half way: a part would pass for the whole.
+        [reading(0, energy_j=0), reading(1, energy_j=100)],
+        # A reset, and no power to bridge it.
+        [reading(0, energy_j=9), reading(1, energy_j=0), reading(2, energy_j=5)],
+    ],
+)
+def test_energy_that_is_not_known_is_null(rows):
+    assert energy(rows, 0, 2) == (None, None)
+
+
+def test_means_and_maxima_are_those_of_the_window():
+    rows = [
+        reading(0, power_w=500, utilization=1, temperature_c=90, memory_used_gib=70),  # before
+        reading(1, power_w=100, utilization=0.5, temperature_c=60, memory_used_gib=10),
+        reading(2, power_w=300, utilization=0.75, sm_clock_mhz=1000, memory_utilization=0.25),
+        reading(2, sm_active=0.5, sm_occupancy=0.25),
+    ]
+    row = only_row(database(rows, {1: (0.5, 2)}), "devices")
+    assert (row["mean_power_w"], row["max_power_w"]) == (200, 300)
+    assert (row["mean_utilization"], row["max_utilization"]) == (0.625, 0.75)
+    assert (row["mean_memory_utilization"], row["max_memory_utilization"]) == (0.25, 0.25)
+    assert (row["mean_sm_active"], row["max_sm_occupancy"]) == (0.5, 0.25)
+    assert (row["max_memory_used_gib"], row["max_temperature_c"]) == (10, 60)
+    assert row["mean_sm_clock_mhz"] == 1000
+
+
+def test_seconds_throttled_go_to_their_reasons():
+    rows = [
+        reading(0, throttle_reasons="sw_power_cap"),
+        reading(1, throttle_reasons="sw_power_cap,hw_thermal_slowdown"),
+        reading(3, throttle_reasons=""),
+        reading(4, throttle_reasons="gpu_idle"),  # a clock is low without load: no throttling
+        reading(6, throttle_reasons="sync_boost"),
+        reading(7, throttle_reasons=""),
+    ]
+    row = only_row(database(rows, {1: (0.5, 6)}), "devices")
+    assert row["throttled_s"] == pytest.approx(0.5 + 2 + 0.5)
+    assert json.loads(row["throttle_reason_s"]) == {
+        "hw_thermal_slowdown": 2,
+        "sw_power_cap": 2.5,
+        "sync_boost": 0.5,
+    }
+
+
+def test_a_device_that_was_not_throttled_says_so_and_one_that_does_not_tell_is_null():
+    told = [reading(t, throttle_reasons="") for t in (0, 2)]
+    row = only_row(database([*told], {1: (0, 2)}), "devices")
+    assert (row["throttled_s"], row["throttle_reason_s"]) == (0, "{}")
+    row = only_row(database([reading(0, power_w=1), reading(2, power_w=1)], {1: (0, 2)}), "devices")
+    assert (row["throttled_s"], row["throttle_reason_s"]) == (None, None)
+
+
+def test_levels_are_apart():
+    rows = [reading(t, level=level, energy_j=t * level) for level in (1, 2.5) for t in (0, 4)]
+    table = database(rows, {1: (0, 4), 2.5: (0, 4)}).table("devices").df().set_index("level")
+    assert table["energy_j"].to_dict() == {1: 4, 2.5: 10}
+
+
+def test_a_point_uses_what_its_devices_use():
+    rows = [
+        reading(0.00, "gpu0", energy_j=0, power_w=100),
+        reading(0.01, "gpu1", energy_j=0, power_w=50),
+        reading(1.00, "gpu0", energy_j=100, power_w=300),
+        reading(1.01, "gpu1", energy_j=90, power_w=150),
+        reading(2.00, "gpu0", energy_j=300, power_w=200),
+        reading(2.01, "gpu1", energy_j=0, power_w=350),  # a reset: 1 s at 250 W
+    ]
+    row = only_row(database(rows, {1: (0.01, 1.99)}), "points")
+    # GPU 0: 99 + 200 J; GPU 1: 90 + 250 J, of which 0.99 s.
+    assert row["energy_j"] == pytest.approx(299 + 90 + 247.5)
+    assert row["energy_bridged_fraction"] == pytest.approx(247.5 / 636.5)
+    # In the window: 300 and 200 W; 50 and 150 W (350 W came after its end).
+    assert row["mean_power_w"] == pytest.approx(250 + 100)
+    assert row["max_power_w"] == 450
+
+
+def test_a_point_of_which_one_device_is_unknown_is_unknown():
+    known = [reading(t, "gpu0", energy_j=t, power_w=1) for t in (0, 2)]
+    row = only_row(database([*known, reading(0, "gpu1")], {1: (0, 2)}), "points")
+    assert row["energy_j"] is row["mean_power_w"] is row["max_power_w"] is None
+
+
+def test_a_mig_instance_has_no_meter_of_its_own():
+    gpu = [reading(t, "gpu0", energy_j=t, power_w=1) for t in (0, 2)]
+    instance = [reading(t, "MIG-a", memory_used_gib=5) for t in (0, 2)]
+    connection = database(gpu + instance, {1: (0, 2)})
+    row = only_row(connection, "points")
+    assert (row["energy_j"], row["mean_power_w"], row["max_power_w"]) == (2, 1, 1)
+    devices = connection.table("devices").df().set_index("device")
+    assert devices.loc["MIG-a", "max_memory_used_gib"] == 5
+    assert pd.isna(devices.loc["MIG-a", "energy_j"])
+
+
+def test_energy_per_request_and_per_token():
+    query = f"SELECT {ENERGY_PER_REQUEST_SQL}, {ENERGY_PER_OUTPUT_TOKEN_SQL} FROM "
+    point = "(SELECT 600.0 AS energy_j, 4 AS n_ok, 30.0 AS mean_output_tokens)"
+    assert duckdb.sql(query + point).fetchall() == [(150, 5)]
+    none_ok = "(SELECT 600.0 AS energy_j, 0 AS n_ok, NULL::DOUBLE AS mean_output_tokens)"
+    assert duckdb.sql(query + none_ok).fetchall() == [(None, None)]

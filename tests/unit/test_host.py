@@ -1,0 +1,55 @@
+"""What identifies the machine of a measurement."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fake_nvml import use_fake_nvml, use_no_nvml
+from sextant.benchmark.host import is_mps_running
+
+PRINT = (
+    "import json; from sextant.benchmark.host import host_facts; print(json.dumps(host_facts()))"
+)
+
+
+def facts() -> dict:
+    done = subprocess.run([sys.executable, "-c", PRINT], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_gpus_and_their_driver_are_named(monkeypatch):
+    use_fake_nvml(monkeypatch, gpus=2, mig=1)
+    host = facts()
+    assert (host["gpu_driver"], host["cuda_version"]) == ("550.54.15", "12.4")
+    assert host["gpus"] == [
+        {"name": "Invented 0", "is_mig_enabled": False},
+        {"name": "Invented 1", "is_mig_enabled": True},
+    ]
+    assert host["python"] == sys.version.split()[0] and "×" in host["processor"]
+
+
+def test_without_nvml_they_are_null(monkeypatch, tmp_path):
+    use_no_nvml(monkeypatch, tmp_path)
+    host = facts()
+    assert host["gpu_driver"] is host["cuda_version"] is host["gpus"] is None
+    assert host["system"]
+
+
+@pytest.mark.parametrize(("has_pipe", "is_running"), [(False, False), (True, None)])
+def test_a_pipe_without_its_daemon_leaves_mps_open(monkeypatch, tmp_path, has_pipe, is_running):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    if has_pipe:
+        (tmp_path / "control").touch()
+    assert is_mps_running() is is_running
+
+
+def test_the_mps_daemon_is_found(monkeypatch, tmp_path):
+    daemon = tmp_path / "nvidia-cuda-mps-control"
+    daemon.symlink_to("/bin/sleep")
+    with subprocess.Popen([daemon, "60"]) as process:
+        try:
+            assert is_mps_running() is True
+        finally:
+            process.kill()
