@@ -1,27 +1,27 @@
 """Analyse the cells of a study.
 
-Inputs: the study's `cells` (their `run.json`) and its rows of the tables `point`,
-`feasibility` and `telemetry`. Outputs: `html`, a page; `json`, its numbers; `figures`.
+Inputs: every file of the study's cells, of which `runs` are their `run.json`. Outputs: its rows of
+the tables `point`, `feasibility` and `telemetry`; `html`, a page; `json`, its numbers; `figures`.
 """
 
 from pathlib import Path
 
 from sextant.experiment import load_experiment
 from sextant.logs import job_log
-from sextant.studies.job import write_study
-
-TABLES = ("point", "feasibility", "telemetry")
+from sextant.studies.job import TABLES, StudyOutputs, write_study
 
 with job_log(snakemake.log[0]):
-    experiment = load_experiment(snakemake.config)
+    experiment, output = load_experiment(snakemake.config), snakemake.output
     write_study(
         snakemake.wildcards.study,
         [Path(run).parent for run in snakemake.input.runs],
-        {name: Path(snakemake.input[name]) for name in TABLES},
         experiment.llm_facts,
         experiment.profiles,
-        Path(snakemake.output.html),
-        Path(snakemake.output.json),
-        Path(snakemake.output.figures),
+        StudyOutputs(
+            html=Path(output.html),
+            json=Path(output.json),
+            figures=Path(output.figures),
+            tables={name: Path(output[name]) for name in TABLES},
+        ),
         seed=snakemake.config["seed"],
     )

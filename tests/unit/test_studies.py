@@ -11,7 +11,7 @@ import pytest
 from cells import PROFILES, failed_request, request, study_data, write_cell
 from sextant.errors import InputError
 from sextant.studies.data import Analysis, Section
-from sextant.studies.job import jsonable, write_study
+from sextant.studies.job import TABLES, StudyOutputs, jsonable, write_study
 from sextant.studies.page import page_facts, render_page, section_key
 from sextant.studies.registry import STUDIES, Study, analysis_of
 
@@ -112,13 +112,11 @@ def test_numbers_are_what_json_can_say():
 
 
 def write(tmp_path, name: str, cells) -> dict:
-    study_data(tmp_path, cells)  # writes the tables
-    tables = {
-        table: tmp_path / f"{table}.parquet" for table in ("point", "feasibility", "telemetry")
-    }
-    outputs = [tmp_path / "out" / part for part in ("index.html", "study.json", "figures")]
-    write_study(name, cells, tables, {}, PROFILES, *outputs, seed=3)
-    return json.loads(outputs[1].read_text())
+    out = tmp_path / "out"
+    tables = {table: out / f"{table}.parquet" for table in TABLES}
+    outputs = StudyOutputs(out / "index.html", out / "study.json", out / "figures", tables)
+    write_study(name, cells, {}, PROFILES, outputs, seed=3)
+    return json.loads(outputs.json.read_text())
 
 
 def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):
@@ -135,6 +133,7 @@ def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):
     assert (report["study"], report["title"]) == ("pods", "Throughput per pod")
     assert report["measured"]["provenance"]["seed"] == 3
     assert len(report["numbers"]["settings"]) == 1
+    assert len(pd.read_parquet(tmp_path / "out" / "point.parquet")) == 2
     (figure,) = (tmp_path / "out" / "figures").iterdir()
     assert figure.name == "llm-on-1xgpu-w.svg"
     assert ElementTree.parse(figure).getroot().tag.endswith("svg")
@@ -147,7 +146,6 @@ def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):
 
 def test_a_broken_run_names_its_file(tmp_path):
     cell = write_cell(tmp_path / "c", many(1))
-    study_data(tmp_path, [cell])
     (cell / "run.json").write_text("{")
     with pytest.raises(InputError, match=r"c/run\.json"):
         write(tmp_path, "pods", [cell])

@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +13,49 @@ import pandas as pd
 from sextant.files import atomic_path, provenance, write_json
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
+from sextant.store import aggregate_points
 from sextant.studies.data import Section, read_study_data
 from sextant.studies.page import page_facts, render_page, section_key
 from sextant.studies.registry import STUDIES, analysis_of
+
+TABLES = ("point", "feasibility", "telemetry")
+
+
+@dataclass(frozen=True)
+class StudyOutputs:
+    """Where a study's results go."""
+
+    html: Path
+    """The page, one file that refers to no other."""
+    json: Path
+    """`study, title, summary, numbers, measured`; what is not known is null."""
+    figures: Path
+    """Folder for the page's figures, an SVG file each; what was in it goes."""
+    tables: Mapping[str, Path]
+    """Parquet files for the rows of the store's `TABLES` that its cells came to."""
 
 
 def write_study(
     name: str,
     cells: Sequence[Path],
-    tables: Mapping[str, Path],
     llms: Mapping[str, LLM],
     profiles: Mapping[str, GPUProfile],
-    html_out: Path,
-    json_out: Path,
-    figures_out: Path,
+    outputs: StudyOutputs,
     *,
     seed: int,
 ) -> None:
-    """Analyse a study's cells; write its page, its numbers, and its figures as SVG files.
+    """Analyse a study's cells; write its tables, its page, its numbers and its figures.
 
     Args:
         name: of the study, a key of `STUDIES`.
         cells: folders of the cells that were measured for it.
-        tables: their rows of the tables `point`, `feasibility` and `telemetry`, as Parquet.
         llms: facts of the LLMs by id.
         profiles: GPU profiles by id.
-        html_out: the page, one file that refers to no other.
-        json_out: `study, title, summary, numbers, measured`; what is not known is null.
-        figures_out: folder for the figures; what was in it goes.
+        outputs: where all of it goes.
         seed: same seed and cells, same bytes.
     """
+    tables = outputs.tables
+    aggregate_points(cells, *(tables[table] for table in TABLES))
     data = read_study_data(cells, tables, llms, profiles, seed)
     analysis = analysis_of(name)(data)
     facts = page_facts(data, provenance(tables, seed=seed))
@@ -53,10 +67,10 @@ def write_study(
         "numbers": jsonable(analysis.numbers),
         "measured": jsonable(facts),
     }
-    with atomic_path(html_out) as temporary:
+    with atomic_path(outputs.html) as temporary:
         temporary.write_text(html, encoding="utf-8")
-    _write_figures(figures_out, analysis.sections)
-    write_json(json_out, report)
+    _write_figures(outputs.figures, analysis.sections)
+    write_json(outputs.json, report)
 
 
 def jsonable(value: Any) -> Any:

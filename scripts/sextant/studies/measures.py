@@ -7,14 +7,17 @@ import pandas as pd
 from sextant.report.read import number
 from sextant.studies.data import CELL_KEY, Cell, StudyData
 
-_LEVEL_KEY = [*CELL_KEY, "level"]
+LEVEL_KEY = [*CELL_KEY, "level"]
 _USES = ("utilization", "memory_utilization", "sm_active", "sm_occupancy")
 
 
 def with_measures(
     points: pd.DataFrame, data: StudyData, measures: Sequence[Callable[[Cell], pd.DataFrame]]
 ) -> pd.DataFrame:
-    """Return points with the columns that each measure gives of a cell, by `level`."""
+    """Return points with the columns that each measure gives of a cell by `level`, and of devices.
+
+    The devices' columns are those of `device_use`.
+    """
     for measure in measures:
         parts = [
             measure(cell).assign(**dict(zip(CELL_KEY, cell.key, strict=True)))
@@ -22,8 +25,8 @@ def with_measures(
         ]
         # Infeasible cells have no rows, which would decide the types of columns.
         found = pd.concat([part for part in parts if len(part)] or parts[:1])
-        points = points.merge(found.astype({"level": float}), on=_LEVEL_KEY, how="left")
-    return points
+        points = points.merge(found.astype({"level": float}), on=LEVEL_KEY, how="left")
+    return points.merge(device_use(data.telemetry), on=LEVEL_KEY, how="left")
 
 
 def request_times(cell: Cell) -> pd.DataFrame:
@@ -46,16 +49,15 @@ def request_times(cell: Cell) -> pd.DataFrame:
     return means.assign(request_tokens=by_level["request_tokens"].max()).reset_index()
 
 
-def device_use(cell: Cell) -> pd.DataFrame:
-    """Return by level how busy the devices were: mean over time and devices, and maximum.
+def device_use(telemetry: pd.DataFrame) -> pd.DataFrame:
+    """Return by point how busy the devices were: the mean over devices, and the highest maximum.
 
     Columns `{mean,max}_{utilization,memory_utilization,sm_active,sm_occupancy}`, fractions,
     null where no device reports them.
     """
-    rows = cell.telemetry()[["level", *_USES]].astype(float)
-    found = rows.groupby("level").agg(["mean", "max"])
-    found.columns = [f"{statistic}_{name}" for name, statistic in found.columns]
-    return found.reset_index()
+    statistics = {f"{what}_{name}": what for name in _USES for what in ("mean", "max")}
+    known = telemetry.astype(dict.fromkeys(statistics, float))
+    return known.groupby(LEVEL_KEY).agg(statistics).reset_index()
 
 
 def server_load(cell: Cell) -> pd.DataFrame:

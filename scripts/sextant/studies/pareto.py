@@ -11,7 +11,7 @@ import pandas as pd
 from sextant.studies.batch_sizes import agreement_words, largest_power_of_two, opt_batch_sizes
 from sextant.studies.data import Analysis, StudyData
 from sextant.studies.frontier import LEAST_GAIN, gains_per_doubling, knee, pareto_optimal
-from sextant.studies.measures import device_use, request_times, server_load, with_measures
+from sextant.studies.measures import request_times, server_load, with_measures
 from sextant.studies.pareto_sections import (
     activity_section,
     batch_table_section,
@@ -29,7 +29,7 @@ _OTHER_GAINS = (0.05, LEAST_GAIN, 0.2)
 
 def analyse(data: StudyData) -> Analysis:
     """Find each LLM's frontier of throughput, its knee, and whether one device reaches it."""
-    points = with_measures(data.points, data, (request_times, device_use, server_load))
+    points = with_measures(data.points, data, (request_times, server_load))
     batches = batch_points(points[points["scenario_kind"] == "batch"], data)
     rates = points[points["scenario_kind"] == "open_loop"].sort_values([*CURVE, "level"])
     curves = find_knees(batches)

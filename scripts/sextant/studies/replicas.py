@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
-from sextant.studies.measures import device_use, request_times, with_measures
+from sextant.studies.measures import request_times, with_measures
 from sextant.studies.replicas_sections import curve_section, device_section, gain_section
 from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, ratio_of_means, throughput_blocks
 from sextant.trace_report.section import listed
@@ -22,7 +22,7 @@ _COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "stat
 
 def analyse(data: StudyData) -> Analysis:
     """Compare 1, 2, 3 … servers that share one device and its memory evenly."""
-    points = with_measures(data.points, data, (replica_sums, request_times, device_use))
+    points = with_measures(data.points, data, (replica_sums, request_times))
     served = points[points["n_ok"] > 0].sort_values([*SETTING, "replicas", "variant_id", "level"])
     found = add_gains(served.reset_index(drop=True), {cell.key: cell for cell in data.cells})
     compared = found[found["is_compared"]]
