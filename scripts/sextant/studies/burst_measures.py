@@ -1,0 +1,178 @@
+"""What a phase of the burst study came to, on average and over time (BurstGPT, IV-D).
+
+Failure rate R, token latency L and throughput P. The paper does not define its token latency; here
+it is a request's latency over its output tokens, the normalized latency of vLLM's paper (Kwon et
+al., SOSP 2023, 6.1). All latencies count from when a request was due.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sextant.studies.data import Cell
+
+N_SLICES = 40
+"""Equal parts of a phase's time in its curves over time."""
+_COLUMNS = (
+    *("level", "scheduled_s", "sent_s", "first_token_s", "last_token_s", "token_offsets_ms"),
+    *("output_tokens", "status"),
+)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase as it was measured. Times are seconds from its start."""
+
+    facts: Mapping[str, Any]
+    """What `run.json` says of it, see `sextant.benchmark.burst.run_phases`."""
+    duration_s: float
+    """To the last request's end."""
+    requests: pd.DataFrame
+    """By time: `due_s, setting` (place in `facts["settings"]`), `is_failed, output_tokens,
+    token_latency_ms, ttft_ms, decode_ms` (first to last token), `n_gaps`; null if failed."""
+    token_s: np.ndarray
+    """When each output token of the served requests came, ascending."""
+    kv_usage: pd.DataFrame
+    """`time_s, usage`, mean over the replicas, 0 to 1."""
+
+    @property
+    def name(self) -> str:
+        """Name in `sextant.benchmark.burst_loads.PHASES`."""
+        return self.facts["name"]
+
+    @property
+    def last_due_s(self) -> float:
+        """When the last request was due: the end of the load."""
+        return float(self.requests["due_s"].max())
+
+
+def phases(cell: Cell) -> Iterator[Phase]:
+    """Yield the phases of a cell in the order of their levels; none if it is infeasible."""
+    rows, server = cell.requests(list(_COLUMNS)), cell.server()
+    for level in sorted(cell.run["levels"], key=lambda level: level["level"]):
+        own = rows[rows["level"] == level["level"]].sort_values("scheduled_s", kind="stable")
+        if len(own):
+            yield _phase(level, own.reset_index(drop=True), server)
+
+
+def _phase(level: Mapping[str, Any], rows: pd.DataFrame, server: pd.DataFrame) -> Phase:
+    start_s, facts = level["started_s"], level["phase"]
+    is_ok = rows["status"] == "ok"
+    requests = pd.DataFrame(
+        {
+            "due_s": rows["scheduled_s"] - start_s,
+            "is_failed": ~is_ok,
+            "output_tokens": rows["output_tokens"].where(is_ok),
+            "ttft_ms": (rows["first_token_s"] - rows["scheduled_s"]).where(is_ok) * 1e3,
+            "decode_ms": (rows["last_token_s"] - rows["first_token_s"]).where(is_ok) * 1e3,
+        }
+    ).astype({"output_tokens": float})
+    e2e_ms = requests["ttft_ms"] + requests["decode_ms"]
+    requests["token_latency_ms"] = e2e_ms / requests["output_tokens"]
+    requests["n_gaps"] = requests["output_tokens"] - 1
+    requests["setting"] = _settings_of(requests["due_s"].to_numpy(), facts)
+    offsets = [np.asarray(row, float) / 1e3 for row in rows.loc[is_ok, "token_offsets_ms"]]
+    sent_s = np.repeat(rows.loc[is_ok, "sent_s"].to_numpy(), [len(row) for row in offsets])
+    token_s = np.sort(np.concatenate([*offsets, np.empty(0)]) + sent_s - start_s)
+    return Phase(facts, level["duration_s"], requests, token_s, _kv_usage(level, server))
+
+
+def _settings_of(due_s: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
+    n_settings = len(facts["settings"])
+    if "n_per_change" in facts:
+        places = np.arange(len(due_s)) // facts["n_per_change"]
+    else:
+        starts = [setting["start_s"] for setting in facts["settings"]]
+        places = np.searchsorted(starts, due_s, side="right") - 1
+    return np.clip(places, 0, n_settings - 1)
+
+
+def _kv_usage(level: Mapping[str, Any], server: pd.DataFrame) -> pd.DataFrame:
+    own = server[(server["level"] == level["level"]) & server["kv_cache_usage"].notna()]
+    readings = pd.DataFrame(
+        {"time_s": own["time_s"] - level["started_s"], "usage": own["kv_cache_usage"]}
+    )
+    readings = readings[readings["time_s"].between(0, level["duration_s"])]
+    # Replicas are read at about the same time: what they come to is their mean.
+    return readings.sort_values("time_s").reset_index(drop=True)
+
+
+def averages(phase: Phase) -> dict[str, float]:
+    """Return a phase's averages; NaN where nothing is known.
+
+    Keys: `n_requests, n_failed, failure_rate` (a fraction), `throughput_tok_s` (output tokens
+    of served requests over the phase's time), those of `latencies`, `mean_kv_usage` (while
+    requests were due) and `max_kv_usage`.
+    """
+    requests, load = phase.requests, phase.kv_usage
+    under_load = load.loc[load["time_s"] <= phase.last_due_s, "usage"]
+    return {
+        "n_requests": len(requests),
+        "n_failed": int(requests["is_failed"].sum()),
+        "failure_rate": float(requests["is_failed"].mean()),
+        "throughput_tok_s": float(requests["output_tokens"].sum() / phase.duration_s),
+        **latencies(requests),
+        "mean_kv_usage": float(under_load.mean()),
+        "max_kv_usage": float(load["usage"].max()),
+    }
+
+
+def latencies(requests: pd.DataFrame) -> dict[str, float]:
+    """Return `mean_token_latency_ms, p90_token_latency_ms, mean_ttft_ms, mean_itl_ms`.
+
+    The mean ITL is of all gaps between tokens, pooled; NaN where no request was served.
+    """
+    token_latency, n_gaps = requests["token_latency_ms"], requests["n_gaps"].sum()
+    return {
+        "mean_token_latency_ms": float(token_latency.mean()),
+        "p90_token_latency_ms": float(token_latency.quantile(0.9)),
+        "mean_ttft_ms": float(requests["ttft_ms"].mean()),
+        "mean_itl_ms": float(requests["decode_ms"].sum() / n_gaps) if n_gaps else np.nan,
+    }
+
+
+def by_setting(phase: Phase) -> pd.DataFrame:
+    """Return instantaneous values per setting: a block of requests, or a window of the trace.
+
+    Columns: those of the setting (`alpha, beta_s, rate_rps, theta, start_s`), `end_s` (of its
+    arrivals), `n_requests, failure_rate, throughput_tok_s, mean_kv_usage` (from `start_s` to
+    `end_s`) and those of `latencies`, of the requests due then.
+    """
+    settings = pd.DataFrame(phase.facts["settings"])
+    ends = [*settings["start_s"].iloc[1:], max(phase.last_due_s, settings["start_s"].iloc[-1])]
+    settings["end_s"] = ends
+    groups = dict(tuple(phase.requests.groupby("setting")))
+    rows = [_part(phase, groups.get(place), *span) for place, span in enumerate(_spans(settings))]
+    return settings.join(pd.DataFrame(rows))
+
+
+def _spans(settings: pd.DataFrame) -> Iterator[tuple[float, float]]:
+    return zip(settings["start_s"], settings["end_s"], strict=True)
+
+
+def over_time(phase: Phase) -> pd.DataFrame:
+    """Return instantaneous values per equal slice of the load's time, as `by_setting`."""
+    edges = np.linspace(0, max(phase.last_due_s, 1e-9), N_SLICES + 1)
+    slices = np.clip(np.searchsorted(edges, phase.requests["due_s"], "right") - 1, 0, N_SLICES - 1)
+    groups = dict(tuple(phase.requests.groupby(slices)))
+    spans = pd.DataFrame({"start_s": edges[:-1], "end_s": edges[1:]})
+    rows = [_part(phase, groups.get(place), *span) for place, span in enumerate(_spans(spans))]
+    return spans.join(pd.DataFrame(rows))
+
+
+def _part(
+    phase: Phase, requests: pd.DataFrame | None, start_s: float, end_s: float
+) -> dict[str, float]:
+    own = phase.requests[:0] if requests is None else requests
+    n_tokens = np.diff(np.searchsorted(phase.token_s, [start_s, end_s]))[0]
+    usage = phase.kv_usage.loc[phase.kv_usage["time_s"].between(start_s, end_s), "usage"]
+    return {
+        "n_requests": len(own),
+        "failure_rate": float(own["is_failed"].mean()) if len(own) else np.nan,
+        "throughput_tok_s": float(n_tokens / (end_s - start_s)) if end_s > start_s else np.nan,
+        "mean_kv_usage": float(usage.mean()),
+        **latencies(own),
+    }

@@ -1,0 +1,187 @@
+"""What the page of the study `burst` shows of a cell."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from sextant.report.promises import percent
+from sextant.report.read import number
+from sextant.studies.burst_measures import N_SLICES, Phase, averages, by_setting, over_time
+from sextant.studies.data import Section
+from sextant.studies.measures import columns_of
+from sextant.trace_report.drawing import Axis, Curve, panels_figure
+
+_NAMES = {"warm-up": "Warm-up", "conversation": "Mirrored conversation", "api": "Mirrored API"}
+_NAMES |= {name: f"Sweep of {name}" for name in ("alpha", "beta", "theta")}
+_SYMBOLS = {"alpha": "Shape alpha", "beta_s": "Scale beta (s)", "theta": "Zipf exponent theta"}
+_METRICS = (
+    ("Token latency (ms)", ("mean_token_latency_ms", "p90_token_latency_ms"), True),
+    ("Throughput (output tokens/s)", ("throughput_tok_s",), False),
+    ("Failed requests (fraction)", ("failure_rate",), False),
+    ("KV cache in use (fraction)", ("mean_kv_usage",), False),
+)
+_CURVES = {
+    "mean_token_latency_ms": "mean",
+    "p90_token_latency_ms": "p90",
+    "throughput_tok_s": "mean",
+    "failure_rate": "mean",
+    "mean_kv_usage": "mean",
+}
+
+
+def phases_section(place: str, measured: Mapping[str, Phase]) -> Section:
+    """Average values of all phases."""
+    rows = [{"phase": _NAMES[name], **averages(phase)} for name, phase in measured.items()]
+    names = {
+        "phase": "Phase",
+        "n_requests": "Requests",
+        "n_failed": "Failed",
+        "failure_rate": "Failure rate",
+        "mean_token_latency_ms": "Token latency, mean (ms)",
+        "p90_token_latency_ms": "p90 (ms)",
+        "mean_ttft_ms": "TTFT, mean (ms)",
+        "mean_itl_ms": "ITL, mean (ms)",
+        "throughput_tok_s": "Output tokens/s",
+        "mean_kv_usage": "KV cache used, mean",
+        "max_kv_usage": "At most",
+    }
+    text = (
+        "Token latency is the time from when a request was due to its last token, divided by its "
+        "output tokens; TTFT counts from when it was due as well, and the mean ITL is of all gaps. "
+        "Failed requests, those that took longer than the time limit included, are in no latency. "
+        "Every phase begins on a server that has served all requests of the one before."
+    )
+    return Section(f"Phases: {place}", text, None, columns_of(pd.DataFrame(rows), names))
+
+
+def warmup_section(place: str, phase: Phase) -> Section:
+    """How the rate was found."""
+    facts, search = phase.facts, phase.facts["search"]
+    mean = facts["mean_kv_cache_usage"]
+    verdict = "within" if facts["is_within_limits"] else "OUTSIDE of"
+    usage = "not known" if mean is None else percent(mean)
+    setting = facts["settings"][0]
+    text = (
+        f"One request of mean lengths, served alone, took {number(search['single_request_s'])} s "
+        f"and {percent(search['single_request_kv_usage'])} of the KV cache. From there, "
+        f"{len(search['trials'])} trials of arrivals at alpha {setting['alpha']:g} led to "
+        f"{number(search['rate_rps'])} requests/s, a scale beta of {number(setting['beta_s'])} s. "
+        f"In the warm-up proper the mean use was {usage}: {verdict} the 20 to 50 % that the "
+        "paper asks for."
+    )
+    names = {
+        "rate_rps": "Requests/s",
+        "kv_usage": "KV cache used, mean",
+        "failed_fraction": "Failed",
+    }
+    trials = pd.DataFrame(list(search["trials"]))
+    return Section(f"Warm-up: {place}", text, None, columns_of(trials, names))
+
+
+def mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
+    """Load and what came of it over time, after their Fig. 16."""
+    series = [over_time(phase) for phase in phases]
+    panels = []
+    for phase in phases:
+        settings = by_setting(phase)
+        rate = Curve("mean", *_steps(settings, "rate_rps"))
+        panels.append((_NAMES[phase.name], _time_axis(), Axis("Requests/s due", low=0), [rate]))
+    for label, columns, is_log in _METRICS:
+        for rows in series:
+            across = (rows["start_s"] + rows["end_s"]) / 2
+            curves = [Curve(_CURVES[name], across, rows[name]) for name in columns]
+            panels.append(("", _time_axis(), _axis(label, is_log), curves))
+    figure = panels_figure(
+        panels, f"Mirrored loads over time, {place}", n_columns=len(phases), height_in=1.7
+    )
+    return Section(f"Mirrored loads: {place}", _mirrored_text(phases), figure)
+
+
+def _mirrored_text(phases: Sequence[Phase]) -> str:
+    parts = []
+    for phase in phases:
+        facts = phase.facts
+        parts.append(
+            f"{_NAMES[phase.name]}: {facts['n_windows']} windows, their time scaled by "
+            f"{number(facts['time_factor'])}, at a mean rate {facts['rate_factor']:g} times the "
+            f"warm-up's"
+        )
+    return (
+        f"{'; '.join(parts)}. The figure has {N_SLICES} slices of equal time; requests count when "
+        "they were due, tokens when they came.\n\nBurstGPT's windows are not published as numbers. "
+        "Unless the plan names other windows, those of Azure's conversation service (2023) stand "
+        "in for its conversations, and those of Mooncake's trace, taken as Poisson, at twice the "
+        "warm-up's rate, for its API: the paper says that the API's beta stays low, not how low."
+    )
+
+
+def sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
+    """Latency, throughput and failures per block of requests, after their Fig. 17."""
+    blocks = {phase.name: by_setting(phase) for phase in phases}
+    panels = []
+    for phase in phases:
+        column = "beta_s" if phase.name == "beta" else phase.name
+        curve = Curve("mean", _numbers(blocks[phase.name]), blocks[phase.name][column])
+        panels.append((_NAMES[phase.name], _block_axis(), Axis(_SYMBOLS[column], low=0), [curve]))
+    for label, columns, is_log in _METRICS:
+        for rows in blocks.values():
+            curves = [Curve(_CURVES[name], _numbers(rows), rows[name]) for name in columns]
+            panels.append(("", _block_axis(), _axis(label, is_log), curves))
+    figure = panels_figure(panels, f"Sweeps, {place}", n_columns=len(phases), height_in=1.7)
+    table = pd.concat([_block_rows(name, rows) for name, rows in blocks.items()])
+    n_per_change = _counts(phases)
+    text = (
+        f"A change after each {n_per_change} requests: alpha falls to a quarter and rises "
+        "again as a quadratic while beta stays, so that the rate rises too; beta falls linearly to "
+        "a quarter; theta rises by 0.8, which makes inputs shorter. Values are of the requests due "
+        "in a block; those of a block that was overrun wait in the next."
+    )
+    return Section(f"Sweeps: {place}", text, figure, table)
+
+
+def _counts(phases: Sequence[Phase]) -> str:
+    """Return the requests from one change to the next, of all sweeps."""
+    return " or ".join(sorted({str(phase.facts["n_per_change"]) for phase in phases}))
+
+
+def _block_rows(name: str, rows: pd.DataFrame) -> pd.DataFrame:
+    names = {
+        "phase": "Sweep",
+        "block": "Block",
+        "alpha": "alpha",
+        "beta_s": "beta (s)",
+        "theta": "theta",
+        "n_requests": "Requests",
+        "failure_rate": "Failure rate",
+        "mean_token_latency_ms": "Token latency, mean (ms)",
+        "p90_token_latency_ms": "p90 (ms)",
+        "mean_ttft_ms": "TTFT, mean (ms)",
+        "throughput_tok_s": "Output tokens/s",
+        "mean_kv_usage": "KV cache used",
+    }
+    return columns_of(rows.assign(phase=name, block=_numbers(rows)), names)
+
+
+def _numbers(rows: pd.DataFrame) -> list[int]:
+    return [*range(1, len(rows) + 1)]
+
+
+def _steps(settings: pd.DataFrame, column: str) -> tuple[list[float], list[float]]:
+    """Return a curve that holds each value from its setting's start to its end."""
+    x, y = [], []
+    for row in settings.itertuples():
+        x += [row.start_s, row.end_s]
+        y += [getattr(row, column)] * 2
+    return x, y
+
+
+def _time_axis() -> Axis:
+    return Axis("Seconds since the phase began", low=0)
+
+
+def _block_axis() -> Axis:
+    return Axis("Block of requests")
+
+
+def _axis(label: str, is_log: bool) -> Axis:
+    return Axis(label, is_log=is_log, low=None if is_log else 0)
