@@ -29,6 +29,7 @@ if "archive" in config:
 include: "workflow/rules/predict.smk"
 include: "workflow/rules/store.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/studies.smk"
 
 
 rule all:

@@ -1,0 +1,66 @@
+# Needs: the cells of the rows of benchmarks.tsv that name a study.
+# Makes: <results>/studies/{study}/: index.html, a page that opens without a network; figures/, its
+#   figures as SVG; study.json, its numbers; and the study's rows of the tables point,
+#   feasibility and telemetry.
+# Steps: write_study. Targets: each study by its name, e.g. `snakemake --cores all pareto
+#   --configfile config/studies.yaml`, and all of them, `studies`.
+
+
+rule write_study:
+    input:
+        unpack(study_cells),
+        server=lambda wildcards: cell_files("server.parquet", EXPERIMENT.studies[wildcards.study]),
+        library=library(
+            "studies",
+            "store",
+            "metrics",
+            "memory",
+            "pages",
+            "telemetry/energy",
+            "report/plotting",
+            "trace_report/drawing",
+        ),
+        page=[
+            f"{workflow.basedir}/scripts/sextant/{file}"
+            for file in ("studies/study.html.j2", "report/page.css")
+        ],
+    output:
+        html=report(
+            "<results>/studies/{study}/index.html",
+            caption="../report/study.rst",
+            category="Studies",
+            labels={"study": "{study}"},
+        ),
+        json="<results>/studies/{study}/study.json",
+        figures=directory("<results>/studies/{study}/figures"),
+        point="<results>/studies/{study}/point.parquet",
+        feasibility="<results>/studies/{study}/feasibility.parquet",
+        telemetry="<results>/studies/{study}/telemetry.parquet",
+    log:
+        "<logs>/write_study/{study}.log",
+    benchmark:
+        "<benchmarks>/write_study/{study}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    script:
+        "../../scripts/write_study.py"
+
+
+for study in EXPERIMENT.studies:
+
+    rule:
+        name:
+            study
+        input:
+            f"<results>/studies/{study}/index.html",
+
+
+rule:
+    name:
+        "studies"
+    input:
+        [f"<results>/studies/{study}/index.html" for study in EXPERIMENT.studies],
