@@ -30,8 +30,6 @@ from sextant.workload.prompts import PromptSource
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 30.0
-"""Time limit of a request, as in the paper (V-C)."""
 _TRIAL_SHARE, _SHORTEST_TRIAL_S = 0.05, 3.0
 """Duration of a trial, as a share of the warm-up's, and at least."""
 _SETTLING_SHARE = 1 / 3

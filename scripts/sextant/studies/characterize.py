@@ -1,0 +1,222 @@
+"""Latency and throughput over the number of users, per LLM and GPU profile, and what does not fit.
+
+Lazuka et al.: LLM-Pilot, SC 2024, sections III-C and V-B (Fig. 7, Table III).
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from sextant.report.read import number
+from sextant.studies.data import CELL_KEY, Analysis, Section, StudyData
+from sextant.studies.drawing import Line, Panel, lines_figure
+from sextant.studies.measures import columns_of, place_words
+from sextant.trace_report.drawing import Axis
+from sextant.trace_report.section import listed
+
+SATURATION = 0.9
+"""A combination is saturated from the fewest users that reach this share of its highest
+throughput."""
+_SETTING = ["workload_id", "scenario_id"]
+_COMBINATION = ["llm_id", "gpu_profile_id", *_SETTING, "variant_id"]
+_CURVES = (
+    ("throughput_tok_s", "Throughput", "Output tokens/s"),
+    ("median_ttft_ms", "TTFT, median", "ms"),
+    ("median_nttft_ms", "nTTFT, median", "ms per input token"),
+    ("median_itl_ms", "ITL, median", "ms"),
+)
+
+
+def analyse(data: StudyData) -> Analysis:
+    """Draw the curves of closed loops; list every cell with its verdict."""
+    points = data.points[data.points["scenario_kind"] == "closed_loop"]
+    points = points.sort_values([*_COMBINATION, "level"]).reset_index(drop=True)
+    cells, combinations = feasibility(data), saturation(points)
+    sections = [_feasibility_section(cells)]
+    sections += [_saturation_section(combinations)] if len(combinations) else []
+    # A name is all that tells two sections apart, and LLMs may be in several settings.
+    n_settings = len(points[_SETTING].drop_duplicates())
+    for (llm_id, *setting), own in points.groupby(["llm_id", *_SETTING]):
+        place = f"{llm_id} ({', '.join(setting)})" if n_settings > 1 else llm_id
+        sections.append(_curves_section(place, own))
+    n_other = len(data.points) - len(points)
+    numbers = {
+        "feasibility": cells,
+        "saturation": combinations,
+        "points": points,
+        "n_points_of_other_scenarios": n_other,
+    }
+    return Analysis(_summary(cells, combinations), numbers, sections)
+
+
+def feasibility(data: StudyData) -> pd.DataFrame:
+    """Return a row a cell: its key, `verdict, why`, memory, batch weight, starts and levels.
+
+    `verdict` is `fits`, `does not fit` or `unsupported`; `why` says more of the latter two.
+    `levels` are those that were measured, `levels_left_out` those that could tell nothing, with
+    the rule's words.
+    """
+    measured = data.points.groupby(list(CELL_KEY))["level"].agg(
+        lambda levels: ", ".join(f"{level:g}" for level in sorted(levels))
+    )
+    rows = data.feasibility.merge(
+        measured.rename("levels").reset_index(), on=list(CELL_KEY), how="left"
+    )
+    parts = rows["reason"].str.partition(": ")
+    return rows.assign(verdict=parts[0], why=parts[2].where(parts[2] != ""))
+
+
+def saturation(points: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a combination that served anything.
+
+    Columns: the combination; `max_throughput_tok_s` and `saturated_users`, the fewest that reach
+    90% of it; `n_levels`; `most_users`; `is_still_rising`, whether those are the most users
+    measured; and `{ttft,itl}_growth`, the median at most users over that at the fewest.
+    """
+    rows = []
+    for combination, own in points.groupby(_COMBINATION):
+        served = own[own["n_ok"] > 0]
+        if served.empty:
+            continue
+        highest = served["throughput_tok_s"].max()
+        is_near = served["throughput_tok_s"] >= SATURATION * highest
+        first, last = served.iloc[0], served.iloc[-1]
+        saturated_users = served.loc[is_near, "level"].min()
+        rows.append(
+            {
+                **dict(zip(_COMBINATION, combination, strict=True)),
+                "max_throughput_tok_s": highest,
+                "saturated_users": saturated_users,
+                "n_levels": len(served),
+                "most_users": last["level"],
+                "is_still_rising": bool(len(served) > 1 and saturated_users == last["level"]),
+                "ttft_growth": last["median_ttft_ms"] / first["median_ttft_ms"],
+                "itl_growth": last["median_itl_ms"] / first["median_itl_ms"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _summary(cells: pd.DataFrame, combinations: pd.DataFrame) -> str:
+    counts = cells["verdict"].value_counts()
+    n_fitting = int(counts.get("fits", 0))
+    others = [f"{name}: {counts[name]}" for name in counts.index if name != "fits"]
+    words = f"Of {len(cells)} combinations of LLM and GPU profile {n_fitting} fit"
+    words += f" ({listed(others)})." if others else "."
+    if combinations.empty:
+        return f"{words} No request was served."
+    best = combinations.loc[combinations["max_throughput_tok_s"].idxmax()]
+    words += (
+        f" The highest throughput is {number(best['max_throughput_tok_s'])} output tokens/s, of "
+        f"{place_words(best)}."
+    )
+    several = combinations[combinations["n_levels"] > 1]
+    if several.empty:
+        return words
+    n_rising = int(several["is_still_rising"].sum())
+    n_left_out = int(cells["levels_left_out"].notna().sum())
+    words += (
+        f" {n_rising} of {len(several)} were not saturated by the most users measured. From the "
+        f"fewest to the most users, median TTFT grew {_span(several['ttft_growth'])} times and "
+        f"median ITL {_span(several['itl_growth'])} times."
+    )
+    return words + (
+        f" In {n_left_out} the sweep ended early: more users could tell nothing."
+        if n_left_out
+        else ""
+    )
+
+
+def _span(values: pd.Series) -> str:
+    low, high = number(float(values.min())), number(float(values.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def _feasibility_section(cells: pd.DataFrame) -> Section:
+    names = {
+        "llm_id": "LLM",
+        "gpu_profile_id": "GPU profile",
+        **_told_apart(cells),
+        "verdict": "Verdict",
+        "why": "Why not",
+        "weight_gib": "Weights (GiB)",
+        "kv_gib": "Left for the KV cache (GiB)",
+        "batch_weight_tokens": "Batch weight (tokens)",
+        "n_server_starts": "Server starts",
+        "levels": "Users measured",
+        "levels_left_out": "Left out, and why",
+    }
+    text = (
+        "Memory is by facts: weights, and what is left of the usable memory. The batch weight "
+        "is the largest that the server held under load, or the one that a variant fixes; each "
+        "server start is one weight tried."
+    )
+    return Section("Feasibility", text, None, columns_of(cells, names))
+
+
+def _told_apart(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the columns that rows need beside LLM and profile, and what a page calls them."""
+    names = {"workload_id": "Workload", "scenario_id": "Scenario", "variant_id": "Variant"}
+    return {name: label for name, label in names.items() if rows[name].nunique() > 1}
+
+
+def _saturation_section(combinations: pd.DataFrame) -> Section:
+    names = {
+        "llm_id": "LLM",
+        "gpu_profile_id": "GPU profile",
+        **_told_apart(combinations),
+        "max_throughput_tok_s": "Highest throughput (output tokens/s)",
+        "saturated_users": f"Users that reach {SATURATION:.0%} of it",
+        "most_users": "Most users measured",
+        "is_still_rising": "Still rising there",
+        "ttft_growth": "TTFT, most over fewest users",
+        "itl_growth": "ITL, most over fewest users",
+    }
+    text = (
+        "LLM-Pilot found TTFT to grow with the number of users, and ITL to stay until the memory "
+        "is full and then to rise while throughput no longer does (V-B)."
+    )
+    return Section("Saturation", text, None, columns_of(combinations, names))
+
+
+def _curves_section(place: str, points: pd.DataFrame) -> Section:
+    n_ok, n_failed = int(points["n_ok"].sum()), int(points["n_failed"].sum())
+    fewest = int(points["n_ok"].min())
+    text = (
+        f"Medians of served requests ({number(n_ok)} in all, at least {number(fewest)} a point); "
+        f"{number(n_failed)} failed. Users in closed loop, each with one request in flight."
+    )
+    panels = [_panel(points, *curve) for curve in _CURVES]
+    figure = lines_figure(panels, f"Curves of {place}")
+    return Section(f"Curves: {place}", text, figure, _points_table(points))
+
+
+def _panel(points: pd.DataFrame, column: str, heading: str, unit: str) -> Panel:
+    lines = [
+        Line(_line_name(points, key), own["level"], own[column])
+        for key, own in points.groupby(["gpu_profile_id", "variant_id"])
+    ]
+    users = sorted(points["level"].unique())
+    axis = Axis("Users", is_log=True, ticks=users, names=[f"{level:g}" for level in users])
+    return Panel(heading, axis, Axis(unit, is_log=column != "throughput_tok_s"), lines)
+
+
+def _line_name(points: pd.DataFrame, key: Sequence[str]) -> str:
+    profile_id, variant_id = key
+    return profile_id if points["variant_id"].nunique() == 1 else f"{profile_id}, {variant_id}"
+
+
+def _points_table(points: pd.DataFrame) -> pd.DataFrame:
+    names = {
+        "gpu_profile_id": "GPU profile",
+        **({"variant_id": "Variant"} if points["variant_id"].nunique() > 1 else {}),
+        "level": "Users",
+        "n_ok": "Requests",
+        "n_failed": "Failed",
+        "throughput_tok_s": "Output tokens/s",
+        "median_ttft_ms": "TTFT (ms)",
+        "median_nttft_ms": "nTTFT (ms/token)",
+        "median_itl_ms": "ITL (ms)",
+        "median_e2e_ms": "Whole request (ms)",
+    }
+    return columns_of(points, names)

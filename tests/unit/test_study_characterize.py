@@ -1,0 +1,116 @@
+"""The study `characterize`: curves over users, and what does not fit."""
+
+import pandas as pd
+import pytest
+
+from cells import failed_request, request, study_data, write_cell
+from sextant.files import read_json, write_json
+from sextant.studies.characterize import analyse
+
+STOP = "left out: at 4 users the median nTTFT is 333 ms"
+
+
+def level(users, n, ttft_s, latency_s=1.0):
+    """Requests of 2 tokens and equal latencies."""
+    times = {"first_token_s": ttft_s, "last_token_s": latency_s}
+    return [request(float(users), **times) for _ in range(n)]
+
+
+def leave_out(cell, levels, reason):
+    run = read_json(cell / "run.json") | {"levels_left_out": levels, "left_out_reason": reason}
+    write_json(cell / "run.json", run)
+    return cell
+
+
+@pytest.fixture
+def data(tmp_path):
+    """One LLM that saturates at 2 of 4 users, one that still rises, two that do not run."""
+    steady = [*level(1, 5, 0.1), *level(2, 10, 0.2), *level(4, 10, 0.5)]
+    rising = [*level(1, 5, 0.1), *level(4, 20, 0.1)]
+    cells = [
+        leave_out(write_cell(tmp_path / "a", steady, llm_id="a"), [8.0, 16.0], STOP),
+        write_cell(tmp_path / "b", rising, llm_id="b", batch_weight_tokens=500),
+        write_cell(tmp_path / "c", llm_id="c", reason="does not fit: the weights take 9 GiB"),
+        write_cell(tmp_path / "d", llm_id="d", reason="unsupported: 7 heads cannot be split"),
+    ]
+    return study_data(tmp_path, cells)
+
+
+def test_every_cell_has_a_verdict_and_says_why(data):
+    rows = analyse(data).numbers["feasibility"].set_index("llm_id")
+    assert rows["verdict"].to_dict() == {
+        "a": "fits",
+        "b": "fits",
+        "c": "does not fit",
+        "d": "unsupported",
+    }
+    assert rows.loc["c", "why"] == "the weights take 9 GiB"
+    assert pd.isna(rows.loc["a", "why"])
+    assert rows.loc["a", "levels"] == "1, 2, 4"
+    assert rows.loc["a", "levels_left_out"] == f"8, 16: {STOP}"
+    assert pd.isna(rows.loc["b", "levels_left_out"])
+    assert rows.loc["b", "batch_weight_tokens"] == 500
+    assert rows.loc["b", "n_server_starts"] == 1
+    assert pd.isna(rows.loc["c", "batch_weight_tokens"])
+
+
+def test_saturation_is_the_fewest_users_near_the_highest_throughput(data):
+    rows = analyse(data).numbers["saturation"].set_index("llm_id")
+    # 10, 20 and 20 tokens in 10 s; then 10 and 40.
+    assert rows["max_throughput_tok_s"].to_dict() == {"a": 2.0, "b": 4.0}
+    assert rows["saturated_users"].to_dict() == {"a": 2.0, "b": 4.0}
+    assert rows["is_still_rising"].to_dict() == {"a": False, "b": True}
+    assert rows.loc["a", "ttft_growth"] == pytest.approx(5.0)
+    # Two tokens: the gap is what the first token leaves of the second.
+    assert rows.loc["a", "itl_growth"] == pytest.approx(0.5 / 0.9)
+
+
+def test_the_summary_counts_and_names(data):
+    assert analyse(data).summary == (
+        "Of 4 combinations of LLM and GPU profile 2 fit (does not fit: 1 and unsupported: 1). The "
+        "highest throughput is 4 output tokens/s, of b on 1xGPU. 1 of 2 were not saturated by the "
+        "most users measured. From the fewest to the most users, median TTFT grew 1 to 5 times and "
+        "median ITL 0.556 to 1 times. In 1 the sweep ended early: more users could tell nothing."
+    )
+
+
+def test_the_page_has_a_section_an_llm(data):
+    sections = analyse(data).sections
+    titles = [section.title for section in sections]
+    assert titles == ["Feasibility", "Saturation", "Curves: a", "Curves: b"]
+    feasible = sections[0].table
+    assert "Variant" not in feasible
+    assert feasible["Left out, and why"].iloc[0].startswith("8, 16")
+    curves = sections[2]
+    assert curves.figure.startswith("<svg")
+    assert "25 in all, at least 5 a point" in curves.text
+    assert curves.table["Users"].tolist() == [1.0, 2.0, 4.0]
+
+
+def test_a_point_without_a_served_request_is_a_gap(tmp_path):
+    rows = [*level(1, 3, 0.1), *(failed_request(2.0) for _ in range(3))]
+    data = study_data(tmp_path, [write_cell(tmp_path / "a", rows)])
+    analysis = analyse(data)
+    (row,) = analysis.numbers["saturation"].to_dict("records")
+    assert (row["n_levels"], row["most_users"], row["is_still_rising"]) == (1, 1.0, False)
+    points = analysis.numbers["points"]
+    assert points["n_failed"].tolist() == [0, 3]
+    assert pd.isna(points["median_itl_ms"].iloc[1])
+    assert "3 failed" in analysis.sections[-1].text
+
+
+def test_nothing_served_is_said(tmp_path):
+    cell = write_cell(tmp_path / "a", [failed_request(1.0)])
+    assert analyse(study_data(tmp_path, [cell])).summary == (
+        "Of 1 combinations of LLM and GPU profile 1 fit. No request was served."
+    )
+    missing = write_cell(tmp_path / "b", reason="does not fit: too large")
+    assert "0 fit (does not fit: 1). No request" in analyse(study_data(tmp_path, [missing])).summary
+
+
+def test_other_scenarios_are_counted_and_not_drawn(tmp_path):
+    cell = write_cell(tmp_path / "a", level(1, 3, 0.1))
+    batch = write_cell(tmp_path / "b", level(8, 3, 0.1), kind="batch", scenario_id="batch")
+    numbers = analyse(study_data(tmp_path, [cell, batch])).numbers
+    assert numbers["n_points_of_other_scenarios"] == 1
+    assert len(numbers["points"]) == 1
