@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from sextant.engine.vllm import EngineSettings
+from sextant.engine.command import EngineSettings
 from sextant.errors import InputError
 from sextant.files import sha256_file
 from sextant.gpu import GPU, GPUProfile, gpu_path, profile_from_row

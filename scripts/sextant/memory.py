@@ -76,6 +76,11 @@ def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
     return llm.n_heads % n_gpus == 0 and more % fewer == 0
 
 
+def kv_bytes_per_device(llm: LLM, devices: Devices) -> float:
+    """Return what the KV cache of a token takes on each device."""
+    return llm.kv_bytes_per_token * _kv_copies(llm, devices) / devices.n_gpus
+
+
 def _kv_copies(llm: LLM, devices: Devices) -> int:
     """Return how often each KV head is stored: with fewer heads than GPUs, each GPU has one.
 

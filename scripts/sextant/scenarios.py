@@ -140,5 +140,7 @@ def scenario_from_plain(values: Mapping[str, Any]) -> Scenario:
 
 
 def level_to_json(level: float) -> float | str:
-    """Return a level as JSON has it, which knows no infinity."""
-    return level if math.isfinite(level) else "inf"
+    """Return a level as JSON has it, which knows no infinity; 4 users, not 4.0."""
+    if math.isinf(level):
+        return "inf"
+    return int(level) if float(level).is_integer() else level

@@ -15,12 +15,12 @@ import pytest
 
 from sextant.benchmark.cell import measure_cell
 from sextant.benchmark.definition import CellOutputs, cell_from_definition
-from sextant.engine.vllm import EngineSettings, ServerError
+from sextant.benchmark.results import TABLES
+from sextant.engine.command import EngineSettings
+from sextant.engine.vllm import ServerError
 from sextant.errors import InputError
 from sextant.files import read_provenance
 from sextant.gpu import Devices
-from sextant.load import server_metrics, telemetry
-from sextant.load.level import REQUEST_SCHEMA
 from sextant.progress import Progress
 from support import FAKE_PYTHON
 
@@ -55,14 +55,11 @@ SETTINGS = EngineSettings(
     request_timeout_s=30.0,
     max_server_starts=8,
 )
-TABLES = {
-    "requests": REQUEST_SCHEMA,
-    "server": server_metrics.SCHEMA,
-    "telemetry": telemetry.SCHEMA,
-}
 
 
-def prepare_cell(folder: Path, levels=(1,), duration_s=0.3, memory_gib=MEMORY_GIB):
+def prepare_cell(
+    folder: Path, levels=(1,), duration_s=0.3, memory_gib=MEMORY_GIB, scenario=None, variant=None
+):
     """Write the inputs of a cell into a folder; return the cell and its outputs."""
     (folder / "llm.json").write_text(json.dumps(CONFIG))
     workload = pd.DataFrame({"input_tokens": [20, 60], "output_tokens": [4, 8], "count": [1, 1]})
@@ -78,9 +75,10 @@ def prepare_cell(folder: Path, levels=(1,), duration_s=0.3, memory_gib=MEMORY_GI
         "max_input_tokens": 64,
         "max_output_tokens": 8,
         "scenario_id": "users",
-        "levels": list(levels),
-        "warmup_s": 0.1,
-        "duration_s": duration_s,
+        "scenario": {"kind": "closed_loop", "levels": list(levels), "warmup_s": 0.1}
+        | {"duration_s": duration_s}
+        | (scenario or {}),
+        "variant": variant or {},
         "seed": 0,
         "engine": {"what the cell": "does not use"},
     }
@@ -103,7 +101,8 @@ def measure(folder: Path, settings: EngineSettings = SETTINGS, **changes) -> Cel
 
 
 def written(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "out").iterdir())
+    """Return the results; what an attempt has kept for the next is none."""
+    return sorted(path.name for path in (folder / "out").iterdir() if path.name != "partial")
 
 
 def read(path: Path) -> dict:
@@ -155,8 +154,8 @@ def test_the_run_says_what_was_run(whole):
     assert run["server"]["command"][0] == str(FAKE_PYTHON)
     assert run["server"]["version"] == "fake"
     assert run["server"]["batch_weight_tokens"] == MOST_TOKENS
-    assert run["server"]["devices"] == [min(os.sched_getaffinity(0))]
-    assert {"system", "processor", "python", "gpu_driver"} == set(run["host"])
+    assert run["server"]["devices"] == [[min(os.sched_getaffinity(0))]]  # of one replica
+    assert {"system", "processor", "python", "gpu_driver"} <= set(run["host"])
     assert run["started_at"].endswith("+00:00")
 
 
@@ -240,14 +239,14 @@ def test_a_weight_that_runs_out_of_memory_is_lowered(tmp_path, monkeypatch, wher
     monkeypatch.setenv("FAKE_LIMIT_TOKENS", "3000")
     monkeypatch.setenv("FAKE_FAIL_AT", where)
     outputs = measure(tmp_path, replace(SETTINGS, max_server_starts=3))
-    # After the first failure the middle of 72 and 4000 passes; the middle of what is left
-    # does not, or just so: of 2036 and 4000 it is 3018, which takes 3024 as blocks.
-    assert weights(outputs)[:2] == [(MOST_TOKENS, "out_of_memory"), (2036, "ok")]
+    # After the first failure the middle of 71 and 4000 passes; the middle of what is left
+    # does not: of 2035 and 4000 it is 3017, which takes 3024 as blocks.
+    assert weights(outputs)[:2] == [(MOST_TOKENS, "out_of_memory"), (2035, "ok")]
     tuned = weights(outputs)[-1]
-    assert tuned == (2036, "ok")
+    assert tuned == (2035, "ok")
     assert len(weights(outputs)) <= 3
     run = read(outputs.run)
-    assert run["batch_weight_tokens"] == run["server"]["batch_weight_tokens"] == 2036
+    assert run["batch_weight_tokens"] == run["server"]["batch_weight_tokens"] == 2035
     assert (pd.read_parquet(outputs.requests)["status"] == "ok").all()
 
 
@@ -342,3 +341,122 @@ def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(tmp_path):
     for path in (tmp_path / "out").iterdir():
         assert not path.name.startswith(".")
         assert path.suffix != ".parquet" or pq.read_table(path).num_rows >= 0
+
+
+# Scenarios other than users
+
+
+def test_a_batch_is_sent_at_once_and_its_cap_makes_requests_wait(tmp_path):
+    batch = {"kind": "batch", "levels": [2, 6], "n_requests": 6, "duration_s": None}
+    outputs = measure(tmp_path, scenario=batch)
+    frame = pd.read_parquet(outputs.requests)
+    assert frame.groupby("level").size().to_dict() == {2.0: 6, 6.0: 6}
+    for level, rows in frame.groupby("level"):
+        assert rows["scheduled_s"].nunique() == 1
+        in_flight = [
+            ((rows["sent_s"] <= at) & (rows["last_token_s"] > at)).sum() for at in rows["sent_s"]
+        ]
+        assert max(in_flight) <= level
+    levels = read(outputs.run)["levels"]
+    assert [level["n_warmup_requests"] > 0 for level in levels] == [True, True]
+
+
+def test_rates_leave_warm_up_and_cool_down_out_and_infinity_is_all_at_once(tmp_path):
+    rates = {"kind": "open_loop", "levels": [40], "duration_s": 0.5, "cooldown_s": 0.2}
+    outputs = measure(tmp_path, scenario=rates)
+    (level,) = read(outputs.run)["levels"]
+    frame = pd.read_parquet(outputs.requests)
+    since_s = frame["scheduled_s"] - level["started_s"]
+    assert since_s.min() >= 0 and since_s.max() < 0.5 and len(frame) > 5
+    assert level["n_warmup_requests"] > 0 and level["n_cooldown_requests"] > 0
+    endless = {"kind": "open_loop", "levels": ["inf"], "n_requests": 7, "duration_s": None}
+    (tmp_path / "inf").mkdir()
+    outputs = measure(tmp_path / "inf", scenario=endless)
+    frame = pd.read_parquet(outputs.requests)
+    assert len(frame) == 7 and frame["scheduled_s"].nunique() == 1
+    assert np.isinf(frame["level"]).all() and read(outputs.run)["levels"][0]["level"] == "inf"
+
+
+def test_a_sweep_ends_once_both_limits_are_far_exceeded_and_says_so(tmp_path):
+    stop = {"stop_nttft_ms": 1e-4, "stop_itl_ms": 1e-4, "stop_factor": 2.0}
+    outputs = measure(tmp_path, levels=(1, 2, 4), duration_s=0.8, scenario=stop)
+    run = read(outputs.run)
+    assert [level["level"] for level in run["levels"]] == [1]
+    assert run["levels_left_out"] == [2, 4]
+    assert "both more than 2 times" in run["left_out_reason"]
+
+
+# Server variants
+
+
+def test_replicas_get_the_same_share_of_the_requests(tmp_path):
+    pair = {"variant_id": "pair", "replicas": 2, "placement": "shared"}
+    # Each has half of the memory, and the model's weights take the same of it.
+    outputs = measure(tmp_path, levels=(4,), variant=pair)
+    run = read(outputs.run)
+    assert run["variant_id"] == "pair" and len(run["server"]["devices"]) == 2
+    assert run["batch_weight_tokens"] < MOST_TOKENS / 2
+    frame = pd.read_parquet(outputs.requests)
+    assert set(zip(frame["user"], frame["replica"], strict=True)) == {
+        (0, 0),
+        (1, 1),
+        (2, 0),
+        (3, 1),
+    }
+    watched = pd.read_parquet(outputs.server)
+    assert set(watched["replica"]) <= {0, 1}
+    assert (tmp_path / "server.log").exists() and (tmp_path / "server.1.log").exists()
+
+
+def test_a_batch_weight_that_is_given_is_not_tuned(tmp_path, monkeypatch):
+    given = {"variant_id": "small", "batch_weight_tokens": 500}
+    assert weights(measure(tmp_path, variant=given)) == [(500, "ok")]
+    monkeypatch.setenv("FAKE_LIMIT_TOKENS", "300")
+    (tmp_path / "oom").mkdir()
+    outputs = measure(tmp_path / "oom", variant=given)
+    assert weights(outputs) == [(500, "out_of_memory")]
+    assert read(outputs.run)["is_feasible"] is False
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"), [(5000, "holds 4000 tokens"), (50, "longest request needs 72")]
+)
+def test_a_batch_weight_that_cannot_be_is_a_result_without_a_server(tmp_path, tokens, said):
+    variant = {"variant_id": "odd", "batch_weight_tokens": tokens}
+    outputs = measure(tmp_path, variant=variant)
+    run = read(outputs.run)
+    assert run["is_feasible"] is False and said in run["reason"]
+    assert weights(outputs) == [] and run["variant"]["batch_weight_tokens"] == tokens
+
+
+# Interruptions
+
+
+def test_a_measurement_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
+    monkeypatch.setenv("FAKE_FAIL_AT", "9")
+    with pytest.raises(ServerError, match="unknown kernel"):
+        measure(tmp_path, levels=(1, 2, 10))
+    monkeypatch.delenv("FAKE_CRASH")
+    kept = sorted(path.name for path in (tmp_path / "out" / "partial").glob("level-*"))
+    assert kept == ["level-1", "level-2"]
+    before = pd.read_parquet(tmp_path / "out" / "partial" / "level-2" / "requests.parquet")
+    outputs = measure(tmp_path, levels=(1, 2, 10))
+    run = read(outputs.run)
+    assert [level["level"] for level in run["levels"]] == [1, 2, 10]
+    assert weights(outputs) == [(MOST_TOKENS, "ok")]  # known from the first attempt
+    frame = pd.read_parquet(outputs.requests)
+    after = frame[frame["level"] == 2].reset_index(drop=True)
+    pd.testing.assert_frame_equal(after, before)
+    assert not (tmp_path / "out" / "partial").exists()
+
+
+def test_what_was_kept_of_another_definition_is_not_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
+    monkeypatch.setenv("FAKE_FAIL_AT", "9")
+    with pytest.raises(ServerError):
+        measure(tmp_path, levels=(1, 10))
+    monkeypatch.delenv("FAKE_CRASH")
+    outputs = measure(tmp_path, levels=(1,), duration_s=0.4)
+    (level,) = read(outputs.run)["levels"]
+    assert level["duration_s"] >= 0.4

@@ -74,7 +74,7 @@ def level_medians(level: float, requests: pa.Table) -> LevelMedians:
         database.register("rows", requests)
         query = points_query(
             "(SELECT 0 AS cell, sent_s AS start_s, * FROM rows)",
-            f"(SELECT 0 AS cell, {level}::DOUBLE AS level, 1.0 AS duration_s)",
+            f"(SELECT 0 AS cell, '{level}'::DOUBLE AS level, 1.0 AS duration_s)",
         )
         names = "n_ok, median_nttft_ms, median_itl_ms"
-        return LevelMedians(level, *database.sql(f"SELECT {names} FROM ({query})").fetchone())
+        return LevelMedians(level, *database.execute(f"SELECT {names} FROM ({query})").fetchone())

@@ -36,7 +36,6 @@ def write_results(
     cell: Cell, outputs: CellOutputs, record: Record, feasibility: Feasibility, kept: Checkpoint
 ) -> None:
     """Write all files; `run.json`, which declares the cell whole, comes last."""
-    outputs.run.unlink(missing_ok=True)  # it must not vouch for the files of two runs
     is_tuned = bool(record.probes) and record.probes[-1].outcome == "ok"
     reason = feasibility.reason
     if feasibility.is_feasible and not is_tuned:

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
-from sextant.engine.vllm import EngineSettings, Server, ServerSpec
+from sextant.engine.command import EngineSettings, ServerSpec
+from sextant.engine.vllm import Server
 
 
 def replica_log(log_path: Path, number: int) -> Path:

@@ -1,0 +1,222 @@
+"""Measures the levels of a cell on servers that run, and keeps each as it ends."""
+
+import logging
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sextant.benchmark.burst import run_phases
+from sextant.benchmark.burst_loads import BurstPlan
+from sextant.benchmark.checkpoint import Checkpoint
+from sextant.benchmark.definition import Cell
+from sextant.benchmark.levels import level_medians, measure_level, warm_up
+from sextant.benchmark.results import Record
+from sextant.benchmark.stopping import LevelMedians, tells_nothing
+from sextant.engine.command import EngineSettings
+from sextant.engine.vllm import Server
+from sextant.load.measure import LevelResult
+from sextant.load.request import Target
+from sextant.load.run import LEVEL_SEED_STRIDE
+from sextant.load.source import RequestSource, unsent_parameters
+from sextant.progress import Progress
+from sextant.scenarios import level_to_json
+from sextant.telemetry import prometheus
+from sextant.telemetry.watcher import Watched, WatchPlan, watch
+from sextant.workload import RequestModel, load_request_model
+from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
+
+log = logging.getLogger(__name__)
+_MODEL_NAME = "sextant"
+
+
+class Measurement:
+    """The levels of one cell: what is measured goes to the checkpoint and to `record`."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        settings: EngineSettings,
+        record: Record,
+        kept: Checkpoint,
+        progress: Progress,
+        vocab_size: int,
+    ) -> None:
+        self.cell, self.settings, self.record = cell, settings, record
+        self.kept, self.progress = kept, progress
+        self._vocab_size = vocab_size
+        self._epoch_ns = time.monotonic_ns()
+        self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
+
+    def run(self, servers: Sequence[Server]) -> None:
+        """Measure what was not measured before at the servers' batch weight.
+
+        Raises:
+            ServerError: a server died.
+        """
+        cell, record = self.cell, self.record
+        model = load_request_model(cell.workload_path)
+        record.unsent_parameters = unsent_parameters(model)
+        if record.unsent_parameters:
+            log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
+        record.server = _server_facts(servers)
+        record.levels = self.kept.levels(servers[0].spec.batch_weight_tokens)
+        if record.levels:
+            log.info("%d levels were measured by an earlier attempt", len(record.levels))
+        prompts, record.prompts = _prompts(cell, self._vocab_size)
+        targets = [Target(server.base_url, _MODEL_NAME, server.api_key) for server in servers]
+        measure = self._measure_phases if cell.scenario.kind == "burst" else self._measure_levels
+        measure(servers, targets, model, prompts)
+
+    def _measure_levels(
+        self,
+        servers: Sequence[Server],
+        targets: Sequence[Target],
+        model: RequestModel,
+        prompts: PromptSource,
+    ) -> None:
+        cell, record = self.cell, self.record
+        known = {float(entry["level"]) for entry in record.levels}
+        for number, level in enumerate(cell.scenario.levels):
+            if level in known:
+                continue
+            if reason := self._stop_reason():
+                record.left_out_reason = reason
+                left_out = cell.scenario.levels[number:]
+                record.levels_left_out = [level_to_json(level) for level in left_out]
+                log.info("levels %s %s", record.levels_left_out, reason)
+                return
+            self.progress.step(f"level {level:g}")
+            seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
+            source = RequestSource(_MODEL_NAME, model, prompts, seed, cell.sampler)
+            load = (cell.scenario, level, targets, source, self._timeout_s, self._epoch_ns)
+            n_warmup = warm_up(*load)
+            with self._watching(servers, level) as found:
+                result = measure_level(*load, seed)
+            result.n_warmup_requests += n_warmup
+            self._keep(servers, result, found, {})
+
+    def _stop_reason(self) -> str | None:
+        """Say why larger levels would tell nothing, if the scenario asks for it and they would."""
+        scenario, levels = self.cell.scenario, self.record.levels
+        if scenario.stop_nttft_ms is None or scenario.stop_itl_ms is None:
+            return None
+        medians = [LevelMedians(**entry["medians"]) for entry in levels]
+        limits = (scenario.stop_nttft_ms, scenario.stop_itl_ms)
+        return tells_nothing(medians, *limits, scenario.stop_factor)
+
+    def _measure_phases(
+        self,
+        servers: Sequence[Server],
+        targets: Sequence[Target],
+        model: RequestModel,
+        prompts: PromptSource,
+    ) -> None:
+        """Measure BurstGPT's phases; later ones rest on the first, so all are measured anew."""
+        self.kept.forget_levels()
+        self.record.levels.clear()
+        cell, scenario = self.cell, self.cell.scenario
+        plan = BurstPlan(
+            phases=[int(level) for level in scenario.levels],
+            alpha=scenario.burstiness,
+            warmup_s=scenario.warmup_s,
+            mirrored_s=scenario.duration_s,
+            n_per_change=scenario.n_requests or BurstPlan.n_per_change,
+        )
+        limits = (self._timeout_s, self._epoch_ns, cell.seed)
+        phases = run_phases(
+            targets, model, prompts, plan, *limits, lambda: _kv_cache_usage(servers)
+        )
+        for number in sorted({1, *plan.phases}):
+            self.progress.step(f"phase {number}")
+            with self._watching(servers, float(number)) as found:
+                phase, result = next(phases)
+            self._keep(servers, result, found, {"phase": phase})
+
+    @contextmanager
+    def _watching(self, servers: Sequence[Server], level: float) -> Iterator[dict]:
+        """Watch servers and devices; afterwards the dict holds what was `watched`, and more."""
+        is_cpu = self.cell.devices.kind == "cpu"
+        plan = WatchPlan(
+            kind=self.cell.devices.kind,
+            devices=tuple(dict.fromkeys(i for s in servers for i in s.spec.device_indices)),
+            pids=tuple(server.pid for server in servers) if is_cpu else (),
+            server_urls=tuple(server.base_url for server in servers),
+            dcgm_url=self.settings.dcgm_url,
+        )
+        found: dict = {"before": _metrics(servers, level)}
+        with watch(plan, self._epoch_ns, level) as watcher:
+            yield found
+            found["watched"] = watcher.stop()
+        found["after"] = _metrics(servers, level)
+
+    def _keep(
+        self, servers: Sequence[Server], result: LevelResult, found: dict, more: dict
+    ) -> None:
+        """Keep a level that is whole: its entry in `run.json`, and its rows."""
+        watched: Watched = found["watched"]
+        requests = result.table()
+        medians = level_medians(result.level, requests)
+        entry = {
+            "level": level_to_json(result.level),
+            "started_s": result.started_s,
+            "duration_s": result.duration_s,
+            "n_warmup_requests": result.n_warmup_requests,
+            "n_cooldown_requests": result.n_cooldown_requests,
+            "n_prepared_late": result.n_prepared_late,
+            "client_lag_ms": result.client_lag_ms,
+            "send_lag_ms": result.send_lag_ms,
+            "lag_warning": result.lag_warning,
+            "server_mean_itl_ms": prometheus.mean_itl_ms(found["before"], found["after"]),
+            "telemetry_warnings": watched.warnings,
+            "medians": vars(medians) | {"users": level_to_json(medians.users)},
+            **more,
+        }
+        tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
+        self.kept.save(entry, servers[0].spec.batch_weight_tokens, tables)
+        self.record.levels.append(entry)
+
+
+def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:
+    """Return what makes a cell's prompts, and its name; without a tokenizer they are random."""
+    tokenizer = Path(cell.model or "") / "tokenizer.json"
+    if cell.prompts and cell.model and tokenizer.is_file():
+        return load_prompt_source(cell.prompts, tokenizer, vocab_size=vocab_size), cell.prompts
+    if cell.prompts:
+        log.warning("%s has no tokenizer.json: its prompts are random token ids", cell.llm_id)
+    return RandomTokens(vocab_size), "random token ids"
+
+
+def _server_facts(servers: Sequence[Server]) -> dict:
+    first = servers[0]
+    return {
+        "command": first.command,
+        "version": first.version(),
+        "start_duration_s": first.start_duration_s,
+        "devices": [list(server.spec.device_indices) for server in servers],
+        "batch_weight_tokens": first.spec.batch_weight_tokens,
+    }
+
+
+def _metrics(servers: Sequence[Server], level: float) -> str:
+    """Return the metrics of all replicas, one after another: their sums are those of the cell."""
+    texts = []
+    for server in servers:
+        try:
+            texts.append(prometheus.fetch(server.base_url))
+        except OSError as error:
+            raise server.error(f"the server died at level {level:g} ({error})") from error
+    return "\n".join(texts)
+
+
+def _kv_cache_usage(servers: Sequence[Server]) -> float | None:
+    """Return the mean use of the replicas' KV caches, None where a server does not tell."""
+    usages = []
+    for server in servers:
+        try:
+            gauges = prometheus.server_gauges(prometheus.fetch(server.base_url))
+        except OSError:
+            return None
+        usages.append(gauges["kv_cache_usage"])
+    return None if None in usages else statistics.fmean(usages)

@@ -1,0 +1,86 @@
+"""Scenarios and variants: what their sheets may say, and what is refused."""
+
+import json
+import math
+
+import pytest
+
+from sextant.errors import InputError
+from sextant.scenarios import (
+    Scenario,
+    Variant,
+    plain,
+    scenario_from_plain,
+    scenario_from_row,
+    variant_from_row,
+)
+from sextant.sheets import Row
+
+
+def scenario(**values) -> Scenario:
+    return scenario_from_row(Row({"scenario_id": "s", **values}, 7), "scenarios.tsv")
+
+
+CLOSED = {"kind": "closed_loop", "levels": "1,2,16", "duration_s": 120.0}
+
+
+def test_each_kind_takes_its_own_fields():
+    assert scenario(**CLOSED, cooldown_s=5.0).levels == (1.0, 2.0, 16.0)
+    rates = scenario(kind="open_loop", levels="0.5,2,inf", n_requests=500, burstiness=0.25)
+    assert rates.levels == (0.5, 2.0, math.inf) and rates.burstiness == 0.25
+    assert scenario(kind="batch", levels="1,512", n_requests=500).n_requests == 500
+    burst = scenario(kind="burst", levels="1,4", duration_s=60.0, warmup_s=30.0)
+    assert burst.timeout_s == 30.0  # BurstGPT's
+    assert scenario(kind="burst", levels="1", duration_s=60.0, timeout_s=5.0).timeout_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        (CLOSED | {"burstiness": 2.0}, "burstiness"),
+        (CLOSED | {"n_requests": 5}, "n_requests"),
+        (CLOSED | {"levels": "2,1"}, "levels"),
+        (CLOSED | {"levels": "1,1"}, "levels"),
+        (CLOSED | {"levels": "0,1"}, "levels"),
+        (CLOSED | {"levels": "1.5"}, "levels"),
+        (CLOSED | {"levels": "1,inf"}, "levels"),
+        (CLOSED | {"stop_itl_ms": 50.0}, "stop_nttft_ms"),
+        ({"kind": "closed_loop", "levels": "1"}, "duration_s"),
+        ({"kind": "open_loop", "levels": "1"}, "duration_s"),
+        ({"kind": "open_loop", "levels": "1", "duration_s": 9.0, "n_requests": 5}, "duration_s"),
+        ({"kind": "open_loop", "levels": "1,inf", "duration_s": 9.0}, "levels"),
+        ({"kind": "batch", "levels": "4", "duration_s": 9.0}, "duration_s"),
+        ({"kind": "burst", "levels": "1"}, "duration_s"),
+        ({"kind": "burst", "levels": "1,7", "duration_s": 9.0}, "levels"),
+    ],
+)
+def test_what_a_kind_does_not_heed_or_lacks_is_refused(values, field):
+    with pytest.raises(InputError) as caught:
+        scenario(**values)
+    for part in ("scenarios.tsv", "line 7", f"'{field}'"):
+        assert part in str(caught.value)
+
+
+def test_a_definition_is_json_and_says_only_what_is_not_the_default():
+    rates = scenario(kind="open_loop", levels="0.5,inf", n_requests=500)
+    text = json.dumps(plain(rates), allow_nan=False)
+    assert json.loads(text) == {"kind": "open_loop", "levels": [0.5, "inf"], "n_requests": 500}
+    assert scenario_from_plain(json.loads(text)) == rates
+    assert plain(Variant()) == {}
+    assert plain(Variant("pair", replicas=2)) == {"variant_id": "pair", "replicas": 2}
+
+
+def test_replicas_that_share_devices_share_their_memory():
+    shared = variant_from_row(Row({"variant_id": "v", "replicas": 3, "placement": "shared"}, 2))
+    assert (shared.memory_share, shared.n_device_sets) == (pytest.approx(1 / 3), 1)
+    own = variant_from_row(Row({"variant_id": "v", "replicas": 3}, 2))
+    assert (own.memory_share, own.n_device_sets) == (1.0, 3)
+
+
+def test_the_time_that_levels_may_take_counts_their_last_requests():
+    closed = scenario(**CLOSED, warmup_s=10.0, cooldown_s=5.0)
+    assert closed.longest_s(100.0) == 3 * (10 + 120 + 5 + 200)
+    rates = scenario(kind="open_loop", levels="2,inf", n_requests=500, timeout_s=30.0)
+    assert rates.longest_s(100.0) == 2 * 60 + 250
+    batches = scenario(kind="batch", levels="1,250", n_requests=500)
+    assert batches.longest_s(100.0) == 2 * 200 + 500 * 10 + 2 * 10
