@@ -1,0 +1,100 @@
+"""Latency against batch weight at the most users (LLM-Pilot, section II, Fig. 1)."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from sextant.report.read import number
+from sextant.studies.data import Section
+from sextant.studies.drawing import Line, Panel, lines_figure
+from sextant.studies.measures import columns_of, place_words
+from sextant.trace_report.drawing import Axis
+
+PUBLISHED_RATIO = 2.8
+"""Latency at the smallest batch weight over that at the largest, for StarCoder on an A100 with 128
+users (section II)."""
+_SERIES = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
+
+
+def series(points: pd.DataFrame, others: Sequence[str]) -> pd.DataFrame:
+    """Return the points at the most users of servers that differ in their batch weight alone.
+
+    Args:
+        points: of closed loops; a point without a served request takes no part.
+        others: columns that have to be equal, null being a value of its own. Of several such
+            series of an LLM, GPU profile, workload and scenario the one with most weights is taken.
+    """
+    served = points[points["n_ok"] > 0]
+    parts = []
+    for _, own in served.groupby(_SERIES):
+        top = own[own["level"] == own["level"].max()]
+        groups = [group for _, group in top.groupby(list(others), dropna=False)]
+        longest = max(groups, key=lambda group: group["batch_weight_tokens"].nunique())
+        if longest["batch_weight_tokens"].nunique() > 1:
+            parts.append(longest.sort_values("batch_weight_tokens"))
+    return pd.concat(parts) if parts else served[:0]
+
+
+def weight_ratios(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a series: its key, `users`, `{smallest,largest}_tokens` and `e2e_ratio`.
+
+    `e2e_ratio` is the median end-to-end latency at the smallest weight over that at the largest.
+    """
+    found = []
+    for key, own in rows.groupby(_SERIES):
+        first, last = own.iloc[0], own.iloc[-1]
+        found.append(
+            {
+                **dict(zip(_SERIES, key, strict=True)),
+                "users": first["level"],
+                "smallest_tokens": first["batch_weight_tokens"],
+                "largest_tokens": last["batch_weight_tokens"],
+                "e2e_ratio": first["median_e2e_ms"] / last["median_e2e_ms"],
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def ratio_words(ratios: pd.DataFrame) -> str:
+    """Say what the batch weight does to latency, beside the paper's figure."""
+    if ratios.empty:
+        return "No two servers differ in their batch weight alone: its effect is not known."
+    parts = [
+        f"{place_words(row)} with {row['users']:g} users: {number(row['e2e_ratio'])}"
+        for _, row in ratios.iterrows()
+    ]
+    return (
+        "Median end-to-end latency at the smallest batch weight over that at the largest: "
+        f"{'; '.join(parts)} (LLM-Pilot: about {PUBLISHED_RATIO:g}, for StarCoder on an A100 with "
+        "128 users)."
+    )
+
+
+def batch_weight_section(rows: pd.DataFrame, ratios: pd.DataFrame) -> Section:
+    """The curve, after LLM-Pilot's Fig. 1."""
+    text = ratio_words(ratios)
+    if rows.empty:
+        return Section("Latency against batch weight", text)
+    lines = []
+    for key, own in rows.groupby(_SERIES):
+        name = key[0] if ratios["llm_id"].is_unique else " · ".join(key)
+        lines.append(Line(name, own["batch_weight_tokens"], own["median_e2e_ms"]))
+    weight = Axis("Batch weight (tokens)", is_log=True)
+    latency = Axis("Median end-to-end latency (ms)", low=0)
+    figure = lines_figure(
+        [Panel("At the most users", weight, latency, lines)], "Latency against batch weight"
+    )
+    names = {
+        "llm_id": "LLM",
+        "gpu_profile_id": "GPU profile",
+        "workload_id": "Workload",
+        "variant_id": "Variant",
+        "batch_weight_tokens": "Batch weight (tokens)",
+        "level": "Users",
+        "n_ok": "Requests",
+        "median_e2e_ms": "End-to-end, median (ms)",
+        "median_ttft_ms": "TTFT, median (ms)",
+        "median_itl_ms": "ITL, median (ms)",
+        "throughput_tok_s": "Output tokens/s",
+    }
+    return Section("Latency against batch weight", text, figure, columns_of(rows, names))

@@ -1,0 +1,188 @@
+"""Which part of a deployment moves latency: CPU cores, host memory, batch weight or users.
+
+Lazuka et al.: LLM-Pilot, SC 2024, section III-D (Fig. 4). A random forest learns a point's median
+latency from how its server was set up and how many users it had; the mean decrease in impurity
+(MDI) says how much of the forest's splits is owed to each.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.inspection import permutation_importance
+
+from sextant.report.read import number
+from sextant.studies.batch_weight import (
+    batch_weight_section,
+    ratio_words,
+    series,
+    weight_ratios,
+)
+from sextant.studies.data import CELL_KEY, Analysis, Section, StudyData
+from sextant.studies.measures import place_words
+from sextant.trace_report.drawing import bars_figure
+from sextant.trace_report.section import listed
+
+FACTORS = {
+    "cpu_cores": "CPU cores",
+    "memory_limit_gib": "Host memory",
+    "batch_weight_tokens": "Batch weight",
+    "users": "Users",
+}
+TARGETS = {"median_ttft_ms": "TTFT", "median_itl_ms": "ITL"}
+N_SEEDS = 10
+N_TREES = 100
+MIN_POINTS = 8
+"""Below, a forest has next to nothing to learn from."""
+_N_REPEATS = 5
+_SET_UP = ("cpu_cores", "memory_limit_gib")
+_PLACE = ["llm_id", "gpu_profile_id"]
+PUBLISHED = (
+    "LLM-Pilot reports MDI scores of CPU cores and memory more than 300 times below that of the "
+    "batch weight (StarCoder on an A100-40GB)"
+)
+
+
+def analyse(data: StudyData) -> Analysis:
+    """Rank the factors for every LLM and GPU profile by itself."""
+    points = _points(data)
+    found = [
+        {**dict(zip(_PLACE, place, strict=True)), **importance(own, target, data.seed)}
+        for place, own in points.groupby(_PLACE)
+        for target in TARGETS
+    ]
+    rows = series(points, _SET_UP)
+    ratios = weight_ratios(rows)
+    sections = [_importance_section(each) for each in found]
+    sections.append(batch_weight_section(rows, ratios))
+    words = [_words(each) for each in found] or ["No closed loop was measured."]
+    numbers = {"points": points, "importance": found, "batch_weight": ratios}
+    return Analysis(" ".join([*words, ratio_words(ratios)]), numbers, sections)
+
+
+def _points(data: StudyData) -> pd.DataFrame:
+    """Return the points of closed loops with the variant's fields; null is the server's default."""
+    variants = pd.DataFrame(
+        [
+            {
+                **dict(zip(CELL_KEY, cell.key, strict=True)),
+                **{name: cell.run["variant"].get(name) for name in _SET_UP},
+            }
+            for cell in data.cells
+        ]
+    ).astype(dict.fromkeys(_SET_UP, float))
+    rows = data.points[data.points["scenario_kind"] == "closed_loop"]
+    return rows.merge(variants, on=list(CELL_KEY), how="left")
+
+
+def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
+    """Return what random forests of `N_SEEDS` seeds say of the factors of one target.
+
+    A factor that has one value at all points, or none at some, takes no part: its importance is
+    null, `not_varied` and `not_known` name it.
+
+    Args:
+        points: a row a point, with `FACTORS` and `target`; those without a value are left out.
+        target: a column of `TARGETS`.
+        seed: of the first forest; the others follow.
+
+    Returns:
+        `target, n_points, factors` (a frame of `factor, n_values, mdi_mean, mdi_sd,
+        permutation_mean, permutation_sd`; the spread is over seeds), `r2_mean` and `r2_sd` (out of
+        bag), `not_varied`, `not_known`, and `reason`, null unless no forest was grown.
+    """
+    served = points[points[target].notna()]
+    n_values = served[list(FACTORS)].nunique()
+    not_known = [name for name in FACTORS if served[name].isna().any() and n_values[name]]
+    not_varied = [name for name in FACTORS if n_values[name] < 2 and name not in not_known]
+    used = [name for name in FACTORS if name not in (*not_known, *not_varied)]
+    found = {
+        "target": target,
+        "n_points": len(served),
+        "not_varied": not_varied,
+        "not_known": not_known,
+        "reason": _reason(served, used, target),
+    }
+    scores = _forests(served, used, target, seed) if found["reason"] is None else {}
+    factors = pd.DataFrame({"factor": list(FACTORS), "n_values": n_values.to_numpy()})
+    for kind in ("mdi", "permutation"):
+        values = pd.DataFrame(scores.get(kind, []), columns=used)
+        for statistic, series_ in (("mean", values.mean()), ("sd", values.std(ddof=1))):
+            factors[f"{kind}_{statistic}"] = factors["factor"].map(series_)
+    r2 = np.array(scores.get("r2", [np.nan]))
+    sd = float(r2.std(ddof=1)) if len(r2) > 1 else np.nan
+    return found | {"factors": factors, "r2_mean": float(r2.mean()), "r2_sd": sd}
+
+
+def _reason(served: pd.DataFrame, used: Sequence[str], target: str) -> str | None:
+    if len(served) < MIN_POINTS:
+        return f"{len(served)} points have the latency, {MIN_POINTS} are needed"
+    if not used:
+        return "no factor was varied"
+    return "all points have the same latency" if served[target].nunique() < 2 else None
+
+
+def _forests(
+    served: pd.DataFrame, used: Sequence[str], target: str, seed: int
+) -> dict[str, list[Any]]:
+    """Return MDI, permutation importance and out-of-bag R² of each seed.
+
+    Permutation importance is the loss of R² on the points of the training, of which there are too
+    few to hold any out: it says what the forest uses, not how well it would do elsewhere.
+    """
+    x, y = served[list(used)].to_numpy(float), served[target].to_numpy(float)
+    scores: dict[str, list[Any]] = {"mdi": [], "permutation": [], "r2": []}
+    for forest_seed in range(seed, seed + N_SEEDS):
+        forest = RandomForestRegressor(N_TREES, oob_score=True, random_state=forest_seed)
+        forest.fit(x, y)
+        lost = permutation_importance(forest, x, y, n_repeats=_N_REPEATS, random_state=forest_seed)
+        scores["mdi"].append(forest.feature_importances_)
+        scores["permutation"].append(lost.importances_mean)
+        scores["r2"].append(forest.oob_score_)
+    return scores
+
+
+def _words(found: Mapping[str, Any]) -> str:
+    place = f"{TARGETS[found['target']]} of {place_words(found)}"
+    if found["reason"]:
+        return f"{place}: no importance ({found['reason']})."
+    ranked = found["factors"].dropna(subset=["mdi_mean"]).sort_values("mdi_mean", ascending=False)
+    parts = [f"{FACTORS[row.factor]} {number(row.mdi_mean)}" for row in ranked.itertuples()]
+    words = f"{place} depends on {listed(parts)} (MDI; R² out of bag {number(found['r2_mean'])})."
+    return words + (" The forest does not predict it." if found["r2_mean"] < 0 else "")
+
+
+def _importance_section(found: Mapping[str, Any]) -> Section:
+    title = f"Importance for {TARGETS[found['target']]}: {place_words(found)}"
+    text = f"{found['n_points']} points (medians per server set-up and number of users). "
+    if found["reason"]:
+        return Section(title, text + f"No forest was grown: {found['reason']}.")
+    for names, words in ((found["not_varied"], "Not varied"), (found["not_known"], "Not known")):
+        if names:
+            text += f"{words}: {listed([FACTORS[name] for name in names])}. "
+    text += (
+        f"Mean and standard deviation over {N_SEEDS} seeds of forests of {N_TREES} trees; R² out "
+        f"of bag is {number(found['r2_mean'])} ± {number(found['r2_sd'])}. MDI sums to 1, favours "
+        "factors of many values and is computed on the points of the training, as is permutation "
+        f"importance (loss of R²). {PUBLISHED}. On a CPU profile cores are the device "
+        "itself, so they count for more."
+    )
+    factors = found["factors"]
+    known = factors.dropna(subset=["mdi_mean"])
+    groups = [("MDI", known["mdi_mean"].tolist())]
+    groups.append(("Permutation", known["permutation_mean"].tolist()))
+    names = [FACTORS[name] for name in known["factor"]]
+    figure = bars_figure(names, groups, "Importance", title)
+    table = pd.DataFrame(
+        {
+            "Factor": factors["factor"].map(FACTORS),
+            "Values": factors["n_values"],
+            "MDI": factors["mdi_mean"],
+            "± MDI": factors["mdi_sd"],
+            "Permutation": factors["permutation_mean"],
+            "± permutation": factors["permutation_sd"],
+        }
+    )
+    return Section(title, text, figure, table)

@@ -1,0 +1,162 @@
+"""What a larger KV cache brings to which use case, served latency-critical or best-effort.
+
+Papaioannou and Doudali: The Importance of Workload Choice in Evaluating LLM Inference Systems
+(poster). Latency-critical requests come at a rate (open loop), best-effort ones all at once.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from sextant.gpu import GIB
+from sextant.report.read import number
+from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
+from sextant.studies.measures import place_words
+from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, throughput_blocks
+from sextant.studies.workload_choice_sections import (
+    cache_section,
+    effect_section,
+    takeaway_section,
+    use_case_section,
+)
+from sextant.studies.workload_choice_takeaways import takeaways
+from sextant.trace_report.section import listed
+
+CRITICAL, EFFORT = "latency-critical", "best-effort"
+N_RESAMPLES = 2000
+_COMPARED = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id", "level"]
+_COLUMNS = ["level", "scheduled_s", "sent_s", "last_token_s", "token_offsets_ms", "status"]
+
+
+def analyse(data: StudyData) -> Analysis:
+    """Compare cache sizes within each use case and scenario, and use cases with each other."""
+    points = _points(data)
+    cells = {cell.key: cell for cell in data.cells}
+    effects = cache_effects(points, cells, data.seed)
+    found = takeaways(points, effects)
+    sections = [
+        takeaway_section(found),
+        use_case_section(points),
+        effect_section(effects, N_RESAMPLES, N_BLOCKS),
+        cache_section(points),
+    ]
+    numbers = {"points": points, "effects": effects, "takeaways": found}
+    numbers |= {"n_resamples": N_RESAMPLES, "n_blocks": N_BLOCKS}
+    return Analysis(_summary(points, effects, found), numbers, sections)
+
+
+def _points(data: StudyData) -> pd.DataFrame:
+    """Return the points of both scenarios with `inference`, `kv_gib` and `token_latency_ms`.
+
+    `kv_gib` is what the batch weight's tokens take; null where the LLM's facts are not known.
+    """
+    rows = data.points[data.points["scenario_kind"].isin(["open_loop", "batch"])].copy()
+    is_effort = (rows["scenario_kind"] == "batch") | np.isinf(rows["level"])
+    rows["inference"] = np.where(is_effort, EFFORT, CRITICAL)
+    kv_bytes = {name: float(llm.kv_bytes_per_token) for name, llm in data.llms.items()}
+    per_token = rows["llm_id"].map(kv_bytes).astype(float)
+    rows["kv_gib"] = rows["batch_weight_tokens"] * per_token / GIB
+    rows["token_latency_ms"] = rows["mean_e2e_ms"] / rows["mean_output_tokens"]
+    return rows.sort_values([*_COMPARED, "batch_weight_tokens"]).reset_index(drop=True)
+
+
+def cache_effects(points: pd.DataFrame, cells: Mapping[tuple, Cell], seed: int) -> pd.DataFrame:
+    """Return what the largest cache brings over the smallest, a row a use case and level.
+
+    Columns: those compared within, `inference`, `{small,large}_tokens` and `_kv_gib`,
+    `{throughput,latency}_ratio` with `_low` and `_high` (large over small, 95% bootstrap
+    interval), `verdict` (`better`, `worse`, `no clear change`) by throughput if best-effort, by
+    mean latency if latency-critical, and `is_heaviest`, the largest level of its scenario.
+    """
+    rows = []
+    for place, own in points[points["n_ok"] > 0].groupby(_COMPARED):
+        small, large = own.iloc[0], own.iloc[-1]
+        if small["batch_weight_tokens"] == large["batch_weight_tokens"]:
+            continue
+        row = {**dict(zip(_COMPARED, place, strict=True)), "inference": small["inference"]}
+        for name, point in (("small", small), ("large", large)):
+            row |= {f"{name}_tokens": point["batch_weight_tokens"]}
+            row |= {f"{name}_kv_gib": point["kv_gib"]}
+        row |= _ratios(small, large, cells, np.random.default_rng([seed, len(rows)]))
+        rows.append(row | {"verdict": _verdict(row)})
+    found = pd.DataFrame(rows)
+    if rows:
+        heaviest = found.groupby(_COMPARED[:-1])["level"].transform("max")
+        found["is_heaviest"] = found["level"] == heaviest
+    return found
+
+
+def _ratios(
+    small: pd.Series, large: pd.Series, cells: Mapping[tuple, Cell], rng: np.random.Generator
+) -> dict[str, float]:
+    blocks = [_blocks(point, cells[tuple(point[list(CELL_KEY)])]) for point in (small, large)]
+    columns = {"throughput": "throughput_tok_s", "latency": "mean_e2e_ms"}
+    ratios = {}
+    for position, (name, column) in enumerate(columns.items()):
+        interval = bootstrap_ratio(blocks[1][position], blocks[0][position], rng)
+        ratios[f"{name}_ratio"] = large[column] / small[column]
+        ratios |= dict(zip((f"{name}_ratio_low", f"{name}_ratio_high"), interval, strict=True))
+    return ratios
+
+
+def _blocks(point: pd.Series, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+    """Return a point's output tokens and mean latencies in blocks of time and of requests."""
+    rows = cell.requests(_COLUMNS)
+    ok = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
+    ok = ok.sort_values(["scheduled_s", "last_token_s"])
+    per_s = throughput_blocks(ok) / point["duration_s"]
+    return per_s, mean_blocks(ok["last_token_s"] - ok["scheduled_s"])
+
+
+def bootstrap_ratio(
+    blocks: np.ndarray, base_blocks: np.ndarray, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return the 95% percentile interval of the ratio of two means.
+
+    Blocks are drawn with replacement, of either run by itself: successive requests depend on
+    each other, blocks of them hardly do. With fewer than 2 blocks nothing is known.
+    """
+    if min(len(blocks), len(base_blocks)) < 2:
+        return np.nan, np.nan
+    means = [
+        rng.choice(values, (N_RESAMPLES, len(values))).mean(axis=1)
+        for values in (blocks, base_blocks)
+    ]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = np.nanquantile(means[0] / means[1], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _verdict(row: Mapping[str, float]) -> str:
+    name = "throughput" if row["inference"] == EFFORT else "latency"
+    low, high = row[f"{name}_ratio_low"], row[f"{name}_ratio_high"]
+    if not (low > 1 or high < 1):
+        return "no clear change"
+    return "better" if (low > 1) == (name == "throughput") else "worse"
+
+
+def _summary(points: pd.DataFrame, effects: pd.DataFrame, found: pd.DataFrame) -> str:
+    if points.empty:
+        return "No use case was measured latency-critical or best-effort: nothing can be said."
+    words = [f"{points['workload_id'].nunique()} use cases were measured."]
+    if len(effects):
+        for inference, own in effects[effects["is_heaviest"]].groupby("inference", sort=False):
+            words.append(_effect_words(inference, own))
+    known = found[found["holds"].notna()]
+    n_holding = int(known["holds"].astype(bool).sum())
+    words.append(
+        f"Of the poster's {len(found)} takeaways {n_holding} hold here, "
+        f"{len(known) - n_holding} do not, {len(found) - len(known)} cannot be told."
+    )
+    return " ".join(words)
+
+
+def _effect_words(inference: str, effects: pd.DataFrame) -> str:
+    name = "throughput" if inference == EFFORT else "latency"
+    is_one_place = len(effects[["llm_id", "gpu_profile_id"]].drop_duplicates()) == 1
+    parts = []
+    for _, row in effects.iterrows():
+        use_case = row["workload_id"] + ("" if is_one_place else f", {place_words(row)}")
+        parts.append(f"{number(row[f'{name}_ratio'])} times for {use_case} ({row['verdict']})")
+    return f"The largest KV cache brings {inference} inference a {name} of {listed(parts)}."

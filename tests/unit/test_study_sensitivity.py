@@ -1,0 +1,163 @@
+"""The study `sensitivity`: which part of a deployment moves latency."""
+
+import itertools
+
+import pandas as pd
+import pytest
+
+from cells import failed_request, request, study_data, write_cell
+from sextant.studies.sensitivity import analyse, importance
+
+
+def level(users, ttft_s, itl_s, n=3):
+    """Requests of two tokens."""
+    times = {"first_token_s": ttft_s, "last_token_s": ttft_s + itl_s}
+    return [request(float(users), **times) for _ in range(n)]
+
+
+def variant_cell(folder, cores, memory_gib, weight, latencies_s):
+    """A cell of one server set-up with a level for each of (users, TTFT, ITL)."""
+    name = f"c{cores}-m{memory_gib}-w{weight}"
+    return write_cell(
+        folder / name,
+        [row for each in latencies_s for row in level(*each)],
+        variant={"cpu_cores": cores, "memory_limit_gib": memory_gib},
+        variant_id=name,
+        batch_weight_tokens=weight,
+    )
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory):
+    """TTFT depends on the batch weight, the more the more users; ITL on users alone."""
+    folder = tmp_path_factory.mktemp("study")
+    cells = [
+        variant_cell(
+            folder,
+            cores,
+            memory,
+            weight,
+            [(users, 0.1 * users * 1000 / weight, 0.01 * users) for users in (1, 2, 4)],
+        )
+        for cores, memory, weight in itertools.product((1, 2), (8, 16), (500, 1000, 2000))
+    ]
+    return analyse(study_data(folder, cells))
+
+
+def by_factor(found):
+    return found["factors"].set_index("factor")
+
+
+def test_the_forest_finds_what_latency_depends_on(analysis):
+    ttft, itl = analysis.numbers["importance"]
+    assert (ttft["target"], itl["target"]) == ("median_ttft_ms", "median_itl_ms")
+    assert ttft["n_points"] == 36
+    scores = by_factor(ttft)
+    assert scores["n_values"].to_dict() == {
+        "cpu_cores": 2,
+        "memory_limit_gib": 2,
+        "batch_weight_tokens": 3,
+        "users": 3,
+    }
+    assert scores["mdi_mean"].sum() == pytest.approx(1.0)
+    assert scores.loc[["batch_weight_tokens", "users"], "mdi_mean"].min() > 0.3
+    assert scores.loc[["cpu_cores", "memory_limit_gib"], "mdi_mean"].max() < 0.02
+    assert by_factor(itl).loc["users", "mdi_mean"] > 0.95
+    assert by_factor(itl).loc["users", "permutation_mean"] > 1.0
+    assert ttft["r2_mean"] > 0.8
+    assert ttft["r2_sd"] > 0
+
+
+def test_latency_over_batch_weight_at_the_most_users(analysis):
+    ratios = analysis.numbers["batch_weight"]
+    (row,) = ratios.to_dict("records")
+    assert (row["users"], row["smallest_tokens"], row["largest_tokens"]) == (4.0, 500, 2000)
+    # 800 + 40 ms against 200 + 40 ms.
+    assert row["e2e_ratio"] == pytest.approx(840 / 240)
+    assert "llm on 1xGPU with 4 users: 3.5 (LLM-Pilot: about 2.8" in analysis.summary
+
+
+def test_the_page_shows_both_importances_and_the_curve(analysis):
+    titles = [section.title for section in analysis.sections]
+    assert titles == [
+        "Importance for TTFT: llm on 1xGPU",
+        "Importance for ITL: llm on 1xGPU",
+        "Latency against batch weight",
+    ]
+    assert all(section.figure.startswith("<svg") for section in analysis.sections)
+    assert analysis.sections[0].table["Factor"].tolist() == [
+        *("CPU cores", "Host memory", "Batch weight", "Users")
+    ]
+    assert analysis.sections[2].table["Batch weight (tokens)"].tolist() == [500, 1000, 2000]
+    assert analysis.summary.startswith("TTFT of llm on 1xGPU depends on ")
+
+
+def points(n=12, **columns):
+    rows = {
+        "cpu_cores": 2.0,
+        "memory_limit_gib": [8.0, 16.0] * (n // 2),
+        "batch_weight_tokens": 1000,
+        "users": range(1, n + 1),
+        "median_ttft_ms": [10.0 * users for users in range(1, n + 1)],
+    }
+    return pd.DataFrame({**rows, **columns})
+
+
+def test_factors_that_were_not_varied_or_not_known_take_no_part():
+    found = importance(points(), "median_ttft_ms", seed=1)
+    assert found["not_varied"] == ["cpu_cores", "batch_weight_tokens"]
+    scores = by_factor(found)
+    assert scores["mdi_mean"].isna().to_dict() == {
+        "cpu_cores": True,
+        "memory_limit_gib": False,
+        "batch_weight_tokens": True,
+        "users": False,
+    }
+    partly = importance(points(memory_limit_gib=[None, 8.0] * 6), "median_ttft_ms", seed=1)
+    assert partly["not_known"] == ["memory_limit_gib"]
+    nowhere = importance(points(memory_limit_gib=None), "median_ttft_ms", seed=1)
+    assert "memory_limit_gib" in nowhere["not_varied"]
+
+
+def test_the_same_seed_gives_the_same_importances():
+    first, again = (importance(points(), "median_ttft_ms", seed=3) for _ in range(2))
+    pd.testing.assert_frame_equal(first["factors"], again["factors"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (points(6), "6 points have the latency, 8 are needed"),
+        (points(median_ttft_ms=5.0), "all points have the same latency"),
+        (points(users=4, memory_limit_gib=8.0), "no factor was varied"),
+        (points(median_ttft_ms=None), "0 points have the latency, 8 are needed"),
+    ],
+)
+def test_without_ground_no_forest_is_grown(rows, reason):
+    found = importance(rows, "median_ttft_ms", seed=1)
+    assert found["reason"] == reason
+    assert pd.isna(found["r2_mean"])
+    assert found["factors"]["mdi_mean"].isna().all()
+
+
+def test_a_series_has_equal_cores_and_memory(tmp_path):
+    cells = [
+        variant_cell(tmp_path, 1, 8, 500, [(4, 1.0, 0.1)]),
+        variant_cell(tmp_path, 1, 8, 1000, [(4, 0.5, 0.1)]),
+        variant_cell(tmp_path, 2, 8, 2000, [(4, 0.1, 0.1)]),
+    ]
+    found = analyse(study_data(tmp_path, cells))
+    (row,) = found.numbers["batch_weight"].to_dict("records")
+    assert (row["smallest_tokens"], row["largest_tokens"]) == (500, 1000)
+    assert "TTFT of llm on 1xGPU: no importance (3 points have the latency" in found.summary
+    assert found.sections[0].figure is None
+
+
+def test_one_weight_and_failed_requests_only_are_said(tmp_path):
+    cell = variant_cell(tmp_path, 1, 8, 500, [(1, 0.1, 0.1)])
+    analysis = analyse(study_data(tmp_path, [cell]))
+    assert "its effect is not known" in analysis.summary
+    failing = write_cell(tmp_path / "bad", [failed_request(1.0)], variant={"cpu_cores": 1})
+    assert "0 points have the latency" in analyse(study_data(tmp_path, [failing])).summary
+    missing = write_cell(tmp_path / "none", reason="does not fit")
+    assert analyse(study_data(tmp_path, [missing])).summary.startswith("No closed loop was")

@@ -1,0 +1,161 @@
+"""The study `workload_choice`: what a larger KV cache brings to which use case."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cells import failed_request, request, study_data, write_cell
+from sextant.studies.workload_choice import analyse, bootstrap_ratio
+from sextant.studies.workload_choice_takeaways import takeaways
+
+LLM = "demo-opt-6m"  # 4 layers × 2 × 256 × 2 bytes: 4 KiB of KV cache a token
+
+
+def served(n, latency_s, inputs, level=4.0, outputs=4):
+    """Requests one after another, each of some tokens spread over its latency."""
+    offsets = (np.arange(1, outputs + 1) * latency_s * 1e3 / outputs).tolist()
+    return [
+        request(
+            level,
+            scheduled_s=start_s,
+            sent_s=start_s,
+            first_token_s=start_s + offsets[0] / 1e3,
+            last_token_s=start_s + latency_s,
+            token_offsets_ms=offsets,
+            input_tokens=inputs,
+            output_tokens=outputs,
+        )
+        for start_s in np.arange(n) * latency_s
+    ]
+
+
+def cell(folder, use_case, weight, latency_s, inputs, *, kind="open_loop", n=40):
+    level = 4.0 if kind == "open_loop" else 40.0
+    name = f"{use_case}-{kind}-{weight}"
+    return write_cell(
+        folder / name,
+        served(n, latency_s, inputs, level),
+        durations_s={level: n * latency_s},
+        kind=kind,
+        llm_id=LLM,
+        workload_id=use_case,
+        scenario_id=kind,
+        variant_id=f"w{weight}",
+        batch_weight_tokens=weight,
+    )
+
+
+@pytest.fixture
+def analysis(tmp_path):
+    """Chat has long inputs and a larger cache helps it in batches only; texts gain in both."""
+    cells = [
+        cell(tmp_path, "chat", 1024, 0.8, 500),
+        cell(tmp_path, "chat", 2048, 0.8, 500),
+        cell(tmp_path, "chat", 1024, 0.8, 500, kind="batch"),
+        cell(tmp_path, "chat", 2048, 0.4, 500, kind="batch"),
+        cell(tmp_path, "texts", 1024, 0.2, 20),
+        cell(tmp_path, "texts", 2048, 0.1, 20),
+        cell(tmp_path, "texts", 1024, 0.2, 20, kind="batch"),
+        cell(tmp_path, "texts", 2048, 0.1, 20, kind="batch"),
+    ]
+    return analyse(study_data(tmp_path, cells, [LLM]))
+
+
+def test_effects_compare_the_largest_cache_with_the_smallest(analysis):
+    effects = analysis.numbers["effects"].set_index(["workload_id", "inference"])
+    assert effects["small_kv_gib"].tolist() == pytest.approx([1024 * 4096 / 2**30] * 4)
+    assert effects["large_tokens"].tolist() == [2048] * 4
+    chat = effects.loc[("chat", "latency-critical")]
+    assert (chat["latency_ratio"], chat["throughput_ratio"]) == pytest.approx((1.0, 1.0))
+    assert chat["verdict"] == "no clear change"
+    batch = effects.loc[("chat", "best-effort")]
+    # 160 tokens in 32 s and in 16 s.
+    assert batch["throughput_ratio"] == pytest.approx(2.0)
+    assert batch["throughput_ratio_low"] > 1.5
+    assert batch["verdict"] == "better"
+    assert effects.loc[("texts", "latency-critical"), "verdict"] == "better"
+    assert effects["is_heaviest"].all()
+
+
+def test_takeaways_are_judged_by_the_effects(analysis):
+    found = analysis.numbers["takeaways"]
+    assert found["holds"].tolist() == [True, True, True, True]
+    lengths, classes, critical, effort = found["here"]
+    assert lengths == "Mean inputs differ 25 times between use cases, mean outputs 1 times."
+    assert classes.startswith("Large are the inputs of chat. In 4 of 4 pairs")
+    assert critical == "better: texts; no clear change: chat (the longest inputs: chat)."
+    assert effort == "better: chat and texts."
+
+
+def test_the_summary_names_use_case_ratio_and_verdict(analysis):
+    assert analysis.summary.startswith("2 use cases were measured.")
+    assert (
+        "The largest KV cache brings latency-critical inference a latency of 1 times for chat (no "
+        "clear change) and 0.5 times for texts (better)." in analysis.summary
+    )
+    assert "takeaways 4 hold here, 0 do not, 0 cannot be told." in analysis.summary
+
+
+def test_the_page_has_the_tables_and_the_figure(analysis):
+    shown, points, effects, curves = analysis.sections
+    assert shown.table["Holds"].tolist() == ["yes"] * 4
+    assert len(points.table) == 8
+    assert points.table["Load"].tolist()[:2] == ["40 in flight"] * 2
+    assert effects.table["95 % interval"].iloc[0].count("–") == 1
+    assert curves.figure.count("KV cache (GiB)") == 2
+
+
+def test_the_bootstrap_is_seeded_and_holds_the_ratio():
+    blocks, base = np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0])
+    low, high = bootstrap_ratio(blocks, base, np.random.default_rng(1))
+    assert (low, high) == bootstrap_ratio(blocks, base, np.random.default_rng(1))
+    assert 0.6 < low < 2.0 < high < 6.0
+    constant = bootstrap_ratio(np.array([6.0, 6.0]), np.array([3.0, 3.0]), np.random.default_rng(1))
+    assert constant == (2.0, 2.0)
+    assert np.isnan(bootstrap_ratio(base[:1], base, np.random.default_rng(1))).all()
+
+
+def effect(workload_id, verdict, inference="best-effort"):
+    return {
+        "workload_id": workload_id,
+        "inference": inference,
+        "verdict": verdict,
+        "is_heaviest": True,
+    }
+
+
+def holds(points, effects):
+    return takeaways(points, pd.DataFrame(effects))["holds"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (("better", "better"), True),
+        (("better", "no clear change"), None),
+        (("better", "worse"), False),
+    ],
+)
+def test_a_cache_that_always_helps_has_to_help_everywhere(analysis, verdicts, expected):
+    effects = [effect(name, each) for name, each in zip(("chat", "texts"), verdicts, strict=True)]
+    *_, critical, effort = holds(analysis.numbers["points"], effects)
+    assert effort is expected
+    assert critical is None
+
+
+def test_one_use_case_with_one_cache_tells_nothing(tmp_path):
+    only = cell(tmp_path, "chat", 1024, 0.8, 500)
+    missing = write_cell(
+        tmp_path / "none", reason="does not fit", kind="batch", workload_id="chat", llm_id=LLM
+    )
+    analysis = analyse(study_data(tmp_path, [only, missing], [LLM]))
+    assert analysis.numbers["takeaways"]["holds"].tolist() == [None] * 4
+    assert "0 hold here, 0 do not, 4 cannot be told" in analysis.summary
+    assert analysis.sections[2].text == "No use case was measured with two sizes."
+
+
+def test_no_points_and_failed_requests_only_are_said(tmp_path):
+    missing = write_cell(tmp_path / "none", reason="does not fit", kind="batch")
+    assert "nothing can be said" in analyse(study_data(tmp_path, [missing])).summary
+    failing = write_cell(tmp_path / "bad", [failed_request(4.0)], kind="open_loop")
+    assert "4 cannot be told" in analyse(study_data(tmp_path, [failing])).summary
