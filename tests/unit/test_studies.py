@@ -69,6 +69,11 @@ def test_doubts_about_points_come_before_the_findings(tmp_path):
     assert "llm on 1xGPU, w, s at 1)" in html
 
 
+def test_a_doubtful_point_at_an_infinite_rate_is_named(tmp_path):
+    cell = write_cell(tmp_path / "a", [request(math.inf)], kind="open_loop")
+    assert "llm on 1xGPU, w, s at inf)" in page(tmp_path, Analysis("s", {}, []), cell)
+
+
 def test_cells_of_tables_are_numbers_words_or_a_dash(tmp_path):
     table = pd.DataFrame(
         {"name": ["a"], "whole": [1234.0], "part": [0.12345], "none": [None], "nan": [math.nan]}

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from sextant.report.read import number
 from sextant.studies.data import CELL_KEY, Cell, StudyData
 
 LEVEL_KEY = [*CELL_KEY, "level"]
@@ -88,16 +87,11 @@ def columns_of(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     return frame[list(names)].rename(columns=names)
 
 
-def level_words(level: float) -> str:
+def level_words(level: float | str) -> str:
     """Write a level as a sheet does: 8, 0.5, inf."""
-    return f"{level:g}"
+    return f"{float(level):g}"
 
 
 def place_words(row: Mapping[str, str]) -> str:
     """Write which LLM on which GPU profile a row is of."""
     return f"{row['llm_id']} on {row['gpu_profile_id']}"
-
-
-def rate_words(tokens_per_s: float, latency_ms: float) -> str:
-    """Write a point of a trade-off."""
-    return f"{number(tokens_per_s)} output tokens/s at {number(latency_ms)} ms"

@@ -12,6 +12,7 @@ from sextant.pages import render
 from sextant.report.read import number
 from sextant.report.tables import warnings
 from sextant.studies.data import Analysis, Cell, Section, StudyData
+from sextant.studies.measures import level_words
 from sextant.studies.registry import Study
 
 _TEMPLATE = Path(__file__).with_name("study.html.j2")
@@ -24,7 +25,7 @@ def render_page(study: Study, analysis: Analysis, facts: Mapping[str, Any]) -> s
         "paragraphs": _paragraphs,
         "cells": _cells,
         "key": section_key,
-        "number": number,
+        "level": level_words,
     }
     return render(_TEMPLATE, filters, study=study, analysis=analysis, facts=facts)
 

@@ -122,7 +122,7 @@ def _grid_section(setting: dict[str, str], grid: pd.DataFrame) -> Section:
 
 
 def _grid_table(grid: pd.DataFrame) -> pd.DataFrame:
-    table = grid.rename(columns=lambda users: f"{users:g} users")
+    table = grid.rename(columns=lambda users: f"{users:g} user" + "s" * (users > 1))
     table.insert(0, "Replicas", [str(replicas) for replicas in grid.index])
     return table
 
