@@ -24,11 +24,11 @@ import pyarrow as pa
 from sextant.archive_requests import Results, read_results
 from sextant.errors import InputError
 from sextant.files import provenance, write_json, write_parquet
-from sextant.load import server_metrics, telemetry
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.memory import Feasibility
 from sextant.scenarios import DEFAULT_VARIANT
 from sextant.sheets import Row, load_sheet
+from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
 log = logging.getLogger(__name__)
 
@@ -283,8 +283,8 @@ def _write_cell(
     empty = REQUEST_SCHEMA.empty_table()
     requests = pa.concat_tables([empty, *(level.requests for level in levels)])
     write_parquet(folder / "requests.parquet", requests, origin)
-    write_parquet(folder / "server.parquet", server_metrics.SCHEMA.empty_table(), origin)
-    write_parquet(folder / "telemetry.parquet", telemetry.SCHEMA.empty_table(), origin)
+    write_parquet(folder / "server.parquet", SERVER_SCHEMA.empty_table(), origin)
+    write_parquet(folder / "telemetry.parquet", TELEMETRY_SCHEMA.empty_table(), origin)
     memory = dict.fromkeys(field.name for field in fields(Feasibility)) | verdict
     tuning = {"memory": memory, "batch_weight_tokens": None, "probes": None}
     write_json(folder / "tuning.json", {**verdict, **tuning})

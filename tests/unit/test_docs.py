@@ -6,7 +6,7 @@ import yaml
 
 from sextant.experiment import SCHEMAS, SHEET_KEYS
 from sextant.llm import FAMILIES
-from sextant.metrics import LATENCIES, REQUEST_RATE_FORMULA, THROUGHPUT_FORMULA
+from sextant.metrics import LATENCIES, REQUEST_RATE_FORMULA, START_FORMULA, THROUGHPUT_FORMULA
 from sextant.trace_format import FORMATS
 from support import ROOT
 
@@ -17,6 +17,7 @@ def page(name: str) -> str:
 
 def test_every_metric_stands_in_the_page_with_its_formula() -> None:
     text = page("docs/metrics.md")
+    assert START_FORMULA in text
     for metric in LATENCIES:
         (line,) = [line for line in text.splitlines() if line.startswith(f"| `{metric.name}` |")]
         assert f"| {metric.meaning} | {metric.formula} |" in line
@@ -76,6 +77,7 @@ def test_every_field_of_every_schema_has_a_description() -> None:
 
     assert {path.name.split(".")[0] for path in SCHEMAS.glob("*.yaml")} == {
         *SHEET_KEYS,
+        "variants",
         "cells",
         "characterization",
         "config",
