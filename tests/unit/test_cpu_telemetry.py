@@ -73,6 +73,15 @@ def test_what_started_between_two_readings_counts(child):
     assert read()["utilization"] > 0.1
 
 
+def test_no_utilization_is_made_of_a_moment(child):
+    read = cpu_reader([child(BUSY)], 1)
+    read()
+    assert set(read()) == {"device", "memory_used_gib"}
+    time.sleep(0.5)
+    # Counted from the first reading: what was too short to tell is not lost.
+    assert 0.05 < read()["utilization"] < 1.1
+
+
 def test_an_idle_process_uses_none(child):
     read = cpu_reader([child(IDLE)], 1)
     time.sleep(0.3)

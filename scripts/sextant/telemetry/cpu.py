@@ -9,29 +9,36 @@ import psutil
 from sextant.gpu import GIB
 from sextant.telemetry.series import SeriesEndedError
 
+# The system accounts CPU time in steps of 10 ms: over less time a quotient would be noise.
+_SHORTEST_INTERVAL_S = 0.1
+
 
 def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
     """Return a reader of the CPU time and memory that processes and all below them use.
 
-    `utilization` is the fraction of `n_cores` in use since the last reading, null in the
-    first one; `memory_used_gib` is the sum of resident sets, shared pages once per process.
-    The reader raises SeriesEndedError when none of the processes is left.
+    `utilization` is the fraction of `n_cores` in use since the last reading that had one,
+    null in the first and where that is less than 0.1 s ago; `memory_used_gib` is the sum of
+    resident sets, shared pages once per process. The reader raises SeriesEndedError when none
+    of the processes is left.
     """
-    known_s: dict[tuple[int, float], float] = {}
-    read_at_s: float | None = None
+    known_s: dict[tuple[int, float], float] | None = None
+    known_at_s = 0.0
 
     def read() -> dict:
-        nonlocal known_s, read_at_s
-        now_s, before_s = time.monotonic(), read_at_s
+        nonlocal known_s, known_at_s
+        now_s = time.monotonic()
         used_s, memory = _usage(pids)
         if not used_s:
             raise SeriesEndedError("the server's processes have ended")
-        # What started since the last reading has used all its time since then.
-        busy_s = sum(seconds - known_s.get(key, 0.0) for key, seconds in used_s.items())
-        known_s, read_at_s = used_s, now_s
         row = {"device": "cpu", "memory_used_gib": memory / GIB}
-        if before_s is not None and now_s > before_s:
-            row["utilization"] = busy_s / (now_s - before_s) / n_cores
+        if known_s is not None:
+            elapsed_s = now_s - known_at_s
+            if elapsed_s < _SHORTEST_INTERVAL_S:
+                return row
+            # What started since the last reading has used all its time since then.
+            busy_s = sum(seconds - known_s.get(key, 0.0) for key, seconds in used_s.items())
+            row["utilization"] = busy_s / elapsed_s / n_cores
+        known_s, known_at_s = used_s, now_s
         return row
 
     return read
