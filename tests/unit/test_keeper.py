@@ -87,9 +87,9 @@ def family(tmp_path):
 
 
 @contextlib.contextmanager
-def kept(*command: str, cpus: str = "-"):
+def kept(*command: str, cpus: str = "-", limit: str = "-"):
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "sextant.engine.keeper", cpus, *command],
+        [sys.executable, "-m", "sextant.engine.keeper", cpus, limit, *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -107,7 +107,7 @@ def kept(*command: str, cpus: str = "-"):
 def owned(*command: str):
     """Start an owner in a process group of its own; yield it and its keeper's id."""
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, "-", *command],
+        [sys.executable, "-c", OWNER, "-", "-", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -209,6 +209,18 @@ def test_the_server_runs_on_the_given_cores():
     script = "import os; print(sorted(os.sched_getaffinity(0)))"
     with kept(sys.executable, "-c", script, cpus=str(core)) as keeper:
         assert keeper.stdout.read().strip() == f"[{core}]"
+
+
+@pytest.mark.parametrize(("limit", "said"), [("300000000", "no memory"), ("-", "got it")])
+def test_the_limit_is_on_what_each_process_takes(limit, said):
+    script = (
+        "import mmap\n"
+        "read_only = mmap.mmap(-1, 2**30, prot=mmap.PROT_READ)\n"  # mapped, not taken
+        "try: taken = bytearray(2**29); print('got it')\n"
+        "except MemoryError: print('no memory')"
+    )
+    with kept(sys.executable, "-c", script, limit=limit) as keeper:
+        assert keeper.stdout.read().strip() == said
 
 
 def test_a_command_that_is_not_there(tmp_path: Path):

@@ -1,5 +1,7 @@
 """The server's command, environment and end, on the fake engine."""
 
+import contextlib
+import http.client
 import os
 import shutil
 import signal
@@ -17,17 +19,9 @@ import psutil
 import pytest
 
 from sextant.engine import vllm
-from sextant.engine.devices import pick_devices
-from sextant.engine.vllm import (
-    EngineSettings,
-    Server,
-    ServerError,
-    ServerSpec,
-    command,
-    environment,
-    model_folder,
-    n_blocks,
-)
+from sextant.engine.command import EngineSettings, ServerSpec, command, environment, n_blocks
+from sextant.engine.free_memory import MemoryFacts
+from sextant.engine.vllm import Server, ServerError, model_folder
 from sextant.errors import InputError
 from sextant.gpu import Devices
 from support import FAKE_PYTHON
@@ -125,6 +119,27 @@ def test_the_server_sees_its_devices_only(monkeypatch):
     assert (cpu["CUDA_VISIBLE_DEVICES"], cpu["VLLM_CPU_OMP_THREADS_BIND"]) == ("", "1,3")
 
 
+def test_devices_may_be_uuids(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    spec = replace(GPU, device_indices=("GPU-8f6d", "MIG-41b5"))
+    assert environment(spec, "k")["CUDA_VISIBLE_DEVICES"] == "GPU-8f6d,MIG-41b5"
+
+
+def test_a_replica_takes_its_share_of_the_device():
+    third = options(command(replace(GPU, memory_share=1 / 3), SETTINGS, 8123))
+    assert third["--gpu-memory-utilization"] == "0.3"
+    # The KV cache of a CPU is stated in bytes; nothing else there is a share.
+    assert "--gpu-memory-utilization" not in options(command(CPU, SETTINGS, 8123))
+
+
+def test_cores_are_the_profile_s_on_a_cpu_and_given_elsewhere():
+    assert replace(CPU, device_indices=(1, 3)).cores == (1, 3)
+    assert replace(CPU, device_indices=(1, 3), cpu_indices=(3,)).cores == (3,)
+    assert (GPU.cores, replace(GPU, cpu_indices=(4, 6)).cores) == (None, (4, 6))
+    fewer = environment(replace(CPU, device_indices=(1, 3), cpu_indices=(3,)), "k")
+    assert (fewer["VLLM_CPU_OMP_THREADS_BIND"], fewer["OMP_NUM_THREADS"]) == ("3", "1")
+
+
 def test_the_clients_environment_does_not_leak(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
@@ -135,28 +150,6 @@ def test_the_clients_environment_does_not_leak(monkeypatch):
     # Random weights need no download; real ones may.
     assert values["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in environment(GPU, "k")
-
-
-@pytest.mark.parametrize(
-    ("visible", "n", "picked"),
-    [("3,5,7", 2, (3, 5)), ("3", 1, (3,)), (None, 2, (0, 1)), (" 4 , 6 ", 2, (4, 6))],
-)
-def test_the_job_s_first_gpus_are_picked(visible, n, picked):
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert pick_devices(Devices("gpu", n, 40.0), environ) == picked
-
-
-@pytest.mark.parametrize("visible", ["", "3", "NoDevFiles"])
-def test_too_few_gpus(visible):
-    with pytest.raises(InputError, match=r"2 devices \(gpu\) needed, \d here"):
-        pick_devices(Devices("gpu", 2, 40.0), {"CUDA_VISIBLE_DEVICES": visible})
-
-
-def test_cores_are_those_this_job_may_use(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7})
-    assert pick_devices(Devices("cpu", 2, 1.0)) == (4, 7)
-    with pytest.raises(InputError, match=r"4 devices \(cpu\) needed, 3 here"):
-        pick_devices(Devices("cpu", 4, 1.0))
 
 
 # How it starts
@@ -277,6 +270,106 @@ def _hang_up(listener: socket.socket) -> None:
             listener.accept()[0].close()
         except OSError:
             return
+
+
+def test_a_server_runs_on_its_cores_only(start):
+    core = max(os.sched_getaffinity(0))
+    with replace(start(), spec=replace(GPU, cpu_indices=(core,))) as server:
+        _, engine = descendants(server)
+        assert engine.cpu_affinity() == [core]
+
+
+# What it says when it fails
+
+
+def test_a_limit_of_memory_makes_it_run_out_for_real(start, monkeypatch):
+    monkeypatch.setenv("FAKE_KV_BYTES", str(100_000))
+    limited = replace(CPU, memory_limit_gib=0.25, device_indices=(0,))
+    # 1,000 tokens take 96 MiB, and 10,000 would take four times the limit.
+    with replace(start(), spec=limited) as server:
+        memory = server.memory()
+    assert memory.lacking_bytes is None and memory.profiled_tokens is None
+    assert 50 * 2**20 < memory.free_bytes <= memory.idle_free_bytes < 160 * 2**20
+    too_much = replace(start(), spec=replace(limited, batch_weight_tokens=10_000))
+    with pytest.raises(ServerError, match="MemoryError") as caught, too_much:
+        pass
+    assert caught.value.is_out_of_memory
+
+
+def test_what_was_lacking_is_what_was_asked_for_less_what_was_left(start, monkeypatch):
+    asked = "you tried to allocate 536870912 bytes. Error code 12 (Cannot allocate memory)"
+    monkeypatch.setenv("FAKE_CRASH", f"DefaultCPUAllocator: can't allocate memory: {asked}")
+    monkeypatch.setenv("FAKE_FAIL_AT", "1")
+    with replace(start(), spec=replace(CPU, memory_limit_gib=0.25)) as server:
+        with contextlib.suppress(http.client.HTTPException, OSError):
+            complete(server)
+        memory = server.error("a request failed").memory
+    assert memory.lacking_bytes == 512 * 2**20 - memory.free_bytes
+    assert 200 * 2**20 < memory.free_bytes < 256 * 2**20
+
+
+def test_a_cpu_without_a_limit_tells_nothing_of_memory(start):
+    with replace(start(), spec=CPU) as server:
+        assert server.memory() == MemoryFacts()
+
+
+def test_what_vllm_has_profiled_counts_without_its_own_block(start, monkeypatch):
+    line = "Overriding num_gpu_blocks=601 with num_gpu_blocks_override=64"
+    monkeypatch.setenv("FAKE_CRASH", f"{line}\ntorch.OutOfMemoryError: CUDA out of memory.")
+    with pytest.raises(ServerError) as caught, start():
+        pass
+    assert caught.value.memory.profiled_tokens == 600 * 16
+
+
+@pytest.mark.parametrize(
+    ("message", "is_out_of_memory"),
+    [("torch.OutOfMemoryError: CUDA out of memory.", True), ("KeyError: 'layer'", False)],
+)
+def test_an_engine_that_is_dead_behind_a_live_server(start, monkeypatch, message, is_out_of_memory):
+    monkeypatch.setenv("FAKE_CRASH", message)
+    monkeypatch.setenv("FAKE_FAIL_AT", "1")
+    monkeypatch.setenv("FAKE_LIVES_ON", "1")
+    with start() as server:
+        assert server.is_healthy()
+        assert complete(server) == 500
+        assert server.is_alive() and not server.is_healthy()
+        error = server.error("HTTP 500: EngineDeadError")
+    assert error.is_out_of_memory == is_out_of_memory
+    assert message in str(error)
+
+
+def test_what_an_earlier_start_wrote_does_not_count(start, monkeypatch):
+    monkeypatch.setenv("FAKE_CRASH", "torch.OutOfMemoryError: CUDA out of memory.")
+    with pytest.raises(ServerError), start():
+        pass
+    monkeypatch.setenv("FAKE_CRASH", "KeyError: 'layer'")
+    with pytest.raises(ServerError) as caught, start():
+        pass
+    assert not caught.value.is_out_of_memory
+
+
+def test_a_server_that_was_stopped_was_not_killed_by_the_kernel(start, monkeypatch):
+    with start() as server:
+        (fake,) = psutil.Process(server.pid).children()
+        fake.suspend()  # deaf to SIGTERM: the keeper has to kill it
+    assert not server.error("stopped").is_out_of_memory
+
+
+def test_a_request_that_timed_out_is_no_lack_of_memory(start):
+    with start() as server:
+        assert not server.error("no end within 10 s").is_out_of_memory
+
+
+def complete(server: Server) -> int:
+    """Send a request and return the status of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    head = {"Authorization": f"Bearer {server.api_key}"}
+    try:
+        body = '{"prompt": [1, 2], "max_tokens": 2}'
+        connection.request("POST", "/v1/completions", body, head)
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 def test_an_interpreter_that_is_missing(start, tmp_path):

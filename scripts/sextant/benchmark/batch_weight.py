@@ -1,17 +1,26 @@
-"""The largest batch weight a server holds under load: a binary search over server starts.
+"""The largest batch weight a server holds under load: a search over server starts.
 
-After LLM-Pilot, section III-C2. The search is a pure function of the probes so far, so
-that it can be tested without a server and resumed from a record.
+After LLM-Pilot, section III-C2, which bisects. A start costs minutes, so this search also
+uses what each one tells: how much memory was left at the peak of its load, how much an
+allocation that failed lacked, what vLLM's own profiling left for the KV cache. It is a pure
+function of the probes so far, so that it can be tested without a server and resumed from a
+record. Whatever the reports say, only a weight that was probed and passed is ever chosen.
 """
 
 from dataclasses import asdict, dataclass
 
-import numpy as np
+from sextant.engine.free_memory import MemoryFacts
 
-# Probes closer than this to the true limit are not worth another server start.
-TOLERANCE = 0.05
-# Enough tokens to decode a few times after the prefill has filled the KV cache.
-_SHORT_OUTPUT_TOKENS = 4
+# Starts are not spent on weights closer than this to the largest that works.
+TOLERANCE = 0.02
+# Aimed below an estimate by this, which leaves as much of the tolerance for its error.
+_MARGIN = 0.014
+# Where to aim between the least and the most that an estimate allows.
+_OPTIMISM = 0.7
+# What an estimate of the largest weight may be wrong by.
+_READING_ERROR = 0.003
+# Without an estimate, the guess below the bound that a failed allocation set.
+_BOUND_GUESS = 0.7
 
 
 @dataclass(frozen=True)
@@ -23,60 +32,144 @@ class Probe:
     """`ok`, or `out_of_memory`; any other failure ends the tuning with an error."""
     detail: str
     duration_s: float
+    memory: MemoryFacts = MemoryFacts()  # noqa: RUF009 (it is frozen)
 
     def as_dict(self) -> dict:
         """Return the probe as it stands in `tuning.json`."""
         return asdict(self)
 
 
-def next_weight(
-    probes: list[Probe], lowest_tokens: int, highest_tokens: int, max_starts: int
-) -> int | None:
+@dataclass(frozen=True)
+class WeightRange:
+    """The weights to search, and what a token takes."""
+
+    lowest_tokens: int
+    """The longest request: with less the LLM cannot serve the workload."""
+    highest_tokens: int
+    """Upper bound from memory facts."""
+    kv_bytes_per_token: float
+    """KV cache of a token on one device."""
+    max_starts: int = 5
+
+
+def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
     """Return the batch weight to probe next, None when the search has ended.
 
-    The search starts at the upper bound from memory facts, which often works, and
-    halves the interval from then on. It has ended well when its last probe passed: that
-    server is the one to load. The last start that is left is therefore spent on the best
-    weight that passed, or on the lowest if none has.
+    It starts at the upper bound from memory facts, which often works. It has ended well when
+    its last probe passed: that server is the one to load. The last start that is left is
+    therefore spent on the best weight that passed, or on the lowest if none has.
     """
-    failed = [probe.batch_weight_tokens for probe in probes if probe.outcome != "ok"]
-    ceiling = min(failed, default=highest_tokens + 1)
-    # A weight that passed and then ran out of memory under load has not passed.
-    passed = [
-        probe.batch_weight_tokens
-        for probe in probes
-        if probe.outcome == "ok" and probe.batch_weight_tokens < ceiling
-    ]
-    best = max(passed, default=None)
-    last_passed = bool(probes) and probes[-1].outcome == "ok"
-    starts_left = max_starts - len(probes)
     if not probes:
-        return highest_tokens
-    floor = best if best is not None else lowest_tokens
-    is_narrow = ceiling - floor <= max(1, TOLERANCE * ceiling)
-    if last_passed and (not failed or is_narrow or starts_left < 2):
+        return limits.highest_tokens
+    known = _Known(probes, limits)
+    last_passed = probes[-1].outcome == "ok" and known.best is not None
+    starts_left = limits.max_starts - len(probes)
+    if last_passed and (starts_left < 2 or known.is_close()):
         return None
-    if starts_left <= 0 or lowest_tokens in failed:
+    if limits.lowest_tokens >= known.ceiling:
         return None
-    if is_narrow or starts_left == 1:
-        return floor
-    return (floor + ceiling) // 2
+    if starts_left > 1 and not known.is_close():
+        return known.guess()
+    # Also with no start left: a weight that failed under load, after it had passed, must
+    # not leave the cell without the server that passed before it.
+    if known.best is not None:
+        return known.best.batch_weight_tokens
+    return limits.lowest_tokens if starts_left == 1 else None
 
 
-def corner_cases(
-    batch_weight_tokens: int, max_input_tokens: int, max_output_tokens: int, max_num_seqs: int
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the batches that a batch weight allows at its extremes.
+def possible_gain(probes: list[Probe], limits: WeightRange) -> float | None:
+    """Return how much larger a weight that works may be, as a fraction of the best.
 
-    Each is `(input_tokens, output_tokens)`, one entry a request, all sent at once: one
-    longest request, and as many requests of the longest prompt as the weight holds.
+    The resolution that the search has reached; None if no weight has passed.
     """
-    longest = max_input_tokens + _SHORT_OUTPUT_TOKENS
-    n_full = int(np.clip(batch_weight_tokens // longest, 1, max_num_seqs))
-    return {
-        "one longest request": (np.array([max_input_tokens]), np.array([max_output_tokens])),
-        "full of longest prompts": (
-            np.full(n_full, max_input_tokens),
-            np.full(n_full, min(_SHORT_OUTPUT_TOKENS, max_output_tokens)),
-        ),
-    }
+    known = _Known(probes, limits)
+    if known.best is None:
+        return None
+    highest = known.highest_possible()
+    return max(0.0, highest / known.best.batch_weight_tokens - 1)
+
+
+class _Known:
+    """What the probes say together."""
+
+    def __init__(self, probes: list[Probe], limits: WeightRange) -> None:
+        self.limits = limits
+        self.failed = [probe for probe in probes if probe.outcome != "ok"]
+        weights = [probe.batch_weight_tokens for probe in self.failed]
+        self.ceiling = min(weights, default=limits.highest_tokens + 1)
+        # A weight that passed and then ran out of memory under load has not passed.
+        self.passed = sorted(
+            (p for p in probes if p.outcome == "ok" and p.batch_weight_tokens < self.ceiling),
+            key=lambda probe: probe.batch_weight_tokens,
+        )
+        self.best = self.passed[-1] if self.passed else None
+        profiled = [probe.memory.profiled_tokens for probe in probes]
+        self.profiled = [tokens for tokens in profiled if tokens is not None]
+
+    def is_close(self) -> bool:
+        """Return whether the best weight is within the tolerance of the largest that works."""
+        if self.best is None:
+            return False
+        weight = self.best.batch_weight_tokens
+        if self.ceiling - weight <= max(1, TOLERANCE * self.ceiling):
+            return True
+        return self.highest_possible() <= weight * (1 + TOLERANCE - _READING_ERROR)
+
+    def highest_possible(self) -> int:
+        """Return the largest weight that nothing speaks against."""
+        kv_bytes = self.limits.kv_bytes_per_token
+        bounds = [
+            int(probe.batch_weight_tokens - probe.memory.lacking_bytes / kv_bytes)
+            for probe in self.failed
+            if probe.memory.lacking_bytes is not None
+        ]
+        estimate = self.estimate()
+        if estimate is not None:
+            bounds.append(int(estimate[1]))
+        return max(self.limits.lowest_tokens, min([self.ceiling - 1, *bounds]))
+
+    def estimate(self) -> tuple[float, float] | None:
+        """Return the least and the most that the largest weight can be, by the memory left.
+
+        A token takes at least its KV cache. What the load takes besides grows with the
+        weight too, but ever less, since batches reach their caps: at most in proportion, and
+        at most as steeply as between two weights that passed.
+        """
+        told = [probe for probe in self.passed if probe.memory.free_bytes is not None]
+        if not told:
+            return None
+        weight, memory = told[-1].batch_weight_tokens, told[-1].memory
+        least = self.limits.kv_bytes_per_token
+        slopes = []
+        if memory.idle_free_bytes is not None:
+            slopes.append(least + (memory.idle_free_bytes - memory.free_bytes) / weight)
+        if len(told) > 1:
+            rise = told[-2].memory.free_bytes - memory.free_bytes
+            slopes.append(rise / (weight - told[-2].batch_weight_tokens))
+        most = max(least, min(slopes, default=least))
+        left = max(0, memory.free_bytes)
+        return weight + left / most, weight + left / least
+
+    def guess(self) -> int:
+        """Return a weight between the best that passed and the least that failed."""
+        floor = self.limits.lowest_tokens - 1
+        if self.best is not None:
+            floor = self.best.batch_weight_tokens
+        wanted = self._wanted(floor, self.highest_possible())
+        return int(min(max(wanted, floor + 1), self.ceiling - 1))
+
+    def _wanted(self, floor: int, highest: int) -> float:
+        estimate = self.estimate()
+        if estimate is not None:
+            least, most = estimate
+            wanted = (1 - _MARGIN) * (least + _OPTIMISM * (most - least))
+            if wanted >= highest:  # a failure since then shows that it was too much
+                wanted = min((max(least, floor) + highest) / 2, (1 - TOLERANCE) * self.ceiling + 1)
+            return wanted if wanted > floor * (1 + _MARGIN) else (floor + highest) / 2
+        # vLLM's profile leaves room for the largest step that it allows: a cautious weight.
+        profiled = [tokens for tokens in self.profiled if floor < tokens <= highest]
+        if profiled:
+            return min(profiled)
+        if highest < self.ceiling - 1 and len(self.failed) == 1:
+            return floor + _BOUND_GUESS * (highest - floor)
+        return (floor + self.ceiling) // 2

@@ -1,14 +1,18 @@
 """Keeps a server on a leash: when its owner ends, in whatever way, so does the server.
 
-Run as `python keeper.py CPUS COMMAND…` with a pipe on standard input. The
+Run as `python keeper.py CPUS LIMIT COMMAND…` with a pipe on standard input. The
 pipe closes when the owner exits, is killed with SIGKILL or closes it on purpose; the
 keeper then ends the server and every process below it, also those that have daemonized:
-as a subreaper (prctl(2)) it inherits them. `CPUS` is a comma-separated list, or `-`.
+as a subreaper (prctl(2)) it inherits them. `CPUS` is a comma-separated list, or `-` for all.
+`LIMIT` is the most private writable memory that each of the server's processes may have, in
+bytes, or `-` for no limit. It is RLIMIT_DATA (getrlimit(2)): the kernel refuses the allocation
+that would exceed it, whereas a limit on the address space would also count what is only mapped.
 """
 
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -23,7 +27,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 def main(arguments: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
-    cpus, command = arguments[0], arguments[1:]
+    cpus, limit, command = arguments[0], arguments[1], arguments[2:]
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # Signals meant for the owner's terminal (Ctrl-C) reach us through the pipe instead.
@@ -35,7 +39,7 @@ def main(arguments: list[str]) -> int:
         command,
         stdin=subprocess.DEVNULL,
         # Should the keeper itself be killed, the kernel ends the server.
-        preexec_fn=lambda: _restore_signals_and_follow(libc),
+        preexec_fn=lambda: _prepare(libc, limit),
     )
     ended = threading.Event()
     threading.Thread(target=lambda: (server.wait(), ended.set()), daemon=True).start()
@@ -47,7 +51,11 @@ def main(arguments: list[str]) -> int:
     return server.returncode if server.returncode is not None else -signal.SIGKILL
 
 
-def _restore_signals_and_follow(libc: ctypes.CDLL) -> None:
+def _prepare(libc: ctypes.CDLL, limit: str) -> None:
+    if limit != "-":
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = int(limit) if hard == resource.RLIM_INFINITY else min(int(limit), hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

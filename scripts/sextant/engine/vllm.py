@@ -1,9 +1,8 @@
-"""The vLLM server: its command, its start, its end."""
+"""The vLLM server: its start, its end, and what it says when it fails."""
 
 import contextlib
 import http.client
 import json
-import os
 import secrets
 import shutil
 import socket
@@ -14,8 +13,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sextant.engine.command import EngineSettings, ServerSpec, command, environment
+from sextant.engine.free_memory import FreeMemory, MemoryFacts, gpus, limited_processes
+from sextant.engine.server_log import failed_allocation, out_of_memory_sign, profiled_blocks
 from sextant.errors import InputError
-from sextant.gpu import Devices
+from sextant.gpu import GIB
 
 LOG_TAIL_LINES = 20
 # Run by its path: it needs nothing of this package, which need not be installed.
@@ -23,136 +25,20 @@ KEEPER = Path(__file__).with_name("keeper.py")
 # A server that has just failed a request needs a moment to end and to log why.
 _SETTLE_S = 2.0
 
-_THREAD_COUNTS = (
-    "OMP_NUM_THREADS",
-    "GOTO_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
-
-# Every way in which vLLM, PyTorch, glibc and the kernel say that memory ran out.
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "outofmemoryerror",
-    "cannot allocate memory",
-    "can't allocate memory",
-    "bad_alloc",
-    "memoryerror",
-    "no available memory for the cache blocks",
-    "less than requested memory for kv",
-    "larger than the available kv cache memory",
-)
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """How servers are run; the values come from the `engine` part of the configuration."""
-
-    python: str
-    """Interpreter of the environment that has vLLM."""
-    dtype: str
-    block_size_tokens: int
-    max_num_seqs: int
-    """Most requests in one batch."""
-    memory_utilization: float
-    start_timeout_s: float
-    request_timeout_s: float
-    max_server_starts: int
-    extra_arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ServerSpec:
-    """One server to start: an LLM on a GPU profile with a batch weight."""
-
-    model: Path
-    """Folder with `config.json`, and weights unless `load_format` is `dummy`."""
-    load_format: str
-    devices: Devices
-    batch_weight_tokens: int
-    kv_bytes_per_token: int
-    max_request_tokens: int
-    device_indices: tuple[int, ...]
-    """Indices of the GPUs, or of the CPU cores, that the server may use."""
-    seed: int
-
 
 class ServerError(RuntimeError):
     """A server did not start or died; the message ends with its last log lines."""
 
-    def __init__(self, message: str, log: str, is_out_of_memory: bool) -> None:
+    def __init__(
+        self,
+        message: str,
+        log: str,
+        is_out_of_memory: bool,
+        memory: MemoryFacts = MemoryFacts(),  # noqa: B008 (it is frozen)
+    ) -> None:
         super().__init__(f"{message}; last lines of its log:\n{log}")
         self.is_out_of_memory = is_out_of_memory
-
-
-def n_blocks(spec: ServerSpec, settings: EngineSettings) -> int:
-    """Return the KV blocks that hold the batch weight; vLLM keeps one block for itself."""
-    return -(-spec.batch_weight_tokens // settings.block_size_tokens) + 1
-
-
-def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
-    """Return the server's command line.
-
-    The batch weight becomes `--num-gpu-blocks-override`: vLLM admits requests until its
-    KV blocks are used up, so their number times the block size is the most tokens in flight.
-    """
-    blocks = n_blocks(spec, settings)
-    arguments = {
-        "model": str(spec.model),
-        "served-model-name": "sextant",
-        "host": "127.0.0.1",
-        "port": str(port),
-        "load-format": spec.load_format,
-        "dtype": settings.dtype,
-        "seed": str(spec.seed),
-        "max-model-len": str(spec.max_request_tokens),
-        "max-num-seqs": str(settings.max_num_seqs),
-        "block-size": str(settings.block_size_tokens),
-        "num-gpu-blocks-override": str(blocks),
-    }
-    if spec.devices.kind == "cpu":
-        # A CPU has no memory of its own to profile: state the size of the KV cache.
-        kv_bytes = blocks * settings.block_size_tokens * spec.kv_bytes_per_token
-        arguments["kv-cache-memory-bytes"] = str(kv_bytes)
-    else:
-        arguments["gpu-memory-utilization"] = str(settings.memory_utilization)
-        arguments["tensor-parallel-size"] = str(spec.devices.n_gpus)
-    # Prompts are token ids, unique per request: no tokenizer, no prefix cache to warm.
-    switches = ["skip-tokenizer-init", "enforce-eager", "no-enable-prefix-caching"]
-    if spec.devices.kind == "gpu":
-        switches.remove("enforce-eager")
-    options = [part for name, value in arguments.items() for part in (f"--{name}", value)]
-    return [
-        settings.python,
-        *("-m", "vllm.entrypoints.openai.api_server"),
-        *options,
-        *(f"--{switch}" for switch in switches),
-        *settings.extra_arguments,
-    ]
-
-
-def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
-    """Return the server's environment: its devices only, no telemetry, no downloads."""
-    values = dict(os.environ)
-    # The client's environment must not leak into the server: neither its interpreter nor
-    # the thread counts that Snakemake sets, with which a server on one core would crawl.
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *_THREAD_COUNTS):
-        values.pop(name, None)
-    values |= {"VLLM_API_KEY": api_key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    if spec.load_format == "dummy":
-        values["HF_HUB_OFFLINE"] = "1"
-    listed = ",".join(map(str, spec.device_indices))
-    if spec.devices.kind == "cpu":
-        values |= {
-            "VLLM_CPU_OMP_THREADS_BIND": listed,
-            "OMP_NUM_THREADS": str(spec.devices.n_gpus),
-            "CUDA_VISIBLE_DEVICES": "",
-        }
-    else:
-        values["CUDA_VISIBLE_DEVICES"] = listed
-    return values
+        self.memory = memory
 
 
 def free_port() -> int:
@@ -180,6 +66,9 @@ class Server:
     port: int = field(default_factory=free_port)
     api_key: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     _keeper: subprocess.Popen | None = None
+    _free: FreeMemory | None = None
+    _idle_free_bytes: int | None = None
+    _is_stopped: bool = False
     started_s: float = 0.0
     start_duration_s: float = 0.0
 
@@ -210,14 +99,13 @@ class Server:
             fix = "run 'make .venv-vllm/.ready', or set engine.python in the configuration"
             raise InputError(f"no interpreter {self.settings.python}", fix=fix)
         _require_free(self.port)
-        cpus = "-"
-        if self.spec.devices.kind == "cpu":
-            cpus = ",".join(map(str, self.spec.device_indices))
+        cpus = ",".join(map(str, self.spec.cores or ())) or "-"
+        limit_bytes = self._limit_bytes()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.started_s = time.monotonic()
         with self.log_path.open("wb") as log:
             self._keeper = subprocess.Popen(
-                [sys.executable, str(KEEPER), cpus, *self.command],
+                [sys.executable, str(KEEPER), cpus, str(limit_bytes or "-"), *self.command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -226,13 +114,30 @@ class Server:
                 # server that spins in one of its own stalls the client's for seconds.
                 process_group=0,
             )
+        self._free = self._watch_memory(limit_bytes)
         try:
             self._wait_until_healthy()
         except BaseException:
             self.stop()
             raise
         self.start_duration_s = time.monotonic() - self.started_s
+        self._idle_free_bytes = self._free.look() if self._free else None
         return self
+
+    def _limit_bytes(self) -> int | None:
+        limit_gib = self.spec.memory_limit_gib
+        return None if limit_gib is None else round(limit_gib * GIB)
+
+    def _watch_memory(self, limit_bytes: int | None) -> FreeMemory | None:
+        """Watch what can run out; the memory of a CPU without a limit is everybody's."""
+        if self.spec.devices.kind == "gpu":
+            free = FreeMemory(gpus(self.spec.device_indices))
+        elif limit_bytes is not None:
+            free = FreeMemory(limited_processes(self.pid, limit_bytes))
+        else:
+            return None
+        free.start()
+        return free
 
     def __exit__(self, *_: object) -> None:
         """Stop the server and everything below it."""
@@ -240,11 +145,42 @@ class Server:
 
     def stop(self) -> None:
         """End the server; returns when no process of it is left."""
+        self.stop_watching_memory()
+        self._is_stopped = True
         if self._keeper is None:
             return
         with contextlib.suppress(BrokenPipeError):
             self._keeper.stdin.close()
         self._keeper.wait()
+
+    def stop_watching_memory(self) -> None:
+        """Leave the server alone before its latencies are measured."""
+        if self._free is not None:
+            self._free.stop()
+
+    def memory(self) -> MemoryFacts:
+        """Return what this start has told of memory so far."""
+        text = self._log_text()
+        free_bytes = self._free.least_bytes if self._free else None
+        allocation, blocks = failed_allocation(text), profiled_blocks(text)
+        lacking_bytes = None
+        if allocation:
+            # A host's allocator does not say what was left: what was seen last has to do.
+            left = free_bytes if allocation.free_bytes is None else allocation.free_bytes
+            lacking_bytes = None if left is None else max(0, allocation.tried_bytes - left)
+        return MemoryFacts(
+            idle_free_bytes=self._idle_free_bytes,
+            free_bytes=free_bytes,
+            lacking_bytes=lacking_bytes,
+            # vLLM keeps one block for itself.
+            profiled_tokens=None
+            if blocks is None
+            else max(0, blocks - 1) * self.settings.block_size_tokens,
+        )
+
+    def _log_text(self) -> str:
+        # The file is this start's own: it was emptied before the server began to write.
+        return self.log_path.read_text(errors="replace")
 
     def is_alive(self) -> bool:
         """Return whether the server's process still runs."""
@@ -255,7 +191,7 @@ class Server:
         while time.monotonic() < deadline:
             if not self.is_alive():
                 raise self.error(f"the server ended with status {self._keeper.returncode}")
-            if self._is_healthy():
+            if self.is_healthy():
                 return
             time.sleep(0.1)
         raise self.error(f"the server was not healthy within {self.settings.start_timeout_s:g} s")
@@ -265,7 +201,8 @@ class Server:
         answer = self._get("/version")
         return json.loads(answer)["version"] if answer else None
 
-    def _is_healthy(self) -> bool:
+    def is_healthy(self) -> bool:
+        """Return whether the engine behind the API server says that it is well."""
         return self._get("/health") is not None
 
     def _get(self, path: str) -> bytes | None:
@@ -284,14 +221,17 @@ class Server:
         """Build the error for a server that failed, with the end of its log."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(_SETTLE_S)
-        lines = self.log_path.read_text(errors="replace").splitlines()
-        text = "\n".join(lines).lower()
-        killed = not self.is_alive() and self._keeper.returncode == 256 - 9
+        text = self._log_text()
         return ServerError(
             message,
-            "\n".join(lines[-LOG_TAIL_LINES:]),
-            killed or any(sign in text for sign in _OUT_OF_MEMORY),
+            "\n".join(text.splitlines()[-LOG_TAIL_LINES:]),
+            is_out_of_memory=self._was_killed() or bool(out_of_memory_sign(f"{text}\n{message}")),
+            memory=self.memory(),
         )
+
+    def _was_killed(self) -> bool:
+        """Return whether somebody else, who can only be the kernel, killed the server."""
+        return not self._is_stopped and not self.is_alive() and self._keeper.returncode == 256 - 9
 
 
 @contextlib.contextmanager

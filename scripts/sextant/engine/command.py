@@ -1,0 +1,133 @@
+"""How a vLLM server is started: its settings, its command line, its environment."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sextant.gpu import Devices
+
+_THREAD_COUNTS = (
+    "OMP_NUM_THREADS",
+    "GOTO_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How servers are run; the values come from the `engine` part of the configuration."""
+
+    python: str
+    """Interpreter of the environment that has vLLM."""
+    dtype: str
+    block_size_tokens: int
+    max_num_seqs: int
+    """Most requests in one batch."""
+    memory_utilization: float
+    start_timeout_s: float
+    request_timeout_s: float
+    max_server_starts: int
+    extra_arguments: tuple[str, ...] = ()
+    dcgm_url: str | None = None
+    """Metrics of a dcgm-exporter on the node; None if there is none."""
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """One server to start: an LLM on a GPU profile with a batch weight."""
+
+    model: Path
+    """Folder with `config.json`, and weights unless `load_format` is `dummy`."""
+    load_format: str
+    devices: Devices
+    batch_weight_tokens: int
+    kv_bytes_per_token: int
+    max_request_tokens: int
+    device_indices: tuple[int | str, ...]
+    """Indices or UUIDs of the GPUs, or indices of the CPU cores, that the server may use."""
+    seed: int
+    memory_share: float = 1.0
+    """Fraction of the usable device memory; the rest belongs to other servers on it."""
+    cpu_indices: tuple[int, ...] | None = None
+    """CPU cores that the server may use; None for all, or on CPU cores for its devices."""
+    memory_limit_gib: float | None = None
+    """Limit of the private host memory of each of the server's processes."""
+
+    @property
+    def cores(self) -> tuple[int, ...] | None:
+        """The CPU cores the server is bound to, if it is to any."""
+        if self.cpu_indices is None and self.devices.kind == "cpu":
+            return tuple(int(index) for index in self.device_indices)
+        return self.cpu_indices
+
+
+def n_blocks(spec: ServerSpec, settings: EngineSettings) -> int:
+    """Return the KV blocks that hold the batch weight; vLLM keeps one block for itself."""
+    return -(-spec.batch_weight_tokens // settings.block_size_tokens) + 1
+
+
+def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
+    """Return the server's command line.
+
+    The batch weight becomes `--num-gpu-blocks-override`: vLLM admits requests until its
+    KV blocks are used up, so their number times the block size is the most tokens in flight.
+    """
+    blocks = n_blocks(spec, settings)
+    arguments = {
+        "model": str(spec.model),
+        "served-model-name": "sextant",
+        "host": "127.0.0.1",
+        "port": str(port),
+        "load-format": spec.load_format,
+        "dtype": settings.dtype,
+        "seed": str(spec.seed),
+        "max-model-len": str(spec.max_request_tokens),
+        "max-num-seqs": str(settings.max_num_seqs),
+        "block-size": str(settings.block_size_tokens),
+        "num-gpu-blocks-override": str(blocks),
+    }
+    if spec.devices.kind == "cpu":
+        # A CPU has no memory of its own to profile: state the size of the KV cache.
+        kv_bytes = blocks * settings.block_size_tokens * spec.kv_bytes_per_token
+        arguments["kv-cache-memory-bytes"] = str(kv_bytes)
+    else:
+        share = settings.memory_utilization * spec.memory_share
+        arguments["gpu-memory-utilization"] = f"{share:.6g}"
+        arguments["tensor-parallel-size"] = str(spec.devices.n_gpus)
+    # Prompts are token ids, unique per request: no tokenizer, no prefix cache to warm.
+    switches = ["skip-tokenizer-init", "enforce-eager", "no-enable-prefix-caching"]
+    if spec.devices.kind == "gpu":
+        switches.remove("enforce-eager")
+    options = [part for name, value in arguments.items() for part in (f"--{name}", value)]
+    return [
+        settings.python,
+        *("-m", "vllm.entrypoints.openai.api_server"),
+        *options,
+        *(f"--{switch}" for switch in switches),
+        *settings.extra_arguments,
+    ]
+
+
+def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
+    """Return the server's environment: its devices only, no telemetry, no downloads."""
+    values = dict(os.environ)
+    # The client's environment must not leak into the server: neither its interpreter nor
+    # the thread counts that Snakemake sets, with which a server on one core would crawl.
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *_THREAD_COUNTS):
+        values.pop(name, None)
+    values |= {"VLLM_API_KEY": api_key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if spec.load_format == "dummy":
+        values["HF_HUB_OFFLINE"] = "1"
+    if spec.devices.kind == "cpu":
+        cores = spec.cores or ()
+        values |= {
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+            "OMP_NUM_THREADS": str(len(cores)),
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+    else:
+        values["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.device_indices))
+    return values
