@@ -77,8 +77,9 @@ def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
 
 
 def kv_bytes_per_device(llm: LLM, devices: Devices) -> float:
-    """Return what the KV cache of a token takes on each device."""
-    return llm.kv_bytes_per_token * _kv_copies(llm, devices) / devices.n_gpus
+    """Return what the KV cache of a token takes on each device; all cores of a CPU are one."""
+    n_devices = devices.n_gpus if devices.kind == "gpu" else 1
+    return llm.kv_bytes_per_token * _kv_copies(llm, devices) / n_devices
 
 
 def _kv_copies(llm: LLM, devices: Devices) -> int:

@@ -208,12 +208,9 @@ def _feasibility(runs: Sequence[Mapping], tunings: Sequence[Mapping]) -> pa.Tabl
 
 def _left_out(run: Mapping) -> str | None:
     """Return which levels were not measured although the cell is feasible, and why."""
-    levels = run.get("levels_left_out")
-    return (
-        f"{', '.join(f'{level:g}' for level in levels)}: {run['left_out_reason']}"
-        if levels
-        else None
-    )
+    entries = run.get("left_out")
+    levels = ", ".join(f"{float(entry['level']):g}" for entry in entries or ())
+    return f"{levels}: {entries[0]['reason']}" if entries else None
 
 
 def _table(rows: list[dict], types: Mapping[str, pa.DataType]) -> pa.Table:

@@ -382,8 +382,8 @@ def test_a_sweep_ends_once_both_limits_are_far_exceeded_and_says_so(tmp_path):
     outputs = measure(tmp_path, levels=(1, 2, 4), duration_s=0.8, scenario=stop)
     run = read(outputs.run)
     assert [level["level"] for level in run["levels"]] == [1]
-    assert run["levels_left_out"] == [2, 4]
-    assert "both more than 2 times" in run["left_out_reason"]
+    assert [entry["level"] for entry in run["left_out"]] == [2, 4]
+    assert all("both more than 2 times" in entry["reason"] for entry in run["left_out"])
 
 
 # Server variants

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sextant.benchmark.batch_weight import WeightRange
+from sextant.benchmark.batch_weight import WeightRange, possible_gain
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.corner_cases import check_corner_cases, corner_cases, request_lengths
 from sextant.benchmark.definition import Cell, CellOutputs
@@ -85,6 +85,7 @@ def _tune_and_load(
     if tune_and_load(limits, probes, start, check, measurement.run) is None:
         record.levels, record.server = [], None  # they ran out of memory after all
     record.probes = probes.probes
+    record.possible_gain = possible_gain(probes.probes, limits)
 
 
 def _assess(cell: Cell, llm: LLM, settings: EngineSettings, longest_tokens: int) -> Feasibility:
@@ -113,11 +114,13 @@ def _assess(cell: Cell, llm: LLM, settings: EngineSettings, longest_tokens: int)
 def _weights_to_search(
     cell: Cell, settings: EngineSettings, llm: LLM, feasibility: Feasibility
 ) -> WeightRange:
-    given = cell.variant.batch_weight_tokens
+    variant, given = cell.variant, cell.variant.batch_weight_tokens
+    # Replicas that share a device fill it together.
+    n_sharing = variant.replicas if variant.placement == "shared" else 1
     return WeightRange(
         lowest_tokens=given or cell.max_input_tokens + cell.max_output_tokens,
         highest_tokens=given or feasibility.max_batch_weight_tokens,
-        kv_bytes_per_token=kv_bytes_per_device(llm, cell.devices),
+        kv_bytes_per_token=n_sharing * kv_bytes_per_device(llm, cell.devices),
         max_starts=settings.max_server_starts,
     )
 

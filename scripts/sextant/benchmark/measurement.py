@@ -82,10 +82,9 @@ class Measurement:
             if level in known:
                 continue
             if reason := self._stop_reason():
-                record.left_out_reason = reason
-                left_out = cell.scenario.levels[number:]
-                record.levels_left_out = [level_to_json(level) for level in left_out]
-                log.info("levels %s %s", record.levels_left_out, reason)
+                left_out = [level_to_json(level) for level in cell.scenario.levels[number:]]
+                record.left_out = [{"level": level, "reason": reason} for level in left_out]
+                log.info("levels %s %s", left_out, reason)
                 return
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)

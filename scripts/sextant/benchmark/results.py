@@ -24,8 +24,10 @@ class Record:
     probes: list[Probe] = field(default_factory=list)
     levels: list[dict] = field(default_factory=list)
     """Entries of `run.json`, of the levels that the checkpoint holds."""
-    levels_left_out: list[str | float] = field(default_factory=list)
-    left_out_reason: str | None = None
+    left_out: list[dict] = field(default_factory=list)
+    """`level` and `reason` of the levels that would have told nothing."""
+    possible_gain: float | None = None
+    """How much larger a batch weight that works may be, as a fraction of the one that was tuned."""
     server: dict | None = None
     unsent_parameters: list[str] = field(default_factory=list)
     prompts: str | None = None
@@ -46,7 +48,13 @@ def write_results(
     for name, schema in TABLES.items():
         write_parquet(getattr(outputs, name), kept.table(name, record.levels, schema), origin)
     probes = [probe.as_dict() for probe in record.probes]
-    write_json(outputs.tuning, {**verdict, "memory": asdict(feasibility), "probes": probes})
+    tuning = {
+        **verdict,
+        "possible_gain": record.possible_gain,
+        "memory": asdict(feasibility),
+        "probes": probes,
+    }
+    write_json(outputs.tuning, tuning)
     write_json(outputs.run, _run(cell, record, verdict, origin))
 
 
@@ -67,8 +75,7 @@ def _run(cell: Cell, record: Record, verdict: dict, origin: dict) -> dict[str, A
         "sampler": cell.sampler,
         "prompts": record.prompts,
         "levels": record.levels,
-        "levels_left_out": record.levels_left_out,
-        "left_out_reason": record.left_out_reason,
+        "left_out": record.left_out,
         "started_at": record.started_at.isoformat(timespec="seconds"),
         "host": host_facts(),
         "provenance": origin,
