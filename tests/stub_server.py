@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass
@@ -21,15 +23,25 @@ class Received:
     def json(self) -> dict:
         return json.loads(self.body)
 
+    @property
+    def request_id(self) -> str:
+        return self.head.partition("X-Request-ID: ")[2].partition("\r\n")[0]
+
 
 Answer = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
 
 
 class StubServer:
-    """Calls `answer` for each request; use it as a context manager."""
+    """Calls `answer` for each request; use it as a context manager.
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
+    With `certificate`, a file of a certificate and its key, it speaks https.
+    """
+
+    def __init__(self, answer: Answer, certificate: Path | None = None) -> None:
+        self.answer, self._tls = answer, None
+        if certificate:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(certificate)
         self.requests: list[Received] = []
         self.n_connections = self.in_flight = self.most_in_flight = 0
         self._ready, self._loop = threading.Event(), asyncio.new_event_loop()
@@ -46,11 +58,12 @@ class StubServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        starting = asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        server = self._loop.run_until_complete(starting)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()

@@ -1,16 +1,20 @@
 """The load client against servers that answer well, badly, in pieces, or not at all."""
 
 import asyncio
+import itertools
 import socket
+import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import uvloop
 
 from sextant.errors import InputError
-from sextant.load.batch import run_batch
-from sextant.load.client import Connection, Outcome, Target, prepare
+from sextant.load.answer import AnswerReader
+from sextant.load.client import Connection, Exchange
+from sextant.load.request import Target, prepare
 from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk, event
 
 PROMPT = np.array([101, 102, 103, 104], dtype=np.int32)
@@ -18,18 +22,27 @@ PROMPT = np.array([101, 102, 103, 104], dtype=np.int32)
 PAUSE_S, SEEN_MS = 0.1, 30
 
 
-def ask(url: str, n_output: int = 3, n: int = 1, timeout_s: float = 20.0) -> list[Outcome]:
+def ask(
+    server: str | Target, n_output: int = 3, n: int = 1, timeout_s: float = 20.0
+) -> list[Exchange]:
     """Send the same request `n` times in a row on one connection."""
-    target = Target(url, "m", "secret-key")
+    target = server if isinstance(server, Target) else Target(server, "m", "secret-key")
+    reader = AnswerReader()
 
-    async def send() -> list[Outcome]:
-        connection = Connection(target)
-        request = prepare(target, PROMPT, n_output)
-        outcomes = []
-        for _ in range(n):
-            outcomes.append(await connection.send(request, time.monotonic_ns(), timeout_s))
+    async def send() -> list[Exchange]:
+        ended: asyncio.Queue[Exchange] = asyncio.Queue()
+
+        def on_end(_, exchange: Exchange) -> None:
+            ended.put_nowait(exchange)
+
+        connection = Connection(target, 0, timeout_s, reader.read, on_end)
+        exchanges = []
+        for number in range(n):
+            request, now_ns = prepare("m", f"r{number}", PROMPT, n_output), time.monotonic_ns()
+            connection.start(Exchange(request, 0, now_ns, now_ns))
+            exchanges.append(await ended.get())
         connection.close()
-        return outcomes
+        return exchanges
 
     return uvloop.run(send())
 
@@ -50,13 +63,13 @@ def playing(*pieces: bytes | float, close: bool = False):
     return answer
 
 
-def ask_once(*pieces: bytes | float, close: bool = False, **options) -> Outcome:
+def ask_once(*pieces: bytes | float, close: bool = False, **options) -> Exchange:
     with StubServer(playing(*pieces, close=close)) as server:
         return ask(server.url, **options)[0]
 
 
-def gaps_ms(outcome: Outcome) -> list[float]:
-    return (np.diff(outcome.token_times_ns) / 1e6).tolist()
+def gaps_ms(outcome: Exchange) -> list[float]:
+    return np.diff(outcome.token_offsets_ms).tolist()
 
 
 # What comes back well
@@ -67,10 +80,13 @@ def test_a_stream_is_counted_and_ordered_in_time():
         (outcome,) = ask(server.url, n_output=20)
     assert (outcome.status, outcome.error) == ("ok", None)
     assert (outcome.input_tokens, outcome.output_tokens) == (4, 20)
-    times = [outcome.scheduled_ns, outcome.sent_ns, *outcome.token_times_ns]
-    assert len(outcome.token_times_ns) == 20
-    assert times == sorted(times)
-    assert outcome.token_times_ns[0] - outcome.sent_ns >= 20e6
+    offsets_ms = outcome.token_offsets_ms.tolist()
+    assert len(offsets_ms) == 20 and outcome.token_offsets_ms.itemsize == 4
+    assert offsets_ms == sorted(offsets_ms) and offsets_ms[0] >= 20
+    assert outcome.scheduled_ns <= outcome.sent_ns < outcome.first_token_ns
+    assert outcome.first_token_ns < outcome.last_token_ns <= outcome.ended_ns
+    first_ms = (outcome.first_token_ns - outcome.sent_ns) / 1e6
+    assert offsets_ms[0] == pytest.approx(first_ms, abs=1e-3)
     assert np.median(gaps_ms(outcome)) >= 4
 
 
@@ -89,8 +105,9 @@ def test_times_are_those_at_which_the_server_sent():
         (outcome,) = ask(server.url, n_output=10)
         received_ns = server.requests[0].received_ns
     assert outcome.sent_ns <= received_ns
-    late_ms = (np.array(outcome.token_times_ns) - np.array(written_ns)) / 1e6
-    assert (late_ms >= 0).all()
+    written_ms = (np.array(written_ns) - outcome.sent_ns) / 1e6
+    late_ms = np.array(outcome.token_offsets_ms) - written_ms
+    assert (late_ms >= -1e-3).all()
     # A busy machine delays some, never most of them.
     assert np.median(late_ms) < 5
 
@@ -110,7 +127,7 @@ def test_two_tokens_in_one_chunk_share_their_time():
 
 def test_two_events_in_one_chunk_are_two_tokens():
     outcome = ask_once(STREAM_HEAD, chunk(event(1) + event(2)), chunk(event(3) + DONE) + LAST_CHUNK)
-    assert (outcome.status, len(outcome.token_times_ns)) == ("ok", 3)
+    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 3)
 
 
 @pytest.mark.parametrize("cut", range(5, len(event(12)) - 3, 16))
@@ -127,16 +144,69 @@ def test_an_event_split_over_two_segments_is_one_token(cut):
         n_output=12,
     )
     assert (outcome.status, outcome.output_tokens) == ("ok", 12)
-    assert len(outcome.token_times_ns) == 12
+    assert len(outcome.token_offsets_ms) == 12
     # It came with its first or its second half, not with the token before it.
     assert gaps_ms(outcome)[-1] > SEEN_MS
 
 
-def test_a_chunk_of_http_split_anywhere_changes_nothing():
+def test_an_answer_broken_at_any_byte_is_the_same():
     stream = STREAM_HEAD + b"".join(chunk(event(n)) for n in (1, 2, 3)) + chunk(DONE) + LAST_CHUNK
-    pieces = [stream[start : start + 7] for start in range(0, len(stream), 7)]
-    outcome = ask_once(*pieces)
-    assert (outcome.status, outcome.output_tokens, outcome.input_tokens) == ("ok", 3, 4)
+    cuts = iter(range(1, len(stream)))
+
+    async def answer(_, writer):
+        cut = next(cuts)
+        for piece in (stream[:cut], stream[cut:]):
+            writer.write(piece)
+            await asyncio.sleep(0.001)
+
+    n = len(stream) - 1
+    with StubServer(answer) as server:
+        outcomes = ask(server.url, n=n)
+    seen = {(out.status, out.output_tokens, len(out.token_offsets_ms)) for out in outcomes}
+    assert seen == {("ok", 3, 3)} and server.n_connections == 1
+
+
+def test_a_byte_at_a_time():
+    stream = STREAM_HEAD + b"".join(chunk(event(n)) for n in (1, 2)) + chunk(DONE) + LAST_CHUNK
+    outcome = ask_once(*[stream[at : at + 1] for at in range(len(stream))], n_output=2)
+    assert (outcome.status, outcome.output_tokens, outcome.input_tokens) == ("ok", 2, 4)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_line_ends_and_comments_of_event_streams(line_end):
+    events = b": keep-alive\n\n" + event(1) + b": ping\n\n" + event(2) + b"retry: 9\n\n" + DONE
+    body = chunk(events.replace(b"\n", line_end))
+    outcome = ask_once(STREAM_HEAD, body, LAST_CHUNK, n_output=2)
+    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 2)
+
+
+def test_a_long_answer_is_read_in_parts():
+    outcome = ask_once(
+        STREAM_HEAD,
+        *(chunk(event(n)) for n in range(1, 1001)),
+        chunk(DONE) + LAST_CHUNK,
+        n_output=1000,
+    )
+    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 1000)
+    assert outcome.token_offsets_ms.tolist() == sorted(outcome.token_offsets_ms)
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 4), (None, None, 2)])
+def test_parts_may_end_anywhere(counts):
+    """Two parts, the second a second later: tokens are those of the whole, at either time."""
+    text, n_output = b"".join(event(n) for n in counts) + DONE, counts[-1]
+    for cut in range(len(text) + 1):
+        exchange = Exchange(prepare("m", "r", PROMPT, n_output), 0, 1, 1)
+        exchange.sent_ns, exchange.http_status = 1_000_000_000, 200
+        reader = AnswerReader()
+        assert not reader.read((exchange, [(2_000_000_000, text[:cut])], False))
+        assert reader.read((exchange, [(3_000_000_000, text[cut:])], True))
+        assert (exchange.status, exchange.output_tokens) == ("ok", n_output)
+        offsets_ms = exchange.token_offsets_ms.tolist()
+        assert len(offsets_ms) == n_output and offsets_ms == sorted(offsets_ms)
+        assert set(offsets_ms) <= {1000, 2000}
+        assert exchange.first_token_ns == 1_000_000_000 + offsets_ms[0] * 1_000_000
+        assert exchange.last_token_ns == 1_000_000_000 + offsets_ms[-1] * 1_000_000
 
 
 def test_usage_only_at_the_end_gives_the_times_of_chunks():
@@ -159,13 +229,13 @@ def test_one_token_with_usage_at_the_end_is_timed_by_its_own_chunk():
         STREAM_HEAD, chunk(event(None)), 0.3, chunk(event(1) + DONE) + LAST_CHUNK, n_output=1
     )
     assert (outcome.status, outcome.output_tokens) == ("ok", 1)
-    (at,) = outcome.token_times_ns
-    assert at - outcome.sent_ns < 250e6
+    (at_ms,) = outcome.token_offsets_ms
+    assert at_ms < 250
 
 
 def test_one_token_in_one_event():
     outcome = ask_once(STREAM_HEAD, chunk(event(1) + DONE) + LAST_CHUNK, n_output=1)
-    assert (outcome.status, len(outcome.token_times_ns)) == ("ok", 1)
+    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 1)
 
 
 def test_generated_text_cannot_pass_for_usage_or_for_the_end():
@@ -177,7 +247,25 @@ def test_generated_text_cannot_pass_for_usage_or_for_the_end():
     assert (outcome.status, outcome.error) == ("incomplete", "the stream ended without [DONE]")
     chunks = [chunk(event(None, text=text)) for _ in range(2)]
     outcome = ask_once(STREAM_HEAD, *chunks, chunk(event(3) + DONE) + LAST_CHUNK)
-    assert (outcome.status, len(outcome.token_times_ns)) == ("ok", 2)
+    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 2)
+
+
+def test_an_announcement_is_no_answer():
+    outcome = ask_once(
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        STREAM_HEAD,
+        chunk(event(1) + DONE) + LAST_CHUNK,
+        n_output=1,
+    )
+    assert (outcome.status, outcome.http_status) == ("ok", 200)
+
+
+def test_an_answer_may_end_with_its_connection():
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    well = ask_once(head, event(1) + event(2), DONE, close=True, n_output=2)
+    assert (well.status, well.output_tokens) == ("ok", 2)
+    early = ask_once(head, event(1), close=True, n_output=2)
+    assert (early.status, early.output_tokens) == ("incomplete", 1)
 
 
 def test_a_connection_is_kept_alive():
@@ -207,7 +295,7 @@ def test_http_errors_are_told_with_their_text(status):
         first, second = ask(server.url, n=2)
     assert first.status == second.status == "http_error"
     assert first.error.startswith(f"HTTP {status[:3]}: ") and "illegal memory" in first.error
-    assert first.token_times_ns == [] and first.output_tokens is None
+    assert len(first.token_offsets_ms) == 0 and first.output_tokens is None
     assert server.n_connections == 1
 
 
@@ -222,6 +310,13 @@ def test_another_number_of_tokens_than_asked_for(count):
     events = b"".join(event(n) for n in range(1, count + 1))
     outcome = ask_once(STREAM_HEAD, chunk(events + DONE) + LAST_CHUNK)
     assert (outcome.status, outcome.error) == ("incomplete", f"{count} of 3 output tokens")
+
+
+def test_an_error_in_the_stream_is_told():
+    failure = b'data: {"error": {"message": "EngineCore died", "code": 500}}\n\n'
+    outcome = ask_once(STREAM_HEAD, chunk(event(1)), chunk(failure + DONE) + LAST_CHUNK)
+    assert outcome.status == "incomplete" and "EngineCore died" in outcome.error
+    assert len(outcome.token_offsets_ms) == 1
 
 
 def test_closed_before_the_end():
@@ -282,6 +377,7 @@ def test_a_timeout_ends_the_request_and_the_next_one_is_its_own():
         first, second = ask(server.url, n=2, timeout_s=1.0)
     assert time.monotonic() - started < 10
     assert (first.status, first.error) == ("timeout", "no end within 1 s")
+    assert (first.output_tokens, len(first.token_offsets_ms)) == (1, 1)  # what came is kept
     assert (second.status, second.output_tokens) == ("ok", 3)
 
 
@@ -301,32 +397,73 @@ def test_the_request_fixes_both_lengths_and_streams_usage():
 
 
 def test_the_api_key_is_sent_and_never_shown():
+    with StubServer(answer_tokens()) as server:
+        ask(server.url)
+    assert "\r\nAuthorization: Bearer secret-key\r\n" in server.requests[0].head
     target = Target("http://127.0.0.1:1", "m", "secret-key")
-    request = prepare(target, PROMPT, 3)
-    assert b"\r\nAuthorization: Bearer secret-key\r\n" in request.payload
-    assert "secret-key" not in repr(target) + str(target) + repr(request)
-    assert b"Authorization" not in prepare(Target("http://a", "m"), PROMPT, 3).payload
+    assert b"secret-key" in target.head
+    assert "secret-key" not in repr(target) + str(target) + repr(prepare("m", "r", PROMPT, 3))
+    assert b"Authorization" not in Target("http://a", "m").head
+
+
+def test_every_request_has_its_id():
+    with StubServer(answer_tokens()) as server:
+        ask(server.url, n=2)
+    assert [request.request_id for request in server.requests] == ["r0", "r1"]
 
 
 def test_a_base_url_may_have_a_path():
-    payload = prepare(Target("http://host:81/llm/", "m"), PROMPT, 3).payload
-    assert payload.startswith(b"POST /llm/v1/completions HTTP/1.1\r\nHost: host:81\r\n")
+    head = Target("http://host:81/llm/", "m").head
+    assert head.startswith(b"POST /llm/v1/completions HTTP/1.1\r\nHost: host:81\r\n")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", ""])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", "", "http://h:x"])
 def test_a_base_url_that_is_none(url):
     with pytest.raises(InputError, match=r"'base_url'.*http://HOST:PORT"):
         Target(url, "m").address()
 
 
-# All at once
+def test_a_wall_clock_that_steps_changes_nothing(monkeypatch):
+    steps = itertools.cycle([0.0, 4e9, -4e9])
+    monkeypatch.setattr(time, "time", lambda: next(steps))
+    monkeypatch.setattr(time, "time_ns", lambda: int(next(steps)) * 10**9)
+    with StubServer(answer_tokens(0.02, 0.01)) as server:
+        outcomes = ask(server.url, n_output=5, n=3, timeout_s=10.0)
+    assert [outcome.status for outcome in outcomes] == ["ok"] * 3
+    for outcome in outcomes:
+        assert 20 <= outcome.token_offsets_ms[0] < 5000
+        assert min(gaps_ms(outcome)) > 0
 
 
-def test_a_batch_is_sent_at_once_and_answered_in_order():
-    inputs, outputs = np.array([4, 5, 6, 7]), np.array([1, 2, 3, 4])
-    with StubServer(answer_tokens(ttft_s=0.5)) as server:
-        outcomes = run_batch(Target(server.url, "m"), inputs, outputs, 1000, 0, 20.0)
-    assert server.most_in_flight == 4
-    assert [outcome.status for outcome in outcomes] == ["ok"] * 4
-    assert [outcome.input_tokens for outcome in outcomes] == [4, 5, 6, 7]
-    assert [outcome.output_tokens for outcome in outcomes] == [1, 2, 3, 4]
+# TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> Path:
+    """A certificate for 127.0.0.1 that its own key signed, with that key."""
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", f"{path}.crt"]
+    subprocess.run(command, check=True, capture_output=True)
+    with path.open("ab") as file:
+        file.write(Path(f"{path}.crt").read_bytes())
+    return path
+
+
+def test_https_with_a_private_certificate(certificate):
+    with StubServer(answer_tokens(), certificate) as server:
+        trusting = Target(server.url, "m", "secret-key", certificate)
+        (well, again), (refused,) = ask(trusting, n=2), ask(server.url)
+    assert [well.status, again.status, well.output_tokens] == ["ok", "ok", 3]
+    assert server.requests[0].head.count("secret-key") == 1
+    # A certificate that nobody vouches for is not trusted: nothing was sent, the key least.
+    assert (refused.status, refused.sent_ns) == ("connection_error", 0)
+    assert "certificate" in refused.error.lower() and len(server.requests) == 2
+
+
+def test_a_file_that_holds_no_certificates(tmp_path):
+    (tmp_path / "ca.pem").write_text("nothing")
+    for name in ("ca.pem", "missing.pem"):
+        with pytest.raises(InputError, match=rf"{name}, field 'ca_file'.*PEM"):
+            Target("https://host", "m", None, tmp_path / name).address()

@@ -8,14 +8,14 @@ import time
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
-from sextant.load.client import Target
+from sextant.errors import InputError
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.level import REQUEST_SCHEMA
-from sextant.load.run import LEVEL_SEED_STRIDE, closed_loop, load_server
-from sextant.load.source import RequestSource, unsent_parameters
+from sextant.load.request import Target
+from sextant.load.run import LEVEL_SEED_STRIDE
+from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters
 from sextant.workload import RequestModel
 from sextant.workload.prompts import RandomTokens
 from stub_server import STREAM_HEAD, StubServer, answer_tokens, chunk, event
@@ -26,26 +26,33 @@ MODEL = RequestModel(
 SIZES = {(8, 1), (30, 3), (200, 5)}
 
 
-def load(url, users=2, duration_s=0.4, timeout_s=20.0, seed=0, epoch_ns=None):
-    target = Target(url, "m")
-    source = RequestSource(target, MODEL, RandomTokens(1000), seed)
+def load(
+    *urls, users=2, duration_s=0.4, timeout_s=20.0, seed=0, epoch_ns=None, source=None, **options
+):
+    targets = [Target(url, "m") for url in urls]
+    source = source or RequestSource("m", MODEL, RandomTokens(1000), seed)
     epoch_ns = time.monotonic_ns() if epoch_ns is None else epoch_ns
-    return run_closed_loop(target, source, users, duration_s, timeout_s, epoch_ns)
+    return run_closed_loop(targets, source, users, duration_s, timeout_s, epoch_ns, **options)
+
+
+def frame_of(result) -> pd.DataFrame:
+    return result.table().to_pandas()
 
 
 @pytest.mark.parametrize("users", [1, 3, 16])
 def test_the_server_never_sees_more_requests_than_users(users):
     with StubServer(answer_tokens(0.02, 0.002)) as server:
-        result = load(server.url, users)
+        result = load(server.url, users=users)
     assert server.most_in_flight == users
     assert server.n_connections == users
-    assert {row["user"] for row in result.rows} == set(range(users))
-    assert len(result.rows) == len(server.requests) >= users
+    frame = frame_of(result)
+    assert set(frame["user"]) == set(range(users)) and set(frame["replica"]) == {0}
+    assert len(frame) == result.n_ok == len(server.requests) >= users
 
 
 def test_a_user_waits_for_the_answer_before_the_next_request():
     with StubServer(answer_tokens(0.01)) as server:
-        frame = pd.DataFrame(load(server.url, users=4).rows)
+        frame = frame_of(load(server.url, users=4))
     for _, rows in frame.groupby("user"):
         rows = rows.sort_values("sent_s")
         assert (rows["scheduled_s"].iloc[1:].values >= rows["last_token_s"].iloc[:-1].values).all()
@@ -54,9 +61,13 @@ def test_a_user_waits_for_the_answer_before_the_next_request():
 def test_rows_are_whole_and_fit_the_schema():
     with StubServer(answer_tokens(0.005, 0.001)) as server:
         result = load(server.url)
-    table = pa.Table.from_pylist(result.rows, schema=REQUEST_SCHEMA)
-    frame = table.to_pandas()
-    assert set(result.rows[0]) == set(REQUEST_SCHEMA.names)
+    assert result.table().schema.equals(REQUEST_SCHEMA)
+    frame = frame_of(result)
+    sent = {request.request_id: request.json for request in server.requests}
+    for row in frame.itertuples():
+        assert len(sent[row.request_id]["prompt"]) == row.requested_input_tokens
+        assert sent[row.request_id]["max_tokens"] == row.requested_output_tokens
+    assert len(sent) == len(frame)  # each its own id
     assert (frame["status"] == "ok").all() and frame["error"].isna().all()
     assert (frame["level"] == 2).all()
     # The server counts the tokens that arrived: what was asked for is what was sent.
@@ -78,7 +89,7 @@ def test_throughput_is_output_tokens_over_the_measured_time():
         result = load(server.url, users=4, duration_s=0.5)
         wall_s = time.monotonic() - began
         served = sum(request.json["max_tokens"] for request in server.requests)
-    rows = pd.DataFrame(result.rows)
+    rows = frame_of(result)
     # All that the server sent lies within the measured time, which no pause stretches.
     assert rows["output_tokens"].sum() == served
     assert result.started_s <= rows["sent_s"].min()
@@ -90,7 +101,7 @@ def test_throughput_is_output_tokens_over_the_measured_time():
 def test_no_request_starts_after_the_end_and_those_in_flight_run_out():
     with StubServer(answer_tokens(0.3)) as server:
         result = load(server.url, users=2, duration_s=0.1)
-    assert [row["status"] for row in result.rows] == ["ok", "ok"]
+    assert (result.n_ok, result.n_failed, result.n_cooldown_requests) == (2, 0, 0)
     assert result.duration_s >= 0.3
 
 
@@ -99,51 +110,132 @@ def test_times_count_from_the_epoch():
     with StubServer(answer_tokens()) as server:
         result = load(server.url, duration_s=0.1, epoch_ns=epoch_ns)
     assert 1000 <= result.started_s < 1060
-    assert all(1000 <= row["sent_s"] < 1060 for row in result.rows)
+    assert frame_of(result)["sent_s"].between(1000, 1060).all()
 
 
 def test_the_clients_own_lag_is_recorded():
     with StubServer(answer_tokens(0.02)) as server:
-        lag = load(server.url, duration_s=0.3).client_lag_ms
-    assert 0 <= lag["median"] <= lag["p99"] <= lag["max"]
+        result = load(server.url, duration_s=0.3)
+    for lag in (result.client_lag_ms, result.send_lag_ms):
+        assert 0 <= lag["median"] <= lag["p99"] <= lag["max"]
+
+
+def test_a_cool_down_keeps_the_load_on_and_is_left_out():
+    """One slow request of each of two users is measured; fast ones go on beside the last."""
+    delays_s = iter([0.6, 0.2, *[0.01] * 1000])
+
+    async def answer(request, writer):
+        await answer_tokens(next(delays_s))(request, writer)
+
+    with StubServer(answer) as server:
+        result = load(server.url, users=2, duration_s=0.1, cooldown_s=10.0)
+    assert result.n_ok == 2
+    assert result.n_cooldown_requests == len(server.requests) - 2 > 2
+    assert 0.6 <= result.duration_s < 5
+
+
+def test_a_cool_down_ends_when_it_is_over():
+    delays_s = iter([1.0, *[0.01] * 1000])
+
+    async def answer(request, writer):
+        await answer_tokens(next(delays_s))(request, writer)
+
+    with StubServer(answer) as server:
+        result = load(server.url, users=2, duration_s=0.05, cooldown_s=0.2)
+    last_s = (server.requests[-1].received_ns - server.requests[0].received_ns) / 1e9
+    assert last_s < 0.9 and result.n_cooldown_requests > 0
+
+
+def test_users_are_spread_over_replicas():
+    with StubServer(answer_tokens(0.01)) as one, StubServer(answer_tokens(0.01)) as two:
+        frame = frame_of(load(one.url, two.url, users=5, duration_s=0.2))
+        n_received = len(one.requests), len(two.requests)
+    assert (frame["replica"] == frame["user"] % 2).all()
+    assert (one.most_in_flight, two.most_in_flight) == (3, 2)
+    assert n_received == ((frame["replica"] == 0).sum(), (frame["replica"] == 1).sum())
 
 
 # What is sent
 
 
-def payloads(seed: int, n: int = 50) -> list[bytes]:
-    source = RequestSource(Target("http://h", "m"), MODEL, RandomTokens(1000), seed)
-    source.prepare(n)
-    return [source.take().payload for _ in range(n)]
+def requests_of(source, n: int, n_ahead: int = 50) -> list:
+    source.prepare(n_ahead)
+    return [source.take() for _ in range(n)]
 
 
-def prompts(payload: bytes) -> tuple[int, ...]:
-    return tuple(json.loads(payload.split(b"\r\n\r\n", 1)[1])["prompt"])
+def drawn(seed: int) -> RequestSource:
+    return RequestSource("m", MODEL, RandomTokens(1000), seed)
+
+
+def prompt_of(request) -> tuple[int, ...]:
+    return tuple(json.loads(request.body)["prompt"])
 
 
 def test_a_seed_decides_every_byte():
-    assert payloads(7) == payloads(7)
-    assert payloads(7) != payloads(8)
+    def sent(seed: int) -> list[bytes]:
+        return [request.wire(b"HEAD\r\n") for request in requests_of(drawn(seed), 50)]
+
+    assert sent(7) == sent(7)
+    assert sent(7) != sent(8)
+
+
+def test_bytes_do_not_depend_on_when_requests_were_encoded():
+    early, late = drawn(7), drawn(7)
+    for source in (early, late):
+        source.prepare(10)
+    seen = []
+    for _ in range(200):
+        while early.top_up():
+            pass
+        seen.append((early.take(), late.take()))
+    assert all(one == other for one, other in seen)
+    assert (early.n_prepared_late, late.n_prepared_late) == (0, 190)
+    # Neither does what comes after: a warm-up may take more or fewer.
+    assert requests_of(early, 30) == requests_of(late, 30)
 
 
 def test_no_prompt_comes_twice_within_or_across_levels():
     seen = [
-        prompts(payload)
+        prompt_of(request)
         for level in (1, 2, 4, 8)
-        for payload in payloads(LEVEL_SEED_STRIDE * level)
+        for request in requests_of(drawn(LEVEL_SEED_STRIDE * level), 50)
     ]
     assert len(set(seen)) == len(seen) == 200
 
 
 def test_warm_up_measurement_and_late_requests_differ():
-    source = RequestSource(Target("http://h", "m"), MODEL, RandomTokens(1000), 0)
-    seen = []
-    for n_prepared in (30, 30):
-        source.prepare(n_prepared)
-        seen += [prompts(source.take().payload) for _ in range(40)]
+    source, seen = drawn(0), []
+    for n_ahead in (30, 30):
+        seen += requests_of(source, 40, n_ahead)
         # More are encoded, and counted, once the prepared ones have run out.
-        assert source.n_prepared_late == 64
-    assert len(set(seen)) == len(seen) == 80
+        assert source.n_prepared_late == 10
+    assert len({prompt_of(request) for request in seen}) == 80
+    assert len({request.request_id for request in seen}) == 80
+
+
+def test_no_more_is_encoded_than_will_be_taken():
+    source = drawn(0)
+    source.prepare(10, n_most=12)
+    for _ in range(2):
+        source.take()
+        assert source.top_up()
+    source.take()
+    assert not source.top_up()
+
+
+def test_listed_requests_come_in_their_order_and_again():
+    source = ListedRequests("m", [4, 9], [2, 3], RandomIds(1000), seed=1)
+    requests = requests_of(source, 5, n_ahead=3)
+    assert [request.input_tokens for request in requests] == [4, 9, 4, 9, 4]
+    assert [json.loads(request.body)["max_tokens"] for request in requests] == [2, 3, 2, 3, 2]
+    assert [len(prompt_of(request)) for request in requests] == [4, 9, 4, 9, 4]
+    assert len({prompt_of(request) for request in requests}) == 5
+    assert all(16 <= token < 1000 for request in requests for token in prompt_of(request))
+
+
+def test_a_vocabulary_without_room_for_prompts():
+    with pytest.raises(InputError, match="vocabulary of 16"):
+        RandomIds(16)
 
 
 def test_a_request_carries_the_sampling_parameters_of_the_workload():
@@ -160,11 +252,9 @@ def test_a_request_carries_the_sampling_parameters_of_the_workload():
             }
         )
     )
-    source = RequestSource(Target("http://h", "m"), model, RandomTokens(1000), 0)
-    source.prepare(50)
     seen = {}
-    for _ in range(50):
-        body = json.loads(source.take().payload.split(b"\r\n\r\n", 1)[1])
+    for request in requests_of(RequestSource("m", model, RandomTokens(1000), 0), 50):
+        body = json.loads(request.body)
         seen[len(body["prompt"])] = {k: body.get(k) for k in ("temperature", "top_k", "top_p")}
     assert seen == {
         4: {"temperature": 0.7, "top_k": 50, "top_p": None},
@@ -175,12 +265,8 @@ def test_a_request_carries_the_sampling_parameters_of_the_workload():
 
 
 def test_requests_follow_the_workload():
-    source = RequestSource(Target("http://h", "m"), MODEL, RandomTokens(1000), 0)
-    source.prepare(3000)
-    sizes = [
-        (request.input_tokens, request.output_tokens)
-        for request in (source.take() for _ in range(3000))
-    ]
+    requests = requests_of(drawn(0), 3000, n_ahead=3000)
+    sizes = [(request.input_tokens, request.output_tokens) for request in requests]
     share = {size: sizes.count(size) / 3000 for size in SIZES}
     # Counts 2 : 3 : 1; five standard errors are below 0.05.
     assert share == pytest.approx({(8, 1): 1 / 3, (30, 3): 1 / 2, (200, 5): 1 / 6}, abs=0.05)
@@ -190,12 +276,12 @@ def test_requests_follow_the_workload():
 
 
 def check_failures(result, status: str, users: int) -> None:
-    rows = result.rows
-    assert rows and {row["status"] for row in rows} == {status}
+    frame = frame_of(result)
+    assert len(frame) and set(frame["status"]) == {status}
     # Ten tries a second and user, not thousands; none after the end.
-    assert len(rows) <= users * (result.duration_s / 0.1 + 1)
-    table = pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA)
-    assert table["error"].null_count == 0
+    assert len(frame) <= users * (result.duration_s / 0.1 + 1)
+    assert frame["error"].notna().all()
+    assert (result.n_ok, result.n_failed) == (0, len(frame))
 
 
 def test_a_server_that_is_gone_is_not_called_in_a_spin():
@@ -203,7 +289,9 @@ def test_a_server_that_is_gone_is_not_called_in_a_spin():
         bound.bind(("127.0.0.1", 0))
         result = load(f"http://127.0.0.1:{bound.getsockname()[1]}", users=3, duration_s=0.5)
     check_failures(result, "connection_error", 3)
-    assert all(row["sent_s"] is None and row["token_offsets_ms"] == [] for row in result.rows)
+    frame = frame_of(result)
+    assert frame["sent_s"].isna().all() and frame["last_token_s"].isna().all()
+    assert (frame["token_offsets_ms"].map(len) == 0).all()
     assert 0.2 <= result.duration_s < 5
 
 
@@ -224,6 +312,36 @@ def test_a_server_that_breaks_off_is_not_called_in_a_spin():
         check_failures(load(server.url, users=3, duration_s=0.5), "incomplete", 3)
 
 
+def test_a_server_that_says_nothing_is_not_called_in_a_spin():
+    async def nothing(_, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    with StubServer(nothing) as server:
+        check_failures(load(server.url, users=3, duration_s=0.5), "incomplete", 3)
+
+
+@pytest.mark.parametrize("head", ["429 Too Many Requests", "500 Internal Server Error"])
+def test_a_burst_of_refusals_is_recorded_and_load_goes_on_after_it(head):
+    numbers = itertools.count()
+
+    async def answer(request, writer):
+        if 3 <= next(numbers) < 8:
+            writer.write(f"HTTP/1.1 {head}\r\nContent-Length: 0\r\n\r\n".encode())
+        else:
+            await answer_tokens(0.01)(request, writer)
+
+    with StubServer(answer) as server:
+        result = load(server.url, users=2, duration_s=1.0)
+        n_received = len(server.requests)
+    frame = frame_of(result)
+    failed = frame[frame["status"] != "ok"]
+    assert set(failed["status"]) == {"http_error"} and len(failed) == 5 == result.n_failed
+    assert failed["error"].str.startswith(f"HTTP {head[:3]}").all()
+    assert failed["first_token_s"].isna().all()
+    assert result.n_ok == n_received - 5 > 5
+    assert frame["sent_s"].max() > failed["sent_s"].max()
+
+
 def test_a_failure_among_good_answers_is_one_row():
     numbers = itertools.count()
 
@@ -236,7 +354,7 @@ def test_a_failure_among_good_answers_is_one_row():
     with StubServer(answer) as server:
         result = load(server.url, users=2)
         n_received = len(server.requests)
-    statuses = [row["status"] for row in result.rows]
+    statuses = frame_of(result)["status"].tolist()
     assert statuses.count("connection_error") == 1
     assert statuses.count("ok") == len(statuses) - 1 == n_received - 1 > 3
 
@@ -248,26 +366,3 @@ def test_hanging_requests_time_out_each_by_itself():
     with StubServer(hang) as server:
         result = load(server.url, users=2, duration_s=0.1, timeout_s=0.5)
     check_failures(result, "timeout", 2)
-
-
-# A server that already runs
-
-
-def test_a_running_server_is_loaded_level_by_level(tmp_path):
-    runs = [closed_loop(users, 0.1, 0.3) for users in (1, 3)]
-    with StubServer(answer_tokens(0.01)) as server:
-        target, prompts = Target(server.url, "m", "secret-key"), RandomTokens(1000)
-        levels = load_server(target, MODEL, prompts, runs, tmp_path / "out", timeout_s=20.0, seed=0)
-        n_received = len(server.requests)
-    frame = pd.read_parquet(tmp_path / "out" / "requests.parquet")
-    assert [level["level"] for level in levels] == [1, 3]
-    for level in levels:
-        rows = frame[frame["level"] == level["level"]]
-        assert (level["n_ok"], level["n_failed"]) == (len(rows), 0)
-        tokens = level["throughput_tok_s"] * level["duration_s"]
-        assert tokens == pytest.approx(rows["output_tokens"].sum())
-    assert json.loads((tmp_path / "out" / "levels.json").read_text())["levels"] == levels
-    # Requests of the warm-up were sent but are no result.
-    assert 0 < len(frame) < n_received
-    assert len({request.body for request in server.requests}) == n_received
-    assert "secret-key" not in (tmp_path / "out" / "levels.json").read_text()

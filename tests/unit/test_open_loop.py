@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.load.client import Target
 from sextant.load.open_loop import run_open_loop
+from sextant.load.request import Target
 from sextant.load.source import RequestSource
 from sextant.workload import RequestModel
 from sextant.workload.prompts import RandomTokens
@@ -16,17 +16,21 @@ from stub_server import StubServer, answer_tokens
 MODEL = RequestModel(pd.DataFrame({"input_tokens": [8], "output_tokens": [3], "count": [1]}))
 
 
-def load(url: str, arrival_s, timeout_s: float = 20.0, level: int | None = None):
-    target = Target(url, "m")
-    source = RequestSource(target, MODEL, RandomTokens(1000), 0)
-    arrivals = np.asarray(arrival_s, float)
-    return run_open_loop(target, source, arrivals, timeout_s, time.monotonic_ns(), level)
+def load(*urls: str, arrival_s, timeout_s: float = 20.0, level: float | None = None, **options):
+    source = RequestSource("m", MODEL, RandomTokens(1000), 0)
+    targets = [Target(url, "m") for url in urls]
+    epoch_ns = time.monotonic_ns()
+    return run_open_loop(targets, source, arrival_s, timeout_s, epoch_ns, level, **options)
+
+
+def rows_of(result) -> pd.DataFrame:
+    return result.table().to_pandas().sort_values("user")
 
 
 def test_a_slow_answer_delays_no_later_request():
     arrival_s = np.arange(10) * 0.05
     with StubServer(answer_tokens(1.0)) as server:
-        rows = pd.DataFrame(load(server.url, arrival_s).rows).sort_values("user")
+        rows = rows_of(load(server.url, arrival_s=arrival_s))
         received_s = np.array([request.received_ns for request in server.requests]) / 1e9
     # All ten were sent within half a second, while the first answer took a whole one.
     assert np.ptp(received_s) < 0.95
@@ -39,16 +43,16 @@ def test_a_slow_answer_delays_no_later_request():
 
 def test_a_free_connection_is_used_again():
     with StubServer(answer_tokens(0.001)) as server:
-        result = load(server.url, np.arange(6) * 0.1)
-    assert len(result.rows) == 6 and server.n_connections < 6
+        # One connection for each that could be under way is opened beforehand, and no more.
+        result = load(server.url, arrival_s=np.arange(400) * 0.002)
+    assert result.n_ok == 400 and server.n_connections <= 256
 
 
 def test_best_effort_is_everything_at_once():
     with StubServer(answer_tokens(0.2)) as server:
-        result = load(server.url, np.zeros(20), level=20)
+        result = load(server.url, arrival_s=np.zeros(20), level=20)
     assert server.most_in_flight == 20
-    assert {row["level"] for row in result.rows} == {20}
-    assert {row["status"] for row in result.rows} == {"ok"}
+    assert set(rows_of(result)["level"]) == {20.0} and result.n_ok == 20
     assert result.n_prepared_late == 0
 
 
@@ -59,11 +63,89 @@ def test_a_request_that_times_out_is_a_row_and_the_rest_goes_on():
         await answer_tokens(next(delays_s))(request, writer)
 
     with StubServer(answer) as server:
-        rows = load(server.url, np.arange(4) * 0.1, timeout_s=1.0).rows
-    statuses = [row["status"] for row in sorted(rows, key=lambda row: row["user"])]
-    assert statuses == ["timeout", "ok", "ok", "ok"]
+        result = load(server.url, arrival_s=np.arange(4) * 0.1, timeout_s=1.0)
+    assert rows_of(result)["status"].tolist() == ["timeout", "ok", "ok", "ok"]
 
 
 def test_no_arrivals_are_no_rows():
     with StubServer(answer_tokens(0.01)) as server:
-        assert load(server.url, []).rows == []
+        result = load(server.url, arrival_s=[])
+    assert (len(rows_of(result)), result.n_ok, result.duration_s) == (0, 0, 0.0)
+
+
+def test_a_limit_queues_and_the_queue_counts():
+    with StubServer(answer_tokens(0.2)) as server:
+        result = load(server.url, arrival_s=np.zeros(6), level=2, max_in_flight=2)
+    assert server.most_in_flight == server.n_connections == 2
+    rows = rows_of(result)
+    assert (rows["scheduled_s"] == rows["scheduled_s"].iloc[0]).all()
+    # Three pairs, one after the other, each of 0.2 s: the last waited for two of them.
+    waited_s = (rows["sent_s"] - rows["scheduled_s"]).to_numpy()
+    assert (waited_s[2:4] >= 0.2).all() and (waited_s[4:] >= 0.4).all()
+    # That is the queue's doing, not the client's.
+    assert result.send_lag_ms["max"] < 1e3 * waited_s[4:].min()
+
+
+def test_a_hanging_request_gives_its_place_free():
+    delays_s = iter([60.0, *[0.01] * 9])
+
+    async def answer(request, writer):
+        await answer_tokens(next(delays_s))(request, writer)
+
+    with StubServer(answer) as server:
+        result = load(server.url, arrival_s=np.zeros(3), timeout_s=0.5, max_in_flight=1)
+    rows = rows_of(result)
+    assert rows["status"].tolist() == ["timeout", "ok", "ok"]
+    assert server.n_connections == 2  # the one that hung was not used again
+
+
+def test_scheduled_is_when_it_was_due_however_late_the_client_is(monkeypatch):
+    """The client is kept busy for a third of a second; what was due meanwhile says so."""
+    take, n_taken = RequestSource.take, iter(range(100))
+
+    def busy_take(source):
+        if next(n_taken) == 2:
+            time.sleep(0.33)
+        return take(source)
+
+    monkeypatch.setattr(RequestSource, "take", busy_take)
+    arrival_s = np.arange(10) * 0.02
+    with StubServer(answer_tokens(0.01)) as server:
+        result = load(server.url, arrival_s=arrival_s)
+    rows = rows_of(result)
+    scheduled_s = rows["scheduled_s"].to_numpy()
+    assert scheduled_s - scheduled_s[0] == pytest.approx(arrival_s, abs=1e-6)
+    late_s = (rows["sent_s"] - rows["scheduled_s"]).to_numpy()
+    assert late_s[2] >= 0.3 and late_s[9] >= 0.33 - 7 * 0.02 - 0.001
+    assert result.send_lag_ms["max"] >= 300 and result.client_lag_ms["max"] >= 200
+    assert "could have shaped the result" in result.lag_warning
+
+
+def test_warm_up_and_cool_down_are_sent_and_left_out():
+    arrival_s = np.arange(20) * 0.05
+    with StubServer(answer_tokens(0.3)) as server:
+        result = load(server.url, arrival_s=arrival_s, warmup_s=0.25, duration_s=0.5)
+        n_received = len(server.requests)
+    rows = rows_of(result)
+    assert rows["user"].tolist() == list(range(5, 15))
+    assert result.n_warmup_requests == 5
+    # The load stays on until the last measured request, due at 0.7 s, ends after 1 s.
+    assert result.n_cooldown_requests == 5 == n_received - 15
+    # The measured part begins after the warm-up and ends with the last measured request.
+    assert result.started_s == pytest.approx(rows["scheduled_s"].iloc[0], abs=1e-6)
+    assert 0.45 + 0.3 <= result.duration_s < 3
+
+
+def test_a_cool_down_ends_with_the_last_measured_request():
+    arrival_s = np.concatenate([[0.0], 0.2 + np.arange(100)])
+    with StubServer(answer_tokens(0.05)) as server:
+        result = load(server.url, arrival_s=arrival_s, duration_s=0.1)
+    assert (result.n_ok, result.n_cooldown_requests) == (1, 0)
+
+
+def test_requests_are_spread_over_replicas():
+    with StubServer(answer_tokens(0.01)) as one, StubServer(answer_tokens(0.01)) as two:
+        rows = rows_of(load(one.url, two.url, arrival_s=np.arange(9) * 0.01))
+        n_received = len(one.requests), len(two.requests)
+    assert (rows["replica"] == rows["user"] % 2).all()
+    assert n_received == (5, 4)

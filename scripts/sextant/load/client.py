@@ -188,9 +188,9 @@ class Connection(asyncio.Protocol):
         exchange.ended_ns = self.idle_since_ns = time.monotonic_ns()
         exchange.status, exchange.error = status, error
         pieces, self._pieces = self._pieces, []
-        self._keep((exchange, pieces, True))
         if status == "ok" and (exchange.http_status != 200 or not _has_end(pieces)):
             exchange.status = "incomplete"  # until it has been read
+        self._keep((exchange, pieces, True))
         self._on_end(self, exchange)
 
     # asyncio.Protocol
@@ -201,7 +201,6 @@ class Connection(asyncio.Protocol):
         if self._exchange is None:
             self.close()  # nobody asked
             return
-        self._was_answered = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -227,6 +226,10 @@ class Connection(asyncio.Protocol):
             self._fail(exc or ConnectionResetError("the server closed the connection"))
 
     # httptools callbacks
+
+    def on_headers_complete(self) -> None:
+        """Something that speaks HTTP has begun to answer."""
+        self._was_answered = True
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body with its time."""

@@ -1,7 +1,9 @@
 """Load servers that already run, level by level, and write what was measured."""
 
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,35 @@ def open_loop(arrival_s: np.ndarray, level: float | None = None, **options: Any)
         return run_open_loop(targets, source, arrival_s, timeout_s, epoch_ns, level, **options)
 
     return run
+
+
+def batch(in_flight: int, n_requests: int | None = None) -> Run:
+    """Return the run of requests all due at once, of which so many at most are in flight."""
+    at_once = np.zeros(n_requests or in_flight)
+    return open_loop(at_once, in_flight, max_in_flight=in_flight)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_status = 128 + number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGINT and SIGTERM raise `Stopped`, so that what was measured can be written."""
+
+    def stop(number: int, _: object) -> None:
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def load_server(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sextant.errors import InputError
 from sextant.load.request import PreparedRequest, prepare
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 _SAMPLING = ("temperature", "top_k", "top_p")
 # Requests drawn at once, after the first ones.
 _BLOCK = 64
+
+# Ids below are left alone: tokenizers keep padding, start and end markers there.
+_FIRST_TOKEN_ID = 16
 
 Drawn = Iterable[tuple[np.ndarray, int, Mapping[str, float]]]
 """Of each request the prompt, the output tokens and how it samples them."""
@@ -120,6 +124,28 @@ class ListedRequests(_Ahead):
         prompts = self._prompts.prompts(self._inputs[places], seed)
         for prompt, output_tokens in zip(prompts, self._outputs[places].tolist(), strict=True):
             yield prompt, output_tokens, {}
+
+
+class RandomIds:
+    """Prompts of random token ids, as `workload.prompts.RandomTokens` makes them.
+
+    This one needs no data frames, which would double the memory and the start of a client that
+    sends requests of one length. Prompts of 4 tokens and more are different, but for chance.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        if vocab_size <= _FIRST_TOKEN_ID:
+            fix = f"give the LLM's vocabulary, above {_FIRST_TOKEN_ID}"
+            raise InputError(f"a vocabulary of {vocab_size}", field="vocab_size", fix=fix)
+        self._vocab_size = vocab_size
+
+    def prompts(
+        self, lengths: Sequence[int] | np.ndarray, seed: int | np.random.SeedSequence
+    ) -> list[np.ndarray]:
+        """Return a prompt per length; same seed, same prompts."""
+        rng, n_tokens = np.random.default_rng(seed), int(np.sum(lengths))
+        ids = rng.integers(_FIRST_TOKEN_ID, self._vocab_size, n_tokens, dtype=np.int32)
+        return np.split(ids, np.cumsum(lengths)[:-1])
 
 
 def _sampling(request: Mapping[str, Any]) -> dict[str, float]:
