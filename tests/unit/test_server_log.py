@@ -53,6 +53,11 @@ ONE_REQUEST = (
         "(EngineCore pid=9) ERROR 11-21 19:31:14 [core.py:98] MemoryError",
         "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 9.1 GiB for an array",
         "OSError: [Errno 12] Cannot allocate memory",
+        "RuntimeError: ScratchPadManager: aligned_alloc failed for size 524288",
+        "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
+        "RuntimeError: could not create a memory object",
+        "libgomp: Out of memory allocating 1064 bytes",
+        "RuntimeError: unable to mmap 536870912 bytes from file </dev/shm/x>: (12)",
         "ImportError: libfoo.so: failed to map segment from shared object",
         "ValueError: No available memory for the cache blocks. Try increasing",
         "ValueError: Available memory on node 0 (0.50/23.00 GiB) on kv cache allocation is less "

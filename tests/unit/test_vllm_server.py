@@ -308,6 +308,23 @@ def test_what_was_lacking_is_what_was_asked_for_less_what_was_left(start, monkey
     assert 200 * 2**20 < memory.free_bytes < 256 * 2**20
 
 
+@pytest.mark.parametrize(("left_mib", "is_out_of_memory"), [(4, True), (64, False)])
+def test_an_engine_that_ends_at_its_limit_lacked_memory(
+    start, monkeypatch, left_mib, is_out_of_memory
+):
+    monkeypatch.setenv("FAKE_KV_BYTES", str(2**16))
+    spec = replace(CPU, memory_limit_gib=0.25)
+    with replace(start(), spec=spec) as server:
+        free_mib = server.memory().free_bytes / 2**20  # 16 tokens, a block, take 1 MiB
+    monkeypatch.setenv("FAKE_CRASH", "RuntimeError: can't start new thread")
+    monkeypatch.setenv("FAKE_FAIL_AT", "1")
+    more_tokens = 16 * round(free_mib - left_mib)
+    with replace(start(), spec=replace(spec, batch_weight_tokens=1000 + more_tokens)) as server:
+        with contextlib.suppress(http.client.HTTPException, OSError):
+            complete(server)
+        assert server.error("a request failed").is_out_of_memory == is_out_of_memory
+
+
 def test_a_cpu_without_a_limit_tells_nothing_of_memory(start):
     with replace(start(), spec=CPU) as server:
         assert server.memory() == MemoryFacts()

@@ -14,7 +14,7 @@ _FORMS = (
     r"\b(?:CUDA|HIP|XPU) out of memory\b",
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
     # CUDA's runtime, driver and libraries.
-    r"\bCU(?:DA|BLAS|DNN|SOLVER|SPARSE|FFT|RAND) (?:driver )?error: out of memory",
+    r"\bCUDA (?:driver )?[Ee]rror: out of memory|\bcudaMalloc failed: out of memory",
     r"\bcudaErrorMemoryAllocation\b|\bCUDA_ERROR_OUT_OF_MEMORY\b",
     r"\bCU(?:BLAS|DNN|SOLVER|SPARSE|RAND)_STATUS_(?:ALLOC_FAILED|ALLOCATION_FAILED)\b"
     r"|\bCUFFT_ALLOC_FAILED\b",
@@ -22,7 +22,9 @@ _FORMS = (
     # The host: glibc, the kernel's error ENOMEM, C++.
     r"(?:std::)?bad_alloc\b",
     r"\[Errno 12\]|\bENOMEM\b|Cannot allocate memory",
-    r"failed to map segment from shared object",
+    r"\b(?:aligned_alloc|memalign|malloc|mmap) failed\b|[Ff]ailed to allocate \d+ bytes",
+    r"\b[Uu]nable to (?:allocate|mmap)\b|could not create a memory object",
+    r"libgomp: Out of memory|failed to map segment from shared object",
     # vLLM's own checks.
     r"No available memory for the cache blocks",
     r"To serve at least one request with the model(?:'|s)*s max seq len",

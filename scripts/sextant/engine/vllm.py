@@ -24,6 +24,8 @@ LOG_TAIL_LINES = 20
 KEEPER = Path(__file__).with_name("keeper.py")
 # A server that has just failed a request needs a moment to end and to log why.
 _SETTLE_S = 2.0
+# Less than a thread's stack: what fails with so little left, in whatever words, lacked memory.
+_USED_UP_BYTES = 8 * 2**20
 
 
 class ServerError(RuntimeError):
@@ -222,16 +224,24 @@ class Server:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(_SETTLE_S)
         text = self._log_text()
+        is_told = out_of_memory_sign(f"{text}\n{message}") is not None
         return ServerError(
             message,
             "\n".join(text.splitlines()[-LOG_TAIL_LINES:]),
-            is_out_of_memory=self._was_killed() or bool(out_of_memory_sign(f"{text}\n{message}")),
+            is_out_of_memory=is_told or self._was_killed() or self._ended_at_its_limit(),
             memory=self.memory(),
         )
 
     def _was_killed(self) -> bool:
         """Return whether somebody else, who can only be the kernel, killed the server."""
         return not self._is_stopped and not self.is_alive() and self._keeper.returncode == 256 - 9
+
+    def _ended_at_its_limit(self) -> bool:
+        """Return whether the engine ended when its processes had used up their limit."""
+        if self._is_stopped or self.spec.memory_limit_gib is None or self.is_healthy():
+            return False
+        left = self._free.least_bytes if self._free else None
+        return left is not None and left < _USED_UP_BYTES
 
 
 @contextlib.contextmanager
