@@ -379,7 +379,7 @@ def test_rates_leave_warm_up_and_cool_down_out_and_infinity_is_all_at_once(tmp_p
 
 def test_a_sweep_ends_once_both_limits_are_far_exceeded_and_says_so(tmp_path):
     stop = {"stop_nttft_ms": 1e-4, "stop_itl_ms": 1e-4, "stop_factor": 2.0}
-    outputs = measure(tmp_path, levels=(1, 2, 4), duration_s=0.8, scenario=stop)
+    outputs = measure(tmp_path, levels=(1, 2, 4), duration_s=2.0, scenario=stop)
     run = read(outputs.run)
     assert [level["level"] for level in run["levels"]] == [1]
     assert [entry["level"] for entry in run["left_out"]] == [2, 4]
@@ -460,3 +460,25 @@ def test_what_was_kept_of_another_definition_is_not_taken_over(tmp_path, monkeyp
     outputs = measure(tmp_path, levels=(1,), duration_s=0.4)
     (level,) = read(outputs.run)["levels"]
     assert level["duration_s"] >= 0.4
+
+
+def test_a_server_that_hangs_ends_the_measurement_with_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_STALL_AT", "9")
+    with pytest.raises(ServerError, match="level 10"):
+        measure(tmp_path, replace(SETTINGS, request_timeout_s=4.0), levels=(2, 10))
+    assert written(tmp_path) == []  # and the level before is kept for the next attempt
+    assert (tmp_path / "out" / "partial" / "level-2" / "level.json").exists()
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_requests_that_a_busy_server_refuses_fail_and_are_in_no_latency(
+    tmp_path, monkeypatch, status
+):
+    monkeypatch.setenv("FAKE_REFUSE", f"{status}:8")  # the corner cases are 8 at most
+    outputs = measure(tmp_path, levels=(12,), duration_s=0.6)
+    frame = pd.read_parquet(outputs.requests)
+    assert set(frame["status"]) == {"ok", "http_error"}
+    refused = frame[frame["status"] == "http_error"]
+    assert refused["error"].str.contains(str(status)).all()
+    assert refused["first_token_s"].isna().all() and refused["output_tokens"].isna().all()
+    assert (refused["token_offsets_ms"].str.len() == 0).all()
