@@ -14,8 +14,10 @@ import pandas as pd
 
 from sextant.studies.data import Cell
 
-N_SLICES = 40
-"""Equal parts of a phase's time in its curves over time."""
+MAX_SLICES = 40
+"""Most equal parts of a phase's time in its curves over time."""
+_REQUESTS_PER_SLICE = 5
+"""On average, at least: a slice without a request has no latency."""
 _COLUMNS = (
     *("level", "scheduled_s", "sent_s", "first_token_s", "last_token_s", "token_offsets_ms"),
     *("output_tokens", "status"),
@@ -105,18 +107,18 @@ def averages(phase: Phase) -> dict[str, float]:
 
     Keys: `n_requests, n_failed, failure_rate` (a fraction), `throughput_tok_s` (output tokens
     of served requests over the phase's time), those of `latencies`, `mean_kv_usage` (while
-    requests were due) and `max_kv_usage`.
+    requests were due, as the phase itself recorded it) and `max_kv_usage` (of the server's
+    readings, which are rarer).
     """
-    requests, load = phase.requests, phase.kv_usage
-    under_load = load.loc[load["time_s"] <= phase.last_due_s, "usage"]
+    requests, mean_usage = phase.requests, phase.facts["mean_kv_cache_usage"]
     return {
         "n_requests": len(requests),
         "n_failed": int(requests["is_failed"].sum()),
         "failure_rate": float(requests["is_failed"].mean()),
         "throughput_tok_s": float(requests["output_tokens"].sum() / phase.duration_s),
         **latencies(requests),
-        "mean_kv_usage": float(under_load.mean()),
-        "max_kv_usage": float(load["usage"].max()),
+        "mean_kv_usage": np.nan if mean_usage is None else mean_usage,
+        "max_kv_usage": float(phase.kv_usage["usage"].max()),
     }
 
 
@@ -155,8 +157,10 @@ def _spans(settings: pd.DataFrame) -> Iterator[tuple[float, float]]:
 
 def over_time(phase: Phase) -> pd.DataFrame:
     """Return instantaneous values per equal slice of the load's time, as `by_setting`."""
-    edges = np.linspace(0, max(phase.last_due_s, 1e-9), N_SLICES + 1)
-    slices = np.clip(np.searchsorted(edges, phase.requests["due_s"], "right") - 1, 0, N_SLICES - 1)
+    n_slices = int(np.clip(len(phase.requests) // _REQUESTS_PER_SLICE, 1, MAX_SLICES))
+    edges = np.linspace(0, max(phase.last_due_s, 1e-9), n_slices + 1)
+    slices = np.searchsorted(edges, phase.requests["due_s"], "right") - 1
+    slices = np.minimum(slices, n_slices - 1)  # the last request is due at the last edge
     groups = dict(tuple(phase.requests.groupby(slices)))
     spans = pd.DataFrame({"start_s": edges[:-1], "end_s": edges[1:]})
     rows = [_part(phase, groups.get(place), *span) for place, span in enumerate(_spans(spans))]

@@ -6,7 +6,7 @@ import pandas as pd
 
 from sextant.report.promises import percent
 from sextant.report.read import number
-from sextant.studies.burst_measures import N_SLICES, Phase, averages, by_setting, over_time
+from sextant.studies.burst_measures import MAX_SLICES, Phase, averages, by_setting, over_time
 from sextant.studies.data import Section
 from sextant.studies.measures import columns_of
 from sextant.trace_report.drawing import Axis, Curve, panels_figure
@@ -15,11 +15,12 @@ _NAMES = {"warm-up": "Warm-up", "conversation": "Mirrored conversation", "api": 
 _NAMES |= {name: f"Sweep of {name}" for name in ("alpha", "beta", "theta")}
 _SYMBOLS = {"alpha": "Shape alpha", "beta_s": "Scale beta (s)", "theta": "Zipf exponent theta"}
 _METRICS = (
-    ("Token latency (ms)", ("mean_token_latency_ms", "p90_token_latency_ms"), True),
-    ("Throughput (output tokens/s)", ("throughput_tok_s",), False),
-    ("Failed requests (fraction)", ("failure_rate",), False),
-    ("KV cache in use (fraction)", ("mean_kv_usage",), False),
+    ("Token latency (ms)", ("mean_token_latency_ms", "p90_token_latency_ms")),
+    ("Output tokens/s", ("throughput_tok_s",)),
+    ("Failed (fraction)", ("failure_rate",)),
 )
+_KV_USAGE = "KV cache used"
+_TIME, _BLOCK = Axis("Seconds since the phase began", low=0), Axis("Block of requests")
 _CURVES = {
     "mean_token_latency_ms": "mean",
     "p90_token_latency_ms": "p90",
@@ -83,14 +84,16 @@ def mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
     series = [over_time(phase) for phase in phases]
     panels = []
     for phase in phases:
-        settings = by_setting(phase)
-        rate = Curve("mean", *_steps(settings, "rate_rps"))
-        panels.append((_NAMES[phase.name], _time_axis(), Axis("Requests/s due", low=0), [rate]))
-    for label, columns, is_log in _METRICS:
+        rate = Curve("mean", *_steps(by_setting(phase), "rate_rps"))
+        panels.append((_NAMES[phase.name], _TIME, Axis("Requests/s due", low=0), [rate]))
+    for label, columns in _METRICS:
         for rows in series:
-            across = (rows["start_s"] + rows["end_s"]) / 2
-            curves = [Curve(_CURVES[name], across, rows[name]) for name in columns]
-            panels.append(("", _time_axis(), _axis(label, is_log), curves))
+            middle = (rows["start_s"] + rows["end_s"]) / 2
+            curves = [Curve(_CURVES[name], middle, rows[name]) for name in columns]
+            panels.append(("", _TIME, _axis(label), curves))
+    for phase in phases:
+        usage = Curve("mean", phase.kv_usage["time_s"], phase.kv_usage["usage"])
+        panels.append(("", _TIME, _axis(_KV_USAGE), [usage]))
     figure = panels_figure(
         panels, f"Mirrored loads over time, {place}", n_columns=len(phases), height_in=1.7
     )
@@ -107,11 +110,13 @@ def _mirrored_text(phases: Sequence[Phase]) -> str:
             f"warm-up's"
         )
     return (
-        f"{'; '.join(parts)}. The figure has {N_SLICES} slices of equal time; requests count when "
-        "they were due, tokens when they came.\n\nBurstGPT's windows are not published as numbers. "
-        "Unless the plan names other windows, those of Azure's conversation service (2023) stand "
-        "in for its conversations, and those of Mooncake's trace, taken as Poisson, at twice the "
-        "warm-up's rate, for its API: the paper says that the API's beta stays low, not how low."
+        f"{'; '.join(parts)}. The figure has at most {MAX_SLICES} slices of equal time, fewer "
+        "where requests are few; requests count when they were due, tokens when they came; the "
+        "use of the KV cache is as the server told it once a second.\n\n"
+        "BurstGPT's windows are not published as numbers. Unless the plan names other windows, "
+        "those of Azure's conversation service (2023) stand in for its conversations, and those "
+        "of Mooncake's trace, taken as Poisson, at twice the warm-up's rate, for its API: the "
+        "paper says that the API's beta stays low, not how low."
     )
 
 
@@ -122,11 +127,11 @@ def sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
     for phase in phases:
         column = "beta_s" if phase.name == "beta" else phase.name
         curve = Curve("mean", _numbers(blocks[phase.name]), blocks[phase.name][column])
-        panels.append((_NAMES[phase.name], _block_axis(), Axis(_SYMBOLS[column], low=0), [curve]))
-    for label, columns, is_log in _METRICS:
+        panels.append((_NAMES[phase.name], _BLOCK, Axis(_SYMBOLS[column], low=0), [curve]))
+    for label, columns in (*_METRICS, (_KV_USAGE, ("mean_kv_usage",))):
         for rows in blocks.values():
             curves = [Curve(_CURVES[name], _numbers(rows), rows[name]) for name in columns]
-            panels.append(("", _block_axis(), _axis(label, is_log), curves))
+            panels.append(("", _BLOCK, _axis(label), curves))
     figure = panels_figure(panels, f"Sweeps, {place}", n_columns=len(phases), height_in=1.7)
     table = pd.concat([_block_rows(name, rows) for name, rows in blocks.items()])
     n_per_change = _counts(phases)
@@ -175,13 +180,8 @@ def _steps(settings: pd.DataFrame, column: str) -> tuple[list[float], list[float
     return x, y
 
 
-def _time_axis() -> Axis:
-    return Axis("Seconds since the phase began", low=0)
-
-
-def _block_axis() -> Axis:
-    return Axis("Block of requests")
-
-
-def _axis(label: str, is_log: bool) -> Axis:
-    return Axis(label, is_log=is_log, low=None if is_log else 0)
+def _axis(label: str) -> Axis:
+    """Return a metric's axis; a share that is 0 throughout is still to be seen."""
+    if label in ("Failed (fraction)", _KV_USAGE):
+        return Axis(label, ticks=(0, 0.5, 1), names=("0", "0.5", "1"), low=-0.06, high=1.06)
+    return Axis(label, low=0)
