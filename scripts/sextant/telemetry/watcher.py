@@ -83,6 +83,7 @@ class Watcher:
     def __init__(self, plan: WatchPlan, epoch_ns: int, level: float) -> None:
         self._level = level
         self._watched: Watched | None = None
+        self._warnings: list[str] = []
         # Files in memory: nothing is lost to a full disk, and nothing stays behind.
         self._telemetry, self._server, self._errors = (
             os.memfd_create(name) for name in ("telemetry", "server", "errors")
@@ -111,7 +112,7 @@ class Watcher:
     def wait_until_watching(self, limit_s: float = START_LIMIT_S) -> None:
         """Wait until every source was read once, the process has ended, or time is up."""
         if not select.select([self._process.stdout], [], [], limit_s)[0]:
-            log.warning("telemetry is not complete after %g s; the level starts anyway", limit_s)
+            self._warnings.append(f"not every source was read within {limit_s:g} s")
 
     def __enter__(self) -> "Watcher":
         """Return the watcher, which was started with its construction."""
@@ -125,7 +126,8 @@ class Watcher:
         """End the process and return what it sampled, also if it died before."""
         if self._watched is None:
             self._end()
-            warnings = _content(self._errors).decode(errors="replace").splitlines()
+            warnings = self._warnings
+            warnings += _content(self._errors).decode(errors="replace").splitlines()
             if status := self._process.returncode:
                 warnings.append(
                     f"the telemetry process ended with status {status}; what it sampled is kept"
