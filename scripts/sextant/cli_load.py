@@ -160,19 +160,22 @@ def load(
 
 
 def _show(rows: list[dict], out: Path) -> None:
-    import pandas as pd
-
     shown = ("level", "n_ok", "n_failed", "duration_s", "throughput_tok_s")
-    table = [
-        {name: row[name] for name in shown}
-        | {f"{lag}_p99_ms": row[f"{lag}_ms"]["p99"] for lag in ("send_lag", "client_lag")}
-        for row in rows
-    ]
-    typer.echo(pd.DataFrame(table).to_string(index=False, float_format=lambda x: f"{x:.4g}"))
+    names = [*shown, "send_lag_p99_ms", "client_lag_p99_ms"]
+    lines = [names]
+    for row in rows:
+        lags = [row["send_lag_ms"]["p99"], row["client_lag_ms"]["p99"]]
+        lines.append([_figure(value) for value in [*(row[name] for name in shown), *lags]])
+    for cells in lines:
+        typer.echo("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, names, strict=True)))
     typer.echo(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'levels.json'}")
     if not all(row["n_ok"] for row in rows):
         typer.echo("Error: no request succeeded at some level; see requests.parquet", err=True)
         raise typer.Exit(1)
+
+
+def _figure(value: float | str | None) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def _requests(given: dict[str, Any]):

@@ -12,8 +12,8 @@ _COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
 # Generated text may hold the same words, but never at the start of a line.
 _EVENT = re.compile(rb"^data:\s*\{", re.MULTILINE)
-_DONE = re.compile(rb"^data:\s*\[DONE\]", re.MULTILINE)
-_ERROR = re.compile(rb'^data:\s*(\{"error".*)', re.MULTILINE)
+_DONE = re.compile(rb"data:\s*\[DONE\]")
+_ERROR = re.compile(rb'^data:\s*(\{\s*"error".*)', re.MULTILINE)
 _ERROR_EXCERPT_BYTES = 300
 
 
@@ -58,10 +58,13 @@ def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_
     if not is_last:
         reading.rest = _after(pieces, text.rfind(b"\n") + 1)
         text = text[: text.rfind(b"\n") + 1]
-    reading.has_end = reading.has_end or bool(_DONE.search(text))
-    if found := _ERROR.search(text):
+    # A search for plain bytes is fast; one by lines takes as long as all the rest.
+    done = text.rfind(b"[DONE]")
+    if done >= 0 and _DONE.match(text, text.rfind(b"\n", 0, done) + 1):
+        reading.has_end = True
+    if b'"error"' in text and (found := _ERROR.search(text)):
         reading.error = found[1][:_ERROR_EXCERPT_BYTES]
-    if prompts := _PROMPT_TOKENS.search(text):
+    if exchange.input_tokens is None and (prompts := _PROMPT_TOKENS.search(text)):
         exchange.input_tokens = int(prompts[1])
     _read_tokens(exchange, reading, pieces, text)
 
@@ -77,21 +80,19 @@ def _after(pieces: list[Piece], position: int) -> list[Piece]:
 
 def _read_tokens(exchange: Exchange, reading: _Reading, pieces: list[Piece], text: bytes) -> None:
     """Add tokens where usage says so; remember the times of events while there was none."""
+    usages = list(_COMPLETION_TOKENS.finditer(text))
+    reading.n_usages += len(usages)
     if reading.n_usages < 2:
         positions = [match.end() for match in _EVENT.finditer(text)]
         reading.event_times_ns += _times_ns(pieces, positions)
-    usages = list(_COMPLETION_TOKENS.finditer(text))
     times_ns = _times_ns(pieces, [usage.end() for usage in usages])
-    reading.n_usages += len(usages)
     offsets_ms, sent_ns = exchange.token_offsets_ms, exchange.sent_ns
     for usage, at_ns in zip(usages, times_ns, strict=True):
         exchange.output_tokens = count = int(usage[1])
-        n_new = count - len(offsets_ms)
-        if n_new > 0:
+        while len(offsets_ms) < count:  # two tokens in one chunk share its time
+            offsets_ms.append((at_ns - sent_ns) / 1e6)
             exchange.first_token_ns = exchange.first_token_ns or at_ns
             exchange.last_token_ns = at_ns
-            for _ in range(n_new):  # two tokens in one chunk share its time
-                offsets_ms.append((at_ns - sent_ns) / 1e6)
 
 
 def _times_ns(pieces: list[Piece], positions: list[int]) -> list[int]:

@@ -59,9 +59,8 @@ def lag_warning(
         ("send lag", send_lag_ms["p99"], "TTFT", median_ttft_ms),
     ):
         if None not in (lag_ms, latency_ms) and lag_ms > SHAPING_FRACTION * latency_ms:
-            found.append(
-                f"{name} (p99 {lag_ms:.2g} ms) against the median {of} ({latency_ms:.3g} ms)"
-            )
+            against = f"against the median {of} of {latency_ms:.3g} ms"
+            found.append(f"{name} of {lag_ms:.2g} ms (p99) {against}")
     if not found:
         return None
     return f"the load client was late and could have shaped the result: {'; '.join(found)}"

@@ -1,0 +1,386 @@
+"""`sextant load` against a server of our own: what it writes, refuses, does when it is ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from sextant.cli import app
+from sextant.errors import InputError
+from sextant.files import read_provenance
+from sextant.load.lag import lag_warning
+from sextant.load.level import REQUEST_SCHEMA
+from stub_server import StubServer, answer_tokens
+
+FIXED = ("--input-tokens", 8, "--output-tokens", 3)
+KEY = "a-very-secret-key"
+
+
+def load(url: str, out: Path, *options, exit_code: int = 0, **environment: str):
+    """Run the command in this process; return the rows and levels.json."""
+    arguments = ["load", "--base-url", url, "--model", "m", "--out", out, *options]
+    done = CliRunner().invoke(app, list(map(str, arguments)), env=environment)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == exit_code, done.output
+    levels = json.loads((out / "levels.json").read_text())
+    return pd.read_parquet(out / "requests.parquet"), levels
+
+
+def start(url: str, out: Path, *options, program: str = "main()", **environment: str):
+    """Start the command in a process of its own."""
+    code = f"from sextant.cli import main; {program}"
+    arguments = ["load", "--base-url", url, "--model", "m", "--out", out, *FIXED, *options]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+
+
+# Ways to put load on a server
+
+
+def test_users_level_by_level(tmp_path):
+    with StubServer(answer_tokens(0.01)) as server:
+        times = ("--duration", 0.3, "--warmup", 0.1)
+        frame, written = load(
+            server.url, tmp_path / "new" / "out", *FIXED, "--users", "1,3", *times
+        )
+        n_received = len(server.requests)
+    assert written["is_complete"] is True and written["reason"] is None
+    assert [level["level"] for level in written["levels"]] == [1.0, 3.0]
+    for level in written["levels"]:
+        rows = frame[frame["level"] == level["level"]]
+        assert (level["n_ok"], level["n_failed"], level["n_unfinished"]) == (len(rows), 0, 0)
+        tokens = level["throughput_tok_s"] * level["duration_s"]
+        assert tokens == pytest.approx(rows["output_tokens"].sum()) and tokens > 0
+        assert level["n_warmup_requests"] >= level["level"]
+    # Requests of the warm-up were sent but are no rows; no prompt came twice.
+    n_warmup = sum(level["n_warmup_requests"] for level in written["levels"])
+    assert n_received == len(frame) + n_warmup
+    assert len({request.body for request in server.requests}) == n_received
+    assert len({request.request_id for request in server.requests}) == n_received
+    schema = pq.read_schema(tmp_path / "new" / "out" / "requests.parquet")
+    assert schema.remove_metadata().equals(REQUEST_SCHEMA)
+    origin = read_provenance(tmp_path / "new" / "out" / "requests.parquet")
+    assert origin == written["provenance"] and origin["input_tokens"] == 8
+    assert origin["scenario"] == {
+        "kind": "closed_loop",
+        "levels": [1, 3],
+        "warmup_s": 0.1,
+        "duration_s": 0.3,
+        "cooldown_s": 0.0,
+        "timeout_s": 120.0,
+    }
+
+
+def test_rates_and_all_at_once(tmp_path):
+    with StubServer(answer_tokens(0.005)) as server:
+        rates = ("--request-rate", "40,80,inf", "--n-requests", 20, "--burstiness", 0.5)
+        frame, written = load(server.url, tmp_path, *FIXED, *rates)
+    # JSON has no infinity; the table has.
+    assert [level["level"] for level in written["levels"]] == [40.0, 80.0, "inf"]
+    assert frame.groupby("level").size().to_dict() == {40.0: 20, 80.0: 20, float("inf"): 20}
+    scheduled_s = frame[frame["level"] == float("inf")]["scheduled_s"]
+    assert scheduled_s.nunique() == 1
+    scenario = written["provenance"]["scenario"]
+    assert (scenario["kind"], scenario["burstiness"], scenario["warmup_s"]) == ("open_loop", 0.5, 0)
+    spans_s = frame.groupby("level")["scheduled_s"].agg(np.ptp)
+    # The same gaps at twice the rate.
+    assert spans_s[40.0] == pytest.approx(2 * spans_s[80.0], rel=1e-6)
+
+
+def test_a_rate_has_a_warm_up_and_a_cool_down(tmp_path):
+    with StubServer(answer_tokens(0.1)) as server:
+        times = ("--warmup", 0.5, "--duration", 1, "--cooldown", 0.5)
+        frame, written = load(server.url, tmp_path, *FIXED, "--request-rate", 50, *times)
+        n_received = len(server.requests)
+    (level,) = written["levels"]
+    assert level["n_warmup_requests"] > 0 and level["n_cooldown_requests"] > 0
+    left_out = level["n_warmup_requests"] + level["n_cooldown_requests"]
+    assert n_received == len(frame) + left_out
+    assert frame["scheduled_s"].between(level["started_s"], level["started_s"] + 1).all()
+
+
+def test_a_batch_has_a_limit(tmp_path):
+    with StubServer(answer_tokens(0.05)) as server:
+        batch = ("--batch", "2,5", "--n-requests", 10)
+        frame, written = load(server.url, tmp_path, *FIXED, *batch)
+    assert frame.groupby("level").size().to_dict() == {2.0: 10, 5.0: 10}
+    assert server.most_in_flight == 5
+    assert [level["n_ok"] for level in written["levels"]] == [10, 10]
+
+
+def test_a_batch_is_as_many_requests_as_its_level(tmp_path):
+    with StubServer(answer_tokens(0.2)) as server:
+        frame, _ = load(server.url, tmp_path, *FIXED, "--batch", 12)
+    assert len(frame) == server.most_in_flight == 12
+
+
+def test_arrivals_of_a_trace_are_replayed_whole(tmp_path):
+    rows = [f"r{place},{at_s},1,1" for place, at_s in enumerate((5.0, 5.1, 5.4, 5.5))]
+    trace, source = tmp_path / "trace.parquet", tmp_path / "trace.csv"
+    source.write_text("\n".join(["request_id,arrival_s,input_tokens,output_tokens", *rows]))
+    ingest = ("ingest", source, "--format", "sextant", "--out", trace)
+    assert CliRunner().invoke(app, list(map(str, ingest))).exit_code == 0
+    replay = ("--arrivals", "replay", "--arrivals-from", trace, "--time-factor", 2)
+    with StubServer(answer_tokens(0.01)) as server:
+        frame, written = load(server.url, tmp_path, *FIXED, *replay, "--max-in-flight", 3)
+    frame = frame.sort_values("user")
+    gaps_s = np.diff(frame["scheduled_s"])
+    assert gaps_s == pytest.approx([0.2, 0.6, 0.2], abs=1e-6)
+    scenario = written["provenance"]["scenario"]
+    assert (scenario["arrivals"], scenario["max_in_flight"]) == ("replay", 3)
+    assert (scenario["warmup_s"], scenario["cooldown_s"], scenario["duration_s"]) == (0, 0, None)
+    assert frame["level"].isna().all() and written["levels"][0]["level"] is None
+
+
+def test_arrivals_of_a_process_at_a_rate(tmp_path):
+    process = ("--arrivals", "constant", "--request-rate", 20, "--n-requests", 8)
+    with StubServer(answer_tokens(0.01)) as server:
+        frame, _ = load(server.url, tmp_path, *FIXED, *process)
+    gaps_s = np.diff(frame.sort_values("user")["scheduled_s"])
+    assert gaps_s == pytest.approx(np.full(7, 0.05), abs=1e-6)
+    assert set(frame["level"]) == {20.0}
+
+
+def test_a_workload_is_capped_and_drawn(tmp_path):
+    caps = ("--max-input-tokens", 40, "--max-output-tokens", 4)
+    with StubServer(answer_tokens()) as server:
+        frame, written = load(
+            server.url, tmp_path, "--workload", "text-generation", *caps, "--batch", 30
+        )
+    assert frame["input_tokens"].max() <= 40 and frame["output_tokens"].max() <= 4
+    origin = written["provenance"]
+    assert (origin["workload"], origin["sampler"]) == ("text-generation", "joint")
+    assert origin["unsent_parameters"] == []
+
+
+def test_replicas_share_the_users(tmp_path):
+    with StubServer(answer_tokens(0.01)) as one, StubServer(answer_tokens(0.01)) as two:
+        to = ("--base-url", two.url, "--users", 2, "--duration", 0.2, "--warmup", 0)
+        frame, _ = load(one.url, tmp_path, *FIXED, *to)
+        assert (len(one.requests), len(two.requests)) == tuple(frame.groupby("replica").size())
+
+
+def test_the_same_seed_sends_the_same_bytes(tmp_path):
+    def bodies(seed: int) -> list[bytes]:
+        with StubServer(answer_tokens(0.002)) as server:
+            load(server.url, tmp_path, *FIXED, "--batch", 1, "--n-requests", 9, "--seed", seed)
+        # The port is the server's own.
+        heads = [request.head.replace(str(server.port), "PORT") for request in server.requests]
+        return [head.encode() + r.body for head, r in zip(heads, server.requests, strict=True)]
+
+    assert bodies(3) == bodies(3)
+    assert bodies(3) != bodies(4)
+
+
+# Secrets
+
+
+def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
+    async def refuse(_, writer):
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno")
+
+    out = tmp_path / "out"
+    with StubServer(refuse) as server:
+        process = start(server.url, out, "--batch", 2, MY_KEY=KEY, PYTHONFAULTHANDLER="1")
+        process.communicate()
+        assert "Authorization" not in server.requests[0].head  # of another variable, none
+        with_key = ("--batch", 2, "--api-key-env", "MY_KEY")
+        process = start(server.url, out, *with_key, MY_KEY=KEY)
+        said = "".join(process.communicate())
+    assert process.returncode == 1 and "no request succeeded" in said
+    assert server.requests[-1].head.count(f"Authorization: Bearer {KEY}\r\n") == 1
+    assert KEY not in said
+    for path in out.iterdir():
+        assert KEY.encode() not in path.read_bytes()
+
+
+# Options that mean nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((*FIXED,), "'--users'.*give one of --users, --request-rate, --batch and --arrivals"),
+        ((*FIXED, "--users", 1, "--batch", 3), "give one of --users"),
+        (("--users", 1), "'--workload'.*--input-tokens and --output-tokens"),
+        (("--users", 1, "--input-tokens", 4), "both --input-tokens"),
+        ((*FIXED, "--workload", "summarization", "--users", 1), "'--workload'"),
+        ((*FIXED, "--max-input-tokens", 4, "--users", 1), "'--max-input-tokens'.*leave it out"),
+        ((*FIXED, "--users", "two"), "'--users'.*'two'"),
+        ((*FIXED, "--users", "0"), "'--users'.*above 0"),
+        ((*FIXED, "--users", "1.5"), "'--users'.*whole numbers"),
+        ((*FIXED, "--users", 1, "--n-requests", 4), "'--n-requests'.*leave it out"),
+        ((*FIXED, "--users", 1, "--max-in-flight", 4), "'--max-in-flight'.*leave it out"),
+        ((*FIXED, "--users", 1, "--duration", 0), "'--duration'.*more than 0"),
+        ((*FIXED, "--batch", 1, "--duration", 4), "'--duration'.*leave it out"),
+        ((*FIXED, "--batch", 1, "--burstiness", 4), "'--burstiness'.*leave it out"),
+        ((*FIXED, "--request-rate", "inf"), "'--request-rate'.*--n-requests"),
+        ((*FIXED, "--request-rate", "-1"), "'--request-rate'.*above 0"),
+        ((*FIXED, "--request-rate", "nan"), "'--request-rate'.*above 0"),
+        ((*FIXED, "--request-rate", 4, "--n-requests", 4, "--warmup", 1), "'--warmup'"),
+        ((*FIXED, "--request-rate", 4, "--beta-s", "1,0"), "'--beta-s'.*--arrivals"),
+        ((*FIXED, "--arrivals", "fitted"), "'--arrivals'.*--workload"),
+        ((*FIXED, "--arrivals", "poisson", "--request-rate", "4,8"), "'--request-rate'.*one rate"),
+        ((*FIXED, "--arrivals", "poisson", "--users", 4), "'--users'.*leave it out"),
+        ((*FIXED, "--arrivals", "gamma", "--alpha", "1,0,0"), "--alpha is for varying"),
+        ((*FIXED, "--arrivals", "inf"), "'--arrivals'.*--n-requests"),
+        ((*FIXED, "--arrivals", "sometimes"), "unknown arrivals 'sometimes'"),
+        ((*FIXED, "--users", 1, "--prompts", "text.txt"), "'--prompts'.*--tokenizer"),
+        ((*FIXED, "--users", 1, "--vocab-size", 16), "'vocab_size'"),
+        ((*FIXED, "--users", 1, "--base-url", "host:1"), "'host:1' is no base URL"),
+        ((*FIXED, "--users", 1, "--sampler", "joint"), "'--sampler'.*leave it out"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(tmp_path, options, said):
+    with pytest.raises(InputError, match=said):
+        load("http://127.0.0.1:9", tmp_path / "out", *options)
+    assert not (tmp_path / "out").exists()
+
+
+# A load that is ended
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_had_ended_is_written_when_a_signal_ends_the_load(tmp_path, number, status):
+    (tmp_path / "levels.json").write_text('{"is_complete": true, "of": "an earlier run"}')
+    with StubServer(answer_tokens(0.05)) as server:
+        options = ("--users", "2,3", "--duration", 60, "--warmup", 0)
+        process = start(server.url, tmp_path, *options)
+        deadline = time.monotonic() + 60
+        while len(server.requests) < 20 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == status
+    name = signal.Signals(number).name
+    assert f"Stopped by {name}" in said and "Traceback" not in said
+    written = json.loads((tmp_path / "levels.json").read_text())
+    assert (written["is_complete"], written["reason"]) == (False, name)
+    frame = pd.read_parquet(tmp_path / "requests.parquet")
+    (level,) = written["levels"]
+    assert (level["n_ok"], level["n_unfinished"]) == (len(frame), 2)
+    assert (frame["status"] == "ok").all() and (frame["output_tokens"] == 3).all()
+    assert 18 <= len(frame) <= len(server.requests) - 2
+
+
+def test_a_second_level_that_was_ended_leaves_the_first_whole(tmp_path):
+    with StubServer(answer_tokens(0.02)) as server:
+        options = ("--users", "1,2", "--duration", 0.5, "--warmup", 0)
+        process = start(server.url, tmp_path, *options)
+        deadline = time.monotonic() + 60
+        while server.most_in_flight < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+    first, second = json.loads((tmp_path / "levels.json").read_text())["levels"]
+    assert first["n_unfinished"] == 0 and first["duration_s"] >= 0.5
+    assert second["level"] == 2.0
+    frame = pd.read_parquet(tmp_path / "requests.parquet")
+    assert (frame["level"] == 1.0).sum() == first["n_ok"]
+
+
+SMALL_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+main()
+"""
+
+
+def test_a_full_disk_is_one_clear_error_and_nothing_looks_whole(tmp_path):
+    (tmp_path / "levels.json").write_text('{"is_complete": true}')
+    with StubServer(answer_tokens()) as server:
+        process = start(server.url, tmp_path, "--batch", 200, program=SMALL_FILES)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    (line,) = [line for line in said.splitlines() if "could have shaped" not in line]
+    assert line.startswith("Error: ") and "File too large" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_folder_that_cannot_be_made_is_told_before_the_load(tmp_path):
+    (tmp_path / "file").write_text("")
+    with StubServer(answer_tokens()) as server:
+        process = start(server.url, tmp_path / "file" / "out", "--batch", 2)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2 and said.startswith("Error: ") and len(said.splitlines()) == 1
+    assert server.requests == []
+
+
+# What the measuring process is
+
+
+def test_no_library_of_data_frames_is_loaded_while_fixed_lengths_are_measured(tmp_path):
+    program = """
+import sys, sextant.load.run as run
+measure = run.run_closed_loop
+def watched(*given, **options):
+    result = measure(*given, **options)
+    print(sorted({"pandas", "pyarrow", "duckdb", "scipy"} & set(sys.modules)))
+    return result
+run.run_closed_loop = watched
+main()
+"""
+    with StubServer(answer_tokens()) as server:
+        options = ("--users", "1,2", "--duration", 0.1, "--warmup", 0)
+        process = start(server.url, tmp_path, *options, program=program)
+        said, _ = process.communicate(timeout=60)
+    assert said.splitlines()[:2] == ["[]", "[]"]
+
+
+# The rule for the client's lag
+
+
+def lag(p99: float | None) -> dict:
+    return {"median": p99, "p99": p99, "max": p99}
+
+
+@pytest.mark.parametrize(
+    ("client_ms", "send_ms", "itl_ms", "ttft_ms", "said"),
+    [
+        (1.9, 4.9, 20.0, 50.0, None),
+        (2.1, 4.9, 20.0, 50.0, "client lag of 2.1 ms (p99) against the median ITL of 20 ms"),
+        (1.9, 5.1, 20.0, 50.0, "send lag of 5.1 ms (p99) against the median TTFT of 50 ms"),
+        (9.0, 0.0, None, 50.0, None),  # no request had two tokens
+        (None, None, 20.0, 50.0, None),
+    ],
+)
+def test_a_lag_above_a_tenth_of_what_it_adds_to_is_warned_of(
+    client_ms, send_ms, itl_ms, ttft_ms, said
+):
+    warning = lag_warning(lag(client_ms), lag(send_ms), itl_ms, ttft_ms)
+    assert (warning is None) if said is None else said in warning
+
+
+def test_the_warning_reaches_the_terminal_and_the_results(tmp_path):
+    program = """
+import time, sextant.load.client as client
+received = client.Connection.data_received
+def slow(connection, data):
+    time.sleep(0.05)
+    received(connection, data)
+client.Connection.data_received = slow
+main()
+"""
+    with StubServer(answer_tokens(0.01, 0.01)) as server:
+        options = ("--users", 4, "--duration", 0.5, "--warmup", 0)
+        process = start(server.url, tmp_path, *options, program=program)
+        _, said = process.communicate(timeout=60)
+    (level,) = json.loads((tmp_path / "levels.json").read_text())["levels"]
+    assert "could have shaped the result" in level["lag_warning"]
+    assert level["lag_warning"] in said
