@@ -1,7 +1,7 @@
 """The search for the batch weight, on engines whose limit is known."""
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -292,13 +292,15 @@ def test_two_starts_fall_back_to_the_lowest_weight():
     assert [each.batch_weight_tokens for each in check(10, 1000, 999, 2)] == [1000, 10]
 
 
-def test_a_weight_that_failed_under_load_is_not_tried_again():
-    probes = [failed(10_000), probe(5000), failed(7500)]
-    next_one = next_weight(probes, LIMITS)
-    assert 5000 < next_one < 7500
-    # Its last chance is the best weight that nothing speaks against, even past the last start.
-    probes += [probe(6250), failed(6250)]
-    assert len(probes) == LIMITS.max_starts
-    assert next_weight(probes, LIMITS) == 5000
-    assert next_weight([*probes, probe(5000)], LIMITS) is None
-    assert next_weight([*probes, failed(5000)], LIMITS) is None
+def overloaded(weight: int) -> Probe:
+    return replace(failed(weight), is_under_load=True)
+
+
+def test_a_weight_that_failed_under_load_is_left_well_behind():
+    probes = [failed(10_000), probe(5000), probe(7000), overloaded(7600)]
+    assert next_weight(probes, LIMITS) == 5320  # 0.7 · 7,600
+    # What passes next is loaded, and its failure counts as the first one does.
+    assert next_weight([*probes, probe(5320)], LIMITS) is None
+    assert next_weight([*probes, overloaded(5300)], LIMITS) in (3709, 3710)
+    assert next_weight([overloaded(10_000), overloaded(120)], LIMITS) == 100
+    assert next_weight([overloaded(10_000), overloaded(100)], LIMITS) is None

@@ -19,7 +19,8 @@ _MARGIN = 0.014
 _OPTIMISM = 0.7
 # What an estimate of the largest weight may be wrong by.
 _READING_ERROR = 0.003
-# Without an estimate, the guess below the bound that a failed allocation set.
+# Without an estimate, the guess below the bound that a failed allocation set; also below a
+# weight that failed under load, of which the corner cases can tell no more.
 _BOUND_GUESS = 0.7
 
 
@@ -33,6 +34,8 @@ class Probe:
     detail: str
     duration_s: float
     memory: MemoryFacts = MemoryFacts()  # noqa: RUF009 (it is frozen)
+    is_under_load: bool = False
+    """It had passed, and failed under the load of the scenario: the corner cases missed it."""
 
     def as_dict(self) -> dict:
         """Return the probe as it stands in `tuning.json`."""
@@ -57,21 +60,22 @@ def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
 
     It starts at the upper bound from memory facts, which often works. It has ended well when
     its last probe passed: that server is the one to load. The last start that is left is
-    therefore spent on the best weight that passed, or on the lowest if none has.
+    therefore spent on the best weight that passed, or on the lowest if none has. Only failures
+    under load, which no probe has foreseen, let it take more starts than it is given.
     """
     if not probes:
         return limits.highest_tokens
     known = _Known(probes, limits)
     last_passed = probes[-1].outcome == "ok" and known.best is not None
     starts_left = limits.max_starts - len(probes)
-    if last_passed and (starts_left < 2 or known.is_close()):
+    if last_passed and (starts_left < 2 or known.is_close() or known.is_overloaded):
         return None
     if limits.lowest_tokens >= known.ceiling:
         return None
+    if known.is_overloaded:
+        return max(limits.lowest_tokens, int(_BOUND_GUESS * known.ceiling))
     if starts_left > 1 and not known.is_close():
         return known.guess()
-    # Also with no start left: a weight that failed under load, after it had passed, must
-    # not leave the cell without the server that passed before it.
     if known.best is not None:
         return known.best.batch_weight_tokens
     return limits.lowest_tokens if starts_left == 1 else None
@@ -97,7 +101,11 @@ class _Known:
         self.failed = [probe for probe in probes if probe.outcome != "ok"]
         weights = [probe.batch_weight_tokens for probe in self.failed]
         self.ceiling = min(weights, default=limits.highest_tokens + 1)
-        # A weight that passed and then ran out of memory under load has not passed.
+        # The least weight that failed had passed its corner cases.
+        self.is_overloaded = any(
+            probe.is_under_load and probe.batch_weight_tokens == self.ceiling
+            for probe in self.failed
+        )
         self.passed = sorted(
             (p for p in probes if p.outcome == "ok" and p.batch_weight_tokens < self.ceiling),
             key=lambda probe: probe.batch_weight_tokens,

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from sextant.benchmark.batch_weight import Probe, WeightRange, next_weight
@@ -45,6 +45,7 @@ class ProbeRecord:
         )
         if is_same_start:
             self.probes.pop()
+            probe = replace(probe, is_under_load=True)
         self.probes.append(probe)
         self._write()
         log.info("batch weight %d tokens: %s", probe.batch_weight_tokens, probe.outcome)

@@ -1,0 +1,101 @@
+"""The batches at the extremes of a batch weight, and how servers that fail them are told."""
+
+import json
+
+import pandas as pd
+import pytest
+from test_vllm_server import CPU, SETTINGS
+
+from sextant.benchmark.corner_cases import (
+    CornerCase,
+    RequestLengths,
+    check_corner_cases,
+    corner_cases,
+    request_lengths,
+)
+from sextant.engine.vllm import Server, ServerError
+from sextant.workload import RequestModel
+from sextant.workload.prompts import RandomTokens
+
+LENGTHS = RequestLengths((10, 100, 500), (20, 50, 100))
+PROMPTS = RandomTokens(1000)
+
+
+def test_cases_are_what_the_weight_allows():
+    cases = corner_cases(10_000, LENGTHS, max_num_seqs=256)
+    assert [(case.n_requests, case.input_tokens, case.output_tokens) for case in cases] == [
+        (1, 500, 100),
+        (256, 10, 20),  # 333 would fit
+        (19, 500, 20),  # 19 · 520 = 9,880
+        (90, 10, 100),  # 90 · 110 = 9,900
+        (66, 100, 50),  # 66 · 150 = 9,900
+    ]
+    assert len({case.name for case in cases}) == 5
+
+
+def test_a_weight_of_one_request_and_an_engine_s_own_limit():
+    assert [case.n_requests for case in corner_cases(600, LENGTHS, 256)] == [1, 20, 1, 5, 4]
+    assert {case.n_requests for case in corner_cases(10_000, LENGTHS, 1)} == {1}
+
+
+def test_outputs_last_until_all_requests_have_begun():
+    short = RequestLengths((10, 100, 500), (1, 2, 100))
+    assert [case.output_tokens for case in corner_cases(10_000, short, 256)] == [100, 4, 4, 100, 2]
+    one = RequestLengths((10, 100, 500), (1, 1, 1))
+    assert {case.output_tokens for case in corner_cases(10_000, one, 256)} == {1}
+
+
+def test_lengths_are_those_of_bins_and_caps():
+    frame = pd.DataFrame(
+        {"input_tokens": [7.6, 40, 900], "output_tokens": [2, 0.4, 300], "count": [6, 3, 1]}
+    )
+    lengths = request_lengths(RequestModel(frame), 512, 128)
+    # Inputs: (6 · 7.6 + 3 · 40 + 900) / 10 = 106.6; outputs: (6 · 2 + 3 · 0.4 + 300) / 10 = 31.3.
+    assert lengths == RequestLengths((8, 107, 512), (1, 31, 128))
+
+
+@pytest.fixture
+def servers(tmp_path):
+    """Two fake servers, which are not started yet."""
+    return [Server(CPU, SETTINGS, tmp_path / f"server-{number}.log") for number in range(2)]
+
+
+def check(servers: list[Server], *cases: CornerCase) -> None:
+    check_corner_cases(servers, cases, PROMPTS, seed=1, timeout_s=SETTINGS.request_timeout_s)
+
+
+def test_every_replica_gets_the_whole_case(servers, monkeypatch):
+    monkeypatch.setenv("FAKE_FAIL_AT", "4")
+    with servers[0], servers[1]:
+        check(servers, CornerCase("three", 3, 10, 4), CornerCase("one", 1, 20, 2))
+    monkeypatch.setenv("FAKE_CRASH", "torch.OutOfMemoryError: CUDA out of memory.")
+    failing = pytest.raises(ServerError, match="corner case 'four' failed")
+    with failing as caught, servers[0], servers[1]:
+        check(servers, CornerCase("three", 3, 10, 4), CornerCase("four", 4, 10, 4))
+    assert caught.value.is_out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("message", "is_out_of_memory"),
+    [("std::bad_alloc", True), ("RuntimeError: unknown kernel", False)],
+)
+def test_an_engine_that_ends_tells_why(servers, monkeypatch, message, is_out_of_memory):
+    monkeypatch.setenv("FAKE_CRASH", message)
+    monkeypatch.setenv("FAKE_FAIL_AT", "2")
+    monkeypatch.setenv("FAKE_LIVES_ON", "1")
+    with pytest.raises(ServerError, match="HTTP 500") as caught, servers[0]:
+        check(servers[:1], CornerCase("two", 2, 10, 4))
+    assert caught.value.is_out_of_memory == is_out_of_memory
+    assert message in str(caught.value)
+
+
+def test_a_slow_server_lacks_no_memory(servers):
+    with servers[0], pytest.raises(ServerError, match=r"no end within 0\.2 s") as caught:
+        check_corner_cases(servers[:1], [CornerCase("long", 1, 10, 90)], PROMPTS, 1, 0.2)
+    assert not caught.value.is_out_of_memory
+
+
+def test_the_text_of_requests_is_nowhere_in_the_log(servers):
+    with servers[0]:
+        check(servers[:1], CornerCase("two", 2, 10, 4))
+    assert json.dumps(PROMPTS.prompts([10], 1)[0].tolist())[1:-1] not in servers[0]._log_text()
