@@ -82,7 +82,7 @@ def test_cells_of_tables_are_numbers_words_or_a_dash(tmp_path):
     cells = html[html.index('<th scope="row">a') : html.index("</tr>", html.index(">a</th>"))]
     assert '<td class="n">1,234</td><td class="n">0.123</td>' in cells
     assert cells.count('<td class="n">–</td>') == 2
-    assert "<td>yes</td>" in cells
+    assert '<td class="name">yes</td>' in cells
 
 
 def test_paragraphs_are_apart(tmp_path):
@@ -93,6 +93,11 @@ def test_paragraphs_are_apart(tmp_path):
 
 def test_sections_are_named_for_links_and_files():
     assert section_key(Section("Power & energy (W)", "")) == "power-energy-w"
+
+
+def test_llms_stand_in_the_order_of_the_sheet(tmp_path):
+    cells = [write_cell(tmp_path / name, many(1), llm_id=name) for name in ("13b", "1.3b", "7b")]
+    assert list(study_data(tmp_path, cells).points["llm_id"]) == ["13b", "1.3b", "7b"]
 
 
 # The numbers

@@ -80,7 +80,7 @@ def test_an_llm_that_does_not_fit_is_named(tmp_path):
     none = write_cell(tmp_path / "3", kind="batch", llm_id="big", reason="does not fit: weights")
     analysis = analyse(study_data(tmp_path, [fits, wide, none]))
     assert "No batch of big was measured on one device" in analysis.summary
-    assert "Of 2 LLMs, 1 reached" in analysis.summary
+    assert "1 of 2 LLMs reached" in analysis.summary
 
 
 def test_failed_requests_enter_no_latency_and_a_batch_that_served_none_is_left_out(tmp_path):

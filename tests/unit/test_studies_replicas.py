@@ -2,12 +2,18 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from cells import failed_request, request, study_data, write_cell
 from sextant.studies.replicas import analyse
-from sextant.studies.uncertainty import mean_blocks, ratio_of_means, throughput_blocks
+from sextant.studies.uncertainty import (
+    mean_blocks,
+    processing_blocks,
+    ratio_of_means,
+    throughput_blocks,
+)
 
 
 def steady(n: int, seconds: float, replica: int = 0, level: float = 2.0) -> list[dict]:
@@ -37,6 +43,12 @@ def compared(tmp_path, *cells) -> pd.DataFrame:
 # Blocks and ratios
 
 
+def requests(*processing_s: float) -> pd.DataFrame:
+    """Return requests that end a second after each other."""
+    ended_s = np.arange(len(processing_s)) + 100.0
+    return pd.DataFrame({"sent_s": ended_s - processing_s, "last_token_s": ended_s})
+
+
 def test_tokens_are_counted_in_tenths_of_the_time():
     # 10 s in all: tokens at 0.5 and 10 s, and at 2.5 s.
     rows = [
@@ -47,20 +59,32 @@ def test_tokens_are_counted_in_tenths_of_the_time():
 
 
 def test_fewer_values_than_blocks_make_fewer_blocks():
-    assert mean_blocks(pd.Series([1.0, 3.0])).tolist() == [1.0, 3.0]
-    assert mean_blocks(pd.Series(range(20))).tolist()[:2] == [0.5, 2.5]
+    assert mean_blocks([1.0, 3.0]).tolist() == [1.0, 3.0]
+    assert mean_blocks(range(20)).tolist()[:2] == [0.5, 2.5]
+
+
+def test_a_block_has_as_many_requests_as_are_in_flight():
+    rows = requests(1, 3, 5, 7)
+    assert processing_blocks(rows, 1).tolist() == [1, 3, 5, 7]
+    assert processing_blocks(rows, 2).tolist() == [2, 6]
+    assert processing_blocks(rows, 4).tolist() == [4]
+    assert processing_blocks(rows, 100).tolist() == [4]
+
+
+def test_there_are_no_more_than_ten_blocks():
+    assert processing_blocks(requests(*range(20)), 1).tolist()[:2] == [0.5, 2.5]
 
 
 def test_a_ratio_and_its_interval_by_hand():
     # Blocks of 9 and 11: relative error 0.1; of 4 and 4: none. t(0.975, 2 free) is 4.3027.
-    found = ratio_of_means(10.0, mean_blocks([9.0, 11.0]), 4.0, mean_blocks([4.0, 4.0]))
+    found = ratio_of_means(10.0, np.array([9.0, 11.0]), 4.0, np.array([4.0, 4.0]))
     assert found.value == 2.5
     assert found.high == pytest.approx(2.5 * math.exp(0.43027), rel=1e-4)
     assert found.low == pytest.approx(2.5 / math.exp(0.43027), rel=1e-4)
 
 
 def test_a_single_block_tells_no_interval():
-    found = ratio_of_means(3.0, mean_blocks([3.0]), 2.0, mean_blocks([2.0, 2.0]))
+    found = ratio_of_means(3.0, np.array([3.0]), 2.0, np.array([2.0, 2.0]))
     assert found.value == 1.5
     assert math.isnan(found.low)
 
@@ -79,9 +103,17 @@ def test_throughputs_are_summed_and_the_largest_latency_counts(tmp_path):
     assert found["largest_latency_ms"].to_dict() == {1: 500.0, 2: 1000.0}
     assert found["throughput_ratio"].to_dict() == {1: 1.0, 2: 1.5}
     assert found["latency_ratio"].to_dict() == {1: 1.0, 2: 2.0}
-    # Every latency is the same within a run: the interval has no width.
+    # Every latency of the slowest replica is the same: the interval has no width.
     assert found.loc[2, "latency_ratio_low"] == pytest.approx(2.0)
     assert found.loc[2, "throughput_ratio_low"] < 1.5 < found.loc[2, "throughput_ratio_high"]
+
+
+def test_requests_that_were_all_in_flight_at_once_tell_no_interval(tmp_path):
+    cells = [write(tmp_path / str(n), n, steady(2, 1.0)) for n in (1, 2)]
+    analysis = analyse(study_data(tmp_path, cells))
+    found = analysis.numbers["compared"].set_index("replicas").loc[2]
+    assert math.isnan(found["throughput_ratio_low"])
+    assert "0 gained and 0 lost throughput; of 1 the noise is not known" in analysis.summary
 
 
 def test_the_largest_level_that_fits_every_variant_is_compared(tmp_path):

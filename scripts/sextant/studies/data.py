@@ -91,7 +91,7 @@ def read_study_data(
     """Read the cells of a study, and the tables that were aggregated from them.
 
     Args:
-        cells: the cells' folders.
+        cells: the cells' folders, in the order in which the study shows them.
         tables: Parquet files of the tables `point`, `feasibility` and `telemetry`.
         llms: facts of the LLMs by id.
         profiles: GPU profiles by id.
@@ -100,16 +100,25 @@ def read_study_data(
     Raises:
         InputError: a cell's `run.json` or `tuning.json` is no JSON.
     """
-    frames = {name: pd.read_parquet(path) for name, path in tables.items()}
+    found = [
+        Cell(folder, read_json(folder / "run.json"), read_json(folder / "tuning.json"))
+        for folder in map(Path, cells)
+    ]
+    frames = {name: _as_cells(pd.read_parquet(path), found) for name, path in tables.items()}
     return StudyData(
         points=frames["point"],
         feasibility=frames["feasibility"],
         telemetry=frames["telemetry"],
-        cells=[
-            Cell(folder, read_json(folder / "run.json"), read_json(folder / "tuning.json"))
-            for folder in map(Path, cells)
-        ],
+        cells=found,
         llms=llms,
         profiles=profiles,
         seed=seed,
     )
+
+
+def _as_cells(rows: pd.DataFrame, cells: Sequence[Cell]) -> pd.DataFrame:
+    """Return rows in the order of their cells, which is that of the sheets, else as they were."""
+    places = {cell.key: place for place, cell in enumerate(cells)}
+    keys = rows[[*CELL_KEY]].itertuples(index=False, name=None)
+    order = pd.Series([places[key] for key in keys], dtype=int)
+    return rows.iloc[order.sort_values(kind="stable").index].reset_index(drop=True)

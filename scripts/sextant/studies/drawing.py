@@ -12,7 +12,7 @@ from sextant.trace_report.drawing import WIDTH_IN, Axis, Numbers, floats, style
 
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 _LINES = ("-", "--", ":", "-.")
-_MAX_LABELS = 24
+_MAX_LABELS = 40
 _RING = {"s": 90, "facecolors": "none", "linewidths": 1.3}
 
 

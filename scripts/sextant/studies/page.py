@@ -24,6 +24,7 @@ def render_page(study: Study, analysis: Analysis, facts: Mapping[str, Any]) -> s
     filters = {
         "paragraphs": _paragraphs,
         "cells": _cells,
+        "is_number": _is_number,
         "key": section_key,
         "level": level_words,
     }
@@ -83,6 +84,13 @@ def _cells(table: pd.DataFrame) -> list[list[tuple[str, bool]]]:
     """Return a table's cells as text, and whether each is a number."""
     columns = [table[name] for name in table.columns]
     return [[_cell(column.iloc[row]) for column in columns] for row in range(len(table))]
+
+
+def _is_number(table: pd.DataFrame) -> list[bool]:
+    """Tell of each column whether it has numbers, which stand right."""
+    return [
+        any(is_number for _, is_number in column) for column in zip(*_cells(table), strict=True)
+    ]
 
 
 def _cell(value: Any) -> tuple[str, bool]:

@@ -31,7 +31,7 @@ def analyse(data: StudyData) -> Analysis:
     """Find each LLM's frontier of throughput, its knee, and whether one device reaches it."""
     points = with_measures(data.points, data, (request_times, server_load))
     batches = batch_points(points[points["scenario_kind"] == "batch"], data)
-    rates = points[points["scenario_kind"] == "open_loop"].sort_values([*CURVE, "level"])
+    rates = points[points["scenario_kind"] == "open_loop"]
     curves = find_knees(batches)
     verdicts = judge_llms(curves)
     published = opt_batch_sizes()
@@ -47,12 +47,12 @@ def analyse(data: StudyData) -> Analysis:
         },
         sections=[
             frontier_section(batches, curves),
-            batch_table_section(batches),
             memory_section(curves),
             published_section(published, agreement_words(published)),
             *([lengths_section(rates)] if len(rates) else []),
             activity_section(batches, data),
             energy_section(batches),
+            batch_table_section(batches),
         ],
     )
 
@@ -63,7 +63,7 @@ def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     A batch fits if whole requests of that number are within the batch weight of the servers;
     `is_optimal` compares the batches that fit of one LLM and workload, on all profiles.
     """
-    found = points[points["n_ok"] > 0].sort_values([*CURVE, "level"]).copy()
+    found = points[points["n_ok"] > 0].copy()
     found["n_gpus"] = [data.profiles[name].n_gpus for name in found["gpu_profile_id"]]
     found["batch_size"] = found["level"].astype(int)
     weight_tokens = found["batch_weight_tokens"] * found["replicas"]
@@ -85,7 +85,7 @@ def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
     """
     rows = [
         dict(zip(CURVE, key, strict=True)) | _curve(rows.sort_values("batch_size"))
-        for key, rows in batches.groupby(CURVE)
+        for key, rows in batches.groupby(CURVE, sort=False)
     ]
     names = [*CURVE, "n_gpus", "n_sizes", "knee_size", "largest_throughput_tok_s"]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=names)
@@ -123,7 +123,7 @@ def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
     one; null without either).
     """
     rows = []
-    for (llm_id, workload_id), own in curves.groupby(["llm_id", "workload_id"]):
+    for (llm_id, workload_id), own in curves.groupby(["llm_id", "workload_id"], sort=False):
         single, more = own[own["n_gpus"] == 1], own[own["n_gpus"] > 1]
         best, best_more = (part["largest_throughput_tok_s"].max() for part in (single, more))
         rows.append(
@@ -152,7 +152,7 @@ def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
     reached = verdicts[verdicts["one_device"] == "reached"]
     n_llms = len(verdicts["llm_id"].unique())
     first = (
-        f"Of {plural(n_llms, 'LLM')}, {reached['llm_id'].nunique()} reached the frontier of "
+        f"{reached['llm_id'].nunique()} of {plural(n_llms, 'LLM')} reached the frontier of "
         f"throughput within one device: a batch size from which no doubling gained "
         f"{LEAST_GAIN:.0%} or more."
     )

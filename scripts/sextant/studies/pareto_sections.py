@@ -12,8 +12,8 @@ from sextant.studies.published import OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS
 from sextant.trace_report.drawing import Axis
 from sextant.trace_report.section import plural
 
-_THROUGHPUT = Axis("Throughput (output tokens/s)", low=0)
-_PROCESSING = Axis("Mean processing time (ms)", low=0)
+_THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)
+_PROCESSING = Axis("Mean processing time (ms)", is_log=True)
 _KNEE_RULE = (
     "The knee is the smallest batch size from which no further doubling gains "
     f"{LEAST_GAIN:.0%} of throughput: as latency is batch size over request rate (Little's law), "
@@ -55,9 +55,11 @@ def frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
 def _frontier_figure(batches: pd.DataFrame, curves: pd.DataFrame) -> str:
     knees = curves.set_index(["llm_id", "gpu_profile_id", "workload_id", "variant_id"])["knee_size"]
     panels = []
-    for (llm_id, workload_id), own in batches.groupby(["llm_id", "workload_id"]):
+    for (llm_id, workload_id), own in batches.groupby(["llm_id", "workload_id"], sort=False):
         lines = []
-        for (profile_id, variant_id), rows in own.groupby(["gpu_profile_id", "variant_id"]):
+        for (profile_id, variant_id), rows in own.groupby(
+            ["gpu_profile_id", "variant_id"], sort=False
+        ):
             sizes = list(rows["batch_size"])
             knee_size = knees[llm_id, profile_id, workload_id, variant_id]
             line = Line(
@@ -143,7 +145,7 @@ def published_section(table: pd.DataFrame, agreement: str) -> Section:
 def lengths_section(rates: pd.DataFrame) -> Section:
     """Output lengths at request rates, after their Fig. 2 (right)."""
     panels = []
-    for (llm_id, profile_id), own in rates.groupby(["llm_id", "gpu_profile_id"]):
+    for (llm_id, profile_id), own in rates.groupby(["llm_id", "gpu_profile_id"], sort=False):
         lines = [
             Line(
                 workload_id,
@@ -153,7 +155,7 @@ def lengths_section(rates: pd.DataFrame) -> Section:
             )
             for workload_id, rows in own.groupby("workload_id", sort=False)
         ]
-        latency = Axis("Mean latency from due time (ms)", low=0)
+        latency = Axis("Mean latency from due time (ms)", is_log=True)
         panels.append(Panel(f"{llm_id} on {profile_id}", _THROUGHPUT, latency, lines))
     names = {
         "llm_id": "LLM",
@@ -270,7 +272,7 @@ def _batch_axis(batches: pd.DataFrame) -> Axis:
 
 def _lines(batches: pd.DataFrame, column: str, suffix: str = "") -> Sequence[Line]:
     known = batches[batches[column].notna()]
-    curves = known.groupby(["llm_id", "gpu_profile_id", "workload_id"])
+    curves = known.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
     is_one_workload = known["workload_id"].nunique() < 2
     return [
         Line(

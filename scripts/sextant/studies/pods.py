@@ -24,7 +24,7 @@ def analyse(data: StudyData) -> Analysis:
         key: rows.assign(per_replica=rows["throughput_tok_s"] / rows["replicas"]).pivot_table(
             "per_replica", "replicas", "users"
         )
-        for key, rows in points[points["n_ok"] > 0].groupby(_SETTING)
+        for key, rows in points[points["n_ok"] > 0].groupby(_SETTING, sort=False)
     }
     published = diagonals(PODS_THROUGHPUT_TOK_S)
     found = {key: diagonals(grid) for key, grid in grids.items()}

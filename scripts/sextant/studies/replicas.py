@@ -13,7 +13,7 @@ import pandas as pd
 from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
 from sextant.studies.measures import request_times, with_measures
 from sextant.studies.replicas_sections import curve_section, device_section, gain_section
-from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, ratio_of_means, throughput_blocks
+from sextant.studies.uncertainty import N_BLOCKS, processing_blocks, ratio_of_means
 from sextant.trace_report.section import listed
 
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
@@ -23,13 +23,13 @@ _COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "stat
 def analyse(data: StudyData) -> Analysis:
     """Compare 1, 2, 3 … servers that share one device and its memory evenly."""
     points = with_measures(data.points, data, (replica_sums, request_times))
-    served = points[points["n_ok"] > 0].sort_values([*SETTING, "replicas", "variant_id", "level"])
-    found = add_gains(served.reset_index(drop=True), {cell.key: cell for cell in data.cells})
+    served = points[points["n_ok"] > 0].reset_index(drop=True)
+    found = add_gains(served, {cell.key: cell for cell in data.cells})
     compared = found[found["is_compared"]]
     return Analysis(
         summary=_summary(compared),
         numbers={"n_blocks": N_BLOCKS, "points": found, "compared": compared},
-        sections=[gain_section(compared), curve_section(found), device_section(compared, data)],
+        sections=[gain_section(found), curve_section(found), device_section(compared, data)],
     )
 
 
@@ -100,11 +100,19 @@ def _gains(row: pd.Series, points: pd.DataFrame, cells: Mapping[tuple, Cell]) ->
 
 
 def _blocks(point: pd.Series, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
-    """Return the blocks of a point's throughput, and of its slowest replica's latency."""
-    rows = cell.requests([*_COLUMNS, "token_offsets_ms"])
+    """Return the blocks of a point's throughput, and of its slowest replica's latency.
+
+    In a full batch throughput is batch size over processing time (Little's law), so that the
+    relative error of one is that of the other, over all requests.
+    """
+    rows = cell.requests(_COLUMNS)
     rows = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
-    slowest = rows[rows["replica"] == point["slowest_replica"]].sort_values("last_token_s")
-    return throughput_blocks(rows), mean_blocks(slowest["last_token_s"] - slowest["sent_s"])
+    slowest = rows[rows["replica"] == point["slowest_replica"]]
+    in_flight = point["level"]
+    return (
+        processing_blocks(rows, in_flight),
+        processing_blocks(slowest, in_flight / point["replicas"]),
+    )
 
 
 def _summary(compared: pd.DataFrame) -> str:
@@ -112,22 +120,22 @@ def _summary(compared: pd.DataFrame) -> str:
     if more.empty:
         return "No setting was measured with one server and with several: no gain is known."
     parts = []
-    for (llm_id, profile_id, workload_id, _), rows in more.groupby(SETTING):
+    for (llm_id, profile_id, workload_id, _), rows in more.groupby(SETTING, sort=False):
         words = [_gain_words(row) for _, row in rows.iterrows()]
         where = f"{llm_id} on {profile_id} ({workload_id}, {rows['level'].iloc[0]:g} in flight)"
         parts.append(f"{where}: {listed(words)}.")
-    n_clear = int((more["throughput_ratio_low"] > 1).sum())
+    n_gained = int((more["throughput_ratio_low"] > 1).sum())
     n_lost = int((more["throughput_ratio_high"] < 1).sum())
-    parts.append(
-        f"Of {len(more)} comparisons with one server, {n_clear} gained and {n_lost} lost "
-        "throughput beyond the noise within their runs."
-    )
-    return " ".join(parts)
+    n_unknown = int(more["throughput_ratio_low"].isna().sum())
+    noise = f"Beyond the noise within the runs {n_gained} gained and {n_lost} lost throughput"
+    unknown = f"; of {n_unknown} the noise is not known" if n_unknown else ""
+    return " ".join([*parts, f"{noise}{unknown}."])
 
 
 def _gain_words(row: pd.Series) -> str:
-    interval = f"{row['throughput_ratio_low']:.2f} to {row['throughput_ratio_high']:.2f}"
+    low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
+    interval = "" if pd.isna(low) else f" (95% interval {low:.2f} to {high:.2f})"
     return (
-        f"{row['replicas']} servers gave {row['throughput_ratio']:.2f} times the throughput "
-        f"(95% interval {interval}) at {row['latency_ratio']:.2f} times the latency of one"
+        f"{row['replicas']} servers gave {row['throughput_ratio']:.2f} times the throughput"
+        f"{interval} at {row['latency_ratio']:.2f} times the latency of one"
     )

@@ -9,8 +9,8 @@ from sextant.studies.uncertainty import N_BLOCKS
 from sextant.trace_report.drawing import Axis
 
 
-def gain_section(compared: pd.DataFrame) -> Section:
-    """What several servers gain over one, in numbers."""
+def gain_section(points: pd.DataFrame) -> Section:
+    """What several servers gain over one, by requests in flight."""
     names = {
         "llm_id": "LLM",
         "gpu_profile_id": "GPU profile",
@@ -26,22 +26,50 @@ def gain_section(compared: pd.DataFrame) -> Section:
         "largest_latency_ms": "Largest mean latency (ms)",
         "latency_ratio": "Times one server's",
         "latency_interval": "95% interval of it",
+        "fits_words": "Fits",
     }
-    shown = compared.assign(
-        throughput_interval=_intervals(compared, "throughput"),
-        latency_interval=_intervals(compared, "latency"),
+    shown = points.assign(
+        throughput_interval=_intervals(points, "throughput"),
+        latency_interval=_intervals(points, "latency"),
+        fits_words=points["fits"].map({True: "yes", False: "no"}),
     )
     text = (
         "Servers share the device and its memory evenly, requests are spread evenly over them, and "
         "the same number is in flight as with one server. Throughput is the sum of the servers' "
         "own, each over the time until its own last token, and latency the largest of their mean "
-        "processing times, as Recasens et al. define them; over the whole run counts "
-        "the wait for the slowest server too. Compared is the largest batch that fits all "
-        f"variants.\n\nIntervals are of {N_BLOCKS} blocks of each run's time (batch means): they "
-        "hold for n = 1 run of each variant, and what changes between two starts of the "
-        "servers is not in them."
+        "processing times, as Recasens et al. define them; over the whole run counts the wait for "
+        "the slowest server too. The summary compares the largest batch that fits all variants."
+        f"\n\nBars and intervals are of 95%, from at most {N_BLOCKS} blocks of successive "
+        "requests of each run (batch means), none smaller than what is in flight at once; a run "
+        "that is one block tells none. They hold for n = 1 run of each variant: what changes "
+        "between two starts of the servers is not in them."
     )
-    return Section("Gain over one server", text, None, columns_of(shown, names))
+    return Section("Gain over one server", text, _gain_figure(points), columns_of(shown, names))
+
+
+def _gain_figure(points: pd.DataFrame) -> str | None:
+    known = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
+    if known.empty:
+        return None
+    levels = sorted(known["level"].unique())
+    axis = Axis("In flight", is_log=True, ticks=levels, names=[f"{level:g}" for level in levels])
+    panels = []
+    for _, own in known.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False):
+        for what in ("throughput", "latency"):
+            lines = [
+                Line(
+                    f"{replicas} servers",
+                    rows["level"],
+                    rows[f"{what}_ratio"],
+                    low=rows[f"{what}_ratio_low"],
+                    high=rows[f"{what}_ratio_high"],
+                )
+                for replicas, rows in own.groupby("replicas")
+            ]
+            heading = f"{place_words(own.iloc[0])}, {own['workload_id'].iloc[0]}"
+            label = f"{what.capitalize()} over one server's"
+            panels.append(Panel(heading, axis, Axis(label, low=0), lines))
+    return lines_figure(panels, "Gain over one server by requests in flight")
 
 
 def _intervals(rows: pd.DataFrame, what: str) -> list[str]:
@@ -52,7 +80,7 @@ def _intervals(rows: pd.DataFrame, what: str) -> list[str]:
 def curve_section(points: pd.DataFrame) -> Section:
     """Throughput against latency by number of servers, after their Fig. 5."""
     panels = []
-    for _, own in points.groupby(["llm_id", "gpu_profile_id", "workload_id"]):
+    for _, own in points.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False):
         lines = []
         for (replicas, variant_id), rows in own.groupby(["replicas", "variant_id"]):
             name = f"{replicas} server" + "s" * (replicas > 1)
@@ -66,8 +94,10 @@ def curve_section(points: pd.DataFrame) -> Section:
             )
             lines.append(line)
         heading = f"{place_words(own.iloc[0])}, {own['workload_id'].iloc[0]}"
-        throughput = Axis("Summed throughput (output tokens/s)", low=0)
-        panels.append(Panel(heading, throughput, Axis("Largest mean latency (ms)", low=0), lines))
+        throughput = Axis("Summed throughput (output tokens/s)", is_log=True)
+        panels.append(
+            Panel(heading, throughput, Axis("Largest mean latency (ms)", is_log=True), lines)
+        )
     text = (
         "Numbers at points are requests in flight on all servers together. Hollow points are "
         "more whole requests than the servers' memory holds."
@@ -102,7 +132,7 @@ def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
             Axis(unit, low=0),
             [
                 Line(llm_id, rows["replicas"], rows[column])
-                for llm_id, rows in compared[compared[column].notna()].groupby("llm_id")
+                for llm_id, rows in compared[compared[column].notna()].groupby("llm_id", sort=False)
             ],
         )
         for column, heading, unit in known

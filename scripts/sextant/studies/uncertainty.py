@@ -6,6 +6,7 @@ differs from one start of a server to the next is not in them.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,9 @@ class Ratio(NamedTuple):
 def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
     """Return the output tokens in each of `N_BLOCKS` equal parts of a level's time.
 
+    For loads that come and go at any time; in a batch, whose requests begin and end together,
+    blocks of time differ by what part of a round they hold: see `processing_blocks`.
+
     Args:
         requests: `sent_s, last_token_s, token_offsets_ms` of the ok requests of one level.
     """
@@ -39,10 +43,26 @@ def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
     return np.histogram(np.clip(times_s, *ends), N_BLOCKS, ends)[0].astype(float)
 
 
-def mean_blocks(values: np.ndarray) -> np.ndarray:
-    """Return the means of `N_BLOCKS` runs of successive values, fewer if there are fewer."""
-    parts = np.array_split(np.asarray(values, float), max(1, min(N_BLOCKS, len(values))))
+def mean_blocks(values: Sequence[float] | np.ndarray, n_blocks: int = N_BLOCKS) -> np.ndarray:
+    """Return the means of `n_blocks` runs of successive values, fewer if there are fewer."""
+    parts = np.array_split(np.asarray(values, float), max(1, min(n_blocks, len(values))))
     return np.array([part.mean() for part in parts if len(part)])
+
+
+def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
+    """Return mean processing times (s) of blocks of successive requests.
+
+    Requests that are in flight together share their fate, so that a block has at least as many:
+    a run in which every request is in flight at once is a single block, which tells no spread.
+
+    Args:
+        requests: `sent_s, last_token_s` of ok requests.
+        in_flight: how many of them are in flight at once.
+    """
+    ordered = requests.sort_values("last_token_s")
+    processing_s = ordered["last_token_s"] - ordered["sent_s"]
+    n_rounds = max(1, int(len(ordered) / max(1.0, in_flight)))
+    return mean_blocks(processing_s, min(N_BLOCKS, n_rounds))
 
 
 def ratio_of_means(value: float, blocks: np.ndarray, base: float, base_blocks: np.ndarray) -> Ratio:

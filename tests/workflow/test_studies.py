@@ -1,0 +1,88 @@
+"""Studies from sheets to pages, on the fake engine."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from project import Project
+from support import FAKE_PYTHON
+
+CONFIG = ("--configfile", "config/studies-cpu.yaml")
+PAGES = "results/studies-cpu/studies"
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The studies of throughput, replicas and pods, with fewer and shorter levels."""
+    project = Project(tmp_path_factory.mktemp("project"))
+    project.set_config(engine__python=str(FAKE_PYTHON))
+    sheet = project.sheet("studies-cpu/scenarios")
+    scenarios = pd.read_csv(sheet, sep="\t", dtype=str).set_index("scenario_id")
+    for name, values in (
+        ("batch-1-128", {"levels": "1,2,4", "n_requests": "8"}),
+        ("rates", {"levels": "40,inf", "n_requests": "8"}),
+        ("users-1-16", {"levels": "1,2", "warmup_s": "0.1", "duration_s": "0.4"}),
+    ):
+        scenarios.loc[name, list(values)] = list(values.values())
+    scenarios.to_csv(sheet, sep="\t")
+    done = project.snakemake("--cores", "2", "pareto", "replicas", "pods", *CONFIG)
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+def report(project: Project, study: str) -> dict:
+    return json.loads((project.folder / PAGES / study / "study.json").read_text())
+
+
+def test_a_study_has_exactly_the_cells_of_its_rows(studied) -> None:
+    pareto = report(studied, "pareto")
+    assert [row["batch_size"] for row in pareto["numbers"]["batches"]] == [1, 2, 4]
+    rates = [(row["workload_id"], row["level"]) for row in pareto["numbers"]["rates"]]
+    assert rates == [(name, level) for name in ("out-16", "out-32") for level in (40.0, "inf")]
+    replicas = report(studied, "replicas")["numbers"]["points"]
+    assert {row["variant_id"] for row in replicas} == {"default", "2-shared"}
+
+
+def test_all_requests_of_a_study_are_served_and_counted(studied) -> None:
+    for study, n_requests in (("pareto", 3 * 8 + 2 * 2 * 8), ("replicas", 2 * 3 * 8)):
+        measured = report(studied, study)["measured"]
+        assert (measured["n_requests"], measured["n_infeasible_cells"]) == (n_requests, 0)
+        assert measured["engine_versions"] == ["fake"]
+
+
+def test_replicas_share_the_requests(studied) -> None:
+    rows = report(studied, "replicas")["numbers"]["points"]
+    shared = [row for row in rows if row["replicas"] == 2]
+    # A level of 1 leaves one replica idle at any time, not always the same.
+    assert [row["n_serving_replicas"] for row in shared] == [2, 2, 2]
+
+
+def test_pages_figures_and_tables_lie_together(studied) -> None:
+    for study in ("pareto", "replicas", "pods"):
+        folder = studied.folder / PAGES / study
+        assert (folder / "index.html").read_text().count("<svg") >= 1
+        assert list((folder / "figures").glob("*.svg"))
+        assert len(pd.read_parquet(folder / "point.parquet")) > 0
+
+
+def test_a_study_that_is_there_is_not_made_again(studied) -> None:
+    assert studied.planned("--cores", "2", "pareto", *CONFIG) == {}
+    assert studied.planned("--cores", "2", "characterize", *CONFIG)["write_study"] == 1
+
+
+@pytest.mark.parametrize("config", ["studies", "studies-cpu"])
+def test_all_studies_are_planned_at_either_size(studied, config: str) -> None:
+    planned = studied.planned("--cores", "2", "studies", "--configfile", f"config/{config}.yaml")
+    assert planned["write_study"] in (4, 7)  # those that are there are not made again
+
+
+def test_a_study_nobody_knows_is_refused(studied) -> None:
+    sheet = studied.sheet("studies-cpu/benchmarks")
+    kept = sheet.read_text()
+    sheet.write_text(kept.replace("pareto", "parato"))
+    done = studied.snakemake("--dry-run", "--cores", "2", "studies", *CONFIG)
+    sheet.write_text(kept)
+    assert done.returncode != 0
+    assert "'parato' is not one of" in done.stderr
+    assert "benchmarks.tsv, line 2, field 'study'" in done.stderr
