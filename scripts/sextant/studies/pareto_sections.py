@@ -184,9 +184,9 @@ def activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
     on_cpu = batches["gpu_profile_id"].map(is_cpu).any()
     notes = [
         "SM active is the fraction of time that a multiprocessor has a warp, SM occupancy the "
-        "fraction of the warps it could hold (DCGM); solid lines are means over time, dashed "
-        "names with “max” their maxima. GPU utilization is the fraction of time that any kernel "
-        "runs, whatever it uses of the device."
+        "fraction of the warps it could hold (DCGM); mean and maximum are over the time of a "
+        "batch. GPU utilization is the fraction of time that any kernel runs, whatever it uses of "
+        "the device. Drawn are the profiles of the fewest devices."
     ]
     if batches.empty or batches["mean_sm_active"].isna().all():
         notes.append(
@@ -197,8 +197,8 @@ def activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
             "On processor cores utilization is the CPU time of the server's processes over that "
             "of its cores."
         )
-    panels = list(_activity_panels(batches, on_cpu))
-    if not panels:
+    panels = list(_activity_panels(_fewest_devices(batches), on_cpu))
+    if all(panel.y == _THROUGHPUT for panel in panels):
         notes.append("No device reported how busy it was.")
         return Section("Device activity", "\n\n".join(notes))
     figure = lines_figure(panels, "Device activity over batch size")
@@ -206,20 +206,19 @@ def activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
 
 
 def _activity_panels(batches: pd.DataFrame, on_cpu: bool) -> Iterator[Panel]:
-    utilization = "CPU utilization" if on_cpu else "GPU utilization"
-    for name, heading in (
-        ("utilization", utilization),
-        ("sm_active", "SM active"),
-        ("sm_occupancy", "SM occupancy"),
+    for column, heading in (
+        ("mean_utilization", "CPU utilization, mean" if on_cpu else "GPU utilization, mean"),
+        ("throughput_tok_s", "Throughput"),
+        ("mean_sm_active", "SM active, mean"),
+        ("max_sm_active", "SM active, maximum"),
+        ("mean_sm_occupancy", "SM occupancy, mean"),
+        ("max_sm_occupancy", "SM occupancy, maximum"),
     ):
-        columns = {"": f"mean_{name}"}
-        if name != "utilization":
-            columns[", max"] = f"max_{name}"
-        lines = [
-            line for suffix, column in columns.items() for line in _lines(batches, column, suffix)
-        ]
+        lines = _lines(batches, column)
+        is_fraction = column != "throughput_tok_s"
+        y = Axis("Fraction", low=0, high=1.05) if is_fraction else _THROUGHPUT
         if lines:
-            yield Panel(heading, _batch_axis(batches), Axis("Fraction", low=0, high=1.05), lines)
+            yield Panel(heading, _batch_axis(batches), y, lines)
 
 
 def _activity_table(batches: pd.DataFrame) -> pd.DataFrame:
@@ -241,14 +240,14 @@ def energy_section(batches: pd.DataFrame) -> Section:
     title = "Power and energy"
     if batches.empty or batches["mean_power_w"].isna().all():
         return Section(title, "The devices report no power: energy is not known.")
-    axis = _batch_axis(batches)
+    fewest, axis = _fewest_devices(batches), _batch_axis(batches)
     panels = [
-        Panel("Mean power", axis, Axis("W", low=0), _lines(batches, "mean_power_w")),
+        Panel("Mean power", axis, Axis("W", low=0), _lines(fewest, "mean_power_w")),
         Panel(
             "Energy per output token",
             axis,
             Axis("J", is_log=True),
-            _lines(batches, "energy_per_output_token_j"),
+            _lines(fewest, "energy_per_output_token_j"),
         ),
     ]
     names = {
@@ -260,7 +259,10 @@ def energy_section(batches: pd.DataFrame) -> Section:
         "energy_per_request_j": "Energy per request (J)",
         "energy_per_output_token_j": "Per output token (J)",
     }
-    text = "Power of all devices of the profile; energy is what their counters gained over the run."
+    text = (
+        "Power of all devices of the profile; energy is what their counters gained over the run. "
+        "Drawn are the profiles of the fewest devices."
+    )
     figure = lines_figure([panel for panel in panels if panel.lines], "Power and energy")
     return Section(title, text, figure, columns_of(batches, names))
 
@@ -270,13 +272,17 @@ def _batch_axis(batches: pd.DataFrame) -> Axis:
     return Axis("Batch size", is_log=True, ticks=sizes, names=[str(size) for size in sizes])
 
 
-def _lines(batches: pd.DataFrame, column: str, suffix: str = "") -> Sequence[Line]:
+def _fewest_devices(batches: pd.DataFrame) -> pd.DataFrame:
+    return batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
+
+
+def _lines(batches: pd.DataFrame, column: str) -> Sequence[Line]:
     known = batches[batches[column].notna()]
     curves = known.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
     is_one_workload = known["workload_id"].nunique() < 2
     return [
         Line(
-            place_words(rows.iloc[0]) + ("" if is_one_workload else f", {key[2]}") + suffix,
+            place_words(rows.iloc[0]) + ("" if is_one_workload else f", {key[2]}"),
             rows["batch_size"],
             rows[column],
         )
