@@ -17,8 +17,8 @@ def level(users, n, ttft_s, latency_s=1.0):
 
 
 def leave_out(cell, levels, reason):
-    run = read_json(cell / "run.json") | {"levels_left_out": levels, "left_out_reason": reason}
-    write_json(cell / "run.json", run)
+    left_out = [{"level": level, "reason": reason} for level in levels]
+    write_json(cell / "run.json", read_json(cell / "run.json") | {"left_out": left_out})
     return cell
 
 
