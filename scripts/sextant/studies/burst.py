@@ -128,16 +128,18 @@ def _alpha_finding(measured: Mapping[str, Phase]) -> Finding:
     blocks = _blocks(measured, "alpha")
     if blocks is None:
         return Finding(paper, "The sweep was not measured.", None)
-    first, worst, last = _ends_and_worst(blocks, "failure_rate")
+    first, last = blocks.iloc[0], blocks.iloc[-1]
+    worst = blocks.loc[blocks["failure_rate"].idxmax()]
+    if worst["failure_rate"] < _NOTABLE_FAILURES:
+        here = f"At most {percent(worst['failure_rate'])} of a block's requests failed."
+        ratio = blocks["mean_token_latency_ms"].max() / first["mean_token_latency_ms"]
+        slower = f" Token latency grew at most {number(ratio)} times." if np.isfinite(ratio) else ""
+        return Finding(paper, here + slower, None)
     here = (
         f"Failed: {percent(first['failure_rate'])} at alpha {number(first['alpha'])}, at most "
         f"{percent(worst['failure_rate'])} (at {number(worst['alpha'])}), "
         f"{percent(last['failure_rate'])} when it was {number(last['alpha'])} again."
     )
-    if worst["failure_rate"] < _NOTABLE_FAILURES:
-        ratio = blocks["mean_token_latency_ms"].max() / first["mean_token_latency_ms"]
-        slower = f" Token latency grew at most {number(ratio)} times." if np.isfinite(ratio) else ""
-        return Finding(paper, here + slower, None)
     recovers = last["failure_rate"] < worst["failure_rate"] / 2
     return Finding(paper, here, bool(worst["failure_rate"] > first["failure_rate"] and recovers))
 
@@ -178,13 +180,6 @@ def _theta_finding(measured: Mapping[str, Phase]) -> Finding:
 
 def _blocks(measured: Mapping[str, Phase], name: str) -> pd.DataFrame | None:
     return by_setting(measured[name]) if name in measured else None
-
-
-def _ends_and_worst(blocks: pd.DataFrame, column: str) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Return the first block, the one with the largest value, if any, and the last."""
-    values = blocks[column]
-    worst = blocks.loc[values.idxmax()] if values.notna().any() else blocks.iloc[0]
-    return blocks.iloc[0], worst, blocks.iloc[-1]
 
 
 def _largest_change(values: pd.Series) -> float:
