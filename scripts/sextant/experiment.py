@@ -353,7 +353,7 @@ def _check_origin(row: Row, traces: Mapping, file: str) -> None:
     given = [name for name in ("trace_id", "use_case", "input_tokens") if name in row]
     where = {"file": file, "row": row.line}
     if len(given) != 1 or ("input_tokens" in row) != ("output_tokens" in row):
-        fix = "give a trace, a use case that ships, or input_tokens and output_tokens; one of them"
+        fix = "give a trace, a use case that ships, or input_tokens and output_tokens, and not both"
         problem = f"{' and '.join(given) or 'nothing'} to make the workload from"
         raise InputError(problem, **where, field="trace_id", fix=fix)
     if given == ["input_tokens"]:
