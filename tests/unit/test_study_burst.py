@@ -208,4 +208,5 @@ def test_missing_phases_and_failed_ones_are_said(tmp_path):
 
 def test_no_cell_at_all_is_said(tmp_path):
     cell = write_cell(tmp_path / "cell", reason="does not fit", kind="burst")
-    assert "nothing can be said" in analyse(study_data(tmp_path, [cell])).summary
+    other = write_cell(tmp_path / "other", [request()])
+    assert "nothing can be said" in analyse(study_data(tmp_path, [cell, other])).summary

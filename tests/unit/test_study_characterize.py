@@ -102,7 +102,7 @@ def test_a_point_without_a_served_request_is_a_gap(tmp_path):
 def test_nothing_served_is_said(tmp_path):
     cell = write_cell(tmp_path / "a", [failed_request(1.0)])
     assert analyse(study_data(tmp_path, [cell])).summary == (
-        "Of 1 combinations of LLM and GPU profile 1 fit. No request was served."
+        "Of 1 combination of LLM and GPU profile 1 fit. No request was served."
     )
     missing = write_cell(tmp_path / "b", reason="does not fit: too large")
     assert "0 fit (does not fit: 1). No request" in analyse(study_data(tmp_path, [missing])).summary

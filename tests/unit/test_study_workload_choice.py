@@ -88,7 +88,7 @@ def test_takeaways_are_judged_by_the_effects(analysis):
 
 
 def test_the_summary_names_use_case_ratio_and_verdict(analysis):
-    assert analysis.summary.startswith("2 use cases were measured.")
+    assert analysis.summary.startswith("Use cases measured: 2.")
     assert (
         "The largest KV cache brings latency-critical inference a latency of 1 times for chat (no "
         "clear change) and 0.5 times for texts (better)." in analysis.summary

@@ -52,11 +52,11 @@ class Phase:
 
 
 def phases(cell: Cell) -> Iterator[Phase]:
-    """Yield the phases of a cell in the order of their levels; none if it is infeasible."""
+    """Yield the phases of a cell by level: none if it is infeasible or of another scenario."""
     rows, server = cell.requests(list(_COLUMNS)), cell.server()
     for level in sorted(cell.run["levels"], key=lambda level: level["level"]):
         own = rows[rows["level"] == level["level"]].sort_values("scheduled_s", kind="stable")
-        if len(own):
+        if len(own) and "phase" in level:
             yield _phase(level, own.reset_index(drop=True), server)
 
 

@@ -12,7 +12,7 @@ from sextant.studies.data import CELL_KEY, Analysis, Section, StudyData
 from sextant.studies.drawing import Line, Panel, lines_figure
 from sextant.studies.measures import columns_of, place_words
 from sextant.trace_report.drawing import Axis
-from sextant.trace_report.section import listed
+from sextant.trace_report.section import listed, plural
 
 SATURATION = 0.9
 """A combination is saturated from the fewest users that reach this share of its highest
@@ -101,7 +101,7 @@ def _summary(cells: pd.DataFrame, combinations: pd.DataFrame) -> str:
     counts = cells["verdict"].value_counts()
     n_fitting = int(counts.get("fits", 0))
     others = [f"{name}: {counts[name]}" for name in counts.index if name != "fits"]
-    words = f"Of {len(cells)} combinations of LLM and GPU profile {n_fitting} fit"
+    words = f"Of {plural(len(cells), 'combination')} of LLM and GPU profile {n_fitting} fit"
     words += f" ({listed(others)})." if others else "."
     if combinations.empty:
         return f"{words} No request was served."

@@ -139,7 +139,7 @@ def _verdict(row: Mapping[str, float]) -> str:
 def _summary(points: pd.DataFrame, effects: pd.DataFrame, found: pd.DataFrame) -> str:
     if points.empty:
         return "No use case was measured latency-critical or best-effort: nothing can be said."
-    words = [f"{points['workload_id'].nunique()} use cases were measured."]
+    words = [f"Use cases measured: {points['workload_id'].nunique()}."]
     if len(effects):
         for inference, own in effects[effects["is_heaviest"]].groupby("inference", sort=False):
             words.append(_effect_words(inference, own))
