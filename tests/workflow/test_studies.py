@@ -20,7 +20,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
     sheet = project.sheet("studies-cpu/scenarios")
     scenarios = pd.read_csv(sheet, sep="\t", dtype=str).set_index("scenario_id")
     for name, values in (
-        ("batch-1-128", {"levels": "1,2,4", "n_requests": "8"}),
+        ("batch-1-64", {"levels": "1,2,4", "n_requests": "8"}),
         ("rates", {"levels": "40,inf", "n_requests": "8"}),
         ("users-1-16", {"levels": "1,2", "warmup_s": "0.1", "duration_s": "0.4"}),
     ):
