@@ -1,6 +1,7 @@
 """Fit a workload to a trace, or make one from a use case that ships or of one length.
 
-Input: a normalised trace, the use cases, or nothing. Outputs: request model, arrival model, fidelity.
+Input: a normalised trace, the use cases, or nothing. Outputs: request and arrival
+model, fidelity.
 """
 
 from sextant.logs import job_log

@@ -214,7 +214,12 @@ def test_a_run_tells_when_it_was_measured_and_from_which_files(archive):
     folder = cell(run_import(archive), "beta", "2xA100-40GB")
     run = read_json(folder / "run.json")
     assert run["started_at"] == "2023-11-14T22:13:20+00:00"
-    assert run["scenario"] == {"kind": "closed_loop", "levels": [1, 4], "warmup_s": None, "duration_s": 120.0}
+    assert run["scenario"] == {
+        "kind": "closed_loop",
+        "levels": [1, 4],
+        "warmup_s": None,
+        "duration_s": 120.0,
+    }
     file = f"{RAW}/results_beta_gpu2_a100_u1.csv"
     assert list(run["provenance"]["inputs_sha256"]) == [file]
     assert [level["level"] for level in run["levels"]] == [1, 4]

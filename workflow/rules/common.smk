@@ -33,7 +33,7 @@ wildcard_constraints:
     gpu_profile=one_of(EXPERIMENT.profiles),
     scenario=one_of(EXPERIMENT.scenarios),
     # In brackets, since Snakemake takes an empty constraint for none.
-    variant=f"({'|'.join(re.escape('@' + name) for name in EXPERIMENT.variants)}|)",
+    variant=f"({one_of(map('@{}'.format, EXPERIMENT.variants))}|)",
     study=one_of(EXPERIMENT.studies),
     predictor=one_of(["measured", *config["predictors"]]),
     source=re.escape(config["source"]),

@@ -130,4 +130,6 @@ def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
         }
     else:
         values["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.device_indices))
+        # As NVML, which telemetry asks, numbers them.
+        values["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return values
