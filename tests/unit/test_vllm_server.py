@@ -245,6 +245,13 @@ def test_an_error_shows_the_last_lines_of_the_log(start, monkeypatch):
     assert shown[-1] == "line 99" and "line 80" in shown and "line 79" not in shown
 
 
+def test_an_error_says_first_where_memory_ran_out(start, monkeypatch):
+    after = "\n".join(["RuntimeError: the engine has ended"] * 40)
+    monkeypatch.setenv("FAKE_CRASH", f"INFO fine\nE [x.py:1] std::bad_alloc\n{after}")
+    with pytest.raises(ServerError, match=r"with status 1: E \[x\.py:1\] std::bad_alloc; last"):
+        start().__enter__()
+
+
 def test_a_port_that_is_taken(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = start()

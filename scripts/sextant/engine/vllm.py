@@ -224,11 +224,12 @@ class Server:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(_SETTLE_S)
         text = self._log_text()
-        is_told = out_of_memory_sign(f"{text}\n{message}") is not None
+        sign = out_of_memory_sign(f"{text}\n{message}")
         return ServerError(
-            message,
+            # Where the log ends, vLLM's processes complain of each other: say what came first.
+            f"{message}: {sign}" if sign and sign not in message else message,
             "\n".join(text.splitlines()[-LOG_TAIL_LINES:]),
-            is_out_of_memory=is_told or self._was_killed() or self._ended_at_its_limit(),
+            is_out_of_memory=bool(sign) or self._was_killed() or self._ended_at_its_limit(),
             memory=self.memory(),
         )
 

@@ -1,0 +1,122 @@
+"""Starts and seconds of the search for the batch weight, against plain bisection.
+
+Both tune the same LLM on real vLLM (CPU build) under the same limit of memory, which makes it
+run out for real. Bisection, as in LLM-Pilot, section III-C2, halves the range until the
+bracket is as narrow as the search's tolerance; it starts no server at the weight it chose.
+
+    python tests/benchmarks/batch_weight.py [search|bisection] [memory limit, GiB]
+"""
+
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sextant.benchmark.batch_weight import TOLERANCE, WeightRange, possible_gain
+from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
+from sextant.benchmark.tuning import ProbeRecord, tune_and_load
+from sextant.engine.command import EngineSettings, ServerSpec
+from sextant.engine.vllm import Server, ServerError, model_folder
+from sextant.gpu import GIB, Devices
+from sextant.llm import load_llm
+from sextant.workload.prompts import RandomTokens
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "resources" / "llms" / "demo-opt-6m.json"
+LLM = load_llm(CONFIG, "bfloat16")
+LENGTHS = RequestLengths((16, 96, 256), (8, 24, 64))
+SETTINGS = EngineSettings(
+    python=str(ROOT / ".venv-vllm" / "bin" / "python"),
+    dtype="bfloat16",
+    block_size_tokens=32,
+    max_num_seqs=64,
+    memory_utilization=0.9,
+    start_timeout_s=180.0,
+    request_timeout_s=120.0,
+    max_server_starts=5,
+)
+
+
+def limits(memory_limit_gib: float) -> WeightRange:
+    """Return the range that memory facts alone give: all but the weights for the KV cache."""
+    kv_bytes = memory_limit_gib * GIB * SETTINGS.memory_utilization - LLM.weight_bytes
+    longest = LENGTHS.input_tokens[-1] + LENGTHS.output_tokens[-1]
+    return WeightRange(longest, int(kv_bytes // LLM.kv_bytes_per_token), LLM.kv_bytes_per_token)
+
+
+@contextlib.contextmanager
+def servers(folder: Path, memory_limit_gib: float):
+    """Yield what starts a server with a batch weight, and what probes its corner cases."""
+    with model_folder(CONFIG) as model:
+
+        @contextlib.contextmanager
+        def start(weight: int):
+            spec = ServerSpec(
+                model=model,
+                load_format="dummy",
+                devices=Devices("cpu", 1, memory_limit_gib),
+                batch_weight_tokens=weight,
+                kv_bytes_per_token=LLM.kv_bytes_per_token,
+                max_request_tokens=LENGTHS.input_tokens[-1] + LENGTHS.output_tokens[-1],
+                device_indices=(1,),
+                seed=1,
+                memory_limit_gib=memory_limit_gib,
+            )
+            with Server(spec, SETTINGS, folder / f"server-{weight}.log") as server:
+                yield [server]
+
+        def check(running: list[Server], weight: int) -> None:
+            cases = corner_cases(weight, LENGTHS, SETTINGS.max_num_seqs)
+            check_corner_cases(running, cases, RandomTokens(LLM.vocab_size), 1, 120.0)
+
+        yield start, check
+
+
+def holds(start: Callable, check: Callable, weight: int) -> bool:
+    """Return whether a server with this batch weight passes its corner cases."""
+    try:
+        with start(weight) as running:
+            check(running, weight)
+    except ServerError as error:
+        if not error.is_out_of_memory:
+            raise
+        return False
+    return True
+
+
+def search(memory_limit_gib: float) -> None:
+    """Tune as the benchmark stage does."""
+    with tempfile.TemporaryDirectory() as name, servers(Path(name), memory_limit_gib) as tools:
+        record = ProbeRecord(Path(name) / "tuning.partial.jsonl", None)
+        began = time.monotonic()
+        found = limits(memory_limit_gib)
+        weight = tune_and_load(found, record, *tools, lambda running: None)
+        for probe in record.probes:
+            print(json.dumps(probe.as_dict() | {"detail": probe.detail[:80]}))
+        gain = possible_gain(record.probes, found)
+        print(f"range {found.lowest_tokens} to {found.highest_tokens} tokens")
+        print(f"search: {weight} tokens, {len(record.probes)} starts, ", end="")
+        print(f"{time.monotonic() - began:.0f} s, at most {gain:.1%} more possible")
+
+
+def bisection(memory_limit_gib: float) -> None:
+    """Halve the range until the bracket is within the tolerance."""
+    with tempfile.TemporaryDirectory() as name, servers(Path(name), memory_limit_gib) as tools:
+        found = limits(memory_limit_gib)
+        low, high, starts = found.lowest_tokens - 1, found.highest_tokens + 1, 0
+        began = time.monotonic()
+        while high - low > max(1, SETTINGS.block_size_tokens if EXACT else TOLERANCE * high):
+            middle, starts = (low + high) // 2, starts + 1
+            is_held = holds(*tools, middle)
+            low, high = (middle, high) if is_held else (low, middle)
+            print(f"{middle} {'ok' if is_held else 'out of memory'}", flush=True)
+        print(f"bisection: {low} tokens, {starts} starts, {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    EXACT = "--exact" in sys.argv
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    {"search": search, "bisection": bisection}[words[0]](float(words[1]))

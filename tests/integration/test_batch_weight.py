@@ -1,0 +1,98 @@
+"""Tuning the batch weight of the real vLLM server (CPU build) that runs out of memory for real."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sextant.benchmark.batch_weight import Probe, WeightRange, possible_gain
+from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
+from sextant.benchmark.tuning import ProbeRecord, tune_and_load
+from sextant.engine.command import EngineSettings, ServerSpec
+from sextant.engine.vllm import Server, ServerError, model_folder
+from sextant.gpu import GIB, Devices
+from sextant.llm import load_llm
+from sextant.workload.prompts import RandomTokens
+from support import ROOT
+
+PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv-vllm (make .venv-vllm/.ready)"),
+]
+CONFIG = ROOT / "resources" / "llms" / "demo-opt-6m.json"
+LLM = load_llm(CONFIG, "bfloat16")
+LENGTHS = RequestLengths((16, 96, 256), (4, 8, 16))
+LIMIT_GIB = 1.25
+SETTINGS = EngineSettings(
+    python=str(PYTHON),
+    dtype="bfloat16",
+    block_size_tokens=32,
+    max_num_seqs=64,
+    memory_utilization=0.9,
+    start_timeout_s=180.0,
+    request_timeout_s=120.0,
+    max_server_starts=5,
+)
+# Memory facts do not know what the interpreter and its libraries take: more than half of it.
+HIGHEST = int((LIMIT_GIB * GIB * 0.9 - LLM.weight_bytes) // LLM.kv_bytes_per_token)
+LIMITS = WeightRange(272, HIGHEST, LLM.kv_bytes_per_token)
+
+
+def check(servers: list[Server], weight: int) -> None:
+    cases = corner_cases(weight, LENGTHS, SETTINGS.max_num_seqs)
+    check_corner_cases(servers, cases, RandomTokens(LLM.vocab_size), 1, SETTINGS.request_timeout_s)
+
+
+@contextlib.contextmanager
+def start(weight: int, folder: Path) -> Iterator[list[Server]]:
+    with model_folder(CONFIG) as model:
+        spec = ServerSpec(
+            model=model,
+            load_format="dummy",
+            devices=Devices("cpu", 1, LIMIT_GIB),
+            batch_weight_tokens=weight,
+            kv_bytes_per_token=LLM.kv_bytes_per_token,
+            max_request_tokens=272,
+            device_indices=(max(os.sched_getaffinity(0)),),
+            seed=1,
+            memory_limit_gib=LIMIT_GIB,
+        )
+        with Server(spec, SETTINGS, folder / f"server-{weight}.log") as server:
+            yield [server]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tuned")
+
+
+@pytest.fixture(scope="module")
+def probes(folder: Path) -> list[Probe]:
+    record = ProbeRecord(folder / "tuning.partial.jsonl", "a test")
+    weight = tune_and_load(LIMITS, record, lambda w: start(w, folder), check, lambda servers: None)
+    assert weight == record.probes[-1].batch_weight_tokens
+    return record.probes
+
+
+def test_the_search_ends_within_five_starts_with_one_that_passed(probes: list[Probe]) -> None:
+    assert probes[0].outcome == "out_of_memory"
+    assert "DefaultCPUAllocator: can't allocate memory" in probes[0].detail
+    assert probes[-1].outcome == "ok" and len(probes) <= 5
+    assert possible_gain(probes, LIMITS) <= 0.02
+
+
+def test_a_weight_five_percent_above_runs_out_of_memory(probes: list[Probe], folder: Path) -> None:
+    weight = round(1.05 * probes[-1].batch_weight_tokens)
+    with pytest.raises(ServerError) as caught, start(weight, folder) as servers:
+        check(servers, weight)
+    assert caught.value.is_out_of_memory
+
+
+def test_prompts_are_not_in_the_servers_log(probes: list[Probe], folder: Path) -> None:
+    log = (folder / f"server-{probes[-1].batch_weight_tokens}.log").read_text()
+    first = RandomTokens(LLM.vocab_size).prompts([16], 1)[0].tolist()
+    assert json.dumps(first)[1:-1] not in log and "prompt_token_ids" not in log
