@@ -119,6 +119,7 @@ class Connection(asyncio.Protocol):
             self._transport, _ = await self._loop.create_connection(
                 lambda: self, host, port, ssl=tls
             )
+        self._parser = httptools.HttpResponseParser(self)
         # Plain sockets are written to at once: the loop would write only after it has read all
         # that waits, and the time sent would be too early.
         socket = self._transport.get_extra_info("socket")
@@ -155,7 +156,6 @@ class Connection(asyncio.Protocol):
         request = exchange.request
         data = request.wire(self._target.head)
         request.body = b""  # a level's bodies are larger than all that is kept of it
-        self._parser = httptools.HttpResponseParser(self)
         exchange.sent_ns = time.monotonic_ns()
         n_written = 0
         if self._fd is not None and not self._transport.get_write_buffer_size():
@@ -163,11 +163,15 @@ class Connection(asyncio.Protocol):
                 n_written = os.write(self._fd, data)
             except BlockingIOError:
                 pass
-            except OSError as error:
-                self._fail(error)
+            except OSError as error:  # told as all ends are, after this call
+                self._loop.call_soon(self._fail_to_send, exchange, error)
                 return
         if n_written < len(data):
             self._transport.write(data[n_written:])
+
+    def _fail_to_send(self, exchange: Exchange, error: OSError) -> None:
+        if self._exchange is exchange:
+            self._fail(error)
 
     def _time_out(self) -> None:
         if self._opening is not None:
@@ -235,9 +239,9 @@ class Connection(asyncio.Protocol):
         """Keep a piece of the body with its time."""
         pieces = self._pieces
         pieces.append((self._now_ns, body))
-        if len(pieces) >= _PIECES_AT_ONCE and not self._is_complete:
+        if len(pieces) > _PIECES_AT_ONCE:
+            self._pieces = [pieces.pop()]  # by which the end is known
             self._keep((self._exchange, pieces, False))
-            self._pieces = []
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it only announces another (100 Continue)."""
