@@ -4,8 +4,8 @@ import json
 
 import pandas as pd
 import pytest
-from test_vllm_server import CPU, SETTINGS
 
+from fake_servers import CPU, SETTINGS
 from sextant.benchmark.corner_cases import (
     CornerCase,
     RequestLengths,

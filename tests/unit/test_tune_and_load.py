@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_vllm_server import CPU, SETTINGS
 
+from fake_servers import CPU, SETTINGS
 from sextant.benchmark.batch_weight import Probe, WeightRange, next_weight
 from sextant.benchmark.corner_cases import CornerCase, check_corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load

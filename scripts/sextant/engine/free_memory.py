@@ -48,7 +48,6 @@ class FreeMemory(threading.Thread):
     def __init__(self, read: Callable[[], int | None]) -> None:
         super().__init__(daemon=True)
         self._read, self._stopped = read, threading.Event()
-        self.now_bytes: int | None = None
         self.least_bytes: int | None = None
 
     def run(self) -> None:
@@ -58,10 +57,10 @@ class FreeMemory(threading.Thread):
 
     def look(self) -> int | None:
         """Return what is left at this moment, in bytes; None if that is unknown."""
-        self.now_bytes = self._read()
-        known = [n for n in (self.now_bytes, self.least_bytes) if n is not None]
+        now_bytes = self._read()
+        known = [n for n in (now_bytes, self.least_bytes) if n is not None]
         self.least_bytes = min(known, default=None)
-        return self.now_bytes
+        return now_bytes
 
     def stop(self) -> None:
         """Stop looking; what was seen stays. Without effect the second time."""
