@@ -124,16 +124,19 @@ class _Known:
         return self.highest_possible() <= weight * (1 + TOLERANCE - _READING_ERROR)
 
     def highest_possible(self) -> int:
-        """Return the largest weight that nothing speaks against."""
-        kv_bytes = self.limits.kv_bytes_per_token
+        """Return the largest weight that nothing speaks against.
+
+        What an allocation lacked is less certain than what was left: memory in pieces fails
+        early, and a host's allocator does not say what was free.
+        """
+        kv_bytes, estimate = self.limits.kv_bytes_per_token, self.estimate()
         bounds = [
             int(probe.batch_weight_tokens - probe.memory.lacking_bytes / kv_bytes)
             for probe in self.failed
             if probe.memory.lacking_bytes is not None
         ]
-        estimate = self.estimate()
         if estimate is not None:
-            bounds.append(int(estimate[1]))
+            bounds = [int(estimate[1])]
         return max(self.limits.lowest_tokens, min([self.ceiling - 1, *bounds]))
 
     def estimate(self) -> tuple[float, float] | None:
