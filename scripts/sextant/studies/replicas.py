@@ -14,7 +14,7 @@ from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
 from sextant.studies.measures import request_times, with_measures
 from sextant.studies.replicas_sections import curve_section, device_section, gain_section
 from sextant.studies.uncertainty import N_BLOCKS, processing_blocks, ratio_of_means
-from sextant.trace_report.section import listed
+from sextant.trace_report.section import listed, plural
 
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 _COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
@@ -64,21 +64,30 @@ def replica_sums(cell: Cell) -> pd.DataFrame:
 def add_gains(points: pd.DataFrame, cells: Mapping[tuple, Cell]) -> pd.DataFrame:
     """Return points with what they gain over one server at the same level of the same setting.
 
-    Columns: `fits` (whole requests, within the batch weights), `is_compared` (the largest
-    level that fits all servers of a setting), and `{throughput,latency}_ratio` with `_low` and
+    Columns: `fits` (whole requests, within the batch weights), `is_compared` (see
+    `_compared_level`), and `{throughput,latency}_ratio` with `_low` and
     `_high`, a 95% interval from the blocks of both runs; null where one server was not measured.
     """
     weight_tokens = points["batch_weight_tokens"] * points["replicas"]
     points["fits"] = points["level"] * points["request_tokens"] <= weight_tokens
     points["is_compared"] = False
     for _, rows in points.groupby(SETTING):
-        n_variants = rows["variant_id"].nunique()
-        fitting = rows[rows["fits"]].groupby("level")["variant_id"].nunique()
-        common = fitting.index[fitting == n_variants]
-        points.loc[rows.index, "is_compared"] = rows["level"] == common.max()
+        points.loc[rows.index, "is_compared"] = rows["level"] == _compared_level(rows)
     names = [f"{what}_ratio{end}" for what in ("throughput", "latency") for end in _ENDS]
     gains = [_gains(row, points, cells) for _, row in points.iterrows()]
     return points.assign(**pd.DataFrame(gains, columns=names, index=points.index))
+
+
+def _compared_level(rows: pd.DataFrame) -> float:
+    """Return the largest level that fits all variants of a setting, NaN if none does.
+
+    Of such levels those are preferred that every run filled twice: of others no noise is known.
+    """
+    by_level = rows.assign(is_filled=rows["n_ok"] >= 2 * rows["level"]).groupby("level")
+    found = by_level[["fits", "is_filled"]].all()
+    is_common = found["fits"] & (by_level["variant_id"].nunique() == rows["variant_id"].nunique())
+    filled = found.index[is_common & found["is_filled"]]
+    return float((filled if len(filled) else found.index[is_common]).max())
 
 
 _ENDS = ("", "_low", "_high")
@@ -127,9 +136,9 @@ def _summary(compared: pd.DataFrame) -> str:
     n_gained = int((more["throughput_ratio_low"] > 1).sum())
     n_lost = int((more["throughput_ratio_high"] < 1).sum())
     n_unknown = int(more["throughput_ratio_low"].isna().sum())
-    noise = f"Beyond the noise within the runs {n_gained} gained and {n_lost} lost throughput"
+    noise = f"Of {plural(len(more), 'comparison')} {n_gained} gained and {n_lost} lost throughput"
     unknown = f"; of {n_unknown} the noise is not known" if n_unknown else ""
-    return " ".join([*parts, f"{noise}{unknown}."])
+    return " ".join([*parts, f"{noise} beyond the noise within the runs{unknown}."])
 
 
 def _gain_words(row: pd.Series) -> str:
