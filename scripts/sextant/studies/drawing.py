@@ -68,8 +68,7 @@ def lines_figure(
             axes.set_title(panel.heading, fontsize=8.5, loc="left")
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        if len(looks) > 1:
-            add_legend(figure, list(looks.items()))
+        add_legend(figure, list(looks.items()))
         return svg(figure, title)
 
 

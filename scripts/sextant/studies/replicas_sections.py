@@ -130,7 +130,7 @@ def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
         Panel(
             heading,
             axis,
-            Axis(unit, low=0),
+            Axis(unit, low=0, high=1.05 if unit == "Fraction" else None),
             [
                 Line(llm_id, rows["replicas"], rows[column])
                 for llm_id, rows in compared[compared[column].notna()].groupby("llm_id", sort=False)
