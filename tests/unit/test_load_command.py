@@ -295,6 +295,20 @@ def test_a_second_level_that_was_ended_leaves_the_first_whole(tmp_path):
     assert (frame["level"] == 1.0).sum() == first["n_ok"]
 
 
+def test_an_interrupted_warm_up_is_no_result(tmp_path):
+    with StubServer(answer_tokens(0.02)) as server:
+        process = start(server.url, tmp_path, "--users", 2, "--warmup", 60)
+        deadline = time.monotonic() + 60
+        while len(server.requests) < 6 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    written = json.loads((tmp_path / "levels.json").read_text())
+    assert process.returncode == 130
+    assert (written["is_complete"], written["levels"]) == (False, [])
+    assert pq.read_metadata(tmp_path / "requests.parquet").num_rows == 0
+
+
 SMALL_FILES = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))

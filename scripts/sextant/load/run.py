@@ -25,10 +25,15 @@ def closed_loop(users: int, warmup_s: float, duration_s: float, cooldown_s: floa
     """Return the run of `users` users: a warm-up that is not measured, then the level."""
 
     def run(targets, source, timeout_s, epoch_ns) -> LevelResult:
-        limits = (timeout_s, epoch_ns)
-        warmup = run_closed_loop(targets, source, users, warmup_s, *limits) if warmup_s else None
+        limits, n_warmup = (timeout_s, epoch_ns), 0
+        if warmup_s:
+            try:
+                warmup = run_closed_loop(targets, source, users, warmup_s, *limits)
+            except LevelInterrupted as level:
+                raise level.interrupt from None  # a warm-up is no result
+            n_warmup = len(warmup.exchanges)
         result = run_closed_loop(targets, source, users, duration_s, *limits, cooldown_s=cooldown_s)
-        result.n_warmup_requests = len(warmup.exchanges) if warmup else 0
+        result.n_warmup_requests = n_warmup
         return result
 
     return run
