@@ -22,7 +22,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for name, values in (
         ("batch-1-64", {"levels": "1,2,4", "n_requests": "8"}),
         ("rates", {"levels": "40,inf", "n_requests": "8"}),
-        ("users-1-16", {"levels": "1,2", "warmup_s": "0.1", "duration_s": "0.4"}),
+        ("users-1-8", {"levels": "1,2", "warmup_s": "0.1", "duration_s": "0.4"}),
     ):
         scenarios.loc[name, list(values)] = list(values.values())
     scenarios.to_csv(sheet, sep="\t")
@@ -56,6 +56,11 @@ def test_replicas_share_the_requests(studied) -> None:
     shared = [row for row in rows if row["replicas"] == 2]
     # A level of 1 leaves one replica idle at any time, not always the same.
     assert [row["n_serving_replicas"] for row in shared] == [2, 2, 2]
+
+
+def test_the_levels_of_pods_share_numbers_of_users_per_replica(studied) -> None:
+    (setting,) = report(studied, "pods")["numbers"]["settings"]
+    assert [row["users_per_replica"] for row in setting["diagonals"]] == [1.0]
 
 
 def test_pages_figures_and_tables_lie_together(studied) -> None:
