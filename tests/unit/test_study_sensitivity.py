@@ -64,6 +64,7 @@ def test_the_forest_finds_what_latency_depends_on(analysis):
     assert scores.loc[["cpu_cores", "memory_limit_gib"], "mdi_mean"].max() < 0.02
     assert by_factor(itl).loc["users", "mdi_mean"] > 0.95
     assert by_factor(itl).loc["users", "permutation_mean"] > 1.0
+    assert ttft["batch_weight_over"]["cpu_cores"] > 20
     assert ttft["r2_mean"] > 0.8
     assert ttft["r2_sd"] > 0
 
@@ -89,7 +90,8 @@ def test_the_page_shows_both_importances_and_the_curve(analysis):
         *("CPU cores", "Host memory", "Batch weight", "Users")
     ]
     assert analysis.sections[2].table["Batch weight (tokens)"].tolist() == [500, 1000, 2000]
-    assert analysis.summary.startswith("TTFT of llm on 1xGPU depends on ")
+    assert analysis.summary.startswith("Importance (MDI) for TTFT of llm on 1xGPU: ")
+    assert "36 points: medians of 12 server set-ups" in analysis.sections[0].text
 
 
 def points(n=12, **columns):

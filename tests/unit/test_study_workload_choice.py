@@ -83,8 +83,11 @@ def test_takeaways_are_judged_by_the_effects(analysis):
     lengths, classes, critical, effort = found["here"]
     assert lengths == "Mean inputs differ 25 times between use cases, mean outputs 1 times."
     assert classes.startswith("Large are the inputs of chat. In 4 of 4 pairs")
-    assert critical == "better: texts; no clear change: chat (the longest inputs: chat)."
-    assert effort == "better: chat and texts."
+    assert (
+        critical
+        == "Of 2 use cases better: texts; no clear change: chat (the longest inputs: chat)."
+    )
+    assert effort == "Of 2 use cases better: chat and texts."
 
 
 def test_the_summary_names_use_case_ratio_and_verdict(analysis):

@@ -23,13 +23,13 @@ from sextant.studies.batch_weight import (
 from sextant.studies.data import CELL_KEY, Analysis, Section, StudyData
 from sextant.studies.measures import place_words
 from sextant.trace_report.drawing import bars_figure
-from sextant.trace_report.section import listed
+from sextant.trace_report.section import listed, plural
 
 FACTORS = {
     "cpu_cores": "CPU cores",
-    "memory_limit_gib": "Host memory",
-    "batch_weight_tokens": "Batch weight",
-    "users": "Users",
+    "memory_limit_gib": "host memory",
+    "batch_weight_tokens": "batch weight",
+    "users": "users",
 }
 TARGETS = {"median_ttft_ms": "TTFT", "median_itl_ms": "ITL"}
 N_SEEDS = 10
@@ -89,9 +89,10 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
         seed: of the first forest; the others follow.
 
     Returns:
-        `target, n_points, factors` (a frame of `factor, n_values, mdi_mean, mdi_sd,
-        permutation_mean, permutation_sd`; the spread is over seeds), `r2_mean` and `r2_sd` (out of
-        bag), `not_varied`, `not_known`, and `reason`, null unless no forest was grown.
+        `target, n_points, n_set_ups` (distinct servers), `factors` (a frame of `factor, n_values,
+        mdi_mean, mdi_sd, permutation_mean, permutation_sd`; the spread is over seeds),
+        `batch_weight_over` (its MDI over those of cores and memory), `r2_mean` and `r2_sd` (out
+        of bag), `not_varied`, `not_known`, and `reason`, null unless no forest was grown.
     """
     served = points[points[target].notna()]
     n_values = served[list(FACTORS)].nunique()
@@ -101,6 +102,7 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
     found = {
         "target": target,
         "n_points": len(served),
+        "n_set_ups": len(served[[*_SET_UP, "batch_weight_tokens"]].drop_duplicates()),
         "not_varied": not_varied,
         "not_known": not_known,
         "reason": _reason(served, used, target),
@@ -113,7 +115,15 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
             factors[f"{kind}_{statistic}"] = factors["factor"].map(series_)
     r2 = np.array(scores.get("r2", [np.nan]))
     sd = float(r2.std(ddof=1)) if len(r2) > 1 else np.nan
-    return found | {"factors": factors, "r2_mean": float(r2.mean()), "r2_sd": sd}
+    found |= {"factors": factors, "batch_weight_over": _batch_weight_over(factors)}
+    return found | {"r2_mean": float(r2.mean()), "r2_sd": sd}
+
+
+def _batch_weight_over(factors: pd.DataFrame) -> dict[str, float]:
+    """Return how many times the MDI of cores and of memory that of the batch weight is."""
+    mdi = factors.set_index("factor")["mdi_mean"]
+    ratios = mdi["batch_weight_tokens"] / mdi[list(_SET_UP)]
+    return ratios[np.isfinite(ratios)].to_dict()
 
 
 def _reason(served: pd.DataFrame, used: Sequence[str], target: str) -> str | None:
@@ -150,13 +160,19 @@ def _words(found: Mapping[str, Any]) -> str:
         return f"{place}: no importance ({found['reason']})."
     ranked = found["factors"].dropna(subset=["mdi_mean"]).sort_values("mdi_mean", ascending=False)
     parts = [f"{FACTORS[row.factor]} {number(row.mdi_mean)}" for row in ranked.itertuples()]
-    words = f"{place} depends on {listed(parts)} (MDI; R² out of bag {number(found['r2_mean'])})."
-    return words + (" The forest does not predict it." if found["r2_mean"] < 0 else "")
+    words = (
+        f"Importance (MDI) for {place}: {listed(parts)}; R² out of bag {number(found['r2_mean'])}"
+    )
+    words += ", so the forest does not predict it." if found["r2_mean"] < 0 else "."
+    ratios = found["batch_weight_over"]
+    over = [f"{number(ratio)} times {FACTORS[name]}" for name, ratio in ratios.items()]
+    return words + (f" Batch weight scores {listed(over)}." if over else "")
 
 
 def _importance_section(found: Mapping[str, Any]) -> Section:
     title = f"Importance for {TARGETS[found['target']]}: {place_words(found)}"
-    text = f"{found['n_points']} points (medians per server set-up and number of users). "
+    text = f"{found['n_points']} points: medians of {plural(found['n_set_ups'], 'server set-up')} "
+    text += "by number of users. "
     if found["reason"]:
         return Section(title, text + f"No forest was grown: {found['reason']}.")
     for names, words in ((found["not_varied"], "Not varied"), (found["not_known"], "Not known")):
@@ -166,18 +182,18 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
         f"Mean and standard deviation over {N_SEEDS} seeds of forests of {N_TREES} trees; R² out "
         f"of bag is {number(found['r2_mean'])} ± {number(found['r2_sd'])}. MDI sums to 1, favours "
         "factors of many values and is computed on the points of the training, as is permutation "
-        f"importance (loss of R²). {PUBLISHED}. On a CPU profile cores are the device "
-        "itself, so they count for more."
+        "importance (loss of R²). Factors that changed together share what either is worth. "
+        f"{PUBLISHED}. On a CPU profile cores are the device itself, so they count for more."
     )
     factors = found["factors"]
     known = factors.dropna(subset=["mdi_mean"])
     groups = [("MDI", known["mdi_mean"].tolist())]
     groups.append(("Permutation", known["permutation_mean"].tolist()))
-    names = [FACTORS[name] for name in known["factor"]]
+    names = [_capital(name) for name in known["factor"]]
     figure = bars_figure(names, groups, "Importance", title)
     table = pd.DataFrame(
         {
-            "Factor": factors["factor"].map(FACTORS),
+            "Factor": factors["factor"].map(_capital),
             "Values": factors["n_values"],
             "MDI": factors["mdi_mean"],
             "± MDI": factors["mdi_sd"],
@@ -186,3 +202,7 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
         }
     )
     return Section(title, text, figure, table)
+
+
+def _capital(factor: str) -> str:
+    return FACTORS[factor][0].upper() + FACTORS[factor][1:]

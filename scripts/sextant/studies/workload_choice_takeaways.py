@@ -3,7 +3,7 @@
 import pandas as pd
 
 from sextant.report.read import number
-from sextant.trace_report.section import listed
+from sextant.trace_report.section import listed, plural
 
 
 def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
@@ -83,6 +83,7 @@ def _larger_cache(
         return f"No {inference} use case was measured with two cache sizes.", None
     verdicts = own.groupby("verdict")["workload_id"].agg(lambda names: sorted({*names}))
     here = "; ".join(f"{verdict}: {listed(names)}" for verdict, names in verdicts.items())
+    here = f"Of {plural(own['workload_id'].nunique(), 'use case')} {here}"
     judged = own
     if is_longest_excepted and own["workload_id"].nunique() > 1:
         longest = lengths["mean_input_tokens"].idxmax()
