@@ -6,6 +6,7 @@ once (Papaioannou and Doudali; BurstGPT, IV-C).
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,8 +22,6 @@ _MOST_OPENED = 256
 _MOST_IDLE_NS = 2_000_000_000
 # Requests due in the first seconds are prepared before the clock starts, and so many at least.
 _FIRST_S, _PREPARED_AT_LEAST = 1.0, 512
-# Requests sent in a row before the loop looks at its sockets.
-_SENT_AT_ONCE = 16
 
 
 def run_open_loop(
@@ -65,12 +64,14 @@ class _OpenLoop:
         self._after_start_ns = np.rint(arrivals * 1e9).astype(np.int64)
         end_s = np.inf if duration_s is None else warmup_s + duration_s
         self._first, self._last = np.searchsorted(arrivals, (warmup_s, end_s)).tolist()
-        self._limit = max_in_flight or len(arrivals)
+        # Since when each of the places that the limit allows has been free.
+        self._rooms_ns = deque([0] * (max_in_flight or len(arrivals)))
         self._idle: list[list[Connection]] = [[] for _ in targets]
         self._n_in_flight = self._next = 0
+        self._is_sending_soon = False
 
     async def open(self) -> None:
-        n_opened = min(len(self._after_start_ns), self._limit, _MOST_OPENED)
+        n_opened = min(len(self._after_start_ns), len(self._rooms_ns), _MOST_OPENED)
         opened = [self._connection(place % len(self._targets)) for place in range(n_opened)]
         # What fails here fails again when a request needs a connection, and is recorded.
         connects = (connection.open() for connection in opened)
@@ -81,7 +82,6 @@ class _OpenLoop:
     async def run(self, started_ns: int) -> None:
         self._due_ns = (self._after_start_ns + started_ns).tolist()
         self._done, self._alarm = asyncio.Event(), Alarm(self._send_due)
-        self._room_ns = started_ns
         self._recorder.work_later()
         self._send_due()
         await self._done.wait()
@@ -93,19 +93,26 @@ class _OpenLoop:
                 connection.close()
 
     def _send_due(self) -> None:
-        """Send what is due, as far as the limit allows; see that the rest is sent in time."""
-        for _ in range(_SENT_AT_ONCE):
-            if self._is_over() or self._n_in_flight >= self._limit:
-                break
+        """Send one request if it is due and the limit allows; see that the rest goes in time."""
+        if self._rooms_ns and not self._is_over():
             due_ns = self._due_ns[self._next]
             if due_ns > time.monotonic_ns():
                 self._alarm.set(due_ns)
                 return
             self._send(due_ns)
-        else:
-            self._alarm.set(1)
+            self._send_soon()  # after a look at the sockets, so that what arrives is stamped
         if self._is_over() and not self._n_in_flight:
             self._done.set()
+
+    def _send_soon(self) -> None:
+        if not self._is_sending_soon:
+            self._is_sending_soon = True
+            asyncio.get_running_loop().call_soon(self._send_more)
+
+    def _send_more(self) -> None:
+        self._is_sending_soon = False
+        if not self._done.is_set():
+            self._send_due()
 
     def _is_over(self) -> bool:
         """Whether nothing is left to send: a cool-down ends with the last measured request."""
@@ -118,7 +125,8 @@ class _OpenLoop:
         left_out = None
         if not self._first <= place < self._last:
             left_out = "warmup" if place < self._first else "cooldown"
-        exchange = self._recorder.take(place, due_ns, max(due_ns, self._room_ns), left_out)
+        ready_ns = max(due_ns, self._rooms_ns.popleft())
+        exchange = self._recorder.take(place, due_ns, ready_ns, left_out)
         self._n_in_flight += 1
         self._free_connection(place % len(self._targets)).start(exchange)
 
@@ -135,8 +143,7 @@ class _OpenLoop:
         return Connection(target, replica, self._timeout_s, self._recorder.keep, self._on_end)
 
     def _on_end(self, connection: Connection, exchange: Exchange) -> None:
-        if self._n_in_flight >= self._limit:
-            self._room_ns = exchange.ended_ns
+        self._rooms_ns.append(exchange.ended_ns)
         self._n_in_flight -= 1
         self._idle[connection.replica].append(connection)
-        self._send_due()
+        self._send_soon()
