@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sextant.load.lag import SHAPING_FRACTION
 from sextant.recommend import PERCENTILE_PREFIX
 from sextant.report.read import MEASURED, Row, Tables, group_by
 from sextant.scenarios import level_to_json
@@ -22,21 +23,19 @@ LIMIT_NAMES = {"nttft": "nTTFT", "itl": "ITL"}
 
 FEW_REQUESTS = 20
 """With fewer successful requests even a median is rough."""
-MAX_LAG_FRACTION = 0.1
-"""Above this fraction of the median ITL the client's own delay is no longer small."""
-
-TIMER_STEP_MS = 1.0
-"""Resolution of the client's timers, by which its lag is measured: what a quiet loop shows."""
-
 WARNINGS = {
     "n_failed": "Requests failed; they are in no latency",
     "n_ok": f"Fewer than {FEW_REQUESTS} successful requests, so the latencies are rough",
     "client_lag_p99_ms": (
-        f"The load client's lag (p99) exceeds {MAX_LAG_FRACTION:.0%} of the median ITL, so the "
+        f"The load client's lag (p99) exceeds {SHAPING_FRACTION:.0%} of the median ITL, so the "
         "latencies are partly its own"
     ),
+    "send_lag_p99_ms": (
+        f"Requests left late: the load client's lag in sending (p99) exceeds {SHAPING_FRACTION:.0%} "
+        "of the median TTFT"
+    ),
     "mean_itl_ms": (
-        f"The client's mean ITL differs from the server's own by more than {MAX_LAG_FRACTION:.0%}, "
+        f"The client's mean ITL differs from the server's own by more than {SHAPING_FRACTION:.0%}, "
         "or its median is 0: tokens waited for the client and were seen in bunches"
     ),
 }
@@ -149,12 +148,12 @@ def doubts(point: Row) -> set[str]:
         found.add("n_failed")
     if point["n_ok"] is not None and point["n_ok"] < FEW_REQUESTS:
         found.add("n_ok")
-    lag_ms = point["client_lag_p99_ms"]
-    lag = None if lag_ms is None else _ratio(lag_ms - TIMER_STEP_MS, point["median_itl_ms"])
-    if lag is not None and lag > MAX_LAG_FRACTION:
-        found.add("client_lag_p99_ms")
+    for lag, latency in (("client_lag", "itl"), ("send_lag", "ttft")):
+        share = _ratio(point[f"{lag}_p99_ms"], point[f"median_{latency}_ms"])
+        if share is not None and share > SHAPING_FRACTION:
+            found.add(f"{lag}_p99_ms")
     agreement = _ratio(point["mean_itl_ms"], point["server_mean_itl_ms"])
-    is_apart = agreement is not None and abs(agreement - 1) > MAX_LAG_FRACTION
+    is_apart = agreement is not None and abs(agreement - 1) > SHAPING_FRACTION
     if is_apart or point["median_itl_ms"] == 0:
         found.add("mean_itl_ms")
     return found
