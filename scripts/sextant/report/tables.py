@@ -31,8 +31,8 @@ WARNINGS = {
         "latencies are partly its own"
     ),
     "send_lag_p99_ms": (
-        f"Requests left late: the load client's lag in sending (p99) exceeds {SHAPING_FRACTION:.0%} "
-        "of the median TTFT"
+        "Requests left late: the load client's lag in sending (p99) exceeds "
+        f"{SHAPING_FRACTION:.0%} of the median TTFT"
     ),
     "mean_itl_ms": (
         f"The client's mean ITL differs from the server's own by more than {SHAPING_FRACTION:.0%}, "
