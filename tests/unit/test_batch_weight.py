@@ -227,6 +227,7 @@ def test_any_reports_end_with_the_best_weight_that_passed():
         assert len(probes) <= 5
         passed = [each.batch_weight_tokens for each in probes if each.outcome == "ok"]
         assert (probes[-1].outcome == "ok") == (limit >= lowest)
+        assert (possible_gain(probes, limits) is None) == (limit < lowest)
         if passed:
             assert probes[-1].batch_weight_tokens == max(passed)
 
@@ -272,6 +273,16 @@ def test_two_weights_that_passed_tell_what_a_token_takes():
     # 1,000 tokens took 2 MB: the 0.5 MB left are good for 250 more, or 500 by their KV cache.
     told = [failed(10_000), probe(5000, free_bytes=2_500_000), probe(6000, free_bytes=500_000)]
     assert 6160 <= next_weight(told, LIMITS) <= 6410
+
+
+def test_a_weight_that_was_started_twice():
+    smaller, best = probe(5000, free_bytes=2_500_000), probe(6000, free_bytes=500_000)
+    probes = [failed(10_000), smaller, best, failed(6300), best]
+    assert next_weight(probes, LIMITS) is None
+    assert possible_gain(probes, LIMITS) == pytest.approx(299 / 6000)
+    alone = [failed(10_000), best, best]
+    assert possible_gain(alone, LIMITS) == pytest.approx(500 / 6000)
+    assert 6300 < next_weight(alone, LIMITS) < 6500
 
 
 def test_no_start_is_spent_on_differences_below_the_tolerance():

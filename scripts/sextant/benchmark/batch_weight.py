@@ -154,9 +154,10 @@ class _Known:
         slopes = []
         if memory.idle_free_bytes is not None:
             slopes.append(least + (memory.idle_free_bytes - memory.free_bytes) / weight)
-        if len(told) > 1:
-            rise = told[-2].memory.free_bytes - memory.free_bytes
-            slopes.append(rise / (weight - told[-2].batch_weight_tokens))
+        smaller = [probe for probe in told if probe.batch_weight_tokens < weight]
+        if smaller:  # the best weight may have been started twice
+            rise = smaller[-1].memory.free_bytes - memory.free_bytes
+            slopes.append(rise / (weight - smaller[-1].batch_weight_tokens))
         most = max(least, min(slopes, default=least))
         left = max(0, memory.free_bytes)
         return weight + left / most, weight + left / least
