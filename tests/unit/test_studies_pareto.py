@@ -101,6 +101,18 @@ def test_where_nothing_was_served_that_is_all_it_says(tmp_path):
     assert "Published batch sizes" in [section.title for section in analysis.sections]
 
 
+def test_a_servers_batch_is_the_sum_over_replicas_and_unknown_of_few_readings(tmp_path):
+    def readings(level: float, replica: int, n: int) -> list[dict]:
+        counts = ({"time_s": float(k), "n_running": 2.0, "n_preemptions": k} for k in range(n))
+        return [{"level": level, "replica": replica, **counted} for counted in counts]
+
+    server = [*readings(1, 0, 5), *readings(1, 1, 6), *readings(2, 0, 5), *readings(2, 1, 1)]
+    cell = batches(tmp_path / "c", {1: 1.0, 2: 1.0}, server=server)
+    rows = numbers(tmp_path, cell)["batches"].set_index("batch_size")
+    assert rows.loc[1, ["mean_running", "n_preemptions"]].tolist() == [4.0, 9.0]
+    assert rows.loc[2, ["mean_running", "n_preemptions"]].isna().all()
+
+
 def test_device_activity_is_the_mean_over_time_and_devices_and_absent_is_said(tmp_path):
     use = [
         {"level": 1.0, "time_s": time_s, "device": device, "utilization": utilization}

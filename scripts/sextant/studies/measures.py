@@ -7,6 +7,7 @@ import pandas as pd
 from sextant.studies.data import CELL_KEY, Cell, StudyData
 
 LEVEL_KEY = [*CELL_KEY, "level"]
+_FEW_READINGS = 5
 _USES = ("utilization", "memory_utilization", "sm_active", "sm_occupancy")
 
 
@@ -63,22 +64,23 @@ def server_load(cell: Cell) -> pd.DataFrame:
     """Return by level what the servers held, all replicas together.
 
     Columns: `mean_running`, requests in the batch on average; `n_preemptions` during the level;
-    `max_kv_cache_usage`, a fraction of the fullest.
+    `max_kv_cache_usage`, a fraction of the fullest. Servers are asked once a second: of a level
+    of few readings the mean is not known, of a single one the counter's gain neither.
     """
     rows = cell.server()
     by_replica = rows.groupby(["level", "replica"])
     counter = by_replica["n_preemptions"]
+    n_readings = by_replica.size()
     found = pd.DataFrame(
         {
-            "mean_running": by_replica["n_running"].mean(),
-            # A counter of the server: what it gained.
-            "n_preemptions": counter.max() - counter.min(),
+            "mean_running": by_replica["n_running"].mean().where(n_readings >= _FEW_READINGS),
+            "n_preemptions": (counter.max() - counter.min()).where(n_readings > 1),
             "max_kv_cache_usage": by_replica["kv_cache_usage"].max(),
         }
     )
     by_level = found.groupby("level")
-    # With min_count, a sum of unknowns is unknown.
-    sums = by_level[["mean_running", "n_preemptions"]].sum(min_count=1)
+    # A sum is unknown if one replica's part is.
+    sums = by_level[["mean_running", "n_preemptions"]].agg(lambda own: own.sum(skipna=False))
     return sums.assign(max_kv_cache_usage=by_level["max_kv_cache_usage"].max()).reset_index()
 
 
