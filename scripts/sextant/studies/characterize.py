@@ -198,7 +198,8 @@ def _panel(points: pd.DataFrame, column: str, heading: str, unit: str) -> Panel:
     ]
     users = sorted(points["level"].unique())
     axis = Axis("Users", is_log=True, ticks=users, names=[f"{level:g}" for level in users])
-    return Panel(heading, axis, Axis(unit, is_log=column != "throughput_tok_s"), lines)
+    is_log = column != "throughput_tok_s"
+    return Panel(heading, axis, Axis(unit, is_log=is_log, low=None if is_log else 0), lines)
 
 
 def _line_name(points: pd.DataFrame, key: Sequence[str]) -> str:
