@@ -286,8 +286,7 @@ def test_a_server_that_the_kernel_kills_under_load_ran_out_of_memory(tmp_path, m
     monkeypatch.setenv("FAKE_FAIL_AT", "2")
     monkeypatch.setenv("FAKE_KILLED", "1")
     outputs = measure(tmp_path, replace(SETTINGS, max_server_starts=2))
-    lowered = int(0.7 * MOST_TOKENS)
-    assert weights(outputs) == [(MOST_TOKENS, "out_of_memory"), (lowered, "ok")]
+    assert weights(outputs) == [(MOST_TOKENS, "out_of_memory"), (LONGEST_REQUEST, "ok")]
 
 
 def test_requests_beyond_the_context_are_refused_before_all_else(tmp_path):
