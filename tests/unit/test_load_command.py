@@ -278,6 +278,41 @@ def test_what_had_ended_is_written_when_a_signal_ends_the_load(tmp_path, number,
     assert 18 <= len(frame) <= len(server.requests) - 2
 
 
+@pytest.mark.parametrize("n_signals", [1, 2])
+def test_a_signal_is_no_failure_of_the_connection_that_it_came_upon(tmp_path, n_signals):
+    program = (
+        "import itertools, os, signal; from sextant.load.client import Connection; "
+        "calls, real = itertools.count(1), Connection.data_received; "
+        "Connection.data_received = lambda self, data: "
+        f"(next(calls) in range(30, {30 + n_signals}) and os.kill(os.getpid(), signal.SIGINT), "
+        "real(self, data)); main()"
+    )
+    with StubServer(answer_tokens(0.01, 0.01)) as server:
+        options = ("--users", 2, "--duration", 20, "--warmup", 0)
+        process = start(server.url, tmp_path, *options, program=program)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    written = json.loads((tmp_path / "levels.json").read_text())
+    assert not written["is_complete"] and written["levels"][0]["n_failed"] == 0
+    assert 5 <= written["levels"][0]["n_ok"] <= 20
+
+
+def test_a_signal_while_results_are_written_loses_nothing(tmp_path):
+    program = (
+        "import os, signal; from sextant import files; real = files.write_parquet; "
+        "files.write_parquet = lambda *given: (os.kill(os.getpid(), signal.SIGINT), real(*given)); "
+        "main()"
+    )
+    with StubServer(answer_tokens(0.01)) as server:
+        options = ("--users", 2, "--duration", 0.3, "--warmup", 0)
+        process = start(server.url, tmp_path, *options, program=program)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    written = json.loads((tmp_path / "levels.json").read_text())
+    assert written["is_complete"]
+    assert len(pd.read_parquet(tmp_path / "requests.parquet")) == written["levels"][0]["n_ok"] > 0
+
+
 def test_a_second_level_that_was_ended_leaves_the_first_whole(tmp_path):
     with StubServer(answer_tokens(0.02)) as server:
         options = ("--users", "1,2", "--duration", 0.5, "--warmup", 0)

@@ -1,5 +1,6 @@
 """Load servers that already run, level by level, and write what was measured."""
 
+import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -63,18 +64,37 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise `Stopped`, so that what was measured can be written."""
-
-    def stop(number: int, _: object) -> None:
-        raise Stopped(number)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+def _handling_signals(handler: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM raise `Stopped`, so that what was measured can be written.
+
+    Others are ignored: they would end the writing.
+    """
+
+    def end(number: int) -> None:
+        raise Stopped(number)
+
+    def stop(number: int, _: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            end(number)
+        # Raised inside a connection's callback it would pass for that connection's failure.
+        loop.call_soon_threadsafe(end, number)
+
+    with _handling_signals(stop):
+        yield
 
 
 def load_server(
@@ -118,7 +138,8 @@ def load_server(
         interrupt = level.interrupt
     except KeyboardInterrupt as between_levels:
         interrupt = between_levels
-    summaries = _write(results, out, interrupt, targets[0], {"seed": seed, **facts})
+    with _handling_signals(signal.SIG_IGN):  # it would lose all that was measured
+        summaries = _write(results, out, interrupt, targets[0], {"seed": seed, **facts})
     if interrupt:
         raise interrupt
     return summaries
