@@ -8,7 +8,7 @@ import asyncio
 import os
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import httptools
@@ -17,6 +17,7 @@ from sextant.load.request import PreparedRequest, Target
 
 # A long answer is handed over in parts of so many pieces, so that its bytes do not pile up.
 _PIECES_AT_ONCE = 256
+_OPENED_AT_ONCE = 32
 # How much of an answer's end is looked at for its end mark.
 _END_BYTES = 64
 
@@ -249,6 +250,16 @@ class Connection(asyncio.Protocol):
         if status >= 200:
             self._exchange.http_status, self._is_complete = status, True
             self._is_kept_alive = self._parser.should_keep_alive()  # known only now
+
+
+async def open_all(connections: Sequence[Connection]) -> None:
+    """Connect, a few at a time: servers queue few who knock at once.
+
+    What fails here fails again when a request needs the connection, and is recorded then.
+    """
+    for first in range(0, len(connections), _OPENED_AT_ONCE):
+        some = connections[first : first + _OPENED_AT_ONCE]
+        await asyncio.gather(*(one.open() for one in some), return_exceptions=True)
 
 
 def _has_end(pieces: list[Piece]) -> bool:

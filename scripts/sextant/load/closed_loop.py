@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from sextant.load.client import Connection, Exchange
+from sextant.load.client import Connection, Exchange, open_all
 from sextant.load.measure import LevelResult, Recorder, Source, run_level
 from sextant.load.request import Target
 
@@ -53,9 +53,7 @@ class _ClosedLoop:
             self._users[connection] = user
 
     async def open(self) -> None:
-        # What fails here fails again when the user's first request is sent, and is recorded.
-        connects = (connection.open() for connection in self._users)
-        await asyncio.gather(*connects, return_exceptions=True)
+        await open_all(list(self._users))
 
     async def run(self, started_ns: int) -> None:
         self._stop_ns = started_ns + self._duration_ns

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sextant.load.alarm import Alarm
-from sextant.load.client import Connection, Exchange
+from sextant.load.client import Connection, Exchange, open_all
 from sextant.load.measure import LevelResult, Recorder, Source, run_level
 from sextant.load.request import Target
 
@@ -73,9 +73,7 @@ class _OpenLoop:
     async def open(self) -> None:
         n_opened = min(len(self._after_start_ns), len(self._rooms_ns), _MOST_OPENED)
         opened = [self._connection(place % len(self._targets)) for place in range(n_opened)]
-        # What fails here fails again when a request needs a connection, and is recorded.
-        connects = (connection.open() for connection in opened)
-        await asyncio.gather(*connects, return_exceptions=True)
+        await open_all(opened)
         for connection in opened:
             self._idle[connection.replica].append(connection)
 
