@@ -166,12 +166,9 @@ def cell_files(name, cells=EXPERIMENT.cells):
 def study_cells(wildcards):
     """Return the files of the cells that feed a study."""
     cells = EXPERIMENT.studies[wildcards.study]
-    return {
-        "runs": cell_files("run.json", cells),
-        "tunings": cell_files("tuning.json", cells),
-        "requests": cell_files("requests.parquet", cells),
-        "telemetry": cell_files("telemetry.parquet", cells),
-    }
+    files = {"runs": "run.json", "tunings": "tuning.json"}
+    files |= {name: f"{name}.parquet" for name in ("requests", "server", "telemetry")}
+    return {key: cell_files(name, cells) for key, name in files.items()}
 
 
 def evaluated(table):

@@ -9,7 +9,6 @@
 rule write_study:
     input:
         unpack(study_cells),
-        server=lambda wildcards: cell_files("server.parquet", EXPERIMENT.studies[wildcards.study]),
         library=library(
             "studies",
             "store",
