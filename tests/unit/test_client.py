@@ -68,6 +68,11 @@ def ask_once(*pieces: bytes | float, close: bool = False, **options) -> Exchange
         return ask(server.url, **options)[0]
 
 
+def usage_alone(n_output: int) -> bytes:
+    usage = f'{{"prompt_tokens": 4, "completion_tokens": {n_output}}}'
+    return f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode()
+
+
 def gaps_ms(outcome: Exchange) -> list[float]:
     return np.diff(outcome.token_offsets_ms).tolist()
 
@@ -215,13 +220,30 @@ def test_usage_only_at_the_end_gives_the_times_of_chunks():
         chunk(event(None)),
         PAUSE_S,
         chunk(event(None)),
-        chunk(event(5)),
+        chunk(usage_alone(5)),
         chunk(DONE) + LAST_CHUNK,
         n_output=5,
     )
     assert (outcome.status, outcome.output_tokens) == ("ok", 5)
     (gap,) = gaps_ms(outcome)
     assert gap > SEEN_MS
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [event(3)],  # with the last token
+        [event(3), usage_alone(3)],  # and once more
+        [event(None), event(3, text=""), usage_alone(3)],  # with what says why it ended
+    ],
+)
+def test_usage_that_is_told_late_times_no_token(ends):
+    pieces = [event(None), event(None), *ends]
+    outcome = ask_once(
+        STREAM_HEAD, *(p for e in pieces for p in (chunk(e), PAUSE_S)), chunk(DONE) + LAST_CHUNK
+    )
+    assert outcome.status == "ok" and outcome.output_tokens == 3
+    assert len(gaps_ms(outcome)) == 2 and min(gaps_ms(outcome)) > SEEN_MS
 
 
 def test_one_token_with_usage_at_the_end_is_timed_by_its_own_chunk():
@@ -246,7 +268,7 @@ def test_generated_text_cannot_pass_for_usage_or_for_the_end():
     outcome = ask_once(STREAM_HEAD, *well, LAST_CHUNK)
     assert (outcome.status, outcome.error) == ("incomplete", "the stream ended without [DONE]")
     chunks = [chunk(event(None, text=text)) for _ in range(2)]
-    outcome = ask_once(STREAM_HEAD, *chunks, chunk(event(3) + DONE) + LAST_CHUNK)
+    outcome = ask_once(STREAM_HEAD, *chunks, chunk(usage_alone(3) + DONE) + LAST_CHUNK)
     assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 2)
 
 

@@ -12,6 +12,8 @@ _COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
 # Generated text may hold the same words, but never at the start of a line.
 _EVENT = re.compile(rb"^data:\s*\{", re.MULTILINE)
+# An event that holds nothing but usage.
+_NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _DONE = re.compile(rb"data:\s*\[DONE\]")
 _ERROR = re.compile(rb'^data:\s*(\{\s*"error".*)', re.MULTILINE)
 _ERROR_EXCERPT_BYTES = 300
@@ -20,14 +22,22 @@ _ERROR_EXCERPT_BYTES = 300
 class _Reading:
     """How far an answer has been read."""
 
-    __slots__ = ("error", "event_times_ns", "excerpt", "has_end", "n_usages", "rest")
+    __slots__ = (
+        "error",
+        "event_times_ns",
+        "excerpt",
+        "first_count",
+        "has_end",
+        "n_usages",
+        "rest",
+    )
 
     def __init__(self) -> None:
         self.rest: list[Piece] = []
         """An unfinished line."""
         self.event_times_ns: list[int] = []
-        """Of events before the first usage; they are tokens where usage comes only at the end."""
-        self.n_usages, self.has_end = 0, False
+        """Of events until the first usage; they are tokens where usage comes only at the end."""
+        self.n_usages, self.first_count, self.has_end = 0, 0, False
         self.excerpt = self.error = b""
 
 
@@ -81,10 +91,9 @@ def _after(pieces: list[Piece], position: int) -> list[Piece]:
 def _read_tokens(exchange: Exchange, reading: _Reading, pieces: list[Piece], text: bytes) -> None:
     """Add tokens where usage says so; remember the times of events while there was none."""
     usages = list(_COMPLETION_TOKENS.finditer(text))
+    if not reading.n_usages:
+        _read_events(reading, pieces, text, usages[0] if usages else None)
     reading.n_usages += len(usages)
-    if reading.n_usages < 2:
-        positions = [match.end() for match in _EVENT.finditer(text)]
-        reading.event_times_ns += _times_ns(pieces, positions)
     times_ns = _times_ns(pieces, [usage.end() for usage in usages])
     offsets_ms, sent_ns = exchange.token_offsets_ms, exchange.sent_ns
     for usage, at_ns in zip(usages, times_ns, strict=True):
@@ -93,6 +102,19 @@ def _read_tokens(exchange: Exchange, reading: _Reading, pieces: list[Piece], tex
             offsets_ms.append((at_ns - sent_ns) / 1e6)
             exchange.first_token_ns = exchange.first_token_ns or at_ns
             exchange.last_token_ns = at_ns
+
+
+def _read_events(
+    reading: _Reading, pieces: list[Piece], text: bytes, usage: re.Match | None
+) -> None:
+    """Add the times of events until the first usage, with its own unless it holds nothing else."""
+    events = list(_EVENT.finditer(text, 0, usage.end() if usage else len(text)))
+    if usage:
+        reading.first_count = int(usage[1])
+        line = text[events[-1].start() :].split(b"\n", 1)[0] if events else b""
+        if _NO_CHOICE.search(line):
+            events.pop()
+    reading.event_times_ns += _times_ns(pieces, [event.end() for event in events])
 
 
 def _times_ns(pieces: list[Piece], positions: list[int]) -> list[int]:
@@ -107,7 +129,9 @@ def _times_ns(pieces: list[Piece], positions: list[int]) -> list[int]:
 
 
 def _conclude(exchange: Exchange, reading: _Reading) -> None:
-    if reading.n_usages == 1:
+    # Some servers tell the usage at the end in more than one event.
+    is_told_late = 1 < reading.first_count == exchange.output_tokens
+    if reading.n_usages == 1 or (is_told_late and len(reading.event_times_ns) > 1):
         _time_events(exchange, reading.event_times_ns)
     if exchange.error is not None:
         return
@@ -128,12 +152,12 @@ def _conclude(exchange: Exchange, reading: _Reading) -> None:
 
 
 def _time_events(exchange: Exchange, times_ns: list[int]) -> None:
-    """Time tokens by events where the only usage came at the end.
+    """Time tokens by events where usage came only at the end.
 
-    Each event but the last, which holds the usage, is timed once: the times are then those of
-    chunks, and their number may be below the server's count.
+    Each event is timed once: the times are then those of chunks, and their number may be below
+    the server's count.
     """
-    times_ns = (times_ns[:-1] or times_ns)[: exchange.output_tokens]
+    times_ns = times_ns[: exchange.output_tokens]
     del exchange.token_offsets_ms[:]
     exchange.token_offsets_ms.extend((at_ns - exchange.sent_ns) / 1e6 for at_ns in times_ns)
     exchange.first_token_ns, exchange.last_token_ns = (
