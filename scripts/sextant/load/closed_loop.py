@@ -1,7 +1,6 @@
 """Closed-loop load: n users, each sending its next request when the last has ended."""
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 
 from sextant.load.client import Connection, Exchange, open_all
@@ -42,7 +41,6 @@ class _ClosedLoop:
 
     def __init__(self, recorder, targets, users, timeout_s, duration_s, cooldown_s) -> None:
         self._recorder = recorder
-        self._waiting: deque[tuple[Connection, int]] = deque()
         self._duration_ns, self._cooldown_ns = int(duration_s * 1e9), int(cooldown_s * 1e9)
         self._users = {}
         for user in range(users):
@@ -82,9 +80,7 @@ class _ClosedLoop:
     def _on_end(self, connection: Connection, exchange: Exchange) -> None:
         now_ns = exchange.ended_ns
         if exchange.status == "ok":
-            if not self._waiting:
-                asyncio.get_running_loop().call_soon(self._send_waiting)
-            self._waiting.append((connection, now_ns))
+            self._send_next(connection, now_ns)
             return
         # Do not spin on a server that is gone or refuses.
         next_ns = now_ns + int(_PAUSE_AFTER_FAILURE_S * 1e9)
@@ -93,16 +89,6 @@ class _ClosedLoop:
         else:
             loop = asyncio.get_running_loop()
             loop.call_later(_PAUSE_AFTER_FAILURE_S, self._send_next, connection, next_ns)
-
-    def _send_waiting(self) -> None:
-        """Send one user's next request, then look at the sockets again.
-
-        Users whose requests end together would keep the loop from stamping what arrives.
-        """
-        self._send_next(*self._waiting[0])
-        self._waiting.popleft()
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._send_waiting)
 
     def _leave(self) -> None:
         self._n_active -= 1

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
-# Requests tend to end together, and others take their place: that goes before reading answers,
-# which begins after a moment without an end, or when it has waited for long.
-_QUIET_NS, _LONG_NS = 3_000_000, 30_000_000
+# Answers are read after the tokens that came with them have been stamped.
+_READ_AFTER_S = 0.002
 
 
 class Source(Protocol):
@@ -117,7 +116,7 @@ class Recorder:
         self.last_end_ns = 0
         self._source, self._reader = source, AnswerReader()
         self._parts: deque[Part] = deque()
-        self._is_working, self._kept_ns, self._work_by_ns = False, 0, 0
+        self._is_working = False
 
     def take(
         self, user: int, scheduled_ns: int, ready_ns: int, left_out: str | None = None
@@ -132,7 +131,6 @@ class Recorder:
     def keep(self, part: Part) -> None:
         """Take a part of an answer, to read it later."""
         self._parts.append(part)
-        self._kept_ns = time.monotonic_ns()
         exchange, _, is_last = part
         if is_last and exchange.is_measured:
             self.n_in_flight -= 1
@@ -140,23 +138,19 @@ class Recorder:
         self.work_later()
 
     def work_later(self) -> None:
-        """Read answers and encode requests when there is time."""
+        """Read answers and encode requests soon."""
         if not self._is_working:
-            self._is_working, self._work_by_ns = True, time.monotonic_ns() + _LONG_NS
-            asyncio.get_running_loop().call_later(_QUIET_NS / 1e9, self._work)
+            self._is_working = True
+            asyncio.get_running_loop().call_later(_READ_AFTER_S, self._work)
 
     def _work(self) -> None:
         """Do a little, then let the loop look at its sockets."""
-        loop, now_ns = asyncio.get_running_loop(), time.monotonic_ns()
-        if now_ns < min(self._kept_ns + _QUIET_NS, self._work_by_ns):
-            loop.call_later(_QUIET_NS / 1e9, self._work)
-            return
         if self._parts:
             self._read(self._parts.popleft())
         elif not self._source.top_up():
             self._is_working = False
             return
-        loop.call_soon(self._work)
+        asyncio.get_running_loop().call_soon(self._work)
 
     def read_all(self) -> None:
         """Read what is left."""

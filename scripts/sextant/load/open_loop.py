@@ -144,4 +144,4 @@ class _OpenLoop:
         self._rooms_ns.append(exchange.ended_ns)
         self._n_in_flight -= 1
         self._idle[connection.replica].append(connection)
-        self._send_soon()
+        self._send_due()
