@@ -136,8 +136,10 @@ def _times(given: dict[str, Any], cooldown_s: float, is_bounded: bool = False) -
         if is_counted:
             refuse(given, name, "--n-requests are all measured")
         value = given[name]
-        if value is not None and not (value > 0 or (name != "duration" and value == 0)):
-            raise InputError(f"{value} seconds", field=f"--{name}", fix="give more than 0")
+        least = 1e-9 if name == "duration" else 0.0
+        if value is not None and not least <= value < float("inf"):
+            fix = "give a finite number of seconds, more than 0"
+            raise InputError(f"{value} seconds", field=f"--{name}", fix=fix)
     ends_itself = is_counted or is_bounded
     defaults = {
         "warmup_s": 0.0 if ends_itself else _WARMUP_S,
@@ -171,7 +173,7 @@ def refuse(given: dict[str, Any], name: str, why: str) -> None:
 
 def counts(text: str, option: str) -> list[int]:
     """Return numbers of requests at once, such as users."""
-    levels = _numbers(text, option)
+    levels = _levels(text, option)
     if not all(level >= 1 and level.is_integer() for level in levels):
         fix = "write whole numbers above 0, separated by commas"
         raise InputError(f"{text!r} are no numbers of requests at once", field=option, fix=fix)
@@ -179,11 +181,18 @@ def counts(text: str, option: str) -> list[int]:
 
 
 def _rates(text: str) -> list[float]:
-    rates = _numbers(text, "--request-rate")
+    rates = _levels(text, "--request-rate")
     if not all(rate > 0 for rate in rates):
         fix = "write requests per second above 0, or inf, separated by commas"
         raise InputError(f"{text!r} are no rates", field="--request-rate", fix=fix)
     return rates
+
+
+def _levels(text: str, option: str) -> list[float]:
+    levels = _numbers(text, option)
+    if len(set(levels)) < len(levels):  # nobody could tell the rows of one from the other's
+        raise InputError(f"a level of {text!r} stands twice", field=option, fix="leave one out")
+    return levels
 
 
 def _numbers(text: str, option: str) -> list[float]:

@@ -321,6 +321,13 @@ def test_http_errors_are_told_with_their_text(status):
     assert server.n_connections == 1
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_http_error_may_end_with_its_connection(version):
+    head = f"HTTP/{version} 500 Internal Server Error\r\n\r\n".encode()
+    outcome = ask_once(head, b"CUDA out of memory", close=True)
+    assert (outcome.status, outcome.error) == ("http_error", "HTTP 500: CUDA out of memory")
+
+
 def test_no_usage_at_all_is_not_guessed_from_chunks():
     outcome = ask_once(STREAM_HEAD, chunk(event(None) * 3), chunk(DONE) + LAST_CHUNK)
     assert outcome.status == "incomplete" and "no usage" in outcome.error
@@ -443,6 +450,12 @@ def test_a_base_url_may_have_a_path():
 def test_a_base_url_that_is_none(url):
     with pytest.raises(InputError, match=r"'base_url'.*http://HOST:PORT"):
         Target(url, "m").address()
+
+
+def test_a_base_url_with_a_password_is_refused_and_not_repeated():
+    with pytest.raises(InputError, match="user's name") as caught:
+        Target("http://me:secret-word@host", "m").address()
+    assert "secret-word" not in str(caught.value)
 
 
 def test_a_wall_clock_that_steps_changes_nothing(monkeypatch):

@@ -191,8 +191,10 @@ def test_the_same_seed_sends_the_same_bytes(tmp_path):
 
 
 def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
-    async def refuse(_, writer):
-        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno")
+    async def refuse(request, writer):
+        said = request.head.partition("Bearer ")[2].partition("\r\n")[0]
+        head = f"HTTP/1.1 401 Unauthorized\r\nContent-Length: {len(said)}\r\n\r\n"
+        writer.write(f"{head}{said}".encode())
 
     out = tmp_path / "out"
     with StubServer(refuse) as server:
@@ -207,6 +209,7 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
     assert KEY not in said
     for path in out.iterdir():
         assert KEY.encode() not in path.read_bytes()
+    assert pd.read_parquet(out / "requests.parquet")["error"].iloc[0] == "HTTP 401: [API key]"
 
 
 # Options that mean nothing
@@ -227,6 +230,10 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
         ((*FIXED, "--users", 1, "--n-requests", 4), "'--n-requests'.*leave it out"),
         ((*FIXED, "--users", 1, "--max-in-flight", 4), "'--max-in-flight'.*leave it out"),
         ((*FIXED, "--users", 1, "--duration", 0), "'--duration'.*more than 0"),
+        ((*FIXED, "--users", 1, "--duration", "inf"), "'--duration'.*finite"),
+        ((*FIXED, "--users", 1, "--warmup", "inf"), "'--warmup'.*finite"),
+        ((*FIXED, "--users", "8,2,8"), "'--users'.*'8,2,8' stands twice"),
+        ((*FIXED, "--request-rate", "4,4.0"), "'--request-rate'.*stands twice"),
         ((*FIXED, "--batch", 1, "--duration", 4), "'--duration'.*leave it out"),
         ((*FIXED, "--batch", 1, "--burstiness", 4), "'--burstiness'.*leave it out"),
         ((*FIXED, "--request-rate", "inf"), "'--request-rate'.*--n-requests"),

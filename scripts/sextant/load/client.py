@@ -224,8 +224,10 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self._exchange is None:
             return
-        if exc is None and _has_end(self._pieces):  # an answer may end with its connection
-            self._exchange.http_status = self._parser.get_status_code()
+        status = self._parser.get_status_code() if self._was_answered else 0
+        # An answer may end with its connection; of an error, the status says all.
+        if exc is None and (_has_end(self._pieces) or status >= 300):
+            self._exchange.http_status = status
             self._end()
         else:
             self._fail(exc or ConnectionResetError("the server closed the connection"))

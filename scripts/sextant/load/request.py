@@ -37,6 +37,9 @@ class Target:
         if parts.scheme not in ("http", "https") or not host:
             fix = "write it as http://HOST:PORT or https://HOST"
             raise InputError(f"{self.base_url!r} is no base URL", field="base_url", fix=fix)
+        if "@" in parts.netloc:  # it is not sent, and results would tell it
+            fix = "leave it out; an API key comes from an environment variable"
+            raise InputError("a base URL with a user's name", field="base_url", fix=fix)
         if parts.scheme == "https":
             return host, port or 443, self._tls
         return host, port or 80, None
@@ -47,7 +50,7 @@ class Target:
         parts = urlsplit(self.base_url)
         lines = [
             f"POST {parts.path.rstrip('/')}/v1/completions HTTP/1.1",
-            f"Host: {parts.netloc.rpartition('@')[2]}",
+            f"Host: {parts.netloc}",
             "Content-Type: application/json",
         ]
         if self.api_key:
