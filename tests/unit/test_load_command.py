@@ -129,6 +129,19 @@ def test_a_batch_is_as_many_requests_as_its_level(tmp_path):
     assert len(frame) == server.most_in_flight == 12
 
 
+def test_the_usual_limit_on_open_files_fails_no_request(tmp_path):
+    program = (
+        "import resource as r; hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; "
+        "r.setrlimit(r.RLIMIT_NOFILE, (40, hard)); main()"
+    )
+    with StubServer(answer_tokens(0.3)) as server:
+        process = start(server.url, tmp_path, "--batch", 80, program=program)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    (level,) = json.loads((tmp_path / "levels.json").read_text())["levels"]
+    assert (level["n_ok"], level["n_failed"]) == (80, 0)
+
+
 def test_arrivals_of_a_trace_are_replayed_whole(tmp_path):
     rows = [f"r{place},{at_s},1,1" for place, at_s in enumerate((5.0, 5.1, 5.4, 5.5))]
     trace, source = tmp_path / "trace.parquet", tmp_path / "trace.csv"

@@ -6,6 +6,7 @@ Nothing here imports pandas or pyarrow: they take as much memory as the rest, an
 import asyncio
 import gc
 import logging
+import resource
 import time
 from array import array
 from collections import deque
@@ -199,6 +200,9 @@ def run_level(
     Raises:
         LevelInterrupted: KeyboardInterrupt was raised meanwhile, with what was measured so far.
     """
+    # A connection a request in flight: the usual 1,024 would fail what a server could serve.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     lags_ms, started_ns = array("f"), 0
 
     async def run() -> None:
