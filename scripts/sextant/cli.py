@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sextant import __version__, cli_load, cli_workload
+from sextant import __version__, cli_advice, cli_load, cli_workload
+from sextant.cli_advice import Database
 from sextant.cli_load_levels import counts
 from sextant.cli_workload import Seed
 from sextant.errors import InputError
@@ -131,27 +132,15 @@ app.command()(cli_workload.fit)
 app.command()(cli_workload.sample)
 app.command("trace-report")(cli_workload.trace_report)
 app.command("compare-workloads")(cli_workload.compare_workloads)
-
-
-def _add_advice() -> None:
-    from sextant import cli_advice
-
-    app.command()(cli_advice.recommend)
-    app.command()(cli_advice.explain)
-    app.command()(cli_advice.evaluate)
-    app.command("export-characterization")(cli_advice.export_characterization)
-
-
-if sys.argv[1:2] != ["load"]:  # which measures: it starts without their data frames
-    _add_advice()
+app.command()(cli_advice.recommend)
+app.command()(cli_advice.explain)
+app.command()(cli_advice.evaluate)
+app.command("export-characterization")(cli_advice.export_characterization)
 
 
 @app.command()
 def show(
-    database: Annotated[
-        Path | None,
-        typer.Option(help="Store that the pipeline built; results/sextant.duckdb by default."),
-    ] = None,
+    database: Database = None,
 ) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.advice.source import store_path

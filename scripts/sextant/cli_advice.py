@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 
 from sextant.cli_workload import Seed
@@ -203,6 +202,8 @@ def evaluate(
     ] = TableFormat.table,
 ) -> None:
     """Judge predictors by leave-one-LLM-out: success rate S, overspend O and S/O."""
+    import pandas as pd
+
     from sextant.advice.scores import evaluate_predictors
     from sextant.advice.source import store_path
 

@@ -21,13 +21,14 @@ import pandas as pd
 import scipy
 import yaml
 
+from sextant.engine.command import ServerSpec
 from sextant.engine.devices import pick_devices
-from sextant.engine.vllm import Server, ServerSpec, model_folder
+from sextant.engine.vllm import Server, model_folder
 from sextant.experiment import engine_settings
 from sextant.gpu import Devices
 from sextant.llm import load_llm
-from sextant.load.client import Target
 from sextant.load.closed_loop import run_closed_loop
+from sextant.load.request import Target
 from sextant.load.source import RequestSource
 from sextant.workload import RequestModel, load_request_model
 from sextant.workload.prompts import RandomTokens
@@ -52,7 +53,7 @@ def server(config: Path, caps: tuple[int, int], log: Path) -> Server:
         batch_weight_tokens=max(USERS) * longest,
         kv_bytes_per_token=llm.kv_bytes_per_token,
         max_request_tokens=longest,
-        device_indices=pick_devices(devices),
+        device_indices=pick_devices(devices)[0],
         seed=0,
     )
     return Server(spec, settings, log)
@@ -71,11 +72,11 @@ def measure(
     target: Target, model: RequestModel, sampler: str, users: int, seed: int, duration_s: float
 ) -> dict[str, float]:
     """Load the server for a while; return throughput, median TTFT and median ITL."""
-    source = RequestSource(target, model, RandomTokens(8192), seed, sampler)
+    source = RequestSource(target.model, model, RandomTokens(8192), seed, sampler)
     epoch_ns = time.monotonic_ns()
-    run_closed_loop(target, source, users, 1.0, 120.0, epoch_ns)
-    result = run_closed_loop(target, source, users, duration_s, 120.0, epoch_ns)
-    rows = pd.DataFrame(result.rows)
+    run_closed_loop([target], source, users, 1.0, 120.0, epoch_ns)
+    result = run_closed_loop([target], source, users, duration_s, 120.0, epoch_ns)
+    rows = result.table().to_pandas()
     assert (rows["status"] == "ok").all(), rows["error"].dropna().iloc[0]
     gaps = np.concatenate([np.diff(offsets) for offsets in rows["token_offsets_ms"]])
     return {

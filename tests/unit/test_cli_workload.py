@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from sextant.cli import app
 from sextant.errors import InputError
-from stub_server import StubServer, answer_tokens
 from support import ROOT
 
 SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
@@ -143,31 +142,6 @@ def test_a_trace_is_reported_on_and_workloads_stand_side_by_side(tmp_path, trace
     assert set(json.loads((tmp_path / "c.json").read_text())["use_cases"]) == {"w", "summarization"}
 
 
-@pytest.mark.parametrize(
-    ("options", "n_requests", "levels"),
-    [
-        (("--batch", 12), 12, [12]),
-        (("--request-rate", 20, "--burstiness", 0.5, "--duration", 1), None, [None]),
-        (("--users", "1,2", "--duration", 0.3, "--warmup", 0), None, [1, 2]),
-    ],
-)
-def test_a_use_case_is_run_best_effort_latency_critical_or_by_users(
-    tmp_path, options, n_requests, levels
-):
-    with StubServer(answer_tokens(0.002)) as server:
-        to = ("load", "--base-url", server.url, "--model", "m", "--out", tmp_path)
-        sextant(*to, "--workload", "text-generation", *options)
-        n_received = len(server.requests)
-    requests = pd.read_parquet(tmp_path / "requests.parquet")
-    assert len(requests) == n_received and (requests["status"] == "ok").all()
-    assert n_requests in (None, n_received)
-    facts = json.loads((tmp_path / "levels.json").read_text())["levels"]
-    assert [level["level"] for level in facts] == levels
-    origin = json.loads((tmp_path / "levels.json").read_text())["provenance"]
-    assert origin["workload"] == "text-generation" and origin["unsent_parameters"] == []
-    assert origin["scenario"] == {1: "closed_loop", 12: "batch"}.get(levels[0], "open_loop")
-
-
 def test_a_use_case_is_fitted_by_its_name_with_caps(tmp_path):
     assert "of input_tokens" in sextant(
         "fit", "summarization", "--out", tmp_path / "w", "--max-input-tokens", 1000
@@ -201,10 +175,3 @@ def test_options_that_do_not_go_together_are_named(tmp_path, options, said):
     with pytest.raises(InputError, match=said):
         sextant("sample", "--workload", SHIPPED, "--out", tmp_path / "s.csv", *options)
     assert not (tmp_path / "s.csv").exists()
-
-
-@pytest.mark.parametrize("options", [(), ("--users", "1", "--batch", "3")])
-def test_a_load_has_one_kind(tmp_path, options):
-    to = ("load", "--base-url", "http://127.0.0.1:9", "--model", "m", "--out", tmp_path)
-    with pytest.raises(InputError, match="--users, --request-rate and --batch"):
-        sextant(*to, "--workload", "summarization", *options)
