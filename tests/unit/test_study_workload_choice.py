@@ -110,12 +110,16 @@ def test_the_page_has_the_tables_and_the_figure(analysis):
 
 def test_the_bootstrap_is_seeded_and_holds_the_ratio():
     blocks, base = np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0])
-    low, high = bootstrap_ratio(blocks, base, np.random.default_rng(1))
-    assert (low, high) == bootstrap_ratio(blocks, base, np.random.default_rng(1))
+
+    def interval(first, second, is_paired=False):
+        return bootstrap_ratio(first, second, np.random.default_rng(1), is_paired=is_paired)
+
+    low, high = interval(blocks, base)
+    assert (low, high) == interval(blocks, base)
     assert 0.6 < low < 2.0 < high < 6.0
-    constant = bootstrap_ratio(np.array([6.0, 6.0]), np.array([3.0, 3.0]), np.random.default_rng(1))
-    assert constant == (2.0, 2.0)
-    assert np.isnan(bootstrap_ratio(base[:1], base, np.random.default_rng(1))).all()
+    # Twice as much in every block: paired, there is no doubt of it.
+    assert interval(blocks, base, is_paired=True) == pytest.approx((2.0, 2.0))
+    assert np.isnan(interval(base[:1], base)).all()
 
 
 def effect(workload_id, verdict, inference="best-effort"):

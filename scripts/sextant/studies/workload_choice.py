@@ -26,7 +26,9 @@ from sextant.trace_report.section import listed
 CRITICAL, EFFORT = "latency-critical", "best-effort"
 N_RESAMPLES = 2000
 _COMPARED = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id", "level"]
-_COLUMNS = ["level", "scheduled_s", "sent_s", "last_token_s", "token_offsets_ms", "status"]
+_LENGTHS = ["requested_input_tokens", "requested_output_tokens"]
+_COLUMNS = ["level", "user", "scheduled_s", "sent_s", "last_token_s", "token_offsets_ms"]
+_COLUMNS += [*_LENGTHS, "status"]
 
 
 def analyse(data: StudyData) -> Analysis:
@@ -90,41 +92,51 @@ def cache_effects(points: pd.DataFrame, cells: Mapping[tuple, Cell], seed: int) 
 def _ratios(
     small: pd.Series, large: pd.Series, cells: Mapping[tuple, Cell], rng: np.random.Generator
 ) -> dict[str, float]:
-    blocks = [_blocks(point, cells[tuple(point[list(CELL_KEY)])]) for point in (small, large)]
+    points = (large, small)
+    runs = [_served(point, cells[tuple(point[list(CELL_KEY)])]) for point in points]
+    tokens = [
+        throughput_blocks(run) / point["duration_s"]
+        for run, point in zip(runs, points, strict=True)
+    ]
+    latencies = [mean_blocks(run["last_token_s"] - run["scheduled_s"]) for run in runs]
+    # The same seed asks for the same requests: what makes one of them slow makes its twin slow.
+    lengths = [run[_LENGTHS].to_numpy() for run in runs]
+    ends = {
+        "throughput": bootstrap_ratio(*tokens, rng, is_paired=False),
+        "latency": bootstrap_ratio(*latencies, rng, is_paired=np.array_equal(*lengths)),
+    }
     columns = {"throughput": "throughput_tok_s", "latency": "mean_e2e_ms"}
     ratios = {}
-    for position, (name, column) in enumerate(columns.items()):
-        interval = bootstrap_ratio(blocks[1][position], blocks[0][position], rng)
-        ratios[f"{name}_ratio"] = large[column] / small[column]
+    for name, interval in ends.items():
+        ratios[f"{name}_ratio"] = large[columns[name]] / small[columns[name]]
         ratios |= dict(zip((f"{name}_ratio_low", f"{name}_ratio_high"), interval, strict=True))
     return ratios
 
 
-def _blocks(point: pd.Series, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
-    """Return a point's output tokens and mean latencies in blocks of time and of requests."""
+def _served(point: pd.Series, cell: Cell) -> pd.DataFrame:
+    """Return a point's served requests in the order of their schedule."""
     rows = cell.requests(_COLUMNS)
-    ok = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
-    ok = ok.sort_values(["scheduled_s", "last_token_s"])
-    per_s = throughput_blocks(ok) / point["duration_s"]
-    return per_s, mean_blocks(ok["last_token_s"] - ok["scheduled_s"])
+    served = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
+    return served.sort_values(["scheduled_s", "user"])
 
 
 def bootstrap_ratio(
-    blocks: np.ndarray, base_blocks: np.ndarray, rng: np.random.Generator
+    blocks: np.ndarray, base_blocks: np.ndarray, rng: np.random.Generator, *, is_paired: bool
 ) -> tuple[float, float]:
     """Return the 95% percentile interval of the ratio of two means.
 
-    Blocks are drawn with replacement, of either run by itself: successive requests depend on
-    each other, blocks of them hardly do. With fewer than 2 blocks nothing is known.
+    Blocks are drawn with replacement: successive requests depend on each other, blocks of them
+    hardly do. Paired, the same blocks are drawn of both runs, else of either run by itself. With
+    fewer than 2 blocks nothing is known.
     """
-    if min(len(blocks), len(base_blocks)) < 2:
+    n, n_base = len(blocks), len(base_blocks)
+    if min(n, n_base) < 2:
         return np.nan, np.nan
-    means = [
-        rng.choice(values, (N_RESAMPLES, len(values))).mean(axis=1)
-        for values in (blocks, base_blocks)
-    ]
+    drawn = rng.integers(n, size=(N_RESAMPLES, n))
+    drawn_base = drawn if is_paired else rng.integers(n_base, size=(N_RESAMPLES, n_base))
     with np.errstate(divide="ignore", invalid="ignore"):
-        low, high = np.nanquantile(means[0] / means[1], [0.025, 0.975])
+        ratios = blocks[drawn].mean(axis=1) / base_blocks[drawn_base].mean(axis=1)
+        low, high = np.nanquantile(ratios, [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -90,9 +90,10 @@ def effect_section(effects: pd.DataFrame, n_resamples: int, n_blocks: int) -> Se
     text = (
         "The verdict is by throughput for best-effort inference, by mean latency for "
         f"latency-critical. Intervals are percentiles of {n_resamples} bootstrap draws (seeded) of "
-        f"the {n_blocks} blocks of either run's time; they hold for n = 1 run each: what changes "
-        "from one start of a server to the next is not in them. Latency-critical throughput is "
-        "what arrives, as long as the server keeps up."
+        f"the {n_blocks} blocks of either run, of latencies the same blocks of both where both "
+        "runs served the same requests; they hold for n = 1 run each: what changes from one start "
+        "of a server to the next is not in them. Latency-critical throughput is what arrives, as "
+        "long as the server keeps up."
     )
     return Section("Effect of a larger KV cache", text, None, columns_of(shown, names))
 
