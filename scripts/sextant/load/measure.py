@@ -5,7 +5,6 @@ Nothing here imports pandas or pyarrow: they take as much memory as the rest, an
 
 import asyncio
 import gc
-import logging
 import resource
 import time
 from array import array
@@ -24,7 +23,6 @@ from sextant.load.request import PreparedRequest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
 # Answers are read after the tokens that came with them have been stamped.
 _READ_AFTER_S = 0.002
 
@@ -240,6 +238,4 @@ def run_level(
     )
     if interrupt:
         raise LevelInterrupted(interrupt, result)
-    if result.lag_warning:
-        log.warning("level %s: %s", level, result.lag_warning)
     return result

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from sextant.load.measure import LevelInterrupted, LevelResult, Source
 from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
 
+log = logging.getLogger(__name__)
 # Seeds of levels lie far apart: no prompt of one level comes again in another.
 LEVEL_SEED_STRIDE = 1_000_003
 
@@ -134,6 +136,8 @@ def load_server(
         for number, run in enumerate(runs):
             source = source_of(seed + LEVEL_SEED_STRIDE * number)
             results.append(run(targets, source, timeout_s, epoch_ns))
+            if results[-1].lag_warning:
+                log.warning("level %s: %s", results[-1].level, results[-1].lag_warning)
     except LevelInterrupted as level:
         results.append(level.result)
         interrupt = level.interrupt
