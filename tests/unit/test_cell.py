@@ -250,7 +250,12 @@ def test_a_weight_that_runs_out_of_memory_is_lowered(tmp_path, monkeypatch, wher
     assert (pd.read_parquet(outputs.requests)["status"] == "ok").all()
 
 
-def test_a_weight_that_passes_the_probe_and_fails_under_load_is_lowered(tmp_path, monkeypatch):
+@pytest.mark.parametrize("outlives", ["", "FAKE_LIVES_ON"])
+def test_a_weight_that_passes_the_probe_and_fails_under_load_is_lowered(
+    tmp_path, monkeypatch, outlives
+):
+    if outlives:  # the API server: it answers, and its engine has ended
+        monkeypatch.setenv(outlives, "1")
     # The corner cases are up to 8 requests at once; 10 users are more.
     monkeypatch.setenv("FAKE_LIMIT_TOKENS", "3000")
     monkeypatch.setenv("FAKE_FAIL_AT", "9")
@@ -279,6 +284,15 @@ def test_a_crash_is_an_error_and_leaves_no_results(tmp_path, monkeypatch, where)
     assert not caught.value.is_out_of_memory
     assert written(tmp_path) == []
     assert "unknown kernel" in (tmp_path / "server.log").read_text()
+
+
+def test_an_engine_that_ends_behind_its_server_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
+    monkeypatch.setenv("FAKE_FAIL_AT", "9")
+    monkeypatch.setenv("FAKE_LIVES_ON", "1")
+    with pytest.raises(ServerError, match="the engine ended at level 10"):
+        measure(tmp_path, levels=(1, 10))
+    assert written(tmp_path) == []
 
 
 def test_a_server_that_the_kernel_kills_under_load_ran_out_of_memory(tmp_path, monkeypatch):

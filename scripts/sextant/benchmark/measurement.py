@@ -154,6 +154,8 @@ class Measurement:
         self, servers: Sequence[Server], result: LevelResult, found: dict, more: dict
     ) -> None:
         """Keep a level that is whole: its entry in `run.json`, and its rows."""
+        if result.lag_warning:
+            log.warning("level %g: %s", result.level, result.lag_warning)
         watched: Watched = found["watched"]
         requests = result.table()
         medians = level_medians(result.level, requests)
@@ -206,6 +208,8 @@ def _metrics(servers: Sequence[Server], level: float) -> str:
             texts.append(prometheus.fetch(server.base_url))
         except OSError as error:
             raise server.error(f"the server died at level {level:g} ({error})") from error
+        if not server.is_healthy():  # an API server may outlive its engine
+            raise server.error(f"the engine ended at level {level:g}")
     return "\n".join(texts)
 
 
