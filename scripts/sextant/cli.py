@@ -114,6 +114,7 @@ def serve_and_load(
             "duration_s": duration,
         },
         "seed": seed,
+        "engine": settings["engine"],  # what an attempt with other settings has kept is not ours
     }
     tables = ("requests", "server", "telemetry")
     run_job(

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from sextant.benchmark.burst_loads import WINDOWS_FILE
 from sextant.engine.command import EngineSettings
 from sextant.errors import InputError
 from sextant.files import sha256_file
@@ -186,7 +187,8 @@ def cell_definition(
     time and the path of the interpreter are not in it.
     """
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
-    engine = config["engine"]
+    engine, scenario = config["engine"], experiment.scenarios[key.scenario_id]
+    mirrored = {"windows_sha256": _sha256_once(WINDOWS_FILE)} if scenario.kind == "burst" else {}
     return {
         "source": config["source"],
         **asdict(key),
@@ -195,13 +197,14 @@ def cell_definition(
         "devices": asdict(experiment.profiles[key.gpu_profile_id].devices),
         "max_input_tokens": workload["max_input_tokens"],
         "max_output_tokens": workload["max_output_tokens"],
-        "scenario": plain(experiment.scenarios[key.scenario_id]),
+        "scenario": plain(scenario),
         "variant": plain(experiment.variants[key.variant_id]),
         "seed": config["seed"],
         "sampler": workload.get("sampler", "joint"),
         "prompts": workload.get("prompts"),
         "workload": _workload_facts(experiment, workload),
         "engine": {name: engine.get(name) for name in _ENGINE_FACTS},
+        **mirrored,
     }
 
 

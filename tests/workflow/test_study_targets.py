@@ -14,7 +14,7 @@ PAGES = "results/studies-cpu/studies"
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The studies of throughput, replicas and pods, with fewer and shorter levels."""
+    """All studies, with fewer and shorter levels."""
     project = Project(tmp_path_factory.mktemp("project"))
     project.set_config(engine__python=str(FAKE_PYTHON))
     sheet = project.sheet("studies-cpu/scenarios")
@@ -23,10 +23,13 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
         ("batch-1-64", {"levels": "1,2,4", "n_requests": "8"}),
         ("rates", {"levels": "40,inf", "n_requests": "8"}),
         ("users-1-8", {"levels": "1,2", "warmup_s": "0.1", "duration_s": "0.4"}),
+        ("critical", {"levels": "40", "warmup_s": "0.1", "duration_s": "0.6"}),
+        ("effort", {"levels": "16"}),
+        ("burst", {"levels": "1,2,4", "warmup_s": "2", "duration_s": "2", "n_requests": "4"}),
     ):
         scenarios.loc[name, list(values)] = list(values.values())
     scenarios.to_csv(sheet, sep="\t")
-    done = project.snakemake("--cores", "2", "pareto", "replicas", "pods", *CONFIG)
+    done = project.snakemake("--cores", "2", "studies", *CONFIG)
     assert done.returncode == 0, done.stderr
     return project
 
@@ -63,8 +66,36 @@ def test_the_levels_of_pods_share_numbers_of_users_per_replica(studied) -> None:
     assert [row["users_per_replica"] for row in setting["diagonals"]] == [1.0]
 
 
+def test_what_does_not_fit_is_said_and_starts_no_server(studied) -> None:
+    characterized = report(studied, "characterize")
+    assert characterized["measured"]["n_infeasible_cells"] == 1
+    tuning = "results/studies-cpu/benchmarks/measured/llama-7b/1xcpu-core/*/*/tuning.json"
+    (path,) = studied.folder.glob(tuning)
+    found = json.loads(path.read_text())
+    assert found["probes"] == [] and found["reason"].startswith("does not fit: the weights take")
+
+
+def test_a_larger_cache_and_the_other_factors_are_told_apart_by_variant(studied) -> None:
+    for study, n_variants in (("workload_choice", 2), ("sensitivity", 4)):
+        points = pd.read_parquet(studied.folder / PAGES / study / "point.parquet")
+        assert points["variant_id"].nunique() == n_variants
+        assert (points["n_failed"] == 0).all() and (points["n_ok"] > 0).all()
+
+
+def test_bursts_begin_at_a_rate_that_was_searched(studied) -> None:
+    run = "results/studies-cpu/benchmarks/measured/*/*/*/burst@*/run.json"
+    (path,) = studied.folder.glob(run)
+    phases = [level["phase"] for level in json.loads(path.read_text())["levels"]]
+    assert [phase["name"] for phase in phases] == ["warm-up", "conversation", "alpha"]
+    search = phases[0]["search"]
+    assert search["rate_rps"] in {trial["rate_rps"] for trial in search["trials"]}
+    assert all(phase["n_requests"] > 0 for phase in phases)
+
+
 def test_pages_figures_and_tables_lie_together(studied) -> None:
-    for study in ("pareto", "replicas", "pods"):
+    studies = {path.parent.name for path in (studied.folder / PAGES).glob("*/study.json")}
+    assert len(studies) == 7
+    for study in studies:
         folder = studied.folder / PAGES / study
         assert (folder / "index.html").read_text().count("<svg") >= 1
         assert list((folder / "figures").glob("*.svg"))
@@ -72,14 +103,14 @@ def test_pages_figures_and_tables_lie_together(studied) -> None:
 
 
 def test_a_study_that_is_there_is_not_made_again(studied) -> None:
-    assert studied.planned("--cores", "2", "pareto", *CONFIG) == {}
-    assert studied.planned("--cores", "2", "characterize", *CONFIG)["write_study"] == 1
+    assert studied.planned("--cores", "2", "studies", *CONFIG) == {}
 
 
 @pytest.mark.parametrize("config", ["studies", "studies-cpu"])
 def test_all_studies_are_planned_at_either_size(studied, config: str) -> None:
-    planned = studied.planned("--cores", "2", "studies", "--configfile", f"config/{config}.yaml")
-    assert planned["write_study"] in (4, 7)  # those that are there are not made again
+    where = ("pathvars={results: elsewhere, logs: logs, benchmarks: benchmarks}",)
+    options = ("--configfile", f"config/{config}.yaml", "--config", *where)
+    assert studied.planned("--cores", "2", "studies", *options)["write_study"] == 7
 
 
 def test_a_study_nobody_knows_is_refused(studied) -> None:
