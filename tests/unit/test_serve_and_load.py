@@ -1,0 +1,56 @@
+"""`sextant serve-and-load` on the fake engine."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from test_cell import CONFIG
+from typer.testing import CliRunner
+
+from sextant.cli import app
+from sextant.engine.vllm import ServerError
+from support import FAKE_PYTHON, ROOT
+
+
+def serve_and_load(folder: Path, **engine) -> dict:
+    """Measure 1 and 10 users with these engine settings; return `tuning.json`."""
+    config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
+    config["engine"] |= {"python": str(FAKE_PYTHON), "max_num_seqs": 8, **engine}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    options = {
+        "llm-config": folder / "llm.json",
+        "workload": folder / "workload",
+        "out": folder / "out",
+        "max-input-tokens": 64,
+        "max-output-tokens": 8,
+        "memory-gib": 0.01,
+        "kind": "cpu",
+        "users": "1,10",
+        "duration": 0.3,
+        "warmup": 0.1,
+        "config": folder / "config.yaml",
+    }
+    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    done = CliRunner().invoke(app, ["serve-and-load", *arguments])
+    if done.exception:
+        raise done.exception
+    return json.loads((folder / "out" / "tuning.json").read_text())
+
+
+def test_what_another_engine_setting_has_kept_is_not_taken_over(tmp_path, monkeypatch):
+    (tmp_path / "llm.json").write_text(json.dumps(CONFIG))
+    workload = pd.DataFrame({"input_tokens": [20, 60], "output_tokens": [4, 8], "count": [1, 1]})
+    (tmp_path / "workload").mkdir()
+    workload.to_parquet(tmp_path / "workload" / "requests.parquet")
+    with monkeypatch.context() as crash:
+        crash.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
+        crash.setenv("FAKE_FAIL_AT", "9")
+        with pytest.raises(ServerError, match="unknown kernel"):
+            serve_and_load(tmp_path, dtype="bfloat16")
+    # In 4 bytes instead of 2 the weights leave less, and a token takes twice as much.
+    tuning = serve_and_load(tmp_path, dtype="float32")
+    (probe,) = tuning["probes"]
+    assert probe["outcome"] == "ok"
+    assert probe["batch_weight_tokens"] == tuning["memory"]["max_batch_weight_tokens"]
