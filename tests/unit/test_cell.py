@@ -13,7 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from sextant.benchmark.cell import measure_cell
+from sextant.benchmark.cell import _specs, measure_cell
 from sextant.benchmark.definition import CellOutputs, cell_from_definition
 from sextant.benchmark.results import TABLES
 from sextant.engine.command import EngineSettings
@@ -21,6 +21,7 @@ from sextant.engine.vllm import ServerError
 from sextant.errors import InputError
 from sextant.files import read_provenance
 from sextant.gpu import Devices
+from sextant.llm import load_llm
 from sextant.progress import Progress
 from support import FAKE_PYTHON
 
@@ -421,6 +422,17 @@ def test_replicas_get_the_same_share_of_the_requests(tmp_path):
     watched = pd.read_parquet(outputs.server)
     assert set(watched["replica"]) <= {0, 1}
     assert (tmp_path / "server.log").exists() and (tmp_path / "server.1.log").exists()
+
+
+@pytest.mark.parametrize(("placement", "n_cores"), [("own", 2), ("shared", 1)])
+def test_replicas_of_their_own_devices_have_cores_of_their_own(tmp_path, placement, n_cores):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    pair = {"variant_id": "pair", "replicas": 2, "placement": placement, "cpu_cores": 1}
+    cell, _ = prepare_cell(tmp_path, variant=pair)
+    specs = _specs(cell, load_llm(cell.config_path, "bfloat16"), tmp_path)(100)
+    assert [len(spec.cores) for spec in specs] == [1, 1]
+    assert len({spec.cores for spec in specs}) == n_cores
 
 
 def test_a_batch_weight_that_is_given_is_not_tuned(tmp_path, monkeypatch):

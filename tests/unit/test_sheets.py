@@ -61,3 +61,9 @@ def test_bad_sheets_get_one_error_that_names_the_place(
 def test_a_missing_sheet_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.tsv"):
         load_sheet(tmp_path / "none.tsv", SLOS)
+
+
+def test_no_variant_takes_the_place_of_the_default(tmp_path: Path) -> None:
+    text = "variant_id\treplicas\ndefault\t2\n"
+    with pytest.raises(InputError, match=r"'variant_id'.*not `default`"):
+        load_sheet(sheet(tmp_path, text), SCHEMAS / "variants.schema.yaml", "variant_id")

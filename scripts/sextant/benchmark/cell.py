@@ -129,9 +129,10 @@ def _specs(cell: Cell, llm: LLM, model: Path) -> Callable[[int], list[ServerSpec
     """Return what makes the servers of a cell, one a replica, with a batch weight."""
     variant = cell.variant
     places = pick_devices(cell.devices, variant.replicas, variant.placement)
-    cores = None
+    cores: list[tuple[int | str, ...] | None] = [None] * variant.replicas
     if variant.cpu_cores:
-        (cores,) = pick_devices(replace(cell.devices, kind="cpu", n_gpus=variant.cpu_cores))
+        wanted = replace(cell.devices, kind="cpu", n_gpus=variant.cpu_cores)
+        cores = pick_devices(wanted, variant.replicas, variant.placement)
 
     def with_weight(batch_weight_tokens: int) -> list[ServerSpec]:
         return [
@@ -143,12 +144,12 @@ def _specs(cell: Cell, llm: LLM, model: Path) -> Callable[[int], list[ServerSpec
                 kv_bytes_per_token=llm.kv_bytes_per_token,
                 max_request_tokens=cell.max_input_tokens + cell.max_output_tokens,
                 device_indices=place,
-                cpu_indices=cores,
+                cpu_indices=own_cores,
                 memory_share=variant.memory_share,
                 memory_limit_gib=variant.memory_limit_gib,
                 seed=cell.seed,
             )
-            for place in places
+            for place, own_cores in zip(places, cores, strict=True)
         ]
 
     return with_weight
