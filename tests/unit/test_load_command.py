@@ -382,10 +382,11 @@ def test_a_full_disk_is_one_clear_error_and_nothing_looks_whole(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_folder_that_cannot_be_made_is_told_before_the_load(tmp_path):
+@pytest.mark.parametrize("place", ["file/out", "/proc/self"])
+def test_an_output_folder_that_cannot_be_written_is_told_before_the_load(tmp_path, place):
     (tmp_path / "file").write_text("")
     with StubServer(answer_tokens()) as server:
-        process = start(server.url, tmp_path / "file" / "out", "--batch", 2)
+        process = start(server.url, tmp_path / place, "--batch", 2)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 2 and said.startswith("Error: ") and len(said.splitlines()) == 1
     assert server.requests == []

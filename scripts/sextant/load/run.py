@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -129,6 +130,7 @@ def load_server(
     """
     (out / "levels.json").unlink(missing_ok=True)  # it must not vouch for the files of two runs
     out.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=out).close()  # what cannot be written is told before the load
     epoch_ns = time.monotonic_ns()
     results: list[LevelResult] = []
     interrupt: KeyboardInterrupt | None = None
