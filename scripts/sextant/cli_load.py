@@ -6,7 +6,19 @@ from typing import Annotated, Any
 import typer
 
 from sextant.cli_load_levels import refuse, runs_of
-from sextant.cli_workload import MaxInput, MaxOutput, Seed
+from sextant.cli_workload import (
+    Alphas,
+    ArrivalsFrom,
+    Betas,
+    Every,
+    MaxInput,
+    MaxOutput,
+    OfLlm,
+    OfService,
+    Over,
+    Seed,
+    TimeFactor,
+)
 from sextant.errors import InputError
 
 
@@ -64,26 +76,14 @@ def load(
             "poisson, gamma, windows, varying, replay or inf."
         ),
     ] = None,
-    arrivals_from: Annotated[
-        Path | None, typer.Option(help="Normalised trace, for windows and replay.")
-    ] = None,
-    llm: Annotated[str | None, typer.Option(help="Only this LLM of that trace.")] = None,
-    service: Annotated[str | None, typer.Option(help="Only this service of that trace.")] = None,
-    time_factor: Annotated[
-        float | None, typer.Option(help="Factor on all gaps of that trace; 0.5 doubles the rate.")
-    ] = None,
-    alpha: Annotated[
-        str | None, typer.Option(help="varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².")
-    ] = None,
-    beta_s: Annotated[
-        str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
-    ] = None,
-    over: Annotated[
-        str | None, typer.Option(help="varying: u is time (seconds, the default) or steps.")
-    ] = None,
-    every: Annotated[
-        int | None, typer.Option(help="varying: requests from one change to the next.")
-    ] = None,
+    arrivals_from: ArrivalsFrom = None,
+    llm: OfLlm = None,
+    service: OfService = None,
+    time_factor: TimeFactor = None,
+    alpha: Alphas = None,
+    beta_s: Betas = None,
+    over: Over = None,
+    every: Every = None,
     duration: Annotated[
         float | None, typer.Option(help="Seconds of load that are measured; 120 by default.")
     ] = None,

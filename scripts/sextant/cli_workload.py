@@ -21,6 +21,25 @@ MaxInput = Annotated[
 MaxOutput = Annotated[
     int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
 ]
+# Options of arrival processes, which `load` has too.
+ArrivalsFrom = Annotated[
+    Path | None, typer.Option(help="Normalised trace, for windows and replay.")
+]
+OfLlm = Annotated[str | None, typer.Option(help="Only this LLM of that trace.")]
+OfService = Annotated[str | None, typer.Option(help="Only this service of that trace.")]
+TimeFactor = Annotated[
+    float | None, typer.Option(help="Factor on all gaps of that trace; 0.5 doubles the rate.")
+]
+Alphas = Annotated[
+    str | None, typer.Option(help="varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².")
+]
+Betas = Annotated[
+    str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
+]
+Over = Annotated[
+    str | None, typer.Option(help="varying: u is time (seconds, the default) or steps.")
+]
+Every = Annotated[int | None, typer.Option(help="varying: requests from one change to the next.")]
 _TEXT_ENDINGS = (".json", ".jsonl")
 
 
@@ -151,26 +170,14 @@ def sample(
         float | None,
         typer.Option(help="Shape of the Gamma gaps, as vLLM's; below 1 is burstier than Poisson."),
     ] = None,
-    arrivals_from: Annotated[
-        Path | None, typer.Option(help="Normalised trace, for windows and replay.")
-    ] = None,
-    llm: Annotated[str | None, typer.Option(help="Only this LLM of that trace.")] = None,
-    service: Annotated[str | None, typer.Option(help="Only this service of that trace.")] = None,
-    time_factor: Annotated[
-        float | None, typer.Option(help="Factor on all gaps of that trace; 0.5 doubles the rate.")
-    ] = None,
-    alpha: Annotated[
-        str | None, typer.Option(help="varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².")
-    ] = None,
-    beta_s: Annotated[
-        str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
-    ] = None,
-    over: Annotated[
-        str | None, typer.Option(help="varying: u is time (seconds, the default) or steps.")
-    ] = None,
-    every: Annotated[
-        int | None, typer.Option(help="varying: requests from one change to the next.")
-    ] = None,
+    arrivals_from: ArrivalsFrom = None,
+    llm: OfLlm = None,
+    service: OfService = None,
+    time_factor: TimeFactor = None,
+    alpha: Alphas = None,
+    beta_s: Betas = None,
+    over: Over = None,
+    every: Every = None,
     prompts: Annotated[
         Path | None, typer.Option(help="Text, or JSON of prompts and responses, for vllm-custom.")
     ] = None,
