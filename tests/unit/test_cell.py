@@ -375,6 +375,8 @@ def test_a_batch_is_sent_at_once_and_its_cap_makes_requests_wait(tmp_path):
         assert max(in_flight) <= level
     levels = read(outputs.run)["levels"]
     assert [level["n_warmup_requests"] > 0 for level in levels] == [True, True]
+    # Those of the stop rule count from the time sent, and would hide the wait.
+    assert not any("medians" in level for level in levels)
 
 
 def test_rates_leave_warm_up_and_cool_down_out_and_infinity_is_all_at_once(tmp_path):
@@ -397,6 +399,7 @@ def test_a_sweep_ends_once_both_limits_are_far_exceeded_and_says_so(tmp_path):
     stop = {"stop_nttft_ms": 1e-4, "stop_itl_ms": 1e-4, "stop_factor": 2.0}
     outputs = measure(tmp_path, levels=(1, 2, 4), duration_s=2.0, scenario=stop)
     run = read(outputs.run)
+    assert run["levels"][0]["medians"]["itl_ms"] > 1e-4
     assert [level["level"] for level in run["levels"]] == [1]
     assert [entry["level"] for entry in run["left_out"]] == [2, 4]
     assert all("both more than 2 times" in entry["reason"] for entry in run["left_out"])

@@ -158,7 +158,9 @@ class Measurement:
             log.warning("level %g: %s", result.level, result.lag_warning)
         watched: Watched = found["watched"]
         requests = result.table()
-        medians = level_medians(result.level, requests)
+        if self.cell.scenario.kind == "closed_loop":  # elsewhere latency counts from due times
+            medians = level_medians(result.level, requests)
+            more = more | {"medians": vars(medians) | {"users": level_to_json(medians.users)}}
         entry = {
             "level": level_to_json(result.level),
             "started_s": result.started_s,
@@ -171,7 +173,6 @@ class Measurement:
             "lag_warning": result.lag_warning,
             "server_mean_itl_ms": prometheus.mean_itl_ms(found["before"], found["after"]),
             "telemetry_warnings": watched.warnings,
-            "medians": vars(medians) | {"users": level_to_json(medians.users)},
             **more,
         }
         tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
