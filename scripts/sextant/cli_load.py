@@ -106,7 +106,7 @@ def load(
         typer.Option(min=1, help="Open loop: most requests in flight; others wait, which counts."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds until a request has failed.")
+        float, typer.Option(min=0.001, max=1e6, help="Seconds until a request has failed.")
     ] = 120,
     max_input_tokens: MaxInput = None,
     max_output_tokens: MaxOutput = None,

@@ -272,6 +272,13 @@ def test_options_that_do_not_go_together_are_named(tmp_path, options, said):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_time_limit_that_no_result_could_state_is_refused(tmp_path):
+    load_of = ["load", "--base-url", "http://127.0.0.1:9", "--model", "m", "--out", str(tmp_path)]
+    options = [*map(str, FIXED), "--batch", "2", "--timeout", "inf"]
+    assert CliRunner().invoke(app, [*load_of, *options]).exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 # A load that is ended
 
 
