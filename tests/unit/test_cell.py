@@ -481,6 +481,21 @@ def test_a_measurement_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     assert not (tmp_path / "out" / "partial").exists()
 
 
+def test_what_another_version_of_the_engine_measured_is_measured_anew(tmp_path, monkeypatch):
+    with monkeypatch.context() as first:
+        for name, value in (("CRASH", "boom"), ("FAIL_AT", "9"), ("VERSION", "older")):
+            first.setenv(f"FAKE_{name}", value)
+        with pytest.raises(ServerError):
+            measure(tmp_path, levels=(1, 10))
+    before = pd.read_parquet(tmp_path / "out" / "partial" / "level-1" / "requests.parquet")
+    outputs = measure(tmp_path, levels=(1, 10))
+    run = read(outputs.run)
+    assert run["server"]["version"] == "fake"
+    assert [level["engine_version"] for level in run["levels"]] == ["fake", "fake"]
+    frame = pd.read_parquet(outputs.requests)
+    assert not set(frame["sent_s"]) & set(before["sent_s"])
+
+
 def test_what_was_kept_of_another_definition_is_not_taken_over(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
     monkeypatch.setenv("FAKE_FAIL_AT", "9")

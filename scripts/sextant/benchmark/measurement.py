@@ -61,7 +61,9 @@ class Measurement:
         if record.unsent_parameters:
             log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
         record.server = _server_facts(servers)
-        record.levels = self.kept.levels(servers[0].spec.batch_weight_tokens)
+        kept = self.kept.levels(servers[0].spec.batch_weight_tokens)
+        # One result tells one version: what another one measured is measured anew.
+        record.levels = [e for e in kept if e["engine_version"] == record.server["version"]]
         if record.levels:
             log.info("%d levels were measured by an earlier attempt", len(record.levels))
         prompts, record.prompts = _prompts(cell, self._vocab_size)
@@ -163,6 +165,7 @@ class Measurement:
             more = more | {"medians": vars(medians) | {"users": level_to_json(medians.users)}}
         entry = {
             "level": level_to_json(result.level),
+            "engine_version": self.record.server["version"],
             "started_s": result.started_s,
             "duration_s": result.duration_s,
             "n_warmup_requests": result.n_warmup_requests,
