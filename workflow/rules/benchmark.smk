@@ -30,7 +30,7 @@ rule benchmark_cell:
         "../../environment.yml"
     threads: cell_threads
     resources:
-        mem_mb=8000,
+        mem_mb=cell_memory_mb,
         runtime=cell_minutes,
         gpu=cell_gpus,
     params:

@@ -138,18 +138,29 @@ def definition(wildcards):
 def cell_threads(wildcards):
     """A cell takes a whole workstation, so that no other job disturbs it or takes its GPUs.
 
-    A cluster's scheduler keeps jobs apart itself: there, LLM-Pilot's two cores per GPU.
+    A cluster's scheduler keeps jobs apart itself: there, LLM-Pilot's two cores per GPU, or what
+    the variant asks for, and one for the load client.
     """
-    return workflow.cores or 2 * EXPERIMENT.profiles[wildcards.gpu_profile].n_gpus
+    n_gpus = EXPERIMENT.profiles[wildcards.gpu_profile].n_gpus
+    variant = cell_variant(wildcards)
+    cores = max(2 * n_gpus, variant.cpu_cores or 0) * variant.n_device_sets
+    return workflow.cores or cores + 1
+
+
+def cell_memory_mb(wildcards):
+    """Host memory: each server's limit, or room for its weights while they load."""
+    variant, llm = cell_variant(wildcards), EXPERIMENT.llm_facts[wildcards.llm]
+    server_gib = variant.memory_limit_gib or llm.weight_bytes / 2**30
+    return 8000 + int(1024 * server_gib * variant.replicas)
+
+
+def cell_variant(wildcards):
+    return EXPERIMENT.variants[cell_key(wildcards).variant_id]
 
 
 def cell_gpus(wildcards):
-    key = cell_key(wildcards)
-    devices, variant = (
-        EXPERIMENT.profiles[key.gpu_profile_id].devices,
-        EXPERIMENT.variants[key.variant_id],
-    )
-    return 0 if devices.kind == "cpu" else devices.n_gpus * variant.n_device_sets
+    devices = EXPERIMENT.profiles[wildcards.gpu_profile].devices
+    return 0 if devices.kind == "cpu" else devices.n_gpus * cell_variant(wildcards).n_device_sets
 
 
 def cell_minutes(wildcards, attempt):

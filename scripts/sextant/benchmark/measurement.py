@@ -92,8 +92,9 @@ class Measurement:
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
             source = RequestSource(_MODEL_NAME, model, prompts, seed, cell.sampler)
             load = (cell.scenario, level, targets, source, self._timeout_s, self._epoch_ns)
-            n_warmup = warm_up(*load)
             with self._watching(servers, level) as found:
+                n_warmup = warm_up(*load)
+                found["before"] = _metrics(servers, level)
                 result = measure_level(*load, seed)
             result.n_warmup_requests += n_warmup
             self._keep(servers, result, found, {})
@@ -132,12 +133,16 @@ class Measurement:
         for number in sorted({1, *plan.phases}):
             self.progress.step(f"phase {number}")
             with self._watching(servers, float(number)) as found:
+                found["before"] = _metrics(servers, number)
                 phase, result = next(phases)
             self._keep(servers, result, found, {"phase": phase})
 
     @contextmanager
     def _watching(self, servers: Sequence[Server], level: float) -> Iterator[dict]:
-        """Watch servers and devices; afterwards the dict holds what was `watched`, and more."""
+        """Watch servers and devices; the dict then holds what was `watched`, and metrics `after`.
+
+        Whoever measures puts the servers' metrics `before` into it.
+        """
         is_cpu = self.cell.devices.kind == "cpu"
         plan = WatchPlan(
             kind=self.cell.devices.kind,
@@ -146,7 +151,7 @@ class Measurement:
             server_urls=tuple(server.base_url for server in servers),
             dcgm_url=self.settings.dcgm_url,
         )
-        found: dict = {"before": _metrics(servers, level)}
+        found: dict = {}
         with watch(plan, self._epoch_ns, level) as watcher:
             yield found
             found["watched"] = watcher.stop()

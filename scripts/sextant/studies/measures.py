@@ -67,7 +67,17 @@ def server_load(cell: Cell) -> pd.DataFrame:
     `max_kv_cache_usage`, a fraction of the fullest. Servers are asked once a second: of a level
     of few readings the mean is not known, of a single one the counter's gain neither.
     """
-    rows = cell.server()
+    windows = pd.DataFrame(
+        [
+            (float(level["level"]), level["started_s"], level["started_s"] + level["duration_s"])
+            for level in cell.run["levels"]
+        ],
+        columns=["level", "from_s", "to_s"],
+        dtype=float,
+    )
+    # What was read before a level began, during its warm-up or a search, is not of it.
+    rows = cell.server().merge(windows, on="level")
+    rows = rows[rows["time_s"].between(rows["from_s"], rows["to_s"])]
     by_replica = rows.groupby(["level", "replica"])
     counter = by_replica["n_preemptions"]
     n_readings = by_replica.size()
