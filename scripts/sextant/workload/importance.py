@@ -129,7 +129,8 @@ def _latency(served: pd.DataFrame, target: str) -> pd.Series:
             fix = f"give a trace with {target}, or requests with {', '.join(_TIMES)}"
             raise InputError("the requests lack the latency", field=name, fix=fix)
     with duckdb.connect() as database:
-        database.register("requests", served[needed])
+        # The time that a request waited in the client tells nothing of its parameters.
+        database.register("requests", served[needed].rename(columns={"sent_s": "start_s"}))
         return database.execute(f"SELECT {_DERIVED[target]} AS ms FROM requests").df()["ms"]
 
 
