@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sextant.cli_workload import arrival_parameters, numbers
 from sextant.errors import InputError
 
 _DURATION_S, _WARMUP_S, _COOLDOWN_S = 120.0, 10.0, 5.0
@@ -96,9 +97,7 @@ def _arrival_runs(given: dict[str, Any]):
     kind = given["arrivals"]
     for name in ("users", "batch"):
         refuse(given, name, "--arrivals are an open loop")
-    if (given["burstiness"] if kind == "varying" else given["alpha"]) is not None:
-        fix = "--alpha is for varying arrivals, --burstiness for all others"
-        raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
+    options = arrival_parameters(kind, given)
     if kind == "fitted" and given["workload"] is None:
         fix = "give --workload, or other --arrivals"
         raise InputError("fitted arrivals are a workload's", field="--arrivals", fix=fix)
@@ -106,13 +105,7 @@ def _arrival_runs(given: dict[str, Any]):
     if rate and (len(rate) > 1 or rate[0] == float("inf")):
         fix = "give one rate"
         raise InputError("--arrivals are one level", field="--request-rate", fix=fix)
-    alpha, beta_s = given["alpha"], given["beta_s"]
-    parameters = {
-        "rate_rps": rate[0] if rate else None,
-        "alpha": _numbers(alpha, "--alpha") if alpha else given["burstiness"],
-        "beta_s": _numbers(beta_s, "--beta-s") if beta_s else None,
-        **{name: given[name] for name in ("over", "every", "time_factor", "llm", "service")},
-    }
+    parameters = {"rate_rps": rate[0] if rate else None} | options
     name, drawn_by = process(kind, given["workload"], given["arrivals_from"], **parameters)
     is_bounded = kind in ("replay", "windows", "inf")
     times = _times(given, cooldown_s=_COOLDOWN_S, is_bounded=is_bounded)
@@ -189,15 +182,7 @@ def _rates(text: str) -> list[float]:
 
 
 def _levels(text: str, option: str) -> list[float]:
-    levels = _numbers(text, option)
+    levels = numbers(text, option)
     if len(set(levels)) < len(levels):  # nobody could tell the rows of one from the other's
         raise InputError(f"a level of {text!r} stands twice", field=option, fix="leave one out")
     return levels
-
-
-def _numbers(text: str, option: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        fix = "write numbers separated by commas"
-        raise InputError(f"{text!r} are no numbers", field=option, fix=fix) from None

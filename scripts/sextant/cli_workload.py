@@ -1,7 +1,7 @@
 """The command line's part on workloads: fit them, draw from them, report on traces."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -185,6 +185,7 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
+    options = dict(locals())
     from sextant.workload.draw import draw_trace, process
     from sextant.workload.export import check_format, write_trace
 
@@ -195,19 +196,7 @@ def sample(
         raise InputError(f"{form} has no texts", field="--prompts", fix=fix)
     default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
     kind = arrivals or default
-    if (burstiness if kind == "varying" else alpha) is not None:
-        fix = "--alpha is for varying arrivals, --burstiness for all others"
-        raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
-    given = {
-        "rate_rps": request_rate,
-        "alpha": _numbers(alpha, "--alpha") if alpha else burstiness,
-        "beta_s": _numbers(beta_s, "--beta-s") if beta_s else None,
-        "over": over,
-        "every": every,
-        "time_factor": time_factor,
-        "llm": llm,
-        "service": service,
-    }
+    given = {"rate_rps": request_rate} | arrival_parameters(kind, options)
     requests = _requests(workload, sampler, zipf_theta)
     chosen = process(kind, workload, arrivals_from, **given)
     drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
@@ -241,7 +230,25 @@ def _requests(workload: str, sampler: str, zipf_theta: float | None):
     return partial(model.sample, sampler=sampler)
 
 
-def _numbers(text: str, option: str) -> list[float]:
+def arrival_parameters(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return an arrival process's parameters but its rate, from the options of a command.
+
+    Raises:
+        InputError: the shape by the wrong option, or text that is no numbers.
+    """
+    alpha, beta_s = options["alpha"], options["beta_s"]
+    if (options["burstiness"] if kind == "varying" else alpha) is not None:
+        fix = "--alpha is for varying arrivals, --burstiness for all others"
+        raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
+    return {
+        "alpha": numbers(alpha, "--alpha") if alpha else options["burstiness"],
+        "beta_s": numbers(beta_s, "--beta-s") if beta_s else None,
+        **{name: options[name] for name in ("over", "every", "time_factor", "llm", "service")},
+    }
+
+
+def numbers(text: str, option: str) -> list[float]:
+    """Return the numbers of an option, which stand separated by commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

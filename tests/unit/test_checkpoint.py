@@ -2,7 +2,8 @@
 
 import pyarrow as pa
 
-from sextant.benchmark.checkpoint import TABLES, Checkpoint
+from sextant.benchmark.checkpoint import Checkpoint
+from sextant.benchmark.results import TABLES
 
 SCHEMA = pa.schema([("level", pa.float64()), ("value", pa.int32())])
 

@@ -21,7 +21,6 @@ from sextant.errors import InputError
 from sextant.llm import LLM, load_llm
 from sextant.memory import Feasibility, assess, kv_bytes_per_device
 from sextant.progress import Progress
-from sextant.workload import load_request_model
 from sextant.workload.prompts import RandomTokens
 
 # Room for the results of a cell; a run that ends for want of it would lose its GPU time.
@@ -68,8 +67,7 @@ def _tune_and_load(
     cell, settings, record = measurement.cell, measurement.settings, measurement.record
     probes = ProbeRecord(measurement.kept.folder / "probes.jsonl", cell.definition_sha256)
     specs = _specs(cell, llm, model)
-    requests = load_request_model(cell.workload_path)
-    lengths = request_lengths(requests, cell.max_input_tokens, cell.max_output_tokens)
+    lengths = request_lengths(measurement.model, cell.max_input_tokens, cell.max_output_tokens)
 
     def start(weight: int) -> AbstractContextManager[list[Server]]:
         number = len(probes.probes) + 1

@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 from sextant.errors import InputError
 from sextant.files import read_json, write_json, write_parquet
 
-TABLES = ("requests", "server", "telemetry")
-
 
 class Checkpoint:
     """The finished levels of a cell at one batch weight; another definition starts afresh."""

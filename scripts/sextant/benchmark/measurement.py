@@ -24,7 +24,7 @@ from sextant.progress import Progress
 from sextant.scenarios import level_to_json
 from sextant.telemetry import prometheus
 from sextant.telemetry.watcher import Watched, WatchPlan, watch
-from sextant.workload import RequestModel, load_request_model
+from sextant.workload import load_request_model
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class Measurement:
     ) -> None:
         self.cell, self.settings, self.record = cell, settings, record
         self.kept, self.progress = kept, progress
+        self.model = load_request_model(cell.workload_path)
         self._vocab_size = vocab_size
         self._epoch_ns = time.monotonic_ns()
         self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
@@ -56,8 +57,7 @@ class Measurement:
             ServerError: a server died.
         """
         cell, record = self.cell, self.record
-        model = load_request_model(cell.workload_path)
-        record.unsent_parameters = unsent_parameters(model)
+        record.unsent_parameters = unsent_parameters(self.model)
         if record.unsent_parameters:
             log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
         record.server = _server_facts(servers)
@@ -69,13 +69,12 @@ class Measurement:
         prompts, record.prompts = _prompts(cell, self._vocab_size)
         targets = [Target(server.base_url, _MODEL_NAME, server.api_key) for server in servers]
         measure = self._measure_phases if cell.scenario.kind == "burst" else self._measure_levels
-        measure(servers, targets, model, prompts)
+        measure(servers, targets, prompts)
 
     def _measure_levels(
         self,
         servers: Sequence[Server],
         targets: Sequence[Target],
-        model: RequestModel,
         prompts: PromptSource,
     ) -> None:
         cell, record = self.cell, self.record
@@ -90,7 +89,7 @@ class Measurement:
                 return
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
-            source = RequestSource(_MODEL_NAME, model, prompts, seed, cell.sampler)
+            source = RequestSource(_MODEL_NAME, self.model, prompts, seed, cell.sampler)
             load = (cell.scenario, level, targets, source, self._timeout_s, self._epoch_ns)
             with self._watching(servers, level) as found:
                 n_warmup = warm_up(*load)
@@ -112,7 +111,6 @@ class Measurement:
         self,
         servers: Sequence[Server],
         targets: Sequence[Target],
-        model: RequestModel,
         prompts: PromptSource,
     ) -> None:
         """Measure BurstGPT's phases; later ones rest on the first, so all are measured anew."""
@@ -128,7 +126,7 @@ class Measurement:
         )
         limits = (self._timeout_s, self._epoch_ns, cell.seed)
         phases = run_phases(
-            targets, model, prompts, plan, *limits, lambda: _kv_cache_usage(servers)
+            targets, self.model, prompts, plan, *limits, lambda: _kv_cache_usage(servers)
         )
         for number in sorted({1, *plan.phases}):
             self.progress.step(f"phase {number}")
