@@ -16,6 +16,7 @@ import pytest
 from sextant.benchmark.cell import _specs, measure_cell
 from sextant.benchmark.definition import CellOutputs, cell_from_definition
 from sextant.benchmark.results import TABLES
+from sextant.cell_files import CELL_FILES, damaged_files
 from sextant.engine.command import EngineSettings
 from sextant.engine.vllm import ServerError
 from sextant.errors import InputError
@@ -158,6 +159,18 @@ def test_the_run_says_what_was_run(whole):
     assert run["server"]["devices"] == [[min(os.sched_getaffinity(0))]]  # of one replica
     assert {"system", "processor", "python", "gpu_driver"} <= set(run["host"])
     assert run["started_at"].endswith("+00:00")
+
+
+def test_the_run_says_what_it_depends_on_and_vouches_for_the_other_files(whole):
+    run, folder = read(whole.run), whole.run.parent
+    assert run["definition"]["devices"]["kind"] == "cpu"
+    assert run["definition"]["engine"] == {"what the cell": "does not use"}
+    assert list(run["files"]) == list(CELL_FILES) and damaged_files(folder) == {}
+    again = cell_from_definition(run["definition"], folder.parent / "workload.parquet")
+    assert run["definition_sha256"] == again.definition_sha256
+    (folder.parent / "other.parquet").write_bytes(b"another workload")
+    other = cell_from_definition(run["definition"], folder.parent / "other.parquet")
+    assert run["definition_sha256"] != other.definition_sha256
 
 
 def test_the_served_type_sizes_the_model_not_the_published_one(whole):

@@ -30,8 +30,10 @@ class Cell:
     scenario_id: str
     scenario: Scenario
     seed: int
+    definition: Mapping[str, Any]
+    """What the cell was built from, plain data; see `sextant.experiment.cell_definition`."""
     definition_sha256: str
-    """Of all that the measurement depends on, the workload's and the config's content included."""
+    """Of `definition` and of the content of the workload and the LLM's config."""
     variant: Variant
     sampler: str = "joint"
     """How requests are drawn from the workload; see `RequestModel.sample`."""
@@ -50,6 +52,7 @@ def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Pat
     facts = [definition, *map(sha256_file, (workload_path, definition["config_path"]))]
     return Cell(
         **values,
+        definition=definition,
         definition_sha256=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(),
         workload_path=Path(workload_path),
     )

@@ -8,6 +8,7 @@ from sextant.benchmark.batch_weight import Probe
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell, CellOutputs
 from sextant.benchmark.host import host_facts
+from sextant.cell_files import file_facts
 from sextant.files import provenance, write_json, write_parquet
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.memory import Feasibility
@@ -37,7 +38,7 @@ class Record:
 def write_results(
     cell: Cell, outputs: CellOutputs, record: Record, feasibility: Feasibility, kept: Checkpoint
 ) -> None:
-    """Write all files; `run.json`, which declares the cell whole, comes last."""
+    """Write all files; `run.json`, which vouches for the others by SHA-256, comes last."""
     is_tuned = bool(record.probes) and record.probes[-1].outcome == "ok"
     reason = feasibility.reason
     if feasibility.is_feasible and not is_tuned:
@@ -55,7 +56,8 @@ def write_results(
         "probes": probes,
     }
     write_json(outputs.tuning, tuning)
-    write_json(outputs.run, _run(cell, record, verdict, origin))
+    files = file_facts([*(getattr(outputs, name) for name in TABLES), outputs.tuning])
+    write_json(outputs.run, _run(cell, record, verdict, origin) | {"files": files})
 
 
 def _run(cell: Cell, record: Record, verdict: dict, origin: dict) -> dict[str, Any]:
@@ -78,5 +80,7 @@ def _run(cell: Cell, record: Record, verdict: dict, origin: dict) -> dict[str, A
         "left_out": record.left_out,
         "started_at": record.started_at.isoformat(timespec="seconds"),
         "host": host_facts(),
+        "definition": dict(cell.definition),
+        "definition_sha256": cell.definition_sha256,
         "provenance": origin,
     }
