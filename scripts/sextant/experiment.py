@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from sextant.benchmark.burst_loads import WINDOWS_FILE
 from sextant.engine.command import EngineSettings
 from sextant.errors import InputError
 from sextant.files import sha256_file
@@ -19,6 +18,7 @@ from sextant.llm import LLM, load_llm
 from sextant.registry import Dataset, load_registry
 from sextant.scenarios import (
     DEFAULT_VARIANT,
+    WINDOWS_FILE,
     Scenario,
     Variant,
     plain,

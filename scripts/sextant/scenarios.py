@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from sextant.errors import InputError
@@ -11,6 +12,8 @@ from sextant.sheets import Row
 DEFAULT_VARIANT = "default"
 BURST_TIMEOUT_S = 30.0
 """BurstGPT's limit on a request (section V-C)."""
+WINDOWS_FILE = Path(__file__).parents[2] / "resources" / "workloads" / "burst_windows.tsv"
+"""Windows of a trace whose shapes the scenario `burst` mirrors."""
 _OF_KIND = {
     "closed_loop": {"duration_s", "cooldown_s", "stop_nttft_ms", "stop_itl_ms", "stop_factor"},
     "open_loop": {"duration_s", "cooldown_s", "n_requests", "burstiness"},

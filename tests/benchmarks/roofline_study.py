@@ -23,7 +23,7 @@ from sextant.characterization import Characterization, load_characterization
 from sextant.predict.decision import best_probe, choose, weigh
 from sextant.predict.folds import World, fact_rows_of, rows_of, share_lengths
 from sextant.predict.references import Rows
-from sextant.predict.registry import PREDICTORS
+from sextant.predict.registry import predictor_class
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import execution_classes
 from sextant.predict.roofline.predictor import summary
@@ -192,7 +192,7 @@ def baseline(study: Study, name: str, settings: Settings) -> list[Answer]:
     known, paper = study.known, SLO("paper", 100.0, 50.0, 50, 200)
     rows, parts = rows_of(known.points, 50, known.features), []
     for llm_id in study.llm_ids:
-        model = PREDICTORS[name](paper, known.profiles, SEED, settings)
+        model = predictor_class(name)(paper, known.profiles, SEED, settings)
         own = rows.of([llm_id])
         parts.append(own.X[KEYS].join(model.fit(rows.without([llm_id])).predict(own.X)))
     predicted = pd.concat(parts).join(rows.y[TARGETS].add_suffix("_true"))
@@ -294,7 +294,7 @@ def run_baselines(study: Study) -> None:
         "colsample_bytree": 0.8,
     }
     rows = {}
-    for name, settings in (("llm_pilot", trees), ("rf", PREDICTORS["rf"].GRID[-1])):
+    for name, settings in (("llm_pilot", trees), ("rf", predictor_class("rf").GRID[-1])):
         answers = baseline(study, name, settings)
         rows[f"{name}, eq. 1-3"] = line(study, answers, paper)
         rows[f"{name}, utility"] = line(study, answers)

@@ -18,7 +18,7 @@ from sextant.characterization import Characterization, load_characterization
 from sextant.predict.folds import rows_of
 from sextant.predict.job import allowed_pairs
 from sextant.predict.references import Rows, reference_profiles
-from sextant.predict.registry import PREDICTORS
+from sextant.predict.registry import PREDICTORS, predictor_class
 from sextant.predict.tuning import choose_nested
 from sextant.recommend import IDENTIFIERS, SLO, TARGETS, at_percentile, candidates, recommend
 from sextant.score import judge, summarize
@@ -63,7 +63,7 @@ def main() -> None:
     known = load_characterization(options.database, "archive:llm-pilot")
     rows = rows_of(known.points, PAPER.percentile, known.features)
     for name in options.predictors:
-        make, settings, found = PREDICTORS[name], {}, []
+        make, settings, found = predictor_class(name), {}, []
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
             if hasattr(make, "GRID") and not (settings and options.tune_once):
                 model = make(PAPER, known.profiles, seed)

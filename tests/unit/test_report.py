@@ -519,9 +519,10 @@ def test_a_sheet_of_six_is_shown_in_full(tmp_path):
 
 
 def test_predictors_that_use_references_are_those_of_the_registry():
-    from sextant.predict.registry import PREDICTORS
+    from sextant.predict.registry import PREDICTORS, predictor_class
 
-    found = {name for name, make in PREDICTORS.items() if getattr(make, "uses_references", False)}
+    made = {name: predictor_class(name) for name in PREDICTORS}
+    found = {name for name, make in made.items() if getattr(make, "uses_references", False)}
     assert found == REFERENCE_PREDICTORS & PREDICTORS.keys()
 
 

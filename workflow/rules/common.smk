@@ -69,12 +69,8 @@ def predictor_library(wildcards):
     )
     modules = ["llm", "gpu", "memory", "recommend", "score"]
     modules += [f"predict/{name}" for name in (*shared, "forest", "network")]
-    own = PREDICTORS.get(wildcards.predictor)
-    if own:
-        place = Path(*own.__module__.split(".")[1:])
-        modules.append(str(place if place.parent.name == "predict" else place.parent))
-    if getattr(own, "learns_from_facts", False):
-        modules.append("predict/decision")
+    if wildcards.predictor in PREDICTORS:
+        modules += [f"predict/{name}" for name in PREDICTORS[wildcards.predictor].modules]
     return library(*modules)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.errors import InputError
+from sextant.scenarios import WINDOWS_FILE
 from sextant.workload import RequestModel
 from sextant.workload.draw import with_zipf_inputs
 from sextant.workload.drawing import child_seed
@@ -24,7 +25,6 @@ LOWEST_SHARE = 0.25
 """Lowest alpha and beta of their sweeps, as a share of the warm-up's. With beta as it is, a
 quarter of alpha is four times the rate, from a third of the KV cache to more than all of it."""
 HIGHEST_THETA_RISE = 0.8
-WINDOWS_FILE = Path(__file__).parents[3] / "resources" / "workloads" / "burst_windows.tsv"
 
 PHASES = {
     1: "warm-up",

@@ -13,7 +13,7 @@ from sextant.predict.decision import choose, weigh
 from sextant.predict.features import Features
 from sextant.predict.folds import Outcome, World, fit_folds
 from sextant.predict.references import reference_profiles
-from sextant.predict.registry import PREDICTORS
+from sextant.predict.registry import PREDICTORS, predictor_class
 from sextant.predict.roofline.facts import execution_classes
 from sextant.recommend import (
     IDENTIFIERS,
@@ -136,7 +136,7 @@ def evaluate(
         if predictor == MEASURED:
             part = _recommend_measured(world, slo)
         else:
-            key = tuple(getattr(slo, name) for name in PREDICTORS[predictor].depends_on)
+            key = tuple(getattr(slo, name) for name in predictor_class(predictor).depends_on)
             if key not in fits:
                 fits[key] = fit_folds(world, slo, predictor, seed, n_jobs, progress or logger.info)
             part = _recommend_predicted(world, slo, predictor, fits[key])
@@ -225,13 +225,13 @@ def _decide(outcome: Outcome, world: World, slo: SLO) -> pd.DataFrame:
 
 def _without_references(predictor: str, latencies: pd.DataFrame, world: World) -> pd.DataFrame:
     """Return the predictions proper: what a predictor was told is no merit of it."""
-    if not PREDICTORS[predictor].uses_references:
+    if not predictor_class(predictor).uses_references:
         return latencies
     return latencies[~latencies["gpu_profile_id"].isin(reference_profiles(world.profiles))]
 
 
 def _too_few(predictor: str, measured: pd.DataFrame) -> str:
-    needed, present = PREDICTORS[predictor].min_training_llms + 1, measured["llm_id"].nunique()
+    needed, present = predictor_class(predictor).min_training_llms + 1, measured["llm_id"].nunique()
     return f"{predictor} is judged from {needed} measured LLMs on; there are {present}"
 
 

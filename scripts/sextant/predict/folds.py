@@ -14,7 +14,7 @@ from sextant.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.predict.features import Features, design_matrix
 from sextant.predict.references import Rows, reference_profiles
-from sextant.predict.registry import PREDICTORS
+from sextant.predict.registry import predictor_class
 from sextant.predict.roofline.facts import fact_rows
 from sextant.predict.roofline.predictor import summary
 from sextant.predict.static_policy import StaticPolicy
@@ -116,7 +116,7 @@ def fit_folds(
     With too few measured LLMs the outcome names none. Arguments are those of
     `sextant.predict.evaluate.evaluate`.
     """
-    make = PREDICTORS[predictor]
+    make = predictor_class(predictor)
     if _learns_from_facts(make):
         rows = fact_rows_of(world, slo.percentile)
     else:

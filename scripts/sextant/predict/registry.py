@@ -14,27 +14,37 @@ its class tell how to use it:
 - `GRID`, `validation_errors`: see `sextant.predict.tuning`; only where there is something to
   tune. A fourth argument, `settings`, then takes what was chosen before.
 
-A new predictor is one file and one line here.
+A new predictor is one file and one line here. What a predictor learns with is imported when it is
+asked for: every job of a workflow reads the names.
 """
 
-from sextant.predict.llm_pilot import LLMPilot
-from sextant.predict.morphling import Morphling
-from sextant.predict.paris import PARIS
-from sextant.predict.perfnet import PerfNet
-from sextant.predict.perfnetv2 import PerfNetV2
-from sextant.predict.rf import RandomForest
-from sextant.predict.roofline import Roofline
-from sextant.predict.selecta import Selecta
-from sextant.predict.static_policy import StaticPolicy
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class Place(NamedTuple):
+    """Where a predictor is."""
+
+    class_name: str
+    modules: tuple[str, ...]
+    """Below `sextant.predict`, a package for all of its files: the first has the class, the others
+    are what its results depend on beside what all predictors share."""
+
 
 PREDICTORS = {
-    "roofline": Roofline,
-    "llm_pilot": LLMPilot,
-    "static_policy": StaticPolicy,
-    "rf": RandomForest,
-    "paris": PARIS,
-    "selecta": Selecta,
-    "perfnet": PerfNet,
-    "perfnetv2": PerfNetV2,
-    "morphling": Morphling,
+    "roofline": Place("Roofline", ("roofline", "decision")),
+    "llm_pilot": Place("LLMPilot", ("llm_pilot",)),
+    "static_policy": Place("StaticPolicy", ("static_policy",)),
+    "rf": Place("RandomForest", ("rf",)),
+    "paris": Place("PARIS", ("paris",)),
+    "selecta": Place("Selecta", ("selecta",)),
+    "perfnet": Place("PerfNet", ("perfnet",)),
+    "perfnetv2": Place("PerfNetV2", ("perfnetv2",)),
+    "morphling": Place("Morphling", ("morphling",)),
 }
+
+
+def predictor_class(name: str) -> Any:
+    """Return the class of a predictor, a key of `PREDICTORS`."""
+    place = PREDICTORS[name]
+    return getattr(import_module(f"sextant.predict.{place.modules[0]}"), place.class_name)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from scipy import optimize, stats
 
 from sextant.errors import InputError
 from sextant.workload.marginals import in_bins, independent_model
@@ -17,7 +16,6 @@ from sextant.workload.request_model import N_BINS, RequestModel
 USE_CASES_FILE = Path(__file__).parents[3] / "resources" / "workloads" / "use_cases.yaml"
 LENGTHS = ("input_tokens", "output_tokens")
 _CITING = ("source", "conversion")
-_NORMAL_P90 = float(stats.norm.ppf(0.9))
 _TAIL = 1e-9
 """Probability beyond which the geometric distribution is cut off."""
 
@@ -76,6 +74,8 @@ def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _geometric(mean: float) -> tuple[np.ndarray, np.ndarray]:
+    from scipy import stats
+
     shape = stats.geom(1 / mean)
     lengths = np.arange(1, int(shape.isf(_TAIL)) + 1)
     return lengths, shape.pmf(lengths) / shape.cdf(lengths[-1])
@@ -83,13 +83,14 @@ def _geometric(mean: float) -> tuple[np.ndarray, np.ndarray]:
 
 def _log_normal(median: float, p90: float, highest: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the log-normal distribution with this median and p90 once cut off at `highest`."""
+    from scipy import optimize, stats
 
     def misses(parameters: np.ndarray) -> list[float]:
         mu, log_sigma = parameters
         below = stats.norm.cdf((np.log([median, p90, highest]) - mu) / np.exp(log_sigma))
         return [below[0] / below[2] - 0.5, below[1] / below[2] - 0.9]
 
-    start = [np.log(median), np.log(np.log(p90 / median) / _NORMAL_P90)]
+    start = [np.log(median), np.log(np.log(p90 / median) / stats.norm.ppf(0.9))]
     mu, log_sigma = optimize.root(misses, start, tol=1e-12).x
     edges = np.arange(highest + 1) + 0.5
     edges[0], edges[-1] = 0.0, highest
