@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sextant import __version__, cli_advice, cli_load, cli_workload
+from sextant import __version__, cli_advice, cli_cluster, cli_load, cli_workload
 from sextant.cli_advice import Database
 from sextant.cli_load_levels import counts
 from sextant.cli_workload import Seed
@@ -137,6 +137,7 @@ app.command()(cli_advice.recommend)
 app.command()(cli_advice.explain)
 app.command()(cli_advice.evaluate)
 app.command("export-characterization")(cli_advice.export_characterization)
+app.command()(cli_cluster.plan)
 
 
 @app.command()

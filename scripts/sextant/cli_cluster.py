@@ -1,0 +1,37 @@
+"""The commands for what takes long: plan it before it runs, take over what others measured."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--configfile", help="Configuration on top of the Snakefile's; may be repeated."),
+]
+
+
+def plan(
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="Files or rules; by default all of the results.")
+    ] = None,
+    config_files: ConfigFiles = None,
+    workflow_profile: Annotated[
+        Path | None, typer.Option(help="As for snakemake, e.g. workflow/profiles/slurm.")
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Servers of each GPU profile that can run at once.")
+    ] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Say what a run would do before anything is submitted: jobs, requests, hours, cost."""
+    from sextant.experiment import load_experiment
+    from sextant.plan.jobs import dry_run
+    from sextant.plan.summary import make_plan
+    from sextant.plan.text import plan_json, plan_text
+
+    here = Path()
+    run = dry_run(here, targets or (), config_files or (), workflow_profile)
+    made = make_plan(load_experiment(run.config), run.config, run, here, nodes)
+    typer.echo(json.dumps(plan_json(made), indent=2) if as_json else plan_text(made))

@@ -1,0 +1,1 @@
+"""What a run would do, known before it starts: jobs, requests, hours and cost."""

@@ -1,0 +1,92 @@
+"""How long a cell takes: one formula, with what it rests on.
+
+    seconds = starts × (start_s + weights / load_gib_per_s)
+            + levels × (warm-up + duration + cool-down + level_extra_s) + cell_extra_s
+
+A server start lasts from the command to the last corner case of its probe. Where cells have
+been measured, medians of theirs take the place of what is assumed (`history`). A cell that
+memory facts rule out costs nothing. Not in it: the wait in a scheduler's queue, cells that
+are tried again, and levels that a stop rule may leave out.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sextant.experiment import CellKey, Experiment
+from sextant.memory import Feasibility, assess
+from sextant.scenarios import Scenario, Variant
+
+DEFAULT_REQUEST_S = 10.0
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What an estimate takes for known, and where it comes from."""
+
+    starts: float | None
+    """Server starts of a cell whose batch weight is searched; None: all that are allowed."""
+    start_s: float
+    """From the command to the last corner case, without loading the weights."""
+    level_extra_s: float
+    """Last requests, telemetry and the server's metrics, each level."""
+    cell_extra_s: float
+    """Python and Snakemake, each cell."""
+    origin: str
+    load_gib_per_s: float = 1.0
+    """Weights from a network disk into the devices."""
+
+
+# Not measured: what vLLM takes for its process, memory profile, compilation and CUDA graphs, and
+# five corner cases. On the CPU it compiles nothing.
+ASSUMED = {
+    "gpu": Basis(None, 120.0, 10.0, 15.0, "assumed"),
+    "cpu": Basis(None, 25.0, 1.0, 10.0, "assumed"),
+}
+
+
+def feasibility(experiment: Experiment, key: CellKey, config: Mapping[str, Any]) -> Feasibility:
+    """Decide from memory facts whether a cell will be measured at all."""
+    workload, variant = experiment.workloads[key.workload_id], experiment.variants[key.variant_id]
+    return assess(
+        experiment.llm_facts[key.llm_id],
+        experiment.profiles[key.gpu_profile_id].devices,
+        config["engine"]["memory_utilization"] * variant.memory_share,
+        workload["max_input_tokens"] + workload["max_output_tokens"],
+    )
+
+
+def cell_s(
+    scenario: Scenario, variant: Variant, weight_gib: float, max_starts: int, basis: Basis
+) -> float:
+    """Return how long a cell takes that fits into memory, in seconds.
+
+    Args:
+        scenario: its levels.
+        variant: a batch weight that is given needs one start.
+        weight_gib: the LLM's weights.
+        max_starts: `engine.max_server_starts`.
+        basis: what is known of starts and of what comes on top.
+    """
+    starts = max_starts if basis.starts is None else min(basis.starts, max_starts)
+    starts = 1 if variant.batch_weight_tokens else starts
+    start_s = basis.start_s + weight_gib / basis.load_gib_per_s
+    levels_s = sum(level_s(scenario, level) + basis.level_extra_s for level in scenario.levels)
+    return starts * start_s + levels_s + basis.cell_extra_s
+
+
+def level_s(scenario: Scenario, level: float) -> float:
+    """Return the seconds that a level is planned to take.
+
+    A level of n requests lasts as long as their arrivals, or as they take in waves as wide as
+    the requests in flight, each wave `DEFAULT_REQUEST_S`.
+    """
+    fixed_s = scenario.warmup_s + scenario.cooldown_s
+    if scenario.duration_s is not None:
+        return fixed_s + scenario.duration_s
+    n_requests = scenario.n_requests or level
+    if scenario.kind == "open_loop" and math.isfinite(level):
+        return fixed_s + n_requests / level + DEFAULT_REQUEST_S
+    in_flight = n_requests if math.isinf(level) else level
+    return fixed_s + math.ceil(n_requests / in_flight) * DEFAULT_REQUEST_S
