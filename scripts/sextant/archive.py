@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from sextant.archive_requests import Results, read_results
 from sextant.errors import InputError
+from sextant.experiment import CellKey
 from sextant.files import provenance, write_json, write_parquet
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.memory import Feasibility
@@ -113,7 +114,7 @@ def import_archive(
         published_points: CSV `llm_id,gpu_profile_id,users,median_nttft_ms,median_itl_ms` of
             the points whose requests the manifest lacks.
         out: folder of all benchmarks; a cell's files go to
-            `<source_name>/<llm>/<gpu_profile>/<workload>/<scenario>/` in it.
+            `<source_name>/` in it, as `CellKey.folder` says.
         workload_id: name of the workload that the authors replayed.
         scenario_id: name of their closed-loop scenario.
         source_name: name of the characterization.
@@ -131,7 +132,8 @@ def import_archive(
             *(_Level(file.expected["num_users"], *results[file.path]) for file in plan.files),
             *plan.published,
         ]
-        target = out / source_name / plan.llm_id / plan.gpu_profile_id / workload_id / scenario_id
+        key = CellKey(plan.llm_id, plan.gpu_profile_id, workload_id, scenario_id)
+        target = out / source_name / key.folder
         _write_cell(target, plan, sorted(levels, key=lambda level: level.users), names)
 
     with ThreadPoolExecutor(_N_WRITERS) as pool:

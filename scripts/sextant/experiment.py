@@ -1,6 +1,7 @@
 """An experiment: the configuration and all sheets, checked against each other."""
 
 import itertools
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -9,10 +10,12 @@ from typing import Any
 
 import yaml
 
+from sextant.engine.arguments import check_extra_arguments
 from sextant.engine.command import EngineSettings
 from sextant.errors import InputError
 from sextant.files import sha256_file
 from sextant.gpu import GPU, GPUProfile, gpu_path, profile_from_row
+from sextant.ids import file_name
 from sextant.ingest.start import check_start_time
 from sextant.llm import LLM, load_llm
 from sextant.registry import Dataset, load_registry
@@ -50,6 +53,9 @@ _ENGINE_FACTS = (
 )
 # What an archive was measured with stands in no sheet of ours.
 _NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
+# SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
+_MAX_CELL_NAME_CHARACTERS = 230
+log = logging.getLogger(__name__)
 SCHEMAS = Path(__file__).parents[2] / "workflow" / "schemas"
 
 
@@ -66,9 +72,8 @@ class CellKey:
     @property
     def folder(self) -> str:
         """Place of its results below those of its source; the default variant is not named."""
-        variant = "" if self.variant_id == DEFAULT_VARIANT else f"@{self.variant_id}"
-        place = (self.llm_id, self.gpu_profile_id, self.workload_id, self.scenario_id + variant)
-        return "/".join(place)
+        *place, variant = map(file_name, asdict(self).values())
+        return "/".join(place) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ def load_experiment(
         if known_predictors is not None and name not in known_predictors:
             fix = f"use some of {', '.join(known_predictors)}"
             raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
+    for argument in check_extra_arguments(config["engine"].get("extra_arguments", ()), file):
+        log.warning("%s: %s lets the server run code that others wrote", file, argument)
     paths, archive = config["sheets"], config.get("archive")
     rows = {
         name: []
@@ -159,11 +166,20 @@ def load_experiment(
             check_start_time(row["start_time"], form, **where)
     _check_contexts(experiment, paths["workloads"])
     for row in rows["llms"]:
-        if "model" in row and not Path(row["model"]).is_dir():
-            fix = "give the folder of the weights, or leave the cell empty for random ones"
-            where = {"file": paths["llms"], "row": row.line, "field": "model"}
-            raise InputError(f"{row['model']!r} is no folder", **where, fix=fix)
+        if "model" in row:
+            _check_weights(row, paths["llms"])
     return experiment
+
+
+def _check_weights(row: Row, file: str) -> None:
+    """Check that a folder has weights as safetensors: to unpickle others would run their code."""
+    where = {"file": file, "row": row.line, "field": "model"}
+    if not Path(row["model"]).is_dir():
+        fix = "give the folder of the weights, or leave the cell empty for random ones"
+        raise InputError(f"{row['model']!r} is no folder", **where, fix=fix)
+    if not any(Path(row["model"]).glob("*.safetensors")):
+        fix = "fetch or convert the weights as safetensors; pickled ones (.bin, .pt) are not loaded"
+        raise InputError(f"{row['model']!r} has no *.safetensors", **where, fix=fix)
 
 
 def trace_sha256(experiment: Experiment, trace_id: str) -> str:
@@ -284,9 +300,17 @@ def _cells(
             _selected(row, "variant_ids", by_id["variants"], file, DEFAULT_VARIANT),
         )
         cells.setdefault(row.get("study"), {}).update(
-            dict.fromkeys(CellKey(*place) for place in chosen)
+            dict.fromkeys(_short_enough(CellKey(*place), file, row) for place in chosen)
         )
     return {study: tuple(found) for study, found in cells.items()}
+
+
+def _short_enough(cell: CellKey, file: str, row: Row) -> CellKey:
+    if len(cell.folder) > _MAX_CELL_NAME_CHARACTERS:
+        problem = f"the names of {cell.folder} have {len(cell.folder)} characters"
+        fix = f"shorten one of its ids: {_MAX_CELL_NAME_CHARACTERS} together fit into a file name"
+        raise InputError(problem, file=file, row=row.line, fix=fix)
+    return cell
 
 
 def _archived_cells(

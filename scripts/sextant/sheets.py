@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 
 from sextant.errors import InputError
+from sextant.ids import id_problem, look, selectable_problem
 
 
 class Row(dict[str, Any]):
@@ -23,11 +24,17 @@ class Row(dict[str, Any]):
 
 
 _PARSERS = {"integer": int, "number": float, "string": str}
+_ID_PROBLEMS = {"id": id_problem, "selectable-id": selectable_problem}
+"""What a schema's `format` asks of a text."""
+_FORMATS = FormatChecker(formats=())
+for _name, _problem in _ID_PROBLEMS.items():
+    _FORMATS.checks(_name)(lambda text, problem=_problem: problem(text) is None)
 
 
 @cache
 def _validator(schema_path: Path) -> Draft202012Validator:
-    return Draft202012Validator(yaml.safe_load(schema_path.read_text(encoding="utf-8")))
+    schema = yaml.safe_load(schema_path.read_text(encoding="utf-8"))
+    return Draft202012Validator(schema, format_checker=_FORMATS)
 
 
 def validate(value: Mapping[str, Any], schema_path: str | Path, file: str | Path) -> None:
@@ -55,7 +62,10 @@ def _check(value: Mapping, validator: Draft202012Validator, file: str | Path, ro
             field = ".".join([*([field] if field else []), missing])
             description = error.schema["properties"].get(missing, {}).get("description")
             raise InputError("it is missing", file=file, row=row, field=field, fix=description)
-        raise InputError(error.message, file=file, row=row, field=field, fix=description)
+        problem = error.message
+        if error.validator == "format":
+            problem = f"{error.instance!r} {_ID_PROBLEMS[error.validator_value](error.instance)}"
+        raise InputError(problem, file=file, row=row, field=field, fix=description)
 
 
 def load_sheet(
@@ -64,7 +74,8 @@ def load_sheet(
     """Read a tab-separated sheet; each row is a dict typed and checked by the schema.
 
     An empty cell is a missing value: the key is left out of the row. Lines that start
-    with `#` are comments. With `key`, values of that column have to be unique.
+    with `#` are comments. With `key`, values of that column have to be unique, and alike not
+    even but for case or Unicode normal form, which file systems may not tell apart.
 
     Raises:
         InputError: names file, line, field and the fix.
@@ -88,9 +99,9 @@ def load_sheet(
         raise InputError("the sheet is empty", file=path, fix="add its header line")
     header = _header(path, lines[0], validator, delimiter)
     rows: list[Row] = []
-    seen: dict[Any, int] = {}
+    seen: dict[str, Row] = {}
     for number, line in lines[1:]:
-        cells = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
+        cells = _split(path, number, line, delimiter)
         if len(cells) != len(header):
             name = "tab" if delimiter == "\t" else "comma"
             fix = f"separate the columns with one {name} each"
@@ -104,15 +115,21 @@ def load_sheet(
         }
         row = Row(typed, number)
         _check(row, validator, path, number)
-        if key:
-            if row[key] in seen:
-                problem = f"{row[key]!r} stands in line {seen[row[key]]} already"
-                raise InputError(problem, file=path, row=number, field=key, fix="rename one")
-            seen[row[key]] = number
+        if key and (other := seen.setdefault(look(row[key]), row)) is not row:
+            alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike,"
+            problem = f"{row[key]!r} stands in line {other.line}{alike} already"
+            raise InputError(problem, file=path, row=number, field=key, fix="rename one")
         rows.append(row)
     if not rows:
         raise InputError("the sheet has no rows", file=path, fix="add one below the header")
     return rows
+
+
+def _split(path: Path, number: int, line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
+    except csv.Error as error:
+        raise InputError(str(error), file=path, row=number, fix="shorten the row") from None
 
 
 def _header(

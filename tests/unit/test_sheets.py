@@ -45,7 +45,10 @@ def test_comments_blank_lines_byte_order_mark_and_crlf_are_no_rows(tmp_path: Pat
         (HEADER + "a\t1\t2\t75\t3\n", ["line 2", "'percentile'", "75"]),
         (HEADER + "a\t1\t2\t50\t0\n", ["line 2", "'users'"]),
         (HEADER + "\t1\t2\t50\t3\n", ["line 2", "slo_id"]),
-        (HEADER + "../x\t1\t2\t50\t3\n", ["line 2", "'slo_id'"]),
+        (HEADER + "a\u202eb\t1\t2\t50\t3\n", ["line 2", "'slo_id'", "U+202E"]),
+        (HEADER + "é\t1\t2\t50\t3\ne\u0301\t1\t2\t50\t3\n", ["line 3", "'slo_id'", "line 2 as"]),
+        (HEADER + "A\t1\t2\t50\t3\na\t1\t2\t50\t3\n", ["line 3", "line 2 as 'A'"]),
+        (HEADER + "a\t" + "1" * 200_000 + "\t2\t50\t3\n", ["line 2", "field larger"]),
         (HEADER + "a\t1\t2\t50\t3\na\t1\t2\t50\t3\n", ["line 3", "'slo_id'", "line 2"]),
     ],
 )

@@ -13,6 +13,7 @@ import scipy
 
 from sextant.errors import InputError
 from sextant.files import write_json, write_parquet
+from sextant.ids import file_name
 from sextant.trace_format import TRACE_COLUMNS
 from sextant.trace_report import (
     characterize_trace,
@@ -422,7 +423,7 @@ def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_told
     page = Page(html)
     for name in distances:
         assert f"Fidelity of {name}" in page.text
-        assert found["takeaways"][f"fidelity-{name}"].startswith(f"{name}: ")
+        assert found["takeaways"][f"fidelity-{file_name(name)}"].startswith(f"{name}: ")
         assert f"{name}/requests.parquet" in found["provenance"]["inputs_sha256"]
     assert "b" not in page.tags
     (arrivals,) = found["burstiness"]["whole"]

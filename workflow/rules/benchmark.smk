@@ -13,7 +13,7 @@
 rule benchmark_cell:
     input:
         workload="<results>/workloads/{workload}/requests.parquet",
-        config=lambda wildcards: EXPERIMENT.llms[wildcards.llm]["config"],
+        config=lambda wildcards: EXPERIMENT.llms[named("llm", wildcards)]["config"],
     output:
         requests=f"{CELL_FOLDER}/requests.parquet",
         server=f"{CELL_FOLDER}/server.parquet",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sextant.errors import InputError
 from sextant.experiment import CellKey, cell_definition, load_experiment, trace_sha256
+from sextant.ids import by_file_name, file_name
 from sextant.predict.registry import PREDICTORS
 from sextant.scenarios import DEFAULT_VARIANT
 from sextant.workload.use_cases import USE_CASES_FILE
@@ -16,6 +17,16 @@ except InputError as error:
     # The message is the whole story; a traceback would bury it.
     sys.exit(f"Error: {error}")
 
+# Wildcards hold file names, the experiment's tables ids: ids of each wildcard by file name.
+IDS = {
+    "dataset": by_file_name(EXPERIMENT.datasets),
+    "trace": by_file_name(EXPERIMENT.traces),
+    "workload": by_file_name(EXPERIMENT.workloads),
+    "llm": by_file_name(EXPERIMENT.llms),
+    "gpu_profile": by_file_name(EXPERIMENT.profiles),
+    "scenario": by_file_name(EXPERIMENT.scenarios),
+    "variant": by_file_name(EXPERIMENT.variants),
+}
 # `{variant}` is empty for the default variant, else @ and its name.
 CELL = "{source}/{llm}/{gpu_profile}/{workload}/{scenario}{variant}"
 CELL_FOLDER = f"<results>/benchmarks/{CELL}"
@@ -26,17 +37,23 @@ def one_of(names):
 
 
 wildcard_constraints:
-    dataset=one_of(EXPERIMENT.datasets),
-    trace=one_of(EXPERIMENT.traces),
-    workload=one_of(EXPERIMENT.workloads),
-    llm=one_of(EXPERIMENT.llms),
-    gpu_profile=one_of(EXPERIMENT.profiles),
-    scenario=one_of(EXPERIMENT.scenarios),
+    dataset=one_of(IDS["dataset"]),
+    file=one_of({file_name(data.file_name) for data in EXPERIMENT.datasets.values()}),
+    trace=one_of(IDS["trace"]),
+    workload=one_of(IDS["workload"]),
+    llm=one_of(IDS["llm"]),
+    gpu_profile=one_of(IDS["gpu_profile"]),
+    scenario=one_of(IDS["scenario"]),
     # In brackets, since Snakemake takes an empty constraint for none.
-    variant=f"({one_of(map('@{}'.format, EXPERIMENT.variants))}|)",
+    variant=f"({one_of(map('@{}'.format, IDS['variant']))}|)",
     study=one_of(EXPERIMENT.studies),
     predictor=one_of(["measured", *config["predictors"]]),
     source=re.escape(config["source"]),
+
+
+def named(name, wildcards):
+    """Return the id that a wildcard stands for."""
+    return IDS[name][wildcards[name]]
 
 
 def gpu_files():
@@ -75,31 +92,34 @@ def predictor_library(wildcards):
 
 
 def trace_source(wildcards):
-    name = EXPERIMENT.traces[wildcards.trace]["dataset"]
-    dataset = EXPERIMENT.datasets.get(name)
-    # The file keeps its name, whose ending tells how it is compressed.
-    return f"<results>/downloads/{name}/{dataset.file_name}" if dataset else name
+    return download_or_path(EXPERIMENT.traces[named("trace", wildcards)]["dataset"])
 
 
 def archive_data():
-    """Return the archive to import: a download, or the path that the user gave."""
-    name = config["archive"]["data"]
+    """Return the archive to import."""
+    return download_or_path(config["archive"]["data"])
+
+
+def download_or_path(name):
+    """Return the place of a data set's download or, of what is none, the path the user gave."""
     dataset = EXPERIMENT.datasets.get(name)
-    return f"<results>/downloads/{name}/{dataset.file_name}" if dataset else name
+    # The file keeps its name, whose ending tells how it is compressed.
+    place = f"{file_name(name)}/{file_name(dataset.file_name)}" if dataset else ""
+    return f"<results>/downloads/{place}" if dataset else name
 
 
 def workload_origin(wildcards):
     """Return what a workload is made from: its trace, or the use cases that ship, if any."""
-    row = EXPERIMENT.workloads[wildcards.workload]
+    row = EXPERIMENT.workloads[named("workload", wildcards)]
     if "trace_id" in row:
-        return f"<results>/traces/{row['trace_id']}.parquet"
+        return f"<results>/traces/{file_name(row['trace_id'])}.parquet"
     return str(USE_CASES_FILE) if "use_case" in row else []
 
 
 def trace_workloads(wildcards):
     """Return the files of all workloads that are fitted to a trace."""
-    rows = EXPERIMENT.workloads.items()
-    names = [name for name, row in rows if row.get("trace_id") == wildcards.trace]
+    rows, trace = IDS["workload"].items(), named("trace", wildcards)
+    names = [name for name, key in rows if EXPERIMENT.workloads[key].get("trace_id") == trace]
     files = {"requests": "requests.parquet", "arrivals": "arrivals.json"}
     return {
         key: [f"<results>/workloads/{name}/{file}" for name in names] for key, file in files.items()
@@ -108,7 +128,7 @@ def trace_workloads(wildcards):
 
 def trace_reports():
     """Return the pages on every trace, and the one on all workloads; archives have neither."""
-    pages = [f"<results>/report/traces/{trace}.html" for trace in EXPERIMENT.traces]
+    pages = [f"<results>/report/traces/{trace}.html" for trace in IDS["trace"]]
     return [*pages, "<results>/report/workloads.html"] if EXPERIMENT.workloads else pages
 
 
@@ -122,9 +142,9 @@ def trace_page_files():
 
 
 def cell_key(wildcards):
+    names = ("llm", "gpu_profile", "workload", "scenario")
     variant = wildcards.variant.removeprefix("@") or DEFAULT_VARIANT
-    place = (wildcards.llm, wildcards.gpu_profile, wildcards.workload, wildcards.scenario)
-    return CellKey(*place, variant)
+    return CellKey(*(named(name, wildcards) for name in names), IDS["variant"][variant])
 
 
 def definition(wildcards):
@@ -137,7 +157,7 @@ def cell_threads(wildcards):
     A cluster's scheduler keeps jobs apart itself: there, LLM-Pilot's two cores per GPU, or what
     the variant asks for, and one for the load client.
     """
-    n_gpus = EXPERIMENT.profiles[wildcards.gpu_profile].n_gpus
+    n_gpus = EXPERIMENT.profiles[named("gpu_profile", wildcards)].n_gpus
     variant = cell_variant(wildcards)
     cores = max(2 * n_gpus, variant.cpu_cores or 0) * variant.n_device_sets
     return workflow.cores or cores + 1
@@ -145,7 +165,7 @@ def cell_threads(wildcards):
 
 def cell_memory_mb(wildcards):
     """Host memory: each server's limit, or room for its weights while they load."""
-    variant, llm = cell_variant(wildcards), EXPERIMENT.llm_facts[wildcards.llm]
+    variant, llm = cell_variant(wildcards), EXPERIMENT.llm_facts[named("llm", wildcards)]
     server_gib = variant.memory_limit_gib or llm.weight_bytes / 2**30
     return 8000 + int(1024 * server_gib * variant.replicas)
 
@@ -155,13 +175,13 @@ def cell_variant(wildcards):
 
 
 def cell_gpus(wildcards):
-    devices = EXPERIMENT.profiles[wildcards.gpu_profile].devices
+    devices = EXPERIMENT.profiles[named("gpu_profile", wildcards)].devices
     return 0 if devices.kind == "cpu" else devices.n_gpus * cell_variant(wildcards).n_device_sets
 
 
 def cell_minutes(wildcards, attempt):
     """Time for the server starts and the levels, with room for slow last requests."""
-    scenario, engine = EXPERIMENT.scenarios[wildcards.scenario], config["engine"]
+    scenario, engine = EXPERIMENT.scenarios[named("scenario", wildcards)], config["engine"]
     starts_s = engine["max_server_starts"] * engine["start_timeout_s"]
     return attempt * (int(starts_s + scenario.longest_s(engine["request_timeout_s"])) // 60 + 5)
 

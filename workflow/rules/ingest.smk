@@ -20,7 +20,7 @@ rule fetch_dataset:
         mem_mb=500,
         runtime=60,
     params:
-        dataset=lambda wildcards: EXPERIMENT.datasets[wildcards.dataset],
+        dataset=lambda wildcards: EXPERIMENT.datasets[named("dataset", wildcards)],
     script:
         "../../scripts/fetch_dataset.py"
 
@@ -44,7 +44,7 @@ rule ingest_trace:
         mem_mb=2000,
         runtime=60,
     params:
-        row=lambda wildcards: dict(EXPERIMENT.traces[wildcards.trace]),
-        sha256=lambda wildcards: trace_sha256(EXPERIMENT, wildcards.trace),
+        row=lambda wildcards: dict(EXPERIMENT.traces[named("trace", wildcards)]),
+        sha256=lambda wildcards: trace_sha256(EXPERIMENT, named("trace", wildcards)),
     script:
         "../../scripts/ingest_trace.py"

@@ -97,7 +97,7 @@ rule write_trace_report:
 rule write_workload_report:
     input:
         workloads=[
-            f"<results>/workloads/{workload}/requests.parquet" for workload in EXPERIMENT.workloads
+            f"<results>/workloads/{workload}/requests.parquet" for workload in IDS["workload"]
         ],
         library=library("trace_report", "workload", "pages"),
         page=trace_page_files(),

@@ -9,9 +9,9 @@ rule build_store:
         features=list(config.get("features", {}).values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],
         gpus=gpu_files(),
-        reports=[f"<results>/traces/{trace}.report.json" for trace in EXPERIMENT.traces],
+        reports=[f"<results>/traces/{trace}.report.json" for trace in IDS["trace"]],
         validations=[
-            f"<results>/workloads/{workload}/validation.json" for workload in EXPERIMENT.workloads
+            f"<results>/workloads/{workload}/validation.json" for workload in IDS["workload"]
         ],
         point=f"<results>/points/{config['source']}/point.parquet",
         feasibility=f"<results>/points/{config['source']}/feasibility.parquet",

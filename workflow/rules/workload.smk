@@ -21,7 +21,7 @@ rule fit_workload:
         mem_mb=4000,
         runtime=60,
     params:
-        row=lambda wildcards: dict(EXPERIMENT.workloads[wildcards.workload]),
+        row=lambda wildcards: dict(EXPERIMENT.workloads[named("workload", wildcards)]),
         seed=config["seed"],
     script:
         "../../scripts/fit_workload.py"

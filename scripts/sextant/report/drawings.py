@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sextant.ids import file_name
 from sextant.report.feasibility import Matrix, feasibility_figure
 from sextant.report.figures import axis_limits, latency_figure, n_not_drawn, prediction_figure
 from sextant.report.plotting import ProfileLooks, profile_looks
@@ -32,10 +33,11 @@ class Drawings:
     def add(self, name: str, svg: str) -> str:
         """Keep a figure for its file, under a name that no other has; return it."""
         # Names of LLMs and SLOs are free text: what a path cannot hold is replaced, which may
-        # make two of them alike.
-        stem = re.sub(r"[^\w.+-]+", "_", name).strip("._")[:_LONGEST_NAME] or "figure"
-        unique, count = stem, 1
-        while unique in self.files:
+        # make two of them alike, as may a file system that ignores case.
+        words = re.sub(r"[^\w.+-]+", "_", name).strip("._")
+        stem = file_name(words)[:_LONGEST_NAME] or "figure"
+        unique, count, taken = stem, 1, {file.casefold() for file in self.files}
+        while unique.casefold() in taken:
             count += 1
             unique = f"{stem}_{count}"
         self.files[unique] = svg

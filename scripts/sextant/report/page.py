@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sextant.files import atomic_path, provenance, write_json
+from sextant.ids import file_name
 from sextant.pages import render
 from sextant.report.drawings import Drawings, draw
 from sextant.report.feasibility import feasibility_matrices
@@ -32,6 +33,7 @@ from sextant.report.tables import (
 
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
 _FILTERS = {
+    "file_name": file_name,
     "number": number,
     "percent": percent,
     "deployment": deployment,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.files import provenance, write_json
+from sextant.ids import id_of
 from sextant.trace_report.burstiness import measure_burstiness, show_burstiness
 from sextant.trace_report.fidelity import measure_fidelity, show_fidelity
 from sextant.trace_report.lengths import measure_lengths, show_lengths
@@ -115,7 +116,7 @@ def write_trace_report(
     names = [workload.name for workload in judged]
     whose = f", and its workload{'s' * (len(names) > 1)} {listed(names)}" if names else ""
     subtitle = f"A trace of requests to LLMs{whose}"
-    write_page(html_out, f"Trace {opened.path.stem}", subtitle, sections, origin)
+    write_page(html_out, f"Trace {id_of(opened.path.stem)}", subtitle, sections, origin)
     return report
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from sextant.errors import InputError
 from sextant.files import read_provenance
+from sextant.ids import file_name
 from sextant.report.promises import percent
 from sextant.report.read import number
 from sextant.trace_report.drawing import Axis, cumulative_curve, matrix_figure, panels_figure
@@ -173,7 +174,7 @@ def show_fidelity(name: str, found: Mapping[str, Any]) -> Section:
     title, whose = f"Fidelity of {name}", name
     if found["is_fitted_here"]:
         title, whose = "Fidelity of the default model", "The default model"
-    section = Section(f"fidelity-{name}", title, f"{whose}: {_takeaway(found)}")
+    section = Section(f"fidelity-{file_name(name)}", title, f"{whose}: {_takeaway(found)}")
     if found["is_fitted_here"]:
         section.notes.append(
             f"No workload was given: judged is what a fit makes by default ({N_BINS} bins a "

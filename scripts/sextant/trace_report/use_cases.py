@@ -8,6 +8,7 @@ import numpy as np
 
 from sextant.errors import InputError
 from sextant.files import provenance, write_json
+from sextant.ids import id_of
 from sextant.report.read import number
 from sextant.trace_report.drawing import Axis, cumulative_curve, panels_figure
 from sextant.trace_report.lengths import SIDES, quantiles
@@ -78,7 +79,7 @@ def write_use_case_report(
             )
         else:
             path = Path(given)
-            name = path.name if path.is_dir() else path.stem
+            name = id_of(path.name if path.is_dir() else path.stem)
             if name in models:
                 fix = "give folders or files with names of their own"
                 raise InputError(f"there are two workloads '{name}'", file=path, fix=fix)

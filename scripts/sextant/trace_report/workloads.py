@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.errors import InputError
+from sextant.ids import id_of
 from sextant.workload.arrivals import ArrivalModel, fit_facts, load_arrivals
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
@@ -42,7 +43,7 @@ def open_workloads(folders: Sequence[str | Path]) -> list[Fitted]:
             problem = "is no folder" if folder.exists() else "there is no such folder"
             fix = "give the folder of a fitted workload (see `sextant fit`)"
             raise InputError(problem, file=folder, fix=fix)
-        name = folder.resolve().name
+        name = id_of(folder.resolve().name)
         if name in found:
             fix = "give folders with names of their own"
             raise InputError(f"there are two workloads '{name}'", file=folder, fix=fix)

@@ -1,0 +1,78 @@
+"""What a configuration may ask of a server beyond what the pipeline sets itself."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from sextant.errors import InputError
+
+_OF_SEXTANT = {
+    **dict.fromkeys(
+        ("host", "port", "uds", "ssl-keyfile", "ssl-certfile", "ssl-ca-certs"),
+        "remove it: servers listen on loopback, each at a free port",
+    ),
+    "api-key": "remove it: each server gets a fresh key, which no command line shows",
+    "hf-token": "remove it: download the weights beforehand, and give their folder in llms.tsv",
+    "config": "write its arguments here, where they can be checked",
+    **dict.fromkeys(("model", "served-model-name"), "name the weights in llms.tsv"),
+    "load-format": "remove it: weights are read from safetensors, which hold no code",
+    "dtype": "set engine.dtype",
+    "block-size": "set engine.block_size_tokens",
+    "max-num-seqs": "set engine.max_num_seqs",
+    **dict.fromkeys(
+        ("gpu-memory-utilization", "device-memory-utilization"), "set engine.memory_utilization"
+    ),
+    "seed": "set seed",
+    "max-model-len": "set the caps of the workload",
+    **dict.fromkeys(
+        ("num-gpu-blocks-override", "kv-cache-memory-bytes"),
+        "set batch_weight_tokens of a variant",
+    ),
+    **dict.fromkeys(
+        (
+            *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
+            *("data-parallel-address", "data-parallel-rpc-port", "data-parallel-size-local"),
+            *("nnodes", "node-rank", "master-addr", "master-port", "headless"),
+        ),
+        "give the GPU profile its number of GPUs; a replica runs on one node",
+    ),
+}
+"""vLLM's options that are not the configuration's to give, and what to do instead."""
+_SHORT = {
+    **{"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size"},
+    **{"n": "nnodes", "r": "node-rank", "dpa": "data-parallel-address"},
+    **{"dpp": "data-parallel-rpc-port", "dpl": "data-parallel-size-local"},
+}
+_RUNS_CODE = (
+    *("trust-remote-code", "tool-parser-plugin", "reasoning-parser-plugin", "io-processor-plugin"),
+    *("logits-processors", "middleware", "worker-cls", "worker-extension-cls", "scheduler-cls"),
+    "model-class-overrides",
+)
+
+
+def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[str]:
+    """Check `engine.extra_arguments`; return those that let a server run code of others.
+
+    vLLM also takes `_` for `-`, `--name=value` and any beginning of a name that is unique.
+
+    Raises:
+        InputError: an argument would change what the pipeline itself decides.
+    """
+    where = {"file": file, "field": "engine.extra_arguments"}
+    for argument in arguments:
+        for name in _names(argument, _OF_SEXTANT):
+            problem = f"{argument!r} sets {name}, which is the pipeline's to set"
+            raise InputError(problem, **where, fix=_OF_SEXTANT[name])
+    return [argument for argument in arguments if list(_names(argument, _RUNS_CODE))]
+
+
+def _names(argument: str, options: Sequence[str]) -> list[str]:
+    """Return the options that an argument may mean, none if it is a value or another option."""
+    found = re.match(r"(--?)([^=.]+)", argument)
+    if not found:
+        return []
+    given = found[2].replace("_", "-")
+    if found[1] == "-":
+        # `-tp2` is `-tp 2`.
+        return [name for short, name in _SHORT.items() if re.fullmatch(rf"{short}\d*", given)]
+    return [name for name in options if name.startswith(given)]

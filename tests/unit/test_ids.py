@@ -1,0 +1,146 @@
+"""Ids may be almost any text; the names of their files are safe and never those of another."""
+
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sextant.experiment import CellKey
+from sextant.ids import (
+    MAX_FILE_NAME_CHARACTERS,
+    by_file_name,
+    file_name,
+    id_of,
+    id_problem,
+    look,
+    selectable_problem,
+)
+
+HOSTILE = (
+    "org/name",
+    "..",
+    ".",
+    "../../etc/passwd",
+    "/etc/passwd",
+    ".hidden",
+    "-rf",
+    "--delete",
+    "<script>alert(1)</script>",
+    '" onload="x',
+    "it's",
+    "$(touch owned)",
+    "`touch owned`",
+    "a;b&c|d>e",
+    "%j-%A_%a",
+    "{source}",
+    "@v",
+    "a b",
+    "a\\b",
+    "~root",
+    "~2E.",
+    "#1",
+    "日本語",
+    "Ärger",
+    "😀",
+    "*?[x]",
+    "a=b:c",
+    "CON",
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("Llama-3.1_8B+x", "Llama-3.1_8B+x"),
+        ("org/name", "org~2Fname"),
+        ("..", "~2E."),
+        ("-rf", "~2Drf"),
+        ("a..-b", "a..-b"),
+        ("é", "~C3~A9"),
+        ("e\u0301", "e~CC~81"),
+        ("~2F", "~7E2F"),
+        ("$(x) %j", "~24~28x~29~20~25j"),
+    ],
+)
+def test_what_is_safe_stays_and_every_other_byte_is_spelt_out(given: str, name: str) -> None:
+    assert file_name(given) == name
+    assert id_of(name) == given
+
+
+@pytest.mark.parametrize("given", HOSTILE)
+def test_a_file_name_is_one_plain_path_component_that_no_shell_expands(
+    given: str, tmp_path: Path
+) -> None:
+    name = file_name(given)
+    assert re.fullmatch(r"[A-Za-z0-9_+~][A-Za-z0-9._+~-]*", name)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / name).touch()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "below", tmp_path / "below" / name]
+    script = f"printf %s results/{name}"
+    assert subprocess.check_output(["bash", "-c", script], text=True) == f"results/{name}"
+
+
+def test_no_two_ids_have_the_same_name() -> None:
+    # Every text of up to three of these, the encoding's own mark and digits among them.
+    texts = ["".join(t) for n in (1, 2, 3) for t in itertools.product("~2Fa/.-é", repeat=n)]
+    assert len({file_name(text) for text in texts}) == len(texts) == 8 + 64 + 512
+    assert all(id_of(file_name(text)) == text for text in texts)
+
+
+@pytest.mark.parametrize("name", ["a~41b", "x~2", "~c3~a9", "~FF", "plain"])
+def test_a_name_that_no_id_has_is_itself(name: str) -> None:
+    assert id_of(name) == name
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "0 characters"),
+        ("x" * 101, "101 characters"),
+        (" a", "white space at its ends"),
+        ("a\n", "white space at its ends"),
+        ("a\x00b", "U+0000"),
+        ("a\x1b[31mb", "U+001B"),
+        ("abc\u202edcba", "U+202E"),
+        ("a\u200bb", "U+200B"),
+        ("a\u2028b", "U+2028"),
+        ("a\u00a0b", "U+00A0"),
+        ("日" * 14, "file name of 126 characters"),
+    ],
+)
+def test_texts_that_are_no_ids(given: str, said: str) -> None:
+    assert said in id_problem(given)
+
+
+@pytest.mark.parametrize("given", HOSTILE)
+def test_visible_text_is_an_id(given: str) -> None:
+    assert id_problem(given) is None
+
+
+def test_what_lists_cannot_hold_cannot_be_selected() -> None:
+    assert "could not be selected" in selectable_problem("*")
+    assert "could not be selected" in selectable_problem("a,b")
+    assert selectable_problem("a*b") is None
+
+
+def test_ids_of_the_same_look_are_found() -> None:
+    assert look("Llama") == look("llama")
+    assert look("é") == look("E\u0301")
+    assert look("llama") != look("llama2")
+    # What looks different is different to a file system that ignores case, too.
+    names = by_file_name(HOSTILE)
+    assert len({name.casefold() for name in names}) == len(HOSTILE)
+
+
+def test_a_cells_folder_lies_below_its_source_whatever_its_ids_are() -> None:
+    key = CellKey("..", "/etc", "../x", "a@b", "c@d")
+    assert key.folder == "~2E./~2Fetc/~2E.~2Fx/a~40b@c~40d"
+    assert CellKey("llm", "1xA100-40GB", "chat", "users").folder == "llm/1xA100-40GB/chat/users"
+    # The variant cannot be part of the scenario's name.
+    assert CellKey("l", "g", "w", "s@v").folder != CellKey("l", "g", "w", "s", "v").folder
+
+
+def test_names_have_room_for_a_second_one_and_an_ending() -> None:
+    assert 2 * MAX_FILE_NAME_CHARACTERS + len("@.server.log") < 255
