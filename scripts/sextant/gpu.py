@@ -48,6 +48,8 @@ class GPUProfile:
     gpu: GPU
     n_gpus: int
     usd_per_hour: float
+    gpu_model: str | None = None
+    """The device type as a cluster's scheduler names it; no measurement depends on it."""
 
     @property
     def devices(self) -> Devices:
@@ -62,4 +64,5 @@ def gpu_path(folder: str | Path, gpu_id: str) -> Path:
 
 def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:
     """Build a profile from its row in `gpu_profiles.tsv`."""
-    return GPUProfile(row["gpu_profile_id"], gpu, row["n_gpus"], row["usd_per_hour"])
+    names = ("n_gpus", "usd_per_hour", "gpu_model")
+    return GPUProfile(row["gpu_profile_id"], gpu, **{n: row[n] for n in names if n in row})

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fake_nvml import use_fake_nvml
-from sextant.engine.devices import pick_devices
+from sextant.engine.devices import pick_cores, pick_devices
 from sextant.errors import InputError
 from sextant.gpu import Devices
 
@@ -63,6 +63,47 @@ def test_cores_are_those_this_job_may_use(monkeypatch):
     assert pick_devices(Devices("cpu", 3, 1.0), 2, "shared") == [(2, 4, 7)] * 2
     with pytest.raises(InputError, match=r"6 devices \(cpu\) needed, 4 here"):
         pick_devices(Devices("cpu", 3, 1.0), 2)
+
+
+def test_in_a_slurm_job_without_devices_no_other_job_s_are_taken():
+    with pytest.raises(InputError, match=r"SLURM job 17 was given no GPU.*gpu_model"):
+        pick_devices(ONE, environ={"SLURM_JOB_ID": "17"})
+    environ = {"SLURM_JOB_ID": "17", "CUDA_VISIBLE_DEVICES": "3"}
+    assert pick_devices(ONE, environ=environ) == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "picked"),
+    [
+        # Two jobs on a node of four devices, which cores stand in for.
+        ({"SLURM_JOB_GPUS": "0,2"}, (2, 7)),
+        ({"SLURM_JOB_GPUS": "1,3"}, (4, 9)),
+        # The plugin clears the job's variables; the step's are left.
+        ({"SLURM_STEP_GPUS": "3,0"}, (9, 2)),
+        # No devices: the cores that SLURM has bound the job to are its own.
+        ({"SLURM_JOB_ID": "17", "CUDA_VISIBLE_DEVICES": "1"}, (2, 4)),
+    ],
+)
+def test_devices_of_a_slurm_job_choose_the_cores_that_stand_in_for_them(
+    monkeypatch, environ, picked
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7, 2})
+    assert pick_devices(Devices("cpu", 2, 1.0), environ=environ) == [picked]
+
+
+def test_a_device_without_a_core_is_none(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(InputError, match=r"1 devices \(cpu\) needed, 0 here"):
+        pick_devices(Devices("cpu", 1, 1.0), environ={"SLURM_JOB_GPUS": "2"})
+
+
+def test_cores_beside_gpus_do_not_heed_the_gpus(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7, 2})
+    monkeypatch.setenv("SLURM_JOB_GPUS", "3")
+    assert pick_cores(2, 2) == [(2, 4), (7, 9)]
+    assert pick_cores(3, 2, "shared") == [(2, 4, 7)] * 2
+    with pytest.raises(InputError, match=r"6 devices \(cpu\) needed, 4 here"):
+        pick_cores(3, 2)
 
 
 def test_where_nothing_is_hidden_all_gpus_of_the_machine_count(monkeypatch):

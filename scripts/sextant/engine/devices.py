@@ -20,39 +20,82 @@ def pick_devices(
 ) -> list[tuple[int | str, ...]]:
     """Return the devices of each replica: the first ones that this job may use.
 
-    GPUs are indices or UUIDs, as `CUDA_VISIBLE_DEVICES` has them; on a CPU they are cores.
+    GPUs are indices or UUIDs, as `CUDA_VISIBLE_DEVICES` has them; on a CPU they are cores. Where
+    SLURM has given a job devices for a profile of kind `cpu`, which they stand in for, core n
+    belongs to device n, so that jobs side by side on a node share none.
 
     Args:
         devices: what one replica runs on.
         replicas: number of servers.
         placement: `own`: each replica has devices of its own; `shared`: all have the same.
-        environ: environment that tells which GPUs are visible.
+        environ: environment that tells which GPUs are visible, and of the job.
 
     Raises:
-        InputError: the job has fewer devices than the replicas need, or a replica would need
-            several MIG instances, of which a process can use only one.
+        InputError: the job has fewer devices than the replicas need, SLURM has given it none,
+            or a replica would need several MIG instances, of which a process can use only one.
     """
     n_needed = devices.n_gpus * (replicas if placement == "own" else 1)
-    available = _available(devices.kind, n_needed, environ)
-    if len(available) < n_needed:
-        fix = "run on a machine that has them, or remove the profile from benchmarks.tsv"
-        problem = f"{n_needed} devices ({devices.kind}) needed, {len(available)} here"
-        raise InputError(problem, fix=fix)
-    picked = available[:n_needed]
+    picked = _first(_available(devices.kind, n_needed, environ), n_needed, devices.kind)
     if devices.n_gpus > 1 and any(str(device).startswith(MIG_PREFIX) for device in picked):
         problem = f"a server of {devices.n_gpus} GPUs cannot use MIG instances"
         raise InputError(
             problem, field="CUDA_VISIBLE_DEVICES", fix="use whole GPUs, or a profile of one GPU"
         )
-    starts = [n * devices.n_gpus if placement == "own" else 0 for n in range(replicas)]
-    return [tuple(picked[start : start + devices.n_gpus]) for start in starts]
+    return _shares(picked, devices.n_gpus, replicas, placement)
+
+
+def pick_cores(
+    n_cores: int, replicas: int = 1, placement: str = "own"
+) -> list[tuple[int | str, ...]]:
+    """Return the cores of each replica beside its devices: the first that this job may use.
+
+    Raises:
+        InputError: the job has fewer cores than the replicas need.
+    """
+    n_needed = n_cores * (replicas if placement == "own" else 1)
+    picked = _first(sorted(os.sched_getaffinity(0)), n_needed, "cpu")
+    return _shares(picked, n_cores, replicas, placement)
+
+
+def _first(available: Sequence[int | str], n_needed: int, kind: str) -> Sequence[int | str]:
+    if len(available) < n_needed:
+        fix = "run on a machine that has them, or remove the profile from benchmarks.tsv"
+        raise InputError(f"{n_needed} devices ({kind}) needed, {len(available)} here", fix=fix)
+    return available[:n_needed]
+
+
+def _shares(
+    picked: Sequence[int | str], n_each: int, replicas: int, placement: str
+) -> list[tuple[int | str, ...]]:
+    starts = [n * n_each if placement == "own" else 0 for n in range(replicas)]
+    return [tuple(picked[start : start + n_each]) for start in starts]
 
 
 def _available(kind: str, n_needed: int, environ: Mapping[str, str]) -> Sequence[int | str]:
     if kind == "cpu":
-        return sorted(os.sched_getaffinity(0))
+        return _cores(environ)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    return list(range(_n_gpus(n_needed))) if visible is None else _visible(visible)
+    if visible is not None:
+        return _visible(visible)
+    if "SLURM_JOB_ID" in environ:
+        # All GPUs of the node would be visible: those of other jobs, too.
+        problem = f"SLURM job {environ['SLURM_JOB_ID']} was given no GPU"
+        fix = (
+            "submit with workflow/profiles/slurm, which asks for the devices of each GPU profile "
+            "(`gpu_model` in gpu_profiles.tsv), or with --gres=gpu:N"
+        )
+        raise InputError(problem, field="CUDA_VISIBLE_DEVICES", fix=fix)
+    return list(range(_n_gpus(n_needed)))
+
+
+def _cores(environ: Mapping[str, str]) -> list[int | str]:
+    """Return the cores of the job; of a job with devices by SLURM, those of its devices."""
+    cores = sorted(os.sched_getaffinity(0))
+    # The step's devices are the job's; a scheduler may have cleared the job's variable.
+    granted = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    if not granted:
+        return list(cores)
+    return [cores[int(index)] for index in granted.split(",") if int(index) < len(cores)]
 
 
 def _visible(value: str) -> list[int | str]:
