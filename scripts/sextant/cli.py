@@ -138,6 +138,7 @@ app.command()(cli_advice.explain)
 app.command()(cli_advice.evaluate)
 app.command("export-characterization")(cli_advice.export_characterization)
 app.command()(cli_cluster.plan)
+app.command("import")(cli_cluster.import_results)
 
 
 @app.command()

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from sextant.errors import InputError
+
 ConfigFiles = Annotated[
     list[Path] | None,
     typer.Option("--configfile", help="Configuration on top of the Snakefile's; may be repeated."),
@@ -35,3 +37,41 @@ def plan(
     run = dry_run(here, targets or (), config_files or (), workflow_profile)
     made = make_plan(load_experiment(run.config), run.config, run, here, nodes)
     typer.echo(json.dumps(plan_json(made), indent=2) if as_json else plan_text(made))
+
+
+def import_results(
+    place: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Results of others: a folder, or a tar of one."),
+    ],
+    config_files: ConfigFiles = None,
+    dry_run: Annotated[bool, typer.Option(help="Say what would be done; write nothing.")] = False,
+    allow_mixed: Annotated[
+        bool,
+        typer.Option(help="Import though versions or machines differ; cells here stay."),
+    ] = False,
+) -> None:
+    """Take over cells that others measured and that are asked for here; none is measured again."""
+    from sextant.configuration import read_configuration
+    from sextant.experiment import load_experiment
+    from sextant.merge import import_cells
+    from sextant.merge.metadata import forget_metadata
+    from sextant.merge.text import report_text
+
+    here, given = Path(), config_files or []
+    config = read_configuration(here, given)
+    report = import_cells(
+        place,
+        load_experiment(config),
+        config,
+        is_dry_run=dry_run,
+        allow_conflicts=allow_mixed,
+        before_writing=lambda files: forget_metadata(here, files, given),
+    )
+    typer.echo(report_text(report))
+    if report.all_conflicts and not allow_mixed:
+        raise InputError(
+            f"{len(report.all_conflicts)} conflicts, nothing was written",
+            file=place,
+            fix="leave the cells in question out, or give --allow-mixed: results then say so",
+        )

@@ -10,13 +10,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from sextant.configuration import merged, read_file
 from sextant.errors import InputError
 
 _PLUGINS = Path(__file__).parents[3] / "workflow" / "plugins"
@@ -116,22 +115,10 @@ def _config(folder: Path, files: Sequence[str], md5: str) -> dict[str, Any]:
     Snakemake names those of the command line and the profile first, and they win over those
     of the Snakefile; how many there are of each is known by the sum.
     """
-    loaded = [yaml.safe_load((folder / file).read_text(encoding="utf-8")) or {} for file in files]
+    loaded = [read_file(folder / file) for file in files]
     for n_given in range(len(loaded) + 1):
-        merged: dict[str, Any] = {}
-        for part in [*loaded[n_given:], *loaded[:n_given]]:
-            _update(merged, part)
-        if hashlib.md5(json.dumps(merged, sort_keys=True).encode()).hexdigest() == md5:
-            return merged
+        config = merged([*loaded[n_given:], *loaded[:n_given]])
+        if hashlib.md5(json.dumps(config, sort_keys=True).encode()).hexdigest() == md5:
+            return config
     fix = "write them into a file and give it with --configfile"
     raise InputError("the profile changes keys of the configuration", field="config", fix=fix)
-
-
-def _update(config: dict[str, Any], other: Mapping[str, Any]) -> None:
-    for key, value in other.items():
-        if isinstance(value, Mapping):
-            if not isinstance(config.get(key), dict):
-                config[key] = {}
-            _update(config[key], value)
-        else:
-            config[key] = value

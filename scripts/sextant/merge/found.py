@@ -1,0 +1,106 @@
+"""The cells in a folder, or in a tar of it, as they are: nothing is believed yet."""
+
+import contextlib
+import lzma
+import os
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sextant.cell_files import CELL_FILES, damaged_files
+from sextant.errors import InputError
+from sextant.experiment import CellKey
+from sextant.files import read_json
+from sextant.scenarios import DEFAULT_VARIANT
+
+# Other stages write files called requests.parquet and telemetry.parquet too.
+_MARKS = {"run.json", "tuning.json", "server.parquet"}
+# Beside the results of a cell: levels of a measurement that is not finished.
+_SKIPPED = {"partial"}
+
+
+@dataclass(frozen=True)
+class FoundCell:
+    """The files of a cell, wherever they lie."""
+
+    folder: Path
+    place: str
+    """Its folder below what was given, for messages."""
+    key: CellKey | None
+    """By its `run.json`; None if that cannot be read."""
+    run: dict[str, Any]
+    damage: dict[str, str]
+    """What is wrong with which file; empty if nothing is."""
+
+
+@contextlib.contextmanager
+def opened(place: Path) -> Iterator[Path]:
+    """Yield a folder, or what a tar holds, unpacked into a folder that is removed afterwards.
+
+    Raises:
+        InputError: neither a folder nor a tar, or a tar with anything but plain files and
+            folders below its own.
+    """
+    if place.is_dir():
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="sextant-import-") as folder:
+        try:
+            with tarfile.open(place) as archive:
+                _unpack(archive, place, Path(folder))
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+            fix = "give a folder of results, or a tar of one that is whole"
+            raise InputError(f"neither a folder nor a tar ({error})", file=place, fix=fix) from None
+        yield Path(folder)
+
+
+def _unpack(archive: tarfile.TarFile, place: Path, folder: Path) -> None:
+    members = archive.getmembers()
+    for member in members:
+        if problem := _member_problem(member):
+            fix = "make the tar of plain files: tar --dereference -cf cells.tar FOLDER"
+            raise InputError(f"{member.name!r} {problem}", file=place, fix=fix)
+    n_bytes, free = sum(member.size for member in members), shutil.disk_usage(folder).free
+    if n_bytes > free:
+        problem = f"its {n_bytes / 2**20:.0f} MiB do not fit into {free / 2**20:.0f} MiB"
+        raise InputError(problem, file=place, field=str(folder), fix="set TMPDIR, or free space")
+    archive.extractall(folder, members, filter="data")
+
+
+def _member_problem(member: tarfile.TarInfo) -> str | None:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts:
+        return "leaves the tar's folder"
+    return None if member.isfile() or member.isdir() else "is no plain file"
+
+
+def find_cells(folder: Path) -> list[FoundCell]:
+    """Return all cells below a folder, whole or not; links are not followed."""
+    found = []
+    for name, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders) - _SKIPPED)
+        if _MARKS & set(files):
+            found.append(_read_cell(Path(name), Path(name).relative_to(folder).as_posix()))
+    return found
+
+
+def _read_cell(folder: Path, place: str) -> FoundCell:
+    links = {name for name in (*CELL_FILES, "run.json") if (folder / name).is_symlink()}
+    if links:
+        return FoundCell(folder, place, None, {}, dict.fromkeys(sorted(links), "is a link"))
+    damage = damaged_files(folder)
+    if "run.json" in damage:
+        return FoundCell(folder, place, None, {}, damage)
+    run = read_json(folder / "run.json")
+    try:
+        names = ("llm_id", "gpu_profile_id", "workload_id", "scenario_id")
+        key = CellKey(*(run[name] for name in names), run.get("variant_id", DEFAULT_VARIANT))
+        hash(key)
+    except (KeyError, TypeError) as error:
+        return FoundCell(folder, place, None, {}, {"run.json": f"does not name its cell ({error})"})
+    return FoundCell(folder, place, key, run, damage)

@@ -1,0 +1,92 @@
+"""An import from beginning to end: everything is checked before anything is written."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sextant.cell_files import CELL_FILES
+from sextant.errors import InputError
+from sextant.experiment import Experiment
+from sextant.merge.copying import copy_cell
+from sextant.merge.found import find_cells, opened
+from sextant.merge.verdicts import Here, Judged, Verdict, judge, provenance_conflicts
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an import came to."""
+
+    judged: tuple[Judged, ...]
+    conflicts: tuple[str, ...]
+    """Versions and machines that differ from those of the cells here."""
+    is_done: bool
+    """False if it was a dry run, or if conflicts kept it from writing anything."""
+
+    def cells(self, verdict: Verdict) -> list[Judged]:
+        """Return the cells with a verdict."""
+        return [judged for judged in self.judged if judged.verdict is verdict]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of cells by verdict."""
+        found = Counter(judged.verdict for judged in self.judged)
+        return {verdict.value: found[verdict] for verdict in Verdict}
+
+    @property
+    def all_conflicts(self) -> list[str]:
+        """Everything that speaks against the import."""
+        others = self.cells(Verdict.other_measurement)
+        return [
+            *self.conflicts,
+            *(f"{it.cell.place}: another measurement, {it.detail}" for it in others),
+        ]
+
+
+def import_cells(
+    place: Path,
+    experiment: Experiment,
+    config: Mapping[str, Any],
+    *,
+    folder: Path = Path(),
+    is_dry_run: bool = False,
+    allow_conflicts: bool = False,
+    before_writing: Callable[[Sequence[Path]], None] = lambda paths: None,
+) -> Report:
+    """Take over the cells of other results that are asked for here and are not here yet.
+
+    Args:
+        place: a folder of results, any folder with cells below it, or a tar of one.
+        experiment: all sheets, of `config`.
+        config: the configuration here.
+        folder: that paths of the configuration start from.
+        is_dry_run: say what would be done, and write nothing.
+        allow_conflicts: take cells over though versions or machines differ; `run.json` then
+            says in what. Cells that are here already stay as they are all the same.
+        before_writing: called with the files to be written, while nothing has been.
+
+    Returns:
+        What was found, and whether it was done: not with conflicts unless they are allowed.
+
+    Raises:
+        InputError: no cell is there, or `place` cannot be read.
+    """
+    here = Here(experiment, config, folder)
+    with opened(place) as unpacked:
+        cells = find_cells(unpacked)
+        if not cells:
+            fix = "give a folder of results, e.g. results or results/benchmarks/measured"
+            raise InputError("no cell is in it", file=place, fix=fix)
+        judged = tuple(judge(cells, here))
+        new = [it.cell for it in judged if it.verdict is Verdict.new]
+        ours = list(here.runs.values())
+        conflicts = tuple(provenance_conflicts([cell.run for cell in new], ours))
+        report = Report(judged, conflicts, is_done=False)
+        if is_dry_run or (report.all_conflicts and not allow_conflicts):
+            return report
+        names = (*CELL_FILES, "run.json")
+        before_writing([here.cells / cell.key.folder / name for cell in new for name in names])
+        for cell in new:
+            copy_cell(cell, here, str(place.resolve()), list(conflicts))
+    return Report(judged, conflicts, is_done=True)
