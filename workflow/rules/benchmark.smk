@@ -32,7 +32,11 @@ rule benchmark_cell:
     resources:
         mem_mb=cell_memory_mb,
         runtime=cell_minutes,
+        cpus_per_task=cell_cores,
         gpu=cell_gpus,
+        gpu_model=cell_gpu_model,
+        # SLURM would spread a server's devices over nodes.
+        nodes=1,
     params:
         definition=definition,
     script:

@@ -154,29 +154,51 @@ def definition(wildcards):
 def cell_threads(wildcards):
     """A cell takes a whole workstation, so that no other job disturbs it or takes its GPUs.
 
-    A cluster's scheduler keeps jobs apart itself: there, LLM-Pilot's two cores per GPU, or what
-    the variant asks for, and one for the load client.
+    A cluster has no limit of cores, and its scheduler keeps jobs apart itself.
+    """
+    return workflow.resource_settings.cores or cell_cores(wildcards)
+
+
+def cell_cores(wildcards):
+    """Cores to ask a scheduler for: LLM-Pilot's two per GPU (its section III-C1), or what the
+    variant asks for, and one for the load client, which LLM-Pilot ran elsewhere.
     """
     n_gpus = EXPERIMENT.profiles[named("gpu_profile", wildcards)].n_gpus
     variant = cell_variant(wildcards)
-    cores = max(2 * n_gpus, variant.cpu_cores or 0) * variant.n_device_sets
-    return workflow.cores or cores + 1
+    return max(2 * n_gpus, variant.cpu_cores or 0) * variant.n_device_sets + 1
 
 
 def cell_memory_mb(wildcards):
-    """Host memory: each server's limit, or room for its weights while they load."""
+    """Host memory: each server's limit, or room for its weights while they load.
+
+    Beside GPUs at least LLM-Pilot's 250 GB (its section III-C1), so that host memory, which it
+    found not to matter, is the same for all.
+    """
     variant, llm = cell_variant(wildcards), EXPERIMENT.llm_facts[named("llm", wildcards)]
     server_gib = variant.memory_limit_gib or llm.weight_bytes / 2**30
-    return 8000 + int(1024 * server_gib * variant.replicas)
+    needed_mb = 8000 + int(1024 * server_gib * variant.replicas)
+    return needed_mb if cell_devices(wildcards).kind == "cpu" else max(250_000, needed_mb)
 
 
 def cell_variant(wildcards):
     return EXPERIMENT.variants[cell_key(wildcards).variant_id]
 
 
+def cell_devices(wildcards):
+    return EXPERIMENT.profiles[named("gpu_profile", wildcards)].devices
+
+
+def cell_gpu_model(wildcards):
+    """The device type to ask a scheduler for; None lets it choose."""
+    return EXPERIMENT.profiles[named("gpu_profile", wildcards)].gpu_model
+
+
 def cell_gpus(wildcards):
-    devices = EXPERIMENT.profiles[named("gpu_profile", wildcards)].devices
-    return 0 if devices.kind == "cpu" else devices.n_gpus * cell_variant(wildcards).n_device_sets
+    """Devices to ask a scheduler for; cores are none, unless devices stand for them."""
+    devices = cell_devices(wildcards)
+    if devices.kind == "cpu" and not cell_gpu_model(wildcards):
+        return 0
+    return devices.n_gpus * cell_variant(wildcards).n_device_sets
 
 
 def cell_minutes(wildcards, attempt):
