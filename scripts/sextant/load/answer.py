@@ -4,12 +4,13 @@ Token counts are the server's own (`usage`), never chunks counted as tokens.
 """
 
 import re
+from collections.abc import Collection
 
 from sextant.load.client import Exchange, Part, Piece
 
 # The closing quote of a key cannot appear unescaped inside generated text.
-_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
-_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})')
+_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
 # Generated text may hold the same words, but never at the start of a line.
 _EVENT = re.compile(rb"^data:\s*\{", re.MULTILINE)
 # An event that holds nothing but usage.
@@ -17,6 +18,9 @@ _NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _DONE = re.compile(rb"data:\s*\[DONE\]")
 _ERROR = re.compile(rb'^data:\s*(\{\s*"error".*)', re.MULTILINE)
 _ERROR_EXCERPT_BYTES = 300
+_MAX_LINE_BYTES = 1 << 20
+"""Far above any event; what a server sends without an end of line is not kept."""
+_SHORTEST_CUT_KEY = 4
 
 
 class _Reading:
@@ -42,9 +46,14 @@ class _Reading:
 
 
 class AnswerReader:
-    """Turns parts of answers, which may come in turns, into tokens of their exchanges."""
+    """Turns parts of answers, which may come in turns, into tokens of their exchanges.
 
-    def __init__(self) -> None:
+    Args:
+        keys: API keys that servers were sent, which they may repeat in what they say of an error.
+    """
+
+    def __init__(self, keys: Collection[str | None] = ()) -> None:
+        self._keys = [key for key in keys if key]
         self._readings: dict[Exchange, _Reading] = {}
 
     def read(self, part: Part) -> bool:
@@ -54,6 +63,7 @@ class AnswerReader:
         _read_pieces(exchange, reading, pieces, is_last)
         if is_last:
             _conclude(exchange, reading)
+            exchange.error = exchange.error and without_keys(exchange.error, self._keys)
         else:
             self._readings[exchange] = reading
         return is_last
@@ -66,8 +76,9 @@ def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_
         reading.excerpt = (reading.excerpt + text)[:_ERROR_EXCERPT_BYTES]
     reading.rest = []
     if not is_last:
-        reading.rest = _after(pieces, text.rfind(b"\n") + 1)
-        text = text[: text.rfind(b"\n") + 1]
+        end = text.rfind(b"\n") + 1
+        reading.rest = _after(pieces, end) if len(text) - end <= _MAX_LINE_BYTES else []
+        text = text[:end]
     # A search for plain bytes is fast; one by lines takes as long as all the rest.
     done = text.rfind(b"[DONE]")
     if done >= 0 and _DONE.match(text, text.rfind(b"\n", 0, done) + 1):
@@ -98,7 +109,8 @@ def _read_tokens(exchange: Exchange, reading: _Reading, pieces: list[Piece], tex
     offsets_ms, sent_ns = exchange.token_offsets_ms, exchange.sent_ns
     for usage, at_ns in zip(usages, times_ns, strict=True):
         exchange.output_tokens = count = int(usage[1])
-        while len(offsets_ms) < count:  # two tokens in one chunk share its time
+        # Two tokens in one chunk share its time; more than were asked for are a failure anyway.
+        while len(offsets_ms) < min(count, exchange.request.output_tokens):
             offsets_ms.append((at_ns - sent_ns) / 1e6)
             exchange.first_token_ns = exchange.first_token_ns or at_ns
             exchange.last_token_ns = at_ns
@@ -163,3 +175,14 @@ def _time_events(exchange: Exchange, times_ns: list[int]) -> None:
     exchange.first_token_ns, exchange.last_token_ns = (
         (times_ns[0], times_ns[-1]) if times_ns else (0, 0)
     )
+
+
+def without_keys(text: str, keys: Collection[str]) -> str:
+    """Return what a server said without API keys, one that is cut off at the end included."""
+    for key in keys:
+        text = text.replace(key, "[API key]")
+        for n_characters in range(len(key) - 1, _SHORTEST_CUT_KEY - 1, -1):
+            if text.endswith(key[:n_characters]):
+                text = text[:-n_characters] + "[API key]"
+                break
+    return text

@@ -31,7 +31,7 @@ def run_closed_loop(
     ended, but no longer than `cooldown_s`, users send requests that are not measured.
     """
     source.prepare(max(_PREPARED_AT_LEAST, _PREPARED_PER_USER * users))
-    recorder = Recorder(source)
+    recorder = Recorder(source, targets)
     load = _ClosedLoop(recorder, targets, users, timeout_s, duration_s, cooldown_s)
     return run_level(users, source, recorder, load, epoch_ns)
 

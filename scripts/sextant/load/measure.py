@@ -9,6 +9,7 @@ import resource
 import time
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +19,7 @@ import uvloop
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Exchange, Part
 from sextant.load.lag import LagWatch, lag_warning, quantiles_ms
-from sextant.load.request import PreparedRequest
+from sextant.load.request import PreparedRequest, Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,14 +107,15 @@ def _median_latencies_ms(exchanges: list[Exchange]) -> tuple[float | None, float
 class Recorder:
     """Takes what connections give while a level runs, and reads it when there is time."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, targets: Sequence[Target]) -> None:
         self.ended: list[Exchange] = []
         self.send_lags_ms = array("f")
         self.n_left_out = {"warmup": 0, "cooldown": 0}
         self.n_in_flight = 0
         """Measured requests that were sent, or are to be, and have not ended."""
         self.last_end_ns = 0
-        self._source, self._reader = source, AnswerReader()
+        self._source = source
+        self._reader = AnswerReader({target.api_key for target in targets})
         self._parts: deque[Part] = deque()
         self._is_working = False
 

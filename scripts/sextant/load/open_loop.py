@@ -49,7 +49,7 @@ def run_open_loop(
     arrivals = np.asarray(arrival_s, float)
     n_first = int(np.searchsorted(arrivals, _FIRST_S, side="right"))
     source.prepare(min(len(arrivals), max(_PREPARED_AT_LEAST, n_first)), len(arrivals))
-    recorder = Recorder(source)
+    recorder = Recorder(source, targets)
     load = _OpenLoop(recorder, targets, timeout_s, arrivals, warmup_s, duration_s, max_in_flight)
     return run_level(level, source, recorder, load, epoch_ns, warmup_s)
 

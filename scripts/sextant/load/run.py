@@ -1,7 +1,6 @@
 """Load servers that already run, level by level, and write what was measured."""
 
 import asyncio
-import itertools
 import logging
 import signal
 import tempfile
@@ -145,9 +144,6 @@ def load_server(
         interrupt = level.interrupt
     except KeyboardInterrupt as between_levels:
         interrupt = between_levels
-    if key := targets[0].api_key:  # a server may repeat the key that it refuses
-        for exchange in itertools.chain(*(result.exchanges for result in results)):
-            exchange.error = exchange.error and exchange.error.replace(key, "[API key]")
     with _handling_signals(signal.SIG_IGN):  # it would lose all that was measured
         summaries = _write(results, out, interrupt, targets[0], {"seed": seed, **facts})
     if interrupt:
