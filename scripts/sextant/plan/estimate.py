@@ -18,8 +18,6 @@ from sextant.experiment import CellKey, Experiment
 from sextant.memory import Feasibility, assess
 from sextant.scenarios import Scenario, Variant
 
-DEFAULT_REQUEST_S = 10.0
-
 
 @dataclass(frozen=True)
 class Basis:
@@ -36,6 +34,8 @@ class Basis:
     origin: str
     load_gib_per_s: float = 1.0
     """Weights from a network disk into the devices."""
+    request_s: float = 10.0
+    """Of one request, for levels that end with a number of requests."""
 
 
 # Not measured: what vLLM takes for its process, memory profile, compilation and CUDA graphs, and
@@ -72,21 +72,27 @@ def cell_s(
     starts = max_starts if basis.starts is None else min(basis.starts, max_starts)
     starts = 1 if variant.batch_weight_tokens else starts
     start_s = basis.start_s + weight_gib / basis.load_gib_per_s
-    levels_s = sum(level_s(scenario, level) + basis.level_extra_s for level in scenario.levels)
-    return starts * start_s + levels_s + basis.cell_extra_s
+    levels_s = sum(level_s(scenario, level, basis.request_s) for level in scenario.levels)
+    extra_s = len(scenario.levels) * basis.level_extra_s + basis.cell_extra_s
+    return starts * start_s + levels_s + extra_s
 
 
-def level_s(scenario: Scenario, level: float) -> float:
+def level_s(scenario: Scenario, level: float, request_s: float) -> float:
     """Return the seconds that a level is planned to take.
 
     A level of n requests lasts as long as their arrivals, or as they take in waves as wide as
-    the requests in flight, each wave `DEFAULT_REQUEST_S`.
+    the requests in flight.
     """
     fixed_s = scenario.warmup_s + scenario.cooldown_s
     if scenario.duration_s is not None:
         return fixed_s + scenario.duration_s
     n_requests = scenario.n_requests or level
-    if scenario.kind == "open_loop" and math.isfinite(level):
-        return fixed_s + n_requests / level + DEFAULT_REQUEST_S
-    in_flight = n_requests if math.isinf(level) else level
-    return fixed_s + math.ceil(n_requests / in_flight) * DEFAULT_REQUEST_S
+    arrivals_s = n_requests / level if scenario.kind == "open_loop" else 0.0
+    return fixed_s + arrivals_s + n_waves(scenario, level) * request_s
+
+
+def n_waves(scenario: Scenario, level: float) -> int:
+    """Return how many requests follow each other in a level that ends with a number of them."""
+    if scenario.kind == "open_loop":
+        return 1
+    return math.ceil((scenario.n_requests or level) / level)

@@ -10,7 +10,7 @@ from typing import Any
 from sextant.errors import InputError
 from sextant.experiment import CellKey, Experiment
 from sextant.files import read_json
-from sextant.plan.estimate import ASSUMED, Basis, cell_s, level_s
+from sextant.plan.estimate import ASSUMED, Basis, cell_s, n_waves
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,8 @@ class Finished:
     key: CellKey
     starts_s: tuple[float, ...]
     """Each probe, loading of weights included."""
-    n_levels: int
-    planned_levels_s: float
-    """Of the levels that were measured."""
+    levels_s: dict[float, float]
+    """Duration of each level that was measured, without its warm-up."""
     wall_s: float | None
     """Of the whole job; None where it was measured elsewhere."""
 
@@ -44,24 +43,17 @@ def finished_cells(
         times = benchmarks / "benchmark_cell" / source / f"{key.folder}.tsv"
         try:
             run, tuning = (read_json(folder / name) for name in ("run.json", "tuning.json"))
-            found.append(_finished(experiment, key, run, tuning, _wall_s(times)))
-        except (FileNotFoundError, InputError, KeyError):
+        except (FileNotFoundError, InputError):
             continue  # not measured, or damaged: it tells nothing, and a run will say so
-    return [cell for cell in found if cell.n_levels]
-
-
-def _finished(
-    experiment: Experiment, key: CellKey, run: Mapping, tuning: Mapping, wall_s: float | None
-) -> Finished:
-    scenario = experiment.scenarios[key.scenario_id]
-    levels = [float(entry["level"]) for entry in run["levels"]]
-    return Finished(
-        key=key,
-        starts_s=tuple(probe["duration_s"] for probe in tuning["probes"]),
-        n_levels=len(levels),
-        planned_levels_s=sum(level_s(scenario, level) for level in levels),
-        wall_s=None if "imported" in run else wall_s,
-    )
+        found.append(
+            Finished(
+                key=key,
+                starts_s=tuple(probe["duration_s"] for probe in tuning["probes"]),
+                levels_s={float(it["level"]): it["duration_s"] for it in run["levels"]},
+                wall_s=None if "imported" in run else _wall_s(times),
+            )
+        )
+    return [cell for cell in found if cell.levels_s]
 
 
 def _wall_s(path: Path) -> float | None:
@@ -108,19 +100,44 @@ def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, n
         for cell in near
         if experiment.variants[cell.key.variant_id].batch_weight_tokens is None
     ]
-    extras = [
-        max(0.0, cell.wall_s - sum(cell.starts_s) - cell.planned_levels_s - assumed.cell_extra_s)
-        / cell.n_levels
-        for cell in near
+    n_starts = [len(cell.starts_s) for cell in searched]
+    extras, requests = _extras_s(experiment, near), _requests_s(experiment, near)
+    return replace(
+        assumed,
+        origin=f"medians of {len(near)} cells {name}",
+        start_s=statistics.median(starts),
+        starts=statistics.median(n_starts) if n_starts else None,
+        request_s=statistics.median(requests) if requests else assumed.request_s,
+        # What is on top of levels and what of cells cannot be told apart.
+        level_extra_s=statistics.median(extras) if extras else assumed.level_extra_s,
+        cell_extra_s=0.0 if extras else assumed.cell_extra_s,
+    )
+
+
+def _extras_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
+    """Return what each cell took beyond its starts and levels, by level."""
+    return [
+        max(0.0, cell.wall_s - sum(cell.starts_s) - _all_levels_s(experiment, cell))
+        / len(cell.levels_s)
+        for cell in cells
         if cell.wall_s is not None
     ]
-    measured = replace(
-        assumed, start_s=statistics.median(starts), origin=f"medians of {len(near)} cells {name}"
-    )
-    if searched:
-        n_starts = statistics.median(len(cell.starts_s) for cell in searched)
-        measured = replace(measured, starts=n_starts)
-    return replace(measured, level_extra_s=statistics.median(extras)) if extras else measured
+
+
+def _all_levels_s(experiment: Experiment, cell: Finished) -> float:
+    scenario = experiment.scenarios[cell.key.scenario_id]
+    fixed_s = scenario.warmup_s + scenario.cooldown_s
+    return sum(cell.levels_s.values()) + fixed_s * len(cell.levels_s)
+
+
+def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
+    """Return how long a request took, by each level that ended with a number of requests."""
+    found = []
+    for cell in cells:
+        scenario = experiment.scenarios[cell.key.scenario_id]
+        if scenario.kind == "batch":
+            found += [took / n_waves(scenario, level) for level, took in cell.levels_s.items()]
+    return found
 
 
 def _weight_gib(experiment: Experiment, cell: Finished) -> float:
