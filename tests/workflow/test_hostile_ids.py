@@ -1,0 +1,224 @@
+"""A whole DAG whose ids try to be paths, commands, patterns, markup and formulas."""
+
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import duckdb
+import pandas as pd
+import pytest
+
+from project import Project
+from sextant.ids import file_name
+from support import FAKE_PYTHON
+
+TRACE = "<script>alert('trace')</script>"
+WORKLOAD = "../../{x}%j $(touch owned)"
+USE_CASE = 'b"><img src=x onerror=alert(1)>'
+LLMS = ("org/name", "..", '日本"`touch owned`')
+PROFILES = ("-rf;touch owned", "2x<b>A&amp;</b>")
+SCENARIO = "'users'@v\\n|*"
+VARIANT = "@~/x{{7*7}}"
+SLOS = ("$E=mc^2$ ' OR 1=1 --", "<svg onload=alert(1)>")
+IDS = (TRACE, WORKLOAD, USE_CASE, *LLMS, *PROFILES, SCENARIO, VARIANT, *SLOS)
+MADE = {"results", "logs", "benchmarks", ".snakemake"}
+# Elements that load or run something, which no page of ours needs.
+ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "base", "form", "input", "image"}
+
+
+def write(project: Project, name: str, header: str, *rows: tuple[object, ...]) -> None:
+    """Write a sheet as a spreadsheet would, with quotes where a cell needs them."""
+    text = io.StringIO()
+    csv.writer(text, delimiter="\t", lineterminator="\n").writerows([header.split(), *rows])
+    project.sheet(name).write_text(text.getvalue(), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with such an id in every sheet, run to its end, studies included."""
+    folder = tmp_path_factory.mktemp("around") / "project"
+    folder.mkdir()
+    project = Project(folder)
+    sample = "resources/traces/azure-2023-conv-sample.csv"
+    configs = ("demo-opt-6m", "demo-llama-16m", "demo-bigcode-21m")
+    write(project, "traces", "trace_id dataset format", (TRACE, sample, "sextant"))
+    header = "workload_id trace_id use_case max_input_tokens max_output_tokens"
+    fitted, shipped = (WORKLOAD, TRACE, "", 512, 32), (USE_CASE, "", "summarization", 512, 32)
+    write(project, "workloads", header, fitted, shipped)
+    rows = [
+        (llm, f"resources/llms/{config}.json") for llm, config in zip(LLMS, configs, strict=True)
+    ]
+    write(project, "llms", "llm_id config", *rows)
+    header = "gpu_profile_id gpu_id n_gpus usd_per_hour"
+    rows = [(name, "cpu-core", n, 0.04 * n) for n, name in enumerate(PROFILES, 1)]
+    write(project, "gpu_profiles", header, *rows)
+    header = "scenario_id kind levels warmup_s duration_s"
+    write(project, "scenarios", header, (SCENARIO, "closed_loop", "1,2", 0.1, 0.4))
+    write(project, "variants", "variant_id replicas placement", (VARIANT, 2, "shared"))
+    header = "slo_id nttft_ms itl_ms percentile users"
+    write(project, "slos", header, (SLOS[0], 100, 100, 50, 4), (SLOS[1], 1, 20, 90, 8))
+    header = "llm_ids gpu_profile_ids workload_id scenario_id variant_ids study"
+    rows = [
+        ("*", ",".join(PROFILES), WORKLOAD, SCENARIO, "default", ""),
+        (LLMS[1], PROFILES[0], WORKLOAD, SCENARIO, f"default, {VARIANT}", "replicas"),
+    ]
+    write(project, "benchmarks", header, *rows)
+    project.set_config(
+        engine__python=str(FAKE_PYTHON),
+        sheets__slos="config/slos.tsv",
+        sheets__variants="config/variants.tsv",
+        decision={"workload_id": WORKLOAD, "scenario_id": SCENARIO},
+        predictors=["roofline", "static_policy"],
+    )
+    done = project.snakemake("--cores", "2", "all", "studies")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+def query(project: Project, sql: str) -> set:
+    with duckdb.connect(str(project.folder / "results/sextant.duckdb"), read_only=True) as store:
+        return set(store.execute(sql).fetchall())
+
+
+def test_the_store_has_the_ids_as_they_were_written(hostile) -> None:
+    sql = "SELECT DISTINCT llm_id, gpu_profile_id, workload_id, scenario_id FROM point"
+    cells = {(llm, profile, WORKLOAD, SCENARIO) for llm in LLMS for profile in PROFILES}
+    assert query(hostile, sql) == cells
+    assert query(hostile, "SELECT trace_id FROM trace") == {(TRACE,)}
+    workloads = {(WORKLOAD, TRACE), (USE_CASE, None)}
+    assert query(hostile, "SELECT workload_id, trace_id FROM workload") == workloads
+    assert query(hostile, "SELECT slo_id FROM slo") == {(name,) for name in SLOS}
+    found = query(hostile, "SELECT DISTINCT slo_id, llm_id FROM recommendation")
+    assert found == {(slo, llm) for slo in SLOS for llm in LLMS}
+    point = pd.read_parquet(hostile.folder / "results/studies/replicas/point.parquet")
+    assert set(point["variant_id"]) == {"default", VARIANT}
+
+
+def test_every_file_lies_where_results_lie_and_has_a_plain_name(hostile) -> None:
+    assert os.listdir(hostile.folder.parent) == ["project"]  # noqa: PTH208
+    top = {path.name for path in hostile.folder.iterdir()}
+    assert top - MADE == {
+        *("Snakefile", "environment.yml", "workflow", "scripts", "config", "resources")
+    }
+    cell = f"benchmarks/measured/~2E./{file_name(PROFILES[0])}/{file_name(WORKLOAD)}"
+    folders = {path.name for path in (hostile.folder / "results" / cell).iterdir()}
+    assert folders == {file_name(SCENARIO), f"{file_name(SCENARIO)}@{file_name(VARIANT)}"}
+    for made in ("results", "logs", "benchmarks"):
+        for path in (hostile.folder / made).rglob("*"):
+            assert re.fullmatch(r"[A-Za-z0-9._+~@-]+", path.name), path
+    slurm_log = "_".join(map(file_name, (*LLMS[:1], PROFILES[0], WORKLOAD, SCENARIO, VARIANT)))
+    assert len(slurm_log) < 255
+
+
+def test_nothing_was_executed(hostile) -> None:
+    assert not [path for path in hostile.folder.parent.rglob("*") if path.name == "owned"]
+    assert not Path("owned").exists()
+
+
+def test_a_second_run_has_nothing_to_do(hostile) -> None:
+    done = hostile.snakemake("--cores", "2", "all", "studies")
+    assert done.returncode == 0, done.stderr
+    assert "Nothing to be done" in done.stderr
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: elements, their attributes, and text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data) -> None:
+        self.text += data
+
+
+PAGES = {
+    "report/index.html": IDS,
+    f"report/traces/{file_name(TRACE)}.html": (TRACE, WORKLOAD),
+    "report/workloads.html": (WORKLOAD, USE_CASE),
+    "studies/replicas/index.html": (LLMS[1], PROFILES[0], VARIANT),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_show_ids_as_text_and_neither_run_nor_load_anything(hostile, name: str) -> None:
+    page = Page(hostile.folder / "results" / name)
+    for given in PAGES[name]:
+        if given != VARIANT or "studies" in name:  # the report shows the default variant
+            assert given in page.text, given
+    for tag, attributes in page.elements:
+        assert tag not in ACTIVE
+        for key, value in attributes.items():
+            assert not key.startswith("on"), (tag, key)
+            if key in ("href", "src", "xlink:href", "action"):
+                assert value.startswith("#"), (tag, key, value)
+            assert "javascript:" not in (value or "") and "url(http" not in (value or "")
+    assert "@import" not in page.text and "url(http" not in page.text
+
+
+def test_every_figure_is_sound_xml_with_the_names_as_text(hostile) -> None:
+    figures = sorted((hostile.folder / "results").rglob("*.svg"))
+    assert len(figures) > len(LLMS)
+    drawn = ""
+    for path in figures:
+        root = ElementTree.parse(path)
+        drawn += "".join(root.getroot().itertext())
+        for element in root.iter():
+            assert element.tag.rpartition("}")[2] not in ACTIVE
+            assert not any(key.lower().startswith("on") for key in element.attrib)
+    for given in (*PROFILES, *LLMS):
+        assert given in drawn, given
+
+
+def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from sextant.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
+
+
+def test_the_command_line_answers_by_id(hostile, tmp_path) -> None:
+    limits = ("--users", "4", "--nttft-ms", "1000", "--itl-ms", "1000")
+    shown = sextant(hostile, "show")
+    assert shown.returncode == 0, shown.stderr
+    table = tmp_path / "points.csv"
+    done = sextant(hostile, "export-characterization", "--out", str(table))
+    assert done.returncode == 0, done.stderr
+    exported = pd.read_csv(table)
+    for llm in LLMS:
+        assert llm in shown.stdout
+        assert llm in set(exported["llm_id"])
+        done = sextant(hostile, "recommend", f"--llm={llm}", *limits)
+        assert done.returncode == 0, done.stderr
+        assert llm in done.stdout
+        told = (f"--llm={llm}", f"--gpu-profile={PROFILES[0]}", "--users-per-replica", "1")
+        done = sextant(hostile, "explain", *told)
+        assert done.returncode == 0, done.stderr
+        assert PROFILES[0] in done.stdout
+
+
+def test_the_page_of_an_answer_escapes_ids(hostile, tmp_path) -> None:
+    out = tmp_path / "answer.html"
+    limits = ("--users", "4", "--nttft-ms", "1000", "--itl-ms", "1000")
+    config = hostile.folder / "<b>evil"
+    config.mkdir()
+    source = hostile.folder / "resources/llms/demo-qwen2-26m.json"
+    (config / "config.json").write_text(source.read_text())
+    asked = ("--hf-config", str(config), "--database", "results/sextant.duckdb", *limits)
+    done = sextant(hostile, "recommend", *asked, "--format", "html", "--out", str(out))
+    (config / "config.json").unlink()
+    config.rmdir()
+    assert done.returncode == 0, done.stderr
+    page = Page(out)
+    assert "<b>evil" in page.text
+    assert PROFILES[1] in page.text
+    assert not {tag for tag, _ in page.elements} & ACTIVE
