@@ -45,6 +45,10 @@ _PROFILE = re.compile(r"(\d+)x(\w+)-\d+GB")
 _N_READERS = 2
 # Writers wait for the disk, which syncs each file, more than for a core.
 _N_WRITERS = 8
+MAX_FILE_BYTES = 64 * 2**20
+"""Sixteen times the largest file of LLM-Pilot; one is read into memory at a time."""
+_MAX_HEADER_BYTES = 2**20
+_MAX_UNPACKED_BYTES = 16 * 2**30
 _FETCH = "fetch the archive again, at the commit that the registry names"
 
 
@@ -197,7 +201,11 @@ def _read_manifest(path: Path) -> dict[tuple, list[_File]]:
     """Return the files by LLM, number and type of GPUs."""
     files: dict[tuple, list[_File]] = {}
     for row in _read_csv(path, ("path", "sha256")):
-        match = _FILE_NAME.fullmatch(Path(row["path"]).name)
+        place = Path(row["path"])
+        if place.is_absolute() or ".." in place.parts:
+            fix = "name files by their path below the repository's top"
+            raise InputError(f"{place} leaves the archive", file=path, row=row.line, fix=fix)
+        match = _FILE_NAME.fullmatch(place.name)
         if not match:
             fix = "name only files results_<llm>_gpu<n>_<type>_u<users>.csv"
             raise InputError(f"{row['path']} is no file of results", file=path, fix=fix)
@@ -254,22 +262,50 @@ def _contents(source: Path, folders: Collection[str]) -> Iterator[tuple[str, byt
     """Yield path and bytes of the CSV files in some of a repository's folders.
 
     A tar is read as a stream and nothing is unpacked to the disk: a member's name is compared
-    and never used as a path. The folder on top may have any name: it can hold the commit.
+    and never used as a path, links and devices are passed over. The folder on top may have any
+    name: it can hold the commit.
     """
     if source.is_dir():
         for path in sorted(path for name in folders for path in (source / name).glob("*.csv")):
-            yield path.relative_to(source).as_posix(), path.read_bytes()
+            if path.is_file():
+                _check_size(path, path.stat().st_size, source)
+                yield path.relative_to(source).as_posix(), path.read_bytes()
         return
     try:
-        with tarfile.open(source, "r|*") as archive:
+        with tarfile.open(source, "r|*", tarinfo=_Member) as archive:
             for member in archive:
+                # What is passed over is unpacked, too, though nowhere to.
+                _check_size(
+                    member.name, member.offset_data + member.size, source, _MAX_UNPACKED_BYTES
+                )
                 parent, _, name = f"/{member.name}".rpartition("/")
                 folder = next((known for known in folders if parent.endswith(f"/{known}")), None)
                 if member.isfile() and folder and name.endswith(".csv"):
+                    _check_size(member.name, member.size, source)
                     yield f"{folder}/{name}", archive.extractfile(member).read()
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
         fix = "give the repository's folder, or a tar of it, whole as it was published"
         raise InputError(f"cannot be unpacked ({error})", file=source, fix=fix) from None
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a tar whose long names and other headers are bounded.
+
+    They are read into memory whole, before anybody has seen the member.
+    """
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if not self.isreg() and self.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        return super()._proc_member(archive)
+
+
+def _check_size(
+    what: str | Path, n_bytes: int, source: Path, most_bytes: int = MAX_FILE_BYTES
+) -> None:
+    if n_bytes > most_bytes:
+        problem = f"at {what} it has {n_bytes / 2**20:.0f} MiB, above {most_bytes / 2**20:.0f}"
+        raise InputError(problem, file=source, fix=_FETCH)
 
 
 # The benchmark contract

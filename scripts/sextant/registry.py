@@ -10,8 +10,12 @@ from pathlib import Path
 
 from sextant.errors import InputError
 from sextant.files import atomic_path, sha256_file
+from sextant.ids import id_problem
 
 TIMEOUT_S = 60
+MAX_BYTES = 64 * 2**30
+"""No download is larger; one that does not end would fill the disk before its checksum is known."""
+_AT_ONCE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,13 @@ def _dataset(row: dict[str, str], path: str | Path, line: int) -> Dataset:
     if not re.fullmatch(r"[0-9a-f]{64}|.+\.csv", row["sha256"]):
         fix = "give the 64 lower-case hexadecimal digits that `sha256sum` prints, or a manifest"
         raise InputError("not a SHA-256", file=path, row=line, field="sha256", fix=fix)
+    if not re.match(r"https?://[^/]", row["url"]):
+        fix = "give the address of the download, https://…; a file's path stands in traces.tsv"
+        raise InputError("no address of the web", file=path, row=line, field="url", fix=fix)
+    if problem := id_problem(row["dataset_id"]):
+        fix = "give it a name of visible characters"
+        where = {"file": path, "row": line, "field": "dataset_id"}
+        raise InputError(f"{row['dataset_id']!r} {problem}", **where, fix=fix)
     mirror_path = Path(row["mirror_path"])
     if mirror_path.is_absolute() or ".." in mirror_path.parts:
         fix = "give a path relative to the mirror's folder"
@@ -132,7 +143,10 @@ def _download(dataset: Dataset, target: Path) -> None:
             urllib.request.urlopen(dataset.url, timeout=TIMEOUT_S) as response,
             target.open("wb") as handle,
         ):
-            shutil.copyfileobj(response, handle)
+            while chunk := response.read(_AT_ONCE_BYTES):
+                handle.write(chunk)
+                if handle.tell() > MAX_BYTES:
+                    raise ValueError(f"it has more than {MAX_BYTES >> 30} GiB")
     except (OSError, HTTPException, ValueError) as error:
         fix = "check the network and the URL, or fetch from a mirror"
         problem = f"the download failed ({error})"

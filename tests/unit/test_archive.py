@@ -5,6 +5,7 @@ import csv
 import hashlib
 import io
 import logging
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.archive import import_archive
+from sextant.archive import MAX_FILE_BYTES, import_archive
 from sextant.errors import InputError
 from sextant.files import read_json
 from sextant.load.level import REQUEST_SCHEMA
@@ -293,6 +294,82 @@ def test_names_in_a_tar_cannot_lead_out_of_it(archive):
     run_import(archive, path)
     assert {entry.name for entry in archive.parent.iterdir()} == before
     assert not list(archive.rglob("*evil*"))
+
+
+def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def test_a_member_cannot_replace_another(archive):
+    sound = archive / "repo" / RAW / "results_beta_gpu2_a100_u1.csv"
+    path = archive / "repo.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.add(archive / "repo", arcname="top")
+        # A file system that ignores case would take this for the other.
+        add(tar, f"top/{RAW}/RESULTS_beta_gpu2_a100_u1.csv", b"evil")
+        add(tar, f"top/{RAW}/{sound.name}", sound.read_bytes())  # twice the same does no harm
+    rows = pd.read_parquet(
+        cell(run_import(archive, path), "beta", "2xA100-40GB") / "requests.parquet"
+    )
+    assert len(rows) == 1
+    with tarfile.open(path, "a") as tar:
+        add(tar, f"top/{RAW}/{sound.name}", b"evil")
+    with pytest.raises(InputError, match="was altered"):
+        run_import(archive, path)
+
+
+def test_nothing_that_claims_to_be_huge_is_read(archive):
+    sound = f"top/{RAW}/results_beta_gpu2_a100_u1.csv"
+    bomb = archive / "bomb.tar.gz"
+    with tarfile.open(bomb, "w:gz") as tar:
+        add(tar, sound, b"0" * (MAX_FILE_BYTES + 1))
+    assert bomb.stat().st_size < 200_000
+    with pytest.raises(InputError, match=r"bomb\.tar\.gz: .* above 64"):
+        run_import(archive, bomb)
+    # A sparse file of a terabyte takes a few bytes of a tar.
+    sparse = tarfile.TarInfo(sound)
+    sparse.size, sparse.type = 2**40, tarfile.REGTYPE
+    (archive / "sparse.tar").write_bytes(sparse.tobuf(tarfile.GNU_FORMAT) + b"0" * 1024)
+    with pytest.raises(InputError, match=r"sparse\.tar: .*1048576 MiB"):
+        run_import(archive, archive / "sparse.tar")
+    # A name of 2 MiB is read before there is a member to look at.
+    long = tarfile.TarInfo("././@LongLink")
+    long.size, long.type = 2**21, tarfile.GNUTYPE_LONGNAME
+    (archive / "name.tar").write_bytes(long.tobuf(tarfile.GNU_FORMAT) + b"x" * 2**21)
+    with pytest.raises(InputError, match="a header of 2097152 bytes"):
+        run_import(archive, archive / "name.tar")
+    large = archive / "repo" / RAW / "results_beta_gpu2_a100_u1.csv"
+    with large.open("ab") as handle:
+        handle.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(InputError, match="above 64"):
+        run_import(archive)
+
+
+def test_links_to_devices_and_folders_are_passed_over(archive):
+    raw = archive / "repo" / RAW
+    (raw / "results_endless.csv").symlink_to("/dev/zero")
+    (raw / "results_up.csv").symlink_to("/")
+    os.mkfifo(raw / "results_waiting.csv")
+    assert run_import(archive).is_dir()
+
+
+@pytest.mark.parametrize("place", ["/etc/results_beta_gpu2_a100_u1.csv", "../raw/results_b.csv"])
+def test_a_manifest_cannot_name_files_elsewhere(archive, place):
+    path = archive / "manifest.csv"
+    path.write_text(path.read_text() + f"{place},{'0' * 64}\n")
+    with pytest.raises(InputError, match=r"manifest\.csv, line 6: .*leaves the archive"):
+        run_import(archive)
+
+
+def test_cells_of_hostile_ids_stay_below_their_source(archive):
+    names = {"workload_id": "../../w", "scenario_id": ".."}
+    import_archive(archive / "repo", *(archive / name for name in SHEETS), archive / "out", **names)
+    runs = list((archive / "out").rglob("run.json"))
+    assert {run.parents[1].name for run in runs} == {"~2E.~2F..~2Fw"}
+    assert {read_json(run)["workload_id"] for run in runs} == {"../../w"}
+    assert len(runs) == 4
 
 
 def test_what_is_no_archive(archive):

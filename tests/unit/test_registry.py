@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,9 @@ def test_shipped_registry_names_both_traces_with_licence_and_citation():
         ([HEADER, ROW, ROW], "line 3: 'd' stands twice"),
         ([HEADER, ROW.replace(DIGEST, "abc")], "field 'sha256': not a SHA-256"),
         ([HEADER, ROW.replace("x/d.csv", "../d.csv")], "field 'mirror_path': leaves the mirror"),
+        ([HEADER, ROW.replace("https://example.org", "file:///etc")], "'url': no address"),
+        ([HEADER, ROW.replace("https:", "ftp:")], "field 'url': no address of the web"),
+        ([HEADER, "a\x1bb" + ROW[1:]], "field 'dataset_id': .* cannot be seen"),
         ([HEADER, ROW + ",more"], "more cells than columns"),
     ],
 )
@@ -100,6 +105,32 @@ def test_failed_download_names_the_url(tmp_path, dataset):
     with pytest.raises(InputError, match="nothing, field 'd': the download failed"):
         fetch(broken, tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_server_cannot_send_a_client_to_a_file(tmp_path, dataset):
+    class Redirect(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", dataset.url)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        moved = replace(dataset, url=f"http://127.0.0.1:{server.server_port}/d.csv")
+        with pytest.raises(InputError, match="the download failed"):
+            fetch(moved, tmp_path / "out.csv")
+        server.shutdown()
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_download_that_does_not_end_is_given_up(tmp_path, dataset, monkeypatch):
+    monkeypatch.setattr("sextant.registry.MAX_BYTES", 4)
+    with pytest.raises(InputError, match=r"the download failed .*it has more than"):
+        fetch(dataset, tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["mirror"]
 
 
 @pytest.mark.skipif("SEXTANT_MIRROR" not in os.environ, reason="SEXTANT_MIRROR is not set")
