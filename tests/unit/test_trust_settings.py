@@ -1,0 +1,120 @@
+"""What a configuration and its sheets may not ask for, told before anything runs."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sextant.engine.arguments import check_extra_arguments
+from sextant.errors import InputError
+from sextant.experiment import load_experiment
+from support import ROOT
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """The demo's configuration, with its sheets in a folder that a test may change."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "resources").symlink_to(ROOT / "resources")
+    monkeypatch.chdir(tmp_path)
+    return yaml.safe_load((tmp_path / "config" / "config.yaml").read_text())
+
+
+def change(path: str, old: str, new: str) -> None:
+    text = Path(path).read_text()
+    assert old in text
+    Path(path).write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["--host", "0.0.0.0"], "host"),
+        (["--host=0.0.0.0"], "host"),
+        (["--hos", "::"], "host"),  # vLLM takes any beginning that is unique
+        (["--port", "80"], "port"),
+        (["--uds", "/tmp/socket"], "uds"),
+        (["--api-key", "mine"], "api-key"),
+        (["--api_key=mine"], "api-key"),
+        (["--ssl-keyfile", "k.pem"], "ssl-keyfile"),
+        (["--config", "more.yaml"], "config"),
+        (["--load-format", "pt"], "load-format"),
+        (["--load_form=auto"], "load-format"),
+        (["--model", "other"], "model"),
+        (["--hf-token", "hf_x"], "hf-token"),
+        (["-tp", "8"], "tensor-parallel-size"),
+        (["-tp8"], "tensor-parallel-size"),
+        (["--max-num-batched-tokens", "512", "--dtype", "half"], "dtype"),
+        (["--data-parallel-address", "10.0.0.1"], "data-parallel-address"),
+    ],
+)
+def test_what_the_pipeline_decides_is_no_argument(config, arguments, name: str) -> None:
+    config["engine"]["extra_arguments"] = arguments
+    with pytest.raises(InputError) as caught:
+        load_experiment(config)
+    for part in ("engine.extra_arguments", f" sets {name},", "Fix: "):
+        assert part in str(caught.value)
+
+
+def test_other_arguments_are_the_users_to_choose() -> None:
+    chosen = ["--max-num-batched-tokens", "512", "--quantization", "fp8", "-O3"]
+    chosen += ["--compilation-config.mode", "0", "--enforce-eager", "--kv-cache-dtype=fp8", "-1"]
+    assert check_extra_arguments(chosen, "config") == []
+
+
+def test_code_of_others_runs_only_where_the_user_says_so_and_is_told(config, caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        load_experiment(config, "config.yaml")
+        assert not caplog.text
+        config["engine"]["extra_arguments"] = ["--trust_remote_code", "--max-log-len", "9"]
+        load_experiment(config, "config.yaml")
+    (record,) = caplog.records
+    assert record.message.startswith("config.yaml: --trust_remote_code lets the server run code")
+
+
+def test_weights_are_safetensors(config, tmp_path) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    (weights / "pytorch_model.bin").write_bytes(b"\x80\x04.")  # a pickle
+    change("config/llms.tsv", "demo-llama-16m.json\t", "demo-llama-16m.json\tweights")
+    with pytest.raises(InputError) as caught:
+        load_experiment(config)
+    for part in ("llms.tsv, line 3, field 'model'", "no *.safetensors", "not loaded"):
+        assert part in str(caught.value)
+    (weights / "model-00001-of-00001.safetensors").touch()
+    assert load_experiment(config).llms["demo-llama-16m"]["model"] == "weights"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("llms", "demo-opt-6m\t", "a,b\t", ["llms.tsv, line 2", "'llm_id'", "selected"]),
+        ("llms", "demo-opt-6m\t", "*\t", ["llms.tsv, line 2", "'llm_id'", "selected"]),
+        ("llms", "demo-opt-6m\t", "Demo-Llama-16M\t", ["line 3", "'llm_id'", "looks alike"]),
+        ("gpu_profiles", "1xcpu-core\t", "1x,2x\t", ["line 2", "'gpu_profile_id'", "selected"]),
+        ("gpu_profiles", "cpu-core\t1", "../../secret\t1", ["line 2", "'gpu_id'"]),
+        ("scenarios", "users-1-8\t", "a.Server.1\t", ["line 2", "'scenario_id'", ".server"]),
+        ("traces", "azure-2023-conv-sample\t", "a.Rejected\t", ["line 2", "'trace_id'"]),
+        ("workloads", "conversation\t", "a\u200bb\t", ["line 2", "'workload_id'", "U+200B"]),
+        ("workloads", "conversation\t", "x" * 101 + "\t", ["'workload_id'", "101 characters"]),
+    ],
+)
+def test_ids_that_cannot_work_are_refused(config, file: str, old: str, new: str, said) -> None:
+    change(f"config/{file}.tsv", old, new)
+    with pytest.raises(InputError) as caught:
+        load_experiment(config)
+    for part in said:
+        assert part in str(caught.value)
+
+
+def test_a_cells_names_fit_into_one_file_name(config) -> None:
+    """SLURM's executor joins them to the name of a folder."""
+    change("config/llms.tsv", "demo-opt-6m\t", "a" * 100 + "\t")
+    change("config/gpu_profiles.tsv", "1xcpu-core\t", "b" * 100 + "\t")
+    change("config/benchmarks.tsv", "\tconversation\t", "\t" + "c" * 30 + "\t")
+    change("config/workloads.tsv", "conversation\tazure", "c" * 30 + "\tazure")
+    config["decision"]["workload_id"] = "c" * 30
+    with pytest.raises(InputError, match=r"benchmarks\.tsv, line 2: .*242 characters.*shorten"):
+        load_experiment(config)
