@@ -14,10 +14,11 @@ from support import ROOT
 sys.path.append(str(ROOT / "workflow" / "plugins"))  # before Snakemake looks for its plugins
 
 # What the Snakefile imports.
-import sextant.experiment
-import sextant.predict.registry  # noqa: F401
 import snakemake.cli
 import snakemake.workflow
+
+import sextant.experiment
+import sextant.predict.registry  # noqa: F401
 
 
 class Jobs(list[dict[str, Any]]):

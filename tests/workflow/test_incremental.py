@@ -1,29 +1,75 @@
-"""What a change runs again, to the job; measurements are never thrown away."""
+"""What a change runs again, to the job and to the cell; measurements are never thrown away.
 
-import re
+Every list is Snakemake's own, of a dry run. The combinations stand in docs/incremental.md too,
+which a test compares; `python tests/workflow/test_incremental.py` prints the table.
+"""
+
+import itertools
+import os
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-AFTER_POINTS = {"evaluate_predictor": 4, "build_store": 1, "write_report": 1}
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-ALL_CELLS = {"benchmark_cell": 8, "aggregate_points": 1, **AFTER_POINTS}
+from forked_snakemake import Jobs, dry_run
+from project import COPIED, Project
+from support import ROOT
 
+Change = Callable[[Project], None]
+
+LLMS = ("llm-opt-6m", "llm-llama-16m", "llm-bigcode-21m", "llm-neox-34m")
+PROFILES = ("1xcpu-core", "2xcpu-core")
+AFTER_POINTS = Counter(evaluate_predictor=4, build_store=1, write_report=1)
+AGGREGATED = Counter(aggregate_points=1) + AFTER_POINTS
 # The reports on the trace and on the workloads.
-PAGES = {"write_trace_report": 1, "write_workload_report": 1}
+PAGES = Counter(write_trace_report=1, write_workload_report=1)
+# What throws measurements away if it is edited, and is therefore not: see benchmark.smk.
+FROZEN_SCRIPTS = {"benchmark_cell", "fit_workload", "ingest_trace"}
 
 
-def append(sheet: str, *cells: object) -> Callable:
-    def change(project) -> None:
-        with project.sheet(sheet).open("a") as handle:
-            handle.write("\t".join(map(str, cells)) + "\n")
+@pytest.fixture
+def world(finished: Project) -> Iterator[Project]:
+    """The measured project; what a test changes is put back, ages of files included."""
+    files = [path for name in COPIED for path in _files(finished.folder / name)]
+    kept = {path: (path.stat(), path.read_bytes()) for path in files}
+    yield finished
+    for path in (path for name in COPIED for path in _files(finished.folder / name)):
+        if path not in kept:
+            path.unlink()
+    for path, (stat, content) in kept.items():
+        if not path.exists() or path.stat().st_mtime_ns != stat.st_mtime_ns:
+            path.write_bytes(content)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def _files(place: Path) -> list[Path]:
+    found = [place, *place.rglob("*")]
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+
+
+def jobs(project: Project) -> Jobs:
+    return dry_run(project.folder)
+
+
+def append(sheet: str, **cells: object) -> Change:
+    """Add a row; columns that are not named stay empty."""
+
+    def change(project: Project) -> None:
+        lines = project.sheet(sheet).read_text().splitlines()
+        header = next(line for line in lines if not line.startswith("#")).split("\t")
+        assert set(cells) <= set(header)
+        row = "\t".join(str(cells.get(column, "")) for column in header)
+        project.sheet(sheet).write_text("\n".join([*lines, row]) + "\n")
 
     return change
 
 
-def replace(path: str, old: str, new: str) -> Callable:
-    def change(project) -> None:
+def replace(path: str, old: str, new: str) -> Change:
+    def change(project: Project) -> None:
         file = project.folder / path
         text = file.read_text()
         assert old in text
@@ -32,89 +78,272 @@ def replace(path: str, old: str, new: str) -> Callable:
     return change
 
 
-def edit_code(module: str) -> Callable:
-    def change(project) -> None:
-        with (project.folder / "scripts" / "sextant" / module).open("a") as handle:
-            handle.write("\n# an edit\n")
+def edit(pattern: str, *, but: set[str] = frozenset()) -> Change:
+    """Add a comment to all files of a pattern below scripts/."""
+
+    def change(project: Project) -> None:
+        files = [path for path in (project.folder / "scripts").glob(pattern)]
+        assert files
+        for path in files:
+            if path.stem not in but:
+                path.write_text(path.read_text() + "\n# an edit\n")
 
     return change
 
 
-CASES = {
-    "nothing": (lambda project: None, {}),
-    "a new LLM": (
-        append("llms", "new", "resources/llms/demo-qwen2-26m.json", ""),
-        {"benchmark_cell": 2, "aggregate_points": 1, **AFTER_POINTS},
+def together(*changes: Change) -> Change:
+    def change(project: Project) -> None:
+        for one in changes:
+            one(project)
+
+    return change
+
+
+def nothing(project: Project) -> None:
+    pass
+
+
+NEW_WORKLOAD = append(
+    "workloads",
+    workload_id="short",
+    use_case="summarization",
+    max_input_tokens=512,
+    max_output_tokens=64,
+)
+ADDITIONS: dict[str, Change] = {
+    "LLM": append("llms", llm_id="new", config="resources/llms/demo-qwen2-26m.json"),
+    "GPU profile": append(
+        "gpu_profiles",
+        gpu_profile_id="3xcpu-core",
+        gpu_id="cpu-core",
+        n_gpus=3,
+        usd_per_hour=0.12,
     ),
-    "a new GPU profile": (
-        append("gpu_profiles", "3xcpu-core", "cpu-core", 3, 0.12),
-        {"benchmark_cell": 4, "aggregate_points": 1, **AFTER_POINTS},
+    # Its row asks for all LLMs on one of the GPU profiles.
+    "workload": together(
+        NEW_WORKLOAD,
+        append(
+            "benchmarks",
+            llm_ids="*",
+            gpu_profile_ids="1xcpu-core",
+            workload_id="short",
+            scenario_id="users-1-8",
+        ),
     ),
-    "a new SLO": (append("demo/slos", "new", 1, 2, 90, 3), AFTER_POINTS),
-    "another price": (replace("config/gpu_profiles.tsv", "\t0.08", "\t0.16"), AFTER_POINTS),
+    "SLO": append("demo/slos", slo_id="new", nttft_ms=1, itl_ms=2, percentile=90, users=3),
+}
+TWISTS: dict[str, Change] = {
+    "nothing": nothing,
+    "another price": replace("config/gpu_profiles.tsv", "\t0.08", "\t0.16"),
+    "another SLO": replace("config/demo/slos.tsv", "chat\t0.25", "chat\t0.5"),
+    "an edit of the whole library": edit("sextant/**/*.py"),
+}
+SUBSETS = [
+    added for n in range(len(ADDITIONS) + 1) for added in itertools.combinations(ADDITIONS, n)
+]
+
+
+def expected_cells(added: tuple[str, ...]) -> set[str]:
+    """Return the cells that additions ask for and that were not measured."""
+    llms = (*LLMS, "new") if "LLM" in added else LLMS
+    profiles = (*PROFILES, "3xcpu-core") if "GPU profile" in added else PROFILES
+    asked = {f"{llm} {gpus} conversation users-1-8" for llm in llms for gpus in profiles}
+    if "workload" in added:
+        asked |= {f"{llm} 1xcpu-core short users-1-8" for llm in llms}
+    return asked - {f"{llm} {gpus} conversation users-1-8" for llm in LLMS for gpus in PROFILES}
+
+
+def expected_rules(added: tuple[str, ...], twist: str = "nothing") -> Counter[str]:
+    n_cells = len(expected_cells(added))
+    rules = Counter(benchmark_cell=n_cells) | (AGGREGATED if n_cells else Counter())
+    if added or twist != "nothing":
+        rules |= AFTER_POINTS
+    if "workload" in added:
+        rules |= Counter(fit_workload=1, write_workload_report=1)
+    if twist == "an edit of the whole library":
+        rules |= AGGREGATED | PAGES
+    return +rules
+
+
+@pytest.mark.parametrize("twist", TWISTS)
+@pytest.mark.parametrize("added", SUBSETS, ids=lambda added: "+".join(added) or "nothing")
+def test_additions_run_just_what_they_must(world, added: tuple[str, ...], twist: str) -> None:
+    together(*(ADDITIONS[name] for name in added), TWISTS[twist])(world)
+    planned = jobs(world)
+    assert planned.by_rule == expected_rules(added, twist)
+    assert planned.cells() == expected_cells(added)
+
+
+def test_the_numbers_of_cells_are_right_by_hand() -> None:
+    assert expected_cells(()) == expected_cells(("SLO",)) == set()
+    assert expected_cells(("LLM",)) == {f"new {gpus} conversation users-1-8" for gpus in PROFILES}
+    # 1 on three profiles, 4 on the new profile, 5 with the new workload
+    assert len(expected_cells(("LLM", "GPU profile", "workload", "SLO"))) == 3 + 4 + 5
+
+
+ALL_CELLS = {f"{llm} {gpus} conversation users-1-8" for llm in LLMS for gpus in PROFILES}
+MEASURED_AGAIN = Counter(benchmark_cell=8) + AGGREGATED
+CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
     "another level": (
         replace("config/scenarios.tsv", "1,2", "1,2,4"),
-        {"benchmark_cell": 8, "aggregate_points": 1, **AFTER_POINTS},
+        MEASURED_AGAIN,
+        ALL_CELLS,
     ),
     "more memory on a device": (
         replace("resources/gpus/cpu-core.yaml", "memory_gib: 0.125", "memory_gib: 0.25"),
-        {"benchmark_cell": 8, "aggregate_points": 1, **AFTER_POINTS},
+        MEASURED_AGAIN,
+        ALL_CELLS,
     ),
-    "another LLM config": (
+    "another config of an LLM": (
         replace("resources/llms/demo-opt-6m.json", '"ffn_dim": 1024', '"ffn_dim": 2048'),
-        {"benchmark_cell": 2, "aggregate_points": 1, **AFTER_POINTS},
+        Counter(benchmark_cell=2) + AGGREGATED,
+        {f"llm-opt-6m {gpus} conversation users-1-8" for gpus in PROFILES},
     ),
-    "an edit of the benchmark's code": (edit_code("benchmark/cell.py"), {}),
-    "an edit of the load client": (edit_code("load/client.py"), {}),
-    "an edit of the workload's code": (edit_code("workload/fit.py"), PAGES),
-    "an edit of ingest's code": (edit_code("ingest/job.py"), {}),
-    "an edit of the metrics": (edit_code("metrics.py"), {"aggregate_points": 1, **AFTER_POINTS}),
     "another cap of the workload": (
         replace("config/workloads.tsv", "\t1024\t", "\t512\t"),
-        {"fit_workload": 1, **ALL_CELLS, **PAGES},
+        Counter(fit_workload=1) + MEASURED_AGAIN + PAGES,
+        ALL_CELLS,
+    ),
+    "a cap and an edit of the library": (
+        together(
+            replace("config/workloads.tsv", "\t1024\t", "\t512\t"),
+            TWISTS["an edit of the whole library"],
+        ),
+        Counter(fit_workload=1) + MEASURED_AGAIN + PAGES,
+        ALL_CELLS,
     ),
     "another trace": (
         replace("resources/traces/azure-2023-conv-sample.csv", ",ok", ",ok "),
-        {"ingest_trace": 1, "fit_workload": 1, **ALL_CELLS, **PAGES},
-    ),
-    "a cap and an edit at once": (
-        lambda project: (
-            replace("config/workloads.tsv", "\t1024\t", "\t512\t")(project),
-            edit_code("store.py")(project),
-        ),
-        {"fit_workload": 1, **ALL_CELLS, **PAGES},
+        Counter(ingest_trace=1, fit_workload=1) + MEASURED_AGAIN + PAGES,
+        ALL_CELLS,
     ),
     "a trace that was copied": (
         lambda project: (project.folder / "resources/traces/azure-2023-conv-sample.csv").touch(),
-        {},
+        Counter(),
+        set(),
     ),
-    "another pin of the environment": (replace("environment.yml", "- ", "-  "), {}),
+    "another pin of the environment": (replace("environment.yml", "- ", "-  "), Counter(), set()),
     "another bandwidth of a device": (
         replace("resources/gpus/cpu-core.yaml", "bandwidth_gb_s: 15", "bandwidth_gb_s: 20"),
         AFTER_POINTS,
+        set(),
+    ),
+    "a workload that no row uses": (
+        NEW_WORKLOAD,
+        AFTER_POINTS
+        - Counter(evaluate_predictor=4)
+        + Counter(fit_workload=1, write_workload_report=1),
+        set(),
+    ),
+    "a workload for one LLM": (
+        together(
+            NEW_WORKLOAD,
+            append(
+                "benchmarks",
+                llm_ids="llm-opt-6m",
+                gpu_profile_ids="*",
+                workload_id="short",
+                scenario_id="users-1-8",
+            ),
+        ),
+        Counter(benchmark_cell=2, fit_workload=1, write_workload_report=1) + AGGREGATED,
+        {f"llm-opt-6m {gpus} short users-1-8" for gpus in PROFILES},
+    ),
+    "another name of a workload": (
+        together(
+            replace("config/workloads.tsv", "conversation\tazure", "talk\tazure"),
+            replace("config/benchmarks.tsv", "conversation", "talk"),
+            replace("config/config.yaml", "workload_id: conversation", "workload_id: talk"),
+        ),
+        Counter(fit_workload=1) + MEASURED_AGAIN + PAGES,
+        {name.replace("conversation", "talk") for name in ALL_CELLS},
+    ),
+    "a comment in a sheet": (
+        replace("config/llms.tsv", "llm_id\t", "# ours\nllm_id\t"),
+        AFTER_POINTS,
+        set(),
     ),
     "an edit of a predictor": (
-        edit_code("predict/llm_pilot.py"),
-        AFTER_POINTS | {"evaluate_predictor": 1},
+        edit("sextant/predict/llm_pilot.py"),
+        AFTER_POINTS - Counter(evaluate_predictor=3),
+        set(),
     ),
     "an edit of the law of roofline": (
-        edit_code("predict/roofline/law.py"),
-        AFTER_POINTS | {"evaluate_predictor": 1},
+        edit("sextant/predict/roofline/law.py"),
+        AFTER_POINTS - Counter(evaluate_predictor=3),
+        set(),
     ),
+    "an edit of the metrics": (edit("sextant/metrics.py"), AGGREGATED, set()),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_change_runs_just_what_it_must(project, name: str) -> None:
-    change, expected = CASES[name]
-    change(project)
-    assert project.planned() == Counter(expected)
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_runs_just_what_it_must(world, name: str) -> None:
+    change, rules, cells = CHANGES[name]
+    change(world)
+    planned = jobs(world)
+    assert planned.by_rule == rules
+    assert planned.cells() == cells
 
 
-def test_a_new_llm_is_measured_on_every_profile_and_no_other_llm_is(project) -> None:
-    append("llms", "new", "resources/llms/demo-qwen2-26m.json", "")(project)
-    done = project.snakemake("--dry-run", "--cores", "2")
-    measured = re.findall(
-        r"wildcards: .*\bllm=([^,]+), gpu_profile=([^,]+)", done.stdout + done.stderr
-    )
-    assert sorted(measured) == [("new", "1xcpu-core"), ("new", "2xcpu-core")]
+# Snakemake asks for these first; their edits make pages, points or the store anew, no more.
+STAGE = ("benchmark", "engine", "load", "telemetry", "ingest", "workload", "llm")
+
+
+@pytest.mark.parametrize("package", STAGE)
+def test_an_edit_of_what_measures_measures_nothing(world, package: str) -> None:
+    edit(f"sextant/{package}/**/*.py")(world)
+    planned = jobs(world)
+    assert not {"benchmark_cell", "fit_workload", "ingest_trace"} & set(planned.by_rule)
+
+
+def test_an_edit_of_all_other_scripts_measures_nothing(world) -> None:
+    edit("*.py", but=FROZEN_SCRIPTS)(world)
+    assert jobs(world).by_rule == AGGREGATED | PAGES
+
+
+def test_a_row_that_comes_and_goes_changes_nothing(world) -> None:
+    before = {name: world.sheet(name).read_bytes() for name in ("llms", "demo/slos", "benchmarks")}
+    together(*ADDITIONS.values())(world)
+    assert jobs(world).cells() == expected_cells(tuple(ADDITIONS))
+    for name in ("llms", "gpu_profiles", "workloads", "benchmarks", "demo/slos"):
+        lines = world.sheet(name).read_text().splitlines(keepends=True)
+        world.sheet(name).write_text("".join(lines[:-1]))
+    assert {name: world.sheet(name).read_bytes() for name in before} == before
+    assert jobs(world).by_rule == Counter()
+
+
+def test_a_row_less_measures_nothing_again(world) -> None:
+    lines = world.sheet("llms").read_text().splitlines(keepends=True)
+    world.sheet("llms").write_text("".join(lines[:-1]))
+    assert jobs(world).by_rule == AGGREGATED
+
+
+def test_the_order_of_rows_and_the_names_of_sheets_measure_nothing(world) -> None:
+    header, *rows = world.sheet("llms").read_text().splitlines(keepends=True)
+    world.sheet("llms").write_text("".join([header, *reversed(rows)]))
+    assert jobs(world).by_rule == AFTER_POINTS
+    for name in ("llms", "benchmarks", "scenarios", "workloads"):
+        world.sheet(name).rename(world.sheet(f"our-{name}"))
+        replace("config/config.yaml", f"config/{name}.tsv", f"config/our-{name}.tsv")(world)
+    assert jobs(world).by_rule == AFTER_POINTS
+
+
+def table() -> str:
+    """Return the job lists of all combinations as docs/incremental.md has them."""
+    rules = ("benchmark_cell", "fit_workload", *AGGREGATED, "write_workload_report")
+    lines = ["| added | " + " | ".join(f"`{rule}`" for rule in rules) + " |"]
+    lines.append("|---|" + "---:|" * len(rules))
+    for added in SUBSETS:
+        counts = expected_rules(added)
+        numbers = (str(counts[rule] or "") for rule in rules)
+        lines.append(f"| {', '.join(added) or 'nothing'} | " + " | ".join(numbers) + " |")
+    return "\n".join(lines)
+
+
+def test_the_page_has_the_job_lists() -> None:
+    assert table() in (ROOT / "docs" / "incremental.md").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(table())
