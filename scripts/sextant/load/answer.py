@@ -6,6 +6,7 @@ Token counts are the server's own (`usage`), never chunks counted as tokens.
 import re
 from collections.abc import Collection
 
+from sextant.keys import without_keys
 from sextant.load.client import Exchange, Part, Piece
 
 # The closing quote of a key cannot appear unescaped inside generated text.
@@ -20,7 +21,6 @@ _ERROR = re.compile(rb'^data:\s*(\{\s*"error".*)', re.MULTILINE)
 _ERROR_EXCERPT_BYTES = 300
 _MAX_LINE_BYTES = 1 << 20
 """Far above any event; what a server sends without an end of line is not kept."""
-_SHORTEST_CUT_KEY = 4
 
 
 class _Reading:
@@ -175,14 +175,3 @@ def _time_events(exchange: Exchange, times_ns: list[int]) -> None:
     exchange.first_token_ns, exchange.last_token_ns = (
         (times_ns[0], times_ns[-1]) if times_ns else (0, 0)
     )
-
-
-def without_keys(text: str, keys: Collection[str]) -> str:
-    """Return what a server said without API keys, one that is cut off at the end included."""
-    for key in keys:
-        text = text.replace(key, "[API key]")
-        for n_characters in range(len(key) - 1, _SHORTEST_CUT_KEY - 1, -1):
-            if text.endswith(key[:n_characters]):
-                text = text[:-n_characters] + "[API key]"
-                break
-    return text
