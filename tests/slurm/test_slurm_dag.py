@@ -1,0 +1,107 @@
+"""The whole DAG through SLURM: requests, devices, results, number of submissions."""
+
+import itertools
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from slurm_project import Cluster, SlurmProject
+
+CELLS = "results/benchmarks/measured"
+
+
+@pytest.fixture(scope="module")
+def finished(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> SlurmProject:
+    """A project that was run from nothing on the cluster."""
+    project = SlurmProject(tmp_path_factory.mktemp("on-slurm"), cluster)
+    done = project.on_slurm()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return project
+
+
+def cell_jobs(cluster: Cluster) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the job of each cell, by LLM and GPU profile."""
+    prefix = "rule_benchmark_cell_wildcards_measured_"
+    found = {}
+    for job in cluster.jobs():
+        if job["comment"].startswith(prefix):
+            llm, profile, *_ = job["comment"].removeprefix(prefix).split("_")
+            found[llm, profile] = job
+    return found
+
+
+def devices(project: SlurmProject, llm: str, profile: str) -> list[int]:
+    run = project.folder / CELLS / llm / profile / "conversation" / "users-1-8" / "run.json"
+    (own,) = json.loads(run.read_text())["server"]["devices"]
+    return own
+
+
+def test_a_dag_of_18_jobs_is_seven_submissions(finished: SlurmProject) -> None:
+    # Five cells; one group up to the workloads, one after the points.
+    assert finished.cluster.submissions() == 7
+    jobs = finished.cluster.jobs()
+    assert [job["state"] for job in jobs] == ["COMPLETED"] * 7
+    groups = [job["comment"] for job in jobs if "benchmark_cell" not in job["comment"]]
+    assert [name.split("_")[1] for name in groups] == ["workloads", "answers"]
+
+
+def test_cells_get_the_devices_and_cores_of_their_profile(finished: SlurmProject) -> None:
+    jobs = cell_jobs(finished.cluster)
+    assert len(jobs) == 5
+    for (_, profile), job in jobs.items():
+        allocated = dict(item.split("=") for item in job["alloctres"].split(","))
+        n_devices = profile[0]
+        assert allocated["gres/gpu:h100"] == n_devices
+        assert allocated["node"] == "1"
+        # Two for each device, as LLM-Pilot, and one for the load client.
+        assert allocated["cpu"] == {"1": "3", "2": "5"}[n_devices]
+
+
+def test_cells_side_by_side_have_different_devices(finished: SlurmProject) -> None:
+    jobs = cell_jobs(finished.cluster)
+    together = [
+        (one, other)
+        for one, other in itertools.combinations(jobs, 2)
+        if jobs[one]["start"] < jobs[other]["end"] and jobs[other]["start"] < jobs[one]["end"]
+    ]
+    assert together
+    for one, other in together:
+        assert not set(devices(finished, *one)) & set(devices(finished, *other))
+    assert sorted(devices(finished, "llm-opt-6m", "2xcpu-core")) == [0, 1]
+
+
+def test_results_have_the_structure_of_a_local_run(finished: SlurmProject, tmp_path) -> None:
+    local = SlurmProject(tmp_path / "local", finished.cluster)
+    done = local.snakemake("--cores", "2")
+    assert done.returncode == 0, done.stderr
+    assert result_files(local.folder) == result_files(finished.folder)
+    assert keys(local.folder) == keys(finished.folder)
+
+
+def result_files(folder: Path) -> set[str]:
+    files = (folder / "results").rglob("*")
+    return {str(file.relative_to(folder)) for file in files if file.is_file()}
+
+
+def keys(folder: Path) -> set[tuple]:
+    with duckdb.connect(str(folder / "results" / "sextant.duckdb"), read_only=True) as db:
+        query = "SELECT llm_id, gpu_profile_id, scenario_id, level, n_failed FROM point"
+        return set(db.execute(query).fetchall())
+
+
+def test_nothing_is_left_to_do(finished: SlurmProject) -> None:
+    before = finished.cluster.submissions()
+    done = finished.on_slurm()
+    assert done.returncode == 0, done.stderr
+    assert finished.cluster.submissions() == before
+
+
+def test_adding_an_llm_submits_its_cell_and_the_answers(finished: SlurmProject) -> None:
+    before = finished.cluster.submissions()
+    sheet = finished.sheet("llms")
+    sheet.write_text(sheet.read_text() + "llm-new\tresources/llms/demo-qwen2-26m.json\t\n")
+    done = finished.on_slurm()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert finished.cluster.submissions() == before + 2
