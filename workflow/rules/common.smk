@@ -154,9 +154,11 @@ def definition(wildcards):
 def cell_threads(wildcards):
     """A cell takes a whole workstation, so that no other job disturbs it or takes its GPUs.
 
-    A cluster has no limit of cores, and its scheduler keeps jobs apart itself.
+    A cluster has a limit of jobs instead of cores (`nodes`), and its scheduler keeps jobs apart
+    itself. (A dry run for a cluster counts one core, so that the cores do not tell.)
     """
-    return workflow.resource_settings.cores or cell_cores(wildcards)
+    settings = workflow.resource_settings
+    return settings.cores if settings.nodes is None else cell_cores(wildcards)
 
 
 def cell_cores(wildcards):

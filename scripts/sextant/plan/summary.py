@@ -123,7 +123,8 @@ def _cell_plan(
     return CellPlan(
         key=key,
         request=Request(
-            cores=job.threads,
+            # A dry run for a cluster counts one core: there, the cores are a request of their own.
+            cores=job.resources.get("cpus_per_task") or job.threads,
             memory_mb=job.resources.get("mem_mb"),
             minutes=job.resources.get("runtime"),
             gpus=job.resources.get("gpu", 0),
