@@ -4,7 +4,11 @@ Disks fill, copies break off, file systems lose blocks: what was measured for ho
 again only if it is what was written.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,61 @@ from sextant.files import read_json, sha256_file
 CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
 """What a cell consists of, beside `run.json`."""
 
+DAMAGED = "damaged-"
+"""How the folders in a cell's own begin that hold what was set aside."""
+
+_SEAL = "content_sha256"
+
 
 def file_facts(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of files by name, for `run.json` to vouch for them."""
     return {
         path.name: {"n_bytes": path.stat().st_size, "sha256": sha256_file(path)} for path in paths
     }
+
+
+def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a `run.json` with its own checksum, `content_sha256`."""
+    return {**run, _SEAL: _content_sha256(run)}
+
+
+def _content_sha256(run: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in run.items() if name != _SEAL}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def require_whole(cells: Sequence[Path]) -> None:
+    """Check all cells; set aside the files of damaged ones, so that these are made again.
+
+    All files of a damaged cell go to a folder `damaged-<n>` in the cell's own. Its results are
+    then missing: the next run of the same command makes them, and no other cell's.
+
+    Raises:
+        InputError: names every damaged file of every cell, and where it is now.
+    """
+    damage = {folder: found for folder in cells if (found := damaged_files(folder))}
+    if not damage:
+        return
+    lines = []
+    for folder, found in damage.items():
+        problems = ", ".join(f"{name} {problem}" for name, problem in found.items())
+        lines.append(f"\n  {folder}: {problems}; set aside in {_set_aside(folder).name}")
+    fix = "run the same command again: it makes just these cells again"
+    raise InputError(f"{len(damage)} of {len(cells)} cells are damaged:{''.join(lines)}", fix=fix)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Move a cell's files to a new folder in its own, and return it."""
+    for number in itertools.count(1):
+        place = folder / f"{DAMAGED}{number}"
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(parents=True)
+            break
+    for name in (*CELL_FILES, "run.json"):
+        # Another rule that reads the cell may have found the damage in the same moment.
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).rename(place / name)
+    return place
 
 
 def damaged_files(folder: Path) -> dict[str, str]:
@@ -32,11 +85,14 @@ def damaged_files(folder: Path) -> dict[str, str]:
     before this was recorded) is only checked for whether they can be read.
     """
     try:
-        facts = read_json(folder / "run.json").get("files", {})
+        run = read_json(folder / "run.json")
+        facts = run.get("files", {})
     except FileNotFoundError:
         return {"run.json": "is missing"}
     except (InputError, AttributeError, OSError) as error:
         return {"run.json": f"cannot be read ({error})"}
+    if _SEAL in run and run[_SEAL] != _content_sha256(run):
+        return {"run.json": "is not what was written (SHA-256)"}
     found = {name: _damage(folder / name, facts.get(name)) for name in CELL_FILES}
     return {name: problem for name, problem in found.items() if problem}
 

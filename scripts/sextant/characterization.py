@@ -12,7 +12,7 @@ from sextant.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 from sextant.predict.features import Features
 from sextant.scenarios import DEFAULT_VARIANT
-from sextant.store import connect
+from sextant.store import open_store
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,7 @@ def load_characterization(
     Raises:
         InputError: there is no such store, or the choice is not unique.
     """
-    require_store(database)
-    try:
-        return _read(database, source, workload_id, scenario_id)
-    except (duckdb.CatalogException, duckdb.IOException) as error:
-        problem = f"the store cannot be read ({str(error).splitlines()[0]})"
-        fix = "build it again: run the pipeline"
-        raise InputError(problem, file=database, fix=fix) from None
-
-
-def _read(
-    database: str | Path, source: str | None, workload_id: str | None, scenario_id: str | None
-) -> Characterization:
-    with connect(database, read_only=True) as store:
+    with open_store(database) as store:
         source = _only(store, database, "source", source)
         decision = store.execute(
             "SELECT workload_id, scenario_id FROM decision WHERE source = ?", [source]
@@ -92,16 +80,6 @@ def _read(
             features=_features(store, source),
             longest_request_tokens=longest[0] if longest else None,
         )
-
-
-def require_store(database: str | Path) -> None:
-    """Raise InputError if there is no store at this path."""
-    if not Path(database).is_file():
-        fix = (
-            "run the pipeline first (`make demo`; for an archive `make reproduce-llm-pilot`), "
-            "or give --database"
-        )
-        raise InputError("there is no store here", file=database, fix=fix)
 
 
 def _judged(store: duckdb.DuckDBPyConnection, source: str) -> list[str]:

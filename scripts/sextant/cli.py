@@ -147,11 +147,9 @@ def show(
 ) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.advice.source import store_path
-    from sextant.characterization import require_store
     from sextant.report import summary_text
 
     database = store_path(database)
-    require_store(database)
     typer.echo(summary_text(database))
     page = database.parent / "report" / "index.html"
     if page.exists():

@@ -1,11 +1,12 @@
 """Files that are either whole or absent, and know where they came from."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,19 @@ from sextant import __version__
 from sextant.errors import InputError
 
 PROVENANCE_KEY = b"sextant"
+# The disk, the user's quota and the process's own limit.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAKE_AGAIN = "delete it and run the same command again: it is made anew"
+# Deleting these would do too, but then the workloads and all that was measured with them were
+# made again in the same run; of a workload that is the same as before nothing is.
+MAKE_TRACE_AGAIN = (
+    "ingest the trace again: `sextant ingest`, or in the workflow `snakemake --cores all "
+    "--forcerun ingest_trace --until fit_workload` and then the same command again"
+)
+MAKE_WORKLOAD_AGAIN = (
+    "fit the workload again: `sextant fit`, or in the workflow `snakemake --cores all "
+    "--forcerun fit_workload --until fit_workload` and then the same command again"
+)
 
 
 @contextlib.contextmanager
@@ -25,6 +39,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
     A full disk, an exception or a kill leaves no file that could pass for a whole one.
     The name keeps its ending, because libraries choose the format by it.
+
+    Raises:
+        InputError: the disk is full, or the quota used up.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,11 +50,26 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
+        _sync(temporary)
         temporary.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        problem = f"no room to write {path.name} ({os.strerror(error.errno)})"
+        fix = "free some space or raise the quota, and run again: what is finished is kept"
+        raise InputError(problem, file=path.parent, fix=fix) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have the content of a file, or the entries of a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sha256_file(path: str | Path) -> str:
@@ -76,9 +108,7 @@ def write_json(path: str | Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read_json(
-    path: str | Path, *, problem: str = "not JSON", fix: str = "make the file again"
-) -> Any:
+def read_json(path: str | Path, *, problem: str = "not JSON", fix: str = MAKE_AGAIN) -> Any:
     """Read a JSON file; `problem` and `fix` are what the error says if it is none.
 
     Raises:
@@ -94,10 +124,45 @@ def write_parquet(path: str | Path, table: pa.Table, origin: Mapping[str, Any]) 
     """Write `table` as zstd Parquet with `origin` (see `provenance`) in its metadata."""
     metadata = {**(table.schema.metadata or {}), PROVENANCE_KEY: json.dumps(origin).encode()}
     with atomic_path(path) as temporary:
-        pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
+        described = table.replace_schema_metadata(metadata)
+        pq.write_table(described, temporary, compression="zstd", write_page_checksum=True)
+
+
+@contextlib.contextmanager
+def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -> Iterator[None]:
+    """Name the file, and what to do, where a library cannot read it.
+
+    Args:
+        path: the file that the block reads.
+        errors: what the library raises, beside the errors of Arrow and of the file system.
+        fix: what the error says to do.
+
+    Raises:
+        InputError: the block raised one of them.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError, *errors) as error:
+        problem = f"cannot be read ({' '.join(str(error).split())[:300]})"
+        raise InputError(problem, file=path, fix=fix) from None
+
+
+def read_parquet(
+    path: str | Path, columns: Sequence[str] | None = None, *, fix: str = MAKE_AGAIN
+) -> pa.Table:
+    """Read a Parquet file, all of it or some columns.
+
+    Pages that have a checksum (`write_parquet` gives them one) are held against it.
+
+    Raises:
+        InputError: there is no such file, or it is damaged; `fix` is what the error says to do.
+    """
+    with reading(path, fix=fix), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read(columns)
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
     """Return the provenance that `write_parquet` stored, empty if there is none."""
-    metadata = pq.read_schema(path).metadata or {}
-    return json.loads(metadata.get(PROVENANCE_KEY, b"{}"))
+    with reading(path, ValueError):
+        metadata = pq.read_schema(path).metadata or {}
+        return json.loads(metadata.get(PROVENANCE_KEY, b"{}"))

@@ -1,18 +1,24 @@
 """From the files of the benchmark stage to points, and from all files to one database."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from sextant.cell_files import require_whole
 from sextant.errors import InputError
 from sextant.files import (
+    MAKE_TRACE_AGAIN,
+    MAKE_WORKLOAD_AGAIN,
     atomic_path,
     provenance,
     read_json,
+    read_parquet,
     read_provenance,
     write_parquet,
 )
@@ -25,10 +31,14 @@ from sextant.telemetry.energy import (
     device_query,
     point_query,
 )
-from sextant.trace_format import parquet_rows
 
 SCHEMA_SQL = Path(__file__).parents[2] / "resources" / "sql" / "schema.sql"
 _KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
+_BUILD_AGAIN = (
+    "build it again: delete it and run the pipeline, which makes it from the Parquet files and "
+    "measures nothing"
+)
+_WAIT = "end the process that holds the store, or wait until it is done"
 _MEMORY = ("memory_utilization", "weight_gib", "kv_gib")
 
 
@@ -37,6 +47,28 @@ def connect(path: str | Path = ":memory:", *, read_only: bool = False):
     connection = duckdb.connect(str(path), read_only=read_only)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+@contextlib.contextmanager
+def open_store(path: str | Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database of `build_store` for reading.
+
+    Raises:
+        InputError: there is none, another process holds it, it is damaged, or of another version.
+    """
+    if not Path(path).is_file():
+        fix = (
+            "run the pipeline first (`make demo`; for an archive `make reproduce-llm-pilot`), "
+            "or give --database"
+        )
+        raise InputError("there is no store here", file=path, fix=fix)
+    try:
+        with connect(path, read_only=True) as store:
+            yield store
+    except duckdb.Error as error:
+        problem = f"the store cannot be read ({' '.join(str(error).split())[:300]})"
+        fix = _WAIT if "set lock on file" in str(error) else _BUILD_AGAIN
+        raise InputError(problem, file=path, fix=fix) from None
 
 
 def aggregate_points(
@@ -50,7 +82,11 @@ def aggregate_points(
         point_out: one row a cell and level (table `point`).
         feasibility_out: one row a cell (table `feasibility`).
         telemetry_out: one row a cell, level and device (table `telemetry`).
+
+    Raises:
+        InputError: cells are damaged; their files have been set aside (see `require_whole`).
     """
+    require_whole(cells)
     runs = [read_json(folder / "run.json") for folder in cells]
     tunings = [read_json(folder / "tuning.json") for folder in cells]
     database = connect()
@@ -251,17 +287,26 @@ def gpu_profile_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
 
 def trace_rows(reports: Mapping[str, Path]) -> list[dict]:
     """Return the rows of table `trace` from the reports of ingest, by trace."""
-    return [{"trace_id": name, **read_json(path)} for name, path in reports.items()]
+    return [
+        {"trace_id": name, **_read_facts(path, MAKE_TRACE_AGAIN)} for name, path in reports.items()
+    ]
 
 
 def workload_rows(workloads: Mapping[str, Mapping], validations: Mapping[str, Path]) -> list[dict]:
     """Return the rows of table `workload` from its sheet and each workload's validation."""
     rows = []
     for workload_id, row in workloads.items():
-        validation = read_json(validations[workload_id])
-        distances = {f"ks_{name}": value for name, value in validation["ks"].items()}
+        validation = _read_facts(validations[workload_id], MAKE_WORKLOAD_AGAIN)
+        distances = {f"ks_{name}": value for name, value in validation.get("ks", {}).items()}
         rows.append({**row, **validation, **distances})
     return rows
+
+
+def _read_facts(path: Path, fix: str) -> dict[str, Any]:
+    facts = read_json(path, fix=fix)
+    if not isinstance(facts, dict):
+        raise InputError("is no JSON object", file=path, fix=fix)
+    return facts
 
 
 def build_store(
@@ -314,12 +359,10 @@ def _insert_rows(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence
 
 
 def _insert_file(database: duckdb.DuckDBPyConnection, table: str, file: Path) -> None:
-    known = _columns(database, table)
-    rows = parquet_rows(file)
-    described = database.execute(f"DESCRIBE FROM {rows}").fetchall()
-    shared = ", ".join(name for name, *_ in described if name in known)
+    rows, known = read_parquet(file), _columns(database, table)
+    shared = ", ".join(name for name in rows.column_names if name in known)
     try:
-        database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM {rows}")
+        database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM rows")
     except duckdb.ConstraintException as error:
         problem = f"rows of table {table} stand twice ({str(error).splitlines()[0]})"
         raise InputError(problem, file=file, fix="remove one of the two results") from None

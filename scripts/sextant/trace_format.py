@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.errors import InputError
+from sextant.files import MAKE_TRACE_AGAIN, reading
 
 MAX_INT32 = 2**31 - 1
 
@@ -129,11 +129,8 @@ def require_trace(path: str | Path) -> pq.ParquetFile:
     fix = "ingest the trace first (`sextant ingest`)"
     if not Path(path).is_file():
         raise InputError("there is no such file", file=path, fix=fix)
-    try:
-        stored = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        problem = f"is no Parquet file ({str(error).splitlines()[0]})"
-        raise InputError(problem, file=path, fix=fix) from None
+    with reading(path, fix=MAKE_TRACE_AGAIN):
+        stored = pq.ParquetFile(path, page_checksum_verification=True)
     for name in TRACE_COLUMNS:
         if name not in stored.schema_arrow.names:
             raise InputError("column missing", file=path, field=name, fix=fix)

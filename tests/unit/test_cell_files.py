@@ -1,13 +1,15 @@
 """A cell's files are checked against what its run.json vouches for."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sextant.cell_files import CELL_FILES, damaged_files, file_facts
+from sextant.cell_files import CELL_FILES, damaged_files, file_facts, require_whole, sealed
+from sextant.errors import InputError
 
 
 @pytest.fixture
@@ -17,7 +19,8 @@ def cell(tmp_path: Path) -> Path:
             pq.write_table(pa.table({"level": list(range(1000))}), tmp_path / name)
     (tmp_path / "tuning.json").write_text("{}")
     facts = file_facts(tmp_path / name for name in CELL_FILES)
-    (tmp_path / "run.json").write_text(json.dumps({"files": facts}))
+    run = {"levels": [{"level": "inf", "duration_s": 0.1}], "files": facts}
+    (tmp_path / "run.json").write_text(json.dumps(sealed(run), indent=2))
     return tmp_path
 
 
@@ -61,3 +64,46 @@ def test_without_facts_files_are_read(cell: Path) -> None:
     path = cell / "telemetry.parquet"
     path.write_bytes(path.read_bytes()[:-20])
     assert list(damaged_files(cell)) == ["telemetry.parquet"]
+
+
+def test_a_digit_that_changed_in_a_run_is_found(cell: Path) -> None:
+    path = cell / "run.json"
+    path.write_text(path.read_text().replace('"duration_s": 0.1', '"duration_s": 0.3'))
+    assert damaged_files(cell) == {"run.json": "is not what was written (SHA-256)"}
+
+
+def test_whole_cells_are_let_be(cell: Path) -> None:
+    names = sorted(path.name for path in cell.iterdir())
+    require_whole([cell])
+    assert sorted(path.name for path in cell.iterdir()) == names
+
+
+def test_all_damaged_cells_are_named_and_set_aside_and_no_other(cell: Path, tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("cut", "good", "worse")]
+    for place in places:
+        shutil.copytree(cell, place, ignore=lambda *_: [p.name for p in places])
+    cut, good, worse = places
+    (cut / "requests.parquet").write_bytes(b"PAR1")
+    (worse / "run.json").write_text("")
+    with pytest.raises(InputError) as error:
+        require_whole(places)
+    message = str(error.value)
+    assert "2 of 3 cells are damaged" in message
+    assert f"{cut}: requests.parquet has 4 bytes" in message
+    assert f"{worse}: run.json cannot be read" in message
+    assert str(good) not in message
+    assert message.endswith("Fix: run the same command again: it makes just these cells again")
+    assert [path.name for path in cut.iterdir()] == ["damaged-1"]
+    assert (cut / "damaged-1" / "requests.parquet").read_bytes() == b"PAR1"
+    aside = {path.name for path in (worse / "damaged-1").iterdir()}
+    assert aside == {*CELL_FILES, "run.json"}
+    assert damaged_files(good) == {}
+
+
+def test_what_was_set_aside_before_stays(cell: Path) -> None:
+    for number in (1, 2):
+        (cell / "run.json").write_text(f"broken {number}")
+        with pytest.raises(InputError, match=f"set aside in damaged-{number}"):
+            require_whole([cell])
+    assert (cell / "damaged-1" / "run.json").read_text() == "broken 1"
+    assert (cell / "damaged-2" / "run.json").read_text() == "broken 2"

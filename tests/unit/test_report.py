@@ -429,7 +429,7 @@ def test_characterizations_stand_side_by_side(tmp_path):
 
 
 def test_a_missing_store_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"none\.duckdb.*Fix: build it again"):
+    with pytest.raises(InputError, match=r"none\.duckdb.*no store here.*Fix: run the pipeline"):
         write_report(tmp_path / "none.duckdb", *(tmp_path / name for name in ("a", "b", "c")))
     assert list(tmp_path.iterdir()) == []
 

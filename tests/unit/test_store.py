@@ -2,6 +2,9 @@
 
 import json
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -13,8 +16,8 @@ import pytest
 from sextant.errors import InputError
 from sextant.files import read_provenance, write_json, write_parquet
 from sextant.load.level import REQUEST_SCHEMA
-from sextant.store import aggregate_points, build_store, connect
-from sextant.telemetry.watcher import TELEMETRY_SCHEMA
+from sextant.store import aggregate_points, build_store, connect, open_store
+from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
 QUANTILES = {"median": 50, "p90": 90, "p99": 99}
 KEY = {
@@ -70,6 +73,7 @@ def write_cell(
         pa.Table.from_pylist(list(power), schema=TELEMETRY_SCHEMA),
         {},
     )
+    write_parquet(folder / "server.parquet", SERVER_SCHEMA.empty_table(), {})
     run = {
         **KEY,
         "scenario": {"kind": kind},
@@ -362,10 +366,101 @@ def test_a_build_that_fails_leaves_the_database_of_before(tmp_path, parts):
     build_store(path, rows, files)
     damaged = tmp_path / "damaged.parquet"
     damaged.write_bytes(b"PAR1 and no more")
-    with pytest.raises(duckdb.Error):
+    with pytest.raises(InputError, match=r"damaged\.parquet: cannot be read .*Fix: delete it"):
         build_store(path, rows, {**files, "point": [damaged]})
     assert len(tables_of(path)["point"]) == 4
     assert list(path.parent.iterdir()) == [path]
+
+
+def cut(content: bytes) -> bytes:
+    return content[:10_000]
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
+
+
+def of_a_newer_version(content: bytes) -> bytes:
+    return content[:12] + b"\xff" + content[13:]
+
+
+@pytest.mark.parametrize("damage", [lambda content: b"", cut, flipped, of_a_newer_version])
+def test_a_damaged_store_is_named_and_what_to_do(tmp_path, parts, damage):
+    path = tmp_path / "sextant.duckdb"
+    build_store(path, *parts)
+    before = tables_of(path)
+    path.write_bytes(damage(path.read_bytes()))
+    said = r"sextant\.duckdb: the store cannot be read \(.*Fix: build it again: delete it"
+    with pytest.raises(InputError, match=said), open_store(path) as store:
+        store.execute("SELECT count(*) FROM point").fetchall()
+    path.unlink()
+    build_store(path, *parts)
+    for name, table in tables_of(path).items():
+        pd.testing.assert_frame_equal(table, before[name])
+
+
+def test_a_store_of_an_older_schema_is_named(tmp_path, parts):
+    path = tmp_path / "sextant.duckdb"
+    build_store(path, *parts)
+    with connect(path) as store:
+        store.execute("ALTER TABLE point DROP COLUMN energy_j")
+    with (
+        pytest.raises(InputError, match=r"energy_j.*Fix: build it again"),
+        open_store(path) as store,
+    ):
+        store.execute("SELECT energy_j FROM point")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: None])
+def test_what_is_no_file_is_no_store(tmp_path, make):
+    make(tmp_path / "sextant.duckdb")
+    with pytest.raises(InputError, match=r"no store here\. Fix: run the pipeline first"):
+        open_store(tmp_path / "sextant.duckdb").__enter__()
+
+
+def test_a_store_that_another_process_writes_is_told_from_a_damaged_one(tmp_path, parts):
+    path = tmp_path / "sextant.duckdb"
+    build_store(path, *parts)
+    writer = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print(1, flush=True); input()"
+    command = [sys.executable, "-c", writer, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        said = f"PID {other.pid}.*Fix: end the process that holds the store"
+        with pytest.raises(InputError, match=said):
+            open_store(path).__enter__()
+        build_store(path, *parts)  # a new file takes its place: who holds the old one does not mind
+        with open_store(path) as store:
+            assert store.execute("SELECT count(*) FROM point").fetchone() == (4,)
+        other.communicate(b"\n")
+
+
+def test_a_kill_while_the_store_is_built_leaves_the_one_of_before(tmp_path, parts):
+    path = tmp_path / "store" / "sextant.duckdb"
+    build_store(path, *parts)
+    before = path.read_bytes()
+    code = """
+import os, pathlib, signal, sys
+from sextant import store
+insert = store._insert_file
+def insert_and_die(*arguments):
+    insert(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+store._insert_file = insert_and_die
+store.build_store(pathlib.Path(sys.argv[1]), {}, {"point": [pathlib.Path(sys.argv[2])]})"""
+    command = [sys.executable, "-c", code, str(path), str(parts[1]["point"][0])]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+
+
+def test_points_of_one_damaged_cell_and_of_one_that_is_whole(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = [write_cell(tmp_path / n, n, draw_requests(rng, 4, 30)) for n in "ab"]
+    (cells[0] / "tuning.json").write_text("{")
+    with pytest.raises(InputError, match="1 of 2 cells are damaged"):
+        aggregate(tmp_path, cells)
+    assert not (tmp_path / "point.parquet").exists()
+    assert [path.name for path in cells[0].iterdir()] == ["damaged-1"]
+    assert (cells[1] / "run.json").is_file()
 
 
 def test_a_stored_database_cannot_be_changed_by_its_readers(tmp_path, parts):

@@ -396,7 +396,9 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path):
         characterize_trace(tmp_path / "none.parquet", seed=0)
     text = tmp_path / "text.parquet"
     text.write_text("no Parquet")
-    with pytest.raises(InputError, match="no Parquet file"):
+    with pytest.raises(
+        InputError, match=r"text\.parquet: cannot be read .*Fix: ingest the trace again"
+    ):
         characterize_trace(text, seed=0)
     with pytest.raises(InputError, match="no rows"):
         characterize_trace(write_trace(tmp_path / "empty.parquet", []), seed=0)

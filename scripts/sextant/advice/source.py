@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
-
 from sextant.advice.question import Question
 from sextant.characterization import Characterization, load_characterization
 from sextant.errors import InputError
 from sextant.shipped import DEFAULT_NAME, load_shipped, shipped_facts, shipped_sources
-from sextant.store import connect
+from sextant.store import open_store
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
 
@@ -76,13 +74,8 @@ def find_source(question: Question) -> Source:
 def _knows(store: Path, llm_id: str | None) -> bool:
     if llm_id is None or not store.is_file():
         return False
-    try:
-        with connect(store, read_only=True) as database:
-            rows = database.execute("SELECT 1 FROM llm WHERE llm_id = ?", [llm_id]).fetchall()
-    except duckdb.Error as error:
-        problem = f"the store cannot be read ({str(error).splitlines()[0]})"
-        raise InputError(problem, file=store, fix="build it again: run the pipeline") from None
-    return bool(rows)
+    with open_store(store) as database:
+        return bool(database.execute("SELECT 1 FROM llm WHERE llm_id = ?", [llm_id]).fetchall())
 
 
 def _complete(known: Characterization, origin: str) -> Source:

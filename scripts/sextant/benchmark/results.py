@@ -8,7 +8,7 @@ from sextant.benchmark.batch_weight import Probe
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell, CellOutputs
 from sextant.benchmark.host import host_facts
-from sextant.cell_files import file_facts
+from sextant.cell_files import file_facts, sealed
 from sextant.files import provenance, write_json, write_parquet
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.memory import Feasibility
@@ -57,7 +57,7 @@ def write_results(
     }
     write_json(outputs.tuning, tuning)
     files = file_facts([*(getattr(outputs, name) for name in TABLES), outputs.tuning])
-    write_json(outputs.run, _run(cell, record, verdict, origin) | {"files": files})
+    write_json(outputs.run, sealed(_run(cell, record, verdict, origin) | {"files": files}))
 
 
 def _run(cell: Cell, record: Record, verdict: dict, origin: dict) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Output:
             column_encoding=dict.fromkeys(_NUMBERS, "BYTE_STREAM_SPLIT"),
             write_statistics=list(_NUMBERS),
             store_schema=False,  # so that readers get plain texts
+            write_page_checksum=True,
         )
         self._rejected = pq.ParquetWriter(
             rejected, _REJECTED, compression="zstd", store_schema=False

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sextant.experiment import Experiment
-from sextant.files import provenance, write_parquet
+from sextant.files import provenance, read_parquet, write_parquet
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.memory import assess
@@ -93,7 +93,9 @@ def evaluate_files(
         outputs: paths of `prediction`, `candidate`, `recommendation` and `score`.
     """
     workload = experiment.workloads.get(decision["workload_id"])
-    points, tried = (_of_decision(pd.read_parquet(path), decision) for path in (point, feasibility))
+    points, tried = (
+        _of_decision(read_parquet(path).to_pandas(), decision) for path in (point, feasibility)
+    )
     # Levels of other scenarios are no users; with their nulls the column was not whole.
     points = points.astype({"users": "int32"})
     feasible = allowed_pairs(

@@ -8,9 +8,8 @@ from typing import Any
 
 import duckdb
 
-from sextant.errors import InputError
 from sextant.scenarios import DEFAULT_VARIANT
-from sextant.store import connect
+from sextant.store import open_store
 
 Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]
@@ -61,22 +60,18 @@ def read_tables(database: str | Path) -> dict[str, list[Row]]:
     Raises:
         InputError: there is no store, or it lacks a table.
     """
-    try:
-        with connect(database, read_only=True) as connection:
-            # The store is filled once, from the sheet's first row on.
-            tables = {"slo": _rows(connection, "FROM slo ORDER BY rowid")}
-            for name in _TABLES:
-                tables[name] = _rows(connection, f"FROM {name} ORDER BY ALL")
-            for name in ("feasibility", "point"):
-                tables[name] = _rows(connection, _OF_ONE_SERVER.format(name))
-            for point in tables["point"]:
-                point["level"] = _level(point["level"])
-            shown = [slo["slo_id"] for slo in detailed_slos(tables)]
-            tables["candidate"] = _rows(connection, _CANDIDATES)
-            tables["prediction"] = _rows(connection, _PREDICTIONS, shown)
-    except duckdb.Error as error:
-        problem = f"the store cannot be read ({str(error).splitlines()[0]})"
-        raise InputError(problem, file=database, fix="build it again with snakemake") from None
+    with open_store(database) as connection:
+        # The store is filled once, from the sheet's first row on.
+        tables = {"slo": _rows(connection, "FROM slo ORDER BY rowid")}
+        for name in _TABLES:
+            tables[name] = _rows(connection, f"FROM {name} ORDER BY ALL")
+        for name in ("feasibility", "point"):
+            tables[name] = _rows(connection, _OF_ONE_SERVER.format(name))
+        for point in tables["point"]:
+            point["level"] = _level(point["level"])
+        shown = [slo["slo_id"] for slo in detailed_slos(tables)]
+        tables["candidate"] = _rows(connection, _CANDIDATES)
+        tables["prediction"] = _rows(connection, _PREDICTIONS, shown)
     tables["gpu_profile"].sort(key=lambda row: (row["usd_per_hour"], row["gpu_profile_id"]))
     return tables
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.files import read_json
+from sextant.files import read_json, read_parquet
 from sextant.gpu import GPUProfile
 from sextant.llm import LLM
 
@@ -31,15 +31,15 @@ class Cell:
 
     def requests(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return the rows of `requests.parquet`, one a measured request, failed ones included."""
-        return pd.read_parquet(self.folder / "requests.parquet", columns=columns)
+        return read_parquet(self.folder / "requests.parquet", columns).to_pandas()
 
     def server(self) -> pd.DataFrame:
         """Return the rows of `server.parquet`, one a reading of a replica's metrics."""
-        return pd.read_parquet(self.folder / "server.parquet")
+        return read_parquet(self.folder / "server.parquet").to_pandas()
 
     def telemetry(self) -> pd.DataFrame:
         """Return the rows of `telemetry.parquet`, one a reading of a device."""
-        return pd.read_parquet(self.folder / "telemetry.parquet")
+        return read_parquet(self.folder / "telemetry.parquet").to_pandas()
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ def read_study_data(
         Cell(folder, read_json(folder / "run.json"), read_json(folder / "tuning.json"))
         for folder in map(Path, cells)
     ]
-    frames = {name: _as_cells(pd.read_parquet(path), found) for name, path in tables.items()}
+    frames = {
+        name: _as_cells(read_parquet(path).to_pandas(), found) for name, path in tables.items()
+    }
     return StudyData(
         points=frames["point"],
         feasibility=frames["feasibility"],

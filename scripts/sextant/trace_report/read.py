@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.errors import InputError
-from sextant.files import read_json
+from sextant.files import MAKE_TRACE_AGAIN, read_json, reading
 from sextant.trace_format import parquet_rows, require_trace
 from sextant.trace_report.section import MINUTE_S, duration_words
 from sextant.workload.profiles import MAX_BUCKETS, start_time
@@ -45,7 +45,8 @@ class TraceFile:
         rows = f"(SELECT * RENAME (file_row_number AS row) FROM {stored})"
         connection = duckdb.connect()
         connection.execute(_SETTINGS)
-        return connection.execute(f"WITH trace AS {rows} {query}")
+        with reading(self.path, duckdb.Error, fix=MAKE_TRACE_AGAIN):
+            return connection.execute(f"WITH trace AS {rows} {query}")
 
 
 def open_trace(path: str | Path) -> TraceFile:
@@ -70,7 +71,8 @@ def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
         FROM trace"""
     ).fetchone()
     found = report_path(trace, report)
-    ingested = read_json(found) if report is not None or found.is_file() else {}
+    is_there = report is not None or found.is_file()
+    ingested = read_json(found, fix=MAKE_TRACE_AGAIN) if is_there else {}
     start = start_time(trace.path)
     return {
         "trace": trace.path.name,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sextant.errors import InputError
-from sextant.files import read_json
+from sextant.files import MAKE_WORKLOAD_AGAIN, read_json
 from sextant.workload.drawing import Seed
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.stepped import MAX_STEPS, count_steps, fit_steps, judge_steps
@@ -204,7 +204,7 @@ def _read_stored(path: str | Path) -> dict[str, Any]:
     path = path / "arrivals.json" if path.is_dir() else path
     if not path.is_file():
         raise InputError("there is no arrival model", file=path, fix="fit the workload first")
-    fix = "fit the workload again"
+    fix = MAKE_WORKLOAD_AGAIN
     stored = read_json(path, problem="is no JSON", fix=fix)
     if not isinstance(stored, dict):
         raise InputError("is no JSON object", file=path, fix=fix)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sextant.errors import InputError
+from sextant.files import MAKE_TRACE_AGAIN, read_parquet
 from sextant.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.arrivals import load_arrivals
 from sextant.workload.generators import arrival_times
@@ -137,7 +137,7 @@ def _fitted(workload: str | Path) -> dict[str, float]:
 
 def _arrival_s(trace: str | Path, group: dict[str, str]) -> np.ndarray:
     """Return the arrival times of a trace, or of one LLM's or service's requests."""
-    table = pq.read_table(trace, columns=["arrival_s", *group])
+    table = read_parquet(trace, ["arrival_s", *group], fix=MAKE_TRACE_AGAIN)
     for name, value in group.items():
         table = table.filter(pc.equal(table[name], value))
     if not len(table):

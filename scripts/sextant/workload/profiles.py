@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.errors import InputError
-from sextant.files import read_provenance
+from sextant.files import MAKE_TRACE_AGAIN, read_provenance, reading
 from sextant.trace_format import parquet_rows
 
 GROUP = ("llm", "service")
@@ -95,7 +95,7 @@ def _count(trace: str | Path, by: Sequence[str], bucket_s: float, offset_s: floa
     query = f"""SELECT {keys} CAST(floor((arrival_s + {offset_s!r}) / {bucket_s!r}) AS BIGINT)
         AS bucket, {measures}, max(arrival_s) AS last_s
         FROM {parquet_rows(trace)} GROUP BY ALL"""
-    with duckdb.connect() as database:
+    with reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN), duckdb.connect() as database:
         database.execute("SET enable_progress_bar = false")
         return database.execute(query).df()
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sextant.errors import InputError
+from sextant.files import MAKE_WORKLOAD_AGAIN, read_parquet
 from sextant.trace_format import MAX_INT32
 from sextant.workload.request_model import (
     BOOLEANS,
@@ -62,11 +61,8 @@ def load_request_model(path: str | Path) -> RequestModel:
     path = path / "requests.parquet" if path.is_dir() else path
     if not path.is_file():
         raise InputError("there is no request model", file=path, fix="fit the workload first")
-    try:
-        stored = pq.read_table(path).to_pandas()
-    except pa.ArrowInvalid as error:
-        fix = "give a Parquet file with a row for each joint bin"
-        raise InputError(f"cannot be read ({error})", file=path, fix=fix) from None
+    fix = f"{MAKE_WORKLOAD_AGAIN}; of your own, give a Parquet file with a row for each joint bin"
+    stored = read_parquet(path, fix=fix).to_pandas()
     frame = _renamed(stored, path)
     _check_weights(frame, path)
     names = [name for name in PARAMETERS if name in frame]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.errors import InputError
-from sextant.files import write_parquet
+from sextant.files import MAKE_TRACE_AGAIN, read_parquet, reading, write_parquet
 from sextant.workload.drawing import ColumnBlocks, Seed, WeightedChoice, child_seed
 
 PARAMETERS = (
@@ -187,9 +187,10 @@ def check_cap(name: str, cap: int | None) -> None:
 
 def read_requests(trace: str | Path) -> pd.DataFrame:
     """Read the columns of a trace that workloads are fitted to."""
-    stored = pq.read_schema(trace).names
-    wanted = ("arrival_s", *PARAMETERS, "status")
-    return pq.read_table(trace, columns=[name for name in wanted if name in stored]).to_pandas()
+    with reading(trace, fix=MAKE_TRACE_AGAIN):
+        stored = pq.read_schema(trace).names
+    wanted = [name for name in ("arrival_s", *PARAMETERS, "status") if name in stored]
+    return read_parquet(trace, wanted, fix=MAKE_TRACE_AGAIN).to_pandas()
 
 
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.errors import InputError
+from sextant.files import MAKE_TRACE_AGAIN, reading
 
 MAX_GROUPS = 2**15 - 1
 """Most pairs of LLM and service, null among them: few enough for the quickest of sorts."""
@@ -72,12 +73,8 @@ def read_rows(
     trace: str | Path, groups: dict[Group, int], rng: np.random.Generator | None
 ) -> Iterator[Rows]:
     """Yield the trace in batches; a group that is not in `groups` gets the next number."""
-    # What is read ahead would be kept until the end: the whole of the columns.
-    file = pq.ParquetFile(trace, read_dictionary=["llm", "service"], pre_buffer=False)
     known: tuple[dict, dict] = ({}, {})
-    columns = ["arrival_s", "llm", "service"]
-    # Threads cost more than three columns take, and the caller has work for the other cores.
-    for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
+    for batch in _batches(trace):
         if not batch.num_rows:
             continue
         llm, service = (
@@ -97,6 +94,16 @@ def read_rows(
         # Drawn in the file's order, so that no batch size changes a request's draw.
         offset = np.zeros(0) if rng is None else rng.random(len(arrival_s))
         yield Rows(arrival_s, number[place], offset)
+
+
+def _batches(trace: str | Path) -> Iterator[pa.RecordBatch]:
+    with reading(trace, fix=MAKE_TRACE_AGAIN):
+        # What is read ahead would be kept until the end: the whole of the columns.
+        options = {"pre_buffer": False, "page_checksum_verification": True}
+        file = pq.ParquetFile(trace, read_dictionary=["llm", "service"], **options)
+        columns = ["arrival_s", "llm", "service"]
+        # Threads cost more than three columns take, and the caller has work for the other cores.
+        yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
 
 
 def _codes(column: pa.Array, known: dict[str | None, int]) -> np.ndarray:
