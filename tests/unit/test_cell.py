@@ -17,6 +17,7 @@ from sextant.benchmark.cell import _specs, measure_cell
 from sextant.benchmark.definition import CellOutputs, cell_from_definition
 from sextant.benchmark.results import TABLES
 from sextant.cell_files import CELL_FILES, damaged_files
+from sextant.engine import free_memory
 from sextant.engine.command import EngineSettings
 from sextant.engine.vllm import ServerError
 from sextant.errors import InputError
@@ -312,7 +313,10 @@ def test_an_engine_that_ends_behind_its_server_is_an_error(tmp_path, monkeypatch
 def test_a_server_that_the_kernel_kills_under_load_ran_out_of_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_LIMIT_TOKENS", "3000")
     monkeypatch.setenv("FAKE_FAIL_AT", "2")
-    monkeypatch.setenv("FAKE_KILLED", "1")
+    counter = tmp_path / "vmstat"
+    counter.write_text("oom_kill 0\n")
+    monkeypatch.setattr(free_memory, "_VMSTAT", counter)
+    monkeypatch.setenv("FAKE_KILLED", str(counter))
     outputs = measure(tmp_path, replace(SETTINGS, max_server_starts=2))
     assert weights(outputs) == [(MOST_TOKENS, "out_of_memory"), (LONGEST_REQUEST, "ok")]
 
@@ -343,12 +347,13 @@ MEASURE_UNDER_A_LIMIT = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
+from sextant.errors import InputError
 from test_cell import measure
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
 try:
     measure(Path(sys.argv[2]))
-except OSError as error:
+except InputError as error:
     print("failed:", error)
 """
 
@@ -364,7 +369,9 @@ def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert "failed:" in done.stdout, done.stderr
+    folder = tmp_path / "out" / "partial" / "level-1"
+    assert f"failed: {folder}: no room to write requests.parquet" in done.stdout, done.stderr
+    assert "Fix: free some space or raise the quota, and run again" in done.stdout
     # What is there is whole, and the file that declares the cell whole is not there.
     assert "run.json" not in written(tmp_path)
     for path in (tmp_path / "out").iterdir():
@@ -446,7 +453,7 @@ def test_replicas_of_their_own_devices_have_cores_of_their_own(tmp_path, placeme
         pytest.skip("needs two cores")
     pair = {"variant_id": "pair", "replicas": 2, "placement": placement, "cpu_cores": 1}
     cell, _ = prepare_cell(tmp_path, variant=pair)
-    specs = _specs(cell, load_llm(cell.config_path, "bfloat16"), tmp_path)(100)
+    specs = _specs(cell, load_llm(cell.config_path, "bfloat16"), tmp_path, tmp_path)(100)
     assert [len(spec.cores) for spec in specs] == [1, 1]
     assert len({spec.cores for spec in specs}) == n_cores
 

@@ -1,6 +1,7 @@
 """What an interrupted measurement keeps, and what it does not take for its own."""
 
 import pyarrow as pa
+import pytest
 
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.results import TABLES
@@ -14,10 +15,10 @@ def rows(level: float, *values: int) -> dict[str, pa.Table]:
 
 
 def test_finished_levels_are_found_again_in_order(tmp_path):
-    kept = Checkpoint(tmp_path / "partial", "abc")
+    kept = Checkpoint(tmp_path / "partial", "abc", "a CPU")
     for level, values in (("inf", (5,)), (16, (3, 4)), (2.0, (1, 2))):
         kept.save({"level": level}, 4000, rows(float(level), *values))
-    again = Checkpoint(tmp_path / "partial", "abc")
+    again = Checkpoint(tmp_path / "partial", "abc", "a CPU")
     levels = again.levels(4000)
     assert [entry["level"] for entry in levels] == [2.0, 16, "inf"]
     assert again.table("requests", levels, SCHEMA).column("value").to_pylist() == [1, 2, 3, 4, 5]
@@ -25,14 +26,14 @@ def test_finished_levels_are_found_again_in_order(tmp_path):
 
 
 def test_another_batch_weight_or_definition_has_no_levels(tmp_path):
-    Checkpoint(tmp_path / "partial", "abc").save({"level": 1}, 4000, rows(1.0, 7))
-    assert Checkpoint(tmp_path / "partial", "abc").levels(3000) == []
-    assert Checkpoint(tmp_path / "partial", "other").levels(4000) == []
-    assert Checkpoint(tmp_path / "partial", "abc").levels(4000) == []  # it started afresh
+    Checkpoint(tmp_path / "partial", "abc", "a CPU").save({"level": 1}, 4000, rows(1.0, 7))
+    assert Checkpoint(tmp_path / "partial", "abc", "a CPU").levels(3000) == []
+    assert Checkpoint(tmp_path / "partial", "other", "a CPU").levels(4000) == []
+    assert Checkpoint(tmp_path / "partial", "abc", "a CPU").levels(4000) == []  # it started afresh
 
 
 def test_a_level_without_its_entry_was_not_finished(tmp_path):
-    kept = Checkpoint(tmp_path / "partial", "abc")
+    kept = Checkpoint(tmp_path / "partial", "abc", "a CPU")
     for level in (1, 2):
         kept.save({"level": level}, 4000, rows(float(level), 7))
     (tmp_path / "partial" / "level-2" / "level.json").unlink()
@@ -40,8 +41,41 @@ def test_a_level_without_its_entry_was_not_finished(tmp_path):
     assert kept.levels(4000) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("requests.parquet", lambda content: content[:-30]),
+        ("server.parquet", lambda content: content[:40] + b"\0" + content[41:]),
+        ("telemetry.parquet", lambda content: b""),
+        ("level.json", lambda content: content[:25]),
+        ("level.json", lambda content: b'{"key": "abc"}'),
+        ("level.json", lambda content: b"[]"),
+    ],
+)
+def test_only_the_level_that_is_damaged_is_measured_again(tmp_path, caplog, name, damage):
+    kept = Checkpoint(tmp_path / "partial", "abc", "a CPU")
+    for level in (1, 2, 3):
+        kept.save({"level": level}, 4000, rows(float(level), 7))
+    path = tmp_path / "partial" / "level-2" / name
+    path.write_bytes(damage(path.read_bytes()))
+    again = Checkpoint(tmp_path / "partial", "abc", "a CPU")
+    levels = again.levels(4000)
+    assert [entry["level"] for entry in levels] == [1, 3]
+    assert again.table("requests", levels, SCHEMA).column("level").to_pylist() == [1.0, 3.0]
+    (record,) = caplog.records
+    assert "level-2" in record.message and "damaged" in record.message
+    again.save({"level": 2}, 4000, rows(2.0, 7))
+    assert len(Checkpoint(tmp_path / "partial", "abc", "a CPU").levels(4000)) == 3
+
+
+def test_a_level_of_another_machine_is_measured_anew(tmp_path, caplog):
+    Checkpoint(tmp_path / "partial", "abc", "a CPU").save({"level": 1}, 4000, rows(1.0, 7))
+    assert Checkpoint(tmp_path / "partial", "abc", "a CPU, a GPU").levels(4000) == []
+    assert "it was measured on a CPU; it is measured anew" in caplog.text
+
+
 def test_levels_of_a_weight_that_did_not_hold_are_forgotten_and_nothing_is_left(tmp_path):
-    kept = Checkpoint(tmp_path / "partial", "abc")
+    kept = Checkpoint(tmp_path / "partial", "abc", "a CPU")
     kept.save({"level": 1}, 4000, rows(1.0, 7))
     kept.forget_levels()
     assert kept.levels(4000) == []

@@ -2,13 +2,18 @@
 
 import contextlib
 import http.client
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
-from sextant.engine.free_memory import MemoryFacts
+from sextant.engine import free_memory
+from sextant.engine.free_memory import MemoryFacts, n_oom_kills
 from sextant.engine.vllm import Server, ServerError
 
 
@@ -16,6 +21,15 @@ from sextant.engine.vllm import Server, ServerError
 def start(tmp_path):
     """Make servers that log to a temporary folder."""
     return lambda: Server(GPU, SETTINGS, tmp_path / "server.log")
+
+
+@pytest.fixture
+def kernel_counter(tmp_path, monkeypatch):
+    """A stand-in for /proc/vmstat that a test may count in."""
+    path = tmp_path / "vmstat"
+    path.write_text("oom_kill 5\n")
+    monkeypatch.setattr(free_memory, "_VMSTAT", path)
+    return path
 
 
 def complete(server: Server) -> int:
@@ -56,20 +70,57 @@ def test_the_ways_to_say_that_memory_ran_out(start, monkeypatch, message):
     assert caught.value.is_out_of_memory
 
 
-def test_the_kernel_ends_a_server_that_takes_too_much(start, monkeypatch):
+def test_the_kernel_ends_a_server_that_takes_too_much(start, monkeypatch, kernel_counter):
     monkeypatch.setenv("FAKE_CRASH", "1")
-    monkeypatch.setenv("FAKE_KILLED", "1")
+    monkeypatch.setenv("FAKE_KILLED", str(kernel_counter))
     with pytest.raises(ServerError) as caught, start():
         pass
     assert caught.value.is_out_of_memory
 
 
-def test_an_error_that_is_raised_at_once_waits_for_the_end(start):
+@pytest.mark.parametrize(("counted", "is_out_of_memory"), [(5, False), (6, True), (None, True)])
+def test_a_server_that_somebody_kills_lacked_no_memory(
+    start, kernel_counter, counted, is_out_of_memory
+):
+    if counted is None:
+        kernel_counter.write_text("nr_free_pages 1\n")  # a kernel that does not count
     with start() as server:
         (fake,) = psutil.Process(server.pid).children()
         fake.kill()
+        if counted:
+            kernel_counter.write_text(f"oom_kill {counted}\n")
         error = server.error("a request failed")
-    assert error.is_out_of_memory
+    assert error.is_out_of_memory == is_out_of_memory
+    assert "the server was killed (SIGKILL)" in str(error)
+
+
+def test_the_kernel_counts_what_it_kills_in_a_jobs_memory_cgroup():
+    group = Path("/sys/fs/cgroup/memory/sextant-test")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("needs a memory cgroup (v1) of its own")
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(64 * 2**20))
+        before = n_oom_kills()
+        script = (
+            "import os, sys\n"
+            "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+            "taken = b'x' * (256 * 2**20)"
+        )
+        done = subprocess.run([sys.executable, "-c", script, str(group / "cgroup.procs")])
+        assert done.returncode == -signal.SIGKILL
+        assert n_oom_kills() > before
+    finally:
+        group.rmdir()
+
+
+def test_a_full_scratch_folder_is_named_with_the_fix(start, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_CRASH", "OSError: [Errno 28] No space left on device: '/x/y'")
+    server = replace(start(), spec=replace(GPU, scratch=tmp_path))
+    with pytest.raises(ServerError, match=f"no room in {tmp_path}: set TMPDIR") as caught, server:
+        pass
+    assert not caught.value.is_out_of_memory
 
 
 def test_an_error_shows_the_last_lines_of_the_log(start, monkeypatch):

@@ -5,6 +5,8 @@ import pytest
 from sextant.engine.server_log import (
     Allocation,
     failed_allocation,
+    is_disk_full,
+    killed_sign,
     out_of_memory_sign,
     profiled_blocks,
 )
@@ -64,15 +66,33 @@ ONE_REQUEST = (
         "than requested memory for kv (2.00 GiB).",
         "ValueError: The model's max seq len (4096) is larger than the maximum number of tokens "
         "that can be stored in KV cache (2048).",
-        "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.",
-        "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}",
-        "Engine core proc EngineCore_DP0 died unexpectedly, shutting down client.",
         "[ 12.3] Out of memory: Killed process 5692 (VLLM::Worker)",
     ],
 )
 def test_memory_ran_out(message):
     log = f"INFO 11-21 19:31:14 [core.py:98] Starting\n{message}\nINFO 11-21 [x.py:1] Stopped"
     assert out_of_memory_sign(log) == message.strip()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.",
+        "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}",
+        "Engine core proc EngineCore_DP0 died unexpectedly, shutting down client.",
+    ],
+)
+def test_a_process_was_killed_by_whomever(message):
+    log = f"INFO 11-21 19:31:14 [core.py:98] Starting\n{message}\nINFO 11-21 [x.py:1] Stopped"
+    assert killed_sign(log) == message
+    assert out_of_memory_sign(log) is None
+
+
+def test_a_disk_without_room_is_no_lack_of_memory():
+    for message in ("OSError: [Errno 28] No space left on device: '/tmp/x'", "[Errno 122] Disk"):
+        assert is_disk_full(f"INFO Starting\n{message}")
+        assert out_of_memory_sign(message) is None
+    assert not is_disk_full("Received request: prompt: 'No space left on device'")
 
 
 @pytest.mark.parametrize(
@@ -104,16 +124,17 @@ def test_memory_ran_out(message):
     ],
 )
 def test_another_failure(message):
-    assert out_of_memory_sign(f"INFO Starting\n{message}\nINFO Stopped") is None
+    log = f"INFO Starting\n{message}\nINFO Stopped"
+    assert out_of_memory_sign(log) is None and killed_sign(log) is None
 
 
 def test_an_engine_of_old_that_left_a_word_was_not_killed():
     died = "Engine core proc EngineCore_DP0 died unexpectedly, shutting down client."
     last_words = "Traceback (most recent call last):\n  File x\nKeyError: 'layer'"
     warning = "WARNING 11-21 [base.py:380] Traceback (most recent call last):"
-    assert out_of_memory_sign(f"an INFO\n{warning}\n{died}\nTraceback of its client") == died
-    assert out_of_memory_sign(f"{last_words}\n{died}") is None
-    assert out_of_memory_sign(f"!!!!!!! Segfault encountered !!!!!!!\n{died}") is None
+    assert killed_sign(f"an INFO\n{warning}\n{died}\nTraceback of its client") == died
+    assert killed_sign(f"{last_words}\n{died}") is None
+    assert killed_sign(f"!!!!!!! Segfault encountered !!!!!!!\n{died}") is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The server's command, environment and end, on the fake engine."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -10,15 +11,17 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from socket import SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET
 
 import psutil
 import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
-from sextant.engine import vllm
 from sextant.engine.command import command, environment, n_blocks
+from sextant.engine.port import held_port
 from sextant.engine.vllm import Server, ServerError, model_folder
 from sextant.errors import InputError
 from support import FAKE_PYTHON
@@ -114,6 +117,26 @@ def test_cores_are_the_profile_s_on_a_cpu_and_given_elsewhere():
     assert (fewer["VLLM_CPU_OMP_THREADS_BIND"], fewer["OMP_NUM_THREADS"]) == ("3", "1")
 
 
+def test_what_the_server_writes_lies_below_its_scratch_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_CACHE_ROOT", "/shared/cache")
+    values = environment(replace(CPU, scratch=tmp_path), "k")
+    places = ("TMPDIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CONFIG_ROOT")
+    caches = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+    for name in (*places, *caches, "FLASHINFER_WORKSPACE_BASE", "VLLM_RPC_BASE_PATH"):
+        assert Path(values[name]).is_relative_to(tmp_path)
+    assert Path(values["TMPDIR"]).is_dir()
+    assert environment(CPU, "k")["VLLM_CACHE_ROOT"] == "/shared/cache"
+
+
+def test_the_servers_processes_talk_by_loopback(monkeypatch):
+    monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.7")
+    monkeypatch.setenv("VLLM_PORT", "29500")
+    values = environment(GPU, "k")
+    assert values["VLLM_HOST_IP"] == values["VLLM_LOOPBACK_IP"] == "127.0.0.1"
+    assert values["GLOO_SOCKET_IFNAME"] == values["NCCL_SOCKET_IFNAME"] == "lo"
+    assert "VLLM_PORT" not in values
+
+
 def test_the_clients_environment_does_not_leak(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
@@ -169,23 +192,67 @@ def test_a_server_that_never_gets_healthy(start, monkeypatch):
     assert not server.is_alive()
 
 
-def test_a_port_that_is_taken(start):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = start()
-        server.port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"port {server.port} is in use"), server:
+def test_many_servers_at_once_have_ports_keys_and_answers_of_their_own(start, tmp_path):
+    servers = [replace(start(), log_path=tmp_path / f"{number}.log") for number in range(8)]
+    servers = [replace(server, api_key=f"key {n}") for n, server in enumerate(servers)]
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(servers)) as pool:
+        list(pool.map(stack.enter_context, servers))
+        assert len({server.port for server in servers}) == len(servers)
+        for server in servers:
+            answers = [server._get("/v1/models", other.api_key) for other in servers]
+            assert [answer is not None for answer in answers] == [
+                other is server for other in servers
+            ]
+
+
+def test_nobody_is_given_a_port_that_is_held_while_its_server_may_listen():
+    held = [held_port() for _ in range(50)]
+    ports = {socket.getsockname()[1] for socket in held}
+    assert len(ports) == 50
+    for options in ((), (SO_REUSEADDR,), (SO_REUSEPORT,), (SO_REUSEADDR, SO_REUSEPORT)):
+        for _ in range(3000):  # of the 28,232 that the kernel gives
+            with socket.socket() as other:
+                for option in options:
+                    other.setsockopt(SOL_SOCKET, option, 1)
+                other.bind(("127.0.0.1", 0))
+                assert other.getsockname()[1] not in ports
+    for each, option in zip(held, (SO_REUSEADDR, SO_REUSEPORT), strict=False):
+        with socket.socket() as server, socket.socket() as client:
+            server.setsockopt(SOL_SOCKET, option, 1)
+            server.bind(each.getsockname())
+            server.listen()
+            client.connect(each.getsockname())
+    for each in held:
+        each.close()
+
+
+def test_a_port_that_somebody_names_and_listens_on_before_the_server(start):
+    server = start()
+    with socket.socket() as rude:
+        rude.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        rude.bind(("127.0.0.1", server.port))
+        rude.listen()
+        threading.Thread(target=_hang_up, args=(rude,), daemon=True).start()
+        with pytest.raises(ServerError, match="address already in use"), server:
             pass
     assert not server.is_alive()
 
 
-def test_a_port_that_is_taken_while_the_server_starts(start, monkeypatch):
-    monkeypatch.setattr(vllm, "_require_free", lambda port: None)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        threading.Thread(target=_hang_up, args=(taken,), daemon=True).start()
-        server = start()
-        server.port = taken.getsockname()[1]
-        with pytest.raises(ServerError, match="address already in use"), server:
-            pass
+@pytest.mark.parametrize("accepts", ["every key", "another key"])
+def test_the_server_of_another_is_not_measured(start, monkeypatch, accepts):
+    monkeypatch.setenv("FAKE_HANG", "1")  # ours does not listen yet
+    server = start()
+    statuses = {"/health": "200 OK", "/v1/models": "200 OK"}
+    if accepts == "another key":
+        statuses["/v1/models"] = "401 Unauthorized"
+    with socket.socket() as other:
+        other.setsockopt(SOL_SOCKET, SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", server.port))
+        other.listen()
+        threading.Thread(target=_answer, args=(other, statuses), daemon=True).start()
+        with pytest.raises(ServerError, match=f"another server answers on port {server.port}"):
+            server.__enter__()
+    assert not server.is_alive()
 
 
 def _hang_up(listener: socket.socket) -> None:
@@ -194,6 +261,18 @@ def _hang_up(listener: socket.socket) -> None:
             listener.accept()[0].close()
         except OSError:
             return
+
+
+def _answer(listener: socket.socket, statuses: dict[str, str]) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            path = connection.recv(4096).decode().split()[1]
+            head = f"HTTP/1.1 {statuses[path]}\r\nContent-Length: 0\r\n\r\n"
+            connection.sendall(head.encode())
 
 
 def test_a_server_runs_on_its_cores_only(start):

@@ -9,7 +9,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from sextant.engine.vllm import free_port
+from sextant.engine.port import held_port
 from support import FAKE_PYTHON, ROOT
 
 ONE_USER = ("--users", "1", "--nttft-ms", "1", "--itl-ms", "1")
@@ -125,7 +125,8 @@ def test_show_prints_every_llm_and_where_the_report_is(sextant) -> None:
 
 
 def test_load_measures_a_server_that_already_runs(sextant, finished, tmp_path) -> None:
-    port = str(free_port())
+    held = held_port()
+    port = str(held.getsockname()[1])
     fake = [str(FAKE_PYTHON), "--port", port, "--block-size", "16"]
     server = subprocess.Popen(
         [*fake, "--num-gpu-blocks-override", "9999"], env=os.environ | {"VLLM_API_KEY": "secret"}

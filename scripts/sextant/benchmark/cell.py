@@ -1,5 +1,6 @@
 """Measures one cell: feasibility, batch weight, then every level of the scenario."""
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,19 +11,25 @@ from sextant.benchmark.batch_weight import WeightRange, possible_gain
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.corner_cases import check_corner_cases, corner_cases, request_lengths
 from sextant.benchmark.definition import Cell, CellOutputs
+from sextant.benchmark.host import hardware
+from sextant.benchmark.lock import cell_lock
 from sextant.benchmark.measurement import Measurement
 from sextant.benchmark.results import Record, write_results
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
+from sextant.cell_files import damaged_files
 from sextant.engine.command import EngineSettings, ServerSpec
-from sextant.engine.devices import pick_devices
+from sextant.engine.devices import pick_cores, pick_devices
 from sextant.engine.group import running_servers
+from sextant.engine.scratch import scratch_folder
 from sextant.engine.vllm import Server, model_folder
 from sextant.errors import InputError
+from sextant.files import read_json
 from sextant.llm import LLM, load_llm
 from sextant.memory import Feasibility, assess, kv_bytes_per_device
 from sextant.progress import Progress
 from sextant.workload.prompts import RandomTokens
 
+log = logging.getLogger(__name__)
 # Room for the results of a cell; a run that ends for want of it would lose its GPU time.
 _FREE_DISK_BYTES = 64 * 2**20
 
@@ -47,26 +54,56 @@ def measure_cell(
         fix = "lower max_input_tokens or max_output_tokens of the workload"
         problem = f"requests of {longest_tokens} tokens exceed {llm.context_tokens} of context"
         raise InputError(problem, field=cell.llm_id, fix=fix)
-    _require_disk(outputs.run.parent)
-    outputs.run.unlink(missing_ok=True)  # it must not vouch for the files of two runs
-    feasibility = _assess(cell, llm, settings, longest_tokens)
-    kept = Checkpoint(outputs.run.parent / "partial", cell.definition_sha256)
+    folder = outputs.run.parent
+    _require_disk(folder)
+    with cell_lock(folder) as has_waited:
+        if has_waited and _is_measured(cell, folder):
+            log.info("another job has measured this cell: its results are taken over")
+            return
+        outputs.run.unlink(missing_ok=True)  # it must not vouch for the files of two runs
+        for path in folder.rglob(".*.partial*"):
+            path.unlink(missing_ok=True)  # what a job left that was killed with its node
+        _measure(cell, settings, outputs, progress, llm)
+
+
+def _is_measured(cell: Cell, folder: Path) -> bool:
+    """Return whether the results in a folder are whole, and of this definition."""
+    if damaged_files(folder):
+        return False
+    return read_json(folder / "run.json").get("definition_sha256") == cell.definition_sha256
+
+
+def _measure(
+    cell: Cell, settings: EngineSettings, outputs: CellOutputs, progress: Progress, llm: LLM
+) -> None:
+    """Measure what is not in the checkpoint yet; write the results."""
+    folder = outputs.run.parent
+    feasibility = _assess(cell, llm, settings, cell.max_input_tokens + cell.max_output_tokens)
     record = Record()
-    if feasibility.is_feasible:
-        measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
-        with _model(cell) as folder:
-            _tune_and_load(measurement, outputs.server_log, folder, llm, feasibility)
-    write_results(cell, outputs, record, feasibility, kept)
+    with scratch_folder(folder) as scratch, _model(cell, scratch) as model:
+        specs = _specs(cell, llm, model, scratch) if feasibility.is_feasible else None
+        devices = {device for spec in specs(1) for device in spec.device_indices} if specs else ()
+        machine = hardware(cell.devices.kind, sorted(devices, key=str))
+        kept = Checkpoint(folder / "partial", cell.definition_sha256, machine)
+        if specs:
+            measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
+            depends_on = [cell.definition_sha256, machine]
+            probes = ProbeRecord(kept.folder / "probes.jsonl", depends_on)
+            _tune_and_load(measurement, probes, outputs.server_log, specs, llm, feasibility)
+        write_results(cell, outputs, record, feasibility, kept)
     kept.remove()
 
 
 def _tune_and_load(
-    measurement: Measurement, server_log: Path, model: Path, llm: LLM, feasibility: Feasibility
+    measurement: Measurement,
+    probes: ProbeRecord,
+    server_log: Path,
+    specs: Callable[[int], list[ServerSpec]],
+    llm: LLM,
+    feasibility: Feasibility,
 ) -> None:
     """Search the batch weight; measure on the servers that passed the last probe."""
     cell, settings, record = measurement.cell, measurement.settings, measurement.record
-    probes = ProbeRecord(measurement.kept.folder / "probes.jsonl", cell.definition_sha256)
-    specs = _specs(cell, llm, model)
     lengths = request_lengths(measurement.model, cell.max_input_tokens, cell.max_output_tokens)
 
     def start(weight: int) -> AbstractContextManager[list[Server]]:
@@ -123,20 +160,19 @@ def _weights_to_search(
     )
 
 
-def _specs(cell: Cell, llm: LLM, model: Path) -> Callable[[int], list[ServerSpec]]:
+def _specs(cell: Cell, llm: LLM, model: Path, scratch: Path) -> Callable[[int], list[ServerSpec]]:
     """Return what makes the servers of a cell, one a replica, with a batch weight."""
     variant = cell.variant
     places = pick_devices(cell.devices, variant.replicas, variant.placement)
     cores: list[tuple[int | str, ...] | None] = [None] * variant.replicas
     if variant.cpu_cores:
-        wanted = replace(cell.devices, kind="cpu", n_gpus=variant.cpu_cores)
-        cores = pick_devices(wanted, variant.replicas, variant.placement)
+        cores = list(pick_cores(variant.cpu_cores, variant.replicas, variant.placement))
 
     def with_weight(batch_weight_tokens: int) -> list[ServerSpec]:
         return [
             ServerSpec(
                 model=model,
-                load_format="auto" if cell.model else "dummy",
+                load_format="safetensors" if cell.model else "dummy",
                 devices=cell.devices,
                 batch_weight_tokens=batch_weight_tokens,
                 kv_bytes_per_token=llm.kv_bytes_per_token,
@@ -146,6 +182,7 @@ def _specs(cell: Cell, llm: LLM, model: Path) -> Callable[[int], list[ServerSpec
                 memory_share=variant.memory_share,
                 memory_limit_gib=variant.memory_limit_gib,
                 seed=cell.seed,
+                scratch=scratch,
             )
             for place, own_cores in zip(places, cores, strict=True)
         ]
@@ -154,11 +191,11 @@ def _specs(cell: Cell, llm: LLM, model: Path) -> Callable[[int], list[ServerSpec
 
 
 @contextmanager
-def _model(cell: Cell) -> Iterator[Path]:
+def _model(cell: Cell, scratch: Path) -> Iterator[Path]:
     if cell.model:
         yield Path(cell.model)
     else:
-        with model_folder(cell.config_path) as folder:
+        with model_folder(cell.config_path, scratch) as folder:
             yield folder
 
 

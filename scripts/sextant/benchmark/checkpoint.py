@@ -5,34 +5,63 @@ outputs of the first attempt, but not this folder beside them. Levels that were 
 are not measured twice.
 """
 
+import logging
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sextant.cell_files import file_facts
 from sextant.errors import InputError
 from sextant.files import read_json, write_json, write_parquet
 
+log = logging.getLogger(__name__)
+
 
 class Checkpoint:
-    """The finished levels of a cell at one batch weight; another definition starts afresh."""
+    """The finished levels of a cell; those of another definition or machine are not taken over."""
 
-    def __init__(self, folder: Path, definition_sha256: str) -> None:
+    def __init__(self, folder: Path, definition_sha256: str, hardware: str) -> None:
+        """Keep of the levels in `folder` those that are whole and belong here.
+
+        Args:
+            folder: where an earlier attempt may have left levels.
+            definition_sha256: of the cell's definition.
+            hardware: the processor and GPUs that this attempt measures on.
+        """
         self.folder = folder
-        self._key = {"definition_sha256": definition_sha256}
-        if _read(folder / "key.json") != self._key:
-            self.remove()
-            folder.mkdir(parents=True)
-            write_json(folder / "key.json", self._key)
+        self._key = {"definition_sha256": definition_sha256, "hardware": hardware}
+        folder.mkdir(parents=True, exist_ok=True)
+        for level in sorted(folder.glob("level-*")):
+            if problem := self._problem(level):
+                log.warning("%s: %s; it is measured anew", level, problem)
+                shutil.rmtree(level)
+
+    def _problem(self, level: Path) -> str | None:
+        """Return why a level cannot be taken over, None if it can."""
+        if not (level / "level.json").exists():
+            return "it was not finished"
+        entry = _read(level / "level.json")
+        try:
+            differing = [name for name in self._key if entry["key"][name] != self._key[name]]
+            if differing == ["hardware"]:
+                return f"it was measured on {entry['key']['hardware']}"
+            if differing:
+                return "it was measured by another definition"
+            tables = [level / name for name in entry["files"]]
+            return None if file_facts(tables) == entry["files"] else "its files are damaged"
+        except (OSError, TypeError, KeyError):
+            return "its files are damaged"
 
     def save(self, level: dict, batch_weight_tokens: int, tables: dict[str, pa.Table]) -> None:
         """Keep a finished level; `level.json`, which vouches for the tables, comes last."""
         folder = self.folder / f"level-{level['level']}"
-        for name, table in tables.items():
-            write_parquet(folder / f"{name}.parquet", table, {})
+        paths = [folder / f"{name}.parquet" for name in tables]
+        for path, table in zip(paths, tables.values(), strict=True):
+            write_parquet(path, table, {})
         entry = {"batch_weight_tokens": batch_weight_tokens, "level": level}
-        write_json(folder / "level.json", entry)
+        write_json(folder / "level.json", {"key": self._key, "files": file_facts(paths)} | entry)
 
     def levels(self, batch_weight_tokens: int) -> list[dict]:
         """Return the entries of the levels that were measured at this batch weight, in order."""

@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,33 @@ def host_facts() -> dict[str, Any]:
     What NVML does not tell is null, as are all GPU facts where there is no NVML.
     """
     return {
+        "name": platform.node(),
         "system": platform.platform(),
         "processor": _processor(),
         "python": sys.version.split()[0],
         **_gpu_facts(),
         "is_mps_running": is_mps_running(),
     }
+
+
+def hardware(kind: str, devices: Sequence[int | str]) -> str:
+    """Return the names of the processor and of these GPUs: levels of others do not mix.
+
+    Args:
+        kind: `gpu` or `cpu`.
+        devices: NVML indices or UUIDs of GPUs.
+    """
+    names = [_gpu_name(device) for device in devices] if kind == "gpu" else []
+    return ", ".join([_processor(), *names])
+
+
+def _gpu_name(device: int | str) -> str:
+    by = "Index" if isinstance(device, int) else "UUID"
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetName(getattr(pynvml, f"nvmlDeviceGetHandleBy{by}")(device))
+    except pynvml.NVMLError:
+        return "unknown GPU"
 
 
 def _processor() -> str:

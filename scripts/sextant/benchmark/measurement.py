@@ -1,10 +1,12 @@
 """Measures the levels of a cell on servers that run, and keeps each as it ends."""
 
 import logging
+import platform
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sextant.benchmark.burst import run_phases
@@ -62,14 +64,26 @@ class Measurement:
             log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
         record.server = _server_facts(servers)
         kept = self.kept.levels(servers[0].spec.batch_weight_tokens)
-        # One result tells one version: what another one measured is measured anew.
-        record.levels = [e for e in kept if e["engine_version"] == record.server["version"]]
+        # One result tells one version and one time limit: what others measured is measured anew.
+        same = {"engine_version": record.server["version"], "timeout_s": self._timeout_s}
+        record.levels = [entry for entry in kept if same.items() <= entry.items()]
         if record.levels:
             log.info("%d levels were measured by an earlier attempt", len(record.levels))
+            self._go_on_from(record.levels)
         prompts, record.prompts = _prompts(cell, self._vocab_size)
         targets = [Target(server.base_url, _MODEL_NAME, server.api_key) for server in servers]
         measure = self._measure_phases if cell.scenario.kind == "burst" else self._measure_levels
         measure(servers, targets, prompts)
+
+    def _go_on_from(self, levels: list[dict]) -> None:
+        """Let times count from the start of the first attempt, so that no two levels overlap.
+
+        By the wall clocks of both attempts, which on two nodes may differ a little.
+        """
+        self.record.started_at = datetime.fromisoformat(levels[0]["times_since"])
+        ended_s = max(entry["started_s"] + entry["duration_s"] for entry in levels)
+        since_s = (datetime.now(UTC) - self.record.started_at).total_seconds()
+        self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
 
     def _measure_levels(
         self,
@@ -168,7 +182,10 @@ class Measurement:
             more = more | {"medians": vars(medians) | {"users": level_to_json(medians.users)}}
         entry = {
             "level": level_to_json(result.level),
+            "host": platform.node(),
             "engine_version": self.record.server["version"],
+            "timeout_s": self._timeout_s,
+            "times_since": self.record.started_at.isoformat(),
             "started_s": result.started_s,
             "duration_s": result.duration_s,
             "n_warmup_requests": result.n_warmup_requests,

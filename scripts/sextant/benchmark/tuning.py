@@ -24,7 +24,7 @@ class ProbeRecord:
         """Take the probes over that the file holds, if they depended on the same.
 
         Args:
-            path: the file; a last line that was torn by an interruption is dropped.
+            path: the file; a line that was torn or damaged is dropped.
             depends_on: all that the outcome of a probe depends on, as JSON has it.
         """
         self.path = path
@@ -54,14 +54,14 @@ class ProbeRecord:
         if not self.path.exists():
             return []
         probes = []
-        for line in self.path.read_text(errors="replace").splitlines():
+        for number, line in enumerate(self.path.read_text(errors="replace").splitlines(), 1):
             try:
                 entry = json.loads(line)
                 if entry.pop("key") == self._key:
                     memory = MemoryFacts(**entry.pop("memory"))
                     probes.append(Probe(**entry, memory=memory))
             except (ValueError, TypeError, KeyError, AttributeError):
-                break
+                log.warning("%s, line %d is damaged: the rest is kept", self.path, number)
         return probes
 
     def _write(self) -> None:

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from sextant.engine.scratch import server_environment
 from sextant.gpu import Devices
 
 _THREAD_COUNTS = (
@@ -14,6 +15,15 @@ _THREAD_COUNTS = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+
+# What the processes of a server tell each other stays on the node: vLLM, PyTorch and NCCL
+# would choose the address or the interface by which others reach it.
+_LOOPBACK = {
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_LOOPBACK_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,8 @@ class ServerSpec:
     """CPU cores that the server may use; None for all, or on CPU cores for its devices."""
     memory_limit_gib: float | None = None
     """Limit of the private host memory of each of the server's processes."""
+    scratch: Path | None = None
+    """Folder for its caches and temporary files (`scratch_folder`); None for vLLM's defaults."""
 
     @property
     def cores(self) -> tuple[int, ...] | None:
@@ -112,13 +124,17 @@ def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
 
 
 def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
-    """Return the server's environment: its devices only, no telemetry, no downloads."""
+    """Return the server's environment: its devices, scratch and loopback only, no telemetry."""
     values = dict(os.environ)
     # The client's environment must not leak into the server: neither its interpreter nor
     # the thread counts that Snakemake sets, with which a server on one core would crawl.
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *_THREAD_COUNTS):
+    # Nor a port, which all servers on the node would try in turn.
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VLLM_PORT", *_THREAD_COUNTS):
         values.pop(name, None)
     values |= {"VLLM_API_KEY": api_key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    values |= _LOOPBACK
+    if spec.scratch:
+        values |= server_environment(spec.scratch)
     if spec.load_format == "dummy":
         values["HF_HUB_OFFLINE"] = "1"
     if spec.devices.kind == "cpu":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pynvml
 
 _PERIOD_S = 0.02
+_VMSTAT = Path("/proc/vmstat")
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,19 @@ def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
         return min(free) if len(free) == len(devices) else None
 
     return read
+
+
+def n_oom_kills() -> int | None:
+    """Return how many processes the kernel of this node has killed for want of memory.
+
+    The counter `oom_kill` of /proc/vmstat (Linux 4.13 and later) counts those of memory cgroups,
+    such as a job's, as well. None where there is none.
+    """
+    with contextlib.suppress(OSError):
+        for line in _VMSTAT.read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
 
 
 def _below(pid: int) -> list[int]:

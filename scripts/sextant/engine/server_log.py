@@ -30,11 +30,12 @@ _FORMS = (
     r"To serve at least one request with the model(?:'|s)*s max seq len",
     r"is larger than the maximum number of tokens that can be stored in KV cache",
     r"is less than requested memory for kv",
-    # A process that the kernel killed: what its parent says of it.
-    r"died unexpectedly \(exit code: -9\)|Failed core proc\(s\): \{[^}]*: -9\b",
     r"\boom-kill(?:er)?\b|\bOut of memory: Killed process\b",
 )
 _OUT_OF_MEMORY = re.compile("|".join(f"(?:{form})" for form in _FORMS))
+# A process that was killed: what its parent says of it.
+_KILLED = re.compile(r"died unexpectedly \(exit code: -9\)|Failed core proc\(s\): \{[^}]*: -9\b")
+_DISK_FULL = re.compile(r"\[Errno (?:28|122)\]|No space left on device|Disk quota exceeded")
 # Older releases do not tell how a process ended; one that leaves no word was killed.
 _DIED = re.compile(r"died unexpectedly(?! \(exit code)")
 _LAST_WORDS = re.compile(r"Traceback|Segmentation fault|Segfault|Fatal Python error|SIG[A-Z]{3}")
@@ -62,11 +63,22 @@ class Allocation:
 
 def out_of_memory_sign(text: str) -> str | None:
     """Return the first line that says that memory ran out, None if none does."""
-    lines = [line for line in text.splitlines() if not _QUOTES.search(line)]
-    for line in lines:
-        if _OUT_OF_MEMORY.search(line):
-            return line.strip()
-    return _silent_death(lines)
+    return next((line for line in _own_lines(text) if _OUT_OF_MEMORY.search(line)), None)
+
+
+def killed_sign(text: str) -> str | None:
+    """Return the line that says that a process was killed, None if none does."""
+    lines = _own_lines(text)
+    return next((line for line in lines if _KILLED.search(line)), None) or _silent_death(lines)
+
+
+def is_disk_full(text: str) -> bool:
+    """Return whether a file system had no room for the server."""
+    return any(_DISK_FULL.search(line) for line in _own_lines(text))
+
+
+def _own_lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if not _QUOTES.search(line)]
 
 
 def _silent_death(lines: list[str]) -> str | None:
@@ -74,7 +86,7 @@ def _silent_death(lines: list[str]) -> str | None:
     for number, line in enumerate(lines):
         if _DIED.search(line):
             before = [each for each in lines[:number] if "WARNING" not in each]
-            return None if any(map(_LAST_WORDS.search, before)) else line.strip()
+            return None if any(map(_LAST_WORDS.search, before)) else line
     return None
 
 

@@ -14,10 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sextant.engine.command import EngineSettings, ServerSpec, command, environment
-from sextant.engine.free_memory import FreeMemory, MemoryFacts, gpus, limited_processes
-from sextant.engine.server_log import failed_allocation, out_of_memory_sign, profiled_blocks
+from sextant.engine.free_memory import (
+    FreeMemory,
+    MemoryFacts,
+    gpus,
+    limited_processes,
+    n_oom_kills,
+)
+from sextant.engine.port import held_port
+from sextant.engine.scratch import share
+from sextant.engine.server_log import (
+    failed_allocation,
+    is_disk_full,
+    killed_sign,
+    out_of_memory_sign,
+    profiled_blocks,
+)
 from sextant.errors import InputError
 from sextant.gpu import GIB
+from sextant.keys import remove_key, without_keys
 
 LOG_TAIL_LINES = 20
 # Run by its path: it needs nothing of this package, which need not be installed.
@@ -43,21 +58,6 @@ class ServerError(RuntimeError):
         self.memory = memory
 
 
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _require_free(port: int) -> None:
-    """Refuse a port on which somebody listens: their health would pass for our server's."""
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        if probe.connect_ex(("127.0.0.1", port)) == 0:
-            raise InputError(f"port {port} is in use", fix="run again: another will be chosen")
-
-
 @dataclass
 class Server:
     """A vLLM server that is running; use it as a context manager so that it always ends."""
@@ -65,14 +65,19 @@ class Server:
     spec: ServerSpec
     settings: EngineSettings
     log_path: Path
-    port: int = field(default_factory=free_port)
+    _held_port: socket.socket = field(default_factory=held_port, repr=False)
     api_key: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     _keeper: subprocess.Popen | None = None
     _free: FreeMemory | None = None
     _idle_free_bytes: int | None = None
     _is_stopped: bool = False
+    _n_oom_kills: int | None = None
     started_s: float = 0.0
     start_duration_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Take the port that is held for the server until it has stopped."""
+        self.port: int = self._held_port.getsockname()[1]
 
     @property
     def base_url(self) -> str:
@@ -94,18 +99,21 @@ class Server:
         """Start the server and wait until it is healthy.
 
         Raises:
-            ServerError: it died or was not healthy within the time limit.
-            InputError: the interpreter is missing, or the port is taken.
+            ServerError: it died or was not healthy within the time limit, or another server
+                answers in its place.
+            InputError: the interpreter is missing.
         """
         if not shutil.which(self.settings.python):
             fix = "run 'make .venv-vllm/.ready', or set engine.python in the configuration"
             raise InputError(f"no interpreter {self.settings.python}", fix=fix)
-        _require_free(self.port)
         cpus = ",".join(map(str, self.spec.cores or ())) or "-"
         limit_bytes = self._limit_bytes()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.started_s = time.monotonic()
-        with self.log_path.open("wb") as log:
+        self.started_s, self._n_oom_kills = time.monotonic(), n_oom_kills()
+        with contextlib.ExitStack() as files:
+            log = files.enter_context(self.log_path.open("wb"))
+            # While the keeper lives, so does the folder that its server writes to.
+            kept = [files.enter_context(share(self.spec.scratch))] if self.spec.scratch else []
             self._keeper = subprocess.Popen(
                 [sys.executable, str(KEEPER), cpus, str(limit_bytes or "-"), *self.command],
                 stdin=subprocess.PIPE,
@@ -115,6 +123,7 @@ class Server:
                 # A group, not a session: Linux schedules sessions against each other, and a
                 # server that spins in one of its own stalls the client's for seconds.
                 process_group=0,
+                pass_fds=[lock.fileno() for lock in kept],
             )
         self._free = self._watch_memory(limit_bytes)
         try:
@@ -154,6 +163,8 @@ class Server:
         with contextlib.suppress(BrokenPipeError):
             self._keeper.stdin.close()
         self._keeper.wait()
+        remove_key(self.log_path, self.api_key)
+        self._held_port.close()
 
     def stop_watching_memory(self) -> None:
         """Leave the server alone before its latencies are measured."""
@@ -182,7 +193,7 @@ class Server:
 
     def _log_text(self) -> str:
         # The file is this start's own: it was emptied before the server began to write.
-        return self.log_path.read_text(errors="replace")
+        return without_keys(self.log_path.read_text(errors="replace"), [self.api_key])
 
     def is_alive(self) -> bool:
         """Return whether the server's process still runs."""
@@ -194,9 +205,16 @@ class Server:
             if not self.is_alive():
                 raise self.error(f"the server ended with status {self._keeper.returncode}")
             if self.is_healthy():
+                self._require_ours()
                 return
             time.sleep(0.1)
         raise self.error(f"the server was not healthy within {self.settings.start_timeout_s:g} s")
+
+    def _require_ours(self) -> None:
+        """Refuse the server of another, which would be measured in place of ours."""
+        path = "/v1/models"
+        if self._get(path, self.api_key) is None or self._get(path, "no key") is not None:
+            raise self.error(f"another server answers on port {self.port}")
 
     def version(self) -> str | None:
         """Return the version of vLLM that runs, None if the server does not tell."""
@@ -207,11 +225,12 @@ class Server:
         """Return whether the engine behind the API server says that it is well."""
         return self._get("/health") is not None
 
-    def _get(self, path: str) -> bytes | None:
+    def _get(self, path: str, api_key: str | None = None) -> bytes | None:
         # Not by urllib, which would look for a server beside us behind the cluster's proxy.
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
-            connection.request("GET", path)
+            headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+            connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             return answer.read() if answer.status == 200 else None
         except (OSError, http.client.HTTPException):  # refused, timed out, or half an answer
@@ -225,17 +244,32 @@ class Server:
             self._keeper.wait(_SETTLE_S)
         text = self._log_text()
         sign = out_of_memory_sign(f"{text}\n{message}")
+        if sign is None and (killed := self._killed_sign(text)):
+            sign = killed if self._kernel_killed() else None
+            message += f": {killed}" if sign is None else ""
+        if is_disk_full(text) and self.spec.scratch:
+            message += f" (no room in {self.spec.scratch}: set TMPDIR to a folder with more)"
         return ServerError(
             # Where the log ends, vLLM's processes complain of each other: say what came first.
             f"{message}: {sign}" if sign and sign not in message else message,
             "\n".join(text.splitlines()[-LOG_TAIL_LINES:]),
-            is_out_of_memory=bool(sign) or self._was_killed() or self._ended_at_its_limit(),
+            is_out_of_memory=bool(sign) or self._ended_at_its_limit(),
             memory=self.memory(),
         )
 
-    def _was_killed(self) -> bool:
-        """Return whether somebody else, who can only be the kernel, killed the server."""
-        return not self._is_stopped and not self.is_alive() and self._keeper.returncode == 256 - 9
+    def _killed_sign(self, text: str) -> str | None:
+        """Say which process of the server ended by SIGKILL that we did not send, if one did."""
+        if not self._is_stopped and not self.is_alive() and self._keeper.returncode == 256 - 9:
+            return "the server was killed (SIGKILL)"
+        return killed_sign(text)
+
+    def _kernel_killed(self) -> bool:
+        """Return whether the kernel killed a process for want of memory since the start.
+
+        Where it does not count them, a process that was killed is taken for one.
+        """
+        now = n_oom_kills()
+        return now is None or self._n_oom_kills is None or now > self._n_oom_kills
 
     def _ended_at_its_limit(self) -> bool:
         """Return whether the engine ended when its processes had used up their limit."""
@@ -246,8 +280,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def model_folder(config_path: Path):
+def model_folder(config_path: Path, scratch: Path | None = None):
     """Yield a temporary folder with the LLM's `config.json`, for servers with random weights."""
-    with tempfile.TemporaryDirectory(prefix="sextant-model-") as folder:
+    with tempfile.TemporaryDirectory(prefix="sextant-model-", dir=scratch) as folder:
         shutil.copy(config_path, Path(folder) / "config.json")
         yield Path(folder)

@@ -1,0 +1,202 @@
+"""A cell whose job is killed, doubled or damaged: what is kept, what is measured again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+from test_cell import SETTINGS, measure, prepare_cell, read, weights
+
+from sextant.benchmark import cell as cell_module
+from sextant.benchmark.cell import measure_cell
+from sextant.benchmark.lock import cell_lock
+from sextant.cell_files import damaged_files
+from sextant.engine.vllm import ServerError
+from sextant.errors import InputError
+from sextant.files import write_json
+from sextant.progress import Progress
+
+WAIT_S = 30.0
+BATCH = {"kind": "batch", "levels": [2, 6], "n_requests": 6, "duration_s": None}
+
+# A job as Snakemake's script runs it.
+JOB = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from sextant.logs import job_log
+from test_cell import measure
+with job_log(Path(sys.argv[2]) / "job.log"):
+    measure(Path(sys.argv[2]), levels=(1, 2, 3), duration_s=float(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def place(monkeypatch) -> Iterator[Path]:
+    """A node's disk for scratch, where nothing may be left."""
+    with tempfile.TemporaryDirectory(prefix="sx-") as folder:
+        monkeypatch.setenv("SLURM_TMPDIR", folder)
+        yield Path(folder)
+        wait_for(lambda: not list(Path(folder).iterdir()), "scratch is left")
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def start_job(folder: Path, duration_s: float = 1.0) -> subprocess.Popen:
+    tests = Path(__file__).parents[1]
+    return subprocess.Popen(
+        [sys.executable, "-c", JOB, str(Path(__file__).parent), str(folder), str(duration_s)],
+        env=os.environ | {"PYTHONPATH": str(tests)},
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def interrupted(folder: Path, monkeypatch, **changes) -> Path:
+    """Measure levels 1 and 2 and fail at 10; return the checkpoint."""
+    with monkeypatch.context() as crash:
+        crash.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
+        crash.setenv("FAKE_FAIL_AT", "9")
+        with pytest.raises(ServerError, match="unknown kernel"):
+            measure(folder, levels=(1, 2, 10), **changes)
+    return folder / "out" / "partial"
+
+
+def sent_s(path: Path, level: int) -> list[float]:
+    frame = pd.read_parquet(path)
+    return frame[frame["level"] == level]["sent_s"].tolist()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_job_that_is_ended_under_load_goes_on_and_leaves_nothing(tmp_path, place, number, status):
+    job = start_job(tmp_path)
+    kept = tmp_path / "out" / "partial"
+    wait_for(lambda: (kept / "level-1" / "level.json").exists(), "no level ended")
+    time.sleep(0.4)  # into the second
+    below = psutil.Process(job.pid).children(recursive=True)
+    assert len(below) >= 3  # caretaker, keeper, server
+    job.send_signal(number)
+    assert job.wait(WAIT_S) == status
+    _, alive = psutil.wait_procs(below, timeout=WAIT_S)
+    assert not alive
+    assert not (tmp_path / "out" / "run.json").exists()
+    assert not list((tmp_path / "out").rglob("*.partial*"))
+    assert not (tmp_path / "out" / ".lock").exists()
+    before = sent_s(kept / "level-1" / "requests.parquet", 1)
+    outputs = measure(tmp_path, levels=(1, 2, 3), duration_s=1.0)
+    assert [level["level"] for level in read(outputs.run)["levels"]] == [1, 2, 3]
+    assert sent_s(outputs.requests, 1) == before
+    assert damaged_files(tmp_path / "out") == {} and not kept.exists()
+
+
+def test_times_count_from_the_first_attempt_and_levels_name_their_host(
+    tmp_path, place, monkeypatch
+):
+    kept = interrupted(tmp_path, monkeypatch)
+    began = read(kept / "level-1" / "level.json")["level"]["times_since"]
+    time.sleep(1.0)
+    outputs = measure(tmp_path, levels=(1, 2, 10))
+    run = read(outputs.run)
+    assert datetime.fromisoformat(run["started_at"]) == datetime.fromisoformat(began).replace(
+        microsecond=0
+    )
+    first, second, third = run["levels"]
+    assert first["started_s"] + first["duration_s"] <= second["started_s"]
+    assert third["started_s"] - second["started_s"] - second["duration_s"] > 1.0
+    assert min(sent_s(outputs.requests, 10)) >= third["started_s"]
+    for name in (outputs.server, outputs.telemetry):
+        times = pd.read_parquet(name).query("level == 10")["time_s"]
+        assert times.between(third["started_s"] - 5, third["started_s"] + 10).all()
+    assert {level["host"] for level in run["levels"]} == {run["host"]["name"]}
+
+
+def test_levels_of_other_hardware_or_time_limits_do_not_mix(tmp_path, place, monkeypatch, caplog):
+    interrupted(tmp_path, monkeypatch)
+    kept = sent_s(tmp_path / "out" / "partial" / "level-1" / "requests.parquet", 1)
+    with monkeypatch.context() as node:
+        node.setattr(cell_module, "hardware", lambda *_: "another CPU")
+        outputs = measure(tmp_path, levels=(1, 2, 10))
+    assert "level-1: it was measured on" in caplog.text
+    assert not set(sent_s(outputs.requests, 1)) & set(kept)
+    (tmp_path / "limit").mkdir()
+    interrupted(tmp_path / "limit", monkeypatch)
+    kept = sent_s(tmp_path / "limit" / "out" / "partial" / "level-1" / "requests.parquet", 1)
+    outputs = measure(
+        tmp_path / "limit", replace(SETTINGS, request_timeout_s=7.0), levels=(1, 2, 10)
+    )
+    assert not set(sent_s(outputs.requests, 1)) & set(kept)
+    assert {level["timeout_s"] for level in read(outputs.run)["levels"]} == {7.0}
+
+
+@pytest.mark.parametrize("damaged", ["level", "probes"])
+def test_a_damaged_checkpoint_costs_what_is_damaged(tmp_path, place, monkeypatch, caplog, damaged):
+    kept = interrupted(tmp_path, monkeypatch)
+    before = {n: sent_s(kept / f"level-{n}" / "requests.parquet", n) for n in (1, 2)}
+    path = kept / "probes.jsonl" if damaged == "probes" else kept / "level-2" / "requests.parquet"
+    path.write_bytes(path.read_bytes()[:-40])
+    outputs = measure(tmp_path, levels=(1, 2, 10))
+    assert "damaged" in caplog.text and path.parent.name in caplog.text
+    assert sent_s(outputs.requests, 1) == before[1]
+    assert (sent_s(outputs.requests, 2) == before[2]) == (damaged == "probes")
+    assert [weight for weight, _ in weights(outputs)] == [4000]
+    assert damaged_files(tmp_path / "out") == {}
+
+
+def test_a_second_job_takes_over_what_the_first_has_measured(tmp_path, place, caplog):
+    caplog.set_level("INFO")
+    job = start_job(tmp_path)
+    wait_for(lambda: (tmp_path / "out" / "partial" / "probes.jsonl").exists(), "no start")
+    outputs = measure(tmp_path, levels=(1, 2, 3), duration_s=1.0)
+    assert job.wait(WAIT_S) == 0
+    assert "another job measures this cell" in caplog.text
+    assert "its results are taken over" in caplog.text
+    assert [level["level"] for level in read(outputs.run)["levels"]] == [1, 2, 3]
+    assert damaged_files(tmp_path / "out") == {}
+
+
+def test_a_second_job_of_another_definition_measures_when_the_first_has_ended(tmp_path, place):
+    first = measure(tmp_path, levels=(1,), scenario=BATCH)
+    assert len(read(first.run)["levels"]) == 2
+    cell, outputs = prepare_cell(tmp_path, levels=(1,))
+    with cell_lock(tmp_path / "out"):
+        waiting = threading.Thread(
+            target=measure_cell, args=(cell, SETTINGS, outputs, Progress("test", 1))
+        )
+        waiting.start()
+        time.sleep(1.0)
+        assert len(read(outputs.run)["levels"]) == 2
+    waiting.join(WAIT_S)
+    assert len(read(outputs.run)["levels"]) == 1
+
+
+def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, place, monkeypatch):
+    write = write_json
+
+    def refuse(path: Path, value: object) -> None:
+        if "level-6" in str(path):  # as atomic_path tells it
+            raise InputError("no room to write level.json", file=path.parent, fix="free some")
+        write(path, value)
+
+    with monkeypatch.context() as full:
+        full.setattr("sextant.benchmark.checkpoint.write_json", refuse)
+        with pytest.raises(InputError, match="level-6: no room"):
+            measure(tmp_path, scenario=BATCH)
+    before = sent_s(tmp_path / "out" / "partial" / "level-2" / "requests.parquet", 2)
+    outputs = measure(tmp_path, scenario=BATCH)
+    assert sent_s(outputs.requests, 2) == before
+    assert json.loads(outputs.run.read_text())["left_out"] == []

@@ -1,0 +1,136 @@
+"""A job's scratch folder goes with the job, whatever ends it."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sextant.engine.scratch import scratch_folder, share
+from sextant.errors import InputError
+
+WAIT_S = 20.0
+
+# A job with a scratch folder, an unfinished result and a child that shares the folder.
+JOB = """
+import os, subprocess, sys, time
+from pathlib import Path
+from sextant.engine.scratch import scratch_folder, share
+results = Path(sys.argv[1])
+with scratch_folder(results) as folder:
+    (folder / "cache" / "deep").mkdir(parents=True)
+    (results / "partial").mkdir()
+    for name in (f"run.{os.getpid()}", "other.1"):
+        (results / "partial" / f".{name}.partial.json").touch()
+    (results / ".lock").touch()
+    script = "import sys, time; time.sleep(float(sys.argv[1]))"
+    with share(folder) as lock:
+        child = subprocess.Popen([sys.executable, "-c", script, sys.argv[2]],
+                                 pass_fds=[lock.fileno()], stdout=subprocess.DEVNULL)
+    print(folder, child.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def place(monkeypatch) -> Iterator[Path]:
+    """A node's disk: a folder with a short path, since those of sockets are limited."""
+    with tempfile.TemporaryDirectory(prefix="sx-") as folder:
+        monkeypatch.setenv("SLURM_TMPDIR", folder)
+        yield Path(folder)
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def start(results: Path, child_s: float) -> tuple[subprocess.Popen, Path, int]:
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB, str(results), str(child_s)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    folder, child = job.stdout.readline().split()
+    return job, Path(folder), int(child)
+
+
+def test_the_folder_is_the_blocks(place, tmp_path):
+    with scratch_folder(tmp_path) as first, scratch_folder(tmp_path) as second:
+        assert first.parent == second.parent == place and first != second
+        (first / "model").mkdir()
+        (caretaker, _) = psutil.Process().children()
+    assert list(place.iterdir()) == []
+    assert not caretaker.is_running()
+    with pytest.raises(ZeroDivisionError), scratch_folder(tmp_path):
+        _ = 1 / 0
+    assert list(place.iterdir()) == []
+
+
+def test_a_job_that_is_killed_leaves_neither_scratch_nor_half_files(place, tmp_path):
+    job, folder, child = start(tmp_path, 600)
+    job.kill()
+    job.wait()
+    job.stdout.close()
+    left = tmp_path / "partial"
+    wait_for(lambda: len(list(left.iterdir())) == 1, "a half file is left")
+    assert [path.name for path in left.iterdir()] == [".other.1.partial.json"]  # another job's
+    wait_for(lambda: not (tmp_path / ".lock").exists(), "the lock is left")
+    assert (folder / "cache" / "deep").exists()  # a server may still write
+    os.kill(child, signal.SIGKILL)
+    wait_for(lambda: not folder.exists(), "the scratch folder is left")
+    assert list(place.iterdir()) == []
+
+
+def test_what_a_node_that_went_down_left_is_removed_by_the_next_job(place, tmp_path):
+    job, folder, child = start(tmp_path, 600)
+    (caretaker,) = (p for p in psutil.Process(job.pid).children() if p.pid != child)
+    with scratch_folder(tmp_path):
+        assert folder.exists()  # its job lives
+    for process in (caretaker, job):
+        process.kill()
+    job.wait()
+    job.stdout.close()
+    with scratch_folder(tmp_path):
+        assert folder.exists()  # its server lives
+    os.kill(child, signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(child), "the child is left")
+    with scratch_folder(tmp_path) as mine:
+        assert list(place.iterdir()) == [mine]
+
+
+def test_a_disk_that_is_full_missing_or_deep_is_named(place, tmp_path, monkeypatch):
+    usage = type("usage", (), {"free": 2**20})
+    with monkeypatch.context() as full:
+        full.setattr("shutil.disk_usage", lambda _: usage)
+        with (
+            pytest.raises(InputError, match=rf"{place}: scratch is full: 1 MiB .*TMPDIR"),
+            scratch_folder(tmp_path),
+        ):
+            pass
+    assert list(place.iterdir()) == []
+    monkeypatch.setenv("SLURM_TMPDIR", str(place / "none"))
+    with (
+        pytest.raises(InputError, match=r"none: no scratch folder .*No such file"),
+        scratch_folder(tmp_path),
+    ):
+        pass
+    deep = place / ("d" * 60)
+    deep.mkdir()
+    monkeypatch.setenv("SLURM_TMPDIR", str(deep))
+    with pytest.raises(InputError, match="too long for sockets"), scratch_folder(tmp_path):
+        pass
+    assert list(deep.iterdir()) == []
+
+
+def test_a_lock_is_shared(place, tmp_path):
+    with scratch_folder(tmp_path) as folder, share(folder), share(folder):
+        assert (folder / "lock").exists()
