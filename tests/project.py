@@ -52,6 +52,6 @@ class Project:
         """Return the jobs that a run would execute, by rule, less the target `all`."""
         done = self.snakemake("--dry-run", *(arguments or ("--cores", "2")))
         assert done.returncode == 0, done.stderr
-        rules = Counter(re.findall(r"^(?:local)?rule (\w+):$", done.stderr + done.stdout, re.M))
+        rules = Counter(re.findall(r"^ *(?:local)?rule (\w+):$", done.stderr + done.stdout, re.M))
         del rules["all"]
         return rules

@@ -59,6 +59,7 @@ class SlurmProject(Project):
     """A copy of the project on the fake engine whose jobs ask for `h100` devices."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
+        folder.mkdir(exist_ok=True)
         super().__init__(folder)
         self.cluster = cluster
         self.set_config(engine__python=str(FAKE_PYTHON), predictors=["roofline"])

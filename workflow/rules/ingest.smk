@@ -3,6 +3,11 @@
 # Steps: fetch_dataset (only for rows of the registry) → ingest_trace.
 
 
+# A cluster's nodes may have no network.
+localrules:
+    fetch_dataset,
+
+
 rule fetch_dataset:
     input:
         registry=ancient(config["registry"]),
