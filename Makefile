@@ -1,12 +1,12 @@
-# Each target does its own set-up: make demo · make test · make reproduce-llm-pilot · make lint ·
-# make format · make lock
+# Each target does its own set-up: make demo · make test · make test-slurm ·
+# make reproduce-llm-pilot · make lint · make format · make lock
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3.11
 BIN := .venv/bin
 CORES ?= all
 
-.PHONY: demo test reproduce-llm-pilot lint format lock
+.PHONY: demo test test-slurm reproduce-llm-pilot lint format lock
 
 .venv/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -33,6 +33,12 @@ reproduce-llm-pilot: .venv/.ready
 
 test: .venv/.ready .venv-vllm/.ready
 	$(BIN)/pytest
+
+# On a SLURM cluster of one node that the tests start here, as root, and stop again: the demo
+# with real vLLM, and all that `make test` has of SLURM where it is installed.
+test-slurm: .venv/.ready .venv-vllm/.ready
+	tests/slurm/cluster install
+	SEXTANT_SLURM_DEMO=1 $(BIN)/pytest tests/slurm
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
