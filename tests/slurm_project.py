@@ -1,5 +1,7 @@
 """A SLURM cluster on this machine, and a project that goes through it."""
 
+import itertools
+import json
 import os
 import subprocess
 import sys
@@ -98,3 +100,35 @@ SLURM_COMMAND = [
     *("--latency-wait", "10"),
 ]
 """Snakemake with the profile that ships, the names of the tests' cluster, and quick looks."""
+
+
+def cell_jobs(cluster: Cluster) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the job of each cell, by LLM and GPU profile."""
+    prefix = "rule_benchmark_cell_wildcards_measured_"
+    found = {}
+    for job in cluster.jobs():
+        if job["comment"].startswith(prefix):
+            llm, profile, *_ = job["comment"].removeprefix(prefix).split("_")
+            found[llm, profile] = job
+    return found
+
+
+def devices(project: Project, llm: str, profile: str) -> list[int]:
+    """Return the devices that a cell's server ran on."""
+    cell = project.folder / "results/benchmarks/measured" / llm / profile
+    run = json.loads((cell / "conversation" / "users-1-8" / "run.json").read_text())
+    (own,) = run["server"]["devices"]
+    return own
+
+
+def assert_devices_are_apart(project: SlurmProject) -> None:
+    """Some cells ran side by side, and none of them had a device of another."""
+    jobs = cell_jobs(project.cluster)
+    together = [
+        (one, other)
+        for one, other in itertools.combinations(jobs, 2)
+        if jobs[one]["start"] < jobs[other]["end"] and jobs[other]["start"] < jobs[one]["end"]
+    ]
+    assert together
+    for one, other in together:
+        assert not set(devices(project, *one)) & set(devices(project, *other))

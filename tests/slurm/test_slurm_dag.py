@@ -1,15 +1,11 @@
 """The whole DAG through SLURM: requests, devices, results, number of submissions."""
 
-import itertools
-import json
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from slurm_project import Cluster, SlurmProject
-
-CELLS = "results/benchmarks/measured"
+from slurm_project import Cluster, SlurmProject, assert_devices_are_apart, cell_jobs, devices
 
 
 @pytest.fixture(scope="module")
@@ -19,23 +15,6 @@ def finished(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Slur
     done = project.on_slurm()
     assert done.returncode == 0, done.stdout + done.stderr
     return project
-
-
-def cell_jobs(cluster: Cluster) -> dict[tuple[str, str], dict[str, str]]:
-    """Return the job of each cell, by LLM and GPU profile."""
-    prefix = "rule_benchmark_cell_wildcards_measured_"
-    found = {}
-    for job in cluster.jobs():
-        if job["comment"].startswith(prefix):
-            llm, profile, *_ = job["comment"].removeprefix(prefix).split("_")
-            found[llm, profile] = job
-    return found
-
-
-def devices(project: SlurmProject, llm: str, profile: str) -> list[int]:
-    run = project.folder / CELLS / llm / profile / "conversation" / "users-1-8" / "run.json"
-    (own,) = json.loads(run.read_text())["server"]["devices"]
-    return own
 
 
 def test_a_dag_of_18_jobs_is_seven_submissions(finished: SlurmProject) -> None:
@@ -60,15 +39,7 @@ def test_cells_get_the_devices_and_cores_of_their_profile(finished: SlurmProject
 
 
 def test_cells_side_by_side_have_different_devices(finished: SlurmProject) -> None:
-    jobs = cell_jobs(finished.cluster)
-    together = [
-        (one, other)
-        for one, other in itertools.combinations(jobs, 2)
-        if jobs[one]["start"] < jobs[other]["end"] and jobs[other]["start"] < jobs[one]["end"]
-    ]
-    assert together
-    for one, other in together:
-        assert not set(devices(finished, *one)) & set(devices(finished, *other))
+    assert_devices_are_apart(finished)
     assert sorted(devices(finished, "llm-opt-6m", "2xcpu-core")) == [0, 1]
 
 

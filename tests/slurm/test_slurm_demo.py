@@ -5,7 +5,7 @@ import os
 import duckdb
 import pytest
 
-from slurm_project import SlurmProject
+from slurm_project import SlurmProject, assert_devices_are_apart, cell_jobs
 from support import ROOT
 
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -23,14 +23,17 @@ def test_the_demo_on_real_vllm(cluster, tmp_path) -> None:
     project = SlurmProject(tmp_path / "demo", cluster)
     for name in ("config.yaml", "llms.tsv", "scenarios.tsv", "benchmarks.tsv"):
         (project.folder / "config" / name).write_text((ROOT / "config" / name).read_text())
-    project.set_config(engine__python=str(PYTHON))
+    # Two servers at once on two cores: cells of two devices would run alone.
+    header = "gpu_profile_id gpu_id n_gpus usd_per_hour gpu_model"
+    project.write_sheet("gpu_profiles", header, ("1xcpu-core", "cpu-core", 1, 0.04, "h100"))
+    project.set_config(engine__python=str(PYTHON), engine__start_timeout_s=400)
     done = project.on_slurm(timeout_s=3600)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     with duckdb.connect(str(project.folder / "results" / "sextant.duckdb"), read_only=True) as db:
         (n_points,) = db.execute("SELECT count(*) FROM point").fetchone()
         (n_failed,) = db.execute("SELECT sum(n_failed) FROM point").fetchone()
-    assert (n_points, n_failed) == (5 * 2 * 4, 0)
-    # The cells of one device each, side by side on two.
-    jobs = [job for job in cluster.jobs() if "benchmark_cell" in job["comment"]]
-    assert len(jobs) == 10
-    assert all("gres/gpu:h100=" in job["alloctres"] for job in jobs)
+    assert (n_points, n_failed) == (5 * 4, 0)
+    jobs = cell_jobs(cluster)
+    assert [job["state"] for job in jobs.values()] == ["COMPLETED"] * 5
+    assert all("gres/gpu:h100=1," in job["alloctres"] for job in jobs.values())
+    assert_devices_are_apart(project)

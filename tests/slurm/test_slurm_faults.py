@@ -6,7 +6,7 @@ process nor half a file is left. The fake engine serves; about 8 minutes on 2 co
 """
 
 import os
-import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +15,23 @@ import pandas as pd
 import pytest
 
 from project import Project
-from slurm_runs import LLMS, Cluster, Run, faults_project, left_behind, results, wait_for
+from slurm_project import Cluster, start_cluster, stop_cluster
+from slurm_runs import (
+    LLMS,
+    PATIENCE_S,
+    Run,
+    faults_project,
+    history,
+    kill_daemon,
+    left_behind,
+    results,
+    start_daemon,
+    wait_for,
+)
 
-PROGRAMS = ("sbatch", "sacct", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd")
 OPT, LLAMA, BIGCODE, NEOX = LLMS
-HOG = "x = bytearray(b'x') * (1200 * 2**20); import time; time.sleep(60)"
-
-
-def _missing() -> list[str]:
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    missing = [name for name in PROGRAMS if not shutil.which(name, path=path)]
-    return missing if os.geteuid() == 0 else ["root", *missing]
-
-
-pytestmark = pytest.mark.skipif(bool(_missing()), reason=f"needs {', '.join(_missing())}")
+# Four levels that take longer than SLURM's shortest time limit, a minute.
+CELLS = dict.fromkeys(LLMS, "rates") | {NEOX: "slow"}
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +43,10 @@ def base() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(base: Path) -> Iterator[Cluster]:
-    with Cluster(base / "slurm") as running:
-        yield running
+    """A cluster of one node whose devices suffice for two runs at a time."""
+    started = start_cluster(base / "slurm", "--gpus", "8")
+    yield started
+    stop_cluster(started)
 
 
 @pytest.fixture(scope="module")
@@ -51,34 +56,50 @@ def template(base: Path) -> Project:
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster: Cluster, template: Project, base: Path) -> Run:
-    """A run of all four LLMs side by side that has just been started."""
-    return Run(cluster, template, base / "calm", dict.fromkeys(LLMS, "rates"))
+    """A run of four cells side by side; it has just been started."""
+    return Run(cluster, template, base / "calm", CELLS)
 
 
 @pytest.fixture(scope="module")
-def storm(undisturbed: Run, template: Project, base: Path) -> dict:
-    """A run whose four jobs each meet another end, and what was kept of each before it.
-
-    It begins beside the undisturbed run, but takes so long that tests go on meanwhile.
-    """
-    cells = dict.fromkeys(LLMS, "rates") | {NEOX: "slow"}
-    # Snakemake has SLURM's shortest time limit for the first attempt of the slow cell.
-    minutes = "runtime=attempt if wildcards.scenario == 'slow' else 30"
-    run = Run(
-        undisturbed.cluster,
-        template,
-        base / "storm",
-        cells,
-        f"benchmark_cell:{minutes}",
+def servers(undisturbed: Run) -> list[tuple[str, dict[str, str]]]:
+    """Command line and environment of the four servers of that run, at the same time."""
+    return wait_for(
+        "four servers at once",
+        lambda: found if len(found := undisturbed.servers()) == len(CELLS) else [],
     )
-    jobs = {llm: run.job(llm) for llm in LLMS}
-    kept = {llm: run.kept_level(llm) for llm in LLMS}
-    return {"run": run, "jobs": jobs, "kept": kept}
 
 
-def assert_nothing_was_lost(run: Run, llm: str, kept: dict, calm: Run) -> None:
-    """The cell is whole, as if nobody had disturbed it, and its first level is the one kept."""
-    assert run.levels(llm)[str(kept["level"])] == kept
+@pytest.fixture(scope="module")
+def calm(undisturbed: Run) -> Run:
+    """The undisturbed run when it has finished."""
+    undisturbed.end()
+    assert not left_behind(undisturbed)
+    return undisturbed
+
+
+@pytest.fixture(scope="module")
+def storm(servers: list, cluster: Cluster, template: Project, base: Path) -> Run:
+    """A run whose four jobs each meet another end, beside the undisturbed run.
+
+    Tests that take the cluster's daemons or devices away have to come after those of this run.
+    """
+    # Snakemake has SLURM's shortest time limit for the first attempt at the slow cell.
+    minutes = "benchmark_cell:runtime=attempt if wildcards.scenario == 'slow' else 30"
+    run = Run(cluster, template, base / "storm", CELLS, minutes)
+    run.keep_level(OPT)
+    cluster.output("scancel", run.job(OPT))
+    run.keep_level(LLAMA)
+    os.kill(run.process_of(LLAMA, "benchmark_cell.py"), signal.SIGKILL)
+    run.keep_level(BIGCODE)
+    os.kill(run.process_of(BIGCODE, "fake_engine/python"), signal.SIGUSR1)
+    run.keep_level(NEOX)
+    return run
+
+
+def assert_nothing_was_lost(run: Run, llm: str, calm: Run) -> None:
+    """The cell is as if nobody had disturbed it; its first level is the one that was kept."""
+    first = run.kept[llm]
+    assert run.levels(llm)[str(first["level"])] == first
     facts, requests = results(run.cell(llm))
     calm_facts, calm_requests = results(calm.cell(llm))
     assert facts == calm_facts
@@ -86,6 +107,126 @@ def assert_nothing_was_lost(run: Run, llm: str, kept: dict, calm: Run) -> None:
     wait_for("the end of all that a job has started", lambda: not left_behind(run), 20)
 
 
-def attempts(text: str) -> int:
-    """Return how many jobs Snakemake has submitted."""
-    return text.count("has been submitted with SLURM jobid")
+def test_cells_side_by_side_share_no_device_port_or_folder(servers: list) -> None:
+    devices = [environment["CUDA_VISIBLE_DEVICES"] for _, environment in servers]
+    ports = [command.split("--port ")[1].split()[0] for command, _ in servers]
+    folders = [environment["TMPDIR"] for _, environment in servers]
+    assert len(set(devices)) == len(set(ports)) == len(set(folders)) == 4
+    assert all(len(device.split(",")) == 1 for device in devices)
+
+
+def test_a_cancelled_job_is_submitted_again(storm: Run, calm: Run) -> None:
+    storm.end()
+    assert storm.states(OPT) == ["CANCELLED", "COMPLETED"]
+    assert_nothing_was_lost(storm, OPT, calm)
+
+
+def test_a_job_whose_process_is_killed_is_submitted_again(storm: Run, calm: Run) -> None:
+    storm.end()
+    assert storm.states(LLAMA) == ["FAILED", "COMPLETED"]
+    assert_nothing_was_lost(storm, LLAMA, calm)
+
+
+def test_a_job_out_of_memory_gets_more(storm: Run, calm: Run) -> None:
+    storm.end()
+    assert storm.states(BIGCODE) == ["OUT_OF_MEMORY", "COMPLETED"]
+    assert_nothing_was_lost(storm, BIGCODE, calm)
+
+
+def test_a_job_out_of_time_goes_on_in_the_next(storm: Run, calm: Run) -> None:
+    storm.end()
+    assert storm.states(NEOX) == ["TIMEOUT", "COMPLETED"]
+    assert_nothing_was_lost(storm, NEOX, calm)
+
+
+def test_snakemake_is_killed_and_its_job_goes_on(
+    cluster: Cluster, template: Project, base: Path, calm: Run
+) -> None:
+    run = Run(cluster, template, base / "killed", {OPT: "rates"})
+    run.keep_level(OPT)
+    os.killpg(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    run.unlock()
+    run.start()
+    run.job(OPT, n=2)
+    assert history(cluster, run.job(OPT)) == ["RUNNING"]
+    most = 0
+    while run.process.poll() is None:
+        most = max(most, len(run.servers()))
+    run.end()
+    assert most == 1
+    assert run.states(OPT) == ["COMPLETED", "COMPLETED"]
+    assert_nothing_was_lost(run, OPT, calm)
+
+
+def test_a_job_without_a_device_is_refused(cluster: Cluster, template: Project, base: Path) -> None:
+    run = Run(
+        cluster, template, base / "none", {OPT: "rates"}, "benchmark_cell:gpu=0", "--retries=0"
+    )
+    assert run.process.wait(PATIENCE_S) == 1
+    assert "was given no GPU" in run.job_log(OPT)
+    assert not left_behind(run)
+
+
+def test_a_job_that_is_preempted_goes_on_later(
+    storm: Run, cluster: Cluster, template: Project, base: Path, calm: Run
+) -> None:
+    storm.end()
+    run = Run(cluster, template, base / "preempted", {OPT: "rates"})
+    run.keep_level(OPT)
+    urgent = ["--partition=urgent", "--gres=gpu:h100:8", "--output=/dev/null", "--wrap=sleep 3"]
+    cluster.output("sbatch", "--account=sextant", *urgent)
+    run.end()
+    assert run.states(OPT) == ["PREEMPTED", "COMPLETED"]
+    assert_nothing_was_lost(run, OPT, calm)
+
+
+def test_a_node_fails_and_comes_back(
+    storm: Run, cluster: Cluster, template: Project, base: Path, calm: Run
+) -> None:
+    storm.end()
+    # One job at a time: the second cell is submitted after the only node has failed once.
+    run = Run(cluster, template, base / "node", {OPT: "rates", LLAMA: "rates"}, "--jobs=1")
+    first = wait_for("the first job", lambda: [llm for llm in run.cells if run.jobs(llm)])[0]
+    run.keep_level(first)
+    cluster.output("scontrol", "update", "nodename=n1", "state=down", "reason=test")
+    run.end()
+    assert run.states(first) == ["NODE_FAIL", "COMPLETED"]
+    assert_nothing_was_lost(run, first, calm)
+    second = next(llm for llm in run.cells if llm != first)
+    assert run.states(second) == ["COMPLETED"]
+
+
+def test_the_daemon_of_a_node_is_killed(
+    storm: Run, cluster: Cluster, template: Project, base: Path, calm: Run
+) -> None:
+    storm.end()
+    run = Run(cluster, template, base / "slurmd", {OPT: "rates"})
+    run.keep_level(OPT)
+    kill_daemon(cluster, "slurmd-n1")
+    wait_for("the node's end", lambda: "down" in cluster.output("sinfo", "-h", "-o", "%T"))
+    start_daemon(cluster, "slurmd-n1", "slurmd", "-D", "-N", "n1")
+    run.end()
+    assert run.states(OPT) == ["NODE_FAIL", "COMPLETED"]
+    assert_nothing_was_lost(run, OPT, calm)
+
+
+def test_the_controller_and_the_accounting_are_away(
+    storm: Run, cluster: Cluster, template: Project, base: Path, calm: Run
+) -> None:
+    storm.end()
+    run = Run(cluster, template, base / "controller", {OPT: "rates"})
+    run.keep_level(OPT)
+    kill_daemon(cluster, "slurmctld")
+    kill_daemon(cluster, "slurmdbd")
+    late = Run(cluster, template, base / "late", {LLAMA: "rates"})
+    assert late.process.wait(PATIENCE_S) == 1
+    start_daemon(cluster, "slurmdbd", "slurmdbd", "-D")
+    start_daemon(cluster, "slurmctld", "slurmctld", "-D")
+    run.end()
+    assert run.states(OPT) == ["COMPLETED"]
+    assert_nothing_was_lost(run, OPT, calm)
+    late.start()
+    late.end()
+    assert late.states(LLAMA) == ["COMPLETED"]
+    assert not left_behind(late)
