@@ -1,0 +1,405 @@
+"""Taking over what others measured: every verdict, every conflict, and nothing half-done."""
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cells import request, write_cell
+from project import Project
+from sextant.benchmark.definition import cell_from_definition
+from sextant.cell_files import CELL_FILES, file_facts
+from sextant.configuration import read_configuration
+from sextant.errors import InputError
+from sextant.experiment import CellKey, load_experiment
+from sextant.files import read_json, write_json
+from sextant.merge import import_cells
+from sextant.merge.job import Report
+from sextant.merge.text import report_text
+from sextant.merge.verdicts import Here, Verdict, definition_sha256, provenance_conflicts
+
+OPT = CellKey("demo-opt-6m", "1xcpu-core", "conversation", "users-1-8")
+LLAMA = CellKey("demo-llama-16m", "1xcpu-core", "conversation", "users-1-8")
+HOST = {"processor": "a processor × 2", "gpu_driver": None, "cuda_version": None, "gpus": None}
+
+
+@dataclass
+class World:
+    """A project here, and a folder of results from elsewhere."""
+
+    here: Here
+    there: Path
+
+    def measure(self, key: CellKey, place: Path | None = None, **changes: Any) -> Path:
+        """Write a cell as it was measured elsewhere; `changes` are fields of its run.json."""
+        ttft_s = changes.pop("ttft_s", 0.1)
+        folder = (place or self.there / "benchmarks" / "measured") / key.folder
+        names = ("llm_id", "gpu_profile_id", "workload_id", "scenario_id")
+        ids = {name: getattr(key, name) for name in names}
+        write_cell(folder, [request(1.0, first_token_s=ttft_s)], **ids)
+        definition = changes.pop("definition", None) or self.here.definition(key)
+        inputs = changes.pop("inputs", None) or self.here.inputs_sha256(key)
+        run = read_json(folder / "run.json") | {
+            "host": HOST,
+            "definition": definition,
+            "definition_sha256": definition_sha256(definition, *inputs),
+            "files": file_facts(folder / name for name in CELL_FILES),
+            "provenance": {"sextant_version": "0.1.0", "inputs_sha256": {"workload": inputs[0]}},
+        }
+        write_json(folder / "run.json", run | changes)
+        return folder
+
+    def run(self, **options: Any) -> Report:
+        options = {"place": self.there} | options
+        return import_cells(experiment=self.here.experiment, config=self.here.config, **options)
+
+    def taken_over(self) -> set[str]:
+        found = self.here.cells.rglob("run.json")
+        return {path.parent.relative_to(self.here.cells).as_posix() for path in found}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    (tmp_path / "here").mkdir()
+    project = Project(tmp_path / "here")
+    monkeypatch.chdir(project.folder)
+    config = read_configuration(Path())
+    here = Here(load_experiment(config), config)
+    workload = here.results / "workloads" / "conversation" / "requests.parquet"
+    workload.parent.mkdir(parents=True)
+    workload.write_bytes(b"a workload")
+    return World(here, tmp_path / "there")
+
+
+def verdicts(report: Report) -> dict[str, int]:
+    return {name: count for name, count in report.counts.items() if count}
+
+
+def test_cells_are_taken_over_with_where_they_came_from(world: World) -> None:
+    folder = world.measure(OPT, source="cluster-b")
+    report = world.run()
+    assert (verdicts(report), report.is_done) == ({"new": 1}, True)
+    target = world.here.cells / OPT.folder
+    for name in CELL_FILES:
+        assert (target / name).read_bytes() == (folder / name).read_bytes()
+    run = read_json(target / "run.json")
+    assert run["source"] == "measured"
+    imported = run["imported"]
+    assert imported["from"] == str(world.there)
+    assert imported["place"] == "benchmarks/measured/" + OPT.folder
+    assert imported["source"] == "cluster-b"
+    assert imported["mixed"] == []
+    assert len(imported["run_sha256"]) == 64
+
+
+def test_a_second_import_does_nothing(world: World) -> None:
+    world.measure(OPT)
+    world.run()
+    before = {path: path.stat().st_mtime_ns for path in world.here.cells.rglob("*")}
+    report = world.run()
+    assert verdicts(report) == {"duplicate": 1}
+    assert {path: path.stat().st_mtime_ns for path in world.here.cells.rglob("*")} == before
+
+
+def test_what_was_imported_can_be_imported_from_here(world: World, tmp_path: Path) -> None:
+    world.measure(OPT)
+    world.run()
+    shutil.copytree(world.here.cells, tmp_path / "third")
+    shutil.rmtree(world.here.cells)
+    assert verdicts(world.run(place=tmp_path / "third")) == {"new": 1}
+
+
+def test_a_dry_run_writes_nothing(world: World) -> None:
+    world.measure(OPT)
+    report = world.run(is_dry_run=True)
+    assert (verdicts(report), report.is_done) == ({"new": 1}, False)
+    assert world.taken_over() == set()
+    assert "1 to take over" in report_text(report)
+
+
+def test_what_nobody_asked_for_is_left_out(world: World) -> None:
+    world.measure(OPT)
+    stranger = CellKey("stranger", "1xcpu-core", "conversation", "users-1-8")
+    world.measure(stranger, definition=world.here.definition(OPT), inputs=("0", "0"))
+    assert verdicts(world.run()) == {"new": 1, "not asked for": 1}
+    assert world.taken_over() == {OPT.folder}
+
+
+def damage_truncate(folder: Path) -> None:
+    content = (folder / "requests.parquet").read_bytes()
+    (folder / "requests.parquet").write_bytes(content[:-1])
+
+
+def damage_link(folder: Path) -> None:
+    moved = (folder / "server.parquet").rename(folder / "elsewhere")
+    (folder / "server.parquet").symlink_to(moved)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a truncated table": (damage_truncate, "requests.parquet has"),
+    "a missing table": (lambda f: (f / "telemetry.parquet").unlink(), "telemetry.parquet is miss"),
+    "no run.json": (lambda f: (f / "run.json").unlink(), "run.json is missing"),
+    "half a run.json": (lambda f: (f / "run.json").write_text('{"llm'), "run.json cannot be read"),
+    "a run.json without ids": (lambda f: write_json(f / "run.json", {}), "does not name its cell"),
+    "a link": (damage_link, "server.parquet is a link"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_cell_is_named_and_left_out(world: World, name: str) -> None:
+    harm, said = DAMAGES[name]
+    harm(world.measure(OPT))
+    world.measure(LLAMA)
+    report = world.run()
+    assert verdicts(report) == {"new": 1, "damaged": 1}
+    assert world.taken_over() == {LLAMA.folder}
+    (line,) = [line for line in report_text(report).splitlines() if OPT.folder in line]
+    assert said in line
+
+
+def test_another_definition_is_named_field_by_field(world: World) -> None:
+    definition = world.here.definition(OPT) | {"seed": 7}
+    definition["scenario"] = definition["scenario"] | {"levels": [1, 2]}
+    world.measure(OPT, definition=definition)
+    report = world.run()
+    (judged,) = report.cells(Verdict.other_definition)
+    assert judged.detail == (
+        "scenario.levels: [1, 2] there, [1, 2, 4, 8] here; seed: 7 there, 20241003 here"
+    )
+    assert world.taken_over() == set()
+
+
+def test_source_and_paths_of_the_machine_may_differ(world: World) -> None:
+    changes = {"source": "cluster-b", "config_path": "/data/llms/opt.json"}
+    world.measure(OPT, definition=world.here.definition(OPT) | changes)
+    assert verdicts(world.run()) == {"new": 1}
+    run = read_json(world.here.cells / OPT.folder / "run.json")
+    assert run["definition"] == world.here.definition(OPT)  # as if it had been measured here
+
+
+def test_random_weights_are_not_real_ones(world: World) -> None:
+    world.measure(OPT, definition=world.here.definition(OPT) | {"model": "/models/opt"})
+    (judged,) = world.run().cells(Verdict.other_definition)
+    assert judged.detail == 'model: "weights" there, "random weights" here'
+
+
+@pytest.mark.parametrize(("which", "said"), [(0, "workload"), (1, "the LLM's config")])
+def test_the_contents_of_workload_and_config_have_to_agree(world, which: int, said: str) -> None:
+    inputs = list(world.here.inputs_sha256(OPT))
+    inputs[which] = "0" * 64
+    world.measure(OPT, inputs=inputs)
+    (judged,) = world.run().cells(Verdict.other_definition)
+    assert judged.detail == f"{said}: other content"
+
+
+def test_a_cell_of_before_definitions_were_recorded_cannot_be_judged(world: World) -> None:
+    folder = world.measure(OPT)
+    run = read_json(folder / "run.json")
+    del run["definition"]
+    write_json(folder / "run.json", run)
+    (judged,) = world.run().cells(Verdict.other_definition)
+    assert judged.detail == "definition: not recorded there"
+
+
+def test_without_the_workload_cells_cannot_be_compared(world: World) -> None:
+    world.measure(OPT)
+    (world.here.results / "workloads" / "conversation" / "requests.parquet").unlink()
+    with pytest.raises(InputError, match="make it first: snakemake"):
+        world.run()
+
+
+def test_another_measurement_of_a_cell_stops_the_whole_import(world: World) -> None:
+    world.measure(OPT, place=world.here.cells)
+    world.measure(OPT, ttft_s=0.15, started_at="2026-02-02T00:00:00+00:00")
+    world.measure(LLAMA)
+    report = world.run()
+    assert verdicts(report) == {"new": 1, "other measurement": 1}
+    (conflict,) = report.all_conflicts
+    assert OPT.folder in conflict
+    assert "started at 2026-02-02T00:00:00+00:00 there, at 2026-01-02T03:04:05+00:00" in conflict
+    assert not report.is_done
+    assert world.taken_over() == {OPT.folder}  # ours
+
+
+def test_allowed_conflicts_never_replace_what_is_here(world: World) -> None:
+    ours = world.measure(OPT, place=world.here.cells)
+    before = (ours / "run.json").read_bytes()
+    world.measure(OPT, ttft_s=0.15)
+    world.measure(LLAMA)
+    assert world.run(allow_conflicts=True).is_done
+    assert (ours / "run.json").read_bytes() == before
+    assert world.taken_over() == {OPT.folder, LLAMA.folder}
+
+
+def test_a_cell_that_was_given_twice_counts_once(world: World) -> None:
+    first = world.measure(OPT)
+    shutil.copytree(first, world.there / "a copy of it")
+    assert verdicts(world.run()) == {"new": 1, "duplicate": 1}
+
+
+def test_a_stale_or_half_written_cell_here_is_replaced(world: World) -> None:
+    world.measure(OPT, place=world.here.cells, definition=world.here.definition(OPT) | {"seed": 7})
+    (world.here.cells / LLAMA.folder).mkdir(parents=True)
+    (world.here.cells / LLAMA.folder / "requests.parquet").write_bytes(b"half")
+    theirs = [world.measure(key, ttft_s=0.15) for key in (OPT, LLAMA)]
+    assert verdicts(world.run()) == {"new": 2}
+    for key, folder in zip((OPT, LLAMA), theirs, strict=True):
+        name = "requests.parquet"
+        assert (world.here.cells / key.folder / name).read_bytes() == (folder / name).read_bytes()
+
+
+PROVENANCE = {
+    "vLLM": ({"server": {"version": "0.33.0"}}, "vLLM: 0.33.0 there, 0.32.0 here"),
+    "sextant": (
+        {"provenance": {"sextant_version": "0.2.0"}},
+        "sextant: 0.2.0 there, 0.1.0 here",
+    ),
+    "driver": (
+        {"host": HOST | {"gpu_driver": "570"}},
+        "GPU driver of 1xcpu-core: 570 there, 550 here",
+    ),
+    "GPU": (
+        {"host": HOST | {"gpu_driver": "550", "gpus": [{"name": "A"}, {"name": "A"}]}},
+        "GPUs of 1xcpu-core: A there, B here",
+    ),
+    "processor": (
+        {"host": HOST | {"processor": "another × 64"}},
+        "processor of 1xcpu-core: another × 64 there, a processor × 2 here",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROVENANCE)
+def test_other_versions_and_machines_are_conflicts(world: World, name: str) -> None:
+    changes, said = PROVENANCE[name]
+    host = HOST | {"gpu_driver": "550", "gpus": [{"name": "B"}]}
+    world.measure(LLAMA, place=world.here.cells, host=host)
+    world.measure(OPT, **changes)
+    report = world.run()
+    assert report.conflicts == (said,)
+    assert world.taken_over() == {LLAMA.folder}
+    assert said in report_text(report)
+    assert world.run(allow_conflicts=True).is_done
+    run = read_json(world.here.cells / OPT.folder / "run.json")
+    assert run["imported"]["mixed"] == [said]
+
+
+def run_of(profile: str, version: str | None = "0.32.0", **host: Any) -> dict[str, Any]:
+    server = None if version is None else {"version": version}
+    return {"gpu_profile_id": profile, "server": server, "host": host}
+
+
+def test_machines_are_compared_within_a_gpu_profile_only() -> None:
+    a, b = run_of("1xA", processor="x"), run_of("1xB", processor="y")
+    assert provenance_conflicts([b], [a]) == []
+    assert provenance_conflicts([run_of("1xA", processor="y")], [a]) == [
+        "processor of 1xA: y there, x here"
+    ]
+
+
+def test_an_import_may_not_be_mixed_in_itself() -> None:
+    mixed = [run_of("1xA", "0.32.0"), run_of("1xB", "0.33.0")]
+    assert provenance_conflicts(mixed, []) == ["vLLM: 0.32.0, 0.33.0 there, none here"]
+
+
+def test_what_was_not_recorded_agrees_with_anything() -> None:
+    infeasible = run_of("1xA", None, gpu_driver=None)
+    assert provenance_conflicts([infeasible], [run_of("1xA", gpu_driver="550")]) == []
+    # here is mixed already, by the same versions
+    here = [run_of("1xA", "0.32.0"), run_of("1xA", "0.33.0")]
+    assert provenance_conflicts([run_of("1xA", "0.33.0")], here) == []
+
+
+def tar_of(world: World, path: Path, *more: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(world.there, "results")
+        for member in more:
+            archive.addfile(member, io.BytesIO(b"x" * member.size))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, target, 1 if kind == tarfile.REGTYPE else 0
+    return info
+
+
+def test_a_tar_is_as_good_as_a_folder(world: World, tmp_path: Path) -> None:
+    world.measure(OPT)
+    place = tar_of(world, tmp_path / "cells.tar.gz")
+    assert verdicts(world.run(place=place)) == {"new": 1}
+    run = read_json(world.here.cells / OPT.folder / "run.json")
+    assert run["imported"]["from"] == str(place)
+    assert run["imported"]["place"] == "results/benchmarks/measured/" + OPT.folder
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (member("/etc/evil"), "leaves the tar's folder"),
+        (member("results/../../evil"), "leaves the tar's folder"),
+        (member("results/link", tarfile.SYMTYPE, "/etc"), "is no plain file"),
+        (member("results/hard", tarfile.LNKTYPE, "results/run.json"), "is no plain file"),
+        (member("results/pipe", tarfile.FIFOTYPE), "is no plain file"),
+    ],
+    ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
+)
+def test_a_tar_that_would_leave_its_folder_is_refused(world, tmp_path, bad, said) -> None:
+    world.measure(OPT)
+    with pytest.raises(InputError, match=said):
+        world.run(place=tar_of(world, tmp_path / "cells.tar.gz", bad))
+    assert world.taken_over() == set()
+    assert not (tmp_path / "evil").exists()
+
+
+def test_what_is_no_tar_or_half_of_one_is_refused(world: World, tmp_path: Path) -> None:
+    world.measure(OPT)
+    whole = tar_of(world, tmp_path / "cells.tar.gz").read_bytes()
+    half = tmp_path / "half.tar.gz"
+    half.write_bytes(whole[: len(whole) // 2])
+    text = tmp_path / "text.tar"
+    text.write_text("no tar")
+    for place in (half, text):
+        with pytest.raises(InputError, match="neither a folder nor a tar"):
+            world.run(place=place)
+    assert world.taken_over() == set()
+
+
+def test_a_folder_without_cells_is_an_error(world: World) -> None:
+    # Other stages have files of the same names.
+    for name in ("requests.parquet", "telemetry.parquet"):
+        (world.there / "studies").mkdir(parents=True, exist_ok=True)
+        (world.there / "studies" / name).write_bytes(b"x")
+    with pytest.raises(InputError, match="no cell is in it"):
+        world.run()
+
+
+def test_unfinished_levels_are_no_cells(world: World) -> None:
+    folder = world.measure(OPT)
+    shutil.copytree(folder, folder / "partial" / "level-1")
+    assert verdicts(world.run()) == {"new": 1}
+
+
+def test_a_file_that_changes_while_it_is_copied_leaves_no_cell(world: World, monkeypatch) -> None:
+    folder = world.measure(OPT)
+
+    def harm(files: list[Path]) -> None:
+        damage_truncate(folder)
+
+    with pytest.raises(InputError, match=r"requests\.parquet has"):
+        world.run(before_writing=harm)
+    assert world.taken_over() == set()
+
+
+def test_the_sha256_of_a_definition_is_the_one_that_measuring_records(world: World) -> None:
+    definition = world.here.definition(OPT)
+    workload = world.here.results / "workloads" / "conversation" / "requests.parquet"
+    cell = cell_from_definition(definition, workload)
+    assert cell.definition_sha256 == definition_sha256(definition, *world.here.inputs_sha256(OPT))
+    assert json.loads(json.dumps(cell.definition)) == definition

@@ -1,0 +1,130 @@
+"""Cells that were taken over are not measured again: Snakemake itself is asked, and run."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from forked_snakemake import dry_run
+from project import Project
+
+AGGREGATED = Counter(aggregate_points=1, evaluate_predictor=4, build_store=1, write_report=1)
+CONVERSATION = "results/workloads/conversation/requests.parquet"
+
+
+def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from sextant.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def clean(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The same project on another machine, where traces and workloads have been prepared."""
+    project = Project(tmp_path_factory.mktemp("elsewhere"))
+    shutil.copytree(finished.folder / "config", project.folder / "config", dirs_exist_ok=True)
+    reports = ["results/report/workloads.html", "results/report/traces/azure-2023-conv-sample.html"]
+    done = project.snakemake("--cores", "2", *reports)
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+@pytest.fixture
+def elsewhere(clean: Project, tmp_path: Path) -> Project:
+    """A copy of it, whose files are as old as they were."""
+    project = Project.__new__(Project)
+    project.folder = tmp_path / "project"
+    shutil.copytree(clean.folder, project.folder)
+    return project
+
+
+def points(folder: Path) -> list[tuple]:
+    path = folder / "results" / "points" / "measured" / "point.parquet"
+    return duckdb.sql(f"SELECT * EXCLUDE (source) FROM '{path}' ORDER BY ALL").fetchall()
+
+
+def test_what_was_imported_is_aggregated_and_never_measured(finished, elsewhere) -> None:
+    assert dry_run(elsewhere.folder).by_rule == AGGREGATED + Counter(benchmark_cell=8)
+    done = sextant(elsewhere, "import", str(finished.folder / "results"))
+    assert done.returncode == 0, done.stderr
+    assert "8 taken over" in done.stdout
+    assert dry_run(elsewhere.folder).by_rule == AGGREGATED
+    made = elsewhere.snakemake("--cores", "2", "results/points/measured/point.parquet")
+    assert made.returncode == 0, made.stderr
+    assert points(elsewhere.folder) == points(finished.folder)
+    assert dry_run(elsewhere.folder).by_rule == AGGREGATED - Counter(aggregate_points=1)
+
+    again = sextant(elsewhere, "import", str(finished.folder / "results"))
+    assert "8 here already" in again.stdout
+    assert dry_run(elsewhere.folder).by_rule == AGGREGATED - Counter(aggregate_points=1)
+
+    # an addition after an import measures what is new
+    llms = elsewhere.sheet("llms")
+    llms.write_text(llms.read_text() + "new\tresources/llms/demo-qwen2-26m.json\t\n")
+    planned = dry_run(elsewhere.folder)
+    assert planned.cells() == {f"new {gpus}xcpu-core conversation users-1-8" for gpus in (1, 2)}
+    assert planned.by_rule == AGGREGATED + Counter(benchmark_cell=2)
+
+
+def test_a_part_of_the_cells_leaves_the_others_to_be_measured(
+    finished, elsewhere, tmp_path
+) -> None:
+    with tarfile.open(tmp_path / "cells.tar", "w") as archive:
+        archive.add(finished.folder / "results/benchmarks/measured/llm-opt-6m", "opt")
+    done = sextant(elsewhere, "import", str(tmp_path / "cells.tar"))
+    assert "2 taken over" in done.stdout, done.stderr
+    measured = dry_run(elsewhere.folder).cells()
+    assert len(measured) == 6
+    assert not [cell for cell in measured if cell.startswith("llm-opt-6m")]
+
+
+def test_snakemake_forgets_what_it_knew_of_the_cells(finished, elsewhere) -> None:
+    """It has measured a cell with other levels here, and the import fits those of now."""
+    cell = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
+    scenarios = elsewhere.sheet("scenarios")
+    now = scenarios.read_text()
+    scenarios.write_text(now.replace("1,2", "1"))
+    made = elsewhere.snakemake("--cores", "2", f"{cell}/run.json")
+    assert made.returncode == 0, made.stderr
+    scenarios.write_text(now)
+    assert "llm-opt-6m 1xcpu-core conversation users-1-8" in dry_run(elsewhere.folder).cells()
+    done = sextant(elsewhere, "import", str(finished.folder / "results"))
+    assert done.returncode == 0, done.stderr
+    assert dry_run(elsewhere.folder).cells() == set()
+    levels = json.loads((elsewhere.folder / cell / "run.json").read_text())["levels"]
+    assert [level["level"] for level in levels] == [1, 2]
+
+
+def test_a_conflict_is_named_and_nothing_is_written(finished, elsewhere, tmp_path) -> None:
+    shutil.copytree(finished.folder / "results" / "benchmarks", tmp_path / "theirs")
+    for path in (tmp_path / "theirs").rglob("2xcpu-core/*/*/run.json"):
+        run = json.loads(path.read_text())
+        run["server"]["version"] = "9.9"
+        path.write_text(json.dumps(run))
+    done = sextant(elsewhere, "import", str(tmp_path / "theirs"))
+    assert done.returncode == 2
+    assert "conflicts, nothing was written" in done.stderr
+    assert "vLLM: " in done.stdout
+    assert "9.9" in done.stdout
+    assert not (elsewhere.folder / "results" / "benchmarks").exists()
+    allowed = sextant(elsewhere, "import", "--allow-mixed", str(tmp_path / "theirs"))
+    assert allowed.returncode == 0, allowed.stderr
+    assert dry_run(elsewhere.folder).cells() == set()
+
+
+def test_an_import_waits_for_no_run_and_disturbs_none(finished, elsewhere) -> None:
+    """While Snakemake works in the folder, nothing is imported into it."""
+    locks = elsewhere.folder / ".snakemake" / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    run = f"{elsewhere.folder}/results/sextant.duckdb"
+    (locks / "0.output.lock").write_text(run + "\n")
+    done = sextant(elsewhere, "import", str(finished.folder / "results"))
+    assert done.returncode == 2
+    assert not (elsewhere.folder / "results" / "benchmarks").exists()
