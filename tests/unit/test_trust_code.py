@@ -105,6 +105,8 @@ def test_only_figures_of_our_own_stand_in_pages_as_they_are() -> None:
     for template in (ROOT / "scripts").rglob("*.j2"):
         text = template.read_text()
         assert not re.search(r"\|\s*safe\b|autoescape|<script", text), template
+        # Escapes protect an attribute's value within quotes only.
+        assert not re.search(r"<[^>]*\s[\w-]+=\{\{", text), template
         for found in re.findall(r"\{\{([^}]*)\|\s*drawn\s*\}\}", text):
             assert re.search(r"svg|figure|grids", found), (template, found)
     for path in (ROOT / "scripts").rglob("*.py"):
