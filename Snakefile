@@ -38,3 +38,4 @@ rule all:
         "<results>/report/index.html",
         "<results>/sextant.duckdb",
         trace_reports(),
+        intermediate_results(),

@@ -214,6 +214,17 @@ def cell_files(name, cells=EXPERIMENT.cells):
     return [f"<results>/benchmarks/{config['source']}/{cell.folder}/{name}" for cell in cells]
 
 
+def intermediate_results():
+    """Return results from the measurements to the store, for the target to ask for.
+
+    Snakemake misses no file in the middle while those made from it are there: what a failed job,
+    or a damaged cell, has left undone would never be done, and old results stand for new ones.
+    """
+    first_and_last = cell_files("requests.parquet") + cell_files("run.json")
+    points = f"<results>/points/{config['source']}/point.parquet"
+    return [*first_and_last, points, *evaluated("score")]
+
+
 def study_cells(wildcards):
     """Return the files of the cells that feed a study."""
     cells = EXPERIMENT.studies[wildcards.study]

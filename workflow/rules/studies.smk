@@ -56,6 +56,7 @@ for study in EXPERIMENT.studies:
             study
         input:
             f"<results>/studies/{study}/index.html",
+            cell_files("run.json", EXPERIMENT.studies[study]),
 
 
 rule:
@@ -63,3 +64,4 @@ rule:
         "studies"
     input:
         [f"<results>/studies/{study}/index.html" for study in EXPERIMENT.studies],
+        [run for cells in EXPERIMENT.studies.values() for run in cell_files("run.json", cells)],
