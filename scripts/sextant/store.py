@@ -43,8 +43,12 @@ _MEMORY = ("memory_utilization", "weight_gib", "kv_gib")
 
 
 def connect(path: str | Path = ":memory:", *, read_only: bool = False):
-    """Open DuckDB in UTC, so that the same files give the same database anywhere."""
-    connection = duckdb.connect(str(path), read_only=read_only)
+    """Open DuckDB in UTC, so that the same files give the same database anywhere.
+
+    A store that is only read may be anybody's: views in it reach no file and no network.
+    """
+    config = {"enable_external_access": not read_only}
+    connection = duckdb.connect(str(path), read_only=read_only, config=config)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
