@@ -18,6 +18,7 @@ import psutil
 import pytest
 from test_cell import SETTINGS, measure, prepare_cell, read, weights
 
+from fake_nvml import use_fake_nvml
 from sextant.benchmark import cell as cell_module
 from sextant.benchmark.cell import measure_cell
 from sextant.benchmark.lock import cell_lock
@@ -101,7 +102,7 @@ def test_a_job_that_is_ended_under_load_goes_on_and_leaves_nothing(tmp_path, pla
     outputs = measure(tmp_path, levels=(1, 2, 3), duration_s=1.0)
     assert [level["level"] for level in read(outputs.run)["levels"]] == [1, 2, 3]
     assert sent_s(outputs.requests, 1) == before
-    assert damaged_files(tmp_path / "out") == {} and not kept.exists()
+    assert damaged_files(tmp_path / "out") == {}
 
 
 def test_times_count_from_the_first_attempt_and_levels_name_their_host(
@@ -200,3 +201,90 @@ def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, p
     outputs = measure(tmp_path, scenario=BATCH)
     assert sent_s(outputs.requests, 2) == before
     assert json.loads(outputs.run.read_text())["left_out"] == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 68 MiB of which a cell may use most; needs root."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=68m", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("needs root, to mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_while_levels_are_measured(tmp_path, place, small_disk):
+    job = start_job(tmp_path)
+    kept = small_disk / "partial"
+    wait_for(lambda: (kept / "level-1" / "level.json").exists(), "no level ended")
+    with (small_disk / "of-somebody-else").open("wb") as filler:
+        try:
+            while True:
+                filler.write(bytes(2**16))
+                filler.flush()
+        except OSError:
+            pass
+    assert job.wait(WAIT_S) == 2
+    said = (tmp_path / "job.log").read_text().splitlines()[-1]
+    assert f"{kept / 'level-2'}: no room to write" in said
+    assert "(No space left on device). Fix: free some space or raise the quota" in said
+    assert not list(small_disk.rglob("*.partial*")) and not (small_disk / "run.json").exists()
+    before = sent_s(kept / "level-1" / "requests.parquet", 1)
+    (small_disk / "of-somebody-else").unlink()
+    outputs = measure(tmp_path, levels=(1, 2, 3), duration_s=1.0)
+    assert sent_s(outputs.requests, 1) == before
+    assert damaged_files(small_disk) == {}
+
+
+# Jobs on GPUs of an NVML of our own. Only a process that starts with it has it.
+GPU_JOB = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from sextant.benchmark.cell import measure_cell
+from sextant.gpu import Devices
+from sextant.logs import job_log
+from sextant.progress import Progress
+from test_cell import MEMORY_GIB, SETTINGS, prepare_cell
+with job_log(Path(sys.argv[2]) / "job.log"):
+    cell, outputs = prepare_cell(Path(sys.argv[2]), levels=(2, 10), duration_s=2.0)
+    cell = replace(cell, devices=Devices("gpu", 1, MEMORY_GIB))
+    measure_cell(cell, SETTINGS, outputs, Progress("test", 1))
+"""
+
+
+def gpu_job(folder: Path) -> int:
+    tests = Path(__file__).parents[1]
+    return subprocess.run(
+        [sys.executable, "-c", GPU_JOB, str(Path(__file__).parent), str(folder)],
+        env=os.environ | {"PYTHONPATH": str(tests), "CUDA_VISIBLE_DEVICES": "1"},
+        stderr=subprocess.DEVNULL,
+    ).returncode
+
+
+def test_a_gpu_that_is_lost_is_told_and_the_next_run_goes_on(tmp_path, place, monkeypatch):
+    use_fake_nvml(monkeypatch)
+    with monkeypatch.context() as lost:
+        lost.setenv("FAKE_CRASH", "torch.AcceleratorError: CUDA error: GPU is lost")
+        lost.setenv("FAKE_FAIL_AT", "9")
+        lost.setenv("FAKE_NVML_LOST", "1:1.0")
+        assert gpu_job(tmp_path) == 1
+    said = (tmp_path / "job.log").read_text()
+    assert "CUDA error: GPU is lost" in said and "out of memory" not in said
+    before = pd.read_parquet(tmp_path / "out" / "partial" / "level-2" / "telemetry.parquet")
+    assert before["power_w"].max() == 200.0  # until it was lost
+    assert not (tmp_path / "out" / "run.json").exists()
+    assert gpu_job(tmp_path) == 0
+    run = read(tmp_path / "out" / "run.json")
+    first, second = run["levels"]
+    assert any("GPU is lost" in warning for warning in first["telemetry_warnings"])
+    assert second["telemetry_warnings"] == []
+    after = pd.read_parquet(tmp_path / "out" / "telemetry.parquet").query("level == 2")
+    pd.testing.assert_frame_equal(after.reset_index(drop=True), before)
+    assert (after["power_w"].isna() | (after["power_w"] == 200.0)).all()  # null, never zero
+    assert [p["outcome"] for p in read(tmp_path / "out" / "tuning.json")["probes"]] == ["ok"]

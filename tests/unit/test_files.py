@@ -65,6 +65,7 @@ WRITE_UNDER_A_LIMIT = """
 import resource, signal, sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
+from sextant.errors import InputError
 from sextant.files import write_json, write_parquet
 folder = Path(sys.argv[1])
 table = pa.table({"x": np.random.default_rng(0).random(100_000)})
@@ -74,8 +75,8 @@ for write in (lambda: write_parquet(folder / "a.parquet", table, {}),
               lambda: write_json(folder / "a.json", list(range(100_000)))):
     try:
         write()
-    except OSError as error:
-        print(type(error).__name__)
+    except InputError as error:
+        print(error)
 """
 
 
@@ -83,7 +84,8 @@ def test_a_full_disk_leaves_no_file(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WRITE_UNDER_A_LIMIT, str(tmp_path)], capture_output=True, text=True
     )
-    assert done.stdout.split() == ["OSError", "OSError"], done.stderr
+    assert done.stdout.count(f"{tmp_path}: no room to write a.") == 2, done.stderr
+    assert done.stdout.count("Fix: free some space or raise the quota") == 2
     assert list(tmp_path.iterdir()) == []
 
 
