@@ -19,6 +19,8 @@ _NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _DONE = re.compile(rb"data:\s*\[DONE\]")
 _ERROR = re.compile(rb'^data:\s*(\{\s*"error".*)', re.MULTILINE)
 _ERROR_EXCERPT_BYTES = 300
+# What a terminal that shows an error would obey.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MAX_LINE_BYTES = 1 << 20
 """Far above any event; what a server sends without an end of line is not kept."""
 
@@ -63,7 +65,9 @@ class AnswerReader:
         _read_pieces(exchange, reading, pieces, is_last)
         if is_last:
             _conclude(exchange, reading)
-            exchange.error = exchange.error and without_keys(exchange.error, self._keys)
+            if exchange.error is not None:
+                said = _CONTROL.sub("\ufffd", exchange.error)
+                exchange.error = without_keys(said, self._keys)
         else:
             self._readings[exchange] = reading
         return is_last
