@@ -1,0 +1,256 @@
+"""The estimate of `sextant plan`, by hand, and how it learns from cells that were measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cells import request, write_cell
+from project import Project
+from sextant.configuration import merged, read_configuration
+from sextant.errors import InputError
+from sextant.experiment import CellKey, Experiment, load_experiment
+from sextant.files import read_json, write_json
+from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility, level_s
+from sextant.plan.history import Error, basis, estimate_errors, finished_cells
+from sextant.plan.jobs import DryRun, Job, _config, _local_rules
+from sextant.plan.summary import CellPlan, make_plan, makespan_s
+from sextant.plan.text import plan_json, plan_text
+from sextant.scenarios import Scenario, Variant
+
+SWEEP = Scenario("closed_loop", (1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
+BASIS = Basis(starts=None, start_s=120, level_extra_s=10, cell_extra_s=15, origin="assumed")
+
+
+def test_a_cell_takes_its_starts_its_levels_and_what_comes_on_top() -> None:
+    # 5 starts of 120 + 10 s, 8 levels of 130 + 10 s, 15 s
+    assert cell_s(SWEEP, Variant(), 10, 5, BASIS) == 650 + 1120 + 15
+
+
+def test_a_batch_weight_that_is_given_needs_one_start() -> None:
+    assert cell_s(SWEEP, Variant(batch_weight_tokens=4096), 10, 5, BASIS) == 130 + 1120 + 15
+
+
+@pytest.mark.parametrize(("starts", "expected_s"), [(2, 260), (9, 650)])
+def test_measured_starts_count_as_far_as_they_are_allowed(starts: int, expected_s: float) -> None:
+    known = Basis(starts, 120, 10, 15, "medians")
+    assert cell_s(SWEEP, Variant(), 10, 5, known) == expected_s + 1120 + 15
+
+
+LEVELS = {
+    "users for a time": (Scenario("closed_loop", (4,), 1, 60, cooldown_s=2), 4, 63),
+    "a rate for a time": (Scenario("open_loop", (4,), 30, 300), 4, 330),
+    "500 requests at 4 a second": (Scenario("open_loop", (4,), n_requests=500), 4, 125 + 10),
+    "500 requests at once": (Scenario("open_loop", (4,), n_requests=500), float("inf"), 10),
+    "500 requests, 64 in flight": (Scenario("batch", (64,), n_requests=500), 64, 8 * 10),
+    "as many requests as in flight": (Scenario("batch", (64,), warmup_s=3), 64, 3 + 10),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_how_long_a_level_is_planned(name: str) -> None:
+    scenario, level, expected_s = LEVELS[name]
+    assert level_s(scenario, level, request_s=10) == expected_s
+
+
+def cell(seconds: float) -> CellPlan:
+    return CellPlan(CellKey("a", "p", "w", "s"), None, 1, 1, "fits", seconds, 0, None)
+
+
+def test_nodes_take_the_longest_cells_first() -> None:
+    cells = [cell(seconds) for seconds in (3, 5, 3, 4)]
+    assert makespan_s(cells, 1) == 15
+    assert makespan_s(cells, 2) == 8  # 5 + 3 and 4 + 3
+    assert makespan_s(cells, 9) == 5
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    (tmp_path / "project").mkdir()
+    project = Project(tmp_path / "project")
+    monkeypatch.chdir(project.folder)
+    return project
+
+
+def cluster() -> tuple[Experiment, dict]:
+    config = read_configuration(Path(), [Path("config/cluster.yaml")])
+    return load_experiment(config), config
+
+
+def job(key: CellKey, **resources: object) -> Job:
+    run = f"results/cluster/benchmarks/measured/{key.folder}/run.json"
+    return Job("benchmark_cell", {}, (run,), 3, resources, "missing", False)
+
+
+def key(llm: str, profile: str) -> CellKey:
+    return CellKey(llm, profile, "conversation", "users-1-128")
+
+
+def test_what_does_not_fit_costs_nothing(project: Project) -> None:
+    experiment, config = cluster()
+    jobs = tuple(
+        job(key(llm, profile), gpu=1, gpu_model="t4", mem_mb=250_000, runtime=177)
+        for llm in ("llama-7b", "llama-13b")
+        for profile in ("1xT4-16GB", "4xT4-16GB")
+    )
+    plan = make_plan(experiment, config, DryRun(jobs, 4, config), Path())
+    seconds = {(it.key.llm_id, it.key.gpu_profile_id): it.seconds for it in plan.cells}
+    assert seconds["llama-13b", "1xT4-16GB"] == 0  # 24.2 GiB of weights in 0.9 x 16
+    # 6,738,415,616 parameters of 2 bytes are 12.551 GiB
+    assert seconds["llama-7b", "4xT4-16GB"] == pytest.approx(5 * 132.551 + 1120 + 15, abs=0.01)
+    # 13,015,864,320 are 24.244
+    long_s = 5 * 144.244 + 1120 + 15
+    assert seconds["llama-13b", "4xT4-16GB"] == pytest.approx(long_s, abs=0.01)
+    short_s = 5 * 132.551 + 1120 + 15
+    # llama-7b on one T4: 1.8 GiB are left for 0.5 MiB a token, 3,786 tokens; 2,048 are needed
+    assert seconds["llama-7b", "1xT4-16GB"] == pytest.approx(short_s, abs=0.01)
+    assert plan.gpu_hours * 3600 == pytest.approx(5 * short_s + 4 * long_s, abs=0.1)
+    assert plan.usd == pytest.approx(
+        (2.176 * short_s + 3.912 * (short_s + long_s)) / 3600, abs=1e-4
+    )
+    assert plan.hours.one_at_a_time * 3600 == pytest.approx(2 * short_s + long_s, abs=0.1)
+    assert plan.hours.on_nodes * 3600 == pytest.approx(short_s + long_s, abs=0.1)
+    assert plan.hours.llm_by_llm * 3600 == pytest.approx(short_s + long_s, abs=0.1)
+    text = plan_text(plan)
+    assert "4 cells to measure (2 LLMs, 2 GPU profiles), 24 points" in text
+    assert "1 of them do not fit into memory" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("4xT4-16GB")]
+    assert line.split()[1:8] == ["2", "2", "1", "t4", "3", "250", "3"]
+    assert json.loads(json.dumps(plan_json(plan)))["n_submissions"] == 4
+
+
+def test_replicas_need_their_devices_as_often(project: Project) -> None:
+    config = read_configuration(Path(), [Path("config/studies.yaml")])
+    experiment = load_experiment(config)
+    four = CellKey("llama-13b", "1xA100-80GB", "conversation", "pods-1-128", "4-pods")
+    run = f"results/studies-gpu/benchmarks/measured/{four.folder}/run.json"
+    jobs = (Job("benchmark_cell", {}, (run,), 9, {"gpu": 4}, "missing", False),)
+    plan = make_plan(experiment, config, DryRun(jobs, 1, config), Path())
+    assert plan.cells[0].n_devices == 4
+    assert plan.gpu_hours == pytest.approx(4 * plan.hours.one_at_a_time)
+    assert plan.usd == pytest.approx(4 * 5.12 * plan.hours.one_at_a_time)
+
+
+def test_shared_memory_counts_by_its_share(project: Project) -> None:
+    config = read_configuration(Path(), [Path("config/studies.yaml")])
+    experiment = load_experiment(config)
+    alone = CellKey("opt-13b", "1xA100-40GB", "out-256", "batch-1-512")
+    shared = CellKey("opt-13b", "1xA100-40GB", "out-256", "batch-1-512", "2-shared")
+    assert feasibility(experiment, alone, config).is_feasible  # 24 GiB in 36
+    assert not feasibility(experiment, shared, config).is_feasible  # in 18
+
+
+def measured(
+    llm: str, profile: str, starts_s: list[float], wall_s: float | None, level_s: float = 6.0
+) -> CellKey:
+    """Write a cell of the demo: two levels of `level_s`, its probes and its job's time."""
+    place = CellKey(llm, profile, "conversation", "users-1-8")
+    folder = Path("results/benchmarks/measured") / place.folder
+    ids = {"llm_id": llm, "gpu_profile_id": profile}
+    levels = {1.0: level_s, 2.0: level_s}
+    write_cell(folder, [request(level) for level in levels], durations_s=levels, **ids)
+    tuning = read_json(folder / "tuning.json")
+    tuning["probes"] = [{"duration_s": duration_s} for duration_s in starts_s]
+    write_json(folder / "tuning.json", tuning)
+    if wall_s is not None:
+        times = Path("benchmarks/benchmark_cell/measured") / f"{place.folder}.tsv"
+        times.parent.mkdir(parents=True, exist_ok=True)
+        times.write_text(f"s\th:m:s\n1.0\t0:00:01\n{wall_s}\t0:00:00\n")
+    return place
+
+
+def demo() -> tuple[Experiment, dict, list]:
+    config = read_configuration(Path())
+    experiment = load_experiment(config)
+    found = finished_cells(experiment, "measured", Path("results"), Path("benchmarks"))
+    return experiment, config, found
+
+
+def test_the_nearest_cells_are_the_basis(project: Project) -> None:
+    opt = measured("demo-opt-6m", "1xcpu-core", [20.0, 30.0], None)
+    llama = measured("demo-llama-16m", "1xcpu-core", [40.0], None)
+    measured("demo-llama-16m", "2xcpu-core", [10.0], None)
+    experiment, _, found = demo()
+    same = basis(experiment, opt, found)
+    assert same.origin == "medians of 1 cells of this LLM on this GPU profile"
+    assert (same.starts, same.start_s) == (2, pytest.approx(25, abs=0.05))
+    neox = CellKey("demo-neox-34m", "1xcpu-core", opt.workload_id, opt.scenario_id)
+    near = basis(experiment, neox, found)
+    assert near.origin == "medians of 2 cells on this GPU profile"
+    assert (near.starts, near.start_s) == (1.5, pytest.approx(30, abs=0.05))
+    only = basis(experiment, neox, [it for it in found if it.key not in (opt, llama)])
+    assert only.origin == "medians of 1 cells on the same kind of device (cpu)"
+    assert basis(experiment, neox, []) == ASSUMED["cpu"]
+
+
+def test_the_time_on_top_is_what_the_job_took_more(project: Project) -> None:
+    place = measured("demo-opt-6m", "1xcpu-core", [20.0, 30.0], 71.0)
+    experiment, _, found = demo()
+    known = basis(experiment, place, found)
+    # 71 - 50 of starts - 2 x (6 + 1.5 of warm-up) = 6 for two levels
+    assert (known.level_extra_s, known.cell_extra_s) == (pytest.approx(3), 0)
+
+
+def test_cells_that_are_damaged_or_have_no_levels_tell_nothing(project: Project) -> None:
+    place = measured("demo-opt-6m", "1xcpu-core", [20.0], 50.0)
+    (Path("results/benchmarks/measured") / place.folder / "run.json").write_text("{")
+    folder = Path("results/benchmarks/measured/demo-llama-16m/1xcpu-core/conversation/users-1-8")
+    write_cell(folder, reason="does not fit", llm_id="demo-llama-16m", gpu_profile_id="1xcpu-core")
+    assert demo()[2] == []
+
+
+def test_the_estimate_is_compared_with_what_was_measured(project: Project) -> None:
+    measured("demo-opt-6m", "1xcpu-core", [25.0], 70.0)
+    measured("demo-llama-16m", "1xcpu-core", [25.0], 140.0)
+    experiment, config, found = demo()
+    errors = estimate_errors(experiment, config, found)
+    # 2 starts of 25 s, 4 levels of 7.5 + 1 s, 10 s: 94 s of 70 and of 140
+    assumed = errors["assumed"]
+    assert assumed.median_ratio == pytest.approx((94 / 70 + 94 / 140) / 2, rel=0.002)
+    assert assumed.total_ratio == pytest.approx(188 / 210, rel=0.002)
+    assert (assumed.lowest_ratio, assumed.highest_ratio) == (
+        pytest.approx(94 / 140, rel=0.002),
+        pytest.approx(94 / 70, rel=0.002),
+    )
+    # from the other alone: 1 start of 25 s, and (140 - 25 - 15) / 2 on top of each of 4 levels
+    assert errors["medians"].highest_ratio == pytest.approx((25 + 4 * 57.5) / 70, rel=0.002)
+    assert errors["medians"].n_cells == 2
+
+
+def test_cells_from_elsewhere_have_no_time_of_their_own(project: Project) -> None:
+    place = measured("demo-opt-6m", "1xcpu-core", [25.0], 70.0)
+    run = Path("results/benchmarks/measured") / place.folder / "run.json"
+    write_json(run, read_json(run) | {"imported": {"from": "elsewhere"}})
+    experiment, config, found = demo()
+    assert found[0].wall_s is None
+    assert estimate_errors(experiment, config, found) == {}
+
+
+def test_an_error_is_printed_with_its_range(project: Project) -> None:
+    plan = make_plan(*cluster(), DryRun((), 0, {}), Path())
+    assert "nothing that costs GPU time" in plan_text(plan)
+    assert "not tested" in plan_text(plan)
+    told = plan.__class__(**vars(plan) | {"errors": {"assumed": Error(3, 1.5, 0.5, 4, 1.25)}})
+    assert "1.25 times in all, of a cell 1.50 (0.50 to 4.00; 3 cells)" in plan_text(told)
+
+
+def test_configurations_merge_below_keys_and_the_last_wins() -> None:
+    parts = [{"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [2]}, {"c": {"z": 0}}]
+    assert merged(parts) == {"a": {"x": 1, "y": 3}, "b": [2], "c": {"z": 0}}
+    assert merged([{"a": 1}, {"a": {"x": 1}}]) == {"a": {"x": 1}}
+
+
+def test_a_configuration_that_snakemake_has_otherwise_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("seed: 1\n")
+    with pytest.raises(InputError, match="the profile changes keys"):
+        _config(tmp_path, ["base.yaml"], "0" * 32)
+
+
+def test_local_rules_are_read_from_the_snakefile_and_its_rules(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(
+        "localrules: all, fetch  # no GPU\n\nrule all:\n    input:\n"
+    )
+    (tmp_path / "workflow" / "rules").mkdir(parents=True)
+    rules = tmp_path / "workflow" / "rules" / "a.smk"
+    rules.write_text("localrules:\n    one,\n    two,\n\n\nrule three:\n    output:\n")
+    assert _local_rules(tmp_path) == {"all", "fetch", "one", "two"}
