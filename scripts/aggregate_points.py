@@ -5,13 +5,16 @@ Inputs: each cell's files. Outputs: tables point, feasibility, telemetry.
 
 from pathlib import Path
 
+from sextant.cell_files import drop_checkpoints
 from sextant.logs import job_log
 from sextant.store import aggregate_points
 
 with job_log(snakemake.log[0]):
+    cells = [Path(run).parent for run in snakemake.input.runs]
     aggregate_points(
-        [Path(run).parent for run in snakemake.input.runs],
+        cells,
         Path(snakemake.output.point),
         Path(snakemake.output.feasibility),
         Path(snakemake.output.telemetry),
     )
+    drop_checkpoints(cells)

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from sextant.files import read_json, sha256_file
 
 CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
 """What a cell consists of, beside `run.json`."""
+
+CHECKPOINT = "partial"
+"""The folder in a cell's own where finished levels are kept."""
 
 DAMAGED = "damaged-"
 """How the folders in a cell's own begin that hold what was set aside."""
@@ -76,6 +80,16 @@ def _set_aside(folder: Path) -> Path:
         with contextlib.suppress(FileNotFoundError):
             (folder / name).rename(place / name)
     return place
+
+
+def drop_checkpoints(cells: Iterable[Path]) -> None:
+    """Drop the finished levels that were kept of cells whose results have been read.
+
+    Not before: a job that outlives a killed Snakemake finishes its cell unheard of, and the next
+    Snakemake deletes the results and submits the cell once more, which then finds its levels.
+    """
+    for folder in cells:
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
 
 
 def damaged_files(folder: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ import pytest
 from sextant.benchmark.cell import _specs, measure_cell
 from sextant.benchmark.definition import CellOutputs, cell_from_definition
 from sextant.benchmark.results import TABLES
-from sextant.cell_files import CELL_FILES, damaged_files
+from sextant.cell_files import CELL_FILES, damaged_files, drop_checkpoints
 from sextant.engine import free_memory
 from sextant.engine.command import EngineSettings
 from sextant.engine.vllm import ServerError
@@ -498,7 +498,18 @@ def test_a_measurement_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     frame = pd.read_parquet(outputs.requests)
     after = frame[frame["level"] == 2].reset_index(drop=True)
     pd.testing.assert_frame_equal(after, before)
-    assert not (tmp_path / "out" / "partial").exists()
+
+
+def test_results_that_nobody_has_read_are_not_measured_again(tmp_path):
+    first = pd.read_parquet(measure(tmp_path, levels=(1, 2)).requests)
+    # Snakemake was killed meanwhile: its successor deletes the results and starts a job.
+    for name in written(tmp_path):
+        (tmp_path / "out" / name).unlink()
+    again = pd.read_parquet(measure(tmp_path, levels=(1, 2)).requests)
+    pd.testing.assert_frame_equal(again, first)
+    drop_checkpoints([tmp_path / "out"])
+    anew = pd.read_parquet(measure(tmp_path, levels=(1, 2)).requests)
+    assert not set(anew["sent_s"]) & set(first["sent_s"])
 
 
 def test_what_another_version_of_the_engine_measured_is_measured_anew(tmp_path, monkeypatch):

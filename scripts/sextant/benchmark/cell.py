@@ -16,7 +16,7 @@ from sextant.benchmark.lock import cell_lock
 from sextant.benchmark.measurement import Measurement
 from sextant.benchmark.results import Record, write_results
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.cell_files import damaged_files
+from sextant.cell_files import CHECKPOINT, damaged_files
 from sextant.engine.command import EngineSettings, ServerSpec
 from sextant.engine.devices import pick_cores, pick_devices
 from sextant.engine.group import running_servers
@@ -39,8 +39,8 @@ def measure_cell(
 ) -> None:
     """Measure a cell and write its results; an infeasible cell is a result too.
 
-    What is finished is kept in `partial/` beside the results until they are whole, so that
-    a measurement that was interrupted goes on from there.
+    What is finished is kept in `partial/` beside the results until these have been read
+    (`drop_checkpoints`), so that a measurement that was interrupted goes on from there.
 
     Raises:
         ServerError: the server failed for a reason other than memory.
@@ -84,14 +84,13 @@ def _measure(
         specs = _specs(cell, llm, model, scratch) if feasibility.is_feasible else None
         devices = {device for spec in specs(1) for device in spec.device_indices} if specs else ()
         machine = hardware(cell.devices.kind, sorted(devices, key=str))
-        kept = Checkpoint(folder / "partial", cell.definition_sha256, machine)
+        kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, machine)
         if specs:
             measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
             depends_on = [cell.definition_sha256, machine]
             probes = ProbeRecord(kept.folder / "probes.jsonl", depends_on)
             _tune_and_load(measurement, probes, outputs.server_log, specs, llm, feasibility)
         write_results(cell, outputs, record, feasibility, kept)
-    kept.remove()
 
 
 def _tune_and_load(

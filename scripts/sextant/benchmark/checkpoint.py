@@ -81,10 +81,6 @@ class Checkpoint:
         for folder in self.folder.glob("level-*"):
             shutil.rmtree(folder)
 
-    def remove(self) -> None:
-        """Drop everything, once the results are whole."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 def _read(path: Path) -> dict | None:
     """Return what a file says; None if it is not there or was damaged."""
