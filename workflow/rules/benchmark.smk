@@ -25,7 +25,8 @@ rule benchmark_cell:
         server=f"<logs>/benchmark_cell/{CELL}.server.log",
     benchmark:
         f"<benchmarks>/benchmark_cell/{CELL}.tsv"
-    retries: 1
+    # A rule's retries hold in the Snakemake that runs a job, too: eight attempts on SLURM.
+    retries: 1 if workflow.is_main_process else 0
     conda:
         "../../environment.yml"
     threads: cell_threads
