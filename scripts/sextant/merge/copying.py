@@ -4,7 +4,8 @@ import shutil
 from datetime import UTC, datetime
 from typing import Any
 
-from sextant.cell_files import CELL_FILES, damaged_files
+from sextant.benchmark.lock import cell_lock
+from sextant.cell_files import CELL_FILES, damaged_files, sealed
 from sextant.errors import InputError
 from sextant.files import atomic_path, sha256_file, write_json
 from sextant.merge.found import FoundCell
@@ -27,11 +28,15 @@ def copy_cell(cell: FoundCell, here: Here, origin: str, conflicts: list[str]) ->
     """
     target = here.cells / cell.key.folder
     target.mkdir(parents=True, exist_ok=True)
-    (target / "run.json").unlink(missing_ok=True)
-    for name in CELL_FILES:
-        with atomic_path(target / name) as temporary:
-            shutil.copyfile(cell.folder / name, temporary)
-    write_json(target / "run.json", _run(cell, here, origin, conflicts))
+    with cell_lock(target) as has_waited:
+        if has_waited and (target / "run.json").exists():
+            fix = "import again to compare them"
+            raise InputError("a job has measured this cell meanwhile", file=target, fix=fix)
+        (target / "run.json").unlink(missing_ok=True)
+        for name in CELL_FILES:
+            with atomic_path(target / name) as temporary:
+                shutil.copyfile(cell.folder / name, temporary)
+        write_json(target / "run.json", sealed(_run(cell, here, origin, conflicts)))
     if damage := damaged_files(target):
         (target / "run.json").unlink()
         fix = "look after the disk, and import again"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sextant.cell_files import CELL_FILES, damaged_files
+from sextant.cell_files import CELL_FILES, CHECKPOINT, DAMAGED, damaged_files
 from sextant.errors import InputError
 from sextant.experiment import CellKey
 from sextant.files import read_json
@@ -20,8 +20,6 @@ from sextant.scenarios import DEFAULT_VARIANT
 
 # Other stages write files called requests.parquet and telemetry.parquet too.
 _MARKS = {"run.json", "tuning.json", "server.parquet"}
-# Beside the results of a cell: levels of a measurement that is not finished.
-_SKIPPED = {"partial"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,9 @@ def find_cells(folder: Path) -> list[FoundCell]:
     """Return all cells below a folder, whole or not; links are not followed."""
     found = []
     for name, folders, files in os.walk(folder):
-        folders[:] = sorted(set(folders) - _SKIPPED)
+        # Of a cell that is measured just now, and of one that was damaged.
+        kept = (name for name in folders if name != CHECKPOINT and not name.startswith(DAMAGED))
+        folders[:] = sorted(kept)
         if _MARKS & set(files):
             found.append(_read_cell(Path(name), Path(name).relative_to(folder).as_posix()))
     return found
