@@ -27,6 +27,7 @@ def shortened_demo(folder: Path, n_llms: int, n_profiles: int) -> Project:
     """Return a copy of the demo with a scenario of fixed requests beside that of users."""
     project = Project(folder)
     project.set_config(engine__python=str(ROOT / ".venv-vllm" / "bin" / "python"))
+    project.set_config(engine__start_timeout_s=600)  # on a machine that does other things too
     for name, n_rows in (("llms", n_llms), ("gpu_profiles", n_profiles)):
         lines = project.sheet(name).read_text().splitlines(keepends=True)
         project.sheet(name).write_text("".join(lines[: 1 + n_rows]))

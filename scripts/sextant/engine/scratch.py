@@ -111,6 +111,6 @@ def _remove_left_behind(place: Path) -> None:
     """Remove scratch folders of ours that no process keeps any more."""
     for path in place.glob(f"{_PREFIX}*/lock"):
         with contextlib.suppress(OSError), path.open() as lock:
-            if path.parent.stat().st_uid == os.getuid():
+            if path.parent.lstat().st_uid == os.getuid():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path.parent, ignore_errors=True)

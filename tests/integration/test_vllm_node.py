@@ -1,0 +1,84 @@
+"""Two real servers on one node: loopback alone, ports and keys of their own, files in scratch."""
+
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from ipaddress import ip_address
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sextant.engine.command import EngineSettings, ServerSpec
+from sextant.engine.scratch import scratch_folder
+from sextant.engine.vllm import Server, model_folder
+from sextant.gpu import Devices
+from sextant.llm import load_llm
+from support import ROOT
+
+PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv-vllm (make .venv-vllm/.ready)"),
+]
+CONFIG = ROOT / "resources" / "llms" / "demo-opt-6m.json"
+SETTINGS = EngineSettings(
+    python=str(PYTHON),
+    dtype="bfloat16",
+    block_size_tokens=32,
+    max_num_seqs=8,
+    memory_utilization=0.9,
+    start_timeout_s=600,
+    request_timeout_s=60,
+    max_server_starts=1,
+)
+
+
+def listening(server: Server) -> list[tuple[str, int]]:
+    """Return the addresses on which any process of a server listens, TCP and UDP."""
+    keeper = psutil.Process(server.pid)
+    found = []
+    for process in (keeper, *keeper.children(recursive=True)):
+        for connection in process.net_connections("inet"):
+            if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE) and connection.laddr:
+                found.append((connection.laddr.ip, connection.laddr.port))
+    return found
+
+
+def test_two_servers_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    place = tempfile.mkdtemp(prefix="sx-")
+    monkeypatch.setenv("SLURM_TMPDIR", place)
+    cores = sorted(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        servers = []
+        for number in range(2):
+            scratch = stack.enter_context(scratch_folder(tmp_path))
+            spec = ServerSpec(
+                model=stack.enter_context(model_folder(CONFIG, scratch)),
+                load_format="dummy",
+                devices=Devices("cpu", 1, 4.0),
+                batch_weight_tokens=1024,
+                kv_bytes_per_token=load_llm(CONFIG, "bfloat16").kv_bytes_per_token,
+                max_request_tokens=256,
+                device_indices=(cores[number % len(cores)],),
+                seed=0,
+                scratch=scratch,
+            )
+            servers.append(Server(spec, SETTINGS, tmp_path / f"{number}.log"))
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(stack.enter_context, servers))
+        first, second = servers
+        assert first.port != second.port and first.api_key != second.api_key
+        for server, other in ((first, second), (second, first)):
+            addresses = listening(server)
+            assert ("127.0.0.1", server.port) in addresses
+            assert all(ip_address(address).is_loopback for address, _ in addresses), addresses
+            assert server._get("/v1/models", server.api_key) is not None
+            assert server._get("/v1/models", other.api_key) is None
+            assert list(server.spec.scratch.rglob("*.json"))  # vLLM's cache of the model's class
+    assert list(Path(place).iterdir()) == []
+    assert [path for path in home.rglob("*") if path.is_file()] == []
