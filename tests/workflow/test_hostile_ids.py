@@ -1,7 +1,5 @@
 """A whole DAG whose ids try to be paths, commands, patterns, markup and formulas."""
 
-import csv
-import io
 import os
 import re
 import subprocess
@@ -14,29 +12,25 @@ import duckdb
 import pandas as pd
 import pytest
 
+from hostile import (
+    IDS,
+    LLMS,
+    PROFILES,
+    SCENARIO,
+    SLOS,
+    TRACE,
+    TRACED,
+    USE_CASE,
+    VARIANT,
+    WORKLOAD,
+    write_hostile_sheets,
+)
 from project import Project
 from sextant.ids import file_name
-from support import FAKE_PYTHON
 
-TRACE = "<script>alert('trace')</script>"
-WORKLOAD = "../../{x}%j $(touch owned)"
-USE_CASE = 'b"><img src=x onerror=alert(1)>'
-LLMS = ("org/name", "..", '日本"`touch owned`')
-PROFILES = ("-rf;touch owned", "2x<b>A&amp;</b>")
-SCENARIO = "'users'@v\\n|*"
-VARIANT = "@~/x{{7*7}}"
-SLOS = ("$E=mc^2$ ' OR 1=1 --", "<svg onload=alert(1)>")
-IDS = (TRACE, WORKLOAD, USE_CASE, *LLMS, *PROFILES, SCENARIO, VARIANT, *SLOS)
 MADE = {"results", "logs", "benchmarks", ".snakemake"}
 # Elements that load or run something, which no page of ours needs.
 ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "base", "form", "input", "image"}
-
-
-def write(project: Project, name: str, header: str, *rows: tuple[object, ...]) -> None:
-    """Write a sheet as a spreadsheet would, with quotes where a cell needs them."""
-    text = io.StringIO()
-    csv.writer(text, delimiter="\t", lineterminator="\n").writerows([header.split(), *rows])
-    project.sheet(name).write_text(text.getvalue(), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -45,40 +39,24 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("around") / "project"
     folder.mkdir()
     project = Project(folder)
-    sample = "resources/traces/azure-2023-conv-sample.csv"
-    configs = ("demo-opt-6m", "demo-llama-16m", "demo-bigcode-21m")
-    write(project, "traces", "trace_id dataset format", (TRACE, sample, "sextant"))
-    header = "workload_id trace_id use_case max_input_tokens max_output_tokens"
-    fitted, shipped = (WORKLOAD, TRACE, "", 512, 32), (USE_CASE, "", "summarization", 512, 32)
-    write(project, "workloads", header, fitted, shipped)
-    rows = [
-        (llm, f"resources/llms/{config}.json") for llm, config in zip(LLMS, configs, strict=True)
-    ]
-    write(project, "llms", "llm_id config", *rows)
-    header = "gpu_profile_id gpu_id n_gpus usd_per_hour"
-    rows = [(name, "cpu-core", n, 0.04 * n) for n, name in enumerate(PROFILES, 1)]
-    write(project, "gpu_profiles", header, *rows)
-    header = "scenario_id kind levels warmup_s duration_s"
-    write(project, "scenarios", header, (SCENARIO, "closed_loop", "1,2", 0.1, 0.4))
-    write(project, "variants", "variant_id replicas placement", (VARIANT, 2, "shared"))
-    header = "slo_id nttft_ms itl_ms percentile users"
-    write(project, "slos", header, (SLOS[0], 100, 100, 50, 4), (SLOS[1], 1, 20, 90, 8))
-    header = "llm_ids gpu_profile_ids workload_id scenario_id variant_ids study"
-    rows = [
-        ("*", ",".join(PROFILES), WORKLOAD, SCENARIO, "default", ""),
-        (LLMS[1], PROFILES[0], WORKLOAD, SCENARIO, f"default, {VARIANT}", "replicas"),
-    ]
-    write(project, "benchmarks", header, *rows)
-    project.set_config(
-        engine__python=str(FAKE_PYTHON),
-        sheets__slos="config/slos.tsv",
-        sheets__variants="config/variants.tsv",
-        decision={"workload_id": WORKLOAD, "scenario_id": SCENARIO},
-        predictors=["roofline", "static_policy"],
-    )
-    done = project.snakemake("--cores", "2", "all", "studies")
+    write_hostile_sheets(project)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_LEAK", str(tmp_path_factory.getbasetemp() / "told"))
+        done = project.snakemake("--cores", "2", "all", "studies")
     assert done.returncode == 0, done.stderr
     return project
+
+
+def test_no_key_of_a_server_is_in_any_file(hostile, tmp_path_factory) -> None:
+    """The fake engine wrote its environment to its log, and told us its keys."""
+    keys = (tmp_path_factory.getbasetemp() / "told").read_text().split()
+    # A fresh one for each server: of each cell, and of the two replicas of the study's.
+    assert len(set(keys)) == len(keys) >= len(LLMS) * len(PROFILES) + 2
+    files = [path for path in hostile.folder.rglob("*") if path.is_file()]
+    assert any(b"VLLM_API_KEY" in path.read_bytes() for path in files if path.suffix == ".log")
+    for path in files:
+        content = path.read_bytes()
+        assert not [key for key in keys if key.encode() in content], path
 
 
 def query(project: Project, sql: str) -> set:
@@ -145,7 +123,7 @@ class Page(HTMLParser):
 
 PAGES = {
     "report/index.html": IDS,
-    f"report/traces/{file_name(TRACE)}.html": (TRACE, WORKLOAD),
+    f"report/traces/{file_name(TRACE)}.html": (TRACE, WORKLOAD, *TRACED),
     "report/workloads.html": (WORKLOAD, USE_CASE),
     "studies/replicas/index.html": (LLMS[1], PROFILES[0], VARIANT),
 }
