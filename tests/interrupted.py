@@ -1,5 +1,6 @@
 """Runs of a project that are killed: what is left of them, and what two runs have in common."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -47,7 +48,8 @@ class InterruptedRun:
     def unlock(self, as_the_user_does: bool = True) -> None:
         """Unlock the folder by `--unlock`, or remove what that removes, which takes no seconds."""
         if not as_the_user_does:
-            shutil.rmtree(self.project.folder / ".snakemake" / "locks")
+            # Killed before it had locked anything, there are none.
+            shutil.rmtree(self.project.folder / ".snakemake" / "locks", ignore_errors=True)
             return
         command, folder = [*self.command, "--unlock"], self.project.folder
         done = subprocess.run(command, cwd=folder, env=self.environ, capture_output=True)
@@ -62,6 +64,15 @@ class InterruptedRun:
         """Return the ends of all jobs' logs."""
         paths = sorted((self.project.folder / "logs").rglob("*.log"))
         return "\n".join(f"{path}:\n{path.read_text()[-800:]}" for path in paths)
+
+    def activity(self) -> str:
+        """Return what the run is doing: the end of the job's log that was written last."""
+        texts = {}
+        for path in (self.project.folder / "logs").rglob("*.log"):
+            with contextlib.suppress(FileNotFoundError):  # a job that starts removes its log
+                texts[path.stat().st_mtime] = (path.name, path.read_text(errors="replace"))
+        name, text = texts[max(texts)] if texts else ("", "")
+        return f"{name}: {text.strip().splitlines()[-1][:90] if text.strip() else 'nothing'}"
 
     def kill(self, main: subprocess.Popen) -> float:
         """Kill the main process; return the seconds until nothing of the run was left.

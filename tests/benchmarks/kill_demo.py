@@ -40,13 +40,6 @@ def shortened_demo(folder: Path, n_llms: int, n_profiles: int) -> Project:
     return project
 
 
-def activity(folder: Path) -> str:
-    """Return what the run was doing: the last line of the log that was written last."""
-    paths = [path for path in (folder / "logs").rglob("*.log") if path.stat().st_size]
-    last = max(paths, key=lambda path: path.stat().st_mtime)
-    return f"{last.name}: {last.read_text(errors='replace').splitlines()[-1][:90]}"
-
-
 def main() -> None:
     """Kill, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -77,7 +70,7 @@ def main() -> None:
                 print("finished; equal:", essence(results) == expected, flush=True)
                 shutil.rmtree(results)
                 continue
-            doing = activity(project.folder)
+            doing = run.activity()
             left_s = run.kill(snakemake)
             run.check_files()
             run.unlock()

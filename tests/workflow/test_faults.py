@@ -76,11 +76,13 @@ def test_snakemake_is_killed_at_20_moments(run: InterruptedRun, undisturbed) -> 
     shutil.rmtree(results)
     while n_killed < N_KILLS:
         main = run.start()
-        deadline_s = time.monotonic() + random_moments.uniform(0.5, 0.5 * took_s)
+        deadline_s = time.monotonic() + random_moments.uniform(0.5, 0.45 * took_s)
         while main.poll() is None and time.monotonic() < deadline_s:
             time.sleep(0.02)
         if main.poll() is None:
+            doing = run.activity()
             longest_s = max(longest_s, run.kill(main))
+            print(f"killed: {doing}", flush=True)
             run.check_files()
             n_killed += 1
             run.unlock(as_the_user_does=n_killed <= 2)
