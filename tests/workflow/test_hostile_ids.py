@@ -23,6 +23,7 @@ from hostile import (
     USE_CASE,
     VARIANT,
     WORKLOAD,
+    write,
     write_hostile_sheets,
 )
 from project import Project
@@ -200,3 +201,17 @@ def test_the_page_of_an_answer_escapes_ids(hostile, tmp_path) -> None:
     assert "<b>evil" in page.text
     assert PROFILES[1] in page.text
     assert not {tag for tag, _ in page.elements} & ACTIVE
+
+
+def test_a_download_lies_below_the_results_whatever_the_registry_calls_it(tmp_path) -> None:
+    project = Project(tmp_path)
+    name = "../evil $(x){y}<results>"
+    row = f'"{name}",1,https://example.org/d,{"0" * 64},CC0,"x/$(id) {{q}}%j.csv.gz",nobody\n'
+    registry = project.folder / "resources" / "registry.csv"
+    registry.write_text(registry.read_text() + row)
+    trace = ("azure-2023-conv-sample", name, "azure")
+    write(project, "traces", "trace_id dataset format", trace)
+    done = project.snakemake("--dry-run", "--cores", "1")
+    assert done.returncode == 0, done.stderr
+    place = f"results/downloads/{file_name(name)}/~24~28id~29~20~7Bq~7D~25j.csv.gz"
+    assert f"output: {place}\n" in done.stdout
