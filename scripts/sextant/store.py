@@ -122,6 +122,8 @@ def aggregate_points(
         hosts=_distinct((run["host"] or {}).get("processor") for run in runs),
         engine_versions=_distinct((run["server"] or {}).get("version") for run in runs),
         measured_at=_distinct(run["started_at"] for run in runs),
+        # In what cells that were imported differ from those that were here.
+        mixed=_distinct(it for run in runs for it in run.get("imported", {}).get("mixed", ())),
     )
     write_parquet(point_out, points, origin)
     write_parquet(telemetry_out, telemetry, origin)
@@ -334,7 +336,7 @@ def build_store(
             name: value
             for file in files.get("point", ())
             for name, value in read_provenance(file).items()
-            if name in ("hosts", "engine_versions", "measured_at")
+            if name in ("hosts", "engine_versions", "measured_at", "mixed")
         }
         inputs = {
             f"{table}/{Path(file).parent.name}": file

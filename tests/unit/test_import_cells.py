@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from cells import request, write_cell
@@ -23,6 +24,7 @@ from sextant.merge import import_cells
 from sextant.merge.job import Report
 from sextant.merge.text import report_text
 from sextant.merge.verdicts import Here, Verdict, definition_sha256, provenance_conflicts
+from sextant.store import aggregate_points, build_store
 
 OPT = CellKey("demo-opt-6m", "1xcpu-core", "conversation", "users-1-8")
 LLAMA = CellKey("demo-llama-16m", "1xcpu-core", "conversation", "users-1-8")
@@ -288,6 +290,20 @@ def test_other_versions_and_machines_are_conflicts(world: World, name: str) -> N
     assert world.run(allow_conflicts=True).is_done
     run = read_json(world.here.cells / OPT.folder / "run.json")
     assert run["imported"]["mixed"] == [said]
+
+
+def test_the_store_says_that_it_is_mixed(world: World, tmp_path: Path) -> None:
+    changes, said = PROVENANCE["vLLM"]
+    world.measure(LLAMA, place=world.here.cells)
+    world.measure(OPT, **changes)
+    world.run(allow_conflicts=True)
+    cells = [world.here.cells / key.folder for key in (OPT, LLAMA)]
+    tables = {name: tmp_path / f"{name}.parquet" for name in ("point", "feasibility", "telemetry")}
+    aggregate_points(cells, *tables.values())
+    build_store(tmp_path / "s.duckdb", {}, {name: [path] for name, path in tables.items()})
+    with duckdb.connect(str(tmp_path / "s.duckdb"), read_only=True) as database:
+        rows = database.sql("SELECT value FROM provenance WHERE key = 'mixed'").fetchall()
+    assert [json.loads(value) for (value,) in rows] == [[said]]
 
 
 def run_of(profile: str, version: str | None = "0.32.0", **host: Any) -> dict[str, Any]:
