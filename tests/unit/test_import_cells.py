@@ -396,6 +396,13 @@ def test_a_folder_without_cells_is_an_error(world: World) -> None:
         world.run()
 
 
+def test_an_archive_measures_nothing_that_could_be_added_to(world: World) -> None:
+    world.measure(OPT)
+    config = world.here.config | {"archive": {"data": "llm-pilot"}}
+    with pytest.raises(InputError, match="imports an archive"):
+        import_cells(world.there, world.here.experiment, config)
+
+
 def test_unfinished_levels_are_no_cells(world: World) -> None:
     folder = world.measure(OPT)
     shutil.copytree(folder, folder / "partial" / "level-1")

@@ -70,8 +70,12 @@ def import_cells(
         What was found, and whether it was done: not with conflicts unless they are allowed.
 
     Raises:
-        InputError: no cell is there, or `place` cannot be read.
+        InputError: no cell is there, `place` cannot be read, or the configuration measures
+            nothing, since it imports an archive.
     """
+    if "archive" in config:
+        fix = "leave it out: what an archive holds is not measured, so nothing can be added"
+        raise InputError("the configuration imports an archive", field="archive", fix=fix)
     here = Here(experiment, config, folder)
     with opened(place) as unpacked:
         cells = find_cells(unpacked)

@@ -38,7 +38,7 @@ def finished_cells(
         benchmarks: folder of the run times of Snakemake's jobs.
     """
     found = []
-    for key in experiment.cells:
+    for key in experiment.cells if experiment.scenarios else ():  # an archive has none
         folder = results / "benchmarks" / source / key.folder
         times = benchmarks / "benchmark_cell" / source / f"{key.folder}.tsv"
         try:
