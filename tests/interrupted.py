@@ -58,7 +58,11 @@ class InterruptedRun:
     def finish(self) -> None:
         """Run to the end."""
         main = self.start()
-        assert main.wait(600) == 0, self.logs()
+        try:
+            assert main.wait(900) == 0, self.logs()
+        finally:
+            if main.poll() is None:
+                self.kill(main)
 
     def logs(self) -> str:
         """Return the ends of all jobs' logs."""
@@ -83,9 +87,8 @@ class InterruptedRun:
         os.kill(main.pid, signal.SIGKILL)
         main.wait()
         killed_s = time.monotonic()
-        while self.processes() or list(self.scratch.iterdir()):
-            left = [process.cmdline() for process in self.processes()]
-            assert time.monotonic() < killed_s + 60, (left, list(self.scratch.iterdir()))
+        while left := [*self.processes(), *self.scratch.iterdir()]:
+            assert time.monotonic() < killed_s + 60, left
             time.sleep(0.1)
         return time.monotonic() - killed_s
 

@@ -77,8 +77,8 @@ def test_two_servers_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             addresses = listening(server)
             assert ("127.0.0.1", server.port) in addresses
             assert all(ip_address(address).is_loopback for address, _ in addresses), addresses
-            assert server._get("/v1/models", server.api_key) is not None
-            assert server._get("/v1/models", other.api_key) is None
+            assert server._ask("/v1/models", server.api_key)[0] == 200
+            assert server._ask("/v1/models", other.api_key)[0] == 401
             assert list(server.spec.scratch.rglob("*.json"))  # vLLM's cache of the model's class
     assert list(Path(place).iterdir()) == []
     assert [path for path in home.rglob("*") if path.is_file()] == []

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fake_nvml import use_fake_nvml, use_no_nvml
-from sextant.benchmark.host import is_mps_running
+from sextant.benchmark.host import hardware, is_mps_running
 
 PRINT = (
     "import json; from sextant.benchmark.host import host_facts; print(json.dumps(host_facts()))"
@@ -53,3 +53,13 @@ def test_the_mps_daemon_is_found(monkeypatch, tmp_path):
             assert is_mps_running() is True
         finally:
             process.kill()
+
+
+def test_hardware_is_named_by_processor_and_the_jobs_gpus(monkeypatch):
+    use_fake_nvml(monkeypatch, gpus=3)
+    script = "from sextant.benchmark.host import hardware; print(hardware('gpu', [2, 'GPU-0', 7]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    *processor, first, second, third = done.stdout.strip().split(", ")
+    assert "×" in "".join(processor)
+    assert (first, second, third) == ("Invented 2", "Invented 0", "unknown GPU")
+    assert hardware("cpu", [0, 1]) == ", ".join(processor)

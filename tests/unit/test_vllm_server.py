@@ -199,10 +199,8 @@ def test_many_servers_at_once_have_ports_keys_and_answers_of_their_own(start, tm
         list(pool.map(stack.enter_context, servers))
         assert len({server.port for server in servers}) == len(servers)
         for server in servers:
-            answers = [server._get("/v1/models", other.api_key) for other in servers]
-            assert [answer is not None for answer in answers] == [
-                other is server for other in servers
-            ]
+            statuses = [server._ask("/v1/models", other.api_key)[0] for other in servers]
+            assert statuses == [200 if other is server else 401 for other in servers]
 
 
 def test_nobody_is_given_a_port_that_is_held_while_its_server_may_listen():

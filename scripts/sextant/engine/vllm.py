@@ -204,17 +204,21 @@ class Server:
         while time.monotonic() < deadline:
             if not self.is_alive():
                 raise self.error(f"the server ended with status {self._keeper.returncode}")
-            if self.is_healthy():
-                self._require_ours()
+            if self.is_healthy() and self._is_ours():
                 return
             time.sleep(0.1)
         raise self.error(f"the server was not healthy within {self.settings.start_timeout_s:g} s")
 
-    def _require_ours(self) -> None:
-        """Refuse the server of another, which would be measured in place of ours."""
-        path = "/v1/models"
-        if self._get(path, self.api_key) is None or self._get(path, "no key") is not None:
+    def _is_ours(self) -> bool:
+        """Return whether the server takes our key and no other; False if it does not answer yet.
+
+        Raises:
+            ServerError: it is the server of another, which would be measured in place of ours.
+        """
+        statuses = [self._ask("/v1/models", key)[0] for key in (self.api_key, "another key")]
+        if None not in statuses and statuses != [200, 401]:
             raise self.error(f"another server answers on port {self.port}")
+        return None not in statuses
 
     def version(self) -> str | None:
         """Return the version of vLLM that runs, None if the server does not tell."""
@@ -225,16 +229,20 @@ class Server:
         """Return whether the engine behind the API server says that it is well."""
         return self._get("/health") is not None
 
-    def _get(self, path: str, api_key: str | None = None) -> bytes | None:
+    def _get(self, path: str) -> bytes | None:
+        status, content = self._ask(path)
+        return content if status == 200 else None
+
+    def _ask(self, path: str, api_key: str | None = None) -> tuple[int | None, bytes]:
         # Not by urllib, which would look for a server beside us behind the cluster's proxy.
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
-            headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
-            return answer.read() if answer.status == 200 else None
+            return answer.status, answer.read()
         except (OSError, http.client.HTTPException):  # refused, timed out, or half an answer
-            return None
+            return None, b""
         finally:
             connection.close()
 
