@@ -65,11 +65,14 @@ class SlurmProject(Project):
         super().__init__(folder)
         self.cluster = cluster
         self.set_config(engine__python=str(FAKE_PYTHON), predictors=["roofline"])
-        names = ("opt-6m", "llama-16m", "bigcode-21m", "neox-34m")
+        names = ("opt-6m", "llama-16m", "bigcode-21m")
         llms = [(f"llm-{name}", f"resources/llms/demo-{name}.json", "") for name in names]
         self.write_sheet("llms", "llm_id config model", *llms)
         header = "scenario_id kind levels warmup_s duration_s"
         self.write_sheet("scenarios", header, ("users-1-8", "closed_loop", "1,2", 0.1, 0.4))
+        header = "workload_id trace_id n_bins max_input_tokens max_output_tokens"
+        workload = ("conversation", "azure-2023-conv-sample", 64, 1024, 128)
+        self.write_sheet("workloads", header, workload)
         header = "gpu_profile_id gpu_id n_gpus usd_per_hour gpu_model"
         profiles = [(f"{n}xcpu-core", "cpu-core", n, 0.04 * n, "h100") for n in (1, 2)]
         self.write_sheet("gpu_profiles", header, *profiles)

@@ -17,18 +17,18 @@ def finished(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Slur
     return project
 
 
-def test_a_dag_of_18_jobs_is_seven_submissions(finished: SlurmProject) -> None:
-    # Five cells; one group up to the workloads, one after the points.
-    assert finished.cluster.submissions() == 7
+def test_a_dag_of_13_jobs_is_six_submissions(finished: SlurmProject) -> None:
+    # Four cells; one group up to the workloads, one after the points.
+    assert finished.cluster.submissions() == 6
     jobs = finished.cluster.jobs()
-    assert [job["state"] for job in jobs] == ["COMPLETED"] * 7
+    assert [job["state"] for job in jobs] == ["COMPLETED"] * 6
     groups = [job["comment"] for job in jobs if "benchmark_cell" not in job["comment"]]
     assert [name.split("_")[1] for name in groups] == ["workloads", "answers"]
 
 
 def test_cells_get_the_devices_and_cores_of_their_profile(finished: SlurmProject) -> None:
     jobs = cell_jobs(finished.cluster)
-    assert len(jobs) == 5
+    assert len(jobs) == 4
     for (_, profile), job in jobs.items():
         allocated = dict(item.split("=") for item in job["alloctres"].split(","))
         n_devices = profile[0]

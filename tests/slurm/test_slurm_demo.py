@@ -21,7 +21,7 @@ pytestmark = [
 
 def test_the_demo_on_real_vllm(cluster, tmp_path) -> None:
     project = SlurmProject(tmp_path / "demo", cluster)
-    for name in ("config.yaml", "llms.tsv", "scenarios.tsv", "benchmarks.tsv"):
+    for name in ("config.yaml", "llms.tsv", "scenarios.tsv", "benchmarks.tsv", "workloads.tsv"):
         (project.folder / "config" / name).write_text((ROOT / "config" / name).read_text())
     # Two servers at once on two cores: cells of two devices would run alone.
     header = "gpu_profile_id gpu_id n_gpus usd_per_hour gpu_model"

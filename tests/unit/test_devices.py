@@ -9,8 +9,12 @@ import pytest
 from fake_nvml import use_fake_nvml
 from sextant.engine.devices import pick_cores, pick_devices
 from sextant.errors import InputError
-from sextant.gpu import Devices
+from sextant.experiment import load_gpu
+from sextant.gpu import Devices, profile_from_row
+from support import ROOT
 
+H100 = load_gpu(ROOT / "resources" / "gpus", "H100-80GB")
+ROW = {"gpu_profile_id": "2xH100", "gpu_id": "H100-80GB", "n_gpus": 2, "usd_per_hour": 8.0}
 ONE, TWO = Devices("gpu", 1, 40.0), Devices("gpu", 2, 40.0)
 
 
@@ -63,6 +67,13 @@ def test_cores_are_those_this_job_may_use(monkeypatch):
     assert pick_devices(Devices("cpu", 3, 1.0), 2, "shared") == [(2, 4, 7)] * 2
     with pytest.raises(InputError, match=r"6 devices \(cpu\) needed, 4 here"):
         pick_devices(Devices("cpu", 3, 1.0), 2)
+
+
+def test_the_scheduler_s_name_of_a_device_is_nothing_that_a_measurement_depends_on():
+    unnamed = profile_from_row(ROW, H100)
+    named = profile_from_row(ROW | {"gpu_model": "h100"}, H100)
+    assert (unnamed.gpu_model, named.gpu_model) == (None, "h100")
+    assert unnamed.devices == named.devices == Devices("gpu", 2, 80.0)
 
 
 def test_in_a_slurm_job_without_devices_no_other_job_s_are_taken():
