@@ -22,7 +22,7 @@ CORES ?= all
 	touch $@
 
 demo: .venv/.ready .venv-vllm/.ready
-	$(BIN)/snakemake --cores $(CORES)
+	$(BIN)/snakemake --cores $(CORES) --rerun-incomplete
 	$(BIN)/sextant show
 
 # ARCHIVE=path takes the archive, or its unpacked folder, from there instead of downloading it.
