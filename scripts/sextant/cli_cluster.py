@@ -12,6 +12,9 @@ ConfigFiles = Annotated[
     list[Path] | None,
     typer.Option("--configfile", help="Configuration on top of the Snakefile's; may be repeated."),
 ]
+WorkflowProfile = Annotated[
+    Path | None, typer.Option(help="As for snakemake, e.g. workflow/profiles/slurm.")
+]
 
 
 def plan(
@@ -19,9 +22,7 @@ def plan(
         list[str] | None, typer.Argument(help="Files or rules; by default all of the results.")
     ] = None,
     config_files: ConfigFiles = None,
-    workflow_profile: Annotated[
-        Path | None, typer.Option(help="As for snakemake, e.g. workflow/profiles/slurm.")
-    ] = None,
+    workflow_profile: WorkflowProfile = None,
     nodes: Annotated[
         int, typer.Option(min=1, help="Servers of each GPU profile that can run at once.")
     ] = 1,
@@ -45,6 +46,7 @@ def import_results(
         typer.Argument(metavar="DIR", help="Results of others: a folder, or a tar of one."),
     ],
     config_files: ConfigFiles = None,
+    workflow_profile: WorkflowProfile = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would be done; write nothing.")] = False,
     allow_mixed: Annotated[
         bool,
@@ -55,7 +57,7 @@ def import_results(
     from sextant.configuration import read_configuration
     from sextant.experiment import load_experiment
     from sextant.merge import import_cells
-    from sextant.merge.metadata import forget_metadata
+    from sextant.merge.metadata import record_cells, refuse_beside_a_run
     from sextant.merge.text import report_text
 
     here, given = Path(), config_files or []
@@ -66,7 +68,8 @@ def import_results(
         config,
         is_dry_run=dry_run,
         allow_conflicts=allow_mixed,
-        before_writing=lambda files: forget_metadata(here, files, given),
+        before_writing=lambda files: refuse_beside_a_run(here, files),
+        after_writing=lambda runs: record_cells(here, runs, given, workflow_profile),
     )
     typer.echo(report_text(report))
     if report.all_conflicts and not allow_mixed:

@@ -73,6 +73,14 @@ def test_what_was_imported_is_aggregated_and_never_measured(finished, elsewhere)
     assert planned.by_rule == AGGREGATED + Counter(benchmark_cell=2)
 
 
+def test_an_imported_cell_grows_stale_as_any_other(finished, elsewhere) -> None:
+    done = sextant(elsewhere, "import", str(finished.folder / "results"))
+    assert done.returncode == 0, done.stderr
+    scenarios = elsewhere.sheet("scenarios")
+    scenarios.write_text(scenarios.read_text().replace("1,2", "1,2,4"))
+    assert len(dry_run(elsewhere.folder).cells()) == 8
+
+
 def test_a_part_of_the_cells_leaves_the_others_to_be_measured(
     finished, elsewhere, tmp_path
 ) -> None:
@@ -85,7 +93,7 @@ def test_a_part_of_the_cells_leaves_the_others_to_be_measured(
     assert not [cell for cell in measured if cell.startswith("llm-opt-6m")]
 
 
-def test_snakemake_forgets_what_it_knew_of_the_cells(finished, elsewhere) -> None:
+def test_what_snakemake_knew_of_the_cells_gives_way(finished, elsewhere) -> None:
     """It has measured a cell with other levels here, and the import fits those of now."""
     cell = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
     scenarios = elsewhere.sheet("scenarios")
@@ -119,12 +127,13 @@ def test_a_conflict_is_named_and_nothing_is_written(finished, elsewhere, tmp_pat
     assert dry_run(elsewhere.folder).cells() == set()
 
 
-def test_an_import_waits_for_no_run_and_disturbs_none(finished, elsewhere) -> None:
-    """While Snakemake works in the folder, nothing is imported into it."""
+def test_an_import_disturbs_no_run(finished, elsewhere) -> None:
+    """While Snakemake works with the cells, none is imported."""
     locks = elsewhere.folder / ".snakemake" / "locks"
     locks.mkdir(parents=True, exist_ok=True)
-    run = f"{elsewhere.folder}/results/sextant.duckdb"
-    (locks / "0.output.lock").write_text(run + "\n")
+    cell = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
+    (locks / "0.output.lock").write_text(f"results/sextant.duckdb\n{cell}/run.json\n")
     done = sextant(elsewhere, "import", str(finished.folder / "results"))
     assert done.returncode == 2
+    assert "a run works with this file" in done.stderr
     assert not (elsewhere.folder / "results" / "benchmarks").exists()

@@ -53,6 +53,7 @@ def import_cells(
     is_dry_run: bool = False,
     allow_conflicts: bool = False,
     before_writing: Callable[[Sequence[Path]], None] = lambda paths: None,
+    after_writing: Callable[[Sequence[Path]], None] = lambda paths: None,
 ) -> Report:
     """Take over the cells of other results that are asked for here and are not here yet.
 
@@ -65,6 +66,7 @@ def import_cells(
         allow_conflicts: take cells over though versions or machines differ; `run.json` then
             says in what. Cells that are here already stay as they are all the same.
         before_writing: called with the files to be written, while nothing has been.
+        after_writing: called with `run.json` of each cell that was taken over.
 
     Returns:
         What was found, and whether it was done: not with conflicts unless they are allowed.
@@ -93,4 +95,6 @@ def import_cells(
         before_writing([here.cells / cell.key.folder / name for cell in new for name in names])
         for cell in new:
             copy_cell(cell, here, str(place.resolve()), list(conflicts))
+        if new:
+            after_writing([here.cells / cell.key.folder / "run.json" for cell in new])
     return Report(judged, conflicts, is_done=True)
