@@ -82,7 +82,9 @@ class SlurmProject(Project):
             "benchmarks", header, *[(*cell, "conversation", "users-1-8") for cell in cells]
         )
 
-    def on_slurm(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    def on_slurm(
+        self, *arguments: str, timeout_s: float = 1500
+    ) -> subprocess.CompletedProcess[str]:
         """Run Snakemake with the profile that ships, and this cluster's names and quick looks."""
         return subprocess.run(
             [*SLURM_COMMAND, *arguments],
