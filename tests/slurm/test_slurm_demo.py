@@ -26,8 +26,8 @@ def test_the_demo_on_real_vllm(cluster, tmp_path) -> None:
     # Two servers at once on two cores: cells of two devices would run alone.
     header = "gpu_profile_id gpu_id n_gpus usd_per_hour gpu_model"
     project.write_sheet("gpu_profiles", header, ("1xcpu-core", "cpu-core", 1, 0.04, "h100"))
-    project.set_config(engine__python=str(PYTHON), engine__start_timeout_s=400)
-    done = project.on_slurm(timeout_s=3600)
+    project.set_config(engine__python=str(PYTHON), engine__start_timeout_s=900)
+    done = project.on_slurm(timeout_s=5400)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     with duckdb.connect(str(project.folder / "results" / "sextant.duckdb"), read_only=True) as db:
         (n_points,) = db.execute("SELECT count(*) FROM point").fetchone()
