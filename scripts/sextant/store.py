@@ -33,6 +33,8 @@ from sextant.telemetry.energy import (
 )
 
 SCHEMA_SQL = Path(__file__).parents[2] / "resources" / "sql" / "schema.sql"
+_CELLS_AT_ONCE = 100
+"""Their requests are in memory together: about 100 MiB for 100,000 requests of 64 tokens."""
 _KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
 _BUILD_AGAIN = (
     "build it again: delete it and run the pipeline, which makes it from the Parquet files and "
@@ -93,6 +95,26 @@ def aggregate_points(
     require_whole(cells)
     runs = [read_json(folder / "run.json") for folder in cells]
     tunings = [read_json(folder / "tuning.json") for folder in cells]
+    parts = [
+        _point_rows(cells[start : start + _CELLS_AT_ONCE], runs[start : start + _CELLS_AT_ONCE])
+        for start in range(0, len(cells), _CELLS_AT_ONCE)
+    ]
+    points, telemetry = (_in_order(tables) for tables in zip(*parts, strict=True))
+    origin = provenance(
+        {str(folder): folder / "run.json" for folder in cells},
+        hosts=_distinct((run["host"] or {}).get("processor") for run in runs),
+        engine_versions=_distinct((run["server"] or {}).get("version") for run in runs),
+        measured_at=_distinct(run["started_at"] for run in runs),
+        # In what cells that were imported differ from those that were here.
+        mixed=_distinct(it for run in runs for it in run.get("imported", {}).get("mixed", ())),
+    )
+    write_parquet(point_out, points, origin)
+    write_parquet(telemetry_out, telemetry, origin)
+    write_parquet(feasibility_out, _feasibility(runs, tunings), origin)
+
+
+def _point_rows(cells: Sequence[Path], runs: Sequence[Mapping]) -> tuple[pa.Table, pa.Table]:
+    """Return the rows of the tables `point` and `telemetry`, in no order."""
     database = connect()
     _register_cells(database, cells, runs)
     points = database.sql(
@@ -110,24 +132,18 @@ def aggregate_points(
             l.client_lag_p99_ms, l.client_lag_max_ms, l.send_lag_p99_ms, l.server_mean_itl_ms
         FROM ({points_query("all_requests", "levels")}) AS p
         JOIN cells AS c USING (cell) JOIN levels AS l USING (cell, level)
-        LEFT JOIN energy AS e USING (cell, level)
-        ORDER BY ALL"""
+        LEFT JOIN energy AS e USING (cell, level)"""
     ).to_arrow_table()
     telemetry = database.sql(
         """SELECT c.* EXCLUDE (cell, folder, scenario_kind, replicas), t.* EXCLUDE (cell)
-        FROM device_telemetry AS t JOIN cells AS c USING (cell) ORDER BY ALL"""
+        FROM device_telemetry AS t JOIN cells AS c USING (cell)"""
     ).to_arrow_table()
-    origin = provenance(
-        {str(folder): folder / "run.json" for folder in cells},
-        hosts=_distinct((run["host"] or {}).get("processor") for run in runs),
-        engine_versions=_distinct((run["server"] or {}).get("version") for run in runs),
-        measured_at=_distinct(run["started_at"] for run in runs),
-        # In what cells that were imported differ from those that were here.
-        mixed=_distinct(it for run in runs for it in run.get("imported", {}).get("mixed", ())),
-    )
-    write_parquet(point_out, points, origin)
-    write_parquet(telemetry_out, telemetry, origin)
-    write_parquet(feasibility_out, _feasibility(runs, tunings), origin)
+    return points, telemetry
+
+
+def _in_order(tables: Sequence[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(tables)
+    return connect().from_arrow(rows).order("ALL").to_arrow_table()
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:

@@ -19,6 +19,7 @@ functions, no parameters, the same script.
 import argparse
 import json
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -35,7 +36,7 @@ sys.path.append(str(TESTS))
 from cells import KEY, REQUESTS, SERVER, TELEMETRY, request  # noqa: E402
 from project import Project  # noqa: E402
 from sextant.cell_files import CELL_FILES, file_facts, require_whole, sealed  # noqa: E402
-from sextant.files import write_json, write_parquet  # noqa: E402
+from sextant.files import read_json, write_json, write_parquet  # noqa: E402
 from sextant.store import aggregate_points  # noqa: E402
 
 N_PROFILES = 20
@@ -88,7 +89,8 @@ def jobs(folder: Path, n_jobs: int) -> None:
 
 
 def aggregation(folder: Path, n_cells: int, n_requests: int) -> None:
-    cells = [synthetic_cell(folder / "cells" / str(n), n, n_requests) for n in range(n_cells)]
+    first = synthetic_cell(folder / "cells" / "0", n_requests)
+    cells = [first, *(copied_cell(first, n) for n in range(1, n_cells))]
     n_bytes = sum(file.stat().st_size for cell in cells for file in cell.iterdir())
     print(f"{n_cells} cells of {n_requests} requests, {n_bytes / 2**20:.0f} MiB")
     start = time.monotonic()
@@ -144,9 +146,17 @@ def seconds(place: Path, *options: str) -> float:
     return time.monotonic() - start
 
 
-def synthetic_cell(folder: Path, number: int, n_requests: int) -> Path:
+def copied_cell(first: Path, number: int) -> Path:
+    """Write the same cell once more, of another LLM."""
+    folder = shutil.copytree(first, first.with_name(str(number)))
+    run = read_json(first / "run.json") | {"llm_id": f"llm-{number}"}
+    write_json(folder / "run.json", sealed(run))
+    return folder
+
+
+def synthetic_cell(folder: Path, n_requests: int) -> Path:
     """Write a cell of four levels whose requests have 64 tokens each."""
-    rng = np.random.default_rng(number)
+    rng = np.random.default_rng(0)
     rows = []
     for level in range(1, N_LEVELS + 1):
         for start in np.sort(rng.uniform(0, 60, n_requests // N_LEVELS)):
@@ -167,7 +177,7 @@ def synthetic_cell(folder: Path, number: int, n_requests: int) -> Path:
     level = {"started_s": 0.0, "duration_s": 60.0, "client_lag_ms": lag, "send_lag_ms": lag}
     run = {
         **KEY,
-        "llm_id": f"llm-{number}",
+        "llm_id": "llm-0",
         "scenario": {"kind": "closed_loop"},
         "variant": {"replicas": 1},
         "is_feasible": True,
