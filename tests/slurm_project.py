@@ -33,7 +33,9 @@ class Cluster:
     def jobs(self, *fields: str) -> list[dict[str, str]]:
         """Return what sacct knows of every job, oldest first; `comment` names rule and cell."""
         names = ["jobid", "state", "comment", "start", "end", "nodelist", "alloctres", *fields]
-        text = self.output("sacct", "-X", "-n", "-P", "--format=" + ",".join(names))
+        text = self.output(
+            "sacct", "-X", "-n", "-P", "-S", "now-2days", "--format=" + ",".join(names)
+        )
         return [dict(zip(names, line.split("|"), strict=True)) for line in text.splitlines()]
 
     def submissions(self) -> int:
