@@ -19,6 +19,13 @@ import pyarrow.parquet as pq
 from project import Project
 
 _MARK = "SEXTANT_TEST_RUN"
+# What a part of a command line tells of a run.
+_DOING = {
+    "job": ".snakemake/scripts/",
+    "job about to start": "--mode subprocess",
+    "server": "vllm.entrypoints",
+    "telemetry": "sextant.telemetry",
+}
 # Ports, folders and times differ between runs of the same.
 _OWN_OPTIONS = ("--port", "--model")
 
@@ -70,13 +77,17 @@ class InterruptedRun:
         return "\n".join(f"{path}:\n{path.read_text()[-800:]}" for path in paths)
 
     def activity(self) -> str:
-        """Return what the run is doing: the end of the job's log that was written last."""
-        texts = {}
-        for path in (self.project.folder / "logs").rglob("*.log"):
-            with contextlib.suppress(FileNotFoundError):  # a job that starts removes its log
-                texts[path.stat().st_mtime] = (path.name, path.read_text(errors="replace"))
-        name, text = texts[max(texts)] if texts else ("", "")
-        return f"{name}: {text.strip().splitlines()[-1][:90] if text.strip() else 'nothing'}"
+        """Return what the run is doing, by its processes, and what it has come to."""
+        doing = set()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                command = " ".join(process.cmdline())
+                doing |= {name for name, part in _DOING.items() if part in command}
+        results = self.project.folder / "results"
+        n_levels = len(list(results.rglob("level.json")))
+        n_cells = len(list(results.rglob("run.json")))
+        named = ", ".join(sorted(doing)) or "Snakemake alone"
+        return f"{named}; {n_cells} cells and {n_levels} levels of the next are measured"
 
     def kill(self, main: subprocess.Popen) -> float:
         """Kill the main process; return the seconds until nothing of the run was left.
