@@ -1,0 +1,111 @@
+"""Whatever is read from a file that is damaged, the error names the file and what to do."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sextant.errors import InputError
+from sextant.files import read_json, read_parquet, read_provenance, write_parquet
+from sextant.ingest import ingest_trace
+from sextant.trace_report.read import open_trace, overview
+from sextant.workload import fit_workload, load_arrivals, load_request_model
+from sextant.workload.request_model import read_requests
+from sextant.workload.trace_stream import read_rows
+from support import ROOT
+
+TRACE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    """Change a byte in forty, none of them in the magic words."""
+    changed = bytearray(content)
+    for place in range(16, len(content) - 16, 40):
+        changed[place] ^= 0xFF
+    return bytes(changed)
+
+
+def emptied(content: bytes) -> bytes:
+    return b""
+
+
+HOW = {function.__name__: function for function in (cut, flipped, emptied)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace and the workload that is fitted to it."""
+    folder = tmp_path_factory.mktemp("made")
+    outputs = [folder / name for name in ("t.parquet", "rejected.parquet", "t.report.json")]
+    ingest_trace(TRACE, "sextant", *outputs)
+    workload = [folder / name for name in ("requests.parquet", "arrivals.json", "validation.json")]
+    fit_workload(outputs[0], *workload, n_bins=8, seed=0)
+    return folder
+
+
+def stream(path: Path) -> None:
+    list(read_rows(path, {}, None))
+
+
+READERS = {
+    "trace, fitted": ("t.parquet", read_requests, "ingest the trace again"),
+    "trace, in a stream": ("t.parquet", stream, "ingest the trace again"),
+    "trace, by its columns": ("t.parquet", open_trace, "ingest the trace again"),
+    "request model": ("requests.parquet", load_request_model, "fit the workload again"),
+    "arrival model": ("arrivals.json", load_arrivals, "fit the workload again"),
+    "any table": ("requests.parquet", read_parquet, "delete it and run"),
+    "any JSON": ("validation.json", read_json, "delete it and run"),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_named_and_what_to_do(
+    made: Path, tmp_path: Path, name: str, how: str
+) -> None:
+    file, read, fix = READERS[name]
+    path = tmp_path / file
+    path.write_bytes(HOW[how]((made / file).read_bytes()))
+    with pytest.raises(InputError, match=fix) as error:
+        read(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_report_of_ingest_that_is_damaged_is_named(made: Path, tmp_path: Path) -> None:
+    report = tmp_path / "t.report.json"
+    report.write_text("{")
+    with pytest.raises(InputError, match=r"t\.report\.json: not JSON .*ingest the trace again"):
+        overview(open_trace(made / "t.parquet"), report)
+
+
+def test_a_changed_value_in_a_page_does_not_pass(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    table = pa.table({"x": pa.array(range(10_000), pa.int64())})
+    write_parquet(path, table, {"seed": 1})
+    whole = path.read_bytes()
+    for place in range(100, 2000, 100):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(InputError, match="cannot be read"):
+            read_parquet(path)
+    path.write_bytes(whole)
+    assert read_parquet(path)["x"].to_pylist() == list(range(10_000))
+    assert read_provenance(path) == {"seed": 1}
+
+
+def test_provenance_of_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"t\.parquet: cannot be read"):
+        read_provenance(path)
+
+
+def test_other_errors_are_not_taken_for_damage(made: Path) -> None:
+    facts = json.loads((made / "t.report.json").read_text())
+    assert facts["n_rejected"] == 0
+    with pytest.raises(KeyError):
+        read_parquet(made / "requests.parquet").column("none")
