@@ -145,41 +145,29 @@ def test_a_job_out_of_time_goes_on_in_the_next(storm: Run, calm: Run) -> None:
     assert_nothing_was_lost(storm, NEOX, calm)
 
 
-def test_snakemake_is_killed_and_its_job_goes_on(
-    cluster: Cluster, template: Project, base: Path, calm: Run
-) -> None:
-    run = Run(cluster, template, base / "killed", {OPT: "rates"})
-    run.keep_level(OPT)
+def kill_snakemake(run: Run) -> None:
     os.killpg(run.process.pid, signal.SIGKILL)
     run.process.wait()
     run.unlock()
+
+
+def test_a_second_job_waits_for_the_first_whose_snakemake_was_killed(
+    cluster: Cluster, template: Project, base: Path, calm: Run
+) -> None:
+    run = Run(cluster, template, base / "killed", {NEOX: "slow"})
+    run.keep_level(NEOX)
+    kill_snakemake(run)
     run.start()
-    run.job(OPT, n=2)
-    assert history(cluster, run.job(OPT)) == ["RUNNING"]
+    run.job(NEOX, n=2)
+    assert history(cluster, run.job(NEOX)) == ["RUNNING"]
     most = 0
     while run.process.poll() is None:
         most = max(most, len(run.servers()))
     run.end()
     assert most == 1
-    assert run.states(OPT) == ["COMPLETED", "COMPLETED"]
-    assert_nothing_was_lost(run, OPT, calm)
-
-
-def test_what_a_job_finishes_after_the_end_of_snakemake_is_not_measured_again(
-    cluster: Cluster, template: Project, base: Path
-) -> None:
-    run = Run(cluster, template, base / "finished", {LLAMA: "rates"})
-    run.keep_level(LLAMA)
-    os.killpg(run.process.pid, signal.SIGKILL)
-    run.process.wait()
-    wait_for("the end of the job", lambda: history(cluster, run.job(LLAMA)) == ["COMPLETED"])
-    measured = run.levels(LLAMA)
-    run.unlock()
-    run.start()
-    run.end()
-    assert len(run.jobs(LLAMA)) == 2
-    assert run.levels(LLAMA) == measured
-    assert not left_behind(run)
+    assert run.states(NEOX) == ["COMPLETED", "COMPLETED"]
+    assert "another job has measured this cell: its results are taken over" in run.job_log(NEOX)
+    assert_nothing_was_lost(run, NEOX, calm)
 
 
 def test_a_job_without_a_device_is_refused(cluster: Cluster, template: Project, base: Path) -> None:
@@ -189,6 +177,24 @@ def test_a_job_without_a_device_is_refused(cluster: Cluster, template: Project, 
     assert run.process.wait(PATIENCE_S) == 1
     assert "was given no GPU" in run.job_log(OPT)
     assert not left_behind(run)
+
+
+def test_a_job_that_was_queued_meanwhile_measures_nothing_again(
+    storm: Run, cluster: Cluster, template: Project, base: Path, calm: Run
+) -> None:
+    storm.end()
+    run = Run(cluster, template, base / "queued", {OPT: "rates"})
+    run.keep_level(OPT)
+    others = ["--gres=gpu:h100:7", "--output=/dev/null", "--wrap=sleep 600"]
+    blocking = cluster.output("sbatch", "--parsable", "--account=sextant", *others).strip()
+    kill_snakemake(run)
+    run.start()
+    # If the first has ended before the second was submitted, there is nothing left to do.
+    run.end()
+    cluster.output("scancel", blocking)
+    if len(run.jobs(OPT)) == 2:
+        assert "3 levels were measured by an earlier attempt" in run.job_log(OPT)
+    assert_nothing_was_lost(run, OPT, calm)
 
 
 def test_a_job_that_is_preempted_goes_on_later(
