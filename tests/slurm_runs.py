@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import pandas as pd
 import yaml
@@ -100,6 +100,8 @@ def faults_project(folder: Path) -> Project:
 class Run:
     """Snakemake on a copy of a project, through SLURM; measures the cells of some LLMs."""
 
+    all: ClassVar[list["Run"]] = []
+
     def __init__(
         self,
         cluster: Cluster,
@@ -120,6 +122,7 @@ class Run:
         self.cluster, self.folder, self.cells = cluster, folder, cells
         self.arguments, self.kept, self.log = arguments, {}, folder / "snakemake.log"
         self._environment = cluster.environ | {"TMPDIR": f"{folder}/tmp"}
+        Run.all.append(self)
         if not folder.exists():
             shutil.copytree(template.folder, folder)
         (folder / "tmp").mkdir(exist_ok=True)
@@ -149,6 +152,12 @@ class Run:
         command += ["--latency-wait", "10", "--seconds-between-status-checks", "1"]
         command += ["--slurm-init-seconds-before-status-checks", "1"]
         return [*command, "--set-resources", "benchmark_cell:mem_mb=attempt*1000", *self.arguments]
+
+    def kill(self) -> None:
+        """End Snakemake with SIGKILL, which leaves its jobs to themselves."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def cell(self, llm: str) -> Path:
         """Return the folder of an LLM's results."""

@@ -46,6 +46,8 @@ def cluster(base: Path) -> Iterator[Cluster]:
     """A cluster of one node whose devices suffice for two runs at a time."""
     started = start_cluster(base / "slurm", "--gpus", "8")
     yield started
+    for run in Run.all:
+        run.kill()  # what a test that failed has left
     stop_cluster(started)
 
 
@@ -146,8 +148,7 @@ def test_a_job_out_of_time_goes_on_in_the_next(storm: Run, calm: Run) -> None:
 
 
 def kill_snakemake(run: Run) -> None:
-    os.killpg(run.process.pid, signal.SIGKILL)
-    run.process.wait()
+    run.kill()
     run.unlock()
 
 
