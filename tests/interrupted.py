@@ -93,13 +93,13 @@ class InterruptedRun:
         """Kill the main process; return the seconds until nothing of the run was left.
 
         Raises:
-            AssertionError: something is left after a minute.
+            AssertionError: something is left after minutes, also on a busy machine.
         """
         os.kill(main.pid, signal.SIGKILL)
         main.wait()
         killed_s = time.monotonic()
         while left := [*self.processes(), *self.scratch.iterdir()]:
-            assert time.monotonic() < killed_s + 60, left
+            assert time.monotonic() < killed_s + 240, left
             time.sleep(0.1)
         return time.monotonic() - killed_s
 

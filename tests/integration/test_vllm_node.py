@@ -50,6 +50,8 @@ def test_two_servers_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT"):
+        monkeypatch.delenv(name, raising=False)
     place = tempfile.mkdtemp(prefix="sx-")
     monkeypatch.setenv("SLURM_TMPDIR", place)
     cores = sorted(os.sched_getaffinity(0))
@@ -79,6 +81,7 @@ def test_two_servers_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             assert all(ip_address(address).is_loopback for address, _ in addresses), addresses
             assert server._ask("/v1/models", server.api_key)[0] == 200
             assert server._ask("/v1/models", other.api_key)[0] == 401
-            assert list(server.spec.scratch.rglob("*.json"))  # vLLM's cache of the model's class
+            assert list(server.spec.scratch.glob("cache/vllm/modelinfos/*.json"))
     assert list(Path(place).iterdir()) == []
-    assert [path for path in home.rglob("*") if path.is_file()] == []
+    left = [path for path in home.rglob("*") if path.is_file()]
+    assert {path.parent for path in left} == {home / ".cache" / "vllm" / "modelinfos"}

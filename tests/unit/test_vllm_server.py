@@ -118,14 +118,23 @@ def test_cores_are_the_profile_s_on_a_cpu_and_given_elsewhere():
 
 
 def test_what_the_server_writes_lies_below_its_scratch_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("VLLM_CACHE_ROOT", "/shared/cache")
-    values = environment(replace(CPU, scratch=tmp_path), "k")
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(shared))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    for _ in range(2):  # each start of a cell
+        values = environment(replace(CPU, scratch=scratch), "k")
     places = ("TMPDIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CONFIG_ROOT")
     caches = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
     for name in (*places, *caches, "FLASHINFER_WORKSPACE_BASE", "VLLM_RPC_BASE_PATH"):
-        assert Path(values[name]).is_relative_to(tmp_path)
+        assert Path(values[name]).is_relative_to(scratch)
     assert Path(values["TMPDIR"]).is_dir()
-    assert environment(CPU, "k")["VLLM_CACHE_ROOT"] == "/shared/cache"
+    # But for what vLLM has found out of models' classes.
+    facts = Path(values["VLLM_CACHE_ROOT"]) / "modelinfos"
+    assert facts.resolve() == shared / "modelinfos"
+    shutil.rmtree(scratch)
+    assert (shared / "modelinfos").is_dir()
+    assert environment(CPU, "k")["VLLM_CACHE_ROOT"] == str(shared)
 
 
 def test_the_servers_processes_talk_by_loopback(monkeypatch):

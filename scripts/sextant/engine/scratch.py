@@ -74,6 +74,7 @@ def server_environment(folder: Path) -> dict[str, str]:
     cache, temporary = folder / "cache", folder / "tmp"
     for path in (cache, temporary, folder / "config"):
         path.mkdir(exist_ok=True)
+    _share_model_facts(cache / "vllm")
     places = {
         "TMPDIR": temporary,
         "VLLM_RPC_BASE_PATH": temporary,
@@ -89,12 +90,17 @@ def server_environment(folder: Path) -> dict[str, str]:
     return {name: str(path) for name, path in places.items()}
 
 
-def is_full(folder: Path) -> bool:
-    """Return whether a folder has no room for anything worth writing."""
-    try:
-        return shutil.disk_usage(folder).free < 2**20
-    except OSError:
-        return False
+def _share_model_facts(cache: Path) -> None:
+    """Let a server find what vLLM has learnt of its models' classes, which takes it 10 s or more.
+
+    These small files alone may be shared: vLLM writes them atomically and checks their hash.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
+    with contextlib.suppress(OSError):  # no home folder, a full one, or linked already
+        own.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(exist_ok=True)
+        (cache / own.name).symlink_to(own)
 
 
 def _require_usable(folder: Path) -> None:
