@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -199,7 +200,9 @@ def test_a_second_snakemake_is_refused_and_harms_nothing(measured: Project) -> N
     for line in first.stderr:
         if "Execute" in line:
             break
+    first.send_signal(signal.SIGSTOP)  # it is not done before the second has come, however slow
     second = measured.snakemake("--cores", "1")
+    first.send_signal(signal.SIGCONT)
     first.communicate(timeout=300)
     assert second.returncode != 0
     assert "Directory cannot be locked" in second.stderr
