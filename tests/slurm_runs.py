@@ -42,6 +42,13 @@ def history(cluster: Cluster, job: str) -> list[str]:
     return [line.split()[0] for line in cluster.output("sacct", *options).splitlines()]
 
 
+def has_accounting(cluster: Cluster) -> bool:
+    """Return whether slurmdbd answers."""
+    command = ["sacctmgr", "--noheader", "show", "cluster"]
+    done = subprocess.run(command, env=cluster.environ, capture_output=True, timeout=60)
+    return done.returncode == 0
+
+
 def kill_daemon(cluster: Cluster, name: str) -> None:
     """End one of the cluster's daemons with SIGKILL."""
     os.kill(int((cluster.folder / f"{name}.pid").read_text()), signal.SIGKILL)
@@ -52,7 +59,8 @@ def start_daemon(cluster: Cluster, name: str, *command: str) -> None:
     with (cluster.folder / f"{name}.out").open("ab") as output:
         process = subprocess.Popen(
             command,
-            env=cluster.environ,
+            # slurmdbd's way to its database.
+            env=cluster.environ | {"MYSQL_UNIX_PORT": f"{cluster.folder}/mysql.sock"},
             cwd=cluster.folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

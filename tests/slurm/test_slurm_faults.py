@@ -21,6 +21,7 @@ from slurm_runs import (
     PATIENCE_S,
     Run,
     faults_project,
+    has_accounting,
     history,
     kill_daemon,
     left_behind,
@@ -254,6 +255,7 @@ def test_the_controller_and_the_accounting_are_away(
     late = Run(cluster, template, base / "late", {LLAMA: "rates"})
     assert late.process.wait(PATIENCE_S) == 1
     start_daemon(cluster, "slurmdbd", "slurmdbd", "-D")
+    wait_for("slurmdbd", lambda: has_accounting(cluster))
     start_daemon(cluster, "slurmctld", "slurmctld", "-D")
     run.end()
     assert run.states(OPT) == ["COMPLETED"]
