@@ -107,6 +107,8 @@ def damaged_files(folder: Path) -> dict[str, str]:
         return {"run.json": f"cannot be read ({error})"}
     if _SEAL in run and run[_SEAL] != _content_sha256(run):
         return {"run.json": "is not what was written (SHA-256)"}
+    if not isinstance(facts, Mapping):
+        return {"run.json": "does not say what was written"}
     found = {name: _damage(folder / name, facts.get(name)) for name in CELL_FILES}
     return {name: problem for name, problem in found.items() if problem}
 
@@ -123,6 +125,8 @@ def _damage(path: Path, facts: Mapping[str, Any] | None) -> str | None:
         return None if sha256_file(path) == facts["sha256"] else "is not what was written (SHA-256)"
     except FileNotFoundError:
         return "is missing"
+    except (KeyError, TypeError):
+        return "is not what run.json says was written"
     except (InputError, pa.ArrowException, OSError) as error:
         return f"cannot be read ({error})"
 

@@ -109,6 +109,37 @@ def test_a_second_import_does_nothing(world: World) -> None:
     assert {path: path.stat().st_mtime_ns for path in world.here.cells.rglob("*")} == before
 
 
+def test_what_an_interrupted_import_left_unrecorded_is_recorded_by_the_next(world: World) -> None:
+    world.measure(OPT)
+    recorded: list[list[Path]] = []
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.run(after_writing=interrupted)
+    report = world.run(after_writing=recorded.append)
+    assert verdicts(report) == {"duplicate": 1}
+    assert recorded == [[world.here.cells / OPT.folder / "run.json"]]
+    world.run(after_writing=recorded.append)
+    assert len(recorded) == 1
+    assert not list(world.here.cells.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["files", "definition", "host", "server", "provenance"])
+@pytest.mark.parametrize("value", [None, [], [1], "x", 7, {"a": 1}])
+def test_a_run_that_says_nothing_of_use_gets_a_verdict(world: World, name: str, value) -> None:
+    world.measure(OPT, **{name: value}) if name != "definition" else _forge(world, name, value)
+    assert verdicts(world.run(is_dry_run=True)) in [
+        {kind: 1} for kind in ("new", "damaged", "other definition")
+    ]
+
+
+def _forge(world: World, name: str, value: Any) -> None:
+    path = world.measure(OPT) / "run.json"
+    write_json(path, read_json(path) | {name: value})
+
+
 def test_what_was_imported_can_be_imported_from_here(world: World, tmp_path: Path) -> None:
     world.measure(OPT)
     world.run()

@@ -66,7 +66,7 @@ def test_cores_ask_for_no_device_unless_devices_stand_in_for_them(planned) -> No
 
 def test_partition_account_and_qos_stand_in_one_place(planned) -> None:
     profile = yaml.safe_load((ROOT / PROFILE / "config.yaml").read_text())
-    given = dict(item.split("=") for item in profile["default-resources"])
+    given = dict(item.split("=", 1) for item in profile["default-resources"])
     for job in planned:
         for name in ("slurm_account", "slurm_partition", "qos"):
             assert job.resources[name] == given[name]

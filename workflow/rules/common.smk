@@ -170,15 +170,16 @@ def cell_cores(wildcards):
     return max(2 * n_gpus, variant.cpu_cores or 0) * variant.n_device_sets + 1
 
 
-def cell_memory_mb(wildcards):
-    """Host memory: each server's limit, or room for its weights while they load.
+def cell_memory_mb(wildcards, attempt):
+    """Host memory: each server's limit, or room for its weights while they load; twice that in
+    a second attempt, since the first may have been killed for memory.
 
     Beside GPUs at least LLM-Pilot's 250 GB (its section III-C1), so that host memory, which it
     found not to matter, is the same for all.
     """
     variant, llm = cell_variant(wildcards), EXPERIMENT.llm_facts[named("llm", wildcards)]
     server_gib = variant.memory_limit_gib or llm.weight_bytes / 2**30
-    needed_mb = 8000 + int(1024 * server_gib * variant.replicas)
+    needed_mb = attempt * (8000 + int(1024 * server_gib * variant.replicas))
     return needed_mb if cell_devices(wildcards).kind == "cpu" else max(250_000, needed_mb)
 
 

@@ -20,6 +20,8 @@ from sextant.scenarios import DEFAULT_VARIANT
 
 # Other stages write files called requests.parquet and telemetry.parquet too.
 _MARKS = {"run.json", "tuning.json", "server.parquet"}
+# What the comparison looks into; null where it was not recorded.
+_OBJECTS = ("definition", "host", "server", "provenance")
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,9 @@ def _read_cell(folder: Path, place: str) -> FoundCell:
     if "run.json" in damage:
         return FoundCell(folder, place, None, {}, damage)
     run = read_json(folder / "run.json")
+    if malformed := [name for name in _OBJECTS if not isinstance(run.get(name, {}), dict | None)]:
+        problem = f"{', '.join(malformed)} cannot be understood"
+        return FoundCell(folder, place, None, {}, {"run.json": problem})
     try:
         names = ("llm_id", "gpu_profile_id", "workload_id", "scenario_id")
         key = CellKey(*(run[name] for name in names), run.get("variant_id", DEFAULT_VARIANT))

@@ -1,7 +1,8 @@
 """An import from beginning to end: everything is checked before anything is written."""
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from sextant.cell_files import CELL_FILES
 from sextant.errors import InputError
 from sextant.experiment import Experiment
+from sextant.files import read_json, write_json
 from sextant.merge.copying import copy_cell
 from sextant.merge.found import find_cells, opened
 from sextant.merge.verdicts import Here, Judged, Verdict, judge, provenance_conflicts
@@ -93,8 +95,33 @@ def import_cells(
             return report
         names = (*CELL_FILES, "run.json")
         before_writing([here.cells / cell.key.folder / name for cell in new for name in names])
-        for cell in new:
-            copy_cell(cell, here, str(place.resolve()), list(conflicts))
-        if new:
-            after_writing([here.cells / cell.key.folder / "run.json" for cell in new])
+        with _recorded(judged, here, after_writing):
+            for cell in new:
+                copy_cell(cell, here, str(place.resolve()), list(conflicts))
     return Report(judged, conflicts, is_done=True)
+
+
+@contextlib.contextmanager
+def _recorded(
+    judged: Sequence[Judged], here: Here, record: Callable[[Sequence[Path]], None]
+) -> Iterator[None]:
+    """Record the cells that the block takes over, and those of an import that did not get so far.
+
+    A list of them lies beside the cells until they have been recorded.
+    """
+    note = here.cells / ".unrecorded.json"
+    left = set(read_json(note)) if note.exists() else set()
+    cells = {
+        it.cell.key.folder
+        for it in judged
+        if it.verdict is Verdict.new
+        or (it.verdict is Verdict.duplicate and it.cell.key.folder in left)
+    }
+    if cells:
+        write_json(note, sorted(left | cells))
+    yield
+    if cells:
+        record([here.cells / cell / "run.json" for cell in sorted(cells)])
+        write_json(note, sorted(left - cells))
+    if cells and left <= cells:
+        note.unlink()

@@ -82,14 +82,14 @@ class Here:
 
     def differences(self, key: CellKey, run: Mapping[str, Any]) -> list[str]:
         """Return in what the definition of a measurement differs from the one here."""
-        if "definition" not in run or "definition_sha256" not in run:
+        if not run.get("definition") or "definition_sha256" not in run:
             return ["definition: not recorded there"]
         theirs, ours = run["definition"], self.definition(key)
         found = _field_differences(theirs, ours)
         workload, config = self.inputs_sha256(key)
         if found or definition_sha256(theirs, workload, config) == run["definition_sha256"]:
             return found
-        used = run.get("provenance", {}).get("inputs_sha256", {}).get("workload")
+        used = ((run.get("provenance") or {}).get("inputs_sha256") or {}).get("workload")
         return [
             "workload: other content" if used != workload else "the LLM's config: other content"
         ]
@@ -196,16 +196,17 @@ def _facts(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]
     found: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         host, server = run.get("host") or {}, run.get("server") or {}
-        gpus = sorted({str(gpu.get("name")) for gpu in host.get("gpus") or []})
+        listed = host.get("gpus")
+        gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
         of_profile = {
             "GPU driver": host.get("gpu_driver"),
             "CUDA version": host.get("cuda_version"),
-            "GPUs": ", ".join(gpus) or None,
+            "GPUs": ", ".join(sorted({str(gpu.get("name")) for gpu in gpus})) or None,
             "processor": host.get("processor"),
         }
         of_all = {
             "vLLM": server.get("version"),
-            "sextant": run.get("provenance", {}).get("sextant_version"),
+            "sextant": (run.get("provenance") or {}).get("sextant_version"),
         }
         for scope, facts in ((run["gpu_profile_id"], of_profile), ("", of_all)):
             for name, value in facts.items():
