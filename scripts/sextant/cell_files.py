@@ -5,6 +5,7 @@ again only if it is what was written.
 """
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -57,7 +58,13 @@ def require_whole(cells: Sequence[Path]) -> None:
     Raises:
         InputError: names every damaged file of every cell, and where it is now.
     """
-    damage = {folder: found for folder in cells if (found := damaged_files(folder))}
+    try:
+        damage = {folder: found for folder in cells if (found := damaged_files(folder))}
+    except OSError as error:
+        fix = "see to the file system, or the file's rights, and run again: nothing was set aside"
+        raise InputError(
+            f"cannot be read ({error.strerror})", file=error.filename, fix=fix
+        ) from None
     if not damage:
         return
     lines = []
@@ -97,13 +104,17 @@ def damaged_files(folder: Path) -> dict[str, str]:
 
     A cell whose `run.json` does not vouch for its files (an imported archive, or one measured
     before this was recorded) is only checked for whether they can be read.
+
+    Raises:
+        OSError: a file could not be read, which tells nothing of its content: a missing right, a
+            network file system that does not answer.
     """
     try:
         run = read_json(folder / "run.json")
         facts = run.get("files", {})
-    except FileNotFoundError:
-        return {"run.json": "is missing"}
-    except (InputError, AttributeError, OSError) as error:
+    except OSError as error:
+        return {"run.json": _no_file(error)}
+    except (InputError, AttributeError) as error:
         return {"run.json": f"cannot be read ({error})"}
     if _SEAL in run and run[_SEAL] != _content_sha256(run):
         return {"run.json": "is not what was written (SHA-256)"}
@@ -123,12 +134,23 @@ def _damage(path: Path, facts: Mapping[str, Any] | None) -> str | None:
         if n_bytes != facts["n_bytes"]:
             return f"has {n_bytes} bytes, {facts['n_bytes']} were written"
         return None if sha256_file(path) == facts["sha256"] else "is not what was written (SHA-256)"
-    except FileNotFoundError:
-        return "is missing"
+    except OSError as error:
+        return _no_file(error)
     except (KeyError, TypeError):
         return "is not what run.json says was written"
-    except (InputError, pa.ArrowException, OSError) as error:
+    except (InputError, pa.ArrowException) as error:
         return f"cannot be read ({error})"
+
+
+def _no_file(error: OSError) -> str:
+    """Return what is wrong where there is no file; any other error says nothing of the file."""
+    if error.errno == errno.ENOENT:
+        return "is missing"
+    if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
+        return "is no file"
+    if error.errno is None:  # Arrow's, of what it has read
+        return f"cannot be read ({error})"
+    raise error
 
 
 def _read(path: Path) -> None:

@@ -12,8 +12,12 @@ ConfigFiles = Annotated[
     list[Path] | None,
     typer.Option("--configfile", help="Configuration on top of the Snakefile's; may be repeated."),
 ]
+# Snakemake passes over a profile that is not there.
 WorkflowProfile = Annotated[
-    Path | None, typer.Option(help="As for snakemake, e.g. workflow/profiles/slurm.")
+    Path | None,
+    typer.Option(
+        exists=True, file_okay=False, help="As for snakemake, e.g. workflow/profiles/slurm."
+    ),
 ]
 
 

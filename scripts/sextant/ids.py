@@ -13,6 +13,7 @@ MAX_FILE_NAME_CHARACTERS = 120
 """Two names and an ending have to fit into the 255 bytes that file systems allow a file."""
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._+-]|\A[.-]")
+_PERIODIC = re.compile(r"(.+)\1{19}\Z")
 _ENCODED = re.compile(r"(?:~[0-9A-F]{2})+")
 
 
@@ -53,6 +54,8 @@ def id_problem(given_id: str) -> str | None:
             return f"has the character U+{ord(character):04X}, which cannot be seen"
     if not given_id or len(given_id) > MAX_CHARACTERS:
         return f"has {len(given_id)} characters, not 1 to {MAX_CHARACTERS}"
+    if _PERIODIC.search(file_name(given_id)):
+        return "ends in 20 equal pieces, which Snakemake takes for a rule that feeds itself"
     n_characters = len(file_name(given_id))
     if n_characters > MAX_FILE_NAME_CHARACTERS:
         return (

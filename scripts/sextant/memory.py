@@ -1,9 +1,10 @@
 """Memory facts: what an LLM needs on a GPU profile, and the batch weights that may fit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sextant.gpu import GIB, Devices
 from sextant.llm import LLM
+from sextant.scenarios import Variant
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,37 @@ def assess(
         kv_gib=kv_bytes / GIB,
         max_batch_weight_tokens=tokens,
     )
+
+
+def assess_variant(
+    llm: LLM,
+    devices: Devices,
+    variant: Variant,
+    memory_utilization: float,
+    longest_request_tokens: int,
+) -> Feasibility:
+    """Decide for servers of a variant: replicas share the memory, the batch weight may be given.
+
+    The arguments and the result are those of `assess`.
+    """
+    if variant.memory_limit_gib and devices.kind == "cpu":
+        limit_gib = min(variant.memory_limit_gib, devices.memory_gib * devices.n_gpus)
+        devices = replace(devices, memory_gib=limit_gib / devices.n_gpus)
+    utilization = memory_utilization * variant.memory_share
+    found = assess(llm, devices, utilization, longest_request_tokens)
+    weight = variant.batch_weight_tokens
+    if weight is None or not found.is_feasible:
+        return found
+    reason = "fits"
+    if weight > found.max_batch_weight_tokens:
+        most = found.max_batch_weight_tokens
+        reason = f"does not fit: the KV cache holds {most} tokens, the variant asks for {weight}"
+    elif weight < longest_request_tokens:
+        reason = (
+            f"does not fit: the variant's batch weight is {weight} tokens, "
+            f"the longest request needs {longest_request_tokens}"
+        )
+    return replace(found, is_feasible=reason == "fits", reason=reason)
 
 
 def _splits_evenly(llm: LLM, n_gpus: int) -> bool:

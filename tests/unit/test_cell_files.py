@@ -1,5 +1,6 @@
 """A cell's files are checked against what its run.json vouches for."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -107,3 +108,22 @@ def test_what_was_set_aside_before_stays(cell: Path) -> None:
             require_whole([cell])
     assert (cell / "damaged-1" / "run.json").read_text() == "broken 1"
     assert (cell / "damaged-2" / "run.json").read_text() == "broken 2"
+
+
+def test_what_cannot_be_read_at_all_is_not_set_aside(cell: Path, monkeypatch) -> None:
+    def refused(path: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    before = sorted(path.name for path in cell.iterdir())
+    monkeypatch.setattr("sextant.cell_files.sha256_file", refused)
+    with pytest.raises(InputError, match=r"requests\.parquet.*Permission denied.*nothing was set"):
+        require_whole([cell])
+    assert sorted(path.name for path in cell.iterdir()) == before
+
+
+def test_a_folder_or_a_loop_of_links_in_the_place_of_a_file_is_damage(cell: Path) -> None:
+    for name in ("server.parquet", "tuning.json"):
+        (cell / name).unlink()
+    (cell / "server.parquet").mkdir()
+    (cell / "tuning.json").symlink_to("tuning.json")
+    assert set(damaged_files(cell)) == {"server.parquet", "tuning.json"}

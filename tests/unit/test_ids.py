@@ -144,3 +144,9 @@ def test_a_cells_folder_lies_below_its_source_whatever_its_ids_are() -> None:
 
 def test_names_have_room_for_a_second_one_and_an_ending() -> None:
     assert 2 * MAX_FILE_NAME_CHARACTERS + len("@.server.log") < 255
+
+
+@pytest.mark.parametrize("given_id", ["a" * 20, "x" + "ab" * 20, "é" * 20])
+def test_ids_that_snakemake_takes_for_periodic_are_refused(given_id: str) -> None:
+    assert "20 equal pieces" in id_problem(given_id)
+    assert id_problem(given_id[:-1] + "b" if given_id[-1] != "b" else given_id + "c") is None

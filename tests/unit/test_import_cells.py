@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cells import request, write_cell
@@ -133,6 +135,17 @@ def test_a_run_that_says_nothing_of_use_gets_a_verdict(world: World, name: str, 
     assert verdicts(world.run(is_dry_run=True)) in [
         {kind: 1} for kind in ("new", "damaged", "other definition")
     ]
+
+
+def test_whole_files_that_the_next_stage_could_not_read_are_damage(world: World) -> None:
+    folder = world.measure(OPT)
+    pq.write_table(pa.table({"other": [1]}), folder / "requests.parquet")
+    facts = file_facts(folder / name for name in CELL_FILES)
+    run = read_json(folder / "run.json") | {"files": facts, "levels": [{"level": "x"}]}
+    write_json(folder / "run.json", run)
+    [judged] = world.run().cells(Verdict.damaged)
+    assert judged.cell.damage["requests.parquet"] == "has other columns"
+    assert "'x'" in judged.cell.damage["run.json"]
 
 
 def _forge(world: World, name: str, value: Any) -> None:

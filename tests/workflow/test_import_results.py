@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from forked_snakemake import dry_run
 from project import Project
+from sextant.cell_files import sealed
 
 AGGREGATED = Counter(aggregate_points=1, evaluate_predictor=4, build_store=1, write_report=1)
 CONVERSATION = "results/workloads/conversation/requests.parquet"
@@ -115,7 +116,7 @@ def test_a_conflict_is_named_and_nothing_is_written(finished, elsewhere, tmp_pat
     for path in (tmp_path / "theirs").rglob("2xcpu-core/*/*/run.json"):
         run = json.loads(path.read_text())
         run["server"]["version"] = "9.9"
-        path.write_text(json.dumps(run))
+        path.write_text(json.dumps(sealed(run)))
     done = sextant(elsewhere, "import", str(tmp_path / "theirs"))
     assert done.returncode == 2
     assert "conflicts, nothing was written" in done.stderr

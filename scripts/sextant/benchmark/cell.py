@@ -4,7 +4,6 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from sextant.benchmark.batch_weight import WeightRange, possible_gain
@@ -25,7 +24,7 @@ from sextant.engine.vllm import Server, model_folder
 from sextant.errors import InputError
 from sextant.files import read_json
 from sextant.llm import LLM, load_llm
-from sextant.memory import Feasibility, assess, kv_bytes_per_device
+from sextant.memory import Feasibility, assess_variant, kv_bytes_per_device
 from sextant.progress import Progress
 from sextant.workload.prompts import RandomTokens
 
@@ -78,7 +77,10 @@ def _measure(
 ) -> None:
     """Measure what is not in the checkpoint yet; write the results."""
     folder = outputs.run.parent
-    feasibility = _assess(cell, llm, settings, cell.max_input_tokens + cell.max_output_tokens)
+    longest_tokens = cell.max_input_tokens + cell.max_output_tokens
+    feasibility = assess_variant(
+        llm, cell.devices, cell.variant, settings.memory_utilization, longest_tokens
+    )
     record = Record()
     with scratch_folder(folder) as scratch, _model(cell, scratch) as model:
         specs = _specs(cell, llm, model, scratch) if feasibility.is_feasible else None
@@ -120,29 +122,6 @@ def _tune_and_load(
         record.levels, record.server = [], None  # they ran out of memory after all
     record.probes = probes.probes
     record.possible_gain = possible_gain(probes.probes, limits)
-
-
-def _assess(cell: Cell, llm: LLM, settings: EngineSettings, longest_tokens: int) -> Feasibility:
-    """Decide from memory facts; a variant's replicas share the memory, its weight is given."""
-    variant, devices = cell.variant, cell.devices
-    if variant.memory_limit_gib and devices.kind == "cpu":
-        limit_gib = min(variant.memory_limit_gib, devices.memory_gib * devices.n_gpus)
-        devices = replace(devices, memory_gib=limit_gib / devices.n_gpus)
-    utilization = settings.memory_utilization * variant.memory_share
-    found = assess(llm, devices, utilization, longest_tokens)
-    weight = variant.batch_weight_tokens
-    if weight is None or not found.is_feasible:
-        return found
-    reason = "fits"
-    if weight > found.max_batch_weight_tokens:
-        most = found.max_batch_weight_tokens
-        reason = f"does not fit: the KV cache holds {most} tokens, the variant asks for {weight}"
-    elif weight < longest_tokens:
-        reason = (
-            f"does not fit: the variant's batch weight is {weight} tokens, "
-            f"the longest request needs {longest_tokens}"
-        )
-    return replace(found, is_feasible=reason == "fits", reason=reason)
 
 
 def _weights_to_search(

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sextant.benchmark.results import TABLES
 from sextant.cell_files import CELL_FILES, CHECKPOINT, DAMAGED, damaged_files
 from sextant.errors import InputError
 from sextant.experiment import CellKey
@@ -108,4 +112,30 @@ def _read_cell(folder: Path, place: str) -> FoundCell:
         hash(key)
     except (KeyError, TypeError) as error:
         return FoundCell(folder, place, None, {}, {"run.json": f"does not name its cell ({error})"})
-    return FoundCell(folder, place, key, run, damage)
+    return FoundCell(folder, place, key, run, damage or _malformed(folder, run))
+
+
+def _malformed(folder: Path, run: dict[str, Any]) -> dict[str, str]:
+    """Return the files that are whole but not what the next stage reads, and what is wrong."""
+    found = {}
+    for name, schema in TABLES.items():
+        file = f"{name}.parquet"
+        try:
+            if not pq.read_schema(folder / file).equals(schema):
+                found[file] = "has other columns"
+        except pa.ArrowException as error:
+            found[file] = f"cannot be read ({error})"
+    try:
+        for level in run["levels"]:
+            numbers = [float(level["level"]), level["started_s"], level["duration_s"]]
+            lags = [level["client_lag_ms"]["p99"], level["send_lag_ms"]["p99"]]
+            sum([*numbers, *lags, level["client_lag_ms"]["max"], level["server_mean_itl_ms"] or 0])
+        tuning = read_json(folder / "tuning.json")
+        len(tuning["probes"])
+        sum(tuning["memory"][name] for name in ("memory_utilization", "weight_gib", "kv_gib"))
+        if not isinstance(run["is_feasible"], bool) or not run["scenario"]["kind"]:
+            raise ValueError("it does not say what came of the cell")
+        sum([run["variant"]["replicas"]])
+    except (KeyError, TypeError, ValueError, InputError) as error:
+        found["run.json"] = f"cannot be understood ({error!r})"
+    return found

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sextant.experiment import CellKey, Experiment
-from sextant.memory import Feasibility, assess
+from sextant.memory import Feasibility, assess_variant
 from sextant.scenarios import Scenario, Variant
 
 
@@ -49,10 +49,11 @@ ASSUMED = {
 def feasibility(experiment: Experiment, key: CellKey, config: Mapping[str, Any]) -> Feasibility:
     """Decide from memory facts whether a cell will be measured at all."""
     workload, variant = experiment.workloads[key.workload_id], experiment.variants[key.variant_id]
-    return assess(
+    return assess_variant(
         experiment.llm_facts[key.llm_id],
         experiment.profiles[key.gpu_profile_id].devices,
-        config["engine"]["memory_utilization"] * variant.memory_share,
+        variant,
+        config["engine"]["memory_utilization"],
         workload["max_input_tokens"] + workload["max_output_tokens"],
     )
 

@@ -43,16 +43,16 @@ def finished_cells(
         times = benchmarks / "benchmark_cell" / source / f"{key.folder}.tsv"
         try:
             run, tuning = (read_json(folder / name) for name in ("run.json", "tuning.json"))
-        except (FileNotFoundError, InputError):
-            continue  # not measured, or damaged: it tells nothing, and a run will say so
-        found.append(
-            Finished(
-                key=key,
-                starts_s=tuple(probe["duration_s"] for probe in tuning["probes"]),
-                levels_s={float(it["level"]): it["duration_s"] for it in run["levels"]},
-                wall_s=None if "imported" in run else _wall_s(times),
+            found.append(
+                Finished(
+                    key=key,
+                    starts_s=tuple(probe["duration_s"] for probe in tuning["probes"]),
+                    levels_s={float(it["level"]): it["duration_s"] for it in run["levels"]},
+                    wall_s=None if "imported" in run else _wall_s(times),
+                )
             )
-        )
+        except (FileNotFoundError, InputError, KeyError, TypeError, ValueError):
+            continue  # not measured, or damaged: it tells nothing, and a run will say so
     return [cell for cell in found if cell.levels_s]
 
 
