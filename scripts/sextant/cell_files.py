@@ -29,7 +29,8 @@ CHECKPOINT = "partial"
 DAMAGED = "damaged-"
 """How the folders in a cell's own begin that hold what was set aside."""
 
-_SEAL = "content_sha256"
+SEAL = "content_sha256"
+"""The key of a `run.json` that has the checksum of all others."""
 
 
 def file_facts(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
@@ -41,11 +42,11 @@ def file_facts(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a `run.json` with its own checksum, `content_sha256`."""
-    return {**run, _SEAL: _content_sha256(run)}
+    return {**run, SEAL: _content_sha256(run)}
 
 
 def _content_sha256(run: Mapping[str, Any]) -> str:
-    content = {name: value for name, value in run.items() if name != _SEAL}
+    content = {name: value for name, value in run.items() if name != SEAL}
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -116,7 +117,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
         return {"run.json": _no_file(error)}
     except (InputError, AttributeError) as error:
         return {"run.json": f"cannot be read ({error})"}
-    if _SEAL in run and run[_SEAL] != _content_sha256(run):
+    if SEAL in run and run[SEAL] != _content_sha256(run):
         return {"run.json": "is not what was written (SHA-256)"}
     if not isinstance(facts, Mapping):
         return {"run.json": "does not say what was written"}

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 from cells import request, write_cell
 from project import Project
 from sextant.benchmark.definition import cell_from_definition
-from sextant.cell_files import CELL_FILES, file_facts
+from sextant.cell_files import CELL_FILES, file_facts, sealed
 from sextant.configuration import read_configuration
 from sextant.errors import InputError
 from sextant.experiment import CellKey, load_experiment
@@ -56,7 +57,7 @@ class World:
             "files": file_facts(folder / name for name in CELL_FILES),
             "provenance": {"sextant_version": "0.1.0", "inputs_sha256": {"workload": inputs[0]}},
         }
-        write_json(folder / "run.json", run | changes)
+        write_json(folder / "run.json", sealed(run | changes))
         return folder
 
     def run(self, **options: Any) -> Report:
@@ -142,7 +143,7 @@ def test_whole_files_that_the_next_stage_could_not_read_are_damage(world: World)
     pq.write_table(pa.table({"other": [1]}), folder / "requests.parquet")
     facts = file_facts(folder / name for name in CELL_FILES)
     run = read_json(folder / "run.json") | {"files": facts, "levels": [{"level": "x"}]}
-    write_json(folder / "run.json", run)
+    write_json(folder / "run.json", sealed(run))
     [judged] = world.run().cells(Verdict.damaged)
     assert judged.cell.damage["requests.parquet"] == "has other columns"
     assert "'x'" in judged.cell.damage["run.json"]
@@ -150,7 +151,7 @@ def test_whole_files_that_the_next_stage_could_not_read_are_damage(world: World)
 
 def _forge(world: World, name: str, value: Any) -> None:
     path = world.measure(OPT) / "run.json"
-    write_json(path, read_json(path) | {name: value})
+    write_json(path, sealed(read_json(path) | {name: value}))
 
 
 def test_what_was_imported_can_be_imported_from_here(world: World, tmp_path: Path) -> None:
@@ -187,12 +188,25 @@ def damage_link(folder: Path) -> None:
     (folder / "server.parquet").symlink_to(moved)
 
 
+def damage_pipe(folder: Path) -> None:
+    (folder / "run.json").unlink()
+    os.mkfifo(folder / "run.json")
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a truncated table": (damage_truncate, "requests.parquet has"),
     "a missing table": (lambda f: (f / "telemetry.parquet").unlink(), "telemetry.parquet is miss"),
     "no run.json": (lambda f: (f / "run.json").unlink(), "run.json is missing"),
     "half a run.json": (lambda f: (f / "run.json").write_text('{"llm'), "run.json cannot be read"),
-    "a run.json without ids": (lambda f: write_json(f / "run.json", {}), "does not name its cell"),
+    "a run.json that vouches for nothing": (
+        lambda f: write_json(f / "run.json", {}),
+        "does not vouch for the files",
+    ),
+    "a run.json without ids": (
+        lambda f: write_json(f / "run.json", sealed({"files": read_json(f / "run.json")["files"]})),
+        "does not name its cell",
+    ),
+    "a pipe": (damage_pipe, "run.json is no file"),
     "a link": (damage_link, "server.parquet is a link"),
 }
 
@@ -248,7 +262,7 @@ def test_a_cell_of_before_definitions_were_recorded_cannot_be_judged(world: Worl
     folder = world.measure(OPT)
     run = read_json(folder / "run.json")
     del run["definition"]
-    write_json(folder / "run.json", run)
+    write_json(folder / "run.json", sealed(run))
     (judged,) = world.run().cells(Verdict.other_definition)
     assert judged.detail == "definition: not recorded there"
 

@@ -111,10 +111,10 @@ def test_ids_that_cannot_work_are_refused(config, file: str, old: str, new: str,
 
 def test_a_cells_names_fit_into_one_file_name(config) -> None:
     """SLURM's executor joins them to the name of a folder."""
-    change("config/llms.tsv", "demo-opt-6m\t", "a" * 100 + "\t")
-    change("config/gpu_profiles.tsv", "1xcpu-core\t", "b" * 100 + "\t")
-    change("config/benchmarks.tsv", "\tconversation\t", "\t" + "c" * 30 + "\t")
-    change("config/workloads.tsv", "conversation\tazure", "c" * 30 + "\tazure")
-    config["decision"]["workload_id"] = "c" * 30
+    change("config/llms.tsv", "demo-opt-6m\t", "a-0123456" * 11 + "a" + "\t")
+    change("config/gpu_profiles.tsv", "1xcpu-core\t", "b-0123456" * 11 + "b" + "\t")
+    change("config/benchmarks.tsv", "\tconversation\t", "\t" + "c-0123456789" * 2 + "cccccc" + "\t")
+    change("config/workloads.tsv", "conversation\tazure", "c-0123456789" * 2 + "cccccc" + "\tazure")
+    config["decision"]["workload_id"] = "c-0123456789" * 2 + "cccccc"
     with pytest.raises(InputError, match=r"benchmarks\.tsv, line 2: .*242 characters.*shorten"):
         load_experiment(config)

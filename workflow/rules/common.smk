@@ -187,8 +187,9 @@ def cell_memory_mb(wildcards, attempt):
     """
     variant, llm = cell_variant(wildcards), EXPERIMENT.llm_facts[named("llm", wildcards)]
     server_gib = variant.memory_limit_gib or llm.weight_bytes / 2**30
-    needed_mb = attempt * (8000 + int(1024 * server_gib * variant.replicas))
-    return needed_mb if cell_devices(wildcards).kind == "cpu" else max(250_000, needed_mb)
+    needed_mb = 8000 + int(1024 * server_gib * variant.replicas)
+    least_mb = 0 if cell_devices(wildcards).kind == "cpu" else 250_000
+    return attempt * max(least_mb, needed_mb)
 
 
 def cell_variant(wildcards):

@@ -23,6 +23,11 @@ _OF_SEXTANT = {
         ("gpu-memory-utilization", "device-memory-utilization"), "set engine.memory_utilization"
     ),
     "seed": "set seed",
+    "enable-prefix-caching": "remove it: prompts are unique, and no cache may help a later level",
+    **dict.fromkeys(
+        ("kv-events-config", "otlp-traces-endpoint"),
+        "remove it: a server talks to nobody but its load client",
+    ),
     "max-model-len": "set the caps of the workload",
     **dict.fromkeys(
         ("num-gpu-blocks-override", "kv-cache-memory-bytes"),
@@ -32,7 +37,9 @@ _OF_SEXTANT = {
         (
             *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
             *("data-parallel-address", "data-parallel-rpc-port", "data-parallel-size-local"),
-            *("nnodes", "node-rank", "master-addr", "master-port", "headless"),
+            *("data-parallel-rank", "nnodes", "node-rank", "master-addr", "master-port"),
+            *("headless", "prefill-context-parallel-size", "decode-context-parallel-size"),
+            "device-ids",
         ),
         "give the GPU profile its number of GPUs; a replica runs on one node",
     ),
@@ -42,11 +49,14 @@ _SHORT = {
     **{"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size"},
     **{"n": "nnodes", "r": "node-rank", "dpa": "data-parallel-address"},
     **{"dpp": "data-parallel-rpc-port", "dpl": "data-parallel-size-local"},
+    **{"dpn": "data-parallel-rank", "dpr": "data-parallel-rank"},
+    **{"pcp": "prefill-context-parallel-size", "dcp": "decode-context-parallel-size"},
 }
 _RUNS_CODE = (
     *("trust-remote-code", "tool-parser-plugin", "reasoning-parser-plugin", "io-processor-plugin"),
     *("logits-processors", "middleware", "worker-cls", "worker-extension-cls", "scheduler-cls"),
-    "model-class-overrides",
+    *("model-class-overrides", "distributed-executor-backend", "kv-transfer-config"),
+    *("ec-transfer-config", "log-config-file"),
 )
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.benchmark.results import TABLES
-from sextant.cell_files import CELL_FILES, CHECKPOINT, DAMAGED, damaged_files
+from sextant.cell_files import CELL_FILES, CHECKPOINT, DAMAGED, SEAL, damaged_files
 from sextant.errors import InputError
 from sextant.experiment import CellKey
 from sextant.files import read_json
@@ -69,6 +69,8 @@ def _unpack(archive: tarfile.TarFile, place: Path, folder: Path) -> None:
         if problem := _member_problem(member):
             fix = "make the tar of plain files: tar --dereference -cf cells.tar FOLDER"
             raise InputError(f"{member.name!r} {problem}", file=place, fix=fix)
+    names = {*CELL_FILES, "run.json"}
+    members = [member for member in members if PurePosixPath(member.name).name in names]
     n_bytes, free = sum(member.size for member in members), shutil.disk_usage(folder).free
     if n_bytes > free:
         problem = f"its {n_bytes / 2**20:.0f} MiB do not fit into {free / 2**20:.0f} MiB"
@@ -84,25 +86,43 @@ def _member_problem(member: tarfile.TarInfo) -> str | None:
 
 
 def find_cells(folder: Path) -> list[FoundCell]:
-    """Return all cells below a folder, whole or not; links are not followed."""
+    """Return all cells below a folder, whole or not; links are not followed.
+
+    Raises:
+        OSError: a folder in it cannot be read.
+    """
     found = []
-    for name, folders, files in os.walk(folder):
+    for name, folders, files in os.walk(folder, onerror=_raise):
         # Of a cell that is measured just now, and of one that was damaged.
         kept = (name for name in folders if name != CHECKPOINT and not name.startswith(DAMAGED))
         folders[:] = sorted(kept)
+        for linked in [each for each in folders if (Path(name) / each).is_symlink()]:
+            place = (Path(name) / linked).relative_to(folder).as_posix()
+            damage = {linked: "is a link to a folder"}
+            found.append(FoundCell(Path(name) / linked, place, None, {}, damage))
         if _MARKS & set(files):
             found.append(_read_cell(Path(name), Path(name).relative_to(folder).as_posix()))
     return found
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def _read_cell(folder: Path, place: str) -> FoundCell:
-    links = {name for name in (*CELL_FILES, "run.json") if (folder / name).is_symlink()}
-    if links:
-        return FoundCell(folder, place, None, {}, dict.fromkeys(sorted(links), "is a link"))
+    paths = [folder / name for name in (*CELL_FILES, "run.json")]
+    odd = {path.name: "is a link" for path in paths if path.is_symlink()}
+    # A pipe would be waited for.
+    odd |= {path.name: "is no file" for path in paths if path.exists() and not path.is_file()}
+    if odd:
+        return FoundCell(folder, place, None, {}, odd)
     damage = damaged_files(folder)
     if "run.json" in damage:
         return FoundCell(folder, place, None, {}, damage)
     run = read_json(folder / "run.json")
+    if not {*CELL_FILES} <= run.get("files", {}).keys() or SEAL not in run:
+        problem = "does not vouch for the files"
+        return FoundCell(folder, place, None, {}, damage | {"run.json": problem})
     if malformed := [name for name in _OBJECTS if not isinstance(run.get(name, {}), dict | None)]:
         problem = f"{', '.join(malformed)} cannot be understood"
         return FoundCell(folder, place, None, {}, {"run.json": problem})

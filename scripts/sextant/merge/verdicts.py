@@ -89,7 +89,8 @@ class Here:
         workload, config = self.inputs_sha256(key)
         if found or definition_sha256(theirs, workload, config) == run["definition_sha256"]:
             return found
-        used = ((run.get("provenance") or {}).get("inputs_sha256") or {}).get("workload")
+        inputs = (run.get("provenance") or {}).get("inputs_sha256")
+        used = inputs.get("workload") if isinstance(inputs, Mapping) else None
         return [
             "workload: other content" if used != workload else "the LLM's config: other content"
         ]
@@ -160,7 +161,8 @@ def _judge(cell: FoundCell, here: Here, taken: Mapping[CellKey, Path]) -> tuple[
     if _contents(other) == _contents(cell.folder):
         return Verdict.duplicate, ""
     there, ours = cell.run.get("started_at"), read_json(other / "run.json").get("started_at")
-    return Verdict.other_measurement, f"started at {there} there, at {ours} in {other}"
+    when = f"started at {_printable(str(there))} there, at {ours} in {other}"
+    return Verdict.other_measurement, when
 
 
 def _contents(folder: Path) -> list[str]:
@@ -191,6 +193,11 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(sorted(values))
 
 
+def _printable(text: str) -> str:
+    """Return a stranger's text without what would move the terminal's cursor."""
+    return text if text.isprintable() else json.dumps(text)
+
+
 def _facts(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]:
     """Return the values of each fact by GPU profile, or by "" for those of all."""
     found: dict[tuple[str, str], set[str]] = {}
@@ -211,5 +218,5 @@ def _facts(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]
         for scope, facts in ((run["gpu_profile_id"], of_profile), ("", of_all)):
             for name, value in facts.items():
                 if value is not None:
-                    found.setdefault((scope, name), set()).add(str(value))
+                    found.setdefault((scope, name), set()).add(_printable(str(value)))
     return found
