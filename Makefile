@@ -38,7 +38,7 @@ test: .venv/.ready .venv-vllm/.ready
 # with real vLLM, and all that `make test` has of SLURM where it is installed.
 test-slurm: .venv/.ready .venv-vllm/.ready
 	tests/slurm/cluster install
-	SEXTANT_SLURM_DEMO=1 $(BIN)/pytest tests/slurm
+	SEXTANT_SLURM_ALL=1 $(BIN)/pytest tests/slurm
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv-vllm (make .venv-vllm/.ready)"),
     pytest.mark.skipif(
-        "SEXTANT_SLURM_DEMO" not in os.environ, reason="minutes of real vLLM: make test-slurm"
+        "SEXTANT_SLURM_ALL" not in os.environ, reason="minutes of real vLLM: make test-slurm"
     ),
 ]
 
