@@ -17,7 +17,7 @@ import pytest
 
 from cells import request, write_cell
 from project import Project
-from sextant.benchmark.definition import cell_from_definition
+from sextant.benchmark.definition import cell_from_definition, definition_sha256
 from sextant.cell_files import CELL_FILES, file_facts, sealed
 from sextant.configuration import read_configuration
 from sextant.errors import InputError
@@ -26,7 +26,7 @@ from sextant.files import read_json, write_json
 from sextant.merge import import_cells
 from sextant.merge.job import Report
 from sextant.merge.text import report_text
-from sextant.merge.verdicts import Here, Verdict, definition_sha256, provenance_conflicts
+from sextant.merge.verdicts import Here, Verdict, provenance_conflicts
 from sextant.store import aggregate_points, build_store
 
 OPT = CellKey("demo-opt-6m", "1xcpu-core", "conversation", "users-1-8")

@@ -41,6 +41,12 @@ class Cell:
     """File that prompts are cut from; None for random token ids."""
 
 
+def definition_sha256(definition: Mapping[str, Any], workload: str, config: str) -> str:
+    """Return the SHA-256 of a definition and of the SHA-256 of its workload and LLM config."""
+    facts = [definition, workload, config]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
     """Build a cell from its definition (see `sextant.experiment.cell_definition`)."""
     taken = {field.name for field in fields(Cell)} & set(definition)
@@ -49,11 +55,11 @@ def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Pat
     values["devices"] = Devices(**definition["devices"])
     values["scenario"] = scenario_from_plain(definition["scenario"])
     values["variant"] = Variant(**definition.get("variant", {}))
-    facts = [definition, *map(sha256_file, (workload_path, definition["config_path"]))]
+    contents = map(sha256_file, (workload_path, definition["config_path"]))
     return Cell(
         **values,
         definition=definition,
-        definition_sha256=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(),
+        definition_sha256=definition_sha256(definition, *contents),
         workload_path=Path(workload_path),
     )
 

@@ -4,12 +4,13 @@ import shutil
 from datetime import UTC, datetime
 from typing import Any
 
+from sextant.benchmark.definition import definition_sha256
 from sextant.benchmark.lock import cell_lock
 from sextant.cell_files import CELL_FILES, damaged_files, sealed
 from sextant.errors import InputError
 from sextant.files import atomic_path, sha256_file, write_json
 from sextant.merge.found import FoundCell
-from sextant.merge.verdicts import Here, definition_sha256
+from sextant.merge.verdicts import Here
 
 
 def copy_cell(cell: FoundCell, here: Here, origin: str, conflicts: list[str]) -> None:

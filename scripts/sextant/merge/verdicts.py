@@ -1,6 +1,5 @@
 """What to do with each cell that was found: whole, asked for, the same, new, in conflict?"""
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sextant.benchmark.definition import definition_sha256
 from sextant.cell_files import CELL_FILES, damaged_files
 from sextant.errors import InputError
 from sextant.experiment import CellKey, Experiment, cell_definition
@@ -94,12 +94,6 @@ class Here:
         return [
             "workload: other content" if used != workload else "the LLM's config: other content"
         ]
-
-
-def definition_sha256(definition: Mapping[str, Any], workload: str, config: str) -> str:
-    """Return what `run.json` has as `definition_sha256`, from the contents' SHA-256."""
-    facts = [definition, workload, config]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 # Names of this machine or this project: `definition_sha256` compares the contents.
