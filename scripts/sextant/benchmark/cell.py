@@ -46,7 +46,7 @@ def measure_cell(
         InputError: the workload has no cap that the LLM's context can hold, or the
             machine lacks the devices or the disk.
     """
-    longest_tokens = cell.max_input_tokens + cell.max_output_tokens
+    longest_tokens = cell.longest_request_tokens
     # What counts is the type that is served, not the one the weights were published in.
     llm = load_llm(cell.config_path, settings.dtype)
     if longest_tokens > llm.context_tokens:
@@ -77,9 +77,8 @@ def _measure(
 ) -> None:
     """Measure what is not in the checkpoint yet; write the results."""
     folder = outputs.run.parent
-    longest_tokens = cell.max_input_tokens + cell.max_output_tokens
     feasibility = assess_variant(
-        llm, cell.devices, cell.variant, settings.memory_utilization, longest_tokens
+        llm, cell.devices, cell.variant, settings.memory_utilization, cell.longest_request_tokens
     )
     record = Record()
     with scratch_folder(folder) as scratch, _model(cell, scratch) as model:
@@ -131,7 +130,7 @@ def _weights_to_search(
     # Replicas that share a device fill it together.
     n_sharing = variant.replicas if variant.placement == "shared" else 1
     return WeightRange(
-        lowest_tokens=given or cell.max_input_tokens + cell.max_output_tokens,
+        lowest_tokens=given or cell.longest_request_tokens,
         highest_tokens=given or feasibility.max_batch_weight_tokens,
         kv_bytes_per_token=n_sharing * kv_bytes_per_device(llm, cell.devices),
         max_starts=settings.max_server_starts,
@@ -154,7 +153,7 @@ def _specs(cell: Cell, llm: LLM, model: Path, scratch: Path) -> Callable[[int], 
                 devices=cell.devices,
                 batch_weight_tokens=batch_weight_tokens,
                 kv_bytes_per_token=llm.kv_bytes_per_token,
-                max_request_tokens=cell.max_input_tokens + cell.max_output_tokens,
+                max_request_tokens=cell.longest_request_tokens,
                 device_indices=place,
                 cpu_indices=own_cores,
                 memory_share=variant.memory_share,

@@ -40,6 +40,11 @@ class Cell:
     prompts: str | None = None
     """File that prompts are cut from; None for random token ids."""
 
+    @property
+    def longest_request_tokens(self) -> int:
+        """Input and output tokens of the workload's longest request."""
+        return self.max_input_tokens + self.max_output_tokens
+
 
 def definition_sha256(definition: Mapping[str, Any], workload: str, config: str) -> str:
     """Return the SHA-256 of a definition and of the SHA-256 of its workload and LLM config."""
