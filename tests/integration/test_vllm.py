@@ -13,13 +13,10 @@ import pandas as pd
 import psutil
 import pytest
 
+from real_vllm import NEEDS_VLLM
 from support import ROOT
 
-PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv-vllm (make .venv-vllm/.ready)"),
-]
+pytestmark = NEEDS_VLLM
 
 
 def command(out: Path, users: str) -> list[str]:

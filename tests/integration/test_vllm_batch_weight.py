@@ -4,39 +4,27 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from real_vllm import CONFIG, NEEDS_VLLM
+from real_vllm import SETTINGS as SMALL
 from sextant.benchmark.batch_weight import Probe, WeightRange, possible_gain
 from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.engine.command import EngineSettings, ServerSpec
+from sextant.engine.command import ServerSpec
 from sextant.engine.vllm import Server, ServerError, model_folder
 from sextant.gpu import GIB, Devices
 from sextant.llm import load_llm
 from sextant.workload.prompts import RandomTokens
-from support import ROOT
 
-PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv-vllm (make .venv-vllm/.ready)"),
-]
-CONFIG = ROOT / "resources" / "llms" / "demo-opt-6m.json"
+pytestmark = NEEDS_VLLM
 LLM = load_llm(CONFIG, "bfloat16")
 LENGTHS = RequestLengths((16, 96, 256), (4, 8, 16))
 LIMIT_GIB = 1.25
-SETTINGS = EngineSettings(
-    python=str(PYTHON),
-    dtype="bfloat16",
-    block_size_tokens=32,
-    max_num_seqs=64,
-    memory_utilization=0.9,
-    start_timeout_s=180.0,
-    request_timeout_s=120.0,
-    max_server_starts=5,
-)
+SETTINGS = replace(SMALL, max_num_seqs=64, request_timeout_s=120.0, max_server_starts=5)
 # Memory facts do not know what the interpreter and its libraries take: more than half of it.
 HIGHEST = int((LIMIT_GIB * GIB * 0.9 - LLM.weight_bytes) // LLM.kv_bytes_per_token)
 LIMITS = WeightRange(272, HIGHEST, LLM.kv_bytes_per_token)

@@ -4,35 +4,23 @@ import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
 import pytest
 
-from sextant.engine.command import EngineSettings, ServerSpec
+from real_vllm import CONFIG, NEEDS_VLLM
+from real_vllm import SETTINGS as SMALL
+from sextant.engine.command import ServerSpec
 from sextant.engine.scratch import scratch_folder
 from sextant.engine.vllm import Server, model_folder
 from sextant.gpu import Devices
 from sextant.llm import load_llm
-from support import ROOT
 
-PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv-vllm (make .venv-vllm/.ready)"),
-]
-CONFIG = ROOT / "resources" / "llms" / "demo-opt-6m.json"
-SETTINGS = EngineSettings(
-    python=str(PYTHON),
-    dtype="bfloat16",
-    block_size_tokens=32,
-    max_num_seqs=8,
-    memory_utilization=0.9,
-    start_timeout_s=600,
-    request_timeout_s=60,
-    max_server_starts=1,
-)
+pytestmark = NEEDS_VLLM
+SETTINGS = replace(SMALL, start_timeout_s=600)
 
 
 def listening(server: Server) -> list[tuple[str, int]]:

@@ -7,28 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sextant.engine.command import EngineSettings, ServerSpec
+from real_vllm import CONFIG, NEEDS_VLLM, SETTINGS
+from sextant.engine.command import ServerSpec
 from sextant.engine.vllm import Server, ServerError, model_folder
 from sextant.gpu import Devices
 from sextant.llm import load_llm
-from support import ROOT
 
-PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv-vllm (make .venv-vllm/.ready)"),
-]
-CONFIG = ROOT / "resources" / "llms" / "demo-opt-6m.json"
-SETTINGS = EngineSettings(
-    python=str(PYTHON),
-    dtype="bfloat16",
-    block_size_tokens=32,
-    max_num_seqs=8,
-    memory_utilization=0.9,
-    start_timeout_s=180,
-    request_timeout_s=60,
-    max_server_starts=1,
-)
+pytestmark = NEEDS_VLLM
 KEY = "distinctive0123456789abcdef"
 
 

@@ -5,14 +5,12 @@ import os
 import duckdb
 import pytest
 
+from real_vllm import NEEDS_VLLM, PYTHON
 from slurm_project import SlurmProject, assert_devices_are_apart, cell_jobs
 from support import ROOT
 
-PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-
 pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(not PYTHON.exists(), reason="needs .venv-vllm (make .venv-vllm/.ready)"),
+    *NEEDS_VLLM,
     pytest.mark.skipif(
         "SEXTANT_SLURM_ALL" not in os.environ, reason="minutes of real vLLM: make test-slurm"
     ),
