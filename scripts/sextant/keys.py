@@ -1,7 +1,7 @@
 """API keys stay out of what is said: servers repeat them in errors and logs."""
 
 from collections.abc import Collection
-from pathlib import Path
+from typing import BinaryIO
 
 _INSTEAD = "[API key]"
 _SHORTEST_CUT_KEY = 4
@@ -18,8 +18,11 @@ def without_keys(text: str, keys: Collection[str]) -> str:
     return text
 
 
-def remove_key(path: Path, key: str) -> None:
-    """Take a key out of a file that nobody writes to any more."""
-    content = path.read_bytes()
+def remove_key(file: BinaryIO, key: str) -> None:
+    """Take a key out of a file, open for reading and writing, that nobody else writes to."""
+    file.seek(0)
+    content = file.read()
     if key.encode() in content:
-        path.write_bytes(content.replace(key.encode(), _INSTEAD.encode()))
+        file.seek(0)
+        file.write(content.replace(key.encode(), _INSTEAD.encode()))
+        file.truncate()

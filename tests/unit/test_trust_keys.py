@@ -59,7 +59,8 @@ def test_what_a_server_said_is_kept_without_the_key(said: str, kept: str) -> Non
 def test_a_key_leaves_a_file_and_the_rest_stays(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_bytes(b"\xff started with " + KEY.encode() + b"\nready\n")
-    remove_key(log, KEY)
+    with log.open("r+b") as file:
+        remove_key(file, KEY)
     assert log.read_bytes() == b"\xff started with [API key]\nready\n"
 
 

@@ -201,6 +201,14 @@ def test_a_server_that_never_gets_healthy(start, monkeypatch):
     assert not server.is_alive()
 
 
+def test_a_server_whose_log_is_deleted_is_understood_and_ends(start):
+    with start() as server:
+        server.log_path.write_bytes(b"torch.OutOfMemoryError: CUDA out of memory\n")
+        server.log_path.unlink()  # by a second job of the same cell
+        assert server.error("it failed").is_out_of_memory
+    assert not server.is_alive()
+
+
 def test_many_servers_at_once_have_ports_keys_and_answers_of_their_own(start, tmp_path):
     servers = [replace(start(), log_path=tmp_path / f"{number}.log") for number in range(8)]
     servers = [replace(server, api_key=f"key {n}") for n, server in enumerate(servers)]

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import secrets
 import shutil
 import socket
@@ -12,6 +13,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from sextant.engine.command import EngineSettings, ServerSpec, command, environment
 from sextant.engine.free_memory import (
@@ -68,6 +70,7 @@ class Server:
     _held_port: socket.socket = field(default_factory=held_port, repr=False)
     api_key: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     _keeper: subprocess.Popen | None = None
+    _log: BinaryIO | None = None
     _free: FreeMemory | None = None
     _idle_free_bytes: int | None = None
     _is_stopped: bool = False
@@ -112,6 +115,8 @@ class Server:
         self.started_s, self._n_oom_kills = time.monotonic(), n_oom_kills()
         with contextlib.ExitStack() as files:
             log = files.enter_context(self.log_path.open("wb"))
+            # Kept open: a second job of the same cell, which waits for this one, deletes its logs.
+            self._log = self.log_path.open("r+b", buffering=0)
             # While the keeper lives, so does the folder that its server writes to.
             kept = [files.enter_context(share(self.spec.scratch))] if self.spec.scratch else []
             self._keeper = subprocess.Popen(
@@ -163,7 +168,7 @@ class Server:
         with contextlib.suppress(BrokenPipeError):
             self._keeper.stdin.close()
         self._keeper.wait()
-        remove_key(self.log_path, self.api_key)
+        remove_key(self._log, self.api_key)
         self._held_port.close()
 
     def stop_watching_memory(self) -> None:
@@ -193,7 +198,8 @@ class Server:
 
     def _log_text(self) -> str:
         # The file is this start's own: it was emptied before the server began to write.
-        return without_keys(self.log_path.read_text(errors="replace"), [self.api_key])
+        said = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0)
+        return without_keys(said.decode(errors="replace"), [self.api_key])
 
     def is_alive(self) -> bool:
         """Return whether the server's process still runs."""
