@@ -1,4 +1,4 @@
-"""A job of Snakemake's ends when Snakemake does.
+"""A job of Snakemake's ends when what has started it does.
 
 Killed with SIGKILL, Snakemake's main process cannot end its jobs, and the kernel's own signal
 (PR_SET_PDEATHSIG) would not reach them: a job runs below a second Snakemake and shells, which
@@ -25,6 +25,15 @@ Link = tuple[int, int]
 """A process and its parent, by their ids."""
 
 
+def end_with_parent() -> None:
+    """End this process, a Snakemake that a scheduler has started, once its parent is gone.
+
+    SLURM without control groups loses sight of a job's Snakemake when the job's shell ends before
+    it; and Snakemake (9.27) may take SIGTERM while it holds the lock that its handler waits for.
+    """
+    _watch_from_now_on([(os.getpid(), os.getppid())])
+
+
 def end_with_snakemake() -> None:
     """End this process by SIGTERM, later SIGKILL, once the Snakemake it works for is gone.
 
@@ -33,7 +42,7 @@ def end_with_snakemake() -> None:
     """
     links = links_to_snakemake()
     if links is None or links:
-        threading.Thread(target=_watch, args=(links or [(0, -1)],), daemon=True).start()
+        _watch_from_now_on(links or [(0, -1)])
 
 
 def links_to_snakemake() -> list[Link] | None:
@@ -66,10 +75,14 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
+def _watch_from_now_on(links: list[Link]) -> None:
+    threading.Thread(target=_watch, args=(links,), daemon=True).start()
+
+
 def _watch(links: list[Link]) -> None:
     while all(_parent(child) == parent for child, parent in links):
         time.sleep(_PERIOD_S)
-    log.error("Snakemake has ended without ending this job: it ends now")
+    log.error("whoever has started this job has ended without ending it: it ends now")
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -19,6 +19,15 @@ with job_log(sys.argv[1]):
         print("ready", flush=True)
         {wait}
 """
+STUCK = """
+import signal, threading, time
+from sextant.orphans import end_with_parent
+end_with_parent()
+lock = threading.Lock()
+signal.signal(signal.SIGTERM, lambda *_: lock.acquire())
+with lock:
+    time.sleep(600)
+"""
 # As Snakemake does it: main, a shell, a Snakemake for one job, a shell, the script.
 MAIN = "import subprocess, sys; subprocess.run(sys.argv[1], shell=True)"
 RUNNER = "-m snakemake --mode subprocess"
@@ -47,11 +56,12 @@ def runner(tmp_path: Path) -> str:
     return f"cd {tmp_path / 'stand-in'} && {sys.executable} {RUNNER}"
 
 
-def wait_for(condition, what: str) -> None:
+def wait_for(condition, what: str):
     deadline = time.monotonic() + 30
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
+    return found
 
 
 def unfinished(result: Path) -> list[Path]:
@@ -84,7 +94,7 @@ def test_a_job_ends_when_the_main_process_is_killed(job, runner, wait):
     _, alive = psutil.wait_procs(below, timeout=20)
     assert not alive
     assert not unfinished(result) and not result.exists()
-    assert "Snakemake has ended" in log.read_text()
+    assert "has ended without ending it" in log.read_text()
 
 
 def test_a_job_that_starts_when_the_main_process_is_gone_ends_at_once(job, runner):
@@ -97,7 +107,23 @@ def test_a_job_that_starts_when_the_main_process_is_gone_ends_at_once(job, runne
     main.wait()
     _, alive = psutil.wait_procs(below, timeout=30)
     assert not alive
-    assert "Snakemake has ended" in log.read_text()
+    assert "has ended without ending it" in log.read_text()
+
+
+def test_a_snakemake_that_holds_its_own_lock_ends_with_the_shell_of_its_job(tmp_path):
+    """SIGTERM finds it with the lock that its handler wants, as Snakemake 9.27 does."""
+    script = tmp_path / "stuck.py"
+    script.write_text(STUCK)
+    shell = subprocess.Popen(["bash", "-c", f"{sys.executable} {script}; exit $?"])
+    (stuck,) = wait_for(lambda: psutil.Process(shell.pid).children(), "no start")
+    time.sleep(1.5)
+    stuck.terminate()
+    time.sleep(0.5)
+    assert stuck.is_running()
+    shell.kill()
+    shell.wait()
+    _, alive = psutil.wait_procs([stuck], timeout=40)
+    assert not alive
 
 
 def test_a_job_goes_on_where_no_snakemake_has_started_it(job):

@@ -9,6 +9,7 @@ from pathlib import Path
 from sextant.errors import InputError
 from sextant.experiment import CellKey, cell_definition, load_experiment, trace_sha256
 from sextant.ids import by_file_name, file_name
+from sextant.orphans import end_with_parent
 from sextant.predict.registry import PREDICTORS
 from sextant.scenarios import DEFAULT_VARIANT
 from sextant.workload.use_cases import USE_CASES_FILE
@@ -18,6 +19,9 @@ try:
 except InputError as error:
     # The message is the whole story; a traceback would bury it.
     sys.exit(f"Error: {error}")
+
+if workflow.remote_exec:
+    end_with_parent()
 
 # Snakemake measures again whatever is older than its script, which a copy, a checkout or a
 # comment gives a new date. These three call the library and say nothing of their own.
