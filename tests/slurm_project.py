@@ -104,7 +104,7 @@ SLURM_COMMAND = [
     *("--default-resources", "slurm_account=sextant", "slurm_partition=gpu", "qos=benchmark"),
     *("mem_mb=4000", "runtime=60"),
     *("--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "2"),
-    *("--latency-wait", "10"),
+    *("--max-status-checks-per-second", "1", "--latency-wait", "10"),
 ]
 """Snakemake with the profile that ships, the names of the tests' cluster, and quick looks."""
 

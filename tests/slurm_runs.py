@@ -159,6 +159,7 @@ class Run:
         # What clusters have, gigabytes a cell and a look at jobs each minute, is not for tests.
         command += ["--latency-wait", "10", "--seconds-between-status-checks", "1"]
         command += ["--slurm-init-seconds-before-status-checks", "1"]
+        command += ["--max-status-checks-per-second", "1"]
         return [*command, "--set-resources", "benchmark_cell:mem_mb=attempt*1000", *self.arguments]
 
     def kill(self) -> None:
