@@ -63,6 +63,7 @@ def import_results(
     from sextant.merge import import_cells
     from sextant.merge.metadata import record_cells, refuse_beside_a_run
     from sextant.merge.text import report_text
+    from sextant.merge.verdicts import Verdict
 
     here, given = Path(), config_files or []
     config = read_configuration(here, given)
@@ -81,4 +82,10 @@ def import_results(
             f"{len(report.all_conflicts)} conflicts, nothing was written",
             file=place,
             fix="leave the cells in question out, or give --allow-mixed: results then say so",
+        )
+    if damaged := report.cells(Verdict.damaged):
+        raise InputError(
+            f"{len(damaged)} damaged cells were left out, named above; the others were not",
+            file=place,
+            fix="copy these cells from where they were measured once more, and import again",
         )

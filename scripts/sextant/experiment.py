@@ -189,8 +189,14 @@ def trace_sha256(experiment: Experiment, trace_id: str) -> str:
     return dataset.sha256 if dataset else _sha256_once(name)
 
 
+def _sha256_once(path: str | Path) -> str:
+    """Return a file's SHA-256, read once while nobody changes the file."""
+    state = Path(path).stat()
+    return _sha256_at(Path(path).absolute(), state.st_mtime_ns, state.st_size)
+
+
 @cache
-def _sha256_once(path: str) -> str:
+def _sha256_at(path: Path, mtime_ns: int, size_bytes: int) -> str:
     return sha256_file(path)
 
 

@@ -209,7 +209,9 @@ def test_dcgm_adds_sm_activity(monkeypatch):
 
 
 PARENT = """
-import time
+import signal, time
+# Ignored by what runs in a shell's background, as these tests may.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from sextant.telemetry.watcher import WatchPlan, watch
 watcher = watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1)
 print(watcher.pid, flush=True)

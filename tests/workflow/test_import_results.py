@@ -98,6 +98,19 @@ def test_a_part_of_the_cells_leaves_the_others_to_be_measured(
     assert not [cell for cell in measured if cell.startswith("llm-opt-6m")]
 
 
+def test_a_damaged_cell_is_left_out_and_the_import_says_so_by_its_status(
+    finished, elsewhere, tmp_path
+) -> None:
+    shutil.copytree(finished.folder / "results" / "benchmarks", tmp_path / "theirs")
+    broken = sorted((tmp_path / "theirs").rglob("requests.parquet"))[0]
+    broken.write_bytes(broken.read_bytes()[:-1])
+    done = sextant(elsewhere, "import", str(tmp_path / "theirs"))
+    assert done.returncode == 2
+    assert "7 taken over" in done.stdout
+    assert "1 damaged cells were left out" in done.stderr
+    assert len(dry_run(elsewhere.folder).cells()) == 1
+
+
 def test_what_snakemake_knew_of_the_cells_gives_way(finished, elsewhere) -> None:
     """It has measured a cell with other levels here, and the import fits those of now."""
     cell = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
