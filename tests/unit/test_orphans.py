@@ -28,9 +28,13 @@ signal.signal(signal.SIGTERM, lambda *_: lock.acquire())
 with lock:
     time.sleep(600)
 """
-# As Snakemake does it: main, a shell, a Snakemake for one job, a shell, the script.
-MAIN = "import subprocess, sys; subprocess.run(sys.argv[1], shell=True)"
-RUNNER = "-m snakemake --mode subprocess"
+# A Snakemake: it names itself, and runs what it is given in a shell.
+MAIN = """
+import subprocess, sys
+from sextant.orphans import name_to_jobs
+name_to_jobs()
+subprocess.run(sys.argv[1], shell=True)
+"""
 
 
 @pytest.fixture
@@ -44,16 +48,6 @@ def job(tmp_path: Path):
         return f"{sys.executable} {script} {log} {result}", log, result
 
     return write
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> str:
-    """A stand-in for the Snakemake that runs one job: it has its command line."""
-    (tmp_path / "stand-in" / "snakemake").mkdir(parents=True)
-    main = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[-1], shell=True))"
-    (tmp_path / "stand-in" / "snakemake" / "__main__.py").write_text(main)
-    (tmp_path / "stand-in" / "snakemake" / "__init__.py").touch()
-    return f"cd {tmp_path / 'stand-in'} && {sys.executable} {RUNNER}"
 
 
 def wait_for(condition, what: str):
@@ -80,34 +74,49 @@ def test_sigterm_ends_a_job_in_order(job):
     assert "the job ends with status 143" in log.read_text()
 
 
+def start(command: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", MAIN, command])
+
+
 @pytest.mark.parametrize("wait", ["time.sleep(600)", "import signal; signal.pause()"])
-def test_a_job_ends_when_the_main_process_is_killed(job, runner, wait):
+@pytest.mark.parametrize("shell", ["{}", "true; {}; exit $?"], ids=["no shell", "a shell"])
+def test_a_job_ends_when_its_snakemake_is_killed(job, wait, shell):
     command, log, result = job(wait)
-    main = subprocess.Popen([sys.executable, "-c", MAIN, f"{runner} 'true; {command}; exit $?'"])
+    main = start(shell.format(command))
     wait_for(lambda: unfinished(result), "the job did not start")
     below = psutil.Process(main.pid).children(recursive=True)
-    assert len(below) >= 4  # shell, Snakemake of the job, shell, script
     time.sleep(1.5)
     assert all(process.is_running() for process in below)
-    main.kill()
-    main.wait()
+    main.kill()  # and not reaped yet, as by a parent that does not look
     _, alive = psutil.wait_procs(below, timeout=20)
+    main.wait()
     assert not alive
     assert not unfinished(result) and not result.exists()
     assert "has ended without ending it" in log.read_text()
 
 
-def test_a_job_that_starts_when_the_main_process_is_gone_ends_at_once(job, runner):
+def test_a_job_that_starts_when_its_snakemake_is_gone_ends_at_once(job):
     command, log, _ = job()
-    late = f"{runner} 'sleep 2; {command}; exit $?'"
-    main = subprocess.Popen([sys.executable, "-c", MAIN, late])
-    wait_for(lambda: len(psutil.Process(main.pid).children(recursive=True)) >= 3, "no start")
-    below = psutil.Process(main.pid).children(recursive=True)
+    main = start(f"sleep 2; {command}; exit $?")
+    below = wait_for(lambda: psutil.Process(main.pid).children(recursive=True), "no start")
     main.kill()
     main.wait()
+    wait_for(log.exists, "the job did not start")
     _, alive = psutil.wait_procs(below, timeout=30)
     assert not alive
     assert "has ended without ending it" in log.read_text()
+
+
+def test_a_job_knows_the_nearest_snakemake_as_inside_a_job_of_a_cluster(job, tmp_path):
+    command, _, result = job("time.sleep(4)")
+    inner = tmp_path / "inner.py"
+    inner.write_text(MAIN)
+    outer = start(f"setsid {sys.executable} {inner} '{command}' & wait")
+    wait_for(lambda: unfinished(result), "the job did not start")
+    psutil.Process(outer.pid).children()[0].kill()
+    outer.kill()
+    outer.wait()
+    wait_for(result.exists, "the job was ended")
 
 
 def test_a_snakemake_that_holds_its_own_lock_ends_with_the_shell_of_its_job(tmp_path):

@@ -4,7 +4,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -27,14 +27,19 @@ SCENARIOS = (
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project of one LLM on one profile, with scenarios of fixed numbers of requests."""
-    project = Project(tmp_path_factory.mktemp("faults"))
+    return small_project(tmp_path_factory.mktemp("faults"), SCENARIOS)
+
+
+def small_project(folder: Path, scenarios: Sequence[tuple]) -> Project:
+    """Return a project of one LLM on one profile that measures some scenarios."""
+    project = Project(folder)
     project.set_config(engine__python=str(FAKE_PYTHON), engine__max_num_seqs=8)
     row = ("llm-opt-6m", "resources/llms/demo-opt-6m.json", "")
     project.write_sheet("llms", "llm_id config model", row)
     header = "scenario_id kind levels warmup_s duration_s n_requests"
-    project.write_sheet("scenarios", header, *SCENARIOS)
+    project.write_sheet("scenarios", header, *scenarios)
     header = "llm_ids gpu_profile_ids workload_id scenario_id"
-    rows = [("*", "1xcpu-core", "conversation", scenario) for scenario, *_ in SCENARIOS]
+    rows = [("*", "1xcpu-core", "conversation", scenario) for scenario, *_ in scenarios]
     project.write_sheet("benchmarks", header, *rows)
     return project
 
@@ -124,6 +129,19 @@ def test_a_job_is_killed(run, undisturbed, number) -> None:
     assert essence(run.project.folder / "results") == undisturbed[0]
     run.check_files()
     assert not run.processes() and not list(run.scratch.iterdir())
+
+
+def test_a_job_does_not_outlive_snakemake(tmp_path) -> None:
+    """Of minutes to measure, only what a job needs to end in order passes."""
+    project = small_project(tmp_path, [("users-1-8", "closed_loop", "1,2", 0.1, 300, "")])
+    with scratch_place() as scratch:
+        run = InterruptedRun(project, Path(scratch), TARGET)
+        main = run.start()
+        while "telemetry" not in run.activity():
+            assert main.poll() is None, run.logs()
+            time.sleep(0.1)
+        assert run.kill(main) < 60
+    run.check_files()
 
 
 def _is_job(process: psutil.Process) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from sextant.errors import InputError
 from sextant.experiment import CellKey, cell_definition, load_experiment, trace_sha256
 from sextant.ids import by_file_name, file_name
-from sextant.orphans import end_with_parent
+from sextant.orphans import end_with_parent, name_to_jobs
 from sextant.predict.registry import PREDICTORS
 from sextant.scenarios import DEFAULT_VARIANT
 from sextant.workload.use_cases import USE_CASES_FILE
@@ -20,6 +20,7 @@ except InputError as error:
     # The message is the whole story; a traceback would bury it.
     sys.exit(f"Error: {error}")
 
+name_to_jobs()
 if workflow.remote_exec:
     end_with_parent()
 
