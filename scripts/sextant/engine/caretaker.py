@@ -30,6 +30,8 @@ def main(scratch: Path, results: Path, pid: str) -> None:
     remove_unheld(results / ".lock")
     with contextlib.suppress(OSError), (scratch / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+    # Again: the kernel closes a killed job's files one by one, and the pipe may go before the lock.
+    remove_unheld(results / ".lock")
     for _ in range(_ATTEMPTS):
         shutil.rmtree(scratch, ignore_errors=True)
         if not scratch.exists():
