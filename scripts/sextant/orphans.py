@@ -23,8 +23,8 @@ _SNAKEMAKE = "SEXTANT_SNAKEMAKE"
 
 def name_to_jobs() -> None:
     """Have the jobs of this process, a Snakemake, know it (`end_with_snakemake`)."""
-    if identity := _identity(os.getpid()):
-        os.environ[_SNAKEMAKE] = identity
+    if started := _started(os.getpid()):
+        os.environ[_SNAKEMAKE] = f"{os.getpid()} {started} {_namespace()}"
 
 
 def end_with_snakemake() -> None:
@@ -34,9 +34,10 @@ def end_with_snakemake() -> None:
     it. A process that no Snakemake has started goes on, and so does one in a container that
     hides the processes outside.
     """
-    pid, _, rest = os.environ.get(_SNAKEMAKE, "").partition(" ")
-    if pid and rest.endswith(_namespace()):
-        _watch_from_now_on(lambda: _identity(int(pid)) == f"{pid} {rest}")
+    if named := os.environ.get(_SNAKEMAKE):
+        pid, started, namespace = named.split()
+        if namespace == _namespace():
+            _watch_from_now_on(lambda: _started(int(pid)) == started)
 
 
 def end_with_parent() -> None:
@@ -49,15 +50,18 @@ def end_with_parent() -> None:
     _watch_from_now_on(lambda: os.getppid() == parent)
 
 
-def _identity(pid: int) -> str | None:
-    """Return what tells a process from all others of this machine; None if it is gone."""
+def _started(pid: int) -> str | None:
+    """Return when a process started, which tells it from later ones; None if it is gone.
+
+    Read directly, since it is read while latencies are measured.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     state, *fields = text.rpartition(")")[2].split()
     # proc(5): field 3 is the state, field 22 the time of start; the name may hold anything.
-    return None if state in "ZX" else f"{pid} {fields[18]} {_namespace()}"
+    return None if state in "ZX" else fields[18]
 
 
 def _namespace() -> str:
