@@ -1,5 +1,7 @@
 """What the tests on real servers share: vLLM's environment, and a small LLM on it."""
 
+from dataclasses import replace
+
 import pytest
 
 from sextant.engine.command import EngineSettings
@@ -21,3 +23,5 @@ SETTINGS = EngineSettings(
     request_timeout_s=60,
     max_server_starts=1,
 )
+SEARCH = replace(SETTINGS, max_num_seqs=64, request_timeout_s=120, max_server_starts=5)
+"""Settings for the search for the batch weight: of its test and of its benchmark."""

@@ -15,29 +15,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from real_vllm import CONFIG
+from real_vllm import SEARCH as SETTINGS
 from sextant.benchmark.batch_weight import TOLERANCE, WeightRange, possible_gain
 from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.engine.command import EngineSettings, ServerSpec
+from sextant.engine.command import ServerSpec
 from sextant.engine.vllm import Server, ServerError, model_folder
 from sextant.gpu import GIB, Devices
 from sextant.llm import load_llm
 from sextant.workload.prompts import RandomTokens
 
-ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "resources" / "llms" / "demo-opt-6m.json"
 LLM = load_llm(CONFIG, "bfloat16")
 LENGTHS = RequestLengths((16, 96, 256), (8, 24, 64))
-SETTINGS = EngineSettings(
-    python=str(ROOT / ".venv-vllm" / "bin" / "python"),
-    dtype="bfloat16",
-    block_size_tokens=32,
-    max_num_seqs=64,
-    memory_utilization=0.9,
-    start_timeout_s=180.0,
-    request_timeout_s=120.0,
-    max_server_starts=5,
-)
 
 
 def limits(memory_limit_gib: float) -> WeightRange:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from interrupted import InterruptedRun, essence, scratch_place
 from project import Project
-from support import ROOT
+from real_vllm import PYTHON
 
 TARGET = "results/points/measured/point.parquet"
 
@@ -26,7 +26,7 @@ TARGET = "results/points/measured/point.parquet"
 def shortened_demo(folder: Path, n_llms: int, n_profiles: int) -> Project:
     """Return a copy of the demo with a scenario of fixed requests beside that of users."""
     project = Project(folder)
-    project.set_config(engine__python=str(ROOT / ".venv-vllm" / "bin" / "python"))
+    project.set_config(engine__python=str(PYTHON))
     project.set_config(engine__start_timeout_s=600)  # on a machine that does other things too
     for name, n_rows in (("llms", n_llms), ("gpu_profiles", n_profiles)):
         lines = project.sheet(name).read_text().splitlines(keepends=True)

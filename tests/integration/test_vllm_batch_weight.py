@@ -4,13 +4,12 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from real_vllm import CONFIG, NEEDS_VLLM
-from real_vllm import SETTINGS as SMALL
+from real_vllm import SEARCH as SETTINGS
 from sextant.benchmark.batch_weight import Probe, WeightRange, possible_gain
 from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
@@ -24,7 +23,6 @@ pytestmark = NEEDS_VLLM
 LLM = load_llm(CONFIG, "bfloat16")
 LENGTHS = RequestLengths((16, 96, 256), (4, 8, 16))
 LIMIT_GIB = 1.25
-SETTINGS = replace(SMALL, max_num_seqs=64, request_timeout_s=120.0, max_server_starts=5)
 # Memory facts do not know what the interpreter and its libraries take: more than half of it.
 HIGHEST = int((LIMIT_GIB * GIB * 0.9 - LLM.weight_bytes) // LLM.kv_bytes_per_token)
 LIMITS = WeightRange(272, HIGHEST, LLM.kv_bytes_per_token)
