@@ -8,14 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import pandas as pd
 import yaml
 
+import support
 from project import Project
 from slurm_project import Cluster
 from support import FAKE_PYTHON
@@ -24,16 +25,7 @@ PROFILE = "workflow/profiles/slurm"
 PATIENCE_S = 300
 # Lengths, scenario and batch weights keep a cell on the fake engine at half a minute.
 LLMS = ("opt-6m", "llama-16m", "bigcode-21m", "neox-34m")
-Found = TypeVar("Found")
-
-
-def wait_for(what: str, look: Callable[[], Found], timeout_s: float = PATIENCE_S) -> Found:
-    """Return what `look` finds as soon as it finds anything."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.1)
-    return found
+wait_for = partial(support.wait_for, timeout_s=PATIENCE_S, period_s=0.1)
 
 
 def history(cluster: Cluster, job: str) -> list[str]:
@@ -183,7 +175,7 @@ class Run:
 
     def job(self, llm: str, n: int = 1) -> str:
         """Return the id of the n-th SLURM job of an LLM's cell, once it is submitted."""
-        return wait_for(f"job {n} of {llm}", lambda: self.jobs(llm)[n - 1 :])[0]
+        return wait_for(lambda: self.jobs(llm)[n - 1 :], f"job {n} of {llm}")[0]
 
     def states(self, llm: str) -> list[str]:
         """Return what became of each run of each job of an LLM's cell."""
@@ -202,7 +194,7 @@ class Run:
     def keep_level(self, llm: str) -> None:
         """Wait until the checkpoint has the first level, and note it."""
         place = self.cell(llm) / "partial"
-        path, *_ = wait_for(f"a level of {llm}", lambda: sorted(place.glob("level-*/level.json")))
+        path, *_ = wait_for(lambda: sorted(place.glob("level-*/level.json")), f"a level of {llm}")
         self.kept[llm] = json.loads(path.read_text())["level"]
 
     def end(self, timeout_s: float = PATIENCE_S) -> str:

@@ -1,6 +1,9 @@
 """Places and files that tests need."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -10,6 +13,18 @@ from sextant.files import write_parquet
 ROOT = Path(__file__).parents[1]
 FAKE_PYTHON = ROOT / "tests" / "fake_engine" / "python"
 """Interpreter whose vLLM is a fake that answers in a second."""
+Found = TypeVar("Found")
+
+
+def wait_for(
+    look: Callable[[], Found], what: str, *, timeout_s: float, period_s: float = 0.02
+) -> Found:
+    """Return what `look` finds as soon as it finds anything."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"{what}: after {timeout_s} s"
+        time.sleep(period_s)
+    return found
 
 
 def write_trace(folder: Path, frame: pd.DataFrame, start_time: str | None = None) -> Path:

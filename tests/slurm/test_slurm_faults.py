@@ -70,8 +70,8 @@ def undisturbed(cluster: Cluster, template: Project, base: Path) -> Run:
 def servers(undisturbed: Run) -> list[tuple[str, dict[str, str]]]:
     """Command line and environment of the four servers of that run, at the same time."""
     return wait_for(
-        "four servers at once",
         lambda: found if len(found := undisturbed.servers()) == len(CELLS) else [],
+        "four servers at once",
     )
 
 
@@ -110,7 +110,7 @@ def assert_nothing_was_lost(run: Run, llm: str, calm: Run) -> None:
     calm_facts, calm_requests = results(calm.cell(llm))
     assert facts == calm_facts
     pd.testing.assert_frame_equal(requests, calm_requests)
-    wait_for("the end of all that a job has started", lambda: not left_behind(run), 60)
+    wait_for(lambda: not left_behind(run), "the end of all that a job has started", timeout_s=60)
 
 
 def test_cells_side_by_side_share_no_device_port_or_folder(servers: list) -> None:
@@ -225,7 +225,7 @@ def test_a_node_fails_and_comes_back(
 ) -> None:
     # One job at a time: the second cell is submitted after the only node has failed once.
     run = Run(cluster, template, base / "node", {OPT: "rates", LLAMA: "rates"}, "--jobs=1")
-    first = wait_for("the first job", lambda: [llm for llm in run.cells if run.jobs(llm)])[0]
+    first = wait_for(lambda: [llm for llm in run.cells if run.jobs(llm)], "the first job")[0]
     run.keep_level(first)
     cluster.output("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     run.end()
@@ -242,7 +242,7 @@ def test_the_daemon_of_a_node_is_killed(
     run = Run(cluster, template, base / "slurmd", {NEOX: "slow"})
     run.keep_level(NEOX)
     kill_daemon(cluster, "slurmd-n1")
-    wait_for("the node's end", lambda: "down" in cluster.output("sinfo", "-h", "-o", "%T"))
+    wait_for(lambda: "down" in cluster.output("sinfo", "-h", "-o", "%T"), "the node's end")
     start_daemon(cluster, "slurmd-n1", "slurmd", "-D", "-N", "n1")
     run.end()
     assert run.states(NEOX) == ["NODE_FAIL", "COMPLETED"]
@@ -259,7 +259,7 @@ def test_the_controller_and_the_accounting_are_away(
     late = Run(cluster, template, base / "late", {LLAMA: "rates"})
     assert late.process.wait(PATIENCE_S) == 1
     start_daemon(cluster, "slurmdbd", "slurmdbd", "-D")
-    wait_for("slurmdbd", lambda: has_accounting(cluster))
+    wait_for(lambda: has_accounting(cluster), "slurmdbd")
     start_daemon(cluster, "slurmctld", "slurmctld", "-D")
     run.end()
     assert run.states(OPT) == ["COMPLETED"]

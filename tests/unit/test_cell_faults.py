@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +19,7 @@ import psutil
 import pytest
 from test_cell import SETTINGS, measure, prepare_cell, read, weights
 
+import support
 from fake_nvml import use_fake_nvml
 from sextant.benchmark import cell as cell_module
 from sextant.benchmark.cell import measure_cell
@@ -29,6 +31,7 @@ from sextant.files import write_json
 from sextant.progress import Progress
 
 WAIT_S = 30.0
+wait_for = partial(support.wait_for, timeout_s=WAIT_S)
 BATCH = {"kind": "batch", "levels": [2, 6], "n_requests": 6, "duration_s": None}
 
 # A job as Snakemake's script runs it.
@@ -50,13 +53,6 @@ def place(monkeypatch) -> Iterator[Path]:
         monkeypatch.setenv("SLURM_TMPDIR", folder)
         yield Path(folder)
         wait_for(lambda: not list(Path(folder).iterdir()), "scratch is left")
-
-
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def start_job(folder: Path, duration_s: float = 1.0) -> subprocess.Popen:

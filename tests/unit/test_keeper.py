@@ -6,12 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+import support
+
 WAIT_S = 20.0
+wait_for = partial(support.wait_for, timeout_s=WAIT_S)
 
 # A server with a worker, and a daemon that has cut every tie: own session, parent 1.
 FAMILY = """
@@ -53,13 +57,6 @@ finally:
     keeper.stdin.close()
     keeper.wait()
 """
-
-
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def runs(pid: int) -> bool:

@@ -4,10 +4,16 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+
+import support
+
+WAIT_S = 30.0
+wait_for = partial(support.wait_for, timeout_s=WAIT_S)
 
 JOB = """
 import sys, time
@@ -48,14 +54,6 @@ def job(tmp_path: Path):
         return f"{sys.executable} {script} {log} {result}", log, result
 
     return write
-
-
-def wait_for(condition, what: str):
-    deadline = time.monotonic() + 30
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
 
 
 def unfinished(result: Path) -> list[Path]:

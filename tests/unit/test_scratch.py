@@ -5,17 +5,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+import support
 from sextant.engine.scratch import scratch_folder, share
 from sextant.errors import InputError
 
 WAIT_S = 20.0
+wait_for = partial(support.wait_for, timeout_s=WAIT_S)
 
 # A job with a scratch folder, an unfinished result and a child that shares the folder.
 JOB = """
@@ -44,13 +46,6 @@ def place(monkeypatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sx-") as folder:
         monkeypatch.setenv("SLURM_TMPDIR", folder)
         yield Path(folder)
-
-
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def start(results: Path, child_s: float) -> tuple[subprocess.Popen, Path, int]:
