@@ -1,10 +1,13 @@
 """One job at a time measures a cell."""
 
+import fcntl
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+
+import pytest
 
 from sextant.benchmark.lock import cell_lock
 
@@ -62,6 +65,35 @@ def test_what_a_killed_job_left_is_no_lock(tmp_path):
         assert not has_waited
 
 
+def test_a_job_that_is_ended_while_it_takes_the_lock_leaves_none(tmp_path, monkeypatch):
+    take = fcntl.flock
+
+    def end(*arguments: int) -> None:
+        monkeypatch.undo()
+        take(*arguments)
+        raise SystemExit(143)  # as SIGTERM does, at any moment
+
+    monkeypatch.setattr("fcntl.flock", end)
+    with pytest.raises(SystemExit), cell_lock(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_is_ended_while_it_waits_leaves_the_lock_to_its_holder(tmp_path, monkeypatch):
+    holder = hold(tmp_path)
+
+    def end(_: float) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr("time.sleep", end)
+    with pytest.raises(SystemExit), cell_lock(tmp_path):
+        pass
+    assert (tmp_path / ".lock").exists()
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+
+
 def test_never_two_at_once(tmp_path):
     inside, most = [], []
 
@@ -89,3 +121,4 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
     with cell_lock(tmp_path) as has_waited:
         assert not has_waited
     assert "cannot be locked (Function not implemented)" in caplog.text
+    assert list(tmp_path.iterdir()) == []

@@ -39,6 +39,16 @@ with scratch_folder(results) as folder:
     time.sleep(600)
 """
 
+# A job that is killed when its folder has just been made, before anything keeps it.
+KILLED_EARLY = """
+import os, signal, sys
+from pathlib import Path
+from sextant.engine import scratch
+scratch.share = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+with scratch.scratch_folder(Path(sys.argv[1])):
+    pass
+"""
+
 
 @pytest.fixture
 def place(monkeypatch) -> Iterator[Path]:
@@ -85,6 +95,14 @@ def test_a_job_that_is_killed_leaves_neither_scratch_nor_half_files(place, tmp_p
     os.kill(child, signal.SIGKILL)
     wait_for(lambda: not folder.exists(), "the scratch folder is left")
     assert list(place.iterdir()) == []
+
+
+def test_a_job_that_is_killed_as_it_makes_its_folder_leaves_none(place, tmp_path):
+    (tmp_path / ".lock").touch()
+    job = subprocess.run([sys.executable, "-c", KILLED_EARLY, str(tmp_path)])
+    assert job.returncode == -signal.SIGKILL
+    wait_for(lambda: not (tmp_path / ".lock").exists(), "the lock is left")
+    wait_for(lambda: not list(place.iterdir()), "the scratch folder is left")
 
 
 def test_what_a_node_that_went_down_left_is_removed_by_the_next_job(place, tmp_path):

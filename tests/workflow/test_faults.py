@@ -88,9 +88,9 @@ def test_snakemake_is_killed_at_20_moments(run: InterruptedRun, undisturbed) -> 
             doing = run.activity()
             longest_s = max(longest_s, run.kill(main))
             print(f"killed: {doing}", flush=True)
-            run.check_files()
             n_killed += 1
             run.unlock(as_the_user_does=n_killed <= 2)
+            run.check_files()
         else:
             assert main.returncode == 0, run.logs()
             assert essence(results) == expected

@@ -55,14 +55,15 @@ def measure_cell(
         raise InputError(problem, field=cell.llm_id, fix=fix)
     folder = outputs.run.parent
     _require_disk(folder)
-    with cell_lock(folder) as has_waited:
+    # The scratch folder first: its caretaker removes the lock too if this job is killed.
+    with scratch_folder(folder) as scratch, cell_lock(folder) as has_waited:
         if has_waited and _is_measured(cell, folder):
             log.info("another job has measured this cell: its results are taken over")
             return
         outputs.run.unlink(missing_ok=True)  # it must not vouch for the files of two runs
         for path in folder.rglob(".*.partial*"):
             path.unlink(missing_ok=True)  # what a job left that was killed with its node
-        _measure(cell, settings, outputs, progress, llm)
+        _measure(cell, settings, outputs, progress, llm, scratch)
 
 
 def _is_measured(cell: Cell, folder: Path) -> bool:
@@ -73,7 +74,12 @@ def _is_measured(cell: Cell, folder: Path) -> bool:
 
 
 def _measure(
-    cell: Cell, settings: EngineSettings, outputs: CellOutputs, progress: Progress, llm: LLM
+    cell: Cell,
+    settings: EngineSettings,
+    outputs: CellOutputs,
+    progress: Progress,
+    llm: LLM,
+    scratch: Path,
 ) -> None:
     """Measure what is not in the checkpoint yet; write the results."""
     folder = outputs.run.parent
@@ -81,7 +87,7 @@ def _measure(
         llm, cell.devices, cell.variant, settings.memory_utilization, cell.longest_request_tokens
     )
     record = Record()
-    with scratch_folder(folder) as scratch, _model(cell, scratch) as model:
+    with _model(cell, scratch) as model:
         specs = _specs(cell, llm, model, scratch) if feasibility.is_feasible else None
         devices = {device for spec in specs(1) for device in spec.device_indices} if specs else ()
         machine = hardware(cell.devices.kind, sorted(devices, key=str))

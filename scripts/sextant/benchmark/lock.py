@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from sextant.engine.caretaker import remove_unheld
+
 log = logging.getLogger(__name__)
 _PERIOD_S = 0.5
 
@@ -26,27 +28,29 @@ def cell_lock(folder: Path) -> Iterator[bool]:
     Args:
         folder: the cell's; the file `.lock` in it goes with the lock.
     """
-    path, has_waited = folder / ".lock", False
-    while True:
-        handle = path.open("a")
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(handle.fileno(), path):
-                break
-        except BlockingIOError:
-            if not has_waited:
-                log.info("another job measures this cell; waiting for its end (%s)", path)
-            has_waited = True
-            time.sleep(_PERIOD_S)
-        except OSError as error:
-            log.warning("%s cannot be locked (%s): start no second job", path, error.strerror)
-            break
-        handle.close()
+    path, has_waited, handle = folder / ".lock", False, None
     try:
+        while True:
+            handle = path.open("a")
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(handle.fileno(), path):
+                    break
+            except BlockingIOError:
+                if not has_waited:
+                    log.info("another job measures this cell; waiting for its end (%s)", path)
+                has_waited = True
+                time.sleep(_PERIOD_S)
+            except OSError as error:
+                log.warning("%s cannot be locked (%s): start no second job", path, error.strerror)
+                break
+            handle.close()
         yield has_waited
     finally:
-        path.unlink(missing_ok=True)
-        handle.close()
+        if handle:
+            handle.close()
+        # Another's is left alone: a job may be ended before the lock is its own.
+        remove_unheld(path)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

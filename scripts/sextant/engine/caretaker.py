@@ -40,10 +40,17 @@ def main(scratch: Path, results: Path, pid: str) -> None:
 
 
 def remove_unheld(path: Path) -> None:
-    """Remove a lock's file if its job was killed; who waits for it makes another."""
-    with contextlib.suppress(OSError), path.open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
+    """Remove a lock's file that no job holds; who waits for it makes another."""
+    # NFS locks only what is open for writing.
+    with contextlib.suppress(OSError), path.open("r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass  # no locks on this file system: nobody holds one
+        if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+            path.unlink()
 
 
 if __name__ == "__main__":

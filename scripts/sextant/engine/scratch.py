@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -37,25 +38,31 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     """
     place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     _remove_left_behind(place)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        lock = share(folder)
-    except OSError as error:
-        problem = f"no scratch folder can be made ({error.strerror})"
-        raise InputError(problem, file=place, fix=_FIX) from None
+    folder = place / f"{_PREFIX}{secrets.token_hex(4)}"
+    # Before there is a folder: this process may be killed at any moment from here on.
     caretaker = subprocess.Popen(
         [sys.executable, "-I", "-S", _CARETAKER, folder, results.absolute(), str(os.getpid())],
         stdin=subprocess.PIPE,
         process_group=0,  # Ctrl-C is ours to handle
     )
     try:
-        _require_usable(folder)
-        yield folder
+        with _make(folder):
+            _require_usable(folder)
+            yield folder
     finally:
-        lock.close()
         caretaker.stdin.close()
         caretaker.wait()
         shutil.rmtree(folder, ignore_errors=True)  # should the caretaker have been killed
+
+
+def _make(folder: Path) -> TextIO:
+    """Make a scratch folder; return the lock that keeps it."""
+    try:
+        folder.mkdir(mode=0o700)
+        return share(folder)
+    except OSError as error:
+        problem = f"no scratch folder can be made ({error.strerror})"
+        raise InputError(problem, file=folder.parent, fix=_FIX) from None
 
 
 def share(folder: Path) -> TextIO:
