@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sextant.errors import InputError
 from sextant.orphans import end_with_snakemake
+from sextant.signals import raise_between_callbacks
 
 
 @contextlib.contextmanager
@@ -52,7 +53,7 @@ def _ends_on_sigterm() -> Iterator[None]:
 
     def end(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_IGN)  # the end is not to be interrupted
-        raise SystemExit(128 + number)
+        raise_between_callbacks(SystemExit(128 + number))
 
     before = signal.signal(signal.SIGTERM, end)
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import signal
 import socket
 import time
 
@@ -11,11 +12,13 @@ import pandas as pd
 import pytest
 
 from sextant.errors import InputError
+from sextant.load.client import Connection
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.load.request import Target
 from sextant.load.run import LEVEL_SEED_STRIDE
 from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters
+from sextant.logs import job_log
 from sextant.workload import RequestModel
 from sextant.workload.prompts import RandomTokens
 from stub_server import STREAM_HEAD, StubServer, answer_tokens, chunk, event
@@ -366,3 +369,22 @@ def test_hanging_requests_time_out_each_by_itself():
     with StubServer(hang) as server:
         result = load(server.url, users=2, duration_s=0.1, timeout_s=0.5)
     check_failures(result, "timeout", 2)
+
+
+def test_sigterm_ends_a_job_and_is_no_failure_of_the_connection_that_it_came_upon(
+    tmp_path, monkeypatch
+):
+    received = Connection.data_received
+
+    def signalled(connection: Connection, data: bytes) -> None:
+        monkeypatch.setattr(Connection, "data_received", received)
+        signal.raise_signal(signal.SIGTERM)
+        received(connection, data)
+
+    monkeypatch.setattr(Connection, "data_received", signalled)
+    with (
+        StubServer(answer_tokens(0.01)) as server,
+        pytest.raises(SystemExit, match="143"),
+        job_log(tmp_path / "job.log"),
+    ):
+        load(server.url, duration_s=20)

@@ -1,6 +1,5 @@
 """Load servers that already run, level by level, and write what was measured."""
 
-import asyncio
 import logging
 import signal
 import tempfile
@@ -16,6 +15,7 @@ from sextant.load.closed_loop import run_closed_loop
 from sextant.load.measure import LevelInterrupted, LevelResult, Source
 from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
+from sextant.signals import raise_between_callbacks
 
 log = logging.getLogger(__name__)
 # Seeds of levels lie far apart: no prompt of one level comes again in another.
@@ -83,18 +83,10 @@ def stoppable() -> Iterator[None]:
     Others are ignored: they would end the writing.
     """
 
-    def end(number: int) -> None:
-        raise Stopped(number)
-
     def stop(number: int, _: object) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            end(number)
-        # Raised inside a connection's callback it would pass for that connection's failure.
-        loop.call_soon_threadsafe(end, number)
+        raise_between_callbacks(Stopped(number))
 
     with _handling_signals(stop):
         yield
