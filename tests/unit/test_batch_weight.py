@@ -191,6 +191,22 @@ def test_every_small_search_ends_with_a_server_that_passed():
                 check(lowest, highest, limit, max_starts)
 
 
+def test_an_edge_that_moves_from_start_to_start_makes_no_cell_infeasible():
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        lowest, highest = 300, int(rng.integers(1000, 300_000))
+        limit, max_starts = rng.uniform(2 * lowest, highest), int(rng.integers(2, 7))
+        limits = WeightRange(lowest, highest, 1.0, max_starts)
+        probes: list[Probe] = []
+        while (weight := next_weight(probes, limits)) is not None:
+            edge = limit * rng.uniform(0.8, 1)
+            probes.append(probe(weight) if weight <= edge else failed(weight))
+        assert probes[-1].outcome == "ok"
+        passed = {p.batch_weight_tokens for p in probes if p.outcome == "ok"}
+        n_again = sum(p.outcome != "ok" and p.batch_weight_tokens in passed for p in probes)
+        assert len(probes) <= max_starts + 2 * n_again
+
+
 def test_large_searches_with_any_number_of_starts():
     rng = np.random.default_rng(0)
     for _ in range(3000):

@@ -61,7 +61,8 @@ def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
     It starts at the upper bound from memory facts, which often works. It has ended well when
     its last probe passed: that server is the one to load. The last start that is left is
     therefore spent on the best weight that passed, or on the lowest if none has. Only failures
-    under load, which no probe has foreseen, let it take more starts than it is given.
+    of weights that had passed, under load or started again, let it take more starts than it is
+    given: no probe has foreseen them.
     """
     if not probes:
         return limits.highest_tokens
@@ -78,6 +79,8 @@ def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
         return known.guess()
     if known.best is not None:
         return known.best.batch_weight_tokens
+    if any(p.outcome == "ok" for p in probes):  # and failed when started again: the edge moves
+        return max(limits.lowest_tokens, int(_BOUND_GUESS * known.ceiling))
     return limits.lowest_tokens if starts_left == 1 else None
 
 
