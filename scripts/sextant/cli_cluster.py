@@ -85,7 +85,7 @@ def import_results(
         )
     if damaged := report.cells(Verdict.damaged):
         raise InputError(
-            f"{len(damaged)} damaged cells were left out, named above; the others were not",
+            f"{len(damaged)} damaged cells are left out, named above",
             file=place,
             fix="copy these cells from where they were measured once more, and import again",
         )

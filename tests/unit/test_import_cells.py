@@ -6,7 +6,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,14 @@ def test_a_damaged_cell_is_named_and_left_out(world: World, name: str) -> None:
     assert world.taken_over() == {LLAMA.folder}
     (line,) = [line for line in report_text(report).splitlines() if OPT.folder in line]
     assert said in line
+
+
+def test_a_damaged_cell_that_nobody_asks_for_is_no_concern(world: World) -> None:
+    folder = world.measure(
+        replace(OPT, scenario_id="another"), definition=world.here.definition(OPT)
+    )
+    (folder / "server.parquet").unlink()
+    assert verdicts(world.run()) == {"not asked for": 1}
 
 
 def test_another_definition_is_named_field_by_field(world: World) -> None:

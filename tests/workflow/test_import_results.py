@@ -107,7 +107,7 @@ def test_a_damaged_cell_is_left_out_and_the_import_says_so_by_its_status(
     done = sextant(elsewhere, "import", str(tmp_path / "theirs"))
     assert done.returncode == 2
     assert "7 taken over" in done.stdout
-    assert "1 damaged cells were left out" in done.stderr
+    assert "1 damaged cells are left out" in done.stderr
     assert len(dry_run(elsewhere.folder).cells()) == 1
 
 

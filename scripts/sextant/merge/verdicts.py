@@ -143,10 +143,10 @@ def judge(cells: Sequence[FoundCell], here: Here) -> list[Judged]:
 
 
 def _judge(cell: FoundCell, here: Here, taken: Mapping[CellKey, Path]) -> tuple[Verdict, str]:
+    if cell.key and cell.key not in here.experiment.cells:
+        return Verdict.not_asked_for, "no row of benchmarks.tsv asks for it"
     if cell.damage:
         return Verdict.damaged, "; ".join(f"{name} {why}" for name, why in cell.damage.items())
-    if cell.key not in here.experiment.cells:
-        return Verdict.not_asked_for, "no row of benchmarks.tsv asks for it"
     if differences := here.differences(cell.key, cell.run):
         return Verdict.other_definition, "; ".join(differences)
     if cell.key not in taken:
