@@ -193,6 +193,19 @@ def test_a_job_without_a_device_is_refused(cluster: Cluster, template: Project, 
     assert not left_behind(run)
 
 
+def test_a_job_that_ends_before_the_next_run_leaves_it_nothing_to_do(
+    cluster: Cluster, template: Project, base: Path, calm: Run
+) -> None:
+    run = Run(cluster, template, base / "ended", {LLAMA: "rates"})
+    run.keep_level(LLAMA)
+    kill_snakemake(run)
+    wait_for(lambda: run.states(LLAMA) == ["COMPLETED"], "the job's end")
+    run.start()
+    assert "Nothing to be done" in run.end()
+    assert run.states(LLAMA) == ["COMPLETED"]
+    assert_nothing_was_lost(run, LLAMA, calm)
+
+
 def test_a_job_that_was_queued_meanwhile_measures_nothing_again(
     cluster: Cluster, template: Project, base: Path, calm: Run
 ) -> None:
