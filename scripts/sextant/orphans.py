@@ -37,7 +37,7 @@ def end_with_snakemake() -> None:
     if named := os.environ.get(_SNAKEMAKE):
         pid, started, namespace = named.split()
         if namespace == _namespace():
-            _watch_from_now_on(lambda: _started(int(pid)) == started)
+            _watch_from_now_on(lambda: _is_there(int(pid), started))
 
 
 def end_with_parent() -> None:
@@ -50,6 +50,13 @@ def end_with_parent() -> None:
     _watch_from_now_on(lambda: os.getppid() == parent)
 
 
+def _is_there(pid: int, started: str) -> bool:
+    try:
+        return _started(pid) == started
+    except OSError:  # not to be seen now: a job under load may have no file descriptor left
+        return True
+
+
 def _started(pid: int) -> str | None:
     """Return when a process started, which tells it from later ones; None if it is gone.
 
@@ -57,7 +64,7 @@ def _started(pid: int) -> str | None:
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     state, *fields = text.rpartition(")")[2].split()
     # proc(5): field 3 is the state, field 22 the time of start; the name may hold anything.

@@ -36,13 +36,13 @@ BATCH = {"kind": "batch", "levels": [2, 6], "n_requests": 6, "duration_s": None}
 
 # A job as Snakemake's script runs it.
 JOB = """
-import sys
+import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from sextant.logs import job_log
 from test_cell import measure
 with job_log(Path(sys.argv[2]) / "job.log"):
-    measure(Path(sys.argv[2]), levels=(1, 2, 3), duration_s=float(sys.argv[3]))
+    measure(Path(sys.argv[2]), **json.loads(sys.argv[3]))
 """
 
 
@@ -55,10 +55,11 @@ def place(monkeypatch) -> Iterator[Path]:
         wait_for(lambda: not list(Path(folder).iterdir()), "scratch is left")
 
 
-def start_job(folder: Path, duration_s: float = 1.0) -> subprocess.Popen:
+def start_job(folder: Path, **changes: object) -> subprocess.Popen:
     tests = Path(__file__).parents[1]
+    given = json.dumps({"levels": [1, 2, 3], "duration_s": 1.0} | changes)
     return subprocess.Popen(
-        [sys.executable, "-c", JOB, str(Path(__file__).parent), str(folder), str(duration_s)],
+        [sys.executable, "-c", JOB, str(Path(__file__).parent), str(folder), given],
         env=os.environ | {"PYTHONPATH": str(tests)},
         stderr=subprocess.DEVNULL,
     )
@@ -99,6 +100,19 @@ def test_a_job_that_is_ended_under_load_goes_on_and_leaves_nothing(tmp_path, pla
     assert [level["level"] for level in read(outputs.run)["levels"]] == [1, 2, 3]
     assert sent_s(outputs.requests, 1) == before
     assert damaged_files(tmp_path / "out") == {}
+
+
+def test_a_job_that_is_ended_while_its_replicas_end_ends_them_all(tmp_path, place, monkeypatch):
+    monkeypatch.setenv("FAKE_ENDS_LATE", str(tmp_path / "ends"))
+    pair = {"variant_id": "pair", "replicas": 2, "placement": "shared"}
+    job = start_job(tmp_path, levels=[1], duration_s=0.2, memory_gib=1, variant=pair)
+    wait_for((tmp_path / "ends").exists, "no server was stopped")
+    below = psutil.Process(job.pid).children(recursive=True)
+    job.terminate()
+    assert job.wait(WAIT_S) == 128 + signal.SIGTERM
+    _, alive = psutil.wait_procs(below, timeout=WAIT_S)
+    assert not alive
+    assert not (tmp_path / "out" / ".lock").exists()
 
 
 def test_times_count_from_the_first_attempt_and_levels_name_their_host(

@@ -1,5 +1,6 @@
 """One job at a time measures a cell."""
 
+import errno
 import fcntl
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sextant.benchmark.lock import cell_lock
+from sextant.engine.caretaker import remove_unheld
 
 HOLDER = """
 import sys, time
@@ -111,6 +113,28 @@ def test_never_two_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert most == [1] * 12
+
+
+def test_a_lock_that_another_node_has_removed_is_made_anew(tmp_path, monkeypatch, caplog):
+    def stale(*_: object) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("fcntl.flock", stale)
+    with cell_lock(tmp_path):
+        assert (tmp_path / ".lock").exists()
+    assert list(tmp_path.iterdir()) == [] and not caplog.records
+
+
+def test_a_lock_that_cannot_be_told_is_left_to_its_holder(tmp_path, monkeypatch):
+    (tmp_path / ".lock").touch()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    remove_unheld(tmp_path / ".lock")
+    assert (tmp_path / ".lock").exists()
 
 
 def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):

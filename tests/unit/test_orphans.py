@@ -25,6 +25,18 @@ with job_log(sys.argv[1]):
         print("ready", flush=True)
         {wait}
 """
+UNTIL = """
+        from pathlib import Path
+        while not Path("{go}").exists():
+            time.sleep(0.1)
+"""
+WITHOUT_FILES = """
+        import resource
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        time.sleep(2.5)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+"""
 STUCK = """
 import signal, threading, time
 from sextant.orphans import end_with_parent
@@ -32,6 +44,7 @@ end_with_parent()
 lock = threading.Lock()
 signal.signal(signal.SIGTERM, lambda *_: lock.acquire())
 with lock:
+    print("ready", flush=True)
     time.sleep(600)
 """
 # A Snakemake: it names itself, and runs what it is given in a shell.
@@ -106,7 +119,8 @@ def test_a_job_that_starts_when_its_snakemake_is_gone_ends_at_once(job):
 
 
 def test_a_job_knows_the_nearest_snakemake_as_inside_a_job_of_a_cluster(job, tmp_path):
-    command, _, result = job("time.sleep(4)")
+    go = tmp_path / "go"
+    command, _, result = job(UNTIL.format(go=go))
     inner = tmp_path / "inner.py"
     inner.write_text(MAIN)
     outer = start(f"setsid {sys.executable} {inner} '{command}' & wait")
@@ -114,6 +128,8 @@ def test_a_job_knows_the_nearest_snakemake_as_inside_a_job_of_a_cluster(job, tmp
     psutil.Process(outer.pid).children()[0].kill()
     outer.kill()
     outer.wait()
+    time.sleep(2.5)  # looks for its Snakemake meanwhile
+    go.touch()
     wait_for(result.exists, "the job was ended")
 
 
@@ -121,9 +137,12 @@ def test_a_snakemake_that_holds_its_own_lock_ends_with_the_shell_of_its_job(tmp_
     """SIGTERM finds it with the lock that its handler wants, as Snakemake 9.27 does."""
     script = tmp_path / "stuck.py"
     script.write_text(STUCK)
-    shell = subprocess.Popen(["bash", "-c", f"{sys.executable} {script}; exit $?"])
-    (stuck,) = wait_for(lambda: psutil.Process(shell.pid).children(), "no start")
-    time.sleep(1.5)
+    shell = subprocess.Popen(
+        ["bash", "-c", f"{sys.executable} {script}; exit $?"], stdout=subprocess.PIPE, text=True
+    )
+    assert shell.stdout.readline() == "ready\n"
+    shell.stdout.close()
+    (stuck,) = psutil.Process(shell.pid).children()
     stuck.terminate()
     time.sleep(0.5)
     assert stuck.is_running()
@@ -131,6 +150,14 @@ def test_a_snakemake_that_holds_its_own_lock_ends_with_the_shell_of_its_job(tmp_
     shell.wait()
     _, alive = psutil.wait_procs([stuck], timeout=40)
     assert not alive
+
+
+def test_a_job_goes_on_when_it_cannot_look(job):
+    """A load client at the limit of its open files is no reason to end it."""
+    command, _, result = job(WITHOUT_FILES)
+    main = start(command)
+    wait_for(result.exists, "the job was ended")
+    assert main.wait(WAIT_S) == 0
 
 
 def test_a_job_goes_on_where_no_snakemake_has_started_it(job):

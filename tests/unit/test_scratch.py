@@ -1,10 +1,12 @@
 """A job's scratch folder goes with the job, whatever ends it."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -41,11 +43,11 @@ with scratch_folder(results) as folder:
 
 # A job that is killed when its folder has just been made, before anything keeps it.
 KILLED_EARLY = """
-import os, signal, sys
+import fcntl, os, signal, sys
 from pathlib import Path
-from sextant.engine import scratch
-scratch.share = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
-with scratch.scratch_folder(Path(sys.argv[1])):
+from sextant.engine.scratch import scratch_folder
+fcntl.flock = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+with scratch_folder(Path(sys.argv[1])):
     pass
 """
 
@@ -103,6 +105,48 @@ def test_a_job_that_is_killed_as_it_makes_its_folder_leaves_none(place, tmp_path
     assert job.returncode == -signal.SIGKILL
     wait_for(lambda: not (tmp_path / ".lock").exists(), "the lock is left")
     wait_for(lambda: not list(place.iterdir()), "the scratch folder is left")
+
+
+def test_a_job_that_is_ended_as_it_takes_its_lock_is_not_held_up(place, tmp_path, monkeypatch):
+    take = fcntl.flock
+
+    def end(*arguments: int) -> None:
+        take(*arguments)
+        raise SystemExit(143)  # as SIGTERM does, at any moment
+
+    monkeypatch.setattr("fcntl.flock", end)
+    began_s = time.monotonic()
+    with pytest.raises(SystemExit), scratch_folder(tmp_path):
+        pass
+    assert list(place.iterdir()) == [] and time.monotonic() < began_s + 9
+
+
+def test_a_neighbour_that_tidies_up_leaves_a_folder_that_is_being_made(
+    place, tmp_path, monkeypatch
+):
+    take = fcntl.flock
+
+    def tidy_first(*arguments: int) -> None:
+        monkeypatch.setattr("fcntl.flock", take)
+        with scratch_folder(tmp_path):
+            pass
+        take(*arguments)
+
+    monkeypatch.setattr("fcntl.flock", tidy_first)
+    with scratch_folder(tmp_path) as folder, share(folder):
+        assert list(place.iterdir()) == [folder]
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest_from_going(place, tmp_path):
+    job, folder, child = start(tmp_path, 0)
+    odd = tmp_path / f".odd.{job.pid}.partial"
+    odd.mkdir()
+    os.kill(child, signal.SIGKILL)
+    job.kill()
+    job.wait()
+    job.stdout.close()
+    wait_for(lambda: not folder.exists(), "the scratch folder is left")
+    assert odd.exists() and len(list((tmp_path / "partial").iterdir())) == 1
 
 
 def test_what_a_node_that_went_down_left_is_removed_by_the_next_job(place, tmp_path):

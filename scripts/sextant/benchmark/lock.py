@@ -5,14 +5,14 @@ another of the same cell.
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sextant.engine.caretaker import remove_unheld
+from sextant.engine.caretaker import is_at, remove_unheld
 
 log = logging.getLogger(__name__)
 _PERIOD_S = 0.5
@@ -34,7 +34,7 @@ def cell_lock(folder: Path) -> Iterator[bool]:
             handle = path.open("a")
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(handle.fileno(), path):
+                if is_at(handle, path):
                     break
             except BlockingIOError:
                 if not has_waited:
@@ -42,8 +42,11 @@ def cell_lock(folder: Path) -> Iterator[bool]:
                 has_waited = True
                 time.sleep(_PERIOD_S)
             except OSError as error:
-                log.warning("%s cannot be locked (%s): start no second job", path, error.strerror)
-                break
+                # ESTALE: on NFS, its last holder, on another node, has removed it.
+                if error.errno != errno.ESTALE:
+                    problem = error.strerror
+                    log.warning("%s cannot be locked (%s): start no second job", path, problem)
+                    break
             handle.close()
         yield has_waited
     finally:
@@ -51,11 +54,3 @@ def cell_lock(folder: Path) -> Iterator[bool]:
             handle.close()
         # Another's is left alone: a job may be ended before the lock is its own.
         remove_unheld(path)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether the file is still the one at its path: its last holder removed it."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

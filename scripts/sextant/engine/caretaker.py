@@ -7,16 +7,21 @@ lock that nobody holds.
 """
 
 import contextlib
+import errno
 import fcntl
+import fnmatch
 import os
 import shutil
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 # A process that was just killed may still write for a moment.
 _ATTEMPTS = 20
+# On a file system without locks nobody holds one.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def main(scratch: Path, results: Path, pid: str) -> None:
@@ -25,8 +30,10 @@ def main(scratch: Path, results: Path, pid: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     while os.read(sys.stdin.fileno(), 1):
         pass
-    for path in results.rglob(f".*.{pid}.partial*"):
-        path.unlink(missing_ok=True)
+    for folder, _, names in os.walk(results):  # the next job may remove folders meanwhile
+        for name in fnmatch.filter(names, f".*.{pid}.partial*"):
+            with contextlib.suppress(OSError):
+                Path(folder, name).unlink()
     remove_unheld(results / ".lock")
     with contextlib.suppress(OSError), (scratch / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -45,12 +52,19 @@ def remove_unheld(path: Path) -> None:
     with contextlib.suppress(OSError), path.open("r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        except OSError:
-            pass  # no locks on this file system: nobody holds one
-        if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                return
+        if is_at(lock, path):
             path.unlink()
+
+
+def is_at(file: TextIO, path: Path) -> bool:
+    """Return whether a file is still the one at its path: a lock's last holder removes it."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sextant.engine.command import EngineSettings, ServerSpec
@@ -32,19 +32,21 @@ def running_servers(
     ]
     shares_devices = len({spec.device_indices for spec in specs}) < len(specs)
     pool = ThreadPoolExecutor(1 if shares_devices else len(specs))
-    starts = [pool.submit(server.__enter__) for server in servers]
-    try:
+    # Backwards, and each of them whatever happens in another, as by a signal that ends the job.
+    with ExitStack() as stack:
+        stack.callback(_stop, servers)  # one that was about to start when the others were stopped
+        stack.callback(pool.shutdown)
+        stack.callback(_stop, servers)
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        starts = [pool.submit(server.__enter__) for server in servers]
         for start in as_completed(starts):
             start.result()
         yield servers
-    finally:
-        for start in starts:
-            start.cancel()
-        _stop(servers)
-        pool.shutdown()
-        _stop(servers)  # one that was about to start when the others were stopped
 
 
 def _stop(servers: Sequence[Server]) -> None:
-    for server in servers:
-        server.stop()
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.stop)
+        for server in servers:
+            server.let_go()  # all of them first: an end takes seconds

@@ -3,11 +3,11 @@
 import contextlib
 import fcntl
 import os
-import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -17,6 +17,7 @@ from sextant.errors import InputError
 _PREFIX = "sextant-"
 # Run by its path: it needs nothing of this package, which need not be installed.
 _CARETAKER = Path(__file__).with_name("caretaker.py")
+_PATIENCE_S = 10.0
 _FREE_BYTES = 64 * 2**20
 # The path of a Unix socket (unix(7)), which vLLM names by a UUID in TMPDIR.
 _MAX_PATH_BYTES = 107 - len("/") - 36
@@ -38,7 +39,7 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     """
     place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     _remove_left_behind(place)
-    folder = place / f"{_PREFIX}{secrets.token_hex(4)}"
+    folder = place / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
     # Before there is a folder: this process may be killed at any moment from here on.
     caretaker = subprocess.Popen(
         [sys.executable, "-I", "-S", _CARETAKER, folder, results.absolute(), str(os.getpid())],
@@ -51,15 +52,20 @@ def scratch_folder(results: Path) -> Iterator[Path]:
             yield folder
     finally:
         caretaker.stdin.close()
-        caretaker.wait()
-        shutil.rmtree(folder, ignore_errors=True)  # should the caretaker have been killed
+        # It waits for servers; one that an interrupted end has left ends with this process.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            caretaker.wait(_PATIENCE_S)
+            shutil.rmtree(folder, ignore_errors=True)  # should the caretaker have been killed
 
 
 def _make(folder: Path) -> TextIO:
     """Make a scratch folder; return the lock that keeps it."""
+    new, name = folder / "lock.new", folder / "lock"
     try:
         folder.mkdir(mode=0o700)
-        return share(folder)
+        lock = _shared(new)
+        new.rename(name)  # held when others see it: they remove what nobody holds
+        return lock
     except OSError as error:
         problem = f"no scratch folder can be made ({error.strerror})"
         raise InputError(problem, file=folder.parent, fix=_FIX) from None
@@ -67,8 +73,16 @@ def _make(folder: Path) -> TextIO:
 
 def share(folder: Path) -> TextIO:
     """Return a lock, to be closed, that keeps a scratch folder; a child may inherit it."""
-    lock = (folder / "lock").open("a")
-    fcntl.flock(lock, fcntl.LOCK_SH)
+    return _shared(folder / "lock")
+
+
+def _shared(path: Path) -> TextIO:
+    lock = path.open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    except BaseException:  # the job is ended: who waits for its locks waits in vain
+        lock.close()
+        raise
     return lock
 
 

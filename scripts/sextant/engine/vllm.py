@@ -114,15 +114,14 @@ class Server:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.started_s, self._n_oom_kills = time.monotonic(), n_oom_kills()
         with contextlib.ExitStack() as files:
-            log = files.enter_context(self.log_path.open("wb"))
             # Kept open: a second job of the same cell, which waits for this one, deletes its logs.
-            self._log = self.log_path.open("r+b", buffering=0)
+            self._log = self.log_path.open("w+b", buffering=0)
             # While the keeper lives, so does the folder that its server writes to.
             kept = [files.enter_context(share(self.spec.scratch))] if self.spec.scratch else []
             self._keeper = subprocess.Popen(
                 [sys.executable, str(KEEPER), cpus, str(limit_bytes or "-"), *self.command],
                 stdin=subprocess.PIPE,
-                stdout=log,
+                stdout=self._log,
                 stderr=subprocess.STDOUT,
                 env=environment(self.spec, self.api_key),
                 # A group, not a session: Linux schedules sessions against each other, and a
@@ -161,15 +160,23 @@ class Server:
 
     def stop(self) -> None:
         """End the server; returns when no process of it is left."""
-        self.stop_watching_memory()
-        self._is_stopped = True
+        self.let_go()
         if self._keeper is None:
             return
-        with contextlib.suppress(BrokenPipeError):
-            self._keeper.stdin.close()
-        self._keeper.wait()
-        remove_key(self._log, self.api_key)
-        self._held_port.close()
+        try:
+            self._keeper.wait()
+        finally:
+            self._keeper.wait()  # a signal that ends the job may have ended the wait above
+            remove_key(self._log, self.api_key)
+            self._held_port.close()
+
+    def let_go(self) -> None:
+        """Have the server end, which takes it a moment (`stop`)."""
+        self.stop_watching_memory()
+        self._is_stopped = True
+        if self._keeper is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._keeper.stdin.close()
 
     def stop_watching_memory(self) -> None:
         """Leave the server alone before its latencies are measured."""
