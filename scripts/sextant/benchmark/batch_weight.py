@@ -20,7 +20,7 @@ _OPTIMISM = 0.7
 # What an estimate of the largest weight may be wrong by.
 _READING_ERROR = 0.003
 # Without an estimate, the guess below the bound that a failed allocation set; also below a
-# weight that failed under load, of which the corner cases can tell no more.
+# weight that failed though it had passed, of which the corner cases can tell no more.
 _BOUND_GUESS = 0.7
 
 
@@ -73,14 +73,15 @@ def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
         return None
     if limits.lowest_tokens >= known.ceiling:
         return None
+    well_below = max(limits.lowest_tokens, int(_BOUND_GUESS * known.ceiling))
     if known.is_overloaded:
-        return max(limits.lowest_tokens, int(_BOUND_GUESS * known.ceiling))
+        return well_below
     if starts_left > 1 and not known.is_close():
         return known.guess()
     if known.best is not None:
         return known.best.batch_weight_tokens
     if any(p.outcome == "ok" for p in probes):  # and failed when started again: the edge moves
-        return max(limits.lowest_tokens, int(_BOUND_GUESS * known.ceiling))
+        return well_below
     return limits.lowest_tokens if starts_left == 1 else None
 
 

@@ -113,11 +113,11 @@ class Server:
         limit_bytes = self._limit_bytes()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.started_s, self._n_oom_kills = time.monotonic(), n_oom_kills()
-        with contextlib.ExitStack() as files:
-            # Kept open: a second job of the same cell, which waits for this one, deletes its logs.
-            self._log = self.log_path.open("w+b", buffering=0)
-            # While the keeper lives, so does the folder that its server writes to.
-            kept = [files.enter_context(share(self.spec.scratch))] if self.spec.scratch else []
+        # Kept open: a second job of the same cell, which waits for this one, deletes its logs.
+        self._log = self.log_path.open("w+b", buffering=0)
+        scratch = self.spec.scratch
+        # While the keeper lives, so does the folder that its server writes to.
+        with share(scratch) if scratch else contextlib.nullcontext() as kept:
             self._keeper = subprocess.Popen(
                 [sys.executable, str(KEEPER), cpus, str(limit_bytes or "-"), *self.command],
                 stdin=subprocess.PIPE,
@@ -127,7 +127,7 @@ class Server:
                 # A group, not a session: Linux schedules sessions against each other, and a
                 # server that spins in one of its own stalls the client's for seconds.
                 process_group=0,
-                pass_fds=[lock.fileno() for lock in kept],
+                pass_fds=[kept.fileno()] if kept else [],
             )
         self._free = self._watch_memory(limit_bytes)
         try:
