@@ -5,9 +5,9 @@ Inputs: each cell's files. Outputs: tables point, feasibility, telemetry.
 
 from pathlib import Path
 
-from sextant.cell_files import drop_checkpoints
-from sextant.logs import job_log
-from sextant.store import aggregate_points
+from sextant.cells.integrity import drop_checkpoints
+from sextant.processes.job_log import job_log
+from sextant.store.build import aggregate_points
 
 with job_log(snakemake.log[0]):
     cells = [Path(run).parent for run in snakemake.input.runs]

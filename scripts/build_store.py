@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from sextant import store
-from sextant.experiment import load_experiment
-from sextant.logs import job_log
-from sextant.predict.job import feature_rows, published_features
+from sextant.decide.evaluation_job import feature_rows, published_features
+from sextant.experiment.experiment import load_experiment
+from sextant.processes.job_log import job_log
+from sextant.store import build as store
 
 FILES = ("point", "feasibility", "telemetry", "prediction", "candidate", "recommendation", "score")
 

@@ -3,9 +3,9 @@
 Inputs: points, feasibility, sheets. Outputs: tables prediction, candidate, recommendation, score.
 """
 
-from sextant.experiment import load_experiment
-from sextant.logs import job_log
-from sextant.predict.job import evaluate_files
+from sextant.decide.evaluation_job import evaluate_files
+from sextant.experiment.experiment import load_experiment
+from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)

@@ -4,7 +4,7 @@ Input: a normalised trace, the use cases, or nothing. Outputs: request and arriv
 model, fidelity.
 """
 
-from sextant.logs import job_log
+from sextant.processes.job_log import job_log
 from sextant.workload.adopt import write_fixed_lengths, write_use_case
 from sextant.workload.fit import fit_workload
 from sextant.workload.request_model import N_BINS

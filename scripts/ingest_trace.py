@@ -4,7 +4,7 @@ Input: the trace as published. Outputs: the trace contract, the malformed rows, 
 """
 
 from sextant.ingest import ingest_trace
-from sextant.logs import job_log
+from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]) as log:
     row = snakemake.params.row

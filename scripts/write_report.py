@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sextant.logs import job_log
+from sextant.processes.job_log import job_log
 from sextant.report import write_report
 
 with job_log(snakemake.log[0]):

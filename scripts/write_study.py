@@ -6,8 +6,8 @@ the tables `point`, `feasibility` and `telemetry`; `html`, a page; `json`, its n
 
 from pathlib import Path
 
-from sextant.experiment import load_experiment
-from sextant.logs import job_log
+from sextant.experiment.experiment import load_experiment
+from sextant.processes.job_log import job_log
 from sextant.studies.job import TABLES, StudyOutputs, write_study
 
 with job_log(snakemake.log[0]):

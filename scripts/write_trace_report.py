@@ -6,7 +6,7 @@ folder also has its arrival model. Outputs: `html`, a page, and `json`, the same
 
 from pathlib import Path
 
-from sextant.logs import job_log
+from sextant.processes.job_log import job_log
 from sextant.trace_report import write_trace_report
 
 with job_log(snakemake.log[0]):

@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from sextant.files import write_json, write_parquet
-from sextant.gpu import GPU, GPUProfile
+from sextant.base.files import write_json, write_parquet
+from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import load_llm
-from sextant.store import aggregate_points
+from sextant.store.build import aggregate_points
 from sextant.studies.data import StudyData, read_study_data
 from support import ROOT
 

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sextant.engine.command import EngineSettings, ServerSpec
-from sextant.gpu import Devices
+from sextant.engine.command import ServerSpec
+from sextant.experiment.engine_settings import EngineSettings
+from sextant.hardware.gpu import Devices
 from support import FAKE_PYTHON
 
 SETTINGS = EngineSettings(

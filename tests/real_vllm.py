@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sextant.engine.command import EngineSettings
+from sextant.experiment.engine_settings import EngineSettings
 from support import ROOT
 
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"

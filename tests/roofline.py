@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from sextant.gpu import GPU, GPUProfile
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.predict.references import Rows
-from sextant.recommend import SLO
 
 LIMITS = SLO("s", nttft_ms=4.0, itl_ms=25.0, percentile=50, users=100)
 USERS = (1, 4, 16, 64)

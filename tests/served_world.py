@@ -3,13 +3,13 @@
 import numpy as np
 import pandas as pd
 
-from sextant.gpu import GPU, GPUProfile
+from sextant.characterizations.points import IDENTIFIERS
+from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 from sextant.predict.references import Rows
 from sextant.predict.roofline.effects import design_of
 from sextant.predict.roofline.facts import columns_of, execution_classes, fact_rows
 from sextant.predict.roofline.law import INDEX, predict_log
-from sextant.recommend import IDENTIFIERS
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
 GPUS = {

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pandas as pd
 import pyarrow as pa
 
-from sextant.files import write_parquet
+from sextant.base.files import write_parquet
 
 ROOT = Path(__file__).parents[1]
 FAKE_PYTHON = ROOT / "tests" / "fake_engine" / "python"

@@ -23,9 +23,9 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 
-from sextant.archive import import_archive
-from sextant.registry import load_registry
-from sextant.store import aggregate_points, build_store
+from sextant.experiment.downloads import load_registry
+from sextant.importing.llm_pilot import import_archive
+from sextant.store.build import aggregate_points, build_store
 
 RESOURCES = Path(__file__).parents[2] / "resources"
 KEYS = ["model", "n_gpus", "gpu_type", "num_users"]

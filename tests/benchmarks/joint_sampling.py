@@ -24,14 +24,15 @@ import yaml
 from sextant.engine.command import ServerSpec
 from sextant.engine.devices import pick_devices
 from sextant.engine.vllm import Server, model_folder
-from sextant.experiment import engine_settings
-from sextant.gpu import Devices
+from sextant.experiment.experiment import engine_settings
+from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.request import Target
 from sextant.load.source import RequestSource
-from sextant.workload import RequestModel, load_request_model
 from sextant.workload.prompts import RandomTokens
+from sextant.workload.published import load_request_model
+from sextant.workload.request_model import RequestModel
 
 SAMPLERS = ("joint", "independent")
 USERS = (1, 2, 4, 8, 16)

@@ -17,9 +17,13 @@ from pathlib import Path
 import pandas as pd
 
 from sextant.ingest import ingest_trace
-from sextant.workload import fit_request_model, resample_trace
 from sextant.workload.fidelity import compare, model_fidelity
-from sextant.workload.request_model import SAMPLERS, served_requests
+from sextant.workload.request_model import (
+    SAMPLERS,
+    fit_request_model,
+    resample_trace,
+    served_requests,
+)
 
 TRACES = {
     "azure": "azure-2023/AzureLLMInferenceTrace_conv.csv",

@@ -19,7 +19,9 @@ from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut
 from sklearn.pipeline import Pipeline
 from xgboost import XGBRegressor
 
-from sextant.characterization import load_characterization
+from sextant.characterizations.characterization import load_characterization
+from sextant.characterizations.points import TARGETS
+from sextant.experiment.slo import SLO
 from sextant.predict.features import FeatureEncoder
 from sextant.predict.folds import rows_of
 from sextant.predict.latencies import FLOOR_MS
@@ -27,7 +29,6 @@ from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import Settings, choose_nested
 from sextant.predict.weights import sample_weights
-from sextant.recommend import SLO, TARGETS
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 SEED = 42

@@ -35,9 +35,9 @@ sys.path.append(str(TESTS))
 
 from cells import KEY, REQUESTS, SERVER, TELEMETRY, request  # noqa: E402
 from project import Project  # noqa: E402
-from sextant.cell_files import CELL_FILES, file_facts, require_whole, sealed  # noqa: E402
-from sextant.files import read_json, write_json, write_parquet  # noqa: E402
-from sextant.store import aggregate_points  # noqa: E402
+from sextant.base.files import read_json, write_json, write_parquet  # noqa: E402
+from sextant.cells.integrity import CELL_FILES, file_facts, require_whole, sealed  # noqa: E402
+from sextant.store.build import aggregate_points  # noqa: E402
 
 N_PROFILES = 20
 N_LEVELS = 4

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.archive_requests import read_results
-from sextant.workload.importance import parameter_importance
+from sextant.importing.llm_pilot_requests import read_results
+from sextant.predict.importance import parameter_importance
 
 FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
 CELLS = (

@@ -19,8 +19,13 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 
-from sextant.characterization import Characterization, load_characterization
-from sextant.predict.decision import best_probe, choose, weigh
+from sextant.base.sheets import load_sheet
+from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
+from sextant.decide.decision import best_probe, choose, weigh
+from sextant.decide.recommend import candidates, recommend
+from sextant.decide.score import judge, so_score
+from sextant.experiment.slo import SLO
 from sextant.predict.folds import World, fact_rows_of, rows_of, share_lengths
 from sextant.predict.references import Rows
 from sextant.predict.registry import predictor_class
@@ -28,9 +33,6 @@ from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import execution_classes
 from sextant.predict.roofline.predictor import summary
 from sextant.predict.tuning import Settings
-from sextant.recommend import IDENTIFIERS, SLO, TARGETS, at_percentile, candidates, recommend
-from sextant.score import judge, so_score
-from sextant.sheets import load_sheet
 
 KEYS = [*IDENTIFIERS, "users"]
 SEED = 42

@@ -28,8 +28,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.ingest import ingest_trace
-from sextant.workload import RequestModel, load_request_model
-from sextant.workload.request_model import served_requests
+from sextant.workload.published import load_request_model
+from sextant.workload.request_model import RequestModel, served_requests
 
 N_REQUESTS = 1000
 FMPERF, KIND = "value_counts, as fmperf", "value_counts, kinder"

@@ -14,14 +14,16 @@ from pathlib import Path
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.characterization import Characterization, load_characterization
+from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
+from sextant.decide.evaluation_job import allowed_pairs
+from sextant.decide.recommend import candidates, recommend
+from sextant.decide.score import judge, summarize
+from sextant.experiment.slo import SLO
 from sextant.predict.folds import rows_of
-from sextant.predict.job import allowed_pairs
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import PREDICTORS, predictor_class
 from sextant.predict.tuning import choose_nested
-from sextant.recommend import IDENTIFIERS, SLO, TARGETS, at_percentile, candidates, recommend
-from sextant.score import judge, summarize
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 FIRST_SEED = 42

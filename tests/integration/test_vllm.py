@@ -33,7 +33,7 @@ def command(out: Path, users: str) -> list[str]:
         "warmup": "1",
     }
     return [
-        *(sys.executable, "-c", "from sextant.cli import main; main()", "serve-and-load"),
+        *(sys.executable, "-c", "from sextant.cli.app import main; main()", "serve-and-load"),
         *(part for name, value in options.items() for part in (f"--{name}", value)),
     ]
 

@@ -15,7 +15,7 @@ from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, c
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
 from sextant.engine.command import ServerSpec
 from sextant.engine.vllm import Server, ServerError, model_folder
-from sextant.gpu import GIB, Devices
+from sextant.hardware.gpu import GIB, Devices
 from sextant.llm import load_llm
 from sextant.workload.prompts import RandomTokens
 

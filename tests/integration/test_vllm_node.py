@@ -14,10 +14,10 @@ import pytest
 from real_vllm import CONFIG, NEEDS_VLLM
 from real_vllm import SETTINGS as SMALL
 from sextant.engine.command import ServerSpec
-from sextant.engine.scratch import scratch_folder
 from sextant.engine.vllm import Server, model_folder
-from sextant.gpu import Devices
+from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
+from sextant.processes.scratch import scratch_folder
 
 pytestmark = NEEDS_VLLM
 SETTINGS = replace(SMALL, start_timeout_s=600)

@@ -10,7 +10,7 @@ import pytest
 from real_vllm import CONFIG, NEEDS_VLLM, SETTINGS
 from sextant.engine.command import ServerSpec
 from sextant.engine.vllm import Server, ServerError, model_folder
-from sextant.gpu import Devices
+from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 
 pytestmark = NEEDS_VLLM

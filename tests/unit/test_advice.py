@@ -18,8 +18,8 @@ from sextant.advice.predicted import Forecast, forecast, subject_of
 from sextant.advice.question import Question, named_llm
 from sextant.advice.source import Source, find_source
 from sextant.advice.words import caution, headline, profile_cells
-from sextant.errors import InputError
-from sextant.recommend import SLO
+from sextant.base.errors import InputError
+from sextant.experiment.slo import SLO
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

@@ -11,8 +11,8 @@ from sextant.advice.offer import offered, read_probe
 from sextant.advice.predicted import subject_of
 from sextant.advice.question import Question, check, name_of, named_llm
 from sextant.advice.source import find_source
-from sextant.errors import InputError
-from sextant.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.base.errors import InputError
+from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

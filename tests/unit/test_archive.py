@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.archive import MAX_FILE_BYTES, import_archive
-from sextant.errors import InputError
-from sextant.files import read_json
+from sextant.base.errors import InputError
+from sextant.base.files import read_json
+from sextant.experiment.downloads import load_registry
+from sextant.importing.llm_pilot import MAX_FILE_BYTES, import_archive
 from sextant.load.level import REQUEST_SCHEMA
-from sextant.registry import load_registry
-from sextant.store import aggregate_points, build_store, connect
+from sextant.store.build import aggregate_points, build_store, connect
 from support import ROOT
 
 SHEETS = ("manifest.csv", "cells.tsv", "published_points.csv")

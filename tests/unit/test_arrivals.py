@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import scipy
 
-from sextant.errors import InputError
-from sextant.workload import fit_arrivals, load_arrivals
-from sextant.workload.arrivals import arrivals_to_json, common_steps
+from sextant.base.errors import InputError
+from sextant.workload.arrivals import arrivals_to_json, common_steps, fit_arrivals, load_arrivals
 
 
 def _arrivals(alpha: float, beta_s: float, n: int = 40_000) -> np.ndarray:

@@ -13,18 +13,18 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from sextant.base.errors import InputError
+from sextant.base.files import read_provenance
+from sextant.base.progress import Progress
 from sextant.benchmark.cell import _specs, measure_cell
 from sextant.benchmark.definition import CellOutputs, cell_from_definition
 from sextant.benchmark.results import TABLES
-from sextant.cell_files import CELL_FILES, damaged_files, drop_checkpoints
+from sextant.cells.integrity import CELL_FILES, damaged_files, drop_checkpoints
 from sextant.engine import free_memory
-from sextant.engine.command import EngineSettings
 from sextant.engine.vllm import ServerError
-from sextant.errors import InputError
-from sextant.files import read_provenance
-from sextant.gpu import Devices
+from sextant.experiment.engine_settings import EngineSettings
+from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
-from sextant.progress import Progress
 from support import FAKE_PYTHON
 
 # Two layers of size 64: a token's K and V take 2 · 2 · 64 · 2 = 512 bytes.
@@ -347,7 +347,7 @@ MEASURE_UNDER_A_LIMIT = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from test_cell import measure
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))

@@ -21,14 +21,14 @@ from test_cell import SETTINGS, measure, prepare_cell, read, weights
 
 import support
 from fake_nvml import use_fake_nvml
+from sextant.base.errors import InputError
+from sextant.base.files import write_json
+from sextant.base.progress import Progress
 from sextant.benchmark import cell as cell_module
 from sextant.benchmark.cell import measure_cell
-from sextant.benchmark.lock import cell_lock
-from sextant.cell_files import damaged_files
+from sextant.cells.integrity import damaged_files
 from sextant.engine.vllm import ServerError
-from sextant.errors import InputError
-from sextant.files import write_json
-from sextant.progress import Progress
+from sextant.processes.lock import cell_lock
 
 WAIT_S = 30.0
 wait_for = partial(support.wait_for, timeout_s=WAIT_S)
@@ -39,7 +39,7 @@ JOB = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from sextant.logs import job_log
+from sextant.processes.job_log import job_log
 from test_cell import measure
 with job_log(Path(sys.argv[2]) / "job.log"):
     measure(Path(sys.argv[2]), **json.loads(sys.argv[3]))
@@ -257,9 +257,9 @@ from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from sextant.benchmark.cell import measure_cell
-from sextant.gpu import Devices
-from sextant.logs import job_log
-from sextant.progress import Progress
+from sextant.hardware.gpu import Devices
+from sextant.processes.job_log import job_log
+from sextant.base.progress import Progress
 from test_cell import MEMORY_GIB, SETTINGS, prepare_cell
 with job_log(Path(sys.argv[2]) / "job.log"):
     cell, outputs = prepare_cell(Path(sys.argv[2]), levels=(2, 10), duration_s=2.0)

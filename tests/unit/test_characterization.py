@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from llm_configs import PUBLISHED
-from sextant.characterization import load_characterization
-from sextant.experiment import load_gpu
-from sextant.gpu import GPUProfile
+from sextant.characterizations.characterization import load_characterization
+from sextant.hardware.gpu import GPUProfile, load_gpu
 from sextant.llm import load_llm
-from sextant.store import build_store, connect, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.store.build import build_store, connect, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT
 
 SETTING = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}

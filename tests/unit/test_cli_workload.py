@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
-from sextant.cli import app
-from sextant.errors import InputError
+from sextant.base.errors import InputError
+from sextant.cli.app import app
 from support import ROOT
 
 SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import uvloop
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Connection, Exchange
 from sextant.load.request import Target, prepare

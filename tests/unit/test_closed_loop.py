@@ -11,16 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.load.client import Connection
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.load.request import Target
 from sextant.load.run import LEVEL_SEED_STRIDE
 from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters
-from sextant.logs import job_log
-from sextant.workload import RequestModel
+from sextant.processes.job_log import job_log
 from sextant.workload.prompts import RandomTokens
+from sextant.workload.request_model import RequestModel
 from stub_server import STREAM_HEAD, StubServer, answer_tokens, chunk, event
 
 MODEL = RequestModel(

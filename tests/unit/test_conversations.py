@@ -5,8 +5,8 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from sextant.errors import InputError
-from sextant.trace_format import TRACE_COLUMNS
+from sextant.base.errors import InputError
+from sextant.ingest.trace_format import TRACE_COLUMNS
 from sextant.workload.conversations import load_tokenizer, read_conversations
 from sextant.workload.request_model import fit_request_model
 

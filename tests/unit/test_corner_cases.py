@@ -14,8 +14,8 @@ from sextant.benchmark.corner_cases import (
     request_lengths,
 )
 from sextant.engine.vllm import Server, ServerError
-from sextant.workload import RequestModel
 from sextant.workload.prompts import RandomTokens
+from sextant.workload.request_model import RequestModel
 
 LENGTHS = RequestLengths((10, 100, 500), (20, 50, 100))
 PROMPTS = RandomTokens(1000)

@@ -6,11 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sextant.errors import InputError
-from sextant.files import read_json, read_parquet, read_provenance, write_parquet
+from sextant.base.errors import InputError
+from sextant.base.files import read_json, read_parquet, read_provenance, write_parquet
 from sextant.ingest import ingest_trace
 from sextant.trace_report.read import open_trace, overview
-from sextant.workload import fit_workload, load_arrivals, load_request_model
+from sextant.workload.arrivals import load_arrivals
+from sextant.workload.fit import fit_workload
+from sextant.workload.published import load_request_model
 from sextant.workload.request_model import read_requests
 from sextant.workload.trace_stream import read_rows
 from support import ROOT

@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.gpu import GPU, GPUProfile
-from sextant.predict.decision import best_probe, choose, sustained, weigh
-from sextant.recommend import SLO, candidates, recommend
+from sextant.decide.decision import best_probe, choose, sustained, weigh
+from sextant.decide.recommend import candidates, recommend
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPU, GPUProfile
 
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=8)
 DEVICE = GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented")

@@ -4,10 +4,11 @@ import re
 
 import yaml
 
-from sextant.experiment import SCHEMAS, SHEET_KEYS
+from sextant.base.sheets import SCHEMAS
+from sextant.cells.metrics import LATENCIES, REQUEST_RATE_FORMULA, START_FORMULA, THROUGHPUT_FORMULA
+from sextant.experiment.experiment import SHEET_KEYS
+from sextant.ingest.trace_format import FORMATS
 from sextant.llm import FAMILIES
-from sextant.metrics import LATENCIES, REQUEST_RATE_FORMULA, START_FORMULA, THROUGHPUT_FORMULA
-from sextant.trace_format import FORMATS
 from support import ROOT
 
 

@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.errors import InputError
-from sextant.trace_format import TRACE_COLUMNS
-from sextant.workload import RequestModel, fit_workload
+from sextant.base.errors import InputError
+from sextant.ingest.trace_format import TRACE_COLUMNS
 from sextant.workload.draw import (
     ARRIVALS,
     draw_trace,
@@ -14,7 +13,9 @@ from sextant.workload.draw import (
     process,
     with_zipf_inputs,
 )
+from sextant.workload.fit import fit_workload
 from sextant.workload.lengths import fit_zipf
+from sextant.workload.request_model import RequestModel
 
 MODEL = RequestModel(
     pd.DataFrame({"input_tokens": [10, 90], "output_tokens": [5, 7], "count": [3, 1]})

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from sextant.telemetry.energy import (
+from sextant.store.energy import (
     ENERGY_PER_OUTPUT_TOKEN_SQL,
     ENERGY_PER_REQUEST_SQL,
     device_query,

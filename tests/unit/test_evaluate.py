@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.errors import InputError
-from sextant.gpu import GPU, GPUProfile
+from sextant.base.errors import InputError
+from sextant.decide.evaluate import evaluate
+from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
-from sextant.predict.evaluate import evaluate
 
 USERS = (1, 4, 16)
 PROFILES = {

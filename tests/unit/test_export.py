@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.errors import InputError
-from sextant.files import read_provenance
-from sextant.trace_format import TRACE_COLUMNS, require_trace
+from sextant.base.errors import InputError
+from sextant.base.files import read_provenance
+from sextant.ingest.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.export import FORMATS, write_trace
 
 TRACE = pd.DataFrame(

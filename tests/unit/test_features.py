@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.gpu import GPU, GPUProfile
+from sextant.characterizations.features import Features
+from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
-from sextant.predict.features import FeatureEncoder, Features, design_matrix
+from sextant.predict.features import FeatureEncoder, design_matrix
 
 LLAMA = LLM("llama", 2, 64, 256, 8, 4, 8, 1000, 512, "bfloat16", 1_000_000, 900_000)
 OPT = LLM("opt", 4, 64, 256, 8, 8, 8, 1000, 512, "float32", 2_000_000, 1_900_000)

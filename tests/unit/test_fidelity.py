@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sextant.errors import InputError
-from sextant.workload import RequestModel, fit_request_model
+from sextant.base.errors import InputError
 from sextant.workload.fidelity import (
     compare,
     cumulative,
@@ -18,6 +17,7 @@ from sextant.workload.fidelity import (
     model_fidelity,
     spearman,
 )
+from sextant.workload.request_model import RequestModel, fit_request_model
 
 numbers = st.lists(st.integers(-5, 5), min_size=2, max_size=40)
 weighted = st.lists(

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sextant
-from sextant.files import (
+from sextant.base.files import (
     atomic_path,
     git_commit,
     provenance,
@@ -65,8 +65,8 @@ WRITE_UNDER_A_LIMIT = """
 import resource, signal, sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from sextant.errors import InputError
-from sextant.files import write_json, write_parquet
+from sextant.base.errors import InputError
+from sextant.base.files import write_json, write_parquet
 folder = Path(sys.argv[1])
 table = pa.table({"x": np.random.default_rng(0).random(100_000)})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -9,15 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import sextant.files
-from sextant.errors import InputError
-from sextant.files import read_json, read_provenance
+import sextant.base.files
+from sextant.base.errors import InputError
+from sextant.base.files import read_json, read_provenance
+from sextant.experiment.downloads import fetch, load_registry
 from sextant.ingest import ingest_trace
-from sextant.registry import fetch, load_registry
-from sextant.trace_format import TRACE_COLUMNS
-from sextant.workload import fit_workload, load_arrivals, load_request_model
+from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.workload.arrivals import load_arrivals
 from sextant.workload.draw import draw_trace, process
 from sextant.workload.fidelity import model_fidelity
+from sextant.workload.fit import fit_workload
+from sextant.workload.published import load_request_model
 from sextant.workload.request_model import served_requests
 
 RESOURCES = Path(__file__).parents[2] / "resources"
@@ -96,8 +98,8 @@ def test_caps_clip_and_count(tmp_path, trace):
 
 def test_model_files_do_not_change_with_the_code(tmp_path, trace, monkeypatch):
     _fit(trace, tmp_path / "one")
-    monkeypatch.setattr(sextant.files, "git_commit", lambda: "another-commit")
-    monkeypatch.setattr(sextant.files, "__version__", "99.9")
+    monkeypatch.setattr(sextant.base.files, "git_commit", lambda: "another-commit")
+    monkeypatch.setattr(sextant.base.files, "__version__", "99.9")
     again = _ingest(tmp_path / "trace.csv", "sextant", tmp_path / "again")
     assert again.read_bytes() != trace.read_bytes()
     figures = _fit(again, tmp_path / "two")

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.generators import (
     GENERATORS,
     arrival_times,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sextant.experiment import CellKey
-from sextant.ids import (
+from sextant.base.ids import (
     MAX_FILE_NAME_CHARACTERS,
     by_file_name,
     file_name,
@@ -17,6 +16,7 @@ from sextant.ids import (
     look,
     selectable_problem,
 )
+from sextant.experiment.experiment import CellKey
 
 HOSTILE = (
     "org/name",

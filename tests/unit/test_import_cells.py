@@ -17,17 +17,16 @@ import pytest
 
 from cells import request, write_cell
 from project import Project
+from sextant.base.configuration import read_configuration
+from sextant.base.errors import InputError
+from sextant.base.files import read_json, write_json
 from sextant.benchmark.definition import cell_from_definition, definition_sha256
-from sextant.cell_files import CELL_FILES, file_facts, sealed
-from sextant.configuration import read_configuration
-from sextant.errors import InputError
-from sextant.experiment import CellKey, load_experiment
-from sextant.files import read_json, write_json
-from sextant.merge import import_cells
-from sextant.merge.job import Report
-from sextant.merge.text import report_text
-from sextant.merge.verdicts import Here, Verdict, provenance_conflicts
-from sextant.store import aggregate_points, build_store
+from sextant.cells.integrity import CELL_FILES, file_facts, sealed
+from sextant.experiment.experiment import CellKey, load_experiment
+from sextant.importing.decisions import Here, Verdict, provenance_conflicts
+from sextant.importing.merge import Report, import_cells
+from sextant.importing.summary_text import report_text
+from sextant.store.build import aggregate_points, build_store
 
 OPT = CellKey("demo-opt-6m", "1xcpu-core", "conversation", "users-1-8")
 LLAMA = CellKey("demo-llama-16m", "1xcpu-core", "conversation", "users-1-8")

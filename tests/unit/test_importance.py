@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.errors import InputError
-from sextant.workload.importance import parameter_importance
+from sextant.base.errors import InputError
+from sextant.predict.importance import parameter_importance
 
 PARAMETERS = ["input_tokens", "output_tokens", "is_greedy"]
 

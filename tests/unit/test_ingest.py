@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sextant.errors import InputError
-from sextant.files import read_provenance, sha256_file
+from sextant.base.errors import InputError
+from sextant.base.files import read_provenance, sha256_file
 from sextant.ingest import ingest_trace
-from sextant.trace_format import TRACE_COLUMNS
+from sextant.ingest.trace_format import TRACE_COLUMNS
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.0000000,374,44

@@ -9,11 +9,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from sextant.errors import InputError
-from sextant.files import read_provenance
+from sextant.base.errors import InputError
+from sextant.base.files import read_provenance
 from sextant.ingest import blocks, ingest_trace
 from sextant.ingest.start import check_start_time
-from sextant.trace_format import FORMATS
+from sextant.ingest.trace_format import FORMATS
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.ingest import blocks, ingest_trace, job
 
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"

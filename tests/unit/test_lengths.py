@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.lengths import (
     fit_zipf,
     modality,

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
+from sextant.base.sheets import load_sheet
 from sextant.llm import UNBOUNDED_TOKENS, load_llm
-from sextant.sheets import load_sheet
 from support import ROOT
 
 

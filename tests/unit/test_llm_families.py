@@ -5,7 +5,7 @@ import json
 import pytest
 
 import llm_configs as published
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.llm import FAMILIES, load_llm
 
 TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sextant.experiment.slo import SLO
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, mape_error
-from sextant.recommend import SLO
 
 LIMITS = SLO("s", nttft_ms=4.0, itl_ms=25.0, percentile=50, users=100)
 USERS = (1, 4, 16, 64)

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from sextant.cli import app
-from sextant.errors import InputError
-from sextant.files import read_provenance
+from sextant.base.errors import InputError
+from sextant.base.files import read_provenance
+from sextant.cli.app import app
 from sextant.load.lag import lag_warning
 from sextant.load.level import REQUEST_SCHEMA
 from stub_server import StubServer, answer_tokens
@@ -38,7 +38,7 @@ def load(url: str, out: Path, *options, exit_code: int = 0, **environment: str):
 
 def start(url: str, out: Path, *options, program: str = "main()", **environment: str):
     """Start the command in a process of its own."""
-    code = f"from sextant.cli import main; {program}"
+    code = f"from sextant.cli.app import main; {program}"
     arguments = ["load", "--base-url", url, "--model", "m", "--out", out, *FIXED, *options]
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from sextant.experiment import SCHEMAS, load_gpu
-from sextant.gpu import Devices, profile_from_row
+from sextant.base.sheets import SCHEMAS, load_sheet
+from sextant.experiment.memory import assess
+from sextant.hardware.gpu import Devices, load_gpu, profile_from_row
 from sextant.llm import LLM, load_llm
-from sextant.memory import assess
-from sextant.sheets import load_sheet
 from support import ROOT
 
 

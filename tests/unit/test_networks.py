@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from roofline import LIMITS, PROFILES, SIZES, references_of, rows_of
+from sextant.characterizations.points import TARGETS, has_latency
 from sextant.predict import morphling
 from sextant.predict.latencies import FLOOR_MS
 from sextant.predict.morphling import CHOICES, Morphling
@@ -14,7 +15,6 @@ from sextant.predict.network import NetworkInputs
 from sextant.predict.perfnet import PerfNet, maple
 from sextant.predict.perfnetv2 import PerfNetV2
 from sextant.predict.tuning import HeldOut, mape_error
-from sextant.recommend import TARGETS, has_latency
 
 BRIEF = {"epochs": 3, "batch_size": 16}
 ROWS = rows_of(SIZES, noise=0.2)

@@ -9,8 +9,8 @@ import pytest
 from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
 from sextant.load.source import RequestSource
-from sextant.workload import RequestModel
 from sextant.workload.prompts import RandomTokens
+from sextant.workload.request_model import RequestModel
 from stub_server import StubServer, answer_tokens
 
 MODEL = RequestModel(pd.DataFrame({"input_tokens": [8], "output_tokens": [3], "count": [1]}))

@@ -17,8 +17,8 @@ wait_for = partial(support.wait_for, timeout_s=WAIT_S)
 
 JOB = """
 import sys, time
-from sextant.files import atomic_path
-from sextant.logs import job_log
+from sextant.base.files import atomic_path
+from sextant.processes.job_log import job_log
 with job_log(sys.argv[1]):
     with atomic_path(sys.argv[2]) as path:
         path.touch()
@@ -39,7 +39,7 @@ WITHOUT_FILES = """
 """
 STUCK = """
 import signal, threading, time
-from sextant.orphans import end_with_parent
+from sextant.processes.parent_watch import end_with_parent
 end_with_parent()
 lock = threading.Lock()
 signal.signal(signal.SIGTERM, lambda *_: lock.acquire())
@@ -50,7 +50,7 @@ with lock:
 # A Snakemake: it names itself, and runs what it is given in a shell.
 MAIN = """
 import subprocess, sys
-from sextant.orphans import name_to_jobs
+from sextant.processes.parent_watch import name_to_jobs
 name_to_jobs()
 subprocess.run(sys.argv[1], shell=True)
 """

@@ -3,10 +3,10 @@
 import pytest
 
 from roofline import LIMITS, PROFILES, STRONGEST, USERS, WEAKEST, references_of, rows_of
+from sextant.characterizations.points import TARGETS
 from sextant.predict.paris import PARIS, UNKNOWN
 from sextant.predict.rf import RandomForest
 from sextant.predict.tuning import HeldOut, mape_error
-from sextant.recommend import TARGETS
 
 SETTINGS = {
     "n_estimators": 10,

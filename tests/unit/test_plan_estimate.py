@@ -7,16 +7,16 @@ import pytest
 
 from cells import request, write_cell
 from project import Project
-from sextant.configuration import merged, read_configuration
-from sextant.errors import InputError
-from sextant.experiment import CellKey, Experiment, load_experiment
-from sextant.files import read_json, write_json
+from sextant.base.configuration import merged, read_configuration
+from sextant.base.errors import InputError
+from sextant.base.files import read_json, write_json
+from sextant.experiment.experiment import CellKey, Experiment, load_experiment
+from sextant.experiment.scenarios import Scenario, Variant
 from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility, level_s
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
 from sextant.plan.jobs import DryRun, Job, _config, _local_rules
 from sextant.plan.summary import CellPlan, make_plan, makespan_s
 from sextant.plan.text import plan_json, plan_text
-from sextant.scenarios import Scenario, Variant
 
 SWEEP = Scenario("closed_loop", (1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
 BASIS = Basis(starts=None, start_s=120, level_extra_s=10, cell_extra_s=15, origin="assumed")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pandas as pd
 
-from sextant.gpu import GPU, GPUProfile
+from sextant.decide.evaluation_job import failed_pairs, feasible_pairs
+from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import load_llm
-from sextant.predict.job import failed_pairs, feasible_pairs
 from support import ROOT
 
 OPT = load_llm(ROOT / "resources" / "llms" / "demo-opt-6m.json")

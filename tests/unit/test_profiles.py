@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.profiles import (
     failure_series,
     start_time,

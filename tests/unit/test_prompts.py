@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from sextant.errors import InputError
-from sextant.workload import random_token_ids
-from sextant.workload.prompts import CorpusTokens, RandomTokens, as_text, load_prompt_source
+from sextant.base.errors import InputError
+from sextant.workload.prompts import (
+    CorpusTokens,
+    RandomTokens,
+    as_text,
+    load_prompt_source,
+    random_token_ids,
+)
 from support import ROOT
 
 TEXT = ROOT / "docs" / "architecture.md"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import llm_configs as published
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.llm import load_llm
 
 LLAMA_7B = {

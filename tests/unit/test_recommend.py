@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.errors import InputError
-from sextant.gpu import GPU, GPUProfile
-from sextant.recommend import SLO, at_percentile, candidates, has_latency, pods, recommend, u_max
+from sextant.base.errors import InputError
+from sextant.characterizations.points import at_percentile, has_latency
+from sextant.decide.recommend import candidates, pods, recommend, u_max
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPU, GPUProfile
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {

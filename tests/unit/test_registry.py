@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sextant.errors import InputError
-from sextant.registry import Dataset, fetch, load_registry
+from sextant.base.errors import InputError
+from sextant.experiment.downloads import Dataset, fetch, load_registry
 
 SHIPPED = Path(__file__).parents[2] / "resources" / "registry.csv"
 HEADER = "dataset_id,version,url,sha256,licence,mirror_path,citation"
@@ -127,7 +127,7 @@ def test_a_server_cannot_send_a_client_to_a_file(tmp_path, dataset):
 
 
 def test_a_download_that_does_not_end_is_given_up(tmp_path, dataset, monkeypatch):
-    monkeypatch.setattr("sextant.registry.MAX_BYTES", 4)
+    monkeypatch.setattr("sextant.experiment.downloads.MAX_BYTES", 4)
     with pytest.raises(InputError, match=r"the download failed .*it has more than"):
         fetch(dataset, tmp_path / "out.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["mirror"]

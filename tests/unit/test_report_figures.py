@@ -4,9 +4,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from sextant.pages.plotting import profile_looks
 from sextant.report.drawings import Drawings
 from sextant.report.figures import axis_limits, latency_figure, n_not_drawn, prediction_figure
-from sextant.report.plotting import profile_looks
 from sextant.report.score_figures import limit_grid_figure, score_figure
 from sextant.report.summary import LimitGrid, limit_grid, predictor_means
 

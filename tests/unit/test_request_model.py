@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sextant.errors import InputError
-from sextant.workload import (
+from sextant.base.errors import InputError
+from sextant.workload.published import load_request_model
+from sextant.workload.request_model import (
     RequestModel,
+    bin_starts,
     fit_request_model,
-    load_request_model,
     resample_trace,
 )
-from sextant.workload.request_model import bin_starts
 
 
 def _trace(input_tokens, output_tokens, **columns) -> pd.DataFrame:

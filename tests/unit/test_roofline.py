@@ -5,15 +5,16 @@ import pandas as pd
 import pytest
 
 from served_world import LLMS, PROFILES, draw, facts
-from sextant.errors import InputError
-from sextant.predict.decision import best_probe
-from sextant.predict.evaluate import evaluate
+from sextant.base.errors import InputError
+from sextant.characterizations.points import TARGETS
+from sextant.decide.decision import best_probe
+from sextant.decide.evaluate import evaluate
+from sextant.experiment.slo import SLO
 from sextant.predict.folds import share_lengths
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import predict_log
 from sextant.predict.roofline.posterior import fit
-from sextant.recommend import SLO, TARGETS
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
 WORLD = draw(facts())

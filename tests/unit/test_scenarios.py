@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from sextant.errors import InputError
-from sextant.scenarios import (
+from sextant.base.errors import InputError
+from sextant.base.sheets import Row
+from sextant.experiment.scenarios import (
     Scenario,
     Variant,
     plain,
@@ -14,7 +15,6 @@ from sextant.scenarios import (
     scenario_from_row,
     variant_from_row,
 )
-from sextant.sheets import Row
 
 
 def scenario(**values) -> Scenario:

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from sextant.score import is_success, judge, mape, relative_overspend, so_score, summarize
+from sextant.decide.score import is_success, judge, mape, relative_overspend, so_score, summarize
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 import support
-from sextant.engine.scratch import scratch_folder, share
-from sextant.errors import InputError
+from sextant.base.errors import InputError
+from sextant.processes.scratch import scratch_folder, share
 
 WAIT_S = 20.0
 wait_for = partial(support.wait_for, timeout_s=WAIT_S)
@@ -25,7 +25,7 @@ wait_for = partial(support.wait_for, timeout_s=WAIT_S)
 JOB = """
 import os, subprocess, sys, time
 from pathlib import Path
-from sextant.engine.scratch import scratch_folder, share
+from sextant.processes.scratch import scratch_folder, share
 results = Path(sys.argv[1])
 with scratch_folder(results) as folder:
     (folder / "cache" / "deep").mkdir(parents=True)
@@ -45,7 +45,7 @@ with scratch_folder(results) as folder:
 KILLED_EARLY = """
 import fcntl, os, signal, sys
 from pathlib import Path
-from sextant.engine.scratch import scratch_folder
+from sextant.processes.scratch import scratch_folder
 fcntl.flock = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 with scratch_folder(Path(sys.argv[1])):
     pass

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from roofline import LIMITS, PROFILES, SIZES, STRONGEST, WEAKEST, references_of, rows_of
+from sextant.characterizations.points import TARGETS, has_latency
 from sextant.predict.latencies import FLOOR_MS, latency_frame
 from sextant.predict.selecta import Selecta
 from sextant.predict.tuning import HeldOut, mape_error
-from sextant.recommend import TARGETS, has_latency
 
 SETTINGS = Selecta.GRID[0]
 

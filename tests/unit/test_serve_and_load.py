@@ -9,7 +9,7 @@ import yaml
 from test_cell import CONFIG
 from typer.testing import CliRunner
 
-from sextant.cli import app
+from sextant.cli.app import app
 from sextant.engine.vllm import ServerError
 from support import FAKE_PYTHON, ROOT
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sextant.errors import InputError
-from sextant.experiment import SCHEMAS
-from sextant.sheets import load_sheet
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, load_sheet
 
 SLOS = SCHEMAS / "slos.schema.yaml"
 HEADER = "slo_id\tnttft_ms\titl_ms\tpercentile\tusers\n"

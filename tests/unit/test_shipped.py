@@ -2,8 +2,8 @@
 
 import pytest
 
-from sextant.shipped import SHIPPED, export_points, load_shipped, shipped_facts
-from sextant.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.characterizations.shipped import SHIPPED, export_points, load_shipped, shipped_facts
+from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 
 POINTS = SHIPPED / "llm-pilot" / "points.csv"
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from sextant.gpu import GPU, GPUProfile
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.predict.references import Rows
 from sextant.predict.static_policy import StaticPolicy
-from sextant.recommend import SLO
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {"a": GPUProfile("a", GPU_X, 1, 1.0), "b": GPUProfile("b", GPU_X, 2, 2.5)}

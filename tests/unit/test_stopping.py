@@ -2,8 +2,8 @@
 
 import pytest
 
+from sextant.base.errors import InputError
 from sextant.benchmark.stopping import LevelMedians, tells_nothing
-from sextant.errors import InputError
 
 
 def stop(*levels, factor=3.0):

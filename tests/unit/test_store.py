@@ -13,10 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from sextant.errors import InputError
-from sextant.files import read_provenance, write_json, write_parquet
+from sextant.base.errors import InputError
+from sextant.base.files import read_provenance, write_json, write_parquet
 from sextant.load.level import REQUEST_SCHEMA
-from sextant.store import aggregate_points, build_store, connect, open_store
+from sextant.store.build import aggregate_points, build_store, connect, open_store
 from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
 QUANTILES = {"median": 50, "p90": 90, "p99": 99}
@@ -440,7 +440,7 @@ def test_a_kill_while_the_store_is_built_leaves_the_one_of_before(tmp_path, part
     before = path.read_bytes()
     code = """
 import os, pathlib, signal, sys
-from sextant import store
+from sextant.store import build as store
 insert = store._insert_file
 def insert_and_die(*arguments):
     insert(*arguments)

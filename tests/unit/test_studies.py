@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cells import PROFILES, failed_request, request, study_data, write_cell
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.studies.data import Analysis, Section
 from sextant.studies.job import TABLES, StudyOutputs, jsonable, write_study
 from sextant.studies.page import page_facts, render_page, section_key

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sextant.gpu import Devices
+from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 from sextant.studies.batch_sizes import (
     agreement_words,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cells import failed_request, request, study_data, write_cell
-from sextant.files import read_json
+from sextant.base.files import read_json
 from sextant.studies.burst import analyse
 from sextant.studies.burst_measures import averages, by_setting, over_time, phases
 from sextant.studies.data import Cell

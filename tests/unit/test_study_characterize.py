@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from cells import failed_request, request, study_data, write_cell
-from sextant.files import read_json, write_json
+from sextant.base.files import read_json, write_json
 from sextant.studies.characterize import analyse
 
 STOP = "left out: at 4 users the median nTTFT is 333 ms"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fake_nvml import use_fake_nvml, use_no_nvml
-from sextant.telemetry.energy import device_query
+from sextant.store.energy import device_query
 from sextant.telemetry.watcher import (
     SERVER_SCHEMA,
     TELEMETRY_SCHEMA,

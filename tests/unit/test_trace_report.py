@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 import scipy
 
-from sextant.errors import InputError
-from sextant.files import write_json, write_parquet
-from sextant.ids import file_name
-from sextant.trace_format import TRACE_COLUMNS
+from sextant.base.errors import InputError
+from sextant.base.files import write_json, write_parquet
+from sextant.base.ids import file_name
+from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.pages.sections import duration_words, listed, rate_words
 from sextant.trace_report import (
     characterize_trace,
     compare_use_cases,
@@ -25,9 +26,10 @@ from sextant.trace_report import (
 from sextant.trace_report.explained import explained
 from sextant.trace_report.lengths import quantiles
 from sextant.trace_report.read import open_trace, sample_requests, value_counts
-from sextant.trace_report.section import duration_words, listed, rate_words
-from sextant.workload import RequestModel, fit_workload, load_request_model
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
+from sextant.workload.fit import fit_workload
+from sextant.workload.published import load_request_model
+from sextant.workload.request_model import RequestModel
 
 EVIL = '<script>alert("$x$")</script>'
 HOUR_S, DAY_S = 3600, 86400

@@ -11,15 +11,15 @@ from test_cell import SETTINGS as CELL_SETTINGS
 from test_cell import prepare_cell
 
 from fake_servers import CPU, SETTINGS
+from sextant.base.api_keys import remove_key, without_keys
+from sextant.base.files import write_json, write_parquet
+from sextant.base.progress import Progress
 from sextant.benchmark.cell import measure_cell
 from sextant.engine.vllm import Server, ServerError
-from sextant.files import write_json, write_parquet
-from sextant.keys import remove_key, without_keys
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.request import Target
 from sextant.load.source import ListedRequests, RandomIds
-from sextant.logs import job_log
-from sextant.progress import Progress
+from sextant.processes.job_log import job_log
 from sextant.telemetry import prometheus
 
 KEY = "sk-distinctive-0123456789abcdefghijklmnop"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sextant.base.errors import InputError
 from sextant.engine.arguments import check_extra_arguments
-from sextant.errors import InputError
-from sextant.experiment import load_experiment
+from sextant.experiment.experiment import load_experiment
 from support import ROOT
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from sextant.characterization import load_characterization
-from sextant.errors import InputError
+from sextant.base.errors import InputError
+from sextant.characterizations.characterization import load_characterization
 from sextant.report import summary_text
-from sextant.store import open_store
+from sextant.store.build import open_store
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.use_cases import USE_CASES_FILE, load_use_case, use_case_names
 
 NAMES = ["text-generation", "question-answering", "summarization", "conversation"]

@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
+from sextant.base.errors import InputError
 from sextant.engine.command import command, environment, n_blocks
-from sextant.engine.port import held_port
 from sextant.engine.vllm import Server, ServerError, model_folder
-from sextant.errors import InputError
+from sextant.processes.port import held_port
 from support import FAKE_PYTHON
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload import trace_stream
 from sextant.workload.arrivals import fit_arrivals
 from sextant.workload.generators import piecewise

@@ -9,7 +9,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from sextant.engine.port import held_port
+from sextant.processes.port import held_port
 from support import FAKE_PYTHON, ROOT
 
 ONE_USER = ("--users", "1", "--nttft-ms", "1", "--itl-ms", "1")
@@ -19,7 +19,7 @@ SAMPLE = "resources/traces/azure-2023-conv-sample.csv"
 @pytest.fixture
 def sextant(finished):
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from sextant.cli import main; main()", *arguments]
+        command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
         return subprocess.run(
             command,
             cwd=finished.folder,

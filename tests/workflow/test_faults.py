@@ -12,7 +12,7 @@ import pytest
 
 from interrupted import InterruptedRun, essence, scratch_place
 from project import Project
-from sextant.cell_files import damaged_files
+from sextant.cells.integrity import damaged_files
 from support import FAKE_PYTHON
 
 SEED, N_KILLS = 7, 20

@@ -27,7 +27,7 @@ from hostile import (
     write_hostile_sheets,
 )
 from project import Project
-from sextant.ids import file_name
+from sextant.base.ids import file_name
 
 MADE = {"results", "logs", "benchmarks", ".snakemake"}
 # Elements that load or run something, which no page of ours needs.
@@ -161,7 +161,7 @@ def test_every_figure_is_sound_xml_with_the_names_as_text(hostile) -> None:
 
 
 def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from sextant.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
     return subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
 
 

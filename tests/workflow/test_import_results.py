@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from forked_snakemake import dry_run
 from project import Project
-from sextant.cell_files import sealed
+from sextant.cells.integrity import sealed
 
 # The paths of the library are absolute, so that in a copied folder the pages are stale as well.
 PAGES = Counter(write_trace_report=1, write_workload_report=1)
@@ -26,7 +26,7 @@ CONVERSATION = "results/workloads/conversation/requests.parquet"
 
 
 def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from sextant.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
     return subprocess.run(command, cwd=project.folder, capture_output=True, text=True, timeout=300)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from project import Project
-from sextant.store import connect
+from sextant.store.build import connect
 from support import ROOT
 
 ARGUMENTS = ("--cores", "2", "--configfile", "config/llm-pilot.yaml", "--config")

@@ -13,7 +13,7 @@ rule import_archive:
         manifest=config["archive"]["manifest"],
         cells=config["archive"]["cells"],
         published_points=config["archive"]["published_points"],
-        library=library("archive", "archive_requests"),
+        library=library("import_archive"),
     output:
         requests=cell_files("requests.parquet"),
         server=cell_files("server.parquet"),

@@ -4,7 +4,7 @@
 # Steps: benchmark_cell.
 #
 # Measurements cost hours of GPU time: they grow stale when `definition` changes (see
-# sextant.experiment.cell_definition), the LLM's config, or the workload, never by an edit
+# sextant.experiment.experiment.cell_definition), the LLM's config, or the workload, never by an edit
 # of code. Whatever runs a workload again runs its benchmarks again, so ingest and fit do
 # not list library files either. (An `ancient` workload would not do: Snakemake then does
 # not look at the parameters of a benchmark while its workload is being fitted.)
@@ -50,7 +50,7 @@ rule aggregate_points:
         tunings=cell_files("tuning.json"),
         requests=cell_files("requests.parquet"),
         telemetry=cell_files("telemetry.parquet"),
-        library=library("store", "metrics"),
+        library=library("aggregate_points"),
     output:
         point="<results>/points/{source}/point.parquet",
         feasibility="<results>/points/{source}/feasibility.parquet",

@@ -6,12 +6,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from sextant.errors import InputError
-from sextant.experiment import CellKey, cell_definition, load_experiment, trace_sha256
-from sextant.ids import by_file_name, file_name
-from sextant.orphans import end_with_parent, name_to_jobs
+from sextant.base.errors import InputError
+from sextant.experiment.experiment import CellKey, cell_definition, load_experiment, trace_sha256
+from sextant.base.ids import by_file_name, file_name
+from sextant.base.imports import library_files
+from sextant.processes.parent_watch import end_with_parent, name_to_jobs
 from sextant.predict.registry import PREDICTORS
-from sextant.scenarios import DEFAULT_VARIANT
+from sextant.experiment.scenarios import DEFAULT_VARIANT
 from sextant.workload.use_cases import USE_CASES_FILE
 
 try:
@@ -75,33 +76,18 @@ def gpu_files():
     return [f"{config['gpus']}/{gpu}.yaml" for gpu in sorted(gpus)]
 
 
-def library(*modules):
-    """Return library files for a CPU rule to list, so that an edit makes its results stale.
+def library(script, *modules):
+    """Return the library files that a CPU rule's script imports: an edit makes its results stale.
 
-    A package stands for all of its files.
+    `modules` are those that it imports by name at run time.
     """
-    root = Path(workflow.basedir) / "scripts" / "sextant"
-    packages = {module: sorted((root / module).glob("*.py")) for module in modules}
-    return [str(file) for name in modules for file in packages[name] or [root / f"{name}.py"]]
+    return library_files(Path(workflow.basedir) / "scripts" / f"{script}.py", *modules)
 
 
 def predictor_library(wildcards):
     """Files that a predictor's results depend on: its own, and what all of them share."""
-    shared = (
-        "evaluate",
-        "folds",
-        "job",
-        "features",
-        "references",
-        "tuning",
-        "weights",
-        "latencies",
-    )
-    modules = ["llm", "gpu", "memory", "recommend", "score"]
-    modules += [f"predict/{name}" for name in (*shared, "forest", "network")]
-    if wildcards.predictor in PREDICTORS:
-        modules += [f"predict/{name}" for name in PREDICTORS[wildcards.predictor].modules]
-    return library(*modules)
+    own = PREDICTORS.get(wildcards.predictor)
+    return library("evaluate_predictor", *([own.module] if own else []))
 
 
 def trace_source(wildcards):
@@ -143,15 +129,6 @@ def trace_reports():
     """Return the pages on every trace, and the one on all workloads; archives have neither."""
     pages = [f"<results>/report/traces/{trace}.html" for trace in IDS["trace"]]
     return [*pages, "<results>/report/workloads.html"] if EXPERIMENT.workloads else pages
-
-
-def trace_page_files():
-    """Return the templates and styles of the pages on traces and workloads."""
-    root = Path(workflow.basedir) / "scripts" / "sextant"
-    return [
-        str(root / "report" / "page.css"),
-        *map(str, sorted((root / "trace_report").glob("*.j2"))),
-    ]
 
 
 def cell_key(wildcards):

@@ -16,23 +16,7 @@
 rule write_report:
     input:
         store="<results>/sextant.duckdb",
-        library=library(
-            "report/read",
-            "report/tables",
-            "report/summary",
-            "report/promises",
-            "report/plotting",
-            "report/figures",
-            "report/score_figures",
-            "report/feasibility",
-            "report/drawings",
-            "report/page",
-            "pages",
-        ),
-        page=[
-            f"{workflow.basedir}/scripts/sextant/report/{file}"
-            for file in ("page.html.j2", "summary.html.j2", "feasibility.html.j2", "page.css")
-        ],
+        library=library("write_report"),
     output:
         html=report(
             "<results>/report/index.html",
@@ -69,8 +53,7 @@ rule write_trace_report:
         unpack(trace_workloads),
         trace="<results>/traces/{trace}.parquet",
         report="<results>/traces/{trace}.report.json",
-        library=library("trace_report", "workload", "pages"),
-        page=trace_page_files(),
+        library=library("write_trace_report"),
     output:
         html=report(
             "<results>/report/traces/{trace}.html",
@@ -99,8 +82,7 @@ rule write_workload_report:
         workloads=[
             f"<results>/workloads/{workload}/requests.parquet" for workload in IDS["workload"]
         ],
-        library=library("trace_report", "workload", "pages"),
-        page=trace_page_files(),
+        library=library("write_workload_report"),
     output:
         html=report(
             "<results>/report/workloads.html",

@@ -21,7 +21,7 @@ rule build_store:
         recommendation=evaluated("recommendation"),
         score=evaluated("score"),
         schema=f"{workflow.basedir}/resources/sql/schema.sql",
-        library=library("store", "llm", "gpu", "predict/features"),
+        library=library("build_store"),
     output:
         "<results>/sextant.duckdb",
     log:

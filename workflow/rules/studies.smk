@@ -9,20 +9,9 @@
 rule write_study:
     input:
         unpack(study_cells),
-        library=library(
-            "studies",
-            "store",
-            "metrics",
-            "memory",
-            "pages",
-            "telemetry/energy",
-            "report/plotting",
-            "trace_report/drawing",
+        library=lambda wildcards: library(
+            "write_study", f"sextant.studies.{wildcards.study}"
         ),
-        page=[
-            f"{workflow.basedir}/scripts/sextant/{file}"
-            for file in ("studies/study.html.j2", "report/page.css")
-        ],
     output:
         html=report(
             "<results>/studies/{study}/index.html",

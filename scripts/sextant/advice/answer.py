@@ -10,11 +10,11 @@ from sextant.advice.predicted import Forecast, forecast, subject_of
 from sextant.advice.question import PREDICTOR, Question, check, is_measured, named_llm
 from sextant.advice.source import find_source
 from sextant.advice.words import as_text
-from sextant.gpu import GIB
+from sextant.decide.decision import best_probe
+from sextant.decide.evaluate import MEASURED
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GIB
 from sextant.llm import LLM
-from sextant.predict.decision import best_probe
-from sextant.predict.evaluate import MEASURED
-from sextant.recommend import SLO
 
 
 def recommend_llm(question: Question) -> dict[str, Any]:

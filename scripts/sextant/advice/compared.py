@@ -4,16 +4,16 @@ from typing import Any
 
 from joblib import cpu_count
 
-from sextant.advice.plain import plain
 from sextant.advice.predicted import exclusions
 from sextant.advice.question import Question
 from sextant.advice.source import Source
-from sextant.errors import InputError
-from sextant.gpu import GPUProfile
+from sextant.base.errors import InputError
+from sextant.characterizations.points import Pair
+from sextant.decide.evaluate import MEASURED, evaluate
+from sextant.decide.evaluation_job import allowed_pairs, failed_pairs
+from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.predict.evaluate import MEASURED, evaluate
-from sextant.predict.job import allowed_pairs, failed_pairs
-from sextant.recommend import Pair
+from sextant.pages.plain import plain
 
 
 def compare(

@@ -4,9 +4,11 @@ import math
 from typing import Any
 
 from sextant.advice.predicted import Subject
-from sextant.gpu import GIB
+from sextant.characterizations.points import at_percentile
+from sextant.decide.recommend import u_max
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GIB
 from sextant.llm import LLM
-from sextant.recommend import SLO, at_percentile, u_max
 
 _N_NEAREST = 2
 _NUMBERS = {

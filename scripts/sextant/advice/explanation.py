@@ -3,11 +3,12 @@
 from typing import Any
 
 from sextant.advice.offer import offered, read_probe
-from sextant.advice.plain import plain
 from sextant.advice.predicted import forecast, subject_of
 from sextant.advice.question import Question, check, is_measured, named_llm
 from sextant.advice.source import find_source
-from sextant.recommend import SLO, at_percentile
+from sextant.characterizations.points import at_percentile
+from sextant.experiment.slo import SLO
+from sextant.pages.plain import plain
 
 _STEP = {
     "launch_ms": "launch of the layers' kernels",

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.experiment import SCHEMAS, load_gpu
-from sextant.gpu import GPUProfile
-from sextant.sheets import Row, load_sheet
-from sextant.shipped import GPUS
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.characterizations.shipped import GPUS
+from sextant.hardware.gpu import GPUProfile, load_gpu
 
 _PROFILE = re.compile(r"([1-9]\d*)x(.+)")
 

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.advice.plain import plain
 from sextant.advice.predicted import Forecast, changed
-from sextant.predict.decision import choose
+from sextant.decide.decision import choose
+from sextant.decide.recommend import candidates, recommend
+from sextant.experiment.slo import SLO
+from sextant.pages.plain import plain
 from sextant.predict.roofline.predictor import summary
-from sextant.recommend import SLO, candidates, recommend
 
 SAFE = 0.9
 """The probability at which a GPU profile's price is stated, unless a risk is given."""
@@ -56,7 +57,7 @@ def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) ->
     the most likely option, `too_slow` where that is hopeless, or `does_not_fit` with a `reason`.
     `most_users_tried` bounds the users of a replica: no more were measured.
     Ratios are median latencies at the fewest users over their limits, as in
-    `sextant.recommend.candidates`.
+    `sextant.decide.recommend.candidates`.
     """
     wanted = SAFE if risk is None else 1 - risk
     subject, missed = forecast.subject, _misses(forecast)

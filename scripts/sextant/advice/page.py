@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant.advice import words
-from sextant.files import atomic_path
-from sextant.pages import render
+from sextant.base.files import atomic_path
+from sextant.pages.render import render
 
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 760, 300, 56, 44, 18, 24

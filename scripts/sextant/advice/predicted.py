@@ -8,16 +8,17 @@ import pandas as pd
 
 from sextant.advice.offer import profile
 from sextant.advice.source import Source
-from sextant.archive import REASONS
-from sextant.errors import InputError
-from sextant.gpu import GPUProfile
+from sextant.base.errors import InputError
+from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile, has_latency
+from sextant.decide.decision import weigh
+from sextant.experiment.memory import assess
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPUProfile
+from sextant.importing.llm_pilot import REASONS
 from sextant.llm import LLM
-from sextant.memory import assess
-from sextant.predict.decision import weigh
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import execution_classes, fact_rows
-from sextant.recommend import IDENTIFIERS, SLO, TARGETS, at_percentile, has_latency
 
 KEYS = [*IDENTIFIERS, "users"]
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sextant.characterization import Characterization
-from sextant.errors import InputError
-from sextant.experiment import SCHEMAS
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, validate
+from sextant.characterizations.characterization import Characterization
 from sextant.llm import LLM, load_llm
 from sextant.llm.facts import DTYPE_BYTES
 from sextant.predict.registry import PREDICTORS
-from sextant.sheets import validate
 
 PREDICTOR = "roofline"
 """The predictor that states how certain it is; the default."""

@@ -7,13 +7,12 @@ from typing import Any
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.advice.plain import plain
-from sextant.characterization import load_characterization
-from sextant.experiment import SCHEMAS
-from sextant.predict.evaluate import evaluate
-from sextant.predict.job import allowed_pairs
+from sextant.base.sheets import SCHEMAS, load_sheet
+from sextant.characterizations.characterization import load_characterization
+from sextant.decide.evaluate import evaluate
+from sextant.decide.evaluation_job import allowed_pairs
+from sextant.pages.plain import plain
 from sextant.predict.registry import PREDICTORS
-from sextant.sheets import load_sheet
 
 
 def evaluate_predictors(

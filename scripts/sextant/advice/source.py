@@ -4,10 +4,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant.advice.question import Question
-from sextant.characterization import Characterization, load_characterization
-from sextant.errors import InputError
-from sextant.shipped import DEFAULT_NAME, load_shipped, shipped_facts, shipped_sources
-from sextant.store import open_store
+from sextant.base.errors import InputError
+from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.shipped import (
+    DEFAULT_NAME,
+    load_shipped,
+    shipped_facts,
+    shipped_sources,
+)
+from sextant.store.build import open_store
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sextant.base.errors import InputError
 from sextant.benchmark.burst_loads import PHASES, BurstPlan, Load, phase_load, trial_load
 from sextant.benchmark.burst_rate import (
     KV_USAGE_LIMITS,
@@ -20,13 +21,12 @@ from sextant.benchmark.burst_rate import (
     Trial,
     find_rate,
 )
-from sextant.errors import InputError
 from sextant.load.measure import LevelResult
 from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
 from sextant.load.source import ListedRequests
-from sextant.workload import RequestModel
 from sextant.workload.prompts import PromptSource
+from sextant.workload.request_model import RequestModel
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.scenarios import WINDOWS_FILE
-from sextant.workload import RequestModel
+from sextant.base.errors import InputError
+from sextant.experiment.scenarios import WINDOWS_FILE
 from sextant.workload.draw import with_zipf_inputs
 from sextant.workload.drawing import child_seed
 from sextant.workload.generators import gamma, piecewise, varying
+from sextant.workload.request_model import RequestModel
 
 N_SETTINGS = 9
 LOWEST_SHARE = 0.25

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 
 log = logging.getLogger(__name__)
 

@@ -6,26 +6,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from sextant.base.errors import InputError
+from sextant.base.files import read_json
+from sextant.base.progress import Progress
 from sextant.benchmark.batch_weight import WeightRange, possible_gain
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.corner_cases import check_corner_cases, corner_cases, request_lengths
 from sextant.benchmark.definition import Cell, CellOutputs
 from sextant.benchmark.host import hardware
-from sextant.benchmark.lock import cell_lock
 from sextant.benchmark.measurement import Measurement
 from sextant.benchmark.results import Record, write_results
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.cell_files import CHECKPOINT, damaged_files
-from sextant.engine.command import EngineSettings, ServerSpec
+from sextant.cells.integrity import CHECKPOINT, damaged_files
+from sextant.engine.command import ServerSpec
 from sextant.engine.devices import pick_cores, pick_devices
 from sextant.engine.group import running_servers
-from sextant.engine.scratch import scratch_folder
 from sextant.engine.vllm import Server, model_folder
-from sextant.errors import InputError
-from sextant.files import read_json
+from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.memory import Feasibility, assess_variant, kv_bytes_per_device
 from sextant.llm import LLM, load_llm
-from sextant.memory import Feasibility, assess_variant, kv_bytes_per_device
-from sextant.progress import Progress
+from sextant.processes.lock import cell_lock
+from sextant.processes.scratch import scratch_folder
 from sextant.workload.prompts import RandomTokens
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sextant.cell_files import file_facts
-from sextant.errors import InputError
-from sextant.files import read_json, write_json, write_parquet
+from sextant.base.errors import InputError
+from sextant.base.files import read_json, write_json, write_parquet
+from sextant.cells.integrity import file_facts
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from sextant.engine.vllm import Server
 from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
 from sextant.load.source import ListedRequests
-from sextant.workload import RequestModel
 from sextant.workload.prompts import PromptSource
+from sextant.workload.request_model import RequestModel
 
 # Enough tokens to decode a few times after the prefill has filled the KV cache.
 _SHORT_OUTPUT_TOKENS = 4

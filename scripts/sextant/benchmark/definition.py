@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sextant.files import sha256_file
-from sextant.gpu import Devices
-from sextant.scenarios import Scenario, Variant, scenario_from_plain
+from sextant.base.files import sha256_file
+from sextant.experiment.scenarios import Scenario, Variant, scenario_from_plain
+from sextant.hardware.gpu import Devices
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Cell:
     scenario: Scenario
     seed: int
     definition: Mapping[str, Any]
-    """What the cell was built from, plain data; see `sextant.experiment.cell_definition`."""
+    """What the cell was built from, plain data; see `cell_definition`."""
     definition_sha256: str
     """Of `definition` and of the content of the workload and the LLM's config."""
     variant: Variant
@@ -53,7 +53,7 @@ def definition_sha256(definition: Mapping[str, Any], workload: str, config: str)
 
 
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
-    """Build a cell from its definition (see `sextant.experiment.cell_definition`)."""
+    """Build a cell from its definition (see `sextant.experiment.experiment.cell_definition`)."""
     taken = {field.name for field in fields(Cell)} & set(definition)
     values = {name: definition[name] for name in taken}
     values["config_path"] = Path(definition["config_path"])

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sextant.base.progress import Progress
 from sextant.benchmark.cell import measure_cell
 from sextant.benchmark.definition import CellOutputs, cell_from_definition
-from sextant.experiment import engine_settings
-from sextant.logs import job_log
-from sextant.progress import Progress
+from sextant.experiment.experiment import engine_settings
+from sextant.processes.job_log import job_log
 
 
 def run_job(

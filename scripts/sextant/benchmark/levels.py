@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from sextant.benchmark.stopping import LevelMedians
+from sextant.cells.metrics import points_query
+from sextant.experiment.scenarios import Scenario
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.measure import LevelResult, Source
 from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
-from sextant.metrics import points_query
-from sextant.scenarios import Scenario
 from sextant.workload.generators import at_once, gamma
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from sextant.base.progress import Progress
 from sextant.benchmark.burst import run_phases
 from sextant.benchmark.burst_loads import BurstPlan
 from sextant.benchmark.checkpoint import Checkpoint
@@ -16,18 +17,17 @@ from sextant.benchmark.definition import Cell
 from sextant.benchmark.levels import level_medians, measure_level, warm_up
 from sextant.benchmark.results import Record
 from sextant.benchmark.stopping import LevelMedians, tells_nothing
-from sextant.engine.command import EngineSettings
 from sextant.engine.vllm import Server
+from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.scenarios import level_to_json
 from sextant.load.measure import LevelResult
 from sextant.load.request import Target
 from sextant.load.run import LEVEL_SEED_STRIDE
 from sextant.load.source import RequestSource, unsent_parameters
-from sextant.progress import Progress
-from sextant.scenarios import level_to_json
 from sextant.telemetry import prometheus
 from sextant.telemetry.watcher import Watched, WatchPlan, watch
-from sextant.workload import load_request_model
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
+from sextant.workload.published import load_request_model
 
 log = logging.getLogger(__name__)
 _MODEL_NAME = "sextant"

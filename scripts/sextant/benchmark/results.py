@@ -4,15 +4,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from sextant.base.files import provenance, write_json, write_parquet
 from sextant.benchmark.batch_weight import Probe
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell, CellOutputs
 from sextant.benchmark.host import host_facts
-from sextant.cell_files import file_facts, sealed
-from sextant.files import provenance, write_json, write_parquet
+from sextant.cells.integrity import file_facts, sealed
+from sextant.experiment.memory import Feasibility
+from sextant.experiment.scenarios import level_to_json
 from sextant.load.level import REQUEST_SCHEMA
-from sextant.memory import Feasibility
-from sextant.scenarios import level_to_json
 from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
 TABLES = {"requests": REQUEST_SCHEMA, "server": SERVER_SCHEMA, "telemetry": TELEMETRY_SCHEMA}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 
 MIN_REQUESTS = 10
 """Fewest served requests whose medians decide. Below, a level is no ground to stop."""

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from sextant.base.files import atomic_path
 from sextant.benchmark.batch_weight import Probe, WeightRange, next_weight
 from sextant.engine.free_memory import MemoryFacts, worst
 from sextant.engine.vllm import Server, ServerError
-from sextant.files import atomic_path
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 
 _OF_SEXTANT = {
     **dict.fromkeys(

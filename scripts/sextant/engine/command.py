@@ -4,8 +4,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sextant.engine.scratch import server_environment
-from sextant.gpu import Devices
+from sextant.experiment.engine_settings import EngineSettings
+from sextant.hardware.gpu import Devices
+from sextant.processes.scratch import server_environment
 
 _THREAD_COUNTS = (
     "OMP_NUM_THREADS",
@@ -24,25 +25,6 @@ _LOOPBACK = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
 }
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """How servers are run; the values come from the `engine` part of the configuration."""
-
-    python: str
-    """Interpreter of the environment that has vLLM."""
-    dtype: str
-    block_size_tokens: int
-    max_num_seqs: int
-    """Most requests in one batch."""
-    memory_utilization: float
-    start_timeout_s: float
-    request_timeout_s: float
-    max_server_starts: int
-    extra_arguments: tuple[str, ...] = ()
-    dcgm_url: str | None = None
-    """Metrics of a dcgm-exporter on the node; None if there is none."""
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pynvml
 
-from sextant.errors import InputError
-from sextant.gpu import Devices
-from sextant.telemetry import MIG_PREFIX
+from sextant.base.errors import InputError
+from sextant.hardware.gpu import MIG_PREFIX, Devices
 
 _UUID_PREFIXES = ("GPU-", MIG_PREFIX)
 

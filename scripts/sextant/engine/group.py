@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from sextant.engine.command import EngineSettings, ServerSpec
+from sextant.engine.command import ServerSpec
 from sextant.engine.vllm import Server
+from sextant.experiment.engine_settings import EngineSettings
 
 
 def replica_log(log_path: Path, number: int) -> Path:

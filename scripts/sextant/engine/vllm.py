@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from sextant.engine.command import EngineSettings, ServerSpec, command, environment
+from sextant.base.api_keys import remove_key, without_keys
+from sextant.base.errors import InputError
+from sextant.engine.command import ServerSpec, command, environment
 from sextant.engine.free_memory import (
     FreeMemory,
     MemoryFacts,
@@ -23,8 +25,6 @@ from sextant.engine.free_memory import (
     limited_processes,
     n_oom_kills,
 )
-from sextant.engine.port import held_port
-from sextant.engine.scratch import share
 from sextant.engine.server_log import (
     failed_allocation,
     is_disk_full,
@@ -32,13 +32,14 @@ from sextant.engine.server_log import (
     out_of_memory_sign,
     profiled_blocks,
 )
-from sextant.errors import InputError
-from sextant.gpu import GIB
-from sextant.keys import remove_key, without_keys
+from sextant.experiment.engine_settings import EngineSettings
+from sextant.hardware.gpu import GIB
+from sextant.processes.port import held_port
+from sextant.processes.scratch import share
 
 LOG_TAIL_LINES = 20
 # Run by its path: it needs nothing of this package, which need not be installed.
-KEEPER = Path(__file__).with_name("keeper.py")
+KEEPER = Path(__file__).parents[1] / "processes" / "keeper.py"
 # A server that has just failed a request needs a moment to end and to log why.
 _SETTLE_S = 2.0
 # Less than a thread's stack: what fails with so little left, in whatever words, lacked memory.

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 
 BLOCK_BYTES = 4 << 20
 """Text that is checked at a time. It bounds the memory, and sets the trace's row groups."""

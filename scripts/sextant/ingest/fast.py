@@ -1,7 +1,7 @@
 """The short way of a block of CSV: one typed parse, for blocks in which nothing is wrong.
 
 Most blocks of most traces are perfect. What this module accepts it reads exactly as the checks
-of `sextant.trace_format` would; at the first doubt it returns None, and those name the fault.
+of `ingest.trace_format` would; at the first doubt it returns None, and those name the fault.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import pyarrow.csv
 
 from sextant.ingest.rows import CODED, SCHEMA, Rows
 from sextant.ingest.start import FIRST_NS, LAST_NS
-from sextant.trace_format import MAX_INT32, MINIMUM, NEEDED_COLUMNS, TraceFormat
+from sextant.ingest.trace_format import MAX_INT32, MINIMUM, NEEDED_COLUMNS, TraceFormat
 
 _STATUSES = pa.array(["ok", "failed"])
 _DATETIME_LENGTH, _ZONED_LENGTH = len("2023-11-16 18:15"), len("2023-11-16 18:15:46Z")

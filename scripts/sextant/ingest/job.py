@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sextant.errors import InputError
-from sextant.files import atomic_path, provenance, write_json
+from sextant.base.errors import InputError
+from sextant.base.files import atomic_path, provenance, write_json
 from sextant.ingest.blocks import ahead, check_utf8, fetched, read_blocks
 from sextant.ingest.fast import read_perfect
 from sextant.ingest.rows import Clock, Rows, placed
 from sextant.ingest.start import check_start_time, start_facts
+from sextant.ingest.trace_format import BLANK, FORMATS, TraceFormat
 from sextant.ingest.write import Output
-from sextant.trace_format import BLANK, FORMATS, TraceFormat
 
 if TYPE_CHECKING:
     from sextant.ingest.lines import LineChecker

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sextant.ingest.rows import Rows, placed
-from sextant.trace_format import TRACE_COLUMNS, TraceFormat, parquet_rows, rows_query
+from sextant.ingest.trace_format import TRACE_COLUMNS, TraceFormat, parquet_rows, rows_query
 
 MEMORY_LIMIT = "256MB"
 """What DuckDB may hold in memory; it streams, and needs far less."""

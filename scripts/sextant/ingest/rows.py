@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sextant.trace_format import TRACE_COLUMNS
+from sextant.ingest.trace_format import TRACE_COLUMNS
 
 CODED = pa.dictionary(pa.int32(), pa.string())
 """Type of the columns that hold few different texts."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sextant.errors import InputError
-from sextant.trace_format import TraceFormat
+from sextant.base.errors import InputError
+from sextant.ingest.trace_format import TraceFormat
 
 _NS_PER_S = 10**9
 # Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sextant.files import PROVENANCE_KEY
+from sextant.base.files import PROVENANCE_KEY
 from sextant.ingest.rows import CODED, SCHEMA, Rows
-from sextant.trace_format import BLANK
+from sextant.ingest.trace_format import BLANK
 
 N_SHOWN = 5
 _REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sextant.errors import InputError
-from sextant.files import read_json
+from sextant.base.errors import InputError
+from sextant.base.files import read_json
 
 _ALIASES = (
     ("hidden_size", "n_embd", "n_embed", "d_model"),

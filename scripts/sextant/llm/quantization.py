@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.llm.config import Config
 
 _SCALE_BITS = 16

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 
 
 @dataclass(frozen=True)

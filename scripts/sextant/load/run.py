@@ -15,7 +15,7 @@ from sextant.load.closed_loop import run_closed_loop
 from sextant.load.measure import LevelInterrupted, LevelResult, Source
 from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
-from sextant.signals import raise_between_callbacks
+from sextant.processes.signals import raise_between_callbacks
 
 log = logging.getLogger(__name__)
 # Seeds of levels lie far apart: no prompt of one level comes again in another.
@@ -147,7 +147,7 @@ def _write(results, out, interrupt, target, facts) -> list[dict]:
     # Not before the last level has ended: pyarrow would double the memory of the client.
     import pyarrow as pa
 
-    from sextant.files import provenance, write_json, write_parquet
+    from sextant.base.files import provenance, write_json, write_parquet
     from sextant.load.level import REQUEST_SCHEMA
 
     summaries = [_summary(result) for result in results]

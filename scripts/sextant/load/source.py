@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.load.request import PreparedRequest, prepare
 
 if TYPE_CHECKING:
-    from sextant.workload import RequestModel
     from sextant.workload.prompts import PromptSource
+    from sextant.workload.request_model import RequestModel
 
 _SAMPLING = ("temperature", "top_k", "top_p")
 # Requests drawn at once, after the first ones.

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sextant.experiment import CellKey, Experiment
-from sextant.memory import Feasibility, assess_variant
-from sextant.scenarios import Scenario, Variant
+from sextant.experiment.experiment import CellKey, Experiment
+from sextant.experiment.memory import Feasibility, assess_variant
+from sextant.experiment.scenarios import Scenario, Variant
 
 
 @dataclass(frozen=True)

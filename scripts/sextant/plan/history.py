@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sextant.errors import InputError
-from sextant.experiment import CellKey, Experiment
-from sextant.files import read_json
+from sextant.base.errors import InputError
+from sextant.base.files import read_json
+from sextant.experiment.experiment import CellKey, Experiment
 from sextant.plan.estimate import ASSUMED, Basis, cell_s, n_waves
 
 

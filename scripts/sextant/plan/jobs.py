@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sextant.configuration import merged, read_file
-from sextant.errors import InputError
+from sextant.base.configuration import merged, read_file
+from sextant.base.errors import InputError
 
 _PLUGINS = Path(__file__).parents[3] / "workflow" / "plugins"
 # What follows on the line, and the indented lines below.

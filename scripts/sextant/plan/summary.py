@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sextant.experiment import CellKey, Experiment
+from sextant.experiment.experiment import CellKey, Experiment
 from sextant.plan.estimate import Basis, cell_s, feasibility
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
 from sextant.plan.jobs import DryRun, Job

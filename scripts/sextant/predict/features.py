@@ -5,103 +5,15 @@ never features, numbers, and categories as strings. Which columns it holds beyon
 `IDENTIFIERS` and `users` is the tables' affair, so facts from elsewhere fit in as well.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold
 from sklearn.preprocessing import TargetEncoder
 
-from sextant.gpu import GPUProfile
-from sextant.llm import LLM
-from sextant.recommend import IDENTIFIERS, TARGETS
-
-_LLM_FACTS = (
-    "llm_type",
-    "dtype",
-    "n_parameters",
-    "n_layers",
-    "hidden_size",
-    "ffn_size",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "vocab_size",
-    "context_tokens",
-    "weight_bytes",
-    "kv_bytes_per_token",
-)
-
-
-class Features(NamedTuple):
-    """What is known of each LLM and each GPU profile before anything is measured."""
-
-    llms: pd.DataFrame
-    """One row per LLM, indexed by `llm_id`."""
-    profiles: pd.DataFrame
-    """One row per GPU profile, indexed by `gpu_profile_id`."""
-
-    @classmethod
-    def of_facts(cls, llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]) -> Self:
-        """Return the features computed from facts."""
-        return cls(llm_table(llms), profile_table(profiles))
-
-    @classmethod
-    def published(
-        cls,
-        llm_rows: Sequence[Mapping[str, Any]],
-        gpu_rows: Sequence[Mapping[str, Any]],
-        profiles: Mapping[str, GPUProfile],
-    ) -> Self:
-        """Return features that came with a characterization, from its two sheets.
-
-        Profiles get those of their device, the number of devices and their memory together
-        (`memory_capacity_gb_total`), as LLM-Pilot's features do. A `note` is no feature.
-        """
-        gpus = _table(gpu_rows, "gpu_id")
-        each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
-        n_gpus = pd.Series({name: profile.n_gpus for name, profile in profiles.items()})
-        each = each.set_axis(n_gpus.index.rename("gpu_profile_id")).assign(n_gpus=n_gpus)
-        total = each["n_gpus"] * each["memory_capacity_gb"]
-        return cls(_table(llm_rows, "llm_id"), each.assign(memory_capacity_gb_total=total))
-
-
-def _table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:
-    rows = [{name: value for name, value in row.items() if name != "note"} for row in rows]
-    # A row lacks the columns it has no value in: the fullest rows tell the columns' order.
-    columns = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
-    return pd.DataFrame(rows, columns=list(columns)).set_index(key)
-
-
-def llm_table(llms: Mapping[str, LLM]) -> pd.DataFrame:
-    """Return one row of facts per LLM, indexed by `llm_id`."""
-    rows = [{name: getattr(llm, name) for name in _LLM_FACTS} for llm in llms.values()]
-    return pd.DataFrame(rows, index=pd.Index(llms, name="llm_id"), columns=list(_LLM_FACTS))
-
-
-def profile_table(profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
-    """Return one row of facts per GPU profile, indexed by `gpu_profile_id`.
-
-    `total_*` sum over the devices of the profile. The price is left out: it moves no token.
-    """
-    rows = [_profile_facts(profile) for profile in profiles.values()]
-    return pd.DataFrame(rows, index=pd.Index(profiles, name="gpu_profile_id"))
-
-
-def _profile_facts(profile: GPUProfile) -> dict[str, str | float]:
-    gpu, n = profile.gpu, profile.n_gpus
-    return {
-        "gpu_id": gpu.gpu_id,
-        "architecture": gpu.architecture,
-        "n_gpus": n,
-        "memory_gib": gpu.memory_gib,
-        "memory_bandwidth_gb_s": gpu.memory_bandwidth_gb_s,
-        "dense_16bit_tflops": gpu.dense_16bit_tflops,
-        "total_memory_gib": n * gpu.memory_gib,
-        "total_memory_bandwidth_gb_s": n * gpu.memory_bandwidth_gb_s,
-        "total_dense_16bit_tflops": n * gpu.dense_16bit_tflops,
-    }
+from sextant.characterizations.features import Features
+from sextant.characterizations.points import IDENTIFIERS, TARGETS
 
 
 def design_matrix(rows: pd.DataFrame, features: Features) -> pd.DataFrame:

@@ -9,17 +9,19 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 
-from sextant.errors import InputError
-from sextant.gpu import GPUProfile
+from sextant.base.errors import InputError
+from sextant.characterizations.features import Features
+from sextant.characterizations.points import IDENTIFIERS, TARGETS, Pair, at_percentile, has_latency
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.predict.features import Features, design_matrix
+from sextant.predict.features import design_matrix
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import predictor_class
 from sextant.predict.roofline.facts import fact_rows
 from sextant.predict.roofline.predictor import summary
 from sextant.predict.static_policy import StaticPolicy
 from sextant.predict.tuning import Settings, choose_nested
-from sextant.recommend import IDENTIFIERS, SLO, TARGETS, Pair, at_percentile, has_latency
 
 ALL = "all"
 """The fold that trains on every measured LLM, for those without a latency."""
@@ -114,7 +116,7 @@ def fit_folds(
     """Fit a predictor for one SLO, once for each LLM held out and for all unseen ones.
 
     With too few measured LLMs the outcome names none. Arguments are those of
-    `sextant.predict.evaluate.evaluate`.
+    `sextant.decide.evaluate.evaluate`.
     """
     make = predictor_class(predictor)
     if _learns_from_facts(make):

@@ -9,11 +9,11 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
+from sextant.characterizations.points import TARGETS
 from sextant.predict.features import FeatureEncoder
 from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
-from sextant.recommend import TARGETS
 
 _FRIEDMAN = "friedman_mse"
 _TINY = 2.0**-20

@@ -5,15 +5,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from sextant.gpu import GPUProfile
+from sextant.characterizations.points import TARGETS
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPUProfile
 from sextant.predict.tuning import Settings
-from sextant.recommend import SLO, TARGETS
 
 FLOOR_MS = 1e-6
 """What a predicted latency of 0 ms or less becomes, so that it still counts as a latency.
 
 A network whose last unit never fires and a clipped factorisation predict 0 ms. LLM-Pilot's
-scoring takes this as a promise that meets every limit; `sextant.recommend.has_latency` would
+scoring takes this as a promise that meets every limit; `sextant.decide.recommend.has_latency` would
 take it for a point where nothing succeeded.
 """
 

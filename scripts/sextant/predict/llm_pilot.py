@@ -8,12 +8,12 @@ import pandas as pd
 import xgboost
 from sklearn.model_selection import ParameterGrid
 
+from sextant.characterizations.points import TARGETS
 from sextant.predict.features import FeatureEncoder
 from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
 from sextant.predict.weights import sample_weights
-from sextant.recommend import TARGETS
 
 
 class LLMPilot(LatencyPredictor):

@@ -7,11 +7,11 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from sextant.characterizations.points import TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies, output
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
-from sextant.recommend import TARGETS
 
 BATCH_SIZE = 128
 

@@ -6,11 +6,11 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from sextant.characterizations.points import TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies
 from sextant.predict.references import Rows
 from sextant.predict.tuning import Settings
-from sextant.recommend import TARGETS
 
 SETTINGS: Settings = {"epochs": 1000, "batch_size": 128}
 

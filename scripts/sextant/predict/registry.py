@@ -26,25 +26,23 @@ class Place(NamedTuple):
     """Where a predictor is."""
 
     class_name: str
-    modules: tuple[str, ...]
-    """Below `sextant.predict`, a package for all of its files: the first has the class, the others
-    are what its results depend on beside what all predictors share."""
+    module: str
 
 
 PREDICTORS = {
-    "roofline": Place("Roofline", ("roofline", "decision")),
-    "llm_pilot": Place("LLMPilot", ("llm_pilot",)),
-    "static_policy": Place("StaticPolicy", ("static_policy",)),
-    "rf": Place("RandomForest", ("rf",)),
-    "paris": Place("PARIS", ("paris",)),
-    "selecta": Place("Selecta", ("selecta",)),
-    "perfnet": Place("PerfNet", ("perfnet",)),
-    "perfnetv2": Place("PerfNetV2", ("perfnetv2",)),
-    "morphling": Place("Morphling", ("morphling",)),
+    "roofline": Place("Roofline", "sextant.predict.roofline"),
+    "llm_pilot": Place("LLMPilot", "sextant.predict.llm_pilot"),
+    "static_policy": Place("StaticPolicy", "sextant.predict.static_policy"),
+    "rf": Place("RandomForest", "sextant.predict.rf"),
+    "paris": Place("PARIS", "sextant.predict.paris"),
+    "selecta": Place("Selecta", "sextant.predict.selecta"),
+    "perfnet": Place("PerfNet", "sextant.predict.perfnet"),
+    "perfnetv2": Place("PerfNetV2", "sextant.predict.perfnetv2"),
+    "morphling": Place("Morphling", "sextant.predict.morphling"),
 }
 
 
 def predictor_class(name: str) -> Any:
     """Return the class of a predictor, a key of `PREDICTORS`."""
     place = PREDICTORS[name]
-    return getattr(import_module(f"sextant.predict.{place.modules[0]}"), place.class_name)
+    return getattr(import_module(place.module), place.class_name)

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from surprise import SVD, Dataset, Reader, Trainset
 
+from sextant.characterizations.points import IDENTIFIERS, TARGETS
 from sextant.predict.latencies import FLOOR_MS, LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
-from sextant.recommend import IDENTIFIERS, TARGETS
 
 N_EPOCHS = 500
 

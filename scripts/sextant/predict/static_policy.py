@@ -5,10 +5,12 @@ from typing import NamedTuple, Self
 
 import pandas as pd
 
-from sextant.gpu import GPUProfile
+from sextant.characterizations.points import IDENTIFIERS, TARGETS
+from sextant.decide.recommend import candidates, recommend
+from sextant.decide.score import judge, summarize
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPUProfile
 from sextant.predict.references import Rows
-from sextant.recommend import IDENTIFIERS, SLO, TARGETS, candidates, recommend
-from sextant.score import judge, summarize
 
 
 class Policy(NamedTuple):

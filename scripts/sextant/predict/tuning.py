@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from joblib import Parallel, delayed
 
-from sextant.gpu import GPUProfile
+from sextant.hardware.gpu import GPUProfile
 from sextant.predict.references import Rows, reference_profiles
 
 Settings = dict[str, Any]

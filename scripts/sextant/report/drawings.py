@@ -4,11 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sextant.ids import file_name
+from sextant.base.ids import file_name
+from sextant.pages.plotting import ProfileLooks, profile_looks
+from sextant.pages.words import Row
 from sextant.report.feasibility import Matrix, feasibility_figure
 from sextant.report.figures import axis_limits, latency_figure, n_not_drawn, prediction_figure
-from sextant.report.plotting import ProfileLooks, profile_looks
-from sextant.report.read import Row, Tables, detailed_slos, group_by
+from sextant.report.read import Tables, detailed_slos, group_by
 from sextant.report.score_figures import limit_grid_figure, score_figure
 from sextant.report.tables import SETTING, prediction_pairs
 

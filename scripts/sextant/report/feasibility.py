@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Outline
 
-from sextant.report.plotting import COLOURS, INK, drawing, svg
-from sextant.report.read import Row, Tables, group_by
+from sextant.pages.plotting import COLOURS, INK, drawing, svg
+from sextant.pages.words import Row
+from sextant.report.read import Tables, group_by
 
 _MAX_WIDE_PROFILES = 6
 """With more profiles a table of words does not fit the page."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sextant.report.plotting import (
+from sextant.pages.plotting import (
     AXIS_LABELS,
     INK,
     Ends,
@@ -18,7 +18,8 @@ from sextant.report.plotting import (
     make_logarithmic,
     svg,
 )
-from sextant.report.read import Row, group_by, number
+from sextant.pages.words import Row, number
+from sextant.report.read import group_by
 from sextant.report.tables import LIMIT_NAMES
 
 _MAX_LABELS = 20

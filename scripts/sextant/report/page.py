@@ -4,21 +4,14 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sextant.files import atomic_path, provenance, write_json
-from sextant.ids import file_name
-from sextant.pages import render
+from sextant.base.files import atomic_path, provenance, write_json
+from sextant.base.ids import file_name
+from sextant.pages.render import render
+from sextant.pages.words import Row, number, percent
 from sextant.report.drawings import Drawings, draw
 from sextant.report.feasibility import feasibility_matrices
-from sextant.report.promises import (
-    deployment,
-    miss_words,
-    percent,
-    promises,
-    slo_words,
-    summaries,
-    verdict,
-)
-from sextant.report.read import Row, Tables, group_by, number, provenance_facts, read_tables
+from sextant.report.promises import deployment, miss_words, promises, slo_words, summaries, verdict
+from sextant.report.read import Tables, group_by, provenance_facts, read_tables
 from sextant.report.summary import REFERENCE_PREDICTORS
 from sextant.report.tables import (
     LEVEL_NAMES,

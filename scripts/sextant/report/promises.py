@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from sextant.recommend import PERCENTILE_PREFIX
-from sextant.report.read import MEASURED, Row, Tables, detailed_slos, group_by, number
+from sextant.experiment.slo import PERCENTILE_PREFIX
+from sextant.pages.words import Row, number, percent
+from sextant.report.read import MEASURED, Tables, detailed_slos, group_by
 from sextant.report.summary import limit_grid, predictor_means, servable
 from sextant.report.tables import LIMIT_NAMES, held_out, recommendations
 
@@ -79,11 +80,6 @@ def summaries(tables: Tables) -> list[Row]:
         row = {"source": source, "means": means, "n_servable": n_servable, "n_asked": n_asked}
         found.append(row | {"grids": {name: grid for name, grid in grids.items() if grid}})
     return found
-
-
-def percent(fraction: float | None) -> str:
-    """Write a fraction in percent, `–` for None."""
-    return "–" if fraction is None else f"{number(100.0 * fraction)} %"
 
 
 def deployment(row: Row) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import duckdb
 
-from sextant.scenarios import DEFAULT_VARIANT
-from sextant.store import open_store
+from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.pages.words import Row
+from sextant.store.build import open_store
 
-Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 """Rows by table. A row is a dict by column; what is not known is None, also where the store
 has NaN."""
@@ -41,13 +41,6 @@ _CANDIDATES = f"""SELECT c.* FROM candidate AS c WHERE predictor = '{MEASURED}' 
     AND (r.source, r.slo_id, r.llm_id) = (c.source, c.slo_id, c.llm_id)) ORDER BY ALL"""
 _PREDICTIONS = """FROM prediction WHERE fold = llm_id AND list_contains(?, slo_id)
     ORDER BY ALL"""
-
-
-def number(value: float | None) -> str:
-    """Write a number with 3 significant digits, all digits before the point, `–` for None."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"
 
 
 def read_tables(database: str | Path) -> dict[str, list[Row]]:

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
-from sextant.report.plotting import COLOURS, INK, Look, add_legend, drawing, svg
-from sextant.report.read import Row, number
+from sextant.pages.plotting import COLOURS, INK, Look, add_legend, drawing, svg
+from sextant.pages.words import Row, number
 from sextant.report.summary import REFERENCE_PREDICTORS, LimitGrid
 
 _FACTS_ALONE: Look = {"marker": "o", "color": COLOURS[0], "linestyle": "none"}

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sextant.report.read import MEASURED, Row, Tables, group_by
+from sextant.pages.words import Row
+from sextant.report.read import MEASURED, Tables, group_by
 
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
 """Predictors that first measure a new LLM on the two reference profiles. A test compares them

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from sextant.experiment.scenarios import level_to_json
+from sextant.experiment.slo import PERCENTILE_PREFIX
 from sextant.load.lag import SHAPING_FRACTION
-from sextant.recommend import PERCENTILE_PREFIX
-from sextant.report.read import MEASURED, Row, Tables, group_by
-from sextant.scenarios import level_to_json
+from sextant.pages.words import Row
+from sextant.report.read import MEASURED, Tables, group_by
 
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
 SETTING = ("source", "workload_id", "scenario_id", "variant_id")

@@ -3,16 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from sextant.report.promises import (
-    deployment,
-    miss_words,
-    percent,
-    promises,
-    slo_words,
-    summaries,
-    verdict,
-)
-from sextant.report.read import MEASURED, Row, number, read_tables
+from sextant.pages.words import Row, number, percent
+from sextant.report.promises import deployment, miss_words, promises, slo_words, summaries, verdict
+from sextant.report.read import MEASURED, read_tables
 
 _MAX_SIDE_BY_SIDE = 3
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from sextant.gpu import Devices
+from sextant.experiment.memory import assess
+from sextant.hardware.gpu import Devices
 from sextant.llm import LLM, load_llm
-from sextant.memory import assess
 from sextant.studies.published import (
     LARGEST_OPT_BATCH,
     OPT_BATCH_SIZES,

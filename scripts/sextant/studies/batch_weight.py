@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from sextant.report.read import number
+from sextant.pages.charts import Axis
+from sextant.pages.words import number
 from sextant.studies.data import Section
 from sextant.studies.drawing import Line, Panel, lines_figure
 from sextant.studies.measures import columns_of, place_words
-from sextant.trace_report.drawing import Axis
 
 PUBLISHED_RATIO = 2.8
 """Latency at the smallest batch weight over that at the largest, for StarCoder on an A100 with 128

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.report.promises import percent
-from sextant.report.read import number
+from sextant.pages.words import number, percent
 from sextant.studies.burst_measures import Phase, averages, by_setting, phases
 from sextant.studies.burst_sections import (
     mirrored_section,

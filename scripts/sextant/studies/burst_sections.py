@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from sextant.report.promises import percent
-from sextant.report.read import number
+from sextant.pages.charts import Axis, Curve, panels_figure
+from sextant.pages.words import number, percent
 from sextant.studies.burst_measures import MAX_SLICES, Phase, averages, by_setting, over_time
 from sextant.studies.data import Section
 from sextant.studies.measures import columns_of
-from sextant.trace_report.drawing import Axis, Curve, panels_figure
 
 _NAMES = {"warm-up": "Warm-up", "conversation": "Mirrored conversation", "api": "Mirrored API"}
 _NAMES |= {name: f"Sweep of {name}" for name in ("alpha", "beta", "theta")}

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from sextant.report.read import number
+from sextant.pages.charts import Axis
+from sextant.pages.sections import listed, plural
+from sextant.pages.words import number
 from sextant.studies.data import CELL_KEY, Analysis, Section, StudyData
 from sextant.studies.drawing import Line, Panel, lines_figure
 from sextant.studies.measures import columns_of, place_words
-from sextant.trace_report.drawing import Axis
-from sextant.trace_report.section import listed, plural
 
 SATURATION = 0.9
 """A combination is saturated from the fewest users that reach this share of its highest

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.files import read_json, read_parquet
-from sextant.gpu import GPUProfile
+from sextant.base.files import read_json, read_parquet
+from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 
 CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")

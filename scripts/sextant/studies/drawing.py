@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sextant.report.plotting import COLOURS, Look, add_legend, drawing, svg
-from sextant.trace_report.drawing import WIDTH_IN, Axis, Numbers, floats, style
+from sextant.pages.charts import WIDTH_IN, Axis, Numbers, floats, style
+from sextant.pages.plotting import COLOURS, Look, add_legend, drawing, svg
 
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 _LINES = ("-", "--", ":", "-.")

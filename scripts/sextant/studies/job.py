@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.files import atomic_path, provenance, write_json
-from sextant.gpu import GPUProfile
+from sextant.base.files import atomic_path, provenance, write_json
+from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.store import aggregate_points
+from sextant.store.build import aggregate_points
 from sextant.studies.data import Section, read_study_data
 from sextant.studies.page import page_facts, render_page, section_key
 from sextant.studies.registry import STUDIES, analysis_of

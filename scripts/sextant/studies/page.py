@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.advice.plain import plain
-from sextant.pages import render
-from sextant.report.read import number
+from sextant.pages.plain import plain
+from sextant.pages.render import render
+from sextant.pages.words import number
 from sextant.report.tables import warnings
 from sextant.studies.data import Analysis, Cell, Section, StudyData
 from sextant.studies.measures import level_words

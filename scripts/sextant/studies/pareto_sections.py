@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from sextant.pages.charts import Axis
+from sextant.pages.sections import plural
 from sextant.studies.data import Section, StudyData
 from sextant.studies.drawing import Line, Panel, lines_figure
 from sextant.studies.frontier import LEAST_GAIN
 from sextant.studies.measures import columns_of, level_words, place_words
 from sextant.studies.published import OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS
-from sextant.trace_report.drawing import Axis
-from sextant.trace_report.section import plural
 
 _THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)
 _PROCESSING = Axis("Mean processing time (ms)", is_log=True)

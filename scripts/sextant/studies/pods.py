@@ -5,13 +5,13 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 
 import pandas as pd
 
-from sextant.report.promises import percent
+from sextant.pages.charts import Axis
+from sextant.pages.sections import plural
+from sextant.pages.words import percent
 from sextant.studies.data import Analysis, Section, StudyData
 from sextant.studies.drawing import Line, Panel, lines_figure
 from sextant.studies.measures import place_words
 from sextant.studies.published import PODS_THROUGHPUT_TOK_S
-from sextant.trace_report.drawing import Axis
-from sextant.trace_report.section import plural
 
 _SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 _PUBLISHED = "published"

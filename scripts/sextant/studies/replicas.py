@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from sextant.pages.sections import listed, plural
 from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
 from sextant.studies.measures import request_times, with_measures
 from sextant.studies.replicas_sections import curve_section, device_section, gain_section
 from sextant.studies.uncertainty import N_BLOCKS, processing_blocks, ratio_of_means
-from sextant.trace_report.section import listed, plural
 
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 _COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]

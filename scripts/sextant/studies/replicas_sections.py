@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from sextant.pages.charts import Axis
 from sextant.studies.data import Section, StudyData
 from sextant.studies.drawing import Line, Panel, lines_figure
 from sextant.studies.measures import columns_of, level_words, place_words
 from sextant.studies.uncertainty import N_BLOCKS
-from sextant.trace_report.drawing import Axis
 
 
 def gain_section(points: pd.DataFrame) -> Section:

@@ -13,7 +13,9 @@ import pandas as pd
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.inspection import permutation_importance
 
-from sextant.report.read import number
+from sextant.pages.charts import bars_figure
+from sextant.pages.sections import listed, plural
+from sextant.pages.words import number
 from sextant.studies.batch_weight import (
     batch_weight_section,
     ratio_words,
@@ -22,8 +24,6 @@ from sextant.studies.batch_weight import (
 )
 from sextant.studies.data import CELL_KEY, Analysis, Section, StudyData
 from sextant.studies.measures import place_words
-from sextant.trace_report.drawing import bars_figure
-from sextant.trace_report.section import listed, plural
 
 FACTORS = {
     "cpu_cores": "CPU cores",

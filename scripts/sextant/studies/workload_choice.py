@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from sextant.gpu import GIB
-from sextant.report.read import number
+from sextant.hardware.gpu import GIB
+from sextant.pages.sections import listed
+from sextant.pages.words import number
 from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
 from sextant.studies.measures import place_words
 from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, throughput_blocks
@@ -21,7 +22,6 @@ from sextant.studies.workload_choice_sections import (
     use_case_section,
 )
 from sextant.studies.workload_choice_takeaways import takeaways
-from sextant.trace_report.section import listed
 
 CRITICAL, EFFORT = "latency-critical", "best-effort"
 N_RESAMPLES = 2000

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from sextant.pages.charts import Axis
 from sextant.studies.data import Section
 from sextant.studies.drawing import Line, Panel, lines_figure
 from sextant.studies.measures import columns_of, level_words, place_words
-from sextant.trace_report.drawing import Axis
 
 _VERDICTS = {True: "yes", False: "no", None: "cannot be told"}
 

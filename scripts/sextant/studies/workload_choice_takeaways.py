@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from sextant.report.read import number
-from sextant.trace_report.section import listed, plural
+from sextant.pages.sections import listed, plural
+from sextant.pages.words import number
 
 
 def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from sextant.gpu import GIB
+from sextant.hardware.gpu import GIB
 from sextant.telemetry.series import SeriesEndedError
 
 # The system accounts CPU time in steps of 10 ms: over less time a quotient would be noise.

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pynvml
 
-from sextant.gpu import GIB
-from sextant.telemetry import MIG_PREFIX
+from sextant.hardware.gpu import GIB, MIG_PREFIX
 from sextant.telemetry.series import SeriesEndedError
 
 # Bits of nvmlClocksEventReasons, in words.

@@ -8,12 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.report.promises import percent
-from sextant.report.read import number
-from sextant.trace_report.doublings import doubling_table, measure_doublings
-from sextant.trace_report.drawing import Axis, Curve, panels_figure
-from sextant.trace_report.read import TraceFile, rows_of
-from sextant.trace_report.section import (
+from sextant.pages.charts import Axis, Curve, panels_figure
+from sextant.pages.sections import (
     Section,
     Table,
     clock,
@@ -22,6 +18,9 @@ from sextant.trace_report.section import (
     listed,
     plural,
 )
+from sextant.pages.words import number, percent
+from sextant.trace_report.doublings import doubling_table, measure_doublings
+from sextant.trace_report.read import TraceFile, rows_of
 from sextant.trace_report.traffic import MAX_SHOWN
 from sextant.trace_report.workloads import Fitted
 from sextant.workload.arrivals import CLOCK_HIDES, ArrivalModel

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sextant.files import provenance, write_json
-from sextant.ids import id_of
+from sextant.base.files import provenance, write_json
+from sextant.base.ids import id_of
+from sextant.pages.sections import Section, listed
 from sextant.trace_report.burstiness import measure_burstiness, show_burstiness
 from sextant.trace_report.fidelity import measure_fidelity, show_fidelity
 from sextant.trace_report.lengths import measure_lengths, show_lengths
@@ -23,7 +24,6 @@ from sextant.trace_report.read import (
     sample_requests,
 )
 from sextant.trace_report.reliability import measure_reliability, show_reliability
-from sextant.trace_report.section import Section, listed
 from sextant.trace_report.traffic import measure_traffic, show_traffic
 from sextant.trace_report.workloads import Fitted, open_workloads
 from sextant.workload.request_model import PARAMETERS

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.files import read_provenance
-from sextant.ids import file_name
-from sextant.report.promises import percent
-from sextant.report.read import number
-from sextant.trace_report.drawing import Axis, cumulative_curve, matrix_figure, panels_figure
+from sextant.base.errors import InputError
+from sextant.base.files import read_provenance
+from sextant.base.ids import file_name
+from sextant.pages.charts import Axis, cumulative_curve, matrix_figure, panels_figure
+from sextant.pages.sections import Section, Table, plural
+from sextant.pages.words import number, percent
 from sextant.trace_report.lengths import SIDES, rank_by_input_fraction
 from sextant.trace_report.read import Counts, TraceFile, value_counts
-from sextant.trace_report.section import Section, Table, plural
 from sextant.trace_report.workloads import Fitted
 from sextant.workload.fidelity import (
     N_DRAWS,

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.report.promises import percent
-from sextant.report.read import number
-from sextant.trace_report.drawing import Axis, Curve, cumulative_curve, panels_figure
+from sextant.base.errors import InputError
+from sextant.pages.charts import Axis, Curve, cumulative_curve, panels_figure
+from sextant.pages.sections import Section, Table, listed, plural
+from sextant.pages.words import number, percent
 from sextant.trace_report.explained import explained
 from sextant.trace_report.read import Counts, TraceFile, value_counts
-from sextant.trace_report.section import Section, Table, listed, plural
 from sextant.workload.fidelity import cumulative
 from sextant.workload.lengths import fit_zipf, modality, output_by_input, zipf_probabilities
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 
 
 def json_beside(html_out: str | Path) -> Path:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sextant.report.promises import percent
-from sextant.report.read import number
-from sextant.trace_report.section import Section, Table, duration_words, plural, rate_words
+from sextant.pages.sections import Section, Table, duration_words, plural, rate_words
+from sextant.pages.words import number, percent
 
 _MAX_GROUPS = 12
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sextant.files import atomic_path
-from sextant.pages import render
-from sextant.trace_report.section import Section
+from sextant.base.files import atomic_path
+from sextant.pages.render import render
+from sextant.pages.sections import Section
 
 _TEMPLATE = Path(__file__).with_name("trace_report.html.j2")
 

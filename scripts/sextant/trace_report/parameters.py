@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.report.promises import percent
-from sextant.report.read import number
-from sextant.trace_report.drawing import bars_figure, matrix_figure
-from sextant.trace_report.section import Section, Table, plural
+from sextant.base.errors import InputError
+from sextant.pages.charts import bars_figure, matrix_figure
+from sextant.pages.sections import Section, Table, plural
+from sextant.pages.words import number, percent
+from sextant.predict.importance import parameter_importance
 from sextant.workload.fidelity import spearman
 from sextant.workload.gamma import Z_95
-from sextant.workload.importance import parameter_importance
 
 LATENCY = "e2e_ms"
 _MAX_FOREST_ROWS = 20_000

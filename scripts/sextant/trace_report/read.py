@@ -9,10 +9,10 @@ import duckdb
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.files import MAKE_TRACE_AGAIN, read_json, reading
-from sextant.trace_format import parquet_rows, require_trace
-from sextant.trace_report.section import MINUTE_S, duration_words
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, read_json, reading
+from sextant.ingest.trace_format import parquet_rows, require_trace
+from sextant.pages.sections import MINUTE_S, duration_words
 from sextant.workload.profiles import MAX_BUCKETS, start_time
 
 MAX_SAMPLE = 200_000

@@ -6,11 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.report.promises import percent
-from sextant.report.read import number
-from sextant.trace_report.drawing import Axis, Curve, panels_figure
-from sextant.trace_report.read import TraceFile, rows_of
-from sextant.trace_report.section import (
+from sextant.pages.charts import Axis, Curve, panels_figure
+from sextant.pages.sections import (
     Section,
     Table,
     clock,
@@ -18,6 +15,8 @@ from sextant.trace_report.section import (
     duration_words,
     plural,
 )
+from sextant.pages.words import number, percent
+from sextant.trace_report.read import TraceFile, rows_of
 from sextant.trace_report.traffic import MAX_SHOWN, bucket_s
 from sextant.workload.profiles import failure_series, summarize_failures
 

@@ -6,12 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.report.promises import percent
-from sextant.report.read import number
-from sextant.trace_report.drawing import Axis, Curve, panels_figure, stacked_figure
-from sextant.trace_report.explained import Explained, explained
-from sextant.trace_report.read import TraceFile, rows_of
-from sextant.trace_report.section import (
+from sextant.pages.charts import Axis, Curve, panels_figure, stacked_figure
+from sextant.pages.sections import (
     DAY_S,
     HOUR_S,
     Section,
@@ -19,6 +15,9 @@ from sextant.trace_report.section import (
     clock,
     duration_words,
 )
+from sextant.pages.words import number, percent
+from sextant.trace_report.explained import Explained, explained
+from sextant.trace_report.read import TraceFile, rows_of
 from sextant.workload.profiles import traffic_profile, traffic_series
 
 MAX_SHOWN = 6

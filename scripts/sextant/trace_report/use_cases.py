@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from sextant.errors import InputError
-from sextant.files import provenance, write_json
-from sextant.ids import id_of
-from sextant.report.read import number
-from sextant.trace_report.drawing import Axis, cumulative_curve, panels_figure
+from sextant.base.errors import InputError
+from sextant.base.files import provenance, write_json
+from sextant.base.ids import id_of
+from sextant.pages.charts import Axis, cumulative_curve, panels_figure
+from sextant.pages.sections import Section, Table
+from sextant.pages.words import number
 from sextant.trace_report.lengths import SIDES, quantiles
 from sextant.trace_report.outputs import check_outputs
 from sextant.trace_report.page import write_page
-from sextant.trace_report.section import Section, Table
 from sextant.workload.draw import open_workload
 from sextant.workload.fidelity import cumulative
 from sextant.workload.request_model import RequestModel

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sextant.errors import InputError
-from sextant.ids import id_of
+from sextant.base.errors import InputError
+from sextant.base.ids import id_of
 from sextant.workload.arrivals import ArrivalModel, fit_facts, load_arrivals
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.files import provenance, write_json
+from sextant.base.files import provenance, write_json
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.request_model import WEIGHT_COLUMNS, RequestModel, check_cap
 from sextant.workload.use_cases import load_use_case

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sextant.errors import InputError
-from sextant.files import MAKE_WORKLOAD_AGAIN, read_json
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_json
 from sextant.workload.drawing import Seed
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.stepped import MAX_STEPS, count_steps, fit_steps, judge_steps

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
-from sextant.errors import InputError
-from sextant.files import MAKE_TRACE_AGAIN, read_parquet
-from sextant.trace_format import TRACE_COLUMNS, require_trace
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet
+from sextant.ingest.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.arrivals import load_arrivals
 from sextant.workload.generators import arrival_times
 from sextant.workload.lengths import zipf_request_model

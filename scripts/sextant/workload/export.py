@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from sextant.errors import InputError
-from sextant.files import atomic_path, write_parquet
-from sextant.trace_format import TRACE_COLUMNS
+from sextant.base.errors import InputError
+from sextant.base.files import atomic_path, write_parquet
+from sextant.ingest.trace_format import TRACE_COLUMNS
 
 MOONCAKE_BLOCK_TOKENS = 512
 """Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""

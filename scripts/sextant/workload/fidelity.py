@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.drawing import Seed
 from sextant.workload.request_model import SAMPLERS, RequestModel
 

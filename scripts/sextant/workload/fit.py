@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.files import provenance, read_provenance, write_json
-from sextant.trace_format import require_trace
+from sextant.base.errors import InputError
+from sextant.base.files import provenance, read_provenance, write_json
+from sextant.ingest.trace_format import require_trace
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fidelity import exact_fidelity
 from sextant.workload.request_model import N_BINS, check_cap, fit_request_model, read_requests

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 
 MAX_REQUESTS = 100_000_000
 

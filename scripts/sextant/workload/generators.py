@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.drawing import Seed
 from sextant.workload.generator_limits import (
     check_positive,

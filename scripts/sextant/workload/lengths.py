@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, special, stats
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.marginals import in_bins, independent_model
 from sextant.workload.modes import Modality, modality
 from sextant.workload.request_model import RequestModel, Seed, bin_starts

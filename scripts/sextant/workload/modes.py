@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import fft
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.request_model import Seed
 
 SIGNIFICANCE = 0.05

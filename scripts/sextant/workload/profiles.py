@@ -13,9 +13,9 @@ import duckdb
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.files import MAKE_TRACE_AGAIN, read_provenance, reading
-from sextant.trace_format import parquet_rows
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, read_provenance, reading
+from sextant.ingest.trace_format import parquet_rows
 
 GROUP = ("llm", "service")
 MIN_REQUESTS = 10

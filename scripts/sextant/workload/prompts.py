@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.conversations import load_tokenizer, read_turns
 from sextant.workload.request_model import Seed
 

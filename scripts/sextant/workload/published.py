@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.errors import InputError
-from sextant.files import MAKE_WORKLOAD_AGAIN, read_parquet
-from sextant.trace_format import MAX_INT32
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_parquet
+from sextant.ingest.trace_format import MAX_INT32
 from sextant.workload.request_model import (
     BOOLEANS,
     INTEGERS,

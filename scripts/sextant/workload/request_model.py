@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sextant.errors import InputError
-from sextant.files import MAKE_TRACE_AGAIN, read_parquet, reading, write_parquet
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, reading, write_parquet
 from sextant.workload.drawing import ColumnBlocks, Seed, WeightedChoice, child_seed
 
 PARAMETERS = (

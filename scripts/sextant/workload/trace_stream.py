@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sextant.errors import InputError
-from sextant.files import MAKE_TRACE_AGAIN, reading
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, reading
 
 MAX_GROUPS = 2**15 - 1
 """Most pairs of LLM and service, null among them: few enough for the quickest of sorts."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sextant.errors import InputError
+from sextant.base.errors import InputError
 from sextant.workload.marginals import in_bins, independent_model
 from sextant.workload.request_model import N_BINS, RequestModel
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from sextant.gpu import GIB, GPUProfile
+from sextant.characterizations.features import Features
+from sextant.characterizations.points import IDENTIFIERS
+from sextant.hardware.gpu import GIB, GPUProfile
 from sextant.llm import DTYPE_BYTES, LLM
-from sextant.predict.features import Features
-from sextant.recommend import IDENTIFIERS
 
 ENCODER_DECODER, PAGED, PADDED = "encoder-decoder", "paged", "padded"
 """How an engine executes an LLM: padded to the longest request, with or without an encoder, or

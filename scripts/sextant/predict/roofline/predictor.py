@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from sextant.characterizations.points import TARGETS
 from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import INDEX, predict_log, terms
 from sextant.predict.roofline.posterior import fit
 from sextant.predict.roofline.residuals import Residuals
-from sextant.recommend import TARGETS
 
 N_DRAWS = 1000
 _INTERVAL = (0.05, 0.95)

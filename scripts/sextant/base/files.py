@@ -1,0 +1,168 @@
+"""Files that are either whole or absent, and know where they came from."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sextant import __version__
+from sextant.base.errors import InputError
+
+PROVENANCE_KEY = b"sextant"
+# The disk, the user's quota and the process's own limit.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAKE_AGAIN = "delete it and run the same command again: it is made anew"
+# Deleting these would do too, but then the workloads and all that was measured with them were
+# made again in the same run; of a workload that is the same as before nothing is.
+MAKE_TRACE_AGAIN = (
+    "ingest the trace again: `sextant ingest`, or in the workflow `snakemake --cores all "
+    "--forcerun ingest_trace --until fit_workload` and then the same command again"
+)
+MAKE_WORKLOAD_AGAIN = (
+    "fit the workload again: `sextant fit`, or in the workflow `snakemake --cores all "
+    "--forcerun fit_workload --until fit_workload` and then the same command again"
+)
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; move it there only if the block succeeds.
+
+    A full disk, an exception or a kill leaves no file that could pass for a whole one.
+    The name keeps its ending, because libraries choose the format by it.
+
+    Raises:
+        InputError: the disk is full, or the quota used up.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    # In containers a process id comes again: what a killed job left is not ours to continue.
+    temporary.unlink(missing_ok=True)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        problem = f"no room to write {path.name} ({os.strerror(error.errno)})"
+        fix = "free some space or raise the quota, and run again: what is finished is kept"
+        raise InputError(problem, file=path.parent, fix=fix) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have the content of a file, or the entries of a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_file(path: str | Path) -> str:
+    """Return the hexadecimal SHA-256 of a file's bytes."""
+    with Path(path).open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+@cache
+def git_commit() -> str:
+    """Return the commit of this source tree, `-dirty` if it differs, `unknown` outside git."""
+    here = Path(__file__).parent
+    # Without optional locks: a job that is killed meanwhile leaves no lock in the repository.
+    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
+    command += ["--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def provenance(inputs: Mapping[str, str | Path] | None = None, **facts: Any) -> dict[str, Any]:
+    """Return what every result carries: version, commit, SHA-256 of the inputs, other facts."""
+    return {
+        "sextant_version": __version__,
+        "git_commit": git_commit(),
+        "inputs_sha256": {name: sha256_file(path) for name, path in (inputs or {}).items()},
+        **facts,
+    }
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically. NaN is refused: JSON has no such number."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: str | Path, *, problem: str = "not JSON", fix: str = MAKE_AGAIN) -> Any:
+    """Read a JSON file; `problem` and `fix` are what the error says if it is none.
+
+    Raises:
+        InputError: it is no JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{problem} ({error})", file=path, fix=fix) from None
+
+
+def write_parquet(path: str | Path, table: pa.Table, origin: Mapping[str, Any]) -> None:
+    """Write `table` as zstd Parquet with `origin` (see `provenance`) in its metadata."""
+    metadata = {**(table.schema.metadata or {}), PROVENANCE_KEY: json.dumps(origin).encode()}
+    with atomic_path(path) as temporary:
+        described = table.replace_schema_metadata(metadata)
+        pq.write_table(described, temporary, compression="zstd", write_page_checksum=True)
+
+
+@contextlib.contextmanager
+def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -> Iterator[None]:
+    """Name the file, and what to do, where a library cannot read it.
+
+    Args:
+        path: the file that the block reads.
+        errors: what the library raises, beside the errors of Arrow and of the file system.
+        fix: what the error says to do.
+
+    Raises:
+        InputError: the block raised one of them.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError, *errors) as error:
+        problem = f"cannot be read ({' '.join(str(error).split())[:300]})"
+        raise InputError(problem, file=path, fix=fix) from None
+
+
+def read_parquet(
+    path: str | Path, columns: Sequence[str] | None = None, *, fix: str = MAKE_AGAIN
+) -> pa.Table:
+    """Read a Parquet file, all of it or some columns.
+
+    Pages that have a checksum (`write_parquet` gives them one) are held against it.
+
+    Raises:
+        InputError: there is no such file, or it is damaged; `fix` is what the error says to do.
+    """
+    with reading(path, fix=fix), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read(columns)
+
+
+def read_provenance(path: str | Path) -> dict[str, Any]:
+    """Return the provenance that `write_parquet` stored, empty if there is none."""
+    with reading(path, ValueError):
+        metadata = pq.read_schema(path).metadata or {}
+        return json.loads(metadata.get(PROVENANCE_KEY, b"{}"))

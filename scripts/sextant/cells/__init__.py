@@ -1,0 +1,1 @@
+"""The contract of a measured cell: its files, and the formula of each metric."""

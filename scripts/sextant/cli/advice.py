@@ -1,0 +1,256 @@
+"""The commands that answer questions: recommend, explain, evaluate, export-characterization."""
+
+import json
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sextant.base.errors import InputError
+from sextant.cli.workload import Seed
+
+Database = Annotated[
+    Path | None,
+    typer.Option(
+        help="Store that the pipeline built; by default results/sextant.duckdb, or "
+        "results/NAME/sextant.duckdb for the source archive:NAME."
+    ),
+]
+# LLM-Pilot's own seed, with which its published predictions come out.
+_SEED = 42
+Source = Annotated[
+    str | None,
+    typer.Option(help="Characterization to use; one that ships where there is no store of it."),
+]
+WorkloadId = Annotated[str | None, typer.Option(help="Workload; the store's own by default.")]
+ScenarioId = Annotated[str | None, typer.Option(help="Scenario; the store's own by default.")]
+Llm = Annotated[str | None, typer.Option(help="An LLM of the characterization.")]
+HfConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--hf-config", "--llm-config", help="config.json, or its folder, of an LLM never measured."
+    ),
+]
+Percentile = Annotated[int, typer.Option(help="Percentile of both limits: 50, 90, 99.")]
+Prices = Annotated[
+    Path | None, typer.Option(help="CSV or TSV gpu_profile_id, usd_per_hour: prices that hold.")
+]
+Probe = Annotated[
+    Path | None,
+    typer.Option(help="CSV or TSV gpu_profile_id, users, nttft_ms, itl_ms measured of this LLM."),
+]
+Dtype = Annotated[
+    str | None, typer.Option(help="Data type of the weights; that of the measured LLMs by default.")
+]
+KvDtype = Annotated[
+    str | None, typer.Option(help="Data type of the KV cache, e.g. fp8; that of the weights else.")
+]
+
+
+class Format(StrEnum):
+    """How an explanation is printed."""
+
+    text = "text"
+    json = "json"
+
+
+class PageFormat(StrEnum):
+    """How a recommendation is printed."""
+
+    text = "text"
+    json = "json"
+    html = "html"
+
+
+class TableFormat(StrEnum):
+    """How results that are tables are printed."""
+
+    table = "table"
+    json = "json"
+
+
+class Decision(StrEnum):
+    """How an option is chosen."""
+
+    utility = "utility"
+    paper = "paper"
+
+
+def recommend(
+    users: Annotated[int, typer.Option(min=1, help="Concurrent users to serve.")],
+    nttft_ms: Annotated[float, typer.Option(help="Limit of TTFT per input token in ms.")],
+    itl_ms: Annotated[float, typer.Option(help="Limit of the inter-token latency in ms.")],
+    llm: Llm = None,
+    hf_config: HfConfig = None,
+    percentile: Percentile = 50,
+    predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "roofline",
+    decision: Annotated[
+        Decision,
+        typer.Option(help="utility: price against probability; paper: LLM-Pilot's eq. 1-3."),
+    ] = Decision.utility,
+    risk: Annotated[
+        float | None,
+        typer.Option(help="Take the cheapest option that breaks a limit at most this likely."),
+    ] = None,
+    gpu_profiles: Annotated[
+        str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")
+    ] = None,
+    prices: Prices = None,
+    probe: Probe = None,
+    dtype: Dtype = None,
+    kv_dtype: KvDtype = None,
+    database: Database = None,
+    source: Source = None,
+    workload_id: WorkloadId = None,
+    scenario_id: ScenarioId = None,
+    seed: Seed = _SEED,
+    printed: Annotated[
+        PageFormat, typer.Option("--format", help="How to give the answer.")
+    ] = PageFormat.text,
+    out: Annotated[Path | None, typer.Option(help="File for the page of --format html.")] = None,
+) -> None:
+    """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
+    from sextant.advice.answer import recommend_llm
+    from sextant.advice.page import write_page
+    from sextant.advice.question import Question
+
+    if (out is None) == (printed is PageFormat.html):
+        raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
+    answer = recommend_llm(
+        Question(
+            slo=_slo(users, nttft_ms, itl_ms, percentile),
+            llm_id=llm,
+            hf_config=hf_config,
+            database=database,
+            source=source,
+            workload_id=workload_id,
+            scenario_id=scenario_id,
+            predictor=predictor,
+            decision=decision.value,
+            risk=risk,
+            gpu_profile_ids=_names(gpu_profiles),
+            prices=prices,
+            probe=probe,
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            seed=seed,
+        )
+    )
+    if out is not None:
+        write_page(answer, out)
+        typer.echo(f"{out}: {answer['text'].splitlines()[0]}")
+    else:
+        _echo(answer, printed is PageFormat.json)
+    if answer["gpu_profile_id"] is None:
+        raise typer.Exit(3)
+
+
+def explain(
+    gpu_profile: Annotated[str, typer.Option(help="GPU profile, e.g. 1xA100-40GB.")],
+    users_per_replica: Annotated[int, typer.Option(min=1, help="Concurrent users of a replica.")],
+    llm: Llm = None,
+    hf_config: HfConfig = None,
+    percentile: Percentile = 50,
+    probe: Probe = None,
+    dtype: Dtype = None,
+    kv_dtype: KvDtype = None,
+    database: Database = None,
+    source: Source = None,
+    workload_id: WorkloadId = None,
+    scenario_id: ScenarioId = None,
+    seed: Seed = _SEED,
+    printed: Annotated[
+        Format, typer.Option("--format", help="How to print the result.")
+    ] = Format.text,
+) -> None:
+    """Say what a predicted latency is made of: the terms of the mechanistic model."""
+    from sextant.advice.explanation import explain_llm
+    from sextant.advice.question import Question
+
+    question = Question(
+        # The limits play no part: latencies are explained, not judged.
+        slo=_slo(users_per_replica, 1.0, 1.0, percentile),
+        llm_id=llm,
+        hf_config=hf_config,
+        database=database,
+        source=source,
+        workload_id=workload_id,
+        scenario_id=scenario_id,
+        probe=probe,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        seed=seed,
+    )
+    _echo(explain_llm(question, gpu_profile, users_per_replica), printed is Format.json)
+
+
+def evaluate(
+    slos: Annotated[Path, typer.Option(help="Sheet of SLOs (columns as config/slos.tsv).")],
+    predictor: Annotated[
+        list[str] | None,
+        typer.Option(help="Predictor to judge; may be given again. Those of the store by default."),
+    ] = None,
+    database: Database = None,
+    source: Annotated[str | None, typer.Option(help="Characterization to judge on.")] = None,
+    workload_id: WorkloadId = None,
+    scenario_id: ScenarioId = None,
+    seed: Seed = _SEED,
+    printed: Annotated[
+        TableFormat, typer.Option("--format", help="How to print the result.")
+    ] = TableFormat.table,
+) -> None:
+    """Judge predictors by leave-one-LLM-out: success rate S, overspend O and S/O."""
+    import pandas as pd
+
+    from sextant.advice.scores import evaluate_predictors
+    from sextant.advice.source import store_path
+
+    result = evaluate_predictors(
+        store_path(database, source),
+        slos,
+        predictor,
+        source,
+        seed,
+        workload_id,
+        scenario_id,
+        # Standard output is for the result alone.
+        progress=partial(typer.echo, err=True),
+    )
+    if printed is TableFormat.json:
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+        return
+    for part in ("predictors", "scenarios"):
+        typer.echo(pd.DataFrame(result[part]).to_string(index=False) + "\n")
+
+
+def export_characterization(
+    out: Annotated[Path, typer.Option(help="CSV to write.")],
+    database: Database = None,
+    source: Annotated[str | None, typer.Option(help="Characterization to write.")] = None,
+) -> None:
+    """Write the points of a store as a small table that can ship with a project."""
+    from sextant.advice.source import store_path
+    from sextant.characterizations.shipped import export_points
+
+    typer.echo(f"{out}: {export_points(store_path(database, source), source, out)} points")
+
+
+def _slo(users: int, nttft_ms: float, itl_ms: float, percentile: int) -> dict[str, Any]:
+    limits = {"nttft_ms": nttft_ms, "itl_ms": itl_ms, "percentile": percentile}
+    return {"slo_id": "asked", **limits, "users": users}
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        fix = "write names separated by commas"
+        raise InputError(f"{text!r} has an empty name", field="--gpu-profiles", fix=fix)
+    return names
+
+
+def _echo(answer: dict[str, Any], as_json: bool) -> None:
+    typer.echo(json.dumps(answer, indent=2, allow_nan=False) if as_json else answer["text"])

@@ -1,0 +1,180 @@
+"""The command line: the same library as the pipeline's, for use without Snakemake."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sextant import __version__
+from sextant.base.errors import InputError
+from sextant.cli import advice as cli_advice
+from sextant.cli import cluster as cli_cluster
+from sextant.cli import load as cli_load
+from sextant.cli import workload as cli_workload
+from sextant.cli.advice import Database
+from sextant.cli.load_levels import counts
+from sextant.cli.workload import Seed
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="From production traces of LLM requests to the cheapest GPU that keeps a latency promise.",
+)
+
+
+class Kind(StrEnum):
+    """What a server runs on."""
+
+    gpu = "gpu"
+    cpu = "cpu"
+
+
+@app.command()
+def ingest(
+    source: Annotated[Path, typer.Argument(help="Trace as its publisher wrote it.")],
+    trace_format: Annotated[
+        str, typer.Option("--format", help="azure, burstgpt, mooncake or sextant.")
+    ],
+    out: Annotated[Path, typer.Option(help="Normalised trace, Parquet.")],
+    max_rejected_fraction: Annotated[
+        float, typer.Option(help="Fraction of malformed rows that may be set aside, 0 to 1.")
+    ] = 0.01,
+    start_time: Annotated[
+        str | None,
+        typer.Option(
+            help="ISO 8601 date-time of the file's time zero, where arrivals are plain numbers; "
+            "daily and weekly profiles need it."
+        ),
+    ] = None,
+) -> None:
+    """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
+    from sextant.ingest import ingest_trace
+
+    report = ingest_trace(
+        source,
+        trace_format,
+        out,
+        out.with_suffix(".rejected.parquet"),
+        out.with_suffix(".report.json"),
+        max_rejected_fraction=max_rejected_fraction,
+        start_time=start_time,
+    )
+    typer.echo(
+        f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
+        f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests"
+    )
+
+
+@app.command("serve-and-load")
+def serve_and_load(
+    llm_config: Annotated[Path, typer.Option(help="The LLM's Hugging Face config.json.")],
+    workload: Annotated[Path, typer.Option(help="Folder of a fitted workload, with caps.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    max_input_tokens: Annotated[int, typer.Option(help="Longest input of the workload, tokens.")],
+    max_output_tokens: Annotated[int, typer.Option(help="Longest output, tokens.")],
+    memory_gib: Annotated[float, typer.Option(help="Memory of one device in GiB.")],
+    model: Annotated[
+        str | None, typer.Option(help="Folder of the weights; random weights without it.")
+    ] = None,
+    kind: Annotated[Kind, typer.Option(help="gpu, or cpu for processor cores.")] = Kind.gpu,
+    n_gpus: Annotated[int, typer.Option(min=1, help="Devices of one replica.")] = 1,
+    users: Annotated[str, typer.Option(help="Concurrent users, e.g. 1,2,4,8.")] = "1,2,4,8",
+    duration: Annotated[float, typer.Option(help="Seconds of load at each level.")] = 120,
+    warmup: Annotated[float, typer.Option(help="Seconds of load before, not measured.")] = 10,
+    config: Annotated[Path, typer.Option(help="Configuration whose `engine` part to use.")] = Path(
+        "config/config.yaml"
+    ),
+    seed: Seed = 0,
+) -> None:
+    """Start a vLLM server, tune its batch weight, load it and stop it."""
+    import yaml
+
+    from sextant.base.sheets import SCHEMAS, validate
+    from sextant.benchmark.job import run_job
+    from sextant.workload.published import load_request_model
+
+    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+    validate(settings, SCHEMAS / "config.schema.yaml", config)
+    load_request_model(workload)  # before a server starts for nothing
+
+    definition = {
+        "source": "measured",
+        "llm_id": llm_config.stem,
+        "gpu_profile_id": f"{n_gpus}x{kind}",
+        "workload_id": workload.name,
+        "scenario_id": "closed_loop",
+        "config_path": str(llm_config),
+        "model": model,
+        "devices": {"kind": kind.value, "n_gpus": n_gpus, "memory_gib": memory_gib},
+        "max_input_tokens": max_input_tokens,
+        "max_output_tokens": max_output_tokens,
+        "scenario": {
+            "kind": "closed_loop",
+            "levels": counts(users, "--users"),
+            "warmup_s": warmup,
+            "duration_s": duration,
+        },
+        "seed": seed,
+        "engine": settings["engine"],  # what an attempt with other settings has kept is not ours
+    }
+    tables = ("requests", "server", "telemetry")
+    run_job(
+        definition,
+        settings,
+        str(workload / "requests.parquet"),
+        {name: str(out / f"{name}.parquet") for name in tables}
+        | {name: str(out / f"{name}.json") for name in ("tuning", "run")},
+        {"job": str(out / "job.log"), "server": str(out / "server.log")},
+    )
+    typer.echo(f"{out / 'run.json'}")
+
+
+app.command()(cli_load.load)
+app.command()(cli_workload.fit)
+app.command()(cli_workload.sample)
+app.command("trace-report")(cli_workload.trace_report)
+app.command("compare-workloads")(cli_workload.compare_workloads)
+app.command()(cli_advice.recommend)
+app.command()(cli_advice.explain)
+app.command()(cli_advice.evaluate)
+app.command("export-characterization")(cli_advice.export_characterization)
+app.command()(cli_cluster.plan)
+app.command("import")(cli_cluster.import_results)
+
+
+@app.command()
+def show(
+    database: Database = None,
+) -> None:
+    """Print the recommendations of the store, and where the report is."""
+    from sextant.advice.source import store_path
+    from sextant.report import summary_text
+
+    database = store_path(database)
+    typer.echo(summary_text(database))
+    page = database.parent / "report" / "index.html"
+    if page.exists():
+        typer.echo(f"\nReport: {page}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Run the command line; bad input ends it with one line and status 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a file that is missing, or a folder that cannot be written
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RuntimeError as error:  # a server that failed: the message has its last log lines
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(1)

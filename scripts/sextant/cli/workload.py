@@ -1,0 +1,300 @@
+"""The command line's part on workloads: fit them, draw from them, report on traces."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sextant.base.errors import InputError
+
+Seed = Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same bytes.")]
+Workload = Annotated[
+    str,
+    typer.Option(
+        help="Folder of a fitted workload, a published histogram (Parquet), or the name of a "
+        "use case that ships."
+    ),
+]
+MaxInput = Annotated[
+    int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
+]
+MaxOutput = Annotated[
+    int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
+]
+# Options of arrival processes, which `load` has too.
+ArrivalsFrom = Annotated[
+    Path | None, typer.Option(help="Normalised trace, for windows and replay.")
+]
+OfLlm = Annotated[str | None, typer.Option(help="Only this LLM of that trace.")]
+OfService = Annotated[str | None, typer.Option(help="Only this service of that trace.")]
+TimeFactor = Annotated[
+    float | None, typer.Option(help="Factor on all gaps of that trace; 0.5 doubles the rate.")
+]
+Alphas = Annotated[
+    str | None, typer.Option(help="varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².")
+]
+Betas = Annotated[
+    str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
+]
+Over = Annotated[
+    str | None, typer.Option(help="varying: u is time (seconds, the default) or steps.")
+]
+Every = Annotated[int | None, typer.Option(help="varying: requests from one change to the next.")]
+_TEXT_ENDINGS = (".json", ".jsonl")
+
+
+def fit(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Normalised trace (see `sextant ingest`), a published histogram (Parquet), a "
+            "file of prompts and responses (.json, .jsonl; needs --tokenizer), or the name of a "
+            "use case that ships."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the workload.")],
+    max_input_tokens: MaxInput = None,
+    max_output_tokens: MaxOutput = None,
+    n_bins: Annotated[
+        int | None, typer.Option(help="Most bins per request parameter; 64 by default.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The LLM's tokenizer.json, to count tokens of texts.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
+    from sextant.workload.adopt import write_use_case, write_workload
+    from sextant.workload.fit import fit_workload
+    from sextant.workload.request_model import N_BINS
+    from sextant.workload.use_cases import use_case_names
+
+    files = [out / name for name in ("requests.parquet", "arrivals.json", "validation.json")]
+    caps = {"max_input_tokens": max_input_tokens, "max_output_tokens": max_output_tokens}
+    path, is_use_case = Path(source), source in use_case_names() and not Path(source).exists()
+    is_text = path.suffix in _TEXT_ENDINGS
+    is_histogram = not is_use_case and not is_text and _is_histogram(path)
+    if n_bins is not None and (is_use_case or is_histogram):
+        fix = "leave it out: the bins are there already"
+        raise InputError("nothing is binned", field="--n-bins", fix=fix)
+    if is_use_case:
+        figures = write_use_case(source, *files, **caps)
+    elif is_histogram or is_text:
+        model, origin = _model_of(path, tokenizer, n_bins or N_BINS)
+        figures = write_workload(model, *files, origin=origin, **caps)
+    else:
+        figures = fit_workload(path, *files, **caps, n_bins=n_bins or N_BINS, seed=seed)
+        distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
+        typer.echo(
+            f"{out}: {figures['n_requests']:,} requests in {figures['n_joint_bins']:,} joint "
+            f"bins; caps touched {figures['n_clipped_input']:,} inputs and "
+            f"{figures['n_clipped_output']:,} outputs; KS distances: {distances}"
+        )
+        return
+    shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
+    typer.echo(f"{out}: {figures['n_joint_bins']:,} joint bins; caps shortened {shares}")
+
+
+def _is_histogram(source: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        names = pq.read_schema(source).names
+    except (OSError, pa.ArrowInvalid) as error:
+        fix = "give a normalised trace (`sextant ingest` makes one) or a published histogram"
+        raise InputError(f"no Parquet file ({error})", file=source, fix=fix) from None
+    return "arrival_s" not in names
+
+
+def _model_of(source: Path, tokenizer: Path | None, n_bins: int):
+    """Return the request model of a histogram or of a file of texts, and where it comes from."""
+    from sextant.base.files import sha256_file
+    from sextant.workload.conversations import read_conversations
+    from sextant.workload.published import load_request_model, require_lengths
+    from sextant.workload.request_model import fit_request_model
+
+    origin = {"inputs_sha256": {"source": sha256_file(source)}}
+    if source.suffix not in _TEXT_ENDINGS:
+        return require_lengths(load_request_model(source), source), origin
+    if tokenizer is None:
+        fix = (
+            "give the tokenizer.json of the LLM whose tokens count; if this is a trace, "
+            "normalise it first: sextant ingest"
+        )
+        raise InputError("texts have no token counts", file=source, field="--tokenizer", fix=fix)
+    read = read_conversations(source, tokenizer)
+    left_out = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in read.n_empty.items()
+    )
+    typer.echo(f"{source}: {len(read.requests):,} requests of {read.n_items:,} items; {left_out}")
+    origin["inputs_sha256"]["tokenizer"] = sha256_file(tokenizer)
+    return fit_request_model(read.requests, n_bins), origin | {"n_bins": n_bins}
+
+
+def sample(
+    workload: Workload,
+    out: Annotated[Path, typer.Option(help="File to write.")],
+    n: Annotated[
+        int | None, typer.Option("-n", min=1, help="Most requests; give this or --duration.")
+    ] = None,
+    duration: Annotated[float | None, typer.Option(help="Seconds of arrivals at most.")] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="parquet, csv (by default from OUT's ending), mooncake, vllm-timed-trace, "
+            "vllm-custom (needs --prompts and --tokenizer).",
+        ),
+    ] = None,
+    sampler: Annotated[
+        str,
+        typer.Option(
+            help="joint; independent, each parameter for itself; or raw, whole requests of a "
+            "normalised trace that --workload names."
+        ),
+    ] = "joint",
+    zipf_theta: Annotated[
+        float | None,
+        typer.Option(help="Inputs by Zipf's law with this exponent instead, as BurstGPT's."),
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="fitted (default), constant, poisson (default with --request-rate), gamma "
+            "(default with --burstiness), windows, varying, replay or inf."
+        ),
+    ] = None,
+    request_rate: Annotated[float | None, typer.Option(help="Requests per second.")] = None,
+    burstiness: Annotated[
+        float | None,
+        typer.Option(help="Shape of the Gamma gaps, as vLLM's; below 1 is burstier than Poisson."),
+    ] = None,
+    arrivals_from: ArrivalsFrom = None,
+    llm: OfLlm = None,
+    service: OfService = None,
+    time_factor: TimeFactor = None,
+    alpha: Alphas = None,
+    beta_s: Betas = None,
+    over: Over = None,
+    every: Every = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Text, or JSON of prompts and responses, for vllm-custom.")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="The LLM's tokenizer.json.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Draw a trace from a workload, in Sextant's format or another tool's."""
+    options = dict(locals())
+    from sextant.workload.draw import draw_trace, process
+    from sextant.workload.export import check_format, write_trace
+
+    form = form or out.suffix.removeprefix(".")
+    check_format(form, out)
+    if form != "vllm-custom" and (prompts or tokenizer):
+        fix = "leave it out, or write --format vllm-custom"
+        raise InputError(f"{form} has no texts", field="--prompts", fix=fix)
+    default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
+    kind = arrivals or default
+    given = {"rate_rps": request_rate} | arrival_parameters(kind, options)
+    requests = _requests(workload, sampler, zipf_theta)
+    chosen = process(kind, workload, arrivals_from, **given)
+    drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
+    texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
+    facts = {name: value for name, value in given.items() if value is not None}
+    facts |= {"workload": workload, "sampler": sampler, "arrivals": kind, "seed": seed}
+    write_trace(drawn, out, form, texts, **facts)
+    last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
+    typer.echo(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+
+
+def _requests(workload: str, sampler: str, zipf_theta: float | None):
+    """Return what draws requests when called with their number and a seed."""
+    from functools import partial
+
+    from sextant.ingest.trace_format import require_trace
+    from sextant.workload.draw import open_workload, with_zipf_inputs
+    from sextant.workload.request_model import resample_trace
+
+    if sampler == "raw":
+        require_trace(workload)
+        if zipf_theta is not None:
+            fix = "leave it out, or draw from a model"
+            raise InputError(
+                "raw requests have the lengths they have", field="--zipf-theta", fix=fix
+            )
+        return partial(resample_trace, workload)
+    model = open_workload(workload)
+    if zipf_theta is not None:
+        model = with_zipf_inputs(model, zipf_theta)
+    return partial(model.sample, sampler=sampler)
+
+
+def arrival_parameters(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return an arrival process's parameters but its rate, from the options of a command.
+
+    Raises:
+        InputError: the shape by the wrong option, or text that is no numbers.
+    """
+    alpha, beta_s = options["alpha"], options["beta_s"]
+    if (options["burstiness"] if kind == "varying" else alpha) is not None:
+        fix = "--alpha is for varying arrivals, --burstiness for all others"
+        raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
+    return {
+        "alpha": numbers(alpha, "--alpha") if alpha else options["burstiness"],
+        "beta_s": numbers(beta_s, "--beta-s") if beta_s else None,
+        **{name: options[name] for name in ("over", "every", "time_factor", "llm", "service")},
+    }
+
+
+def numbers(text: str, option: str) -> list[float]:
+    """Return the numbers of an option, which stand separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        fix = "write numbers separated by commas"
+        raise InputError(f"{text!r} are no numbers", field=option, fix=fix) from None
+
+
+def _texts(drawn, prompts: Path | None, tokenizer: Path | None, seed: int) -> list[str]:
+    from sextant.workload.conversations import load_tokenizer
+    from sextant.workload.prompts import as_text, load_prompt_source
+
+    if prompts is None or tokenizer is None:
+        fix = "give both, or write vllm-timed-trace, which needs neither"
+        raise InputError("vllm-custom needs texts", field="--prompts, --tokenizer", fix=fix)
+    loaded = load_tokenizer(tokenizer)
+    ids = load_prompt_source(prompts, loaded).prompts(drawn["input_tokens"].to_numpy(), seed)
+    return [as_text(loaded, prompt) for prompt in ids]
+
+
+def trace_report(
+    trace: Annotated[Path, typer.Argument(help="Normalised trace (see `sextant ingest`).")],
+    out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
+    workload: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of a workload fitted to it, to judge the fit; may be repeated."),
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
+    from sextant.trace_report import json_beside, write_trace_report
+
+    report = write_trace_report(trace, workload or [], out, json_beside(out), seed=seed)
+    for sentence in report["takeaways"].values():
+        typer.echo(f"- {sentence}")
+    typer.echo(f"\nPage: {out}")
+
+
+def compare_workloads(
+    workloads: Annotated[
+        list[str],
+        typer.Argument(help="Folders of workloads, histograms, or names of use cases that ship."),
+    ],
+    out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
+) -> None:
+    """Put workloads side by side: how long their inputs and outputs are."""
+    from sextant.trace_report import json_beside, write_use_case_report
+
+    write_use_case_report(workloads, out, json_beside(out))
+    typer.echo(f"Page: {out}")

@@ -1,0 +1,99 @@
+"""How good recommendations are: success rate, relative overspend, S/O (LLM-Pilot, eq. 5-7)."""
+
+from typing import Any
+
+import pandas as pd
+
+from sextant.characterizations.points import IDENTIFIERS, TARGETS
+
+
+def is_success(replicas: int, true_users_per_replica: int, users: int) -> bool:
+    """Return whether the replicas carry all users within the limits in truth (eq. 5)."""
+    return replicas * true_users_per_replica >= users
+
+
+def relative_overspend(usd_per_hour: float, best_usd_per_hour: float) -> float:
+    """Return the fraction paid above the truly cheapest deployment (eq. 6)."""
+    return (usd_per_hour - best_usd_per_hour) / best_usd_per_hour
+
+
+def so_score(success_rate: float, overspend: float | None) -> float:
+    """Return the harmonic mean of success rate and 1 - overspend, the latter at least 0 (eq. 7).
+
+    Without any success there is no overspend (None) and the score is 0, as it is in the limit.
+    """
+    if overspend is None or success_rate == 0:
+        return 0.0
+    thrift = max(0.0, 1.0 - overspend)
+    return 2 * success_rate * thrift / (success_rate + thrift)
+
+
+def judge(
+    recommendations: pd.DataFrame, truth: pd.DataFrame, optimum: pd.DataFrame, users: int
+) -> pd.DataFrame:
+    """Return the recommendations with `is_success` and `overspend` against the measured truth.
+
+    No profile recommended, one that truly serves nobody, or one never measured: a failure.
+    An LLM that no profile truly serves cannot be judged: both stay null.
+
+    Args:
+        recommendations: `llm_id, gpu_profile_id, replicas, usd_per_hour`, a row per LLM.
+        truth: `sextant.decide.recommend.candidates` of the measured latencies of these LLMs.
+        optimum: `sextant.decide.recommend.recommend` of `truth`.
+        users: how many users the SLO wants served.
+    """
+    served = truth.set_index(IDENTIFIERS)["users_per_replica"].dropna()
+    best_usd = optimum.set_index("llm_id")["usd_per_hour"].dropna()
+    verdicts = [_verdict(row, served, best_usd, users) for row in recommendations.itertuples()]
+    judged = recommendations.assign(
+        is_success=pd.array([success for success, _ in verdicts], dtype="boolean"),
+        overspend=[overspend for _, overspend in verdicts],
+    )
+    return judged.astype({"overspend": "float64"})
+
+
+def _verdict(
+    row: Any, served: pd.Series, best_usd: pd.Series, users: int
+) -> tuple[bool | None, float | None]:
+    if row.llm_id not in best_usd.index:
+        return None, None
+    if pd.isna(row.gpu_profile_id):
+        return False, None
+    true_users_per_replica = served.get((row.llm_id, row.gpu_profile_id), 0)
+    if not is_success(row.replicas, true_users_per_replica, users):
+        return False, None
+    return True, relative_overspend(row.usd_per_hour, best_usd[row.llm_id])
+
+
+def summarize(judged: pd.DataFrame) -> dict[str, Any]:
+    """Return `n_llms` (judged), `n_left_out`, `success_rate`, `overspend` and `so_score`.
+
+    The success rate is the mean over the judged LLMs, the overspend the mean over the
+    successes, None where there is none; with no LLM judged all three are None.
+
+    Args:
+        judged: what `judge` returned.
+    """
+    counted = judged[judged["is_success"].notna()]
+    summary = {"n_llms": len(counted), "n_left_out": len(judged) - len(counted)}
+    if counted.empty:
+        return summary | {"success_rate": None, "overspend": None, "so_score": None}
+    success_rate = float(counted["is_success"].astype(float).mean())
+    spent = counted.loc[counted["is_success"].astype(bool), "overspend"]
+    overspend = float(spent.mean()) if len(spent) else None
+    return summary | {
+        "success_rate": success_rate,
+        "overspend": overspend,
+        "so_score": so_score(success_rate, overspend),
+    }
+
+
+def mape(predicted: pd.DataFrame, measured: pd.DataFrame) -> dict[str, float]:
+    """Return `mape_nttft` and `mape_itl`, the mean of |predicted - measured| / measured.
+
+    Both frames have `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`; the mean is over the
+    rows that they share (NaN if none), as a fraction. Measured latencies are above 0.
+    """
+    both = measured.merge(predicted, on=[*IDENTIFIERS, "users"], suffixes=("", "_predicted"))
+    errors = {t: (both[f"{t}_predicted"] - both[t]).abs() / both[t] for t in TARGETS}
+    return {f"mape_{t.removesuffix('_ms')}": float(error.mean()) for t, error in errors.items()}

@@ -1,0 +1,1 @@
+"""What to run: the configuration and all sheets, read and checked against each other."""

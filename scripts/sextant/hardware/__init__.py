@@ -1,0 +1,1 @@
+"""Facts of devices, and GPU profiles made of them."""

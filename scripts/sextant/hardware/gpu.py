@@ -1,0 +1,95 @@
+"""Facts of devices, and GPU profiles: n devices of one type that serve one replica."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, validate
+
+GIB = 2**30
+# How the UUID of an instance of a divided GPU begins.
+MIG_PREFIX = "MIG-"
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One device type, as `resources/gpus/<gpu_id>.yaml` describes it."""
+
+    gpu_id: str
+    kind: str
+    """`gpu`, or `cpu` for a share of a processor that stands in for a device."""
+    architecture: str
+    memory_gib: float
+    memory_bandwidth_gb_s: float
+    dense_16bit_tflops: float
+    """Peak rate of dense 16-bit products, without structured sparsity: bfloat16, or float16
+    where the device has no bfloat16."""
+    interconnect_gb_s: float
+    """Bandwidth of one device to its peers together, in one direction: PCIe or NVLink."""
+    source: str
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a server runs on: the part of a GPU profile that a measurement depends on."""
+
+    kind: str
+    n_gpus: int
+    memory_gib: float
+    """Memory of one device."""
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of all devices together."""
+        return self.n_gpus * self.memory_gib * GIB
+
+
+@dataclass(frozen=True)
+class GPUProfile:
+    """`n_gpus` devices used by one replica, with a price."""
+
+    gpu_profile_id: str
+    gpu: GPU
+    n_gpus: int
+    usd_per_hour: float
+    gpu_model: str | None = None
+    """The device type as a cluster's scheduler names it; no measurement depends on it."""
+
+    @property
+    def devices(self) -> Devices:
+        """What a server on this profile runs on."""
+        return Devices(self.gpu.kind, self.n_gpus, self.gpu.memory_gib)
+
+
+def gpu_path(folder: str | Path, gpu_id: str) -> Path:
+    """Return where the facts of a device type stand."""
+    return Path(folder) / f"{gpu_id}.yaml"
+
+
+def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
+    """Read and check the facts of a device type."""
+    path = gpu_path(folder, gpu_id)
+    try:
+        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        fix = "write its facts; the keys stand in workflow/schemas/gpu.schema.yaml"
+        raise InputError(f"no facts of GPU {gpu_id!r}", file=path, fix=fix) from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        problem = f"no YAML ({' '.join(str(error).split())})"
+        raise InputError(problem, file=path, fix="correct the file") from None
+    if not isinstance(facts, dict):
+        raise InputError("no keys and values", file=path, fix="write its facts as key: value")
+    validate(facts, SCHEMAS / "gpu.schema.yaml", path)
+    if facts["gpu_id"] != gpu_id:
+        problem = f"{facts['gpu_id']!r} in a file of another name"
+        raise InputError(problem, file=path, field="gpu_id", fix=f"write {gpu_id}")
+    return GPU(**facts)
+
+
+def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:
+    """Build a profile from its row in `gpu_profiles.tsv`."""
+    names = ("n_gpus", "usd_per_hour", "gpu_model")
+    return GPUProfile(row["gpu_profile_id"], gpu, **{n: row[n] for n in names if n in row})

@@ -1,0 +1,216 @@
+"""What to do with each cell that was found: whole, asked for, the same, new, in conflict?"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sextant.base.errors import InputError
+from sextant.base.files import read_json, sha256_file
+from sextant.benchmark.definition import definition_sha256
+from sextant.cells.integrity import CELL_FILES, damaged_files
+from sextant.experiment.experiment import CellKey, Experiment, cell_definition
+from sextant.importing.found import FoundCell
+
+
+class Verdict(StrEnum):
+    """What an import makes of a cell."""
+
+    new = "new"
+    duplicate = "duplicate"
+    not_asked_for = "not asked for"
+    damaged = "damaged"
+    other_definition = "other definition"
+    other_measurement = "other measurement"
+    """Another measurement of a cell that is here already: a conflict."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cell that was found, and what to do with it."""
+
+    cell: FoundCell
+    verdict: Verdict
+    detail: str = ""
+
+
+class Here:
+    """The experiment here and its cells, to compare others with."""
+
+    def __init__(
+        self, experiment: Experiment, config: Mapping[str, Any], folder: Path = Path()
+    ) -> None:
+        """Take the results of a configuration, whose paths start from `folder`."""
+        self.experiment, self.config, self._folder = experiment, config, folder
+        self.results = folder / config.get("pathvars", {}).get("results", "results")
+        self.cells = self.results / "benchmarks" / config["source"]
+
+    def definition(self, key: CellKey) -> dict[str, Any]:
+        """Return a cell's definition as JSON has it."""
+        return json.loads(json.dumps(cell_definition(self.experiment, key, self.config)))
+
+    def inputs_sha256(self, key: CellKey) -> tuple[str, str]:
+        """Return the SHA-256 of a cell's workload and of its LLM's config.
+
+        Raises:
+            InputError: the workload has not been fitted here.
+        """
+        workload = self.results / "workloads" / Path(key.folder).parts[2] / "requests.parquet"
+        if not workload.is_file():
+            fix = f"make it first: snakemake --cores 1 {workload}"
+            raise InputError("cells cannot be compared without it", file=workload, fix=fix)
+        config = self._folder / self.experiment.llms[key.llm_id]["config"]
+        return sha256_file(workload), sha256_file(config)
+
+    @cached_property
+    def runs(self) -> dict[CellKey, dict[str, Any]]:
+        """`run.json` of the cells that are here whole and as they are asked for now.
+
+        Of one that does not say what it was made by, Snakemake knows, and it counts.
+        """
+        found = {}
+        for key in self.experiment.cells:
+            folder = self.cells / key.folder
+            if (folder / "run.json").is_file() and not damaged_files(folder):
+                run = read_json(folder / "run.json")
+                if "definition" not in run or not self.differences(key, run):
+                    found[key] = run
+        return found
+
+    def differences(self, key: CellKey, run: Mapping[str, Any]) -> list[str]:
+        """Return in what the definition of a measurement differs from the one here."""
+        if not run.get("definition") or "definition_sha256" not in run:
+            return ["definition: not recorded there"]
+        theirs, ours = run["definition"], self.definition(key)
+        found = _field_differences(theirs, ours)
+        workload, config = self.inputs_sha256(key)
+        if found or definition_sha256(theirs, workload, config) == run["definition_sha256"]:
+            return found
+        inputs = (run.get("provenance") or {}).get("inputs_sha256")
+        used = inputs.get("workload") if isinstance(inputs, Mapping) else None
+        return [
+            "workload: other content" if used != workload else "the LLM's config: other content"
+        ]
+
+
+# Names of this machine or this project: `definition_sha256` compares the contents.
+_OF_MACHINE = ("source", "config_path", "prompts")
+_ABSENT = object()
+
+
+def _field_differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    there, here = _flat(theirs), _flat(ours)
+    names = [name for name in {**there, **here} if name not in _OF_MACHINE]
+    return [
+        f"{name}: {_said(there, name)} there, {_said(here, name)} here"
+        for name in names
+        if there.get(name, _ABSENT) != here.get(name, _ABSENT)
+    ]
+
+
+def _said(values: Mapping[str, Any], name: str) -> str:
+    return json.dumps(values[name]) if name in values else "none"
+
+
+def _flat(definition: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return the fields of a definition by dotted name.
+
+    The folder of the weights is a path of the machine; whether there is one is a fact.
+    """
+    flat = {}
+    for name, value in definition.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{above}{name}.")
+        elif above + name == "model":
+            flat["model"] = "random weights" if value is None else "weights"
+        else:
+            flat[above + name] = value
+    return flat
+
+
+def judge(cells: Sequence[FoundCell], here: Here) -> list[Judged]:
+    """Say of each cell what to do with it; cells that were given twice count once."""
+    judged, taken = [], {key: here.cells / key.folder for key in here.runs}
+    for cell in cells:
+        verdict, detail = _judge(cell, here, taken)
+        judged.append(Judged(cell, verdict, detail))
+        if verdict is Verdict.new:
+            taken[cell.key] = cell.folder
+    return judged
+
+
+def _judge(cell: FoundCell, here: Here, taken: Mapping[CellKey, Path]) -> tuple[Verdict, str]:
+    if cell.key and cell.key not in here.experiment.cells:
+        return Verdict.not_asked_for, "no row of benchmarks.tsv asks for it"
+    if cell.damage:
+        return Verdict.damaged, "; ".join(f"{name} {why}" for name, why in cell.damage.items())
+    if differences := here.differences(cell.key, cell.run):
+        return Verdict.other_definition, "; ".join(differences)
+    if cell.key not in taken:
+        return Verdict.new, ""
+    other = taken[cell.key]
+    if _contents(other) == _contents(cell.folder):
+        return Verdict.duplicate, ""
+    there, ours = cell.run.get("started_at"), read_json(other / "run.json").get("started_at")
+    when = f"started at {_printable(str(there))} there, at {ours} in {other}"
+    return Verdict.other_measurement, when
+
+
+def _contents(folder: Path) -> list[str]:
+    """Return what tells a measurement from another; `run.json` changes when it is taken over."""
+    return [sha256_file(folder / name) for name in CELL_FILES]
+
+
+def provenance_conflicts(
+    new: Iterable[Mapping[str, Any]], here: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """Return what cells were measured with that those here, or each other, were not.
+
+    Versions have to agree throughout, a GPU profile's machines within the profile: otherwise
+    a comparison of cells would compare these too. What was not recorded agrees with anything.
+    """
+    incoming, known = _facts(new), _facts(here)
+    conflicts = []
+    for (scope, name), values in sorted(incoming.items()):
+        ours = known.get((scope, name), set())
+        if values - ours and len(values | ours) > 1:
+            where = f" of {scope}" if scope else ""
+            mine = f"{_listed(ours)} here" if ours else "none here"
+            conflicts.append(f"{name}{where}: {_listed(values)} there, {mine}")
+    return conflicts
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(sorted(values))
+
+
+def _printable(text: str) -> str:
+    """Return a stranger's text without what would move the terminal's cursor."""
+    return text if text.isprintable() else json.dumps(text)
+
+
+def _facts(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]:
+    """Return the values of each fact by GPU profile, or by "" for those of all."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        host, server = run.get("host") or {}, run.get("server") or {}
+        listed = host.get("gpus")
+        gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+        of_profile = {
+            "GPU driver": host.get("gpu_driver"),
+            "CUDA version": host.get("cuda_version"),
+            "GPUs": ", ".join(sorted({str(gpu.get("name")) for gpu in gpus})) or None,
+            "processor": host.get("processor"),
+        }
+        of_all = {
+            "vLLM": server.get("version"),
+            "sextant": (run.get("provenance") or {}).get("sextant_version"),
+        }
+        for scope, facts in ((run["gpu_profile_id"], of_profile), ("", of_all)):
+            for name, value in facts.items():
+                if value is not None:
+                    found.setdefault((scope, name), set()).add(_printable(str(value)))
+    return found

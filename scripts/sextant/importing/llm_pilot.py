@@ -1,0 +1,356 @@
+"""Import of a published characterization: LLM-Pilot's archive becomes the benchmark contract.
+
+Which cells there are, which were too large and which were left out stands in the paper's
+Table III (Lazuka et al., LLM-Pilot, SC 2024). What the archive does not say is null.
+"""
+
+import csv
+import hashlib
+import logging
+import lzma
+import math
+import re
+import tarfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from sextant.base.errors import InputError
+from sextant.base.files import provenance, write_json, write_parquet
+from sextant.base.sheets import Row, load_sheet
+from sextant.experiment.experiment import CellKey
+from sextant.experiment.memory import Feasibility
+from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.importing.llm_pilot_requests import Results, read_results
+from sextant.load.level import REQUEST_SCHEMA
+from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
+
+log = logging.getLogger(__name__)
+
+_CELLS_SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "cells.schema.yaml"
+REASONS = {
+    "measured": "measured (LLM-Pilot, Table III)",
+    "too_small": "memory too small (LLM-Pilot, Table III)",
+    "omitted": "omitted by LLM-Pilot: software or hardware limits",
+}
+"""What table `feasibility` says of a cell, by its `status`."""
+_FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
+_PROFILE = re.compile(r"(\d+)x(\w+)-\d+GB")
+_N_READERS = 2
+# Writers wait for the disk, which syncs each file, more than for a core.
+_N_WRITERS = 8
+MAX_FILE_BYTES = 64 * 2**20
+"""Sixteen times the largest file of LLM-Pilot; one is read into memory at a time."""
+_MAX_HEADER_BYTES = 2**20
+_MAX_UNPACKED_BYTES = 16 * 2**30
+_FETCH = "fetch the archive again, at the commit that the registry names"
+
+
+class _File(NamedTuple):
+    path: str
+    """Below the repository's top."""
+    sha256: str
+    expected: dict[str, str | int]
+    """What its name says of `model`, `n_gpus`, `gpu_type` and `num_users`."""
+
+
+@dataclass(frozen=True)
+class _Level:
+    """What a file, or a published point, says of a cell at one number of users."""
+
+    users: int
+    requests: pa.Table
+    started_ms: int | None = None
+    """Start of the first request, since the epoch."""
+    duration_s: float | None = None
+    published_medians: Mapping[str, float] | None = None
+
+    def entry(self) -> dict:
+        """Return the level's entry in `run.json`."""
+        medians = {"published_medians": self.published_medians} if self.published_medians else {}
+        return {
+            "level": self.users,
+            "started_s": None if self.started_ms is None else 0.0,
+            "duration_s": self.duration_s,
+            "n_warmup_requests": None,
+            "n_cooldown_requests": None,
+            "n_prepared_late": None,
+            "client_lag_ms": {"median": None, "p99": None, "max": None},
+            "send_lag_ms": {"median": None, "p99": None, "max": None},
+            "server_mean_itl_ms": None,
+            **medians,
+        }
+
+
+class _Plan(NamedTuple):
+    """What is known of a cell before the archive is opened."""
+
+    llm_id: str
+    gpu_profile_id: str
+    status: str
+    files: list[_File]
+    published: list[_Level]
+
+
+def import_archive(
+    source: Path,
+    manifest: Path,
+    cells: Path,
+    published_points: Path,
+    out: Path,
+    *,
+    workload_id: str,
+    scenario_id: str,
+    source_name: str = "archive:llm-pilot",
+) -> None:
+    """Write LLM-Pilot's published characterization as cells of the benchmark contract.
+
+    Args:
+        source: folder of the unpacked repository, or a tar of it, however compressed.
+        manifest: CSV `path,sha256` of the result files, below the repository's top.
+        cells: sheet `llm_id, gpu_profile_id, status` with every cell of the source.
+        published_points: CSV `llm_id,gpu_profile_id,users,median_nttft_ms,median_itl_ms` of
+            the points whose requests the manifest lacks.
+        out: folder of all benchmarks; a cell's files go to
+            `<source_name>/` in it, as `CellKey.folder` says.
+        workload_id: name of the workload that the authors replayed.
+        scenario_id: name of their closed-loop scenario.
+        source_name: name of the characterization.
+
+    Raises:
+        InputError: the source cannot be unpacked, a file is missing or altered, a row is
+            malformed, or the three sheets contradict each other.
+    """
+    plans = _read_plans(manifest, cells, published_points)
+    names = {"source": source_name, "workload_id": workload_id, "scenario_id": scenario_id}
+    results = _read_all(source, {file.path: file for plan in plans for file in plan.files})
+
+    def write(plan: _Plan) -> None:
+        levels = [
+            *(_Level(file.expected["num_users"], *results[file.path]) for file in plan.files),
+            *plan.published,
+        ]
+        key = CellKey(plan.llm_id, plan.gpu_profile_id, workload_id, scenario_id)
+        target = out / source_name / key.folder
+        _write_cell(target, plan, sorted(levels, key=lambda level: level.users), names)
+
+    with ThreadPoolExecutor(_N_WRITERS) as pool:
+        list(pool.map(write, plans))
+    n_requests = sum(len(file.requests) for file in results.values())
+    log.info("%d cells, %d files, %d requests", len(plans), len(results), n_requests)
+
+
+# The sheets
+
+
+def _read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
+    """Read a small CSV; lines that start with `#` are comments."""
+    if not path.is_file():
+        raise InputError("there is no such file", file=path, fix="correct the configuration")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"no UTF-8 ({error})", file=path, fix="save it as UTF-8") from None
+    lines = [
+        (number, next(csv.reader([line])))
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    for number, cells in lines:
+        if lines[0][1] != list(columns) or len(cells) != len(columns) or not all(cells):
+            fix = f"the columns are {', '.join(columns)}; fill in every cell"
+            raise InputError("wrong columns or an empty cell", file=path, row=number, fix=fix)
+    return [Row(dict(zip(columns, cells, strict=True)), number) for number, cells in lines[1:]]
+
+
+def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Plan]:
+    files, published = _read_manifest(manifest), _read_published(published_points)
+    plans: dict[tuple[str, str], _Plan] = {}
+    for row in load_sheet(cells, _CELLS_SCHEMA):
+        llm_id, profile_id, status = row["llm_id"], row["gpu_profile_id"], row["status"]
+        match = _PROFILE.fullmatch(profile_id)
+        if not match:
+            where = {"file": cells, "row": row.line, "field": "gpu_profile_id"}
+            raise InputError("no number and type of GPUs", **where, fix="write it as 2xA100-40GB")
+        found = files.pop((llm_id, int(match[1]), match[2].lower()), [])
+        plan = _Plan(llm_id, profile_id, status, found, published.pop((llm_id, profile_id), []))
+        users = [file.expected["num_users"] for file in plan.files]
+        users += [level.users for level in plan.published]
+        if (status == "measured") != bool(users) or len(users) > len(set(users)):
+            problem = f"{llm_id} on {profile_id} is {status} and has points at {users} users"
+            fix = f"let it agree with {manifest} and {published_points}"
+            raise InputError(problem, file=cells, row=row.line, fix=fix)
+        if (llm_id, profile_id) in plans:
+            problem = f"{llm_id} on {profile_id} stands twice"
+            raise InputError(problem, file=cells, row=row.line, fix="remove one of the rows")
+        plans[llm_id, profile_id] = plan
+    for path, left in ((manifest, files), (published_points, published)):
+        if left:
+            problem, fix = f"no cell {next(iter(left))}", f"add one row for it to {cells}"
+            raise InputError(problem, file=path, fix=fix)
+    return list(plans.values())
+
+
+def _read_manifest(path: Path) -> dict[tuple, list[_File]]:
+    """Return the files by LLM, number and type of GPUs."""
+    files: dict[tuple, list[_File]] = {}
+    for row in _read_csv(path, ("path", "sha256")):
+        place = Path(row["path"])
+        if place.is_absolute() or ".." in place.parts:
+            fix = "name files by their path below the repository's top"
+            raise InputError(f"{place} leaves the archive", file=path, row=row.line, fix=fix)
+        match = _FILE_NAME.fullmatch(place.name)
+        if not match:
+            fix = "name only files results_<llm>_gpu<n>_<type>_u<users>.csv"
+            raise InputError(f"{row['path']} is no file of results", file=path, fix=fix)
+        model, n_gpus, gpu_type, users = match.groups()
+        key = (model, int(n_gpus), gpu_type)
+        expected = dict(zip(("model", "n_gpus", "gpu_type"), key, strict=True))
+        file = _File(row["path"], row["sha256"], {**expected, "num_users": int(users)})
+        files.setdefault(key, []).append(file)
+    return files
+
+
+def _read_published(path: Path) -> dict[tuple, list[_Level]]:
+    """Return the published points by LLM and GPU profile."""
+    medians = ("median_nttft_ms", "median_itl_ms")
+    points: dict[tuple, list[_Level]] = {}
+    for row in _read_csv(path, ("llm_id", "gpu_profile_id", "users", *medians)):
+        try:
+            users, values = int(row["users"]), {name: float(row[name]) for name in medians}
+        except ValueError as error:
+            raise InputError(str(error), file=path, row=row.line, fix="write numbers") from None
+        if users < 1 or not all(value > 0 and math.isfinite(value) for value in values.values()):
+            fix = "give users from 1 on and medians above 0"
+            raise InputError("no measurement", file=path, row=row.line, fix=fix)
+        level = _Level(users, REQUEST_SCHEMA.empty_table(), published_medians=values)
+        points.setdefault((row["llm_id"], row["gpu_profile_id"]), []).append(level)
+    return points
+
+
+# The archive
+
+
+def _read_all(source: Path, files: Mapping[str, _File]) -> dict[str, Results]:
+    """Read every file, by path, after its checksum has been compared."""
+    results: dict[str, Future[Results]] = {}
+    folders, unknown = {str(Path(path).parent) for path in files}, []
+    # While one file is unpacked, another is read.
+    with ThreadPoolExecutor(_N_READERS) as pool:
+        for path, content in _contents(source, folders):
+            if path not in files:
+                unknown.append(path)
+                continue
+            if hashlib.sha256(content).hexdigest() != files[path].sha256:
+                raise InputError(f"{path} was altered", file=source, fix=_FETCH)
+            results[path] = pool.submit(read_results, content, path, files[path].expected)
+    for path in files:
+        if path not in results:
+            raise InputError(f"{path} is missing", file=source, fix=_FETCH)
+    if unknown:
+        log.warning("left out, not being in the manifest: %s", ", ".join(sorted(unknown)))
+    return {path: result.result() for path, result in results.items()}
+
+
+def _contents(source: Path, folders: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield path and bytes of the CSV files in some of a repository's folders.
+
+    A tar is read as a stream and nothing is unpacked to the disk: a member's name is compared
+    and never used as a path, links and devices are passed over. The folder on top may have any
+    name: it can hold the commit.
+    """
+    if source.is_dir():
+        for path in sorted(path for name in folders for path in (source / name).glob("*.csv")):
+            if path.is_file():
+                _check_size(path, path.stat().st_size, source)
+                yield path.relative_to(source).as_posix(), path.read_bytes()
+        return
+    try:
+        with tarfile.open(source, "r|*", tarinfo=_Member) as archive:
+            for member in archive:
+                # What is passed over is unpacked, too, though nowhere to.
+                _check_size(
+                    member.name, member.offset_data + member.size, source, _MAX_UNPACKED_BYTES
+                )
+                parent, _, name = f"/{member.name}".rpartition("/")
+                folder = next((known for known in folders if parent.endswith(f"/{known}")), None)
+                if member.isfile() and folder and name.endswith(".csv"):
+                    _check_size(member.name, member.size, source)
+                    yield f"{folder}/{name}", archive.extractfile(member).read()
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+        fix = "give the repository's folder, or a tar of it, whole as it was published"
+        raise InputError(f"cannot be unpacked ({error})", file=source, fix=fix) from None
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a tar whose long names and other headers are bounded.
+
+    They are read into memory whole, before anybody has seen the member.
+    """
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if not self.isreg() and self.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        return super()._proc_member(archive)
+
+
+def _check_size(
+    what: str | Path, n_bytes: int, source: Path, most_bytes: int = MAX_FILE_BYTES
+) -> None:
+    if n_bytes > most_bytes:
+        problem = f"at {what} it has {n_bytes / 2**20:.0f} MiB, above {most_bytes / 2**20:.0f}"
+        raise InputError(problem, file=source, fix=_FETCH)
+
+
+# The benchmark contract
+
+
+def _write_cell(
+    folder: Path, plan: _Plan, levels: Sequence[_Level], names: Mapping[str, str]
+) -> None:
+    """Write a cell's files as `benchmark.cell` does; `run.json`, which vouches for them, last."""
+    origin = provenance(inputs_sha256={file.path: file.sha256 for file in plan.files})
+    verdict = {"is_feasible": plan.status == "measured", "reason": REASONS[plan.status]}
+    (folder / "run.json").unlink(missing_ok=True)
+    empty = REQUEST_SCHEMA.empty_table()
+    requests = pa.concat_tables([empty, *(level.requests for level in levels)])
+    write_parquet(folder / "requests.parquet", requests, origin)
+    write_parquet(folder / "server.parquet", SERVER_SCHEMA.empty_table(), origin)
+    write_parquet(folder / "telemetry.parquet", TELEMETRY_SCHEMA.empty_table(), origin)
+    memory = dict.fromkeys(field.name for field in fields(Feasibility)) | verdict
+    tuning = {"memory": memory, "batch_weight_tokens": None, "probes": None}
+    write_json(folder / "tuning.json", {**verdict, **tuning})
+    started_ms = min((level.started_ms for level in levels if level.started_ms), default=None)
+    durations_s = {level.duration_s for level in levels if level.duration_s}
+    run = {
+        "llm_id": plan.llm_id,
+        "gpu_profile_id": plan.gpu_profile_id,
+        **names,
+        "variant_id": DEFAULT_VARIANT,
+        "variant": {"replicas": 1},
+        "scenario": {
+            "kind": "closed_loop",
+            "levels": [level.users for level in levels],
+            "warmup_s": None,
+            "duration_s": durations_s.pop() if len(durations_s) == 1 else None,
+        },
+        **verdict,
+        "batch_weight_tokens": None,
+        "server": None,
+        "unsent_parameters": None,
+        "levels": [level.entry() for level in levels],
+        "started_at": _utc(started_ms) if started_ms else None,
+        "host": None,
+        "provenance": origin,
+    }
+    write_json(folder / "run.json", run)
+
+
+def _utc(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="seconds")

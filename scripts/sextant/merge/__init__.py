@@ -1,5 +1,0 @@
-"""Cells that other people or clusters measured, taken over into the results here."""
-
-from sextant.merge.job import import_cells
-
-__all__ = ["import_cells"]

@@ -1,0 +1,1 @@
+"""One kit for pages and figures: numbers in words, sections, charts, templates."""

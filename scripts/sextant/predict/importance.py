@@ -1,0 +1,143 @@
+"""Which parameters of a request decide its latency (LLM-Pilot, III-A).
+
+As in the paper, a random forest predicts the latency of single requests from their parameters,
+and the mean decrease in impurity (MDI) says how much of the forest's splits is owed to each. The
+paper gives R² ≈ 0.93 and not of which rows: here it is given for rows the forest was trained on
+and for rows it never saw.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.inspection import permutation_importance
+from sklearn.model_selection import train_test_split
+
+from sextant.base.errors import InputError
+from sextant.cells.metrics import LATENCIES
+
+MIN_ROWS = 50
+HELD_OUT_FRACTION = 0.2
+_N_REPEATS = 5
+_TIMES = ("sent_s", "first_token_s", "last_token_s")
+# One value a request; gaps between tokens are many.
+_DERIVED = {metric.name: metric.sql for metric in LATENCIES if metric.name != "itl_ms"}
+
+
+@dataclass(frozen=True)
+class ParameterImportance:
+    """What a random forest says of the parameters of requests."""
+
+    target: str
+    n_rows: int
+    """Requests that took part, those of the training and those held out."""
+    n_held_out: int
+    n_failed: int
+    """Left out: not `ok`, so their latency is not that of a served request."""
+    n_without_latency: int
+    """Left out: served, but their latency is unknown."""
+    n_not_sampled: int
+    """Left out at random, above `max_rows`."""
+    r2_training: float
+    r2_held_out: float
+    mdi: dict[str, float]
+    """Share of each parameter in the decrease of impurity, in sum 1. It favours parameters of
+    many values and is computed on the training rows."""
+    permutation: dict[str, float]
+    """Loss of R² on the rows held out when a parameter's values change places at random, mean
+    of five times. Two parameters that go together share what one alone would lose."""
+
+
+def parameter_importance(
+    requests: pd.DataFrame,
+    target: str,
+    parameters: Sequence[str],
+    *,
+    seed: int,
+    max_rows: int | None = None,
+) -> ParameterImportance:
+    """Train a random forest to predict a latency of requests from their parameters.
+
+    A fifth of the rows, chosen at random, is held out. The forest is scikit-learn's with its
+    defaults (100 trees grown to the end); a null is a value of its own.
+
+    Args:
+        requests: a row a request, of a trace with `e2e_ms` or of a benchmark's
+            `requests.parquet`, whose latencies are derived from its times (`cells.metrics`).
+        target: a column, or `ttft_ms`, `nttft_ms` or `e2e_ms` of a benchmark, in ms.
+        parameters: columns of numbers or booleans, e.g. `input_tokens`.
+        seed: seed of sample, split, forest and permutations.
+        max_rows: most rows to take part, drawn at random; all by default.
+
+    Raises:
+        InputError: a column is missing, fewer than 50 rows have a latency, or all have the same.
+    """
+    served, latency, n_failed = _served(requests, target, parameters)
+    is_known = latency.notna().to_numpy()
+    rows = np.flatnonzero(is_known)
+    _check_latency(latency.to_numpy(float)[rows], target)
+    n_known = len(rows)
+    if max_rows is not None and n_known > max_rows:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, max_rows, replace=False))
+    x = served[list(parameters)].astype(float).to_numpy()[rows]
+    y = latency.to_numpy(float)[rows]
+    x_training, x_held_out, y_training, y_held_out = train_test_split(
+        x, y, test_size=HELD_OUT_FRACTION, random_state=seed
+    )
+    forest = RandomForestRegressor(random_state=seed).fit(x_training, y_training)
+    lost = permutation_importance(
+        forest, x_held_out, y_held_out, n_repeats=_N_REPEATS, random_state=seed
+    )
+    return ParameterImportance(
+        target=target,
+        n_rows=len(rows),
+        n_held_out=len(y_held_out),
+        n_failed=n_failed,
+        n_without_latency=int(np.sum(~is_known)),
+        n_not_sampled=n_known - len(rows),
+        r2_training=float(forest.score(x_training, y_training)),
+        r2_held_out=float(forest.score(x_held_out, y_held_out)),
+        mdi=dict(zip(parameters, forest.feature_importances_.tolist(), strict=True)),
+        permutation=dict(zip(parameters, lost.importances_mean.tolist(), strict=True)),
+    )
+
+
+def _served(
+    requests: pd.DataFrame, target: str, parameters: Sequence[str]
+) -> tuple[pd.DataFrame, pd.Series, int]:
+    """Return the requests that are ok, their latency, and how many others there are."""
+    for name in parameters:
+        if name not in requests:
+            fix = "choose columns of the requests"
+            raise InputError("the requests lack the parameter", field=name, fix=fix)
+    is_ok = np.ones(len(requests), bool)
+    if "status" in requests:
+        is_ok = requests["status"].eq("ok").to_numpy(bool)
+    served = requests[is_ok].reset_index(drop=True)
+    return served, _latency(served, target), int(np.sum(~is_ok))
+
+
+def _latency(served: pd.DataFrame, target: str) -> pd.Series:
+    if target in served:
+        return served[target]
+    needed = [*_TIMES, "input_tokens"] if target in _DERIVED else [target]
+    for name in needed:
+        if name not in served:
+            fix = f"give a trace with {target}, or requests with {', '.join(_TIMES)}"
+            raise InputError("the requests lack the latency", field=name, fix=fix)
+    with duckdb.connect() as database:
+        # The time that a request waited in the client tells nothing of its parameters.
+        database.register("requests", served[needed].rename(columns={"sent_s": "start_s"}))
+        return database.execute(f"SELECT {_DERIVED[target]} AS ms FROM requests").df()["ms"]
+
+
+def _check_latency(known: np.ndarray, target: str) -> None:
+    if len(known) < MIN_ROWS:
+        problem, fix = f"{len(known)} requests have a latency", f"give {MIN_ROWS} or more"
+        raise InputError(problem, field=target, fix=fix)
+    if np.ptp(known) == 0:
+        fix = "give requests that differ"
+        raise InputError("all requests have the same latency", field=target, fix=fix)

@@ -1,0 +1,143 @@
+"""A node-local folder for the servers of one cell: their model, caches and temporary files."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from sextant.base.errors import InputError
+
+_PREFIX = "sextant-"
+# Run by its path: it needs nothing of this package, which need not be installed.
+_CARETAKER = Path(__file__).with_name("caretaker.py")
+_PATIENCE_S = 10.0
+_FREE_BYTES = 64 * 2**20
+# The path of a Unix socket (unix(7)), which vLLM names by a UUID in TMPDIR.
+_MAX_PATH_BYTES = 107 - len("/") - 36
+_FIX = "set TMPDIR to a folder of this node with room"
+
+
+@contextlib.contextmanager
+def scratch_folder(results: Path) -> Iterator[Path]:
+    """Yield a new folder that goes when the block ends, or this process, in whatever way.
+
+    It lies in `SLURM_TMPDIR` if the site sets it, else in `TMPDIR`. Folders of jobs that were
+    killed together with their caretakers (a node that went down) are removed first.
+
+    Args:
+        results: where this process writes; if it is killed, its unfinished files there go too.
+
+    Raises:
+        InputError: no folder can be made there, it lacks room, or its path is too long.
+    """
+    place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    _remove_left_behind(place)
+    folder = place / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
+    # Before there is a folder: this process may be killed at any moment from here on.
+    caretaker = subprocess.Popen(
+        [sys.executable, "-I", "-S", _CARETAKER, folder, results.absolute(), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is ours to handle
+    )
+    try:
+        with _make(folder):
+            _require_usable(folder)
+            yield folder
+    finally:
+        caretaker.stdin.close()
+        # It waits for servers; one that an interrupted end has left ends with this process.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            caretaker.wait(_PATIENCE_S)
+            shutil.rmtree(folder, ignore_errors=True)  # should the caretaker have been killed
+
+
+def _make(folder: Path) -> TextIO:
+    """Make a scratch folder; return the lock that keeps it."""
+    new, name = folder / "lock.new", folder / "lock"
+    try:
+        folder.mkdir(mode=0o700)
+        lock = _shared(new)
+        new.rename(name)  # held when others see it: they remove what nobody holds
+        return lock
+    except OSError as error:
+        problem = f"no scratch folder can be made ({error.strerror})"
+        raise InputError(problem, file=folder.parent, fix=_FIX) from None
+
+
+def share(folder: Path) -> TextIO:
+    """Return a lock, to be closed, that keeps a scratch folder; a child may inherit it."""
+    return _shared(folder / "lock")
+
+
+def _shared(path: Path) -> TextIO:
+    lock = path.open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    except BaseException:  # the job is ended: who waits for its locks waits in vain
+        lock.close()
+        raise
+    return lock
+
+
+def server_environment(folder: Path) -> dict[str, str]:
+    """Return what makes a server write below its scratch folder and nowhere else.
+
+    Two servers would spoil each other's caches and lock each other out of them; home folders on
+    a shared file system are slow and have quotas.
+    """
+    cache, temporary = folder / "cache", folder / "tmp"
+    for path in (cache, temporary, folder / "config"):
+        path.mkdir(exist_ok=True)
+    _share_model_facts(cache / "vllm")
+    places = {
+        "TMPDIR": temporary,
+        "VLLM_RPC_BASE_PATH": temporary,
+        "XDG_CACHE_HOME": cache,
+        "XDG_CONFIG_HOME": folder / "config",
+        "VLLM_CACHE_ROOT": cache / "vllm",
+        "VLLM_CONFIG_ROOT": folder / "config" / "vllm",
+        "TORCHINDUCTOR_CACHE_DIR": cache / "torchinductor",
+        "TRITON_CACHE_DIR": cache / "triton",
+        "CUDA_CACHE_PATH": cache / "cuda",
+        "FLASHINFER_WORKSPACE_BASE": cache,
+    }
+    return {name: str(path) for name, path in places.items()}
+
+
+def _share_model_facts(cache: Path) -> None:
+    """Let a server find what vLLM has learnt of its models' classes, which takes it 10 s or more.
+
+    These small files alone may be shared: vLLM writes them atomically and checks their hash.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
+    with contextlib.suppress(OSError):  # no home folder, a full one, or linked already
+        own.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(exist_ok=True)
+        (cache / own.name).symlink_to(own)
+
+
+def _require_usable(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < _FREE_BYTES:
+        needed = f"{free / 2**20:.0f} MiB are free, a server needs {_FREE_BYTES / 2**20:.0f}"
+        raise InputError(f"scratch is full: {needed}", file=folder.parent, fix=_FIX)
+    if len(os.fsencode(folder / "tmp")) > _MAX_PATH_BYTES:
+        problem = f"the path is too long for sockets (at most {_MAX_PATH_BYTES - 21} bytes)"
+        raise InputError(problem, file=folder.parent, fix="set TMPDIR to a shorter path")
+
+
+def _remove_left_behind(place: Path) -> None:
+    """Remove scratch folders of ours that no process keeps any more."""
+    for path in place.glob(f"{_PREFIX}*/lock"):
+        with contextlib.suppress(OSError), path.open() as lock:
+            if path.parent.lstat().st_uid == os.getuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path.parent, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Points and the database, built from the files of cells."""
