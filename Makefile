@@ -43,6 +43,7 @@ test-slurm: .venv/.ready .venv-vllm/.ready
 lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/pytest --quiet tests/unit/test_docs.py tests/unit/test_environment.py

@@ -326,7 +326,7 @@ def test_a_signal_is_no_failure_of_the_connection_that_it_came_upon(tmp_path, n_
 
 def test_a_signal_while_results_are_written_loses_nothing(tmp_path):
     program = (
-        "import os, signal; from sextant import files; real = files.write_parquet; "
+        "import os, signal; from sextant.base import files; real = files.write_parquet; "
         "files.write_parquet = lambda *given: (os.kill(os.getpid(), signal.SIGINT), real(*given)); "
         "main()"
     )
