@@ -153,7 +153,7 @@ def measured(
     tuning["probes"] = [{"duration_s": duration_s} for duration_s in starts_s]
     write_json(folder / "tuning.json", tuning)
     if wall_s is not None:
-        times = Path("benchmarks/benchmark_cell/measured") / f"{place.folder}.tsv"
+        times = Path("logs/benchmarks/benchmark_cell/measured") / f"{place.folder}.tsv"
         times.parent.mkdir(parents=True, exist_ok=True)
         times.write_text(f"s\th:m:s\n1.0\t0:00:01\n{wall_s}\t0:00:00\n")
     return place
@@ -162,7 +162,7 @@ def measured(
 def demo() -> tuple[Experiment, dict, list]:
     config = read_configuration(Path())
     experiment = load_experiment(config)
-    found = finished_cells(experiment, "measured", Path("results"), Path("benchmarks"))
+    found = finished_cells(experiment, "measured", Path("results"), Path("logs/benchmarks"))
     return experiment, config, found
 
 

@@ -29,7 +29,7 @@ from hostile import (
 from project import Project
 from sextant.base.ids import file_name
 
-MADE = {"results", "logs", "benchmarks", ".snakemake"}
+MADE = {"results", "logs", ".snakemake"}
 # Elements that load or run something, which no page of ours needs.
 ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "base", "form", "input", "image"}
 
@@ -88,7 +88,7 @@ def test_every_file_lies_where_results_lie_and_has_a_plain_name(hostile) -> None
     cell = f"benchmarks/measured/~2E./{file_name(PROFILES[0])}/{file_name(WORKLOAD)}"
     folders = {path.name for path in (hostile.folder / "results" / cell).iterdir()}
     assert folders == {file_name(SCENARIO), f"{file_name(SCENARIO)}@{file_name(VARIANT)}"}
-    for made in ("results", "logs", "benchmarks"):
+    for made in ("results", "logs"):
         for path in (hostile.folder / made).rglob("*"):
             assert re.fullmatch(r"[A-Za-z0-9._+~@-]+", path.name), path
     slurm_log = "_".join(map(file_name, (*LLMS[:1], PROFILES[0], WORKLOAD, SCENARIO, VARIANT)))

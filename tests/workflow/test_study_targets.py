@@ -108,7 +108,7 @@ def test_a_study_that_is_there_is_not_made_again(studied) -> None:
 
 @pytest.mark.parametrize("config", ["studies", "studies-cpu"])
 def test_all_studies_are_planned_at_either_size(studied, config: str) -> None:
-    where = ("pathvars={results: elsewhere, logs: logs, benchmarks: benchmarks}",)
+    where = ("pathvars={results: elsewhere, logs: logs, benchmarks: logs/benchmarks}",)
     options = ("--configfile", f"config/{config}.yaml", "--config", *where)
     assert studied.planned("--cores", "2", "studies", *options)["write_study"] == 7
 

@@ -45,7 +45,7 @@ class Here:
     ) -> None:
         """Take the results of a configuration, whose paths start from `folder`."""
         self.experiment, self.config, self._folder = experiment, config, folder
-        self.results = folder / config.get("pathvars", {}).get("results", "results")
+        self.results = folder / config["pathvars"]["results"]
         self.cells = self.results / "benchmarks" / config["source"]
 
     def definition(self, key: CellKey) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def make_plan(
         folder: that paths of the configuration start from.
         n_nodes: servers of each GPU profile that can run at once.
     """
-    places = {name: folder / config.get("pathvars", {}).get(name, name) for name in _PLACES}
+    places = {name: folder / config["pathvars"][name] for name in _PLACES}
     finished = finished_cells(experiment, config["source"], *places.values())
     by_file = {
         f"benchmarks/{config['source']}/{key.folder}/run.json": key for key in experiment.cells

@@ -205,7 +205,7 @@ def ks_edges(alpha: np.ndarray, p_values: np.ndarray) -> np.ndarray:
 
 
 # Quantiles of distance · (√n + 0.2) under a true Gamma distribution, from 200,000 samples of
-# n = 100 a shape (tests/benchmarks/gamma_recovery.py --points makes them again). With the term
+# n = 100 a shape (benchmarks/gamma_recovery.py --points makes them again). With the term
 # 0.2 they hold for n from 30 on within a hundredth.
 _ALPHAS = np.array([0.02, 0.1, 0.3, 1.0, 3.0, 30.0])
 # fmt: off

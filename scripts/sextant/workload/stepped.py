@@ -262,7 +262,7 @@ def ks_blend(alpha: np.ndarray, step: np.ndarray) -> np.ndarray:
     return interpolate.interpn(axes, _BLEND, np.clip(places, low, high))
 
 
-# Simulated, each from three million gaps (tests/benchmarks/gamma_recovery.py --clock-points makes
+# Simulated, each from three million gaps (benchmarks/gamma_recovery.py --clock-points makes
 # them again); what is next to it where the shape is rarely determined.
 _SHAPES = np.array([0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 16.0])
 _STEPS = np.array([1e-6, 1e-3, 0.01, 0.05, 0.25, 0.5, 1.0, 2.0, 3.0, 10.0])

@@ -1,4 +1,4 @@
-"""What Snakemake and SLURM add to a job: python tests/benchmarks/slurm_overhead.py (as root).
+"""What Snakemake and SLURM add to a job: python benchmarks/slurm_overhead.py (as root).
 
 Runs the tests' small DAG on the tests' cluster with the profile that ships, and compares, for each
 cell, the seconds that its own script took with those between submission and the end that Snakemake
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from slurm_project import Cluster, SlurmProject, start_cluster, stop_cluster
 from support import ROOT
@@ -27,7 +27,7 @@ PREFIX = "rule_benchmark_cell_wildcards_measured_"
 
 def own_seconds(project: SlurmProject) -> dict[tuple[str, str], float]:
     """Return how long the script of each cell ran, by LLM and GPU profile."""
-    place = project.folder / "benchmarks" / "benchmark_cell" / "measured"
+    place = project.folder / "logs/benchmarks/benchmark_cell" / "measured"
     files = place.glob("*/*/*/*.tsv")
     return {file.parts[-4:-2]: pd.read_csv(file, sep="\t")["s"][0] for file in files}
 

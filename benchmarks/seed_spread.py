@@ -1,7 +1,7 @@
 """How far a predictor's score at the paper's requirements moves with the seed alone.
 
-    .venv/bin/python tests/benchmarks/seed_spread.py llm_pilot selecta --seeds 10
-    .venv/bin/python tests/benchmarks/seed_spread.py rf paris --seeds 10 --tune-once
+    .venv/bin/python benchmarks/seed_spread.py llm_pilot selecta --seeds 10
+    .venv/bin/python benchmarks/seed_spread.py rf paris --seeds 10 --tune-once
 
 Needs the store of `make reproduce-llm-pilot`. Prints S, O and S/O a seed, then mean and
 standard deviation. With `--tune-once` hyperparameters are those chosen with the first seed

@@ -1,7 +1,7 @@
 """Importance of request parameters for latency, on LLM-Pilot's published requests.
 
-    SEXTANT_MIRROR=<folder> python tests/benchmarks/parameter_importance.py [--rows 20000]
-    python tests/benchmarks/parameter_importance.py --requests RESULT/requests.parquet ...
+    SEXTANT_MIRROR=<folder> python benchmarks/parameter_importance.py [--rows 20000]
+    python benchmarks/parameter_importance.py --requests RESULT/requests.parquet ...
 
 LLM-Pilot, III-A, on the requests of `archive:llm-pilot`: for some cells of LLM and GPUs, and for
 all cells pooled (at most 100 rows of each file), R² in training and on rows held out, and MDI and

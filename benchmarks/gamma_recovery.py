@@ -1,10 +1,10 @@
 """How well Gamma gaps are fitted: error of the shape, coverage, and false alarms of the test.
 
-    .venv/bin/python tests/benchmarks/gamma_recovery.py            # half a minute
-    .venv/bin/python tests/benchmarks/gamma_recovery.py --gaps 30 --repetitions 20000
-    .venv/bin/python tests/benchmarks/gamma_recovery.py --points   # the table in gamma.py
-    .venv/bin/python tests/benchmarks/gamma_recovery.py --clock --gaps 1000
-    .venv/bin/python tests/benchmarks/gamma_recovery.py --clock-points  # the table in stepped.py
+    .venv/bin/python benchmarks/gamma_recovery.py            # half a minute
+    .venv/bin/python benchmarks/gamma_recovery.py --gaps 30 --repetitions 20000
+    .venv/bin/python benchmarks/gamma_recovery.py --points   # the table in gamma.py
+    .venv/bin/python benchmarks/gamma_recovery.py --clock --gaps 1000
+    .venv/bin/python benchmarks/gamma_recovery.py --clock-points  # the table in stepped.py
 
 A row a shape: the median error of alpha's estimate, how often it is within 5%, the largest, how
 often the 95% intervals of alpha and beta hold the truth, and how often the test rejects the fit

@@ -1,6 +1,6 @@
 """Fidelity: draws of both samplers against the published traces they are modelled on.
 
-    SEXTANT_MIRROR=<folder> python tests/benchmarks/model_fidelity.py [--draws 1000000]
+    SEXTANT_MIRROR=<folder> python benchmarks/model_fidelity.py [--draws 1000000]
 
 For Azure and Mooncake, ingested from the mirror: by parameter the Kolmogorov-Smirnov distance
 (reach: at most 0.02) and the mean of draws over that of the trace; the largest difference of a

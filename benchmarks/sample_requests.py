@@ -1,6 +1,6 @@
 """Speed: 1,000 requests from a request model, against pandas and NumPy samplers.
 
-    SEXTANT_MIRROR=<folder> python tests/benchmarks/sample_requests.py [MODEL] [--draws 1]
+    SEXTANT_MIRROR=<folder> python benchmarks/sample_requests.py [MODEL] [--draws 1]
 
 MODEL is a workload's folder or a published histogram, by default TGIS in the mirror. Every
 sampler gives a frame of 1,000 requests unless its line says otherwise, has what it can prepare

@@ -1,7 +1,7 @@
 """Speed and memory of `fit_windows`, against a group-by in pandas with SciPy's fit and test.
 
-    .venv/bin/python tests/benchmarks/window_fits.py                # 5.3 million rows, a minute
-    .venv/bin/python tests/benchmarks/window_fits.py --rows 50e6 --no-baseline
+    .venv/bin/python benchmarks/window_fits.py                # 5.3 million rows, a minute
+    .venv/bin/python benchmarks/window_fits.py --rows 50e6 --no-baseline
 
 Makes a trace of 121 days in 4 groups of LLM and service, of Gamma gaps with stamps in exact
 times or whole seconds, and fits its 20-minute windows. The baseline reads the same three

@@ -1,6 +1,6 @@
 """What the orchestration itself costs, against a bare Snakefile of as many jobs.
 
-    python tests/benchmarks/orchestration.py [--cells 2000] [--executed 200] [--requests 1000]
+    python benchmarks/orchestration.py [--cells 2000] [--executed 200] [--requests 1000]
 
 Three things are timed, each in processes of its own, with the medians of repeated runs:
 
@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))
 
 from cells import KEY, REQUESTS, SERVER, TELEMETRY, request  # noqa: E402

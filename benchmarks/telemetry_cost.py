@@ -1,6 +1,6 @@
 """What watching costs the load client: the watcher's process against threads of our own.
 
-Usage: python tests/benchmarks/telemetry_cost.py [--seconds 10] [--rounds 3] [--gpus 8]
+Usage: python benchmarks/telemetry_cost.py [--seconds 10] [--rounds 3] [--gpus 8]
 
 Prints the processor time of each way per second watched, and the lag of an event loop that
 ticks every 2 ms beside it: the baseline is the same sampling in threads of the client's own

@@ -1,7 +1,7 @@
 """How good the predictor `roofline` is, and what each part of it is worth.
 
-    .venv/bin/python tests/benchmarks/roofline_study.py            # everything, some minutes
-    .venv/bin/python tests/benchmarks/roofline_study.py llms seeds
+    .venv/bin/python benchmarks/roofline_study.py            # everything, some minutes
+    .venv/bin/python benchmarks/roofline_study.py llms seeds
 
 Needs the store of `make reproduce-llm-pilot`. Parts: `llms` (leave one LLM out, a row an LLM),
 `ablation`, `families`, `gpus` (leave one GPU type out), `probe` (one profile of the held-out

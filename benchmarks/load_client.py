@@ -1,6 +1,6 @@
 """What the load client costs and how exactly it measures, against other clients.
 
-    .venv/bin/python tests/benchmarks/load_client.py LOADTRUTH [--users 128 256] [--repeat 3]
+    .venv/bin/python benchmarks/load_client.py LOADTRUTH [--users 128 256] [--repeat 3]
 
 LOADTRUTH is a folder with `server.c`, an OpenAI-compatible server of known timing that logs when
 it really sent each token, and `floor_client.c`, a closed-loop client in C. Both are compiled into

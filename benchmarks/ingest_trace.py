@@ -1,8 +1,8 @@
 """How fast a BurstGPT-format file is ingested and characterized, against pandas.
 
-    .venv/bin/python tests/benchmarks/ingest_trace.py                     # 5.3 million rows
-    .venv/bin/python tests/benchmarks/ingest_trace.py --repeat 3          # medians of three
-    .venv/bin/python tests/benchmarks/ingest_trace.py --rows 10e6 20e6 50e6 --only sextant
+    .venv/bin/python benchmarks/ingest_trace.py                     # 5.3 million rows
+    .venv/bin/python benchmarks/ingest_trace.py --repeat 3          # medians of three
+    .venv/bin/python benchmarks/ingest_trace.py --rows 10e6 20e6 50e6 --only sextant
 
 The file is drawn from known distributions, with a seed: bursty Gamma gaps whose times are cut
 to whole seconds as BurstGPT's are, two LLMs, two services, request lengths of a bounded Zipf

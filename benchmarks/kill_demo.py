@@ -3,7 +3,7 @@
 Prints, per kill, when it came, what was being done, and the seconds until no process and no
 scratch folder was left; then whether the results equal those of the run left alone.
 
-    .venv/bin/python tests/benchmarks/kill_demo.py --kills 5 --llms 1 --profiles 1
+    .venv/bin/python benchmarks/kill_demo.py --kills 5 --llms 1 --profiles 1
 """
 
 import argparse
@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from interrupted import InterruptedRun, essence, scratch_place
 from project import Project

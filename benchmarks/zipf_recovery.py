@@ -1,6 +1,6 @@
 """Zipf's theta recovered from 10,000 lengths: error and coverage of the 95% interval.
 
-    .venv/bin/python tests/benchmarks/zipf_recovery.py --repetitions 2000
+    .venv/bin/python benchmarks/zipf_recovery.py --repetitions 2000
 
 Lengths are drawn by inverting scipy.stats.zipfian's distribution function, not by our sampler.
 A row a theta and a kind of bounds: given (1 and 8192), or the smallest and largest length seen,

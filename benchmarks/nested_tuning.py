@@ -1,6 +1,6 @@
 """Nested tuning of LLM-Pilot's predictor against scikit-learn's GridSearchCV, in one run.
 
-    .venv/bin/python tests/benchmarks/nested_tuning.py
+    .venv/bin/python benchmarks/nested_tuning.py
 
 Needs the store of `make reproduce-llm-pilot`. Both sides get the same rows, features, weights,
 grid of 120 settings and processes; for each of the 10 LLMs held out the chosen settings and

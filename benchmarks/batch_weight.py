@@ -4,7 +4,7 @@ Both tune the same LLM on real vLLM (CPU build) under the same limit of memory, 
 run out for real. Bisection, as in LLM-Pilot, section III-C2, halves the range until the
 bracket is as narrow as the search's tolerance; it starts no server at the weight it chose.
 
-    python tests/benchmarks/batch_weight.py [search|bisection] [memory limit, GiB]
+    python benchmarks/batch_weight.py [search|bisection] [memory limit, GiB]
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from real_vllm import CONFIG
 from real_vllm import SEARCH as SETTINGS

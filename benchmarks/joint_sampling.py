@@ -1,6 +1,6 @@
 """What it changes on a real server to draw requests jointly or parameter by parameter.
 
-    .venv/bin/python tests/benchmarks/joint_sampling.py MODEL [--llm-config FILE] [--repetitions 5]
+    .venv/bin/python benchmarks/joint_sampling.py MODEL [--llm-config FILE] [--repetitions 5]
 
 LLM-Pilot's ablation (section V-A) on vLLM: one server on one CPU core, random weights, closed
 loop. MODEL is a fitted workload or a published histogram. In each repetition every number of

@@ -1,6 +1,6 @@
 """Speed and memory: the raw LLM-Pilot archive to points in DuckDB, against plain pandas.
 
-Usage: SEXTANT_MIRROR=<folder> python tests/benchmarks/import_archive.py [rounds]
+Usage: SEXTANT_MIRROR=<folder> python benchmarks/import_archive.py [rounds]
 
 Ours compares checksums, writes the benchmark contract's files, computes every column of `point`
 and builds the database; it is run from the unpacked folder, and from the tar.xz as well. The
@@ -27,7 +27,7 @@ from sextant.experiment.downloads import load_registry
 from sextant.importing.llm_pilot import import_archive
 from sextant.store.build import aggregate_points, build_store
 
-RESOURCES = Path(__file__).parents[2] / "resources"
+RESOURCES = Path(__file__).parents[1] / "resources"
 KEYS = ["model", "n_gpus", "gpu_type", "num_users"]
 
 
