@@ -22,8 +22,9 @@ from real_vllm import SEARCH as SETTINGS
 from sextant.benchmark.batch_weight import TOLERANCE, WeightRange, possible_gain
 from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.engine.command import ServerSpec
-from sextant.engine.vllm import Server, ServerError, model_folder
+from sextant.engine.model_folder import model_folder
+from sextant.engine.protocol import ServerError, ServerSpec
+from sextant.engine.vllm import VLLMServer
 from sextant.hardware.gpu import GIB, Devices
 from sextant.llm import load_llm
 from sextant.workload.prompts import RandomTokens
@@ -57,10 +58,10 @@ def servers(folder: Path, memory_limit_gib: float):
                 seed=1,
                 memory_limit_gib=memory_limit_gib,
             )
-            with Server(spec, SETTINGS, folder / f"server-{weight}.log") as server:
+            with VLLMServer(spec, SETTINGS, folder / f"server-{weight}.log") as server:
                 yield [server]
 
-        def check(running: list[Server], weight: int) -> None:
+        def check(running: list[VLLMServer], weight: int) -> None:
             cases = corner_cases(weight, LENGTHS, SETTINGS.max_num_seqs)
             check_corner_cases(running, cases, RandomTokens(LLM.vocab_size), 1, 120.0)
 

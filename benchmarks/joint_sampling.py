@@ -21,10 +21,11 @@ import pandas as pd
 import scipy
 import yaml
 
-from sextant.engine.command import ServerSpec
 from sextant.engine.devices import pick_devices
-from sextant.engine.vllm import Server, model_folder
-from sextant.experiment.experiment import engine_settings
+from sextant.engine.model_folder import model_folder
+from sextant.engine.protocol import ServerSpec
+from sextant.engine.vllm import VLLMServer
+from sextant.experiment.engine_settings import engine_settings
 from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 from sextant.load.closed_loop import run_closed_loop
@@ -39,7 +40,7 @@ USERS = (1, 2, 4, 8, 16)
 METRICS = ("throughput_tok_s", "median_ttft_ms", "median_itl_ms")
 
 
-def server(config: Path, caps: tuple[int, int], log: Path) -> Server:
+def server(config: Path, caps: tuple[int, int], log: Path) -> VLLMServer:
     """Return a server of one CPU core that holds 16 of the longest requests."""
     settings = engine_settings(yaml.safe_load(Path("config/config.yaml").read_text("utf-8")))
     llm, devices, longest = (
@@ -57,7 +58,7 @@ def server(config: Path, caps: tuple[int, int], log: Path) -> Server:
         device_indices=pick_devices(devices)[0],
         seed=0,
     )
-    return Server(spec, settings, log)
+    return VLLMServer(spec, settings, log)
 
 
 def capped(model: RequestModel, caps: tuple[int, int]) -> RequestModel:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sextant.engine.command import ServerSpec
+from sextant.engine.protocol import ServerSpec
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.hardware.gpu import Devices
 from support import FAKE_PYTHON

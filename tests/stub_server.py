@@ -130,3 +130,29 @@ def answer_tokens(ttft_s: float = 0.0, itl_s: float = 0.0) -> Answer:
         writer.write(chunk(event(n_output, n_input)) + chunk(DONE) + LAST_CHUNK)
 
     return answer
+
+
+def answer_endpoint(
+    model: str, *, key: str | None = None, metrics: str | None = None, itl_s: float = 0.002
+) -> Answer:
+    """Answer as an OpenAI-compatible server does that serves one model; `metrics` is its text."""
+    tokens = answer_tokens(itl_s, itl_s)
+    texts = {
+        "/v1/models": json.dumps({"data": [{"id": model}]}),
+        "/version": json.dumps({"version": "9.9"}),
+        "/metrics": metrics,
+    }
+
+    async def answer(request: Received, writer: asyncio.StreamWriter) -> None:
+        path = request.head.split(" ", 2)[1]
+        is_known = key is None or f"Authorization: Bearer {key}\r\n" in request.head
+        if path.startswith("/v1/") and not is_known:
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        elif path.endswith("/completions"):
+            await tokens(request, writer)
+        elif (text := texts.get(path)) is not None:
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+        else:
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    return answer

@@ -13,8 +13,9 @@ from real_vllm import SEARCH as SETTINGS
 from sextant.benchmark.batch_weight import Probe, WeightRange, possible_gain
 from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.engine.command import ServerSpec
-from sextant.engine.vllm import Server, ServerError, model_folder
+from sextant.engine.model_folder import model_folder
+from sextant.engine.protocol import ServerError, ServerSpec
+from sextant.engine.vllm import VLLMServer
 from sextant.hardware.gpu import GIB, Devices
 from sextant.llm import load_llm
 from sextant.workload.prompts import RandomTokens
@@ -28,13 +29,13 @@ HIGHEST = int((LIMIT_GIB * GIB * 0.9 - LLM.weight_bytes) // LLM.kv_bytes_per_tok
 LIMITS = WeightRange(272, HIGHEST, LLM.kv_bytes_per_token)
 
 
-def check(servers: list[Server], weight: int) -> None:
+def check(servers: list[VLLMServer], weight: int) -> None:
     cases = corner_cases(weight, LENGTHS, SETTINGS.max_num_seqs)
     check_corner_cases(servers, cases, RandomTokens(LLM.vocab_size), 1, SETTINGS.request_timeout_s)
 
 
 @contextlib.contextmanager
-def start(weight: int, folder: Path) -> Iterator[list[Server]]:
+def start(weight: int, folder: Path) -> Iterator[list[VLLMServer]]:
     with model_folder(CONFIG) as model:
         spec = ServerSpec(
             model=model,
@@ -47,7 +48,7 @@ def start(weight: int, folder: Path) -> Iterator[list[Server]]:
             seed=1,
             memory_limit_gib=LIMIT_GIB,
         )
-        with Server(spec, SETTINGS, folder / f"server-{weight}.log") as server:
+        with VLLMServer(spec, SETTINGS, folder / f"server-{weight}.log") as server:
             yield [server]
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from real_vllm import CONFIG, NEEDS_VLLM
 from real_vllm import SETTINGS as SMALL
-from sextant.engine.command import ServerSpec
-from sextant.engine.vllm import Server, model_folder
+from sextant.engine.model_folder import model_folder
+from sextant.engine.protocol import ServerSpec
+from sextant.engine.vllm import VLLMServer
 from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 from sextant.processes.scratch import scratch_folder
@@ -23,9 +24,9 @@ pytestmark = NEEDS_VLLM
 SETTINGS = replace(SMALL, start_timeout_s=600)
 
 
-def listening(server: Server) -> list[tuple[str, int]]:
+def listening(server: VLLMServer) -> list[tuple[str, int]]:
     """Return the addresses on which any process of a server listens, TCP and UDP."""
-    keeper = psutil.Process(server.pid)
+    keeper = psutil.Process(server.pids[0])
     found = []
     for process in (keeper, *keeper.children(recursive=True)):
         for connection in process.net_connections("inet"):
@@ -58,7 +59,7 @@ def test_two_servers_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 seed=0,
                 scratch=scratch,
             )
-            servers.append(Server(spec, SETTINGS, tmp_path / f"{number}.log"))
+            servers.append(VLLMServer(spec, SETTINGS, tmp_path / f"{number}.log"))
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(stack.enter_context, servers))
         first, second = servers

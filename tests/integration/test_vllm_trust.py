@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from real_vllm import CONFIG, NEEDS_VLLM, SETTINGS
-from sextant.engine.command import ServerSpec
-from sextant.engine.vllm import Server, ServerError, model_folder
+from sextant.engine.model_folder import model_folder
+from sextant.engine.protocol import ServerError, ServerSpec
+from sextant.engine.vllm import VLLMServer
 from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 
@@ -33,7 +34,7 @@ def spec(model: Path) -> ServerSpec:
 def test_vllm_does_not_log_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda _: KEY)
     log = tmp_path / "server.log"
-    with model_folder(CONFIG) as model, Server(spec(model), SETTINGS, log):
+    with model_folder(CONFIG) as model, VLLMServer(spec(model), SETTINGS, log):
         text = log.read_text()  # as vLLM wrote it: the key is taken out at the end
     assert "non-default args" in text and "127.0.0.1" in text
     assert KEY not in text
@@ -50,7 +51,9 @@ def test_weights_that_are_a_pickle_are_not_read(tmp_path: Path) -> None:
     (model / "pytorch_model.bin").write_bytes(evil)
     with (
         pytest.raises(ServerError) as caught,
-        Server(replace(spec(model), load_format="safetensors"), SETTINGS, tmp_path / "server.log"),
+        VLLMServer(
+            replace(spec(model), load_format="safetensors"), SETTINGS, tmp_path / "server.log"
+        ),
     ):
         pass
     assert "Cannot find any model weights" in (tmp_path / "server.log").read_text()

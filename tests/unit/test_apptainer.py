@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fake_servers import GPU, SETTINGS
-from sextant.engine.vllm import Server
+from sextant.engine.vllm import VLLMServer
 from support import FAKE_PYTHON, ROOT
 
 WRAPPER = ROOT / "workflow" / "envs" / "vllm-apptainer"
@@ -41,10 +41,12 @@ def log(tmp_path, monkeypatch):
 def test_a_server_runs_and_ends_inside_a_container(log, tmp_path, monkeypatch):
     monkeypatch.setenv("SEXTANT_VLLM_BIND", "/weights,/cache")
     spec = replace(GPU, model=tmp_path)
-    with Server(spec, replace(SETTINGS, python=str(WRAPPER)), tmp_path / "server.log") as server:
+    with VLLMServer(
+        spec, replace(SETTINGS, python=str(WRAPPER)), tmp_path / "server.log"
+    ) as server:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health") as answer:
             assert answer.status == 200
-        running = psutil.Process(server.pid).children(recursive=True)
+        running = psutil.Process(server.pids[0]).children(recursive=True)
     assert not any(process.is_running() for process in running)
     told = log.read_text().splitlines()
     assert told[:3] == ["exec", "--nv", "--no-home"]

@@ -21,7 +21,7 @@ from sextant.benchmark.definition import CellOutputs, cell_from_definition
 from sextant.benchmark.results import TABLES
 from sextant.cells.integrity import CELL_FILES, damaged_files, drop_checkpoints
 from sextant.engine import free_memory
-from sextant.engine.vllm import ServerError
+from sextant.engine.protocol import ServerError
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm

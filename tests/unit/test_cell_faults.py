@@ -27,7 +27,7 @@ from sextant.base.progress import Progress
 from sextant.benchmark import cell as cell_module
 from sextant.benchmark.cell import measure_cell
 from sextant.cells.integrity import damaged_files
-from sextant.engine.vllm import ServerError
+from sextant.engine.protocol import ServerError
 from sextant.processes.lock import cell_lock
 
 WAIT_S = 30.0

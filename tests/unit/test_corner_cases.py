@@ -13,7 +13,8 @@ from sextant.benchmark.corner_cases import (
     corner_cases,
     request_lengths,
 )
-from sextant.engine.vllm import Server, ServerError
+from sextant.engine.protocol import ServerError
+from sextant.engine.vllm import VLLMServer
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
 
@@ -57,10 +58,10 @@ def test_lengths_are_those_of_bins_and_caps():
 @pytest.fixture
 def servers(tmp_path):
     """Two fake servers, which are not started yet."""
-    return [Server(CPU, SETTINGS, tmp_path / f"server-{number}.log") for number in range(2)]
+    return [VLLMServer(CPU, SETTINGS, tmp_path / f"server-{number}.log") for number in range(2)]
 
 
-def check(servers: list[Server], *cases: CornerCase) -> None:
+def check(servers: list[VLLMServer], *cases: CornerCase) -> None:
     check_corner_cases(servers, cases, PROMPTS, seed=1, timeout_s=SETTINGS.request_timeout_s)
 
 

@@ -81,6 +81,7 @@ def test_every_field_of_every_schema_has_a_description() -> None:
         "variants",
         "cells",
         "characterization",
+        "endpoints",
         "config",
         "gpu",
         "gpu_features",

@@ -1,6 +1,7 @@
 """The estimate of `sextant plan`, by hand, and how it learns from cells that were measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from project import Project
 from sextant.base.configuration import merged, read_configuration
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
+from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.experiment import CellKey, Experiment, load_experiment
 from sextant.experiment.scenarios import Scenario, Variant
 from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility, level_s
@@ -117,6 +119,15 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("4xT4-16GB")]
     assert line.split()[1:8] == ["2", "2", "1", "t4", "3", "250", "3"]
     assert json.loads(json.dumps(plan_json(plan)))["n_submissions"] == 4
+
+
+def test_a_server_that_runs_already_takes_its_levels_alone() -> None:
+    experiment, config = cluster()
+    endpoint = Endpoint(("http://h",), "m")
+    experiment = replace(experiment, endpoints={("llama-13b", "1xT4-16GB"): endpoint})
+    jobs = (job(key("llama-13b", "1xT4-16GB"), gpu=0, mem_mb=8000, runtime=40),)
+    (cell,) = make_plan(experiment, config, DryRun(jobs, 1, config), Path()).cells
+    assert (cell.verdict, cell.seconds) == ("fits", pytest.approx(1120 + 15))  # see above
 
 
 def test_replicas_need_their_devices_as_often(project: Project) -> None:

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from sextant.telemetry import prometheus
+from sextant.engine import prometheus
 from stub_server import StubServer
 
+VLLM = [prometheus.VLLM_METRICS]
 # As vLLM writes them: several engines, help lines, buckets, exponents.
 TEXT = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -58,13 +59,13 @@ def test_a_metric_is_read_by_its_whole_name(name, value):
 
 def test_the_mean_itl_is_that_of_the_time_between_two_readings():
     # 100 gaps took 2.5 s before; the next 50 take 2 s: 40 ms each.
-    assert prometheus.mean_itl_ms(TEXT, itl(4.5, 150)) == pytest.approx(40.0)
+    assert prometheus.mean_itl_ms(TEXT, itl(4.5, 150), VLLM) == pytest.approx(40.0)
 
 
 def test_no_token_between_two_readings_has_no_mean():
-    assert prometheus.mean_itl_ms(TEXT, TEXT) is None
-    assert prometheus.mean_itl_ms("", TEXT) is None
-    assert prometheus.mean_itl_ms(TEXT, "") is None
+    assert prometheus.mean_itl_ms(TEXT, TEXT, VLLM) is None
+    assert prometheus.mean_itl_ms("", TEXT, VLLM) is None
+    assert prometheus.mean_itl_ms(TEXT, "", VLLM) is None
 
 
 def test_metrics_are_fetched(monkeypatch):
@@ -91,7 +92,7 @@ def test_what_is_no_answer_is_an_os_error(answer):
 def test_gauges_of_several_engines_are_those_of_their_server():
     two_engines = TEXT + 'vllm:kv_cache_usage_perc{engine="1",model_name="sextant"} 0.4375\n'
     # Requests add up; a usage is a part of a cache, and both caches are of one size.
-    assert prometheus.server_gauges(two_engines) == {
+    assert prometheus.server_gauges(two_engines, VLLM) == {
         "n_running": 7,
         "n_waiting": 2,
         "kv_cache_usage": 0.25,
@@ -100,7 +101,7 @@ def test_gauges_of_several_engines_are_those_of_their_server():
 
 
 def test_a_server_without_such_metrics_has_nulls():
-    assert set(prometheus.server_gauges("other_metric 1\n").values()) == {None}
+    assert set(prometheus.server_gauges("other_metric 1\n", VLLM).values()) == {None}
 
 
 def test_what_is_no_number_is_not_available():
@@ -123,3 +124,16 @@ def test_a_server_that_hangs_does_not_keep_the_poller():
 
     with StubServer(hang) as server, pytest.raises(OSError):
         prometheus.fetch(server.url, timeout_s=0.3)
+
+
+def test_an_engine_that_is_not_known_beforehand_is_told_by_its_metrics():
+    known = [prometheus.VLLM_METRICS, prometheus.SGLANG_METRICS, prometheus.TGI_METRICS]
+    sglang = "sglang:num_running_reqs 3\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n"
+    assert prometheus.server_gauges(sglang, known) == {
+        "n_running": 3,
+        "n_waiting": 1,
+        "kv_cache_usage": 0.25,
+        "n_preemptions": None,
+    }
+    assert prometheus.server_gauges("tgi_batch_current_size 2\n", known)["n_running"] == 2
+    assert prometheus.mean_itl_ms("", "tgi_batch_current_size 2\n", known) is None

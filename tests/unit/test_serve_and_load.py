@@ -10,7 +10,7 @@ from test_cell import CONFIG
 from typer.testing import CliRunner
 
 from sextant.cli.app import app
-from sextant.engine.vllm import ServerError
+from sextant.engine.protocol import ServerError
 from support import FAKE_PYTHON, ROOT
 
 

@@ -14,13 +14,14 @@ import pytest
 from fake_servers import CPU, GPU, SETTINGS
 from sextant.engine import free_memory
 from sextant.engine.free_memory import MemoryFacts, n_oom_kills
-from sextant.engine.vllm import Server, ServerError
+from sextant.engine.protocol import ServerError
+from sextant.engine.vllm import VLLMServer
 
 
 @pytest.fixture
 def start(tmp_path):
     """Make servers that log to a temporary folder."""
-    return lambda: Server(GPU, SETTINGS, tmp_path / "server.log")
+    return lambda: VLLMServer(GPU, SETTINGS, tmp_path / "server.log")
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def kernel_counter(tmp_path, monkeypatch):
     return path
 
 
-def complete(server: Server) -> int:
+def complete(server: VLLMServer) -> int:
     """Send a request and return the status of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     head = {"Authorization": f"Bearer {server.api_key}"}
@@ -85,7 +86,7 @@ def test_a_server_that_somebody_kills_lacked_no_memory(
     if counted is None:
         kernel_counter.write_text("nr_free_pages 1\n")  # a kernel that does not count
     with start() as server:
-        (fake,) = psutil.Process(server.pid).children()
+        (fake,) = psutil.Process(server.pids[0]).children()
         fake.kill()
         if counted:
             kernel_counter.write_text(f"oom_kill {counted}\n")
@@ -223,7 +224,7 @@ def test_what_an_earlier_start_wrote_does_not_count(start, monkeypatch):
 
 def test_a_server_that_was_stopped_was_not_killed_by_the_kernel(start, monkeypatch):
     with start() as server:
-        (fake,) = psutil.Process(server.pid).children()
+        (fake,) = psutil.Process(server.pids[0]).children()
         fake.suspend()  # deaf to SIGTERM: the keeper has to kill it
     assert not server.error("stopped").is_out_of_memory
 

@@ -15,12 +15,13 @@ from sextant.base.api_keys import remove_key, without_keys
 from sextant.base.files import write_json, write_parquet
 from sextant.base.progress import Progress
 from sextant.benchmark.cell import measure_cell
-from sextant.engine.vllm import Server, ServerError
+from sextant.engine import prometheus
+from sextant.engine.protocol import ServerError
+from sextant.engine.vllm import VLLMServer
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.request import Target
 from sextant.load.source import ListedRequests, RandomIds
 from sextant.processes.job_log import job_log
-from sextant.telemetry import prometheus
 
 KEY = "sk-distinctive-0123456789abcdefghijklmnop"
 
@@ -66,11 +67,11 @@ def test_a_key_leaves_a_file_and_the_rest_stays(tmp_path: Path) -> None:
 
 def test_a_servers_key_is_in_no_command_line_no_repr_and_not_in_its_log(leaky, tmp_path) -> None:
     log = tmp_path / "server.log"
-    with Server(CPU, SETTINGS, log) as server:
+    with VLLMServer(CPU, SETTINGS, log) as server:
         assert server.api_key == KEY
         assert leaky.read_text() == f"{KEY}\n"
         assert KEY in log.read_text()  # the fake engine says too much while it runs
-        processes = [psutil.Process(server.pid), *psutil.Process().children(recursive=True)]
+        processes = [psutil.Process(server.pids[0]), *psutil.Process().children(recursive=True)]
         assert all(KEY not in " ".join(process.cmdline()) for process in processes)
         assert KEY not in repr(server) and KEY not in str(server.command)
         assert KEY not in str(server.error("something is wrong"))
@@ -83,7 +84,7 @@ def test_requests_that_a_server_refuses_with_their_headers_do_not_tell_the_key(
 ) -> None:
     monkeypatch.setenv("FAKE_REFUSE", "500:0")
     source = ListedRequests("m", np.full(100, 4), np.full(100, 2), RandomIds(100), 0)
-    with Server(CPU, SETTINGS, tmp_path / "server.log") as server:
+    with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
         targets = [Target(server.base_url, "m", server.api_key)]
         assert KEY not in repr(targets)
         result = run_closed_loop(targets, source, 1, 0.1, 5.0, 0)
@@ -143,7 +144,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch):
 def test_a_proxy_never_sees_what_goes_to_servers_on_this_machine(proxy, tmp_path) -> None:
     cell, outputs = prepare_cell(tmp_path)
     measure_cell(cell, CELL_SETTINGS, outputs, Progress("test", 1))
-    with Server(CPU, SETTINGS, tmp_path / "server.log") as server:
+    with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
         assert "vllm:num_requests_running" in prometheus.fetch(server.base_url)
         assert server.version() == "fake"
     assert proxy == []

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from sextant.base.errors import InputError
-from sextant.engine.arguments import check_extra_arguments
+from sextant.engine.registry import check_settings
+from sextant.engine.vllm_arguments import check_extra_arguments
 from sextant.experiment.experiment import load_experiment
 from support import ROOT
 
@@ -53,7 +54,7 @@ def change(path: str, old: str, new: str) -> None:
 def test_what_the_pipeline_decides_is_no_argument(config, arguments, name: str) -> None:
     config["engine"]["extra_arguments"] = arguments
     with pytest.raises(InputError) as caught:
-        load_experiment(config)
+        load_experiment(config, check_engine=check_settings)
     for part in ("engine.extra_arguments", f" sets {name},", "Fix: "):
         assert part in str(caught.value)
 
@@ -66,10 +67,10 @@ def test_other_arguments_are_the_users_to_choose() -> None:
 
 def test_code_of_others_runs_only_where_the_user_says_so_and_is_told(config, caplog) -> None:
     with caplog.at_level(logging.WARNING):
-        load_experiment(config, "config.yaml")
+        load_experiment(config, "config.yaml", check_engine=check_settings)
         assert not caplog.text
         config["engine"]["extra_arguments"] = ["--trust_remote_code", "--max-log-len", "9"]
-        load_experiment(config, "config.yaml")
+        load_experiment(config, "config.yaml", check_engine=check_settings)
     (record,) = caplog.records
     assert record.message.startswith("config.yaml: --trust_remote_code lets the server run code")
 

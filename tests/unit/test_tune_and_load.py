@@ -17,7 +17,8 @@ from sextant.benchmark.batch_weight import Probe, WeightRange, next_weight
 from sextant.benchmark.corner_cases import CornerCase, check_corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
 from sextant.engine.free_memory import MemoryFacts, worst
-from sextant.engine.vllm import Server, ServerError
+from sextant.engine.protocol import ServerError
+from sextant.engine.vllm import VLLMServer
 from sextant.workload.prompts import RandomTokens
 
 LIMITS = WeightRange(lowest_tokens=100, highest_tokens=10_000, kv_bytes_per_token=1000.0)
@@ -173,7 +174,7 @@ def tune_with_a_real_limit(path: Path) -> int | None:
     @contextlib.contextmanager
     def start(weight: int):
         print(weight, flush=True)
-        server = Server(
+        server = VLLMServer(
             replace(spec, batch_weight_tokens=weight), SETTINGS, path.with_name(f"{weight}.log")
         )
         with server:

@@ -21,8 +21,10 @@ import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
 from sextant.base.errors import InputError
-from sextant.engine.command import command, environment, n_blocks
-from sextant.engine.vllm import Server, ServerError, model_folder
+from sextant.engine.model_folder import model_folder
+from sextant.engine.protocol import ServerError
+from sextant.engine.vllm import VLLMServer
+from sextant.engine.vllm_command import command, environment, n_blocks
 from sextant.processes.port import held_port
 from support import FAKE_PYTHON
 
@@ -31,8 +33,8 @@ from support import FAKE_PYTHON
 def start(tmp_path):
     """Make servers that log to a temporary folder; those for GPUs are tied to no core."""
 
-    def make(**changes) -> Server:
-        return Server(GPU, replace(SETTINGS, **changes), tmp_path / "logs" / "server.log")
+    def make(**changes) -> VLLMServer:
+        return VLLMServer(GPU, replace(SETTINGS, **changes), tmp_path / "logs" / "server.log")
 
     return make
 
@@ -46,8 +48,8 @@ def options(arguments: list[str]) -> dict[str, str]:
     }
 
 
-def descendants(server: Server) -> list[psutil.Process]:
-    keeper = psutil.Process(server.pid)
+def descendants(server: VLLMServer) -> list[psutil.Process]:
+    keeper = psutil.Process(server.pids[0])
     return [keeper, *keeper.children(recursive=True)]
 
 
@@ -216,7 +218,7 @@ def test_many_servers_at_once_have_ports_keys_and_answers_of_their_own(start, tm
         list(pool.map(stack.enter_context, servers))
         assert len({server.port for server in servers}) == len(servers)
         for server in servers:
-            statuses = [server._ask("/v1/models", other.api_key)[0] for other in servers]
+            statuses = [server._get("/v1/models", other.api_key)[0] for other in servers]
             assert statuses == [200 if other is server else 401 for other in servers]
 
 
@@ -320,9 +322,9 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
-from test_vllm_server import GPU, SETTINGS, Server
-with Server(GPU, SETTINGS, Path(sys.argv[2])) as server:
-    print(server.pid, flush=True)
+from test_vllm_server import GPU, SETTINGS, VLLMServer
+with VLLMServer(GPU, SETTINGS, Path(sys.argv[2])) as server:
+    print(server.pids[0], flush=True)
     time.sleep(600)
 """
 

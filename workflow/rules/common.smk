@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sextant.base.errors import InputError
+from sextant.engine.registry import check_settings
 from sextant.experiment.experiment import CellKey, cell_definition, load_experiment, trace_sha256
 from sextant.base.ids import by_file_name, file_name
 from sextant.base.imports import library_files
@@ -16,7 +17,7 @@ from sextant.experiment.scenarios import DEFAULT_VARIANT
 from sextant.workload.use_cases import USE_CASES_FILE
 
 try:
-    EXPERIMENT = load_experiment(config, "the configuration", PREDICTORS)
+    EXPERIMENT = load_experiment(config, "the configuration", PREDICTORS, check_settings)
 except InputError as error:
     # The message is the whole story; a traceback would bury it.
     sys.exit(f"Error: {error}")
@@ -155,6 +156,8 @@ def cell_cores(wildcards):
     """Cores to ask a scheduler for: LLM-Pilot's two per GPU (its section III-C1), or what the
     variant asks for, and one for the load client, which LLM-Pilot ran elsewhere.
     """
+    if is_endpoint(wildcards):
+        return 1
     n_gpus = EXPERIMENT.profiles[named("gpu_profile", wildcards)].n_gpus
     variant = cell_variant(wildcards)
     return max(2 * n_gpus, variant.cpu_cores or 0) * variant.n_device_sets + 1
@@ -168,6 +171,8 @@ def cell_memory_mb(wildcards, attempt):
     found not to matter, is the same for all.
     """
     variant, llm = cell_variant(wildcards), EXPERIMENT.llm_facts[named("llm", wildcards)]
+    if is_endpoint(wildcards):
+        return attempt * 8000
     server_gib = variant.memory_limit_gib or llm.weight_bytes / 2**30
     needed_mb = 8000 + int(1024 * server_gib * variant.replicas)
     least_mb = 0 if cell_devices(wildcards).kind == "cpu" else 250_000
@@ -182,15 +187,22 @@ def cell_devices(wildcards):
     return EXPERIMENT.profiles[named("gpu_profile", wildcards)].devices
 
 
+def is_endpoint(wildcards):
+    """Whether a cell's server runs already: then its job is the load client alone."""
+    return EXPERIMENT.endpoint(cell_key(wildcards)) is not None
+
+
 def cell_gpu_model(wildcards):
     """The device type to ask a scheduler for; None lets it choose."""
+    if is_endpoint(wildcards):
+        return None
     return EXPERIMENT.profiles[named("gpu_profile", wildcards)].gpu_model
 
 
 def cell_gpus(wildcards):
     """Devices to ask a scheduler for; cores are none, unless devices stand for them."""
     devices = cell_devices(wildcards)
-    if devices.kind == "cpu" and not cell_gpu_model(wildcards):
+    if is_endpoint(wildcards) or (devices.kind == "cpu" and not cell_gpu_model(wildcards)):
         return 0
     return devices.n_gpus * cell_variant(wildcards).n_device_sets
 
@@ -198,7 +210,8 @@ def cell_gpus(wildcards):
 def cell_minutes(wildcards, attempt):
     """Time for the server starts and the levels, with room for slow last requests."""
     scenario, engine = EXPERIMENT.scenarios[named("scenario", wildcards)], config["engine"]
-    starts_s = engine["max_server_starts"] * engine["start_timeout_s"]
+    n_starts = 0 if is_endpoint(wildcards) else engine["max_server_starts"]
+    starts_s = n_starts * engine["start_timeout_s"]
     return attempt * (int(starts_s + scenario.longest_s(engine["request_timeout_s"])) // 60 + 5)
 
 

@@ -18,10 +18,10 @@ from sextant.benchmark.measurement import Measurement
 from sextant.benchmark.results import Record, write_results
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
 from sextant.cells.integrity import CHECKPOINT, damaged_files
-from sextant.engine.command import ServerSpec
 from sextant.engine.devices import pick_cores, pick_devices
-from sextant.engine.group import running_servers
-from sextant.engine.vllm import Server, model_folder
+from sextant.engine.model_folder import model_folder
+from sextant.engine.protocol import Server, ServerSpec
+from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.experiment.memory import Feasibility, assess_variant, kv_bytes_per_device
 from sextant.llm import LLM, load_llm
@@ -44,8 +44,8 @@ def measure_cell(
 
     Raises:
         ServerError: the server failed for a reason other than memory.
-        InputError: the workload has no cap that the LLM's context can hold, or the
-            machine lacks the devices or the disk.
+        InputError: the workload has no cap that the LLM's context can hold, the machine lacks the
+            devices or the disk, or a server that should run already does not answer.
     """
     longest_tokens = cell.longest_request_tokens
     # What counts is the type that is served, not the one the weights were published in.
@@ -83,11 +83,17 @@ def _measure(
     scratch: Path,
 ) -> None:
     """Measure what is not in the checkpoint yet; write the results."""
-    folder = outputs.run.parent
+    folder, record = outputs.run.parent, Record()
+    if not ENGINES[settings.name].starts_servers:
+        kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, hardware("cpu", ()))
+        measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
+        with ENGINES[settings.name].serve((), settings, outputs.server_log) as servers:
+            measurement.run(servers)
+        write_results(cell, outputs, record, None, kept)
+        return
     feasibility = assess_variant(
         llm, cell.devices, cell.variant, settings.memory_utilization, cell.longest_request_tokens
     )
-    record = Record()
     with _model(cell, scratch) as model:
         specs = _specs(cell, llm, model, scratch) if feasibility.is_feasible else None
         devices = {device for spec in specs(1) for device in spec.device_indices} if specs else ()
@@ -113,10 +119,10 @@ def _tune_and_load(
     cell, settings, record = measurement.cell, measurement.settings, measurement.record
     lengths = request_lengths(measurement.model, cell.max_input_tokens, cell.max_output_tokens)
 
-    def start(weight: int) -> AbstractContextManager[list[Server]]:
+    def start(weight: int) -> AbstractContextManager[Sequence[Server]]:
         number = len(probes.probes) + 1
         measurement.progress.note(f"server start {number}: batch weight {weight}")
-        return running_servers(specs(weight), settings, server_log)
+        return ENGINES[settings.name].serve(specs(weight), settings, server_log)
 
     def check(servers: Sequence[Server], weight: int) -> None:
         cases = corner_cases(weight, lengths, settings.max_num_seqs)

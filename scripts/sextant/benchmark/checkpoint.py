@@ -54,7 +54,9 @@ class Checkpoint:
         except (OSError, TypeError, KeyError):
             return "its files are damaged"
 
-    def save(self, level: dict, batch_weight_tokens: int, tables: dict[str, pa.Table]) -> None:
+    def save(
+        self, level: dict, batch_weight_tokens: int | None, tables: dict[str, pa.Table]
+    ) -> None:
         """Keep a finished level; `level.json`, which vouches for the tables, comes last."""
         folder = self.folder / f"level-{level['level']}"
         paths = [folder / f"{name}.parquet" for name in tables]
@@ -63,7 +65,7 @@ class Checkpoint:
         entry = {"batch_weight_tokens": batch_weight_tokens, "level": level}
         write_json(folder / "level.json", {"key": self._key, "files": file_facts(paths)} | entry)
 
-    def levels(self, batch_weight_tokens: int) -> list[dict]:
+    def levels(self, batch_weight_tokens: int | None) -> list[dict]:
         """Return the entries of the levels that were measured at this batch weight, in order."""
         entries = [_read(path) for path in self.folder.glob("level-*/level.json")]
         entries = [entry for entry in entries if entry]

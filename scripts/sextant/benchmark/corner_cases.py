@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from sextant.engine.vllm import Server
+from sextant.engine.protocol import Server
 from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
 from sextant.load.source import ListedRequests
@@ -91,15 +91,15 @@ def check_corner_cases(
         ServerError: a request failed, or a server died; the error tells whether memory
             ran out.
     """
-    targets = [Target(server.base_url, "sextant", server.api_key) for server in servers]
+    targets = [Target(s.base_url, s.model_name, s.api_key, s.ca_file) for s in servers]
     for number, case in enumerate(cases):
         # Request i goes to server i mod n: each gets the whole case.
-        lengths = (
-            np.full(case.n_requests * len(servers), tokens)
-            for tokens in (case.input_tokens, case.output_tokens)
+        n_requests = case.n_requests * len(servers)
+        inputs, outputs = (
+            np.full(n_requests, tokens) for tokens in (case.input_tokens, case.output_tokens)
         )
-        source = ListedRequests("sextant", *lengths, prompts, seed + number)
-        due_s = np.zeros(case.n_requests * len(servers))
+        source = ListedRequests(servers[0].model_name, inputs, outputs, prompts, seed + number)
+        due_s = np.zeros(n_requests)
         result = run_open_loop(targets, source, due_s, timeout_s, time.monotonic_ns())
         rows = result.table().select(["status", "error", "replica"])
         failed = rows.filter(pc.not_equal(rows["status"], "ok")).to_pylist()

@@ -7,7 +7,8 @@ from typing import Any
 from sextant.base.progress import Progress
 from sextant.benchmark.cell import measure_cell
 from sextant.benchmark.definition import CellOutputs, cell_from_definition
-from sextant.experiment.experiment import engine_settings
+from sextant.experiment.endpoints import load_endpoints
+from sextant.experiment.engine_settings import engine_settings
 from sextant.processes.job_log import job_log
 
 
@@ -22,11 +23,14 @@ def run_job(
     paths = {name: Path(path) for name, path in outputs.items()}
     with job_log(logs["job"]):
         cell = cell_from_definition(definition, workload)
+        # Not by the definition, which holds no name of a key.
+        endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
+        settings = engine_settings(config, endpoints.get((cell.llm_id, cell.gpu_profile_id)))
         progress = Progress(f"{cell.llm_id} on {cell.gpu_profile_id}", len(cell.scenario.levels))
         try:
             measure_cell(
                 cell,
-                engine_settings(config),
+                settings,
                 CellOutputs(**paths, server_log=Path(logs["server"])),
                 progress,
             )

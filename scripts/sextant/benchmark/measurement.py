@@ -17,20 +17,20 @@ from sextant.benchmark.definition import Cell
 from sextant.benchmark.levels import level_medians, measure_level, warm_up
 from sextant.benchmark.results import Record
 from sextant.benchmark.stopping import LevelMedians, tells_nothing
-from sextant.engine.vllm import Server
+from sextant.engine import prometheus
+from sextant.engine.protocol import Server
+from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.experiment.scenarios import level_to_json
 from sextant.load.measure import LevelResult
 from sextant.load.request import Target
 from sextant.load.run import LEVEL_SEED_STRIDE
 from sextant.load.source import RequestSource, unsent_parameters
-from sextant.telemetry import prometheus
 from sextant.telemetry.watcher import Watched, WatchPlan, watch
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
 
 log = logging.getLogger(__name__)
-_MODEL_NAME = "sextant"
 
 
 class Measurement:
@@ -51,6 +51,7 @@ class Measurement:
         self._vocab_size = vocab_size
         self._epoch_ns = time.monotonic_ns()
         self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
+        self._metric_names = ENGINES[settings.name].metric_names
 
     def run(self, servers: Sequence[Server]) -> None:
         """Measure what was not measured before at the servers' batch weight.
@@ -63,7 +64,7 @@ class Measurement:
         if record.unsent_parameters:
             log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
         record.server = _server_facts(servers)
-        kept = self.kept.levels(servers[0].spec.batch_weight_tokens)
+        kept = self.kept.levels(servers[0].batch_weight_tokens)
         # One result tells one version and one time limit: what others measured is measured anew.
         same = {"engine_version": record.server["version"], "timeout_s": self._timeout_s}
         record.levels = [entry for entry in kept if same.items() <= entry.items()]
@@ -71,7 +72,7 @@ class Measurement:
             log.info("%d levels were measured by an earlier attempt", len(record.levels))
             self._go_on_from(record.levels)
         prompts, record.prompts = _prompts(cell, self._vocab_size)
-        targets = [Target(server.base_url, _MODEL_NAME, server.api_key) for server in servers]
+        targets = [Target(s.base_url, s.model_name, s.api_key, s.ca_file) for s in servers]
         measure = self._measure_phases if cell.scenario.kind == "burst" else self._measure_levels
         measure(servers, targets, prompts)
 
@@ -103,7 +104,7 @@ class Measurement:
                 return
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
-            source = RequestSource(_MODEL_NAME, self.model, prompts, seed, cell.sampler)
+            source = RequestSource(targets[0].model, self.model, prompts, seed, cell.sampler)
             load = (cell.scenario, level, targets, source, self._timeout_s, self._epoch_ns)
             with self._watching(servers, level) as found:
                 n_warmup = warm_up(*load)
@@ -140,7 +141,7 @@ class Measurement:
         )
         limits = (self._timeout_s, self._epoch_ns, cell.seed)
         phases = run_phases(
-            targets, self.model, prompts, plan, *limits, lambda: _kv_cache_usage(servers)
+            targets, self.model, prompts, plan, *limits, lambda: self._kv_cache_usage(servers)
         )
         for number in sorted({1, *plan.phases}):
             self.progress.step(f"phase {number}")
@@ -148,6 +149,19 @@ class Measurement:
                 found["before"] = _metrics(servers, number)
                 phase, result = next(phases)
             self._keep(servers, result, found, {"phase": phase})
+
+    def _kv_cache_usage(self, servers: Sequence[Server]) -> float | None:
+        """Return the mean use of the replicas' KV caches, None where a server does not tell."""
+        usages = []
+        for server in servers:
+            try:
+                gauges = prometheus.server_gauges(server.metrics(), self._metric_names)
+            except OSError:
+                return None
+            if gauges["kv_cache_usage"] is None:
+                return None
+            usages.append(gauges["kv_cache_usage"])
+        return statistics.fmean(usages)
 
     @contextmanager
     def _watching(self, servers: Sequence[Server], level: float) -> Iterator[dict]:
@@ -158,9 +172,10 @@ class Measurement:
         is_cpu = self.cell.devices.kind == "cpu"
         plan = WatchPlan(
             kind=self.cell.devices.kind,
-            devices=tuple(dict.fromkeys(i for s in servers for i in s.spec.device_indices)),
-            pids=tuple(server.pid for server in servers) if is_cpu else (),
+            devices=tuple(dict.fromkeys(i for s in servers for i in s.device_indices)),
+            pids=tuple(pid for s in servers for pid in s.pids) if is_cpu else (),
             server_urls=tuple(server.base_url for server in servers),
+            metric_names=self._metric_names,
             dcgm_url=self.settings.dcgm_url,
         )
         found: dict = {}
@@ -194,12 +209,14 @@ class Measurement:
             "client_lag_ms": result.client_lag_ms,
             "send_lag_ms": result.send_lag_ms,
             "lag_warning": result.lag_warning,
-            "server_mean_itl_ms": prometheus.mean_itl_ms(found["before"], found["after"]),
+            "server_mean_itl_ms": prometheus.mean_itl_ms(
+                found["before"], found["after"], self._metric_names
+            ),
             "telemetry_warnings": watched.warnings,
             **more,
         }
         tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
-        self.kept.save(entry, servers[0].spec.batch_weight_tokens, tables)
+        self.kept.save(entry, servers[0].batch_weight_tokens, tables)
         self.record.levels.append(entry)
 
 
@@ -219,8 +236,8 @@ def _server_facts(servers: Sequence[Server]) -> dict:
         "command": first.command,
         "version": first.version(),
         "start_duration_s": first.start_duration_s,
-        "devices": [list(server.spec.device_indices) for server in servers],
-        "batch_weight_tokens": first.spec.batch_weight_tokens,
+        "devices": [list(server.device_indices) for server in servers],
+        "batch_weight_tokens": first.batch_weight_tokens,
     }
 
 
@@ -229,21 +246,9 @@ def _metrics(servers: Sequence[Server], level: float) -> str:
     texts = []
     for server in servers:
         try:
-            texts.append(prometheus.fetch(server.base_url))
+            texts.append(server.metrics())
         except OSError as error:
             raise server.error(f"the server died at level {level:g} ({error})") from error
         if not server.is_healthy():  # an API server may outlive its engine
             raise server.error(f"the engine ended at level {level:g}")
     return "\n".join(texts)
-
-
-def _kv_cache_usage(servers: Sequence[Server]) -> float | None:
-    """Return the mean use of the replicas' KV caches, None where a server does not tell."""
-    usages = []
-    for server in servers:
-        try:
-            gauges = prometheus.server_gauges(prometheus.fetch(server.base_url))
-        except OSError:
-            return None
-        usages.append(gauges["kv_cache_usage"])
-    return None if None in usages else statistics.fmean(usages)

@@ -1,6 +1,6 @@
 """The files of a cell, written from what its measurement came to."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from sextant.experiment.scenarios import level_to_json
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
+_UNKNOWN_MEMORY = dict.fromkeys(field.name for field in fields(Feasibility))
 TABLES = {"requests": REQUEST_SCHEMA, "server": SERVER_SCHEMA, "telemetry": TELEMETRY_SCHEMA}
 
 
@@ -36,15 +37,22 @@ class Record:
 
 
 def write_results(
-    cell: Cell, outputs: CellOutputs, record: Record, feasibility: Feasibility, kept: Checkpoint
+    cell: Cell,
+    outputs: CellOutputs,
+    record: Record,
+    feasibility: Feasibility | None,
+    kept: Checkpoint,
 ) -> None:
-    """Write all files; `run.json`, which vouches for the others by SHA-256, comes last."""
-    is_tuned = bool(record.probes) and record.probes[-1].outcome == "ok"
-    reason = feasibility.reason
-    if feasibility.is_feasible and not is_tuned:
+    """Write all files; `run.json`, which has the SHA-256 of the others, comes last.
+
+    `feasibility` is None of servers that run already: only their host knows their memory.
+    """
+    is_served = record.server is not None
+    reason = feasibility.reason if feasibility else "fits"
+    if reason == "fits" and not is_served:
         reason = f"does not fit: no batch weight passed in {len(record.probes)} server starts"
-    tuned = record.probes[-1].batch_weight_tokens if is_tuned else None
-    verdict = {"is_feasible": is_tuned, "reason": reason, "batch_weight_tokens": tuned}
+    weight = record.server["batch_weight_tokens"] if record.server else None
+    verdict = {"is_feasible": is_served, "reason": reason, "batch_weight_tokens": weight}
     origin = provenance({"workload": cell.workload_path}, seed=cell.seed)
     for name, schema in TABLES.items():
         write_parquet(getattr(outputs, name), kept.table(name, record.levels, schema), origin)
@@ -52,7 +60,7 @@ def write_results(
     tuning = {
         **verdict,
         "possible_gain": record.possible_gain,
-        "memory": asdict(feasibility),
+        "memory": asdict(feasibility) if feasibility else _UNKNOWN_MEMORY,
         "probes": probes,
     }
     write_json(outputs.tuning, tuning)

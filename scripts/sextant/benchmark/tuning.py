@@ -12,7 +12,7 @@ from pathlib import Path
 from sextant.base.files import atomic_path
 from sextant.benchmark.batch_weight import Probe, WeightRange, next_weight
 from sextant.engine.free_memory import MemoryFacts, worst
-from sextant.engine.vllm import Server, ServerError
+from sextant.engine.protocol import Server, ServerError
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,20 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from sextant.engine.command import ServerSpec
-from sextant.engine.vllm import Server
-from sextant.experiment.engine_settings import EngineSettings
+
+class Startable(Protocol):
+    """A server that starts and ends."""
+
+    def start(self) -> None:
+        """Start it; return when it is healthy."""
+
+    def let_go(self) -> None:
+        """Have it end, which takes it a moment."""
+
+    def stop(self) -> None:
+        """End it; return when no process of it is left."""
 
 
 def replica_log(log_path: Path, number: int) -> Path:
@@ -16,36 +26,31 @@ def replica_log(log_path: Path, number: int) -> Path:
 
 
 @contextmanager
-def running_servers(
-    specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
-) -> Iterator[list[Server]]:
-    """Start a server per spec and yield them once all are healthy; end all of them.
+def running(servers: Sequence[Startable], one_by_one: bool) -> Iterator[None]:
+    """Start servers; enter the context once all are healthy; end all of them after it.
 
-    Servers on the same devices start one after another: each looks at the memory that is
-    free while it starts.
+    Args:
+        servers: none of which was started.
+        one_by_one: start each when the one before it is healthy.
 
     Raises:
         ServerError: one of them failed to start.
         InputError: the interpreter is missing.
     """
-    servers = [
-        Server(spec, settings, replica_log(log_path, number)) for number, spec in enumerate(specs)
-    ]
-    shares_devices = len({spec.device_indices for spec in specs}) < len(specs)
-    pool = ThreadPoolExecutor(1 if shares_devices else len(specs))
+    pool = ThreadPoolExecutor(1 if one_by_one else len(servers))
     # Backwards, and each of them whatever happens in another, as by a signal that ends the job.
     with ExitStack() as stack:
         stack.callback(_stop, servers)  # one that was about to start when the others were stopped
         stack.callback(pool.shutdown)
         stack.callback(_stop, servers)
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        starts = [pool.submit(server.__enter__) for server in servers]
+        starts = [pool.submit(server.start) for server in servers]
         for start in as_completed(starts):
             start.result()
-        yield servers
+        yield
 
 
-def _stop(servers: Sequence[Server]) -> None:
+def _stop(servers: Sequence[Startable]) -> None:
     with ExitStack() as stack:
         for server in servers:
             stack.callback(server.stop)

@@ -1,7 +1,6 @@
-"""The vLLM server: its start, its end, and what it says when it fails."""
+"""vLLM: its servers' start and certain end, and what they say when they fail."""
 
 import contextlib
-import http.client
 import json
 import os
 import secrets
@@ -9,15 +8,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from sextant.base.api_keys import remove_key, without_keys
 from sextant.base.errors import InputError
-from sextant.engine.command import ServerSpec, command, environment
 from sextant.engine.free_memory import (
     FreeMemory,
     MemoryFacts,
@@ -25,7 +23,13 @@ from sextant.engine.free_memory import (
     limited_processes,
     n_oom_kills,
 )
-from sextant.engine.server_log import (
+from sextant.engine.group import replica_log, running
+from sextant.engine.http import get
+from sextant.engine.prometheus import VLLM_METRICS, MetricNames, fetch
+from sextant.engine.protocol import ServerError, ServerSpec
+from sextant.engine.vllm_arguments import check_extra_arguments
+from sextant.engine.vllm_command import MODEL_NAME, command, environment
+from sextant.engine.vllm_log import (
     failed_allocation,
     is_disk_full,
     killed_sign,
@@ -46,23 +50,8 @@ _SETTLE_S = 2.0
 _USED_UP_BYTES = 8 * 2**20
 
 
-class ServerError(RuntimeError):
-    """A server did not start or died; the message ends with its last log lines."""
-
-    def __init__(
-        self,
-        message: str,
-        log: str,
-        is_out_of_memory: bool,
-        memory: MemoryFacts = MemoryFacts(),  # noqa: B008 (it is frozen)
-    ) -> None:
-        super().__init__(f"{message}; last lines of its log:\n{log}")
-        self.is_out_of_memory = is_out_of_memory
-        self.memory = memory
-
-
 @dataclass
-class Server:
+class VLLMServer:
     """A vLLM server that is running; use it as a context manager so that it always ends."""
 
     spec: ServerSpec
@@ -70,14 +59,16 @@ class Server:
     log_path: Path
     _held_port: socket.socket = field(default_factory=held_port, repr=False)
     api_key: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    _keeper: subprocess.Popen | None = None
-    _log: BinaryIO | None = None
+    _keeper: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _log: BinaryIO = field(init=False, repr=False)
     _free: FreeMemory | None = None
     _idle_free_bytes: int | None = None
     _is_stopped: bool = False
     _n_oom_kills: int | None = None
     started_s: float = 0.0
     start_duration_s: float = 0.0
+    model_name: str = MODEL_NAME
+    ca_file: None = None
 
     def __post_init__(self) -> None:
         """Take the port that is held for the server until it has stopped."""
@@ -94,12 +85,31 @@ class Server:
         return command(self.spec, self.settings, self.port)
 
     @property
-    def pid(self) -> int:
-        """Process id of the keeper, whose descendants are the server."""
-        assert self._keeper is not None
-        return self._keeper.pid
+    def batch_weight_tokens(self) -> int:
+        """The most tokens in flight."""
+        return self.spec.batch_weight_tokens
 
-    def __enter__(self) -> "Server":
+    @property
+    def device_indices(self) -> tuple[int | str, ...]:
+        """The GPUs or cores that it uses."""
+        return self.spec.device_indices
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process id of the keeper, whose descendants are the server."""
+        return (self._started.pid,)
+
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self._keeper is not None, "the server was not started"
+        return self._keeper
+
+    def __enter__(self) -> "VLLMServer":
+        """Start the server and wait until it is healthy (`start`)."""
+        self.start()
+        return self
+
+    def start(self) -> None:
         """Start the server and wait until it is healthy.
 
         Raises:
@@ -138,7 +148,6 @@ class Server:
             raise
         self.start_duration_s = time.monotonic() - self.started_s
         self._idle_free_bytes = self._free.look() if self._free else None
-        return self
 
     def _limit_bytes(self) -> int | None:
         limit_gib = self.spec.memory_limit_gib
@@ -149,7 +158,7 @@ class Server:
         if self.spec.devices.kind == "gpu":
             free = FreeMemory(gpus(self.spec.device_indices))
         elif limit_bytes is not None:
-            free = FreeMemory(limited_processes(self.pid, limit_bytes))
+            free = FreeMemory(limited_processes(self._started.pid, limit_bytes))
         else:
             return None
         free.start()
@@ -176,6 +185,7 @@ class Server:
         self.stop_watching_memory()
         self._is_stopped = True
         if self._keeper is not None:
+            assert self._keeper.stdin is not None
             with contextlib.suppress(BrokenPipeError):
                 self._keeper.stdin.close()
 
@@ -217,7 +227,7 @@ class Server:
         deadline = self.started_s + self.settings.start_timeout_s
         while time.monotonic() < deadline:
             if not self.is_alive():
-                raise self.error(f"the server ended with status {self._keeper.returncode}")
+                raise self.error(f"the server ended with status {self._started.returncode}")
             if self.is_healthy() and self._is_ours():
                 return
             time.sleep(0.1)
@@ -229,41 +239,31 @@ class Server:
         Raises:
             ServerError: it is the server of another, which would be measured in place of ours.
         """
-        statuses = [self._ask("/v1/models", key)[0] for key in (self.api_key, "another key")]
+        statuses = [self._get("/v1/models", key)[0] for key in (self.api_key, "another key")]
         if None not in statuses and statuses != [200, 401]:
             raise self.error(f"another server answers on port {self.port}")
         return None not in statuses
 
     def version(self) -> str | None:
         """Return the version of vLLM that runs, None if the server does not tell."""
-        answer = self._get("/version")
-        return json.loads(answer)["version"] if answer else None
+        status, content = self._get("/version")
+        return json.loads(content)["version"] if status == 200 else None
 
     def is_healthy(self) -> bool:
         """Return whether the engine behind the API server says that it is well."""
-        return self._get("/health") is not None
+        return self._get("/health")[0] == 200
 
-    def _get(self, path: str) -> bytes | None:
-        status, content = self._ask(path)
-        return content if status == 200 else None
+    def metrics(self) -> str:
+        """Return the server's Prometheus text; raises `OSError` if it does not answer."""
+        return fetch(self.base_url)
 
-    def _ask(self, path: str, api_key: str | None = None) -> tuple[int | None, bytes]:
-        # Not by urllib, which would look for a server beside us behind the cluster's proxy.
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        try:
-            connection.request("GET", path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except (OSError, http.client.HTTPException):  # refused, timed out, or half an answer
-            return None, b""
-        finally:
-            connection.close()
+    def _get(self, path: str, api_key: str | None = None) -> tuple[int | None, bytes]:
+        return get(self.base_url, path, api_key)
 
     def error(self, message: str) -> ServerError:
         """Build the error for a server that failed, with the end of its log."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(_SETTLE_S)
+            self._started.wait(_SETTLE_S)
         text = self._log_text()
         sign = out_of_memory_sign(f"{text}\n{message}")
         if sign is None and (killed := self._killed_sign(text)):
@@ -281,7 +281,7 @@ class Server:
 
     def _killed_sign(self, text: str) -> str | None:
         """Say which process of the server ended by SIGKILL that we did not send, if one did."""
-        if not self._is_stopped and not self.is_alive() and self._keeper.returncode == 256 - 9:
+        if not self._is_stopped and not self.is_alive() and self._started.returncode == 256 - 9:
             return "the server was killed (SIGKILL)"
         return killed_sign(text)
 
@@ -301,9 +301,30 @@ class Server:
         return left is not None and left < _USED_UP_BYTES
 
 
-@contextlib.contextmanager
-def model_folder(config_path: Path, scratch: Path | None = None):
-    """Yield a temporary folder with the LLM's `config.json`, for servers with random weights."""
-    with tempfile.TemporaryDirectory(prefix="sextant-model-", dir=scratch) as folder:
-        shutil.copy(config_path, Path(folder) / "config.json")
-        yield Path(folder)
+class VLLM:
+    """Servers of the environment `engine.python`, a process each; see `protocol.Engine`."""
+
+    starts_servers = True
+    metric_names: tuple[MetricNames, ...] = (VLLM_METRICS,)
+
+    def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
+        """Check the extra arguments; warn of those that run code of others."""
+        found = check_extra_arguments(settings.extra_arguments, file)
+        return [f"{argument} lets the server run code that others wrote" for argument in found]
+
+    @contextlib.contextmanager
+    def serve(
+        self, specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
+    ) -> Iterator[list[VLLMServer]]:
+        """Start a server per spec; see `Engine.serve`.
+
+        Servers on the same devices start one after another: each looks at the memory that is
+        free while it starts.
+        """
+        servers = [
+            VLLMServer(spec, settings, replica_log(log_path, number))
+            for number, spec in enumerate(specs)
+        ]
+        shares_devices = len({spec.device_indices for spec in specs}) < len(specs)
+        with running(servers, one_by_one=shares_devices):
+            yield servers

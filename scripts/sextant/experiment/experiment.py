@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -12,9 +12,9 @@ from sextant.base.errors import InputError
 from sextant.base.files import sha256_file
 from sextant.base.ids import file_name
 from sextant.base.sheets import SCHEMAS, Row, load_sheet, validate
-from sextant.engine.arguments import check_extra_arguments
 from sextant.experiment.downloads import Dataset, load_registry
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.endpoints import ENDPOINT, Endpoint, check_endpoint, load_endpoints
+from sextant.experiment.engine_settings import EngineSettings, engine_facts, engine_settings
 from sextant.experiment.scenarios import (
     DEFAULT_VARIANT,
     WINDOWS_FILE,
@@ -40,15 +40,6 @@ SHEET_KEYS = {
     "benchmarks": None,
     "slos": "slo_id",
 }
-# The engine's settings that a measurement depends on.
-_ENGINE_FACTS = (
-    "dtype",
-    "block_size_tokens",
-    "max_num_seqs",
-    "memory_utilization",
-    "max_server_starts",
-    "extra_arguments",
-)
 # What an archive was measured with stands in no sheet of ours.
 _NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
 # SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
@@ -91,17 +82,25 @@ class Experiment:
     datasets: dict[str, Dataset]
     features: dict[str, list[Row]]
     """Rows of the sheets `llms` and `gpus` that replace features computed from facts, if any."""
+    endpoints: dict[tuple[str, str], Endpoint]
+    """Servers that run already, by LLM and GPU profile."""
+
+    def endpoint(self, key: CellKey) -> Endpoint | None:
+        """Return where the servers of a cell run already; None if the pipeline starts them."""
+        return self.endpoints.get((key.llm_id, key.gpu_profile_id))
 
 
 def load_experiment(
     config: Mapping[str, Any],
     file: str | Path = "config",
     known_predictors: Collection[str] | None = None,
+    check_engine: Callable[[EngineSettings, str | Path], list[str]] | None = None,
 ) -> Experiment:
     """Read and check everything that a configuration names; paths are relative to here.
 
-    `known_predictors` are the names that `predictors` may hold; None leaves them unchecked,
-    since the benchmark stage knows nothing of predictors.
+    This room knows neither predictors nor engines: `known_predictors` are the names that
+    `predictors` may hold, `check_engine` checks the settings of the engine and returns warnings
+    (`sextant.engine.registry.check_settings`). None leaves them unchecked.
 
     Raises:
         InputError: names the first file, line and field that is wrong, before anything runs.
@@ -111,8 +110,8 @@ def load_experiment(
         if known_predictors is not None and name not in known_predictors:
             fix = f"use some of {', '.join(known_predictors)}"
             raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
-    for argument in check_extra_arguments(config["engine"].get("extra_arguments", ()), file):
-        log.warning("%s: %s lets the server run code that others wrote", file, argument)
+    for warning in check_engine(engine_settings(config), file) if check_engine else ():
+        log.warning("%s: %s", file, warning)
     paths, archive = config["sheets"], config.get("archive")
     rows = {
         name: []
@@ -152,10 +151,13 @@ def load_experiment(
             name: load_sheet(path, SCHEMAS / f"{name[:-1]}_features.schema.yaml", f"{name[:-1]}_id")
             for name, path in config.get("features", {}).items()
         },
+        endpoints={} if archive else load_endpoints(paths.get("endpoints")),
     )
     _check_decision(experiment, config["decision"], file)
     if archive:
         _check_archive(experiment, config, file)
+    else:
+        _check_endpoints(experiment, config, file)
     _check_datasets(experiment, paths["traces"])
     for row in rows["traces"]:
         if "start_time" in row:
@@ -206,7 +208,7 @@ def cell_definition(
     time and the path of the interpreter are not in it.
     """
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
-    engine, scenario = config["engine"], experiment.scenarios[key.scenario_id]
+    scenario = experiment.scenarios[key.scenario_id]
     mirrored = {"windows_sha256": _sha256_once(WINDOWS_FILE)} if scenario.kind == "burst" else {}
     return {
         "source": config["source"],
@@ -222,7 +224,7 @@ def cell_definition(
         "sampler": workload.get("sampler", "joint"),
         "prompts": workload.get("prompts"),
         "workload": _workload_facts(experiment, workload),
-        "engine": {name: engine.get(name) for name in _ENGINE_FACTS},
+        "engine": engine_facts(engine_settings(config, experiment.endpoint(key))),
         **mirrored,
     }
 
@@ -241,13 +243,6 @@ def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
         "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
         "sha256": trace_sha256(experiment, workload["trace_id"]),
     }
-
-
-def engine_settings(config: Mapping[str, Any]) -> EngineSettings:
-    """Return the `engine` part of a configuration that has been checked."""
-    values = dict(config["engine"])
-    values["extra_arguments"] = tuple(values.get("extra_arguments", ()))
-    return EngineSettings(**values)
 
 
 def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
@@ -344,6 +339,21 @@ def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str 
     if not config["source"].startswith("archive:"):
         fix = "call it archive:NAME, so that nobody takes it for measurements of this machine"
         raise InputError("the source is an archive", file=file, field="source", fix=fix)
+
+
+def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
+    path = config["sheets"].get("endpoints")
+    for (llm_id, profile_id), given in experiment.endpoints.items():
+        row = Row({}, given.line or 0)
+        _known(llm_id, experiment.llms, path, row, "llm_id")
+        _known(profile_id, experiment.profiles, path, row, "gpu_profile_id")
+    for key in experiment.cells:
+        if endpoint := experiment.endpoint(key):
+            check_endpoint(endpoint, experiment.variants[key.variant_id], path)
+        elif config["engine"].get("name") == ENDPOINT:
+            problem = f"{key.llm_id} on {key.gpu_profile_id} has no row in endpoints.tsv"
+            fix = "add its row (`sheets.endpoints`), or remove engine.name: vLLM is then started"
+            raise InputError(problem, file=file, field="engine.name", fix=fix)
 
 
 def _selected(

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from sextant.base.errors import InputError
+from sextant.base.urls import host_and_port
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,8 @@ class Target:
         Raises:
             InputError: a URL of another kind, or no certificates in `ca_file`.
         """
-        parts = urlsplit(self.base_url)
-        try:
-            host, port = parts.hostname, parts.port
-        except ValueError:  # a port that is no number
-            host = port = None
-        if parts.scheme not in ("http", "https") or not host:
-            fix = "write it as http://HOST:PORT or https://HOST"
-            raise InputError(f"{self.base_url!r} is no base URL", field="base_url", fix=fix)
-        if "@" in parts.netloc:  # it is not sent, and results would tell it
-            fix = "leave it out; an API key comes from an environment variable"
-            raise InputError("a base URL with a user's name", field="base_url", fix=fix)
-        if parts.scheme == "https":
-            return host, port or 443, self._tls
-        return host, port or 80, None
+        host, port = host_and_port(self.base_url)
+        return host, port, self._tls if urlsplit(self.base_url).scheme == "https" else None
 
     @cached_property
     def head(self) -> bytes:

@@ -11,7 +11,7 @@ are tried again, and levels that a stop rule may leave out.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sextant.experiment.experiment import CellKey, Experiment
@@ -47,15 +47,21 @@ ASSUMED = {
 
 
 def feasibility(experiment: Experiment, key: CellKey, config: Mapping[str, Any]) -> Feasibility:
-    """Decide from memory facts whether a cell will be measured at all."""
+    """Decide from memory facts whether a cell will be measured at all; an endpoint's always is."""
     workload, variant = experiment.workloads[key.workload_id], experiment.variants[key.variant_id]
-    return assess_variant(
+    found = assess_variant(
         experiment.llm_facts[key.llm_id],
         experiment.profiles[key.gpu_profile_id].devices,
         variant,
         config["engine"]["memory_utilization"],
         workload["max_input_tokens"] + workload["max_output_tokens"],
     )
+    return replace(found, is_feasible=True, reason="fits") if experiment.endpoint(key) else found
+
+
+def max_starts(experiment: Experiment, key: CellKey, config: Mapping[str, Any]) -> int:
+    """Return the most server starts of a cell: none if its servers run already."""
+    return 0 if experiment.endpoint(key) else config["engine"]["max_server_starts"]
 
 
 def cell_s(
@@ -67,7 +73,7 @@ def cell_s(
         scenario: its levels.
         variant: a batch weight that is given needs one start.
         weight_gib: the LLM's weights.
-        max_starts: `engine.max_server_starts`.
+        max_starts: the most server starts that are allowed.
         basis: what is known of starts and of what comes on top.
     """
     starts = max_starts if basis.starts is None else min(basis.starts, max_starts)

@@ -10,7 +10,7 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.experiment.experiment import CellKey, Experiment
-from sextant.plan.estimate import ASSUMED, Basis, cell_s, n_waves
+from sextant.plan.estimate import ASSUMED, Basis, cell_s, max_starts, n_waves
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _estimate_s(
         experiment.scenarios[key.scenario_id],
         experiment.variants[key.variant_id],
         _weight_gib(experiment, cell),
-        config["engine"]["max_server_starts"],
+        max_starts(experiment, key, config),
         known,
     )
 

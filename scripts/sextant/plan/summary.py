@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.experiment.experiment import CellKey, Experiment
-from sextant.plan.estimate import Basis, cell_s, feasibility
+from sextant.plan.estimate import Basis, cell_s, feasibility, max_starts
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
 from sextant.plan.jobs import DryRun, Job
 
@@ -118,8 +118,8 @@ def _cell_plan(
     scenario, found = experiment.scenarios[key.scenario_id], feasibility(experiment, key, config)
     seconds = 0.0
     if found.is_feasible:
-        max_starts = config["engine"]["max_server_starts"]
-        seconds = cell_s(scenario, variant, found.weight_gib, max_starts, known)
+        most = max_starts(experiment, key, config)
+        seconds = cell_s(scenario, variant, found.weight_gib, most, known)
     return CellPlan(
         key=key,
         request=Request(

@@ -6,8 +6,8 @@ collect them every second (`--collect-interval 1000`); by default it does so eve
 
 from collections.abc import Callable, Sequence
 
+from sextant.engine.prometheus import fetch, samples
 from sextant.telemetry.nvml import Gpu
-from sextant.telemetry.prometheus import fetch, samples
 
 _FIELDS = {"sm_active": "DCGM_FI_PROF_SM_ACTIVE", "sm_occupancy": "DCGM_FI_PROF_SM_OCCUPANCY"}
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sextant.telemetry.prometheus import fetch, server_gauges
+from sextant.engine.prometheus import MetricNames, fetch, server_gauges
 from sextant.telemetry.series import Series, SeriesEndedError, write_rows
 
 GPU_PERIOD_S = 0.1
@@ -58,25 +58,28 @@ def cpu_series(plan: dict, clock: Clock) -> Series:
     )
 
 
-def server_series(replica: int, url: str, file: int, clock: Clock) -> Series:
+def server_series(plan: dict, replica: int, url: str, clock: Clock) -> Series:
     """Return the series of a server's own metrics; without an answer there is no row."""
+
+    known = [MetricNames(**names) for names in plan["metric_names"]]
 
     def read() -> list[dict]:
         try:
             text = fetch(url)
         except OSError:
             return []
-        return [{"replica": replica, "time_s": clock(), **server_gauges(text)}]
+        return [{"replica": replica, "time_s": clock(), **server_gauges(text, known)}]
 
-    return Series(read, HTTP_PERIOD_S, file)
+    return Series(read, HTTP_PERIOD_S, plan["server_file"])
 
 
 def all_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Series]:
     """Return the series of everything that the plan names."""
     series = [
-        server_series(replica, url, plan["server_file"], clock)
-        for replica, url in enumerate(plan["server_urls"])
+        server_series(plan, replica, url, clock) for replica, url in enumerate(plan["server_urls"])
     ]
+    if not plan["devices"]:  # the servers run elsewhere
+        return series
     if plan["kind"] == "cpu":
         return [*series, cpu_series(plan, clock)]
     return series + gpu_series(plan, clock, warn)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json
 
+from sextant.engine.prometheus import VLLM_METRICS, MetricNames
+
 log = logging.getLogger(__name__)
 
 TELEMETRY_SCHEMA = pa.schema(
@@ -62,6 +64,8 @@ class WatchPlan:
     """On a CPU: the processes that count, with all below them."""
     server_urls: tuple[str, ...] = ()
     """Base URL of each replica."""
+    metric_names: tuple[MetricNames, ...] = (VLLM_METRICS,)
+    """What the servers may call their metrics."""
     dcgm_url: str | None = None
 
 

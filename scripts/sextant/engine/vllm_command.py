@@ -1,13 +1,13 @@
-"""How a vLLM server is started: its settings, its command line, its environment."""
+"""How a vLLM server is started: its command line and its environment."""
 
 import os
-from dataclasses import dataclass
-from pathlib import Path
 
+from sextant.engine.protocol import ServerSpec
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.hardware.gpu import Devices
 from sextant.processes.scratch import server_environment
 
+MODEL_NAME = "sextant"
+"""What the server calls the LLM."""
 _THREAD_COUNTS = (
     "OMP_NUM_THREADS",
     "GOTO_NUM_THREADS",
@@ -27,37 +27,6 @@ _LOOPBACK = {
 }
 
 
-@dataclass(frozen=True)
-class ServerSpec:
-    """One server to start: an LLM on a GPU profile with a batch weight."""
-
-    model: Path
-    """Folder with `config.json`, and weights unless `load_format` is `dummy`."""
-    load_format: str
-    devices: Devices
-    batch_weight_tokens: int
-    kv_bytes_per_token: int
-    max_request_tokens: int
-    device_indices: tuple[int | str, ...]
-    """Indices or UUIDs of the GPUs, or indices of the CPU cores, that the server may use."""
-    seed: int
-    memory_share: float = 1.0
-    """Fraction of the usable device memory; the rest belongs to other servers on it."""
-    cpu_indices: tuple[int, ...] | None = None
-    """CPU cores that the server may use; None for all, or on CPU cores for its devices."""
-    memory_limit_gib: float | None = None
-    """Limit of the private host memory of each of the server's processes."""
-    scratch: Path | None = None
-    """Folder for its caches and temporary files (`scratch_folder`); None for vLLM's defaults."""
-
-    @property
-    def cores(self) -> tuple[int, ...] | None:
-        """The CPU cores the server is bound to, if it is to any."""
-        if self.cpu_indices is None and self.devices.kind == "cpu":
-            return tuple(int(index) for index in self.device_indices)
-        return self.cpu_indices
-
-
 def n_blocks(spec: ServerSpec, settings: EngineSettings) -> int:
     """Return the KV blocks that hold the batch weight; vLLM keeps one block for itself."""
     return -(-spec.batch_weight_tokens // settings.block_size_tokens) + 1
@@ -72,7 +41,7 @@ def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
     blocks = n_blocks(spec, settings)
     arguments = {
         "model": str(spec.model),
-        "served-model-name": "sextant",
+        "served-model-name": MODEL_NAME,
         "host": "127.0.0.1",
         "port": str(port),
         "load-format": spec.load_format,

@@ -1,0 +1,40 @@
+"""Base URLs of servers."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sextant.base.errors import InputError
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def host_and_port(
+    base_url: str,
+    *,
+    file: str | Path | None = None,
+    row: int | None = None,
+    field: str = "base_url",
+) -> tuple[str, int]:
+    """Return the host and the port of a base URL.
+
+    Raises:
+        InputError: a URL of another kind, or one with a user's name or with /v1 at its end.
+    """
+    parts = urlsplit(base_url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:  # the port is not a number
+        host = port = None
+    if parts.scheme not in _PORTS or not host:
+        fix = "write it as http://HOST:PORT or https://HOST"
+        raise InputError(
+            f"{base_url!r} is not a base URL", file=file, row=row, field=field, fix=fix
+        )
+    if "@" in parts.netloc:  # it is not sent, and results would tell it
+        fix = "leave it out; an API key comes from an environment variable"
+        problem = "a base URL with a user's name"
+        raise InputError(problem, file=file, row=row, field=field, fix=fix)
+    if parts.path.rstrip("/").endswith("/v1"):
+        problem = f"{base_url!r} ends with /v1, which requests add"
+        raise InputError(problem, file=file, row=row, field=field, fix="leave /v1 out")
+    return host, port or _PORTS[parts.scheme]

@@ -1,0 +1,142 @@
+"""An endpoint: an OpenAI-compatible server that runs already, here or elsewhere."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sextant.base.errors import InputError
+from sextant.engine.free_memory import MemoryFacts
+from sextant.engine.http import get
+from sextant.engine.prometheus import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames
+from sextant.engine.protocol import ServerError, ServerSpec
+from sextant.experiment.endpoints import Endpoint
+from sextant.experiment.engine_settings import EngineSettings
+
+_VERSION_PATHS = ("/version", "/get_server_info", "/info")
+"""Where vLLM, SGLang and TGI say their version."""
+
+
+@dataclass(frozen=True)
+class EndpointServer:
+    """A server that somebody else started; what only its host knows of it is unknown."""
+
+    base_url: str
+    model_name: str
+    api_key: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    command: None = None
+    start_duration_s: None = None
+    batch_weight_tokens: None = None
+    device_indices: tuple[int | str, ...] = ()
+    pids: tuple[int, ...] = ()
+
+    def require_ready(self) -> None:
+        """Check that the server answers, takes the key and serves the model.
+
+        Raises:
+            InputError: it does not.
+        """
+        status, content = self._get("/v1/models")
+        if status is None:
+            fix = "start the server, or correct its address"
+            raise InputError(f"{self.base_url} does not answer", field="base_urls", fix=fix)
+        if status in (401, 403):
+            problem = f"{self.base_url} refuses the API key (status {status})"
+            fix = "name the environment variable that holds the key, and export it"
+            raise InputError(problem, field="api_key_env", fix=fix)
+        names = _model_names(content) if status == 200 else []
+        if names and self.model_name not in names:
+            problem = f"{self.base_url} serves no model {self.model_name!r}"
+            fix = f"use one of: {', '.join(names)}"
+            raise InputError(problem, field="served_model_name", fix=fix)
+
+    def version(self) -> str | None:
+        """Return the version that the server tells, None if it tells none."""
+        for path in _VERSION_PATHS:
+            status, content = self._get(path)
+            if status == 200:
+                with suppress(ValueError, KeyError, TypeError):
+                    return str(json.loads(content)["version"])
+        return None
+
+    def is_healthy(self) -> bool:
+        """Return whether the server answers without an error; it may have no `/health`."""
+        status, _ = self._get("/health")
+        return status is not None and status < 500
+
+    def metrics(self) -> str:
+        """Return its Prometheus text, empty if it has none.
+
+        Raises:
+            OSError: it does not answer.
+        """
+        status, content = self._get("/metrics")
+        if status is None:
+            raise ConnectionError(f"{self.base_url} does not answer")
+        return content.decode(errors="replace") if status == 200 else ""
+
+    def memory(self) -> MemoryFacts:
+        """Return nothing: its memory is not ours to see."""
+        return MemoryFacts()
+
+    def stop_watching_memory(self) -> None:
+        """Do nothing: nobody watches it."""
+
+    def error(self, message: str) -> ServerError:
+        """Return the error for a server that failed; why is in its own log."""
+        return ServerError(f"{self.base_url}: {message}")
+
+    def _get(self, path: str) -> tuple[int | None, bytes]:
+        return get(self.base_url, path, self.api_key, ca_file=self.ca_file)
+
+
+class EndpointEngine:
+    """Servers that are measured, and neither started, tuned nor stopped."""
+
+    starts_servers = False
+    metric_names: tuple[MetricNames, ...] = (VLLM_METRICS, SGLANG_METRICS, TGI_METRICS)
+
+    def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
+        """Check that nothing is asked for that only a start can give; see `Engine.check`."""
+        if settings.extra_arguments:
+            fix = "remove them: the server runs already"
+            problem = "an endpoint takes no arguments"
+            raise InputError(problem, file=file, field="engine.extra_arguments", fix=fix)
+        return []
+
+    @contextmanager
+    def serve(
+        self, specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
+    ) -> Iterator[list[EndpointServer]]:
+        """Yield the servers of `settings.endpoint` once each is ready; see `Engine.serve`."""
+        del specs, log_path
+        assert settings.endpoint is not None, "the experiment gives one to each cell"
+        servers = endpoint_servers(settings.endpoint)
+        for server in servers:
+            server.require_ready()
+        yield servers
+
+
+def endpoint_servers(endpoint: Endpoint) -> list[EndpointServer]:
+    """Return the servers of an endpoint, with the API key of the environment.
+
+    Raises:
+        InputError: the variable for the key is not set.
+    """
+    key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
+    if endpoint.api_key_env and not key:
+        problem = f"the environment has no {endpoint.api_key_env}"
+        fix = "export it where the job runs, or leave api_key_env empty if no key is needed"
+        raise InputError(problem, field="api_key_env", fix=fix)
+    name, ca_file = endpoint.served_model_name, endpoint.ca_file
+    return [EndpointServer(url, name, key, ca_file) for url in endpoint.base_urls]
+
+
+def _model_names(content: bytes) -> list[str]:
+    """Return the names in an answer of `/v1/models`, none if it has another form."""
+    with suppress(ValueError, KeyError, TypeError):
+        return [str(model["id"]) for model in json.loads(content)["data"]]
+    return []

@@ -1,0 +1,28 @@
+"""The engines that a configuration may name. A new one is one file and one row here."""
+
+from pathlib import Path
+
+from sextant.base.errors import InputError
+from sextant.engine.endpoint import EndpointEngine
+from sextant.engine.protocol import Engine
+from sextant.engine.vllm import VLLM
+from sextant.experiment.endpoints import ENDPOINT
+from sextant.experiment.engine_settings import EngineSettings
+
+ENGINES: dict[str, Engine] = {
+    "vllm": VLLM(),
+    ENDPOINT: EndpointEngine(),
+}
+
+
+def check_settings(settings: EngineSettings, file: str | Path) -> list[str]:
+    """Check the `engine` part of a configuration; return warnings.
+
+    Raises:
+        InputError: an unknown engine, or a setting that it cannot have.
+    """
+    if settings.name not in ENGINES:
+        fix = f"use one of {', '.join(ENGINES)}"
+        problem = f"unknown engine {settings.name!r}"
+        raise InputError(problem, file=file, field="engine.name", fix=fix)
+    return ENGINES[settings.name].check(settings, file)
