@@ -4,7 +4,7 @@ Inputs: points, feasibility, sheets. Outputs: tables prediction, candidate, reco
 """
 
 from sextant.decide.evaluation_job import evaluate_files
-from sextant.experiment.experiment import load_experiment
+from sextant.experiment.loading import load_experiment
 from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]):

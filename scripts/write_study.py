@@ -6,7 +6,7 @@ the tables `point`, `feasibility` and `telemetry`; `html`, a page; `json`, its n
 
 from pathlib import Path
 
-from sextant.experiment.experiment import load_experiment
+from sextant.experiment.loading import load_experiment
 from sextant.processes.job_log import job_log
 from sextant.studies.job import TABLES, StudyOutputs, write_study
 

@@ -17,7 +17,7 @@ sys.path.append(str(ROOT / "workflow" / "plugins"))  # before Snakemake looks fo
 import snakemake.cli
 import snakemake.workflow
 
-import sextant.experiment.experiment
+import sextant.experiment.loading
 import sextant.predict.registry  # noqa: F401
 
 

@@ -6,7 +6,7 @@ import yaml
 
 from sextant.base.sheets import SCHEMAS
 from sextant.cells.metrics import LATENCIES, REQUEST_RATE_FORMULA, START_FORMULA, THROUGHPUT_FORMULA
-from sextant.experiment.experiment import SHEET_KEYS
+from sextant.experiment.loading import SHEET_KEYS
 from sextant.ingest.trace_format import FORMATS
 from sextant.llm import FAMILIES
 from support import ROOT

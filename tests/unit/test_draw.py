@@ -8,12 +8,13 @@ from sextant.base.errors import InputError
 from sextant.ingest.trace_format import TRACE_COLUMNS
 from sextant.workload.draw import (
     ARRIVALS,
+    chosen_arrivals,
     draw_trace,
     open_workload,
-    process,
     with_zipf_inputs,
 )
 from sextant.workload.fit import fit_workload
+from sextant.workload.generators import Gamma, poisson
 from sextant.workload.lengths import fit_zipf
 from sextant.workload.request_model import RequestModel
 
@@ -53,7 +54,7 @@ def workload(trace):
 
 
 def test_requests_and_arrivals_are_drawn_apart_from_one_seed():
-    drawn = draw_trace(MODEL.sample, ("gamma", {"alpha": 0.5, "rate_rps": 2.0}), seed=1, n=20_000)
+    drawn = draw_trace(MODEL.sample, Gamma(2.0, 0.5), seed=1, n=20_000)
     assert list(drawn) == list(TRACE_COLUMNS)
     assert drawn["input_tokens"].value_counts(normalize=True)[10] == pytest.approx(0.75, abs=0.02)
     gaps = np.diff(drawn["arrival_s"])
@@ -61,31 +62,30 @@ def test_requests_and_arrivals_are_drawn_apart_from_one_seed():
     assert gaps.std() / gaps.mean() == pytest.approx(np.sqrt(2), rel=0.05)
     follows = np.corrcoef(gaps, drawn["input_tokens"][1:])[0, 1]
     assert abs(follows) < 0.03
-    again = draw_trace(MODEL.sample, ("gamma", {"alpha": 0.5, "rate_rps": 2.0}), seed=1, n=20_000)
+    again = draw_trace(MODEL.sample, Gamma(2.0, 0.5), seed=1, n=20_000)
     pd.testing.assert_frame_equal(drawn, again)
 
 
 def test_a_duration_ends_the_arrivals():
-    drawn = draw_trace(MODEL.sample, ("poisson", {"rate_rps": 50.0}), seed=2, duration_s=100.0)
+    drawn = draw_trace(MODEL.sample, poisson(50.0), seed=2, duration_s=100.0)
     assert drawn["arrival_s"].max() < 100
     assert len(drawn) == pytest.approx(5000, rel=0.05)
 
 
 def test_fitted_arrivals_have_the_traces_rate_unless_another_is_given(workload):
-    kind, parameters = process("fitted", workload, None)
-    assert kind == "gamma" and parameters["rate_rps"] == pytest.approx(3.0, rel=0.05)
-    _, scaled = process("fitted", workload, None, rate_rps=30.0)
-    assert scaled == {"alpha": parameters["alpha"], "rate_rps": 30.0}
+    fitted = chosen_arrivals("fitted", workload)
+    assert fitted.rate_rps == pytest.approx(3.0, rel=0.05)
+    assert chosen_arrivals("fitted", workload, rate_rps=30.0) == Gamma(30.0, fitted.alpha)
 
 
 def test_a_replay_of_one_llm_has_exactly_its_arrivals(trace):
-    kind, parameters = process("replay", "", trace, llm="b", time_factor=0.5)
-    drawn = draw_trace(MODEL.sample, (kind, parameters), seed=0)
+    replay = chosen_arrivals("replay", None, trace=trace, llm="b", time_factor=0.5)
+    drawn = draw_trace(MODEL.sample, replay, seed=0)
     assert drawn["arrival_s"].tolist() == (np.arange(3600) / 2).tolist()
 
 
 def test_windows_mirror_one_llms_rate(trace):
-    chosen = process("windows", "", trace, llm="a", time_factor=0.1)
+    chosen = chosen_arrivals("windows", None, trace=trace, llm="a", time_factor=0.1)
     drawn = draw_trace(MODEL.sample, chosen, seed=0)
     assert len(drawn) == pytest.approx(10 * 7200, rel=0.05)
     assert drawn["arrival_s"].max() < 3600
@@ -93,7 +93,7 @@ def test_windows_mirror_one_llms_rate(trace):
 
 def test_windows_of_several_llms_ask_for_one(trace):
     with pytest.raises(InputError, match="--llm and --service"):
-        process("windows", "", trace)
+        chosen_arrivals("windows", None, trace=trace).times()
 
 
 @pytest.mark.parametrize("name", ["no_lengths", "null_lengths"])
@@ -109,15 +109,16 @@ def test_a_model_without_lengths_is_no_workload(tmp_path, name):
 
 def test_an_option_that_would_be_passed_over_is_refused(trace):
     with pytest.raises(InputError, match="--arrivals-from"):
-        process("poisson", "", trace, rate_rps=1.0)
+        chosen_arrivals("poisson", None, trace=trace, rate_rps=1.0)
     with pytest.raises(InputError, match="--request-rate"):
-        process("gamma", "", None, alpha=0.5)
+        chosen_arrivals("gamma", None, alpha=0.5)
 
 
 def test_all_at_once_needs_a_number():
-    assert (draw_trace(MODEL.sample, process("inf", "", None), seed=0, n=9)["arrival_s"] == 0).all()
+    at_once = chosen_arrivals("inf", None)
+    assert (draw_trace(MODEL.sample, at_once, seed=0, n=9)["arrival_s"] == 0).all()
     with pytest.raises(InputError):
-        draw_trace(MODEL.sample, process("inf", "", None), seed=0)
+        draw_trace(MODEL.sample, at_once, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -131,12 +132,12 @@ def test_all_at_once_needs_a_number():
 )
 def test_what_a_process_lacks_is_said(arrivals, workload_name, given, said):
     with pytest.raises(InputError, match=said):
-        process(arrivals, workload_name, None, **given)
+        chosen_arrivals(arrivals, workload_name, **given)
 
 
 def test_a_parameter_that_a_process_does_not_know_is_refused():
     with pytest.raises(InputError, match="--burstiness"):
-        process("constant", "", None, rate_rps=1.0, alpha=2.0)
+        chosen_arrivals("constant", None, rate_rps=1.0, alpha=2.0)
 
 
 def test_a_use_case_is_a_workload_by_its_name_and_an_unknown_one_is_named():
@@ -145,24 +146,24 @@ def test_a_use_case_is_a_workload_by_its_name_and_an_unknown_one_is_named():
         open_workload("translation")
 
 
-def test_every_kind_of_arrivals_is_known_to_the_generators(trace, workload):
+def test_every_kind_of_arrivals_draws(trace, workload):
     given = {
         "constant": {"rate_rps": 1.0},
         "poisson": {"rate_rps": 1.0},
         "gamma": {"rate_rps": 1.0, "alpha": 0.5},
         "varying": {"alpha": [1.0, 0.0, 0.0], "beta_s": [1.0, 0.0], "every": 200},
-        "windows": {"llm": "a"},
+        "windows": {"llm": "a", "trace": trace},
+        "replay": {"trace": trace},
     }
     for arrivals in ARRIVALS:
-        mirrored = trace if arrivals in ("windows", "replay") else None
-        chosen = process(arrivals, workload, mirrored, **given.get(arrivals, {}))
+        chosen = chosen_arrivals(arrivals, workload, **given.get(arrivals, {}))
         assert len(draw_trace(MODEL.sample, chosen, seed=0, n=50)) == 50, arrivals
 
 
 def test_what_is_no_normalised_trace_is_named(tmp_path):
     MODEL.frame.to_parquet(tmp_path / "other.parquet")
     with pytest.raises(InputError, match=r"other\.parquet.*sextant ingest"):
-        process("replay", "", tmp_path / "other.parquet")
+        chosen_arrivals("replay", None, trace=tmp_path / "other.parquet").times()
 
 
 def test_zipf_inputs_have_the_exponent_and_keep_the_outputs():

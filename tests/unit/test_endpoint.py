@@ -15,9 +15,11 @@ from sextant.benchmark.cell import measure_cell
 from sextant.benchmark.job import run_job
 from sextant.engine.endpoint import endpoint_servers
 from sextant.engine.registry import check_settings
+from sextant.experiment.definition import cell_definition
 from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.engine_settings import EngineSettings, engine_settings
-from sextant.experiment.experiment import Experiment, cell_definition, load_experiment
+from sextant.experiment.experiment import Experiment
+from sextant.experiment.loading import load_experiment
 from sextant.hardware.gpu import Devices
 from sextant.store.build import aggregate_points
 from stub_server import StubServer, answer_endpoint

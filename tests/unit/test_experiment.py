@@ -4,7 +4,7 @@ import hashlib
 import os
 from types import SimpleNamespace
 
-from sextant.experiment.experiment import trace_sha256
+from sextant.experiment.definition import trace_sha256
 
 EXPERIMENT = SimpleNamespace(traces={"ours": {"dataset": "ours.csv"}}, datasets={})
 

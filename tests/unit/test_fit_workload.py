@@ -16,7 +16,7 @@ from sextant.experiment.downloads import fetch, load_registry
 from sextant.ingest import ingest_trace
 from sextant.ingest.trace_format import TRACE_COLUMNS
 from sextant.workload.arrivals import load_arrivals
-from sextant.workload.draw import draw_trace, process
+from sextant.workload.draw import chosen_arrivals, draw_trace
 from sextant.workload.fidelity import model_fidelity
 from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model
@@ -180,7 +180,7 @@ def test_trace_of_failures_only(tmp_path):
 
 
 def sample_trace(workload, n, seed):
-    arrivals = process("fitted", workload, None)
+    arrivals = chosen_arrivals("fitted", workload)
     return draw_trace(load_request_model(workload).sample, arrivals, n=n, seed=seed)
 
 

@@ -1,35 +1,44 @@
 """Arrival generators: rates, burstiness, bytes that depend on the seed alone, what is refused."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
 from sextant.workload.generators import (
-    GENERATORS,
-    arrival_times,
-    at_once,
-    constant,
-    gamma,
-    piecewise,
+    AtOnce,
+    Constant,
+    Gamma,
+    Varying,
+    mirrored,
     poisson,
-    replay,
-    varying,
+    replayed,
 )
 
+ONE_WINDOW = pd.DataFrame(
+    {"start_s": [0.0], "duration_s": [500.0], "n_requests": [1000], "alpha": [0.5]}
+)
+
+
+def replay_thirds(seed: int, **ends) -> np.ndarray:
+    return replayed(np.arange(300) / 3, **ends)
+
+
 ONE_OF_EACH = {
-    "constant": {"rate_rps": 2.0},
-    "poisson": {"rate_rps": 2.0},
-    "gamma": {"alpha": 0.5, "rate_rps": 2.0},
-    "piecewise": {
-        "windows": pd.DataFrame(
-            {"start_s": [0.0], "duration_s": [500.0], "n_requests": [1000], "alpha": [0.5]}
-        )
-    },
-    "varying": {"alpha": (0.5, 0.001, 0.0), "beta_s": (1.0, 0.0)},
-    "replay": {"arrival_s": np.arange(300) / 3},
-    "at_once": {},
+    "constant": Constant(2.0).times,
+    "poisson": poisson(2.0).times,
+    "gamma": Gamma(2.0, 0.5).times,
+    "mirrored": partial(mirrored, ONE_WINDOW),
+    "varying": Varying((0.5, 0.001, 0.0), (1.0, 0.0)).times,
+    "replayed": replay_thirds,
+    "inf": AtOnce().times,
 }
+
+
+def gamma(alpha: float, rate_rps: float, **ends) -> np.ndarray:
+    return Gamma(rate_rps, alpha).times(**ends)
 
 
 def _windows(n_requests, alpha, duration_s=1200.0) -> pd.DataFrame:
@@ -49,9 +58,9 @@ def test_mean_rate_and_variation_are_those_asked_for(alpha):
 
 
 def test_poisson_is_the_gamma_process_of_shape_one():
-    times = poisson(3.0, n=1_000, seed=5)
+    times = poisson(3.0).times(n=1_000, seed=5)
     assert np.array_equal(times, gamma(1.0, 3.0, n=1_000, seed=5))
-    gaps = np.diff(poisson(3.0, n=100_000, seed=6))
+    gaps = np.diff(poisson(3.0).times(n=100_000, seed=6))
     # The exponential distribution has its median at ln 2 means.
     assert np.median(gaps) == pytest.approx(np.log(2) / 3, rel=0.015)
 
@@ -73,27 +82,27 @@ def test_no_gap_is_cut_and_no_run_is_rescaled():
 
 
 def test_constant_arrivals_have_one_gap():
-    assert constant(4.0, n=5) == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
+    assert Constant(4.0).times(n=5) == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
     # The end itself is no part of a duration.
-    assert constant(4.0, duration_s=1.0) == pytest.approx([0, 0.25, 0.5, 0.75])
-    assert len(constant(4.0, n=2, duration_s=1.0)) == 2
+    assert Constant(4.0).times(duration_s=1.0) == pytest.approx([0, 0.25, 0.5, 0.75])
+    assert len(Constant(4.0).times(n=2, duration_s=1.0)) == 2
 
 
-@pytest.mark.parametrize("kind", sorted(GENERATORS))
+@pytest.mark.parametrize("kind", sorted(ONE_OF_EACH))
 def test_arrivals_ascend_and_follow_the_seed_and_the_ends(kind):
-    times = arrival_times(kind, ONE_OF_EACH[kind], n=100, seed=7)
+    times = ONE_OF_EACH[kind](n=100, seed=7)
     assert len(times) == 100 and times.dtype == np.float64
     assert times[0] >= 0 and np.all(np.diff(times) >= 0)
-    again = arrival_times(kind, ONE_OF_EACH[kind], n=100, seed=7)
+    again = ONE_OF_EACH[kind](n=100, seed=7)
     assert times.tobytes() == again.tobytes()
-    other = arrival_times(kind, ONE_OF_EACH[kind], n=100, seed=8)
-    is_drawn = kind in ("poisson", "gamma", "piecewise", "varying")
+    other = ONE_OF_EACH[kind](n=100, seed=8)
+    is_drawn = kind in ("poisson", "gamma", "mirrored", "varying")
     assert np.array_equal(times, other) != is_drawn
-    if kind != "at_once":
-        short = arrival_times(kind, ONE_OF_EACH[kind], duration_s=10.0, seed=7)
+    if kind != "inf":
+        short = ONE_OF_EACH[kind](duration_s=10.0, seed=7)
         assert short[-1] < 10.0 and np.array_equal(short, times[times < 10.0][: len(short)])
     with pytest.raises(InputError, match=r"field 'n': (0|2.5) is"):
-        arrival_times(kind, ONE_OF_EACH[kind], n=0)
+        ONE_OF_EACH[kind](n=0, seed=7)
 
 
 def test_longer_runs_begin_like_shorter_ones():
@@ -107,7 +116,7 @@ def test_windows_keep_rates_shapes_and_silence():
     n_requests, alpha = [600, 50, 0, 4000, 40], [0.25, np.nan, np.nan, 4.0, np.nan]
     counts, cv = np.zeros(5), []
     for seed in range(400):
-        times = piecewise(_windows(n_requests, alpha), seed=seed)
+        times = mirrored(_windows(n_requests, alpha), seed=seed)
         counts += np.bincount((times // 1200).astype(int), minlength=5)
         gaps = np.diff(times[(times > 3600) & (times < 4800)])
         cv.append(gaps.std() / gaps.mean())
@@ -118,7 +127,7 @@ def test_windows_keep_rates_shapes_and_silence():
 
 def test_scaled_windows_have_their_rates_scaled_and_their_durations_not():
     windows = _windows([500, 1500], [1.0, 1.0])
-    larger = [piecewise(windows, beta_factor=0.1, seed=seed) for seed in range(30)]
+    larger = [mirrored(windows, beta_factor=0.1, seed=seed) for seed in range(30)]
     assert np.mean([np.sum(times < 1200) for times in larger]) == pytest.approx(5_000, rel=0.02)
     assert np.mean([len(times) for times in larger]) == pytest.approx(20_000, rel=0.02)
     assert max(times[-1] for times in larger) < 2400
@@ -126,12 +135,12 @@ def test_scaled_windows_have_their_rates_scaled_and_their_durations_not():
 
 def test_any_range_of_windows_starts_at_zero():
     windows = _windows([100] * 6, [0.5] * 6)
-    assert np.array_equal(piecewise(windows[3:], seed=1), piecewise(windows[:3], seed=1))
+    assert np.array_equal(mirrored(windows[3:], seed=1), mirrored(windows[:3], seed=1))
 
 
 def test_the_end_of_a_trace_in_a_window_of_no_duration_is_kept():
     windows = _windows([100, 1], [1.0, np.nan]).assign(duration_s=[1200.0, 0.0])
-    times = [piecewise(windows, seed=seed) for seed in range(200)]
+    times = [mirrored(windows, seed=seed) for seed in range(200)]
     assert max(map(max, times)) <= 1200.0
     assert np.mean([len(own) for own in times]) == pytest.approx(101, rel=0.03)
 
@@ -148,11 +157,11 @@ def test_the_end_of_a_trace_in_a_window_of_no_duration_is_kept():
 )
 def test_windows_that_mirror_nothing_are_refused(windows, message):
     with pytest.raises(InputError, match=message):
-        piecewise(windows)
+        mirrored(windows)
 
 
 def test_variation_over_steps_changes_after_so_many_requests():
-    times = varying((0.25, 0.75, 0.0), (2.0, -1.0), over="steps", every=50_000, n=100_000, seed=4)
+    times = Varying((0.25, 0.75, 0.0), (2.0, -1.0), "steps", 50_000).times(n=100_000, seed=4)
     first, second = np.diff(times)[:49_999], np.diff(times)[50_000:]
     # Shape 0.25 and scale 2 s, then 1 and 1 s.
     assert first.mean() == pytest.approx(0.5, rel=0.03)
@@ -163,7 +172,7 @@ def test_variation_over_steps_changes_after_so_many_requests():
 
 def test_variation_over_time_is_quadratic_in_shape_and_linear_in_scale():
     # Shape 1 + (t/100)², scale 0.001 (1 + t/100): at 0 s and at 100 s gaps of 1 and 4 ms.
-    times = varying((1.0, 0.0, 1e-4), (1e-3, 1e-5), duration_s=101.0, seed=5)
+    times = Varying((1.0, 0.0, 1e-4), (1e-3, 1e-5)).times(duration_s=101.0, seed=5)
     for begin_s, mean_s, cv in ((0, 0.001, 1.0), (100, 0.004, 0.5**0.5)):
         gaps = np.diff(times[(times >= begin_s) & (times < begin_s + 1)])
         assert gaps.mean() == pytest.approx(mean_s, rel=0.15)
@@ -171,49 +180,42 @@ def test_variation_over_time_is_quadratic_in_shape_and_linear_in_scale():
 
 
 def test_variation_that_leaves_the_possible_says_where():
+    falling = Varying((1.0, -0.2, 0.0), (1.0, 0.0), over="steps")
     with pytest.raises(InputError, match=r"field 'alpha': it is 0 at step 5\. Fix: end"):
-        varying((1.0, -0.2, 0.0), (1.0, 0.0), over="steps", n=10)
-    assert len(varying((1.0, -0.2, 0.0), (1.0, 0.0), over="steps", n=5)) == 5
+        falling.times(n=10)
+    assert len(falling.times(n=5)) == 5
     with pytest.raises(InputError, match="field 'beta_s': 3 coefficients, not 2"):
-        varying((1.0, 0.0, 0.0), (1.0, 0.0, 0.0), n=5)
+        Varying((1.0, 0.0, 0.0), (1.0, 0.0, 0.0))
     with pytest.raises(InputError, match="field 'over': 'days' is unknown"):
-        varying((1.0, 0.0, 0.0), (1.0, 0.0), over="days", n=5)
+        Varying((1.0, 0.0, 0.0), (1.0, 0.0), over="days")
 
 
 def test_replay_is_exact_and_scales_time():
     arrival_s = [2.0, 2.5, 2.5, 10.0]
-    assert replay(arrival_s).tolist() == [0.0, 0.5, 0.5, 8.0]
-    assert replay(arrival_s, time_factor=0.5).tolist() == [0.0, 0.25, 0.25, 4.0]
-    assert replay(arrival_s, time_factor=0.5, duration_s=4.0).tolist() == [0.0, 0.25, 0.25]
-    assert replay([]).tolist() == []
+    assert replayed(arrival_s).tolist() == [0.0, 0.5, 0.5, 8.0]
+    assert replayed(arrival_s, time_factor=0.5).tolist() == [0.0, 0.25, 0.25, 4.0]
+    assert replayed(arrival_s, time_factor=0.5, duration_s=4.0).tolist() == [0.0, 0.25, 0.25]
+    assert replayed([]).tolist() == []
     with pytest.raises(InputError, match="field 'arrival_s': the times do not ascend"):
-        replay([1.0, 0.5])
+        replayed([1.0, 0.5])
 
 
 def test_everything_at_once_is_at_zero():
-    assert at_once(n=3).tolist() == [0.0, 0.0, 0.0]
+    assert AtOnce().times(n=3).tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("kind", "parameters", "ends", "message"),
+    ("draw", "message"),
     [
-        ("uniform", {}, {"n": 1}, "field 'kind': unknown arrivals 'uniform'.*constant, poisson"),
-        ("gamma", {"rate_rps": 1.0}, {"n": 1}, "field 'alpha': gamma arrivals need it"),
-        ("gamma", {"alpha": 0.0, "rate_rps": 1.0}, {"n": 1}, "field 'alpha': 0.0 is out of range"),
-        ("poisson", {"rate_rps": np.inf}, {"n": 1}, "field 'rate_rps': inf is out of range"),
-        ("poisson", {"rate_rps": 1.0, "cv": 2}, {"n": 1}, "field 'cv': .* no such parameter"),
-        ("poisson", {"rate_rps": 1.0}, {}, "field 'n': the arrivals have no end"),
-        ("poisson", {"rate_rps": 1e6}, {"duration_s": 1e6}, "1e.12 requests are too many"),
-        ("poisson", {"rate_rps": 1.0}, {"n": 2.5}, "field 'n': 2.5 is no whole number"),
-        (
-            "at_once",
-            {},
-            {"n": 1, "duration_s": 1.0},
-            "field 'duration_s': at_once arrivals have no",
-        ),
-        ("replay", {"arrival_s": [0.0], "time_factor": -1.0}, {}, "field 'time_factor': -1.0"),
+        (lambda: Gamma(1.0, 0.0), "field 'alpha': 0.0 is out of range"),
+        (lambda: poisson(np.inf), "field 'rate_rps': inf is out of range"),
+        (lambda: poisson(1.0).times(), "field 'n': the arrivals have no end"),
+        (lambda: poisson(1e6).times(duration_s=1e6), "1e.12 requests are too many"),
+        (lambda: poisson(1.0).times(n=2.5), "field 'n': 2.5 is not a whole number"),
+        (lambda: AtOnce().times(duration_s=1.0), "field 'n': all at once has no end"),
+        (lambda: replayed([0.0], time_factor=-1.0), "field 'time_factor': -1.0"),
     ],
 )
-def test_bad_parameters_are_named(kind, parameters, ends, message):
+def test_bad_parameters_are_named(draw, message):
     with pytest.raises(InputError, match=message):
-        arrival_times(kind, parameters, **ends)
+        draw()

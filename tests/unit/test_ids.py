@@ -16,7 +16,7 @@ from sextant.base.ids import (
     look,
     selectable_problem,
 )
-from sextant.experiment.experiment import CellKey
+from sextant.experiment.cell_key import CellKey
 
 HOSTILE = (
     "org/name",

@@ -22,7 +22,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
 from sextant.benchmark.definition import cell_from_definition, definition_sha256
 from sextant.cells.integrity import CELL_FILES, file_facts, sealed
-from sextant.experiment.experiment import CellKey, load_experiment
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.loading import load_experiment
 from sextant.importing.decisions import Here, Verdict, provenance_conflicts
 from sextant.importing.merge import Report, import_cells
 from sextant.importing.summary_text import report_text

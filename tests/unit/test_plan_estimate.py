@@ -11,10 +11,13 @@ from project import Project
 from sextant.base.configuration import merged, read_configuration
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
+from sextant.experiment.cell_key import CellKey
 from sextant.experiment.endpoints import Endpoint
-from sextant.experiment.experiment import CellKey, Experiment, load_experiment
-from sextant.experiment.scenarios import Scenario, Variant
-from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility, level_s
+from sextant.experiment.experiment import Experiment
+from sextant.experiment.loading import load_experiment
+from sextant.experiment.scenarios import Scenario
+from sextant.experiment.variants import Variant
+from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
 from sextant.plan.jobs import DryRun, Job, _config, _local_rules
 from sextant.plan.summary import CellPlan, make_plan, makespan_s
@@ -52,7 +55,7 @@ LEVELS = {
 @pytest.mark.parametrize("name", LEVELS)
 def test_how_long_a_level_is_planned(name: str) -> None:
     scenario, level, expected_s = LEVELS[name]
-    assert level_s(scenario, level, request_s=10) == expected_s
+    assert scenario.planned_s(level, request_s=10) == expected_s
 
 
 def cell(seconds: float) -> CellPlan:

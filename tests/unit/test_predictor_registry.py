@@ -17,7 +17,7 @@ def test_every_predictor_is_where_the_registry_says(name: str) -> None:
 
 def test_the_experiment_is_read_without_what_fits_and_learns() -> None:
     code = """
-import sys, sextant.experiment.experiment, sextant.predict.registry
+import sys, sextant.experiment.loading, sextant.predict.registry
 print(sorted({"scipy", "sklearn", "xgboost", "joblib", "matplotlib"} & sys.modules.keys()))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

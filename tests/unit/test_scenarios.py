@@ -7,14 +7,8 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
-from sextant.experiment.scenarios import (
-    Scenario,
-    Variant,
-    plain,
-    scenario_from_plain,
-    scenario_from_row,
-    variant_from_row,
-)
+from sextant.experiment.scenarios import Scenario, plain, scenario_from_plain, scenario_from_row
+from sextant.experiment.variants import Variant, variant_from_row
 
 
 def scenario(**values) -> Scenario:

@@ -10,7 +10,7 @@ import yaml
 from sextant.base.errors import InputError
 from sextant.engine.registry import check_settings
 from sextant.engine.vllm_arguments import check_extra_arguments
-from sextant.experiment.experiment import load_experiment
+from sextant.experiment.loading import load_experiment
 from support import ROOT
 
 

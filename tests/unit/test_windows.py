@@ -8,7 +8,7 @@ from scipy import stats
 from sextant.base.errors import InputError
 from sextant.workload import trace_stream
 from sextant.workload.arrivals import fit_arrivals
-from sextant.workload.generators import piecewise
+from sextant.workload.generators import mirrored
 from sextant.workload.windows import count_doublings, fit_windows, summarize_doublings
 from support import write_trace
 
@@ -142,7 +142,7 @@ def test_mirrored_windows_are_found_again(tmp_path):
             "alpha": np.tile([0.3, 2.0], 20),
         }
     )
-    trace = pd.DataFrame({"arrival_s": piecewise(wanted, seed=2)})
+    trace = pd.DataFrame({"arrival_s": mirrored(wanted, seed=2)})
     windows = fit_windows(write_trace(tmp_path, trace))
     assert windows["alpha"][::2].median() == pytest.approx(0.3, rel=0.05)
     assert windows["alpha"][1::2].median() == pytest.approx(2.0, rel=0.05)

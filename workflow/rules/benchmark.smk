@@ -4,7 +4,7 @@
 # Steps: benchmark_cell.
 #
 # Measurements cost hours of GPU time: they grow stale when `definition` changes (see
-# sextant.experiment.experiment.cell_definition), the LLM's config, or the workload, never by an edit
+# sextant.experiment.definition.cell_definition), the LLM's config, or the workload, never by an edit
 # of code. Whatever runs a workload again runs its benchmarks again, so ingest and fit do
 # not list library files either. (An `ancient` workload would not do: Snakemake then does
 # not look at the parameters of a benchmark while its workload is being fitted.)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from sextant.base.errors import InputError
 from sextant.engine.registry import check_settings
-from sextant.experiment.experiment import CellKey, cell_definition, load_experiment, trace_sha256
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.definition import cell_definition, trace_sha256
+from sextant.experiment.loading import load_experiment
 from sextant.base.ids import by_file_name, file_name
 from sextant.base.imports import library_files
 from sextant.processes.parent_watch import end_with_parent, name_to_jobs
 from sextant.predict.registry import PREDICTORS
-from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.workload.use_cases import USE_CASES_FILE
 
 try:

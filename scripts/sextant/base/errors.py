@@ -1,5 +1,7 @@
 """The one error that a user's mistake raises."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 
@@ -18,6 +20,7 @@ class InputError(ValueError):
         field: str | None = None,
         fix: str | None = None,
     ) -> None:
+        self.problem, self.file, self.row, self.field, self.fix = problem, file, row, field, fix
         where = [
             str(file) if file is not None else None,
             f"line {row}" if row is not None else None,
@@ -26,3 +29,15 @@ class InputError(ValueError):
         place = ", ".join(part for part in where if part)
         message = f"{place}: {problem}" if place else problem
         super().__init__(f"{message}. Fix: {fix}" if fix else message)
+
+    def at(
+        self, *, file: str | Path | None = None, row: int | None = None, field: str | None = None
+    ) -> InputError:
+        """Return the same error at a place that only the caller knows."""
+        return InputError(
+            self.problem,
+            file=file or self.file,
+            row=row or self.row,
+            field=field or self.field,
+            fix=self.fix,
+        )

@@ -17,7 +17,7 @@ from sextant.base.errors import InputError
 from sextant.experiment.scenarios import WINDOWS_FILE
 from sextant.workload.draw import with_zipf_inputs
 from sextant.workload.drawing import child_seed
-from sextant.workload.generators import gamma, piecewise, varying
+from sextant.workload.generators import Gamma, Varying, mirrored
 from sextant.workload.request_model import RequestModel
 
 N_SETTINGS = 9
@@ -132,7 +132,7 @@ def trial_load(
 
 def _steady(scale: _Scale, duration_s: float) -> Load:
     plan, seed = scale.plan, child_seed(scale.seed, 0)
-    arrival_s = _some(gamma(plan.alpha, scale.rate_rps, duration_s=duration_s, seed=seed))
+    arrival_s = _some(Gamma(scale.rate_rps, plan.alpha).times(duration_s=duration_s, seed=seed))
     lengths = _lengths(scale, [plan.theta], len(arrival_s))
     return Load(arrival_s, *lengths, [_setting(0.0, plan.alpha, scale.beta_s, plan.theta)])
 
@@ -153,7 +153,7 @@ def _mirrored(service: str, scale: _Scale, rate_factor: float) -> Load:
     )
     expected = rate_factor * scale.rate_rps * plan.mirrored_s
     share = expected / windows["n_requests"].sum()
-    arrival_s = _some(piecewise(scaled, beta_factor=1 / share, seed=child_seed(scale.seed, 0)))
+    arrival_s = _some(mirrored(scaled, beta_factor=1 / share, seed=child_seed(scale.seed, 0)))
     lengths = _lengths(scale, [plan.theta], len(arrival_s))
     rates = scaled["n_requests"] * share / scaled["duration_s"]
     settings = [
@@ -191,16 +191,16 @@ def read_windows(path: Path, service: str) -> pd.DataFrame:
 def _sweep(
     scale: _Scale, alpha: Sequence[float], beta_s: Sequence[float], theta: Sequence[float]
 ) -> Load:
-    """Draw arrivals by coefficients over the steps (see `varying`), lengths by a theta a step."""
+    """Draw arrivals by coefficients over the steps (see `Varying`), lengths by a theta a step."""
     every = scale.plan.n_per_change
     n = every * N_SETTINGS
     seed = child_seed(scale.seed, 0)
-    arrival_s = varying(alpha, beta_s, over="steps", every=every, n=n, seed=seed)
+    process = Varying(alpha, beta_s, over="steps", every=every)
+    arrival_s = process.times(n=n, seed=seed)
     settings = []
     for u in range(N_SETTINGS):
         start_s = float(arrival_s[u * every - 1]) if u else 0.0
-        shape, beta = alpha[0] + u * (alpha[1] + u * alpha[2]), beta_s[0] + u * beta_s[1]
-        settings.append(_setting(start_s, shape, beta, theta[u % len(theta)]))
+        settings.append(_setting(start_s, *process.at(u), theta[u % len(theta)]))
     return Load(arrival_s, *_lengths(scale, theta, n), settings, {"n_per_change": every})
 
 

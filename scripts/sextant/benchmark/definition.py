@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.files import sha256_file
-from sextant.experiment.scenarios import Scenario, Variant, scenario_from_plain
+from sextant.experiment.scenarios import Scenario, scenario_of
+from sextant.experiment.variants import Variant
 from sextant.hardware.gpu import Devices
 
 
@@ -53,12 +54,12 @@ def definition_sha256(definition: Mapping[str, Any], workload: str, config: str)
 
 
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
-    """Build a cell from its definition (see `sextant.experiment.experiment.cell_definition`)."""
+    """Build a cell from its definition (see `sextant.experiment.definition.cell_definition`)."""
     taken = {field.name for field in fields(Cell)} & set(definition)
     values = {name: definition[name] for name in taken}
     values["config_path"] = Path(definition["config_path"])
     values["devices"] = Devices(**definition["devices"])
-    values["scenario"] = scenario_from_plain(definition["scenario"])
+    values["scenario"] = scenario_of(definition["scenario"])
     values["variant"] = Variant(**definition.get("variant", {}))
     contents = map(sha256_file, (workload_path, definition["config_path"]))
     return Cell(

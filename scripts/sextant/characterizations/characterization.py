@@ -9,7 +9,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.characterizations.features import Features
-from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 from sextant.store.build import open_store

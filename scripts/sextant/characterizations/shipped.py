@@ -13,7 +13,7 @@ from sextant.base.sheets import SCHEMAS, load_sheet, validate
 from sextant.cells.metrics import LATENCIES, PERCENTILES
 from sextant.characterizations.characterization import Characterization, load_characterization
 from sextant.characterizations.features import Features
-from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import load_gpu, profile_from_row
 from sextant.importing.llm_pilot import REASONS
 from sextant.llm import load_llm

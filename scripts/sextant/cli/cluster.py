@@ -33,7 +33,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Say what a run would do before anything is submitted: jobs, requests, hours, cost."""
-    from sextant.experiment.experiment import load_experiment
+    from sextant.experiment.loading import load_experiment
     from sextant.plan.jobs import dry_run
     from sextant.plan.summary import make_plan
     from sextant.plan.text import plan_json, plan_text
@@ -59,7 +59,7 @@ def import_results(
 ) -> None:
     """Take over cells that others measured and that are asked for here; none is measured again."""
     from sextant.base.configuration import read_configuration
-    from sextant.experiment.experiment import load_experiment
+    from sextant.experiment.loading import load_experiment
     from sextant.importing.decisions import Verdict
     from sextant.importing.merge import import_cells
     from sextant.importing.snakemake_metadata import record_cells, refuse_beside_a_run

@@ -12,7 +12,7 @@ from sextant.characterizations.points import IDENTIFIERS, Pair
 from sextant.decide.evaluate import MEASURED, Evaluation, evaluate
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.memory import assess
-from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 

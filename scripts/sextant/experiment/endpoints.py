@@ -6,7 +6,7 @@ from pathlib import Path
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, load_sheet
 from sextant.base.urls import host_and_port
-from sextant.experiment.scenarios import Variant, plain
+from sextant.experiment.variants import Variant, without_defaults
 
 ENDPOINT = "endpoint"
 """Name of their engine."""
@@ -62,7 +62,7 @@ def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> No
     Raises:
         InputError: another number of servers, or a setting that only a start can give.
     """
-    of_start = sorted(set(plain(variant)) - {"variant_id", "replicas"})
+    of_start = sorted(set(without_defaults(variant)) - {"variant_id", "replicas"})
     if of_start:
         problem = (
             f"variant {variant.variant_id!r} sets {of_start[0]}, but these servers run already"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from sextant.experiment.scenarios import Variant
+from sextant.experiment.variants import Variant
 from sextant.hardware.gpu import GIB, Devices
 from sextant.llm import LLM
 

@@ -1,145 +1,280 @@
-"""How load is put on a server, and how the servers of a cell are set up: rows of two sheets."""
+"""How load is put on a server: one dataclass for each kind of scenario.
+
+Sheets, definitions, studies and the command line build the same types, which check themselves.
+"""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
+from sextant.experiment.variants import without_defaults
+from sextant.workload.generators import Arrivals, AtOnce, Gamma
+from sextant.workload.trace_arrivals import arrivals_from_plain
 
-DEFAULT_VARIANT = "default"
 BURST_TIMEOUT_S = 30.0
 """BurstGPT's limit on a request (section V-C)."""
 WINDOWS_FILE = Path(__file__).parents[3] / "resources" / "workloads" / "burst_windows.tsv"
 """Windows of a trace whose shapes the scenario `burst` mirrors."""
-_OF_KIND = {
-    "closed_loop": {"duration_s", "cooldown_s", "stop_nttft_ms", "stop_itl_ms", "stop_factor"},
-    "open_loop": {"duration_s", "cooldown_s", "n_requests", "burstiness"},
-    "batch": {"n_requests"},
-    "burst": {"duration_s", "n_requests", "burstiness"},
-}
-_ANY_KIND = {"scenario_id", "kind", "levels", "warmup_s", "timeout_s"}
 _N_BURST_PHASES = 6
+_ONE_OF_TWO = "give either duration_s or n_requests"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """How load is put on a server; fields as in `workflow/schemas/scenarios.schema.yaml`."""
+    """Levels of load; fields as in `workflow/schemas/scenarios.schema.yaml`."""
 
-    kind: str
+    kind: ClassVar[str]
+    level_words: ClassVar[str]
+    """What a level counts."""
+    has_users: ClassVar[bool] = False
+    """Whether users wait for answers. Then a latency counts from when a request was sent; else
+    from when it was due."""
     levels: tuple[float, ...]
-    """Users, requests per second, requests in flight, or phases, by `kind`."""
     warmup_s: float = 0.0
-    duration_s: float | None = None
-    cooldown_s: float = 0.0
-    n_requests: int | None = None
-    burstiness: float = 1.0
     timeout_s: float | None = None
-    stop_nttft_ms: float | None = None
-    stop_itl_ms: float | None = None
-    stop_factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check_levels(self.levels, is_whole=True)
+        _check_times(self, "warmup_s", "cooldown_s")
+        _check_times(self, "duration_s", "timeout_s", is_positive=True)
+
+    @property
+    def unmeasured_s(self) -> float:
+        """Seconds of load before and after what is measured of a level."""
+        return self.warmup_s
+
+    def planned_s(self, level: float, request_s: float) -> float:
+        """Return how long a level is planned to take if a request takes `request_s`."""
+        raise NotImplementedError
 
     def longest_s(self, request_timeout_s: float) -> float:
         """Return how long all levels may take, with two slow last requests each."""
         timeout_s = self.timeout_s or request_timeout_s
-        each_s = self.warmup_s + (self.duration_s or 0.0) + self.cooldown_s + 2 * timeout_s
-        if self.n_requests is None or self.duration_s is not None:
-            return each_s * len(self.levels)
-        # A batch of n goes in n / level waves; how long one takes is not known beforehand.
-        wave_s = 1.0 if self.kind == "open_loop" else timeout_s / 10
-        return sum(each_s + self.n_requests / level * wave_s for level in self.levels)
+        return sum(
+            self.warmup_s + self._longest_level_s(level, timeout_s) + 2 * timeout_s
+            for level in self.levels
+        )
+
+    def _longest_level_s(self, level: float, timeout_s: float) -> float:
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Variant:
-    """How servers are set up; fields as in `workflow/schemas/variants.schema.yaml`."""
+@dataclass(frozen=True, kw_only=True)
+class ClosedLoop(Scenario):
+    """Users that send one request after another."""
 
-    variant_id: str = DEFAULT_VARIANT
-    replicas: int = 1
-    placement: str = "own"
-    batch_weight_tokens: int | None = None
-    cpu_cores: int | None = None
-    memory_limit_gib: float | None = None
+    kind = "closed_loop"
+    level_words = "users"
+    has_users = True
+    duration_s: float
+    cooldown_s: float = 0.0
+    stop_nttft_ms: float | None = None
+    stop_itl_ms: float | None = None
+    stop_factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.stop_nttft_ms is None) != (self.stop_itl_ms is None):
+            _refuse("stop_nttft_ms", "one limit without the other", "give both or neither")
 
     @property
-    def memory_share(self) -> float:
-        """Fraction of the usable device memory that each replica gets."""
-        return 1 / self.replicas if self.placement == "shared" else 1.0
+    def unmeasured_s(self) -> float:
+        """Seconds of warm-up and cool-down."""
+        return self.warmup_s + self.cooldown_s
+
+    def planned_s(self, level: float, request_s: float) -> float:
+        """Return the seconds of load."""
+        return self.unmeasured_s + self.duration_s
+
+    def _longest_level_s(self, level: float, timeout_s: float) -> float:
+        return self.duration_s + self.cooldown_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenLoop(Scenario):
+    """Requests at a rate, whatever became of those before: by default with Gamma gaps."""
+
+    kind = "open_loop"
+    level_words = "requests per second"
+    duration_s: float | None = None
+    cooldown_s: float = 0.0
+    n_requests: int | None = None
+    burstiness: float = 1.0
+    """Shape of the Gamma gaps; 1 is Poisson."""
+    arrivals: Arrivals | None = None
+    """Another arrival process; the level is then its rate."""
+    max_in_flight: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_levels(self.levels, is_whole=False)
+        _check_times(self, "warmup_s", "cooldown_s")
+        _check_times(self, "duration_s", "timeout_s", is_positive=True)
+        if self.duration_s is not None and self.n_requests is not None:
+            _refuse("duration_s", "two ends of a level", _ONE_OF_TWO)
+        if math.inf in self.levels and self.n_requests is None:
+            _refuse("levels", "a rate of inf never ends", "give n_requests")
+        ends_itself = self.arrivals is not None and self.arrivals.ends_itself
+        if self.duration_s is None and self.n_requests is None and not ends_itself:
+            _refuse("duration_s", "how long a level lasts is not clear", _ONE_OF_TWO)
+        if not self.burstiness > 0 or math.isinf(self.burstiness):
+            _refuse("burstiness", f"{self.burstiness} is out of range", "give a number above 0")
+
+    def arrivals_at(self, level: float) -> Arrivals:
+        """Return the arrival process of a level."""
+        if self.arrivals is not None:
+            return self.arrivals
+        return AtOnce() if math.isinf(level) else Gamma(level, self.burstiness)
 
     @property
-    def n_device_sets(self) -> int:
-        """How often the devices of the GPU profile are needed."""
-        return 1 if self.placement == "shared" else self.replicas
+    def extent_s(self) -> float | None:
+        """Seconds of arrivals, the unmeasured ones included; None if their number ends them."""
+        if self.duration_s is None:
+            return None
+        return self.unmeasured_s + self.duration_s
+
+    @property
+    def unmeasured_s(self) -> float:
+        """Seconds of warm-up and cool-down."""
+        return self.warmup_s + self.cooldown_s
+
+    def planned_s(self, level: float, request_s: float) -> float:
+        """Return the seconds of load; a number of requests takes as long as its arrivals."""
+        if self.n_requests is None:
+            return self.extent_s or 0.0
+        return self.unmeasured_s + self.n_requests / level + request_s
+
+    def _longest_level_s(self, level: float, timeout_s: float) -> float:
+        return self.cooldown_s + (self.duration_s or (self.n_requests or 0) / level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(Scenario):
+    """Best effort: all requests at once, so many of them in flight."""
+
+    kind = "batch"
+    level_words = "requests in flight"
+    n_requests: int | None = None
+    """By default as many as in flight."""
+
+    def n_waves(self, level: float) -> int:
+        """Return how many requests follow each other at a level."""
+        return math.ceil((self.n_requests or level) / level)
+
+    def planned_s(self, level: float, request_s: float) -> float:
+        """Return the seconds that the requests take in waves as wide as those in flight."""
+        return self.warmup_s + self.n_waves(level) * request_s
+
+    def _longest_level_s(self, level: float, timeout_s: float) -> float:
+        # How long a wave takes is not known beforehand.
+        return (self.n_requests or 0) / level * timeout_s / 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burst(Scenario):
+    """BurstGPT's phases."""
+
+    kind = "burst"
+    level_words = "phases"
+    duration_s: float
+    """Of the mirrored loads."""
+    n_requests: int | None = None
+    """Requests from one change to the next."""
+    burstiness: float = 1.0
+    timeout_s: float | None = BURST_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.levels[-1] > _N_BURST_PHASES:
+            problem = f"there is no phase {self.levels[-1]:g}"
+            _refuse("levels", problem, f"use 1 to {_N_BURST_PHASES}")
+
+    def planned_s(self, level: float, request_s: float) -> float:
+        """Return the seconds of load."""
+        return self.warmup_s + self.duration_s
+
+    def _longest_level_s(self, level: float, timeout_s: float) -> float:
+        return self.duration_s
+
+
+KINDS: dict[str, type[Scenario]] = {
+    kind.kind: kind for kind in (ClosedLoop, OpenLoop, Batch, Burst)
+}
+
+
+def _check_levels(levels: Sequence[float], *, is_whole: bool) -> None:
+    if list(levels) != sorted(set(levels)) or not levels:
+        problem = f"{', '.join(f'{level:g}' for level in levels)} do not ascend"
+        _refuse("levels", problem, "write each level once, in ascending order")
+    if not levels[0] > 0:
+        _refuse("levels", f"a level is {levels[0]:g}", "give levels above 0")
+    if is_whole and not all(float(level).is_integer() for level in levels):
+        _refuse("levels", "levels of this kind are whole numbers", "write whole numbers")
+
+
+def _check_times(scenario: Scenario, *names: str, is_positive: bool = False) -> None:
+    for name in names:
+        value = getattr(scenario, name, None)
+        if value is not None and not (0 <= value < math.inf and (value or not is_positive)):
+            least = "more than 0" if is_positive else "0 or more"
+            _refuse(name, f"{value} seconds", f"give a finite number of seconds, {least}")
+
+
+def _refuse(field: str, problem: str, fix: str) -> None:
+    raise InputError(problem, field=field, fix=fix)
+
+
+def scenario_of(values: Mapping[str, Any]) -> Scenario:
+    """Build a scenario from its kind and fields; `levels` are numbers or texts.
+
+    Raises:
+        InputError: a field that its kind does not use or lacks, or a value that it cannot have.
+    """
+    chosen = KINDS[values["kind"]]
+    given = {name: value for name, value in values.items() if name != "kind"}
+    known = {field.name: field for field in fields(chosen)}
+    for name in sorted(set(given) - set(known)):
+        _refuse(name, f"a scenario of kind {chosen.kind} does not use it", "leave it out")
+    for name, field in known.items():
+        if field.default is MISSING and name not in given:
+            _refuse(name, "it is missing", f"a scenario of kind {chosen.kind} needs it")
+    given["levels"] = tuple(float(level) for level in given["levels"])
+    if given.get("arrivals") is not None:
+        given["arrivals"] = arrivals_from_plain(given["arrivals"])
+    return chosen(**given)
 
 
 def scenario_from_row(row: Row, file: str) -> Scenario:
     """Read a scenario that the schema has accepted.
 
     Raises:
-        InputError: a field that its kind does not heed or lacks, or levels that it cannot have.
+        InputError: names the file, the row and the field that is wrong.
     """
-    kind = row["kind"]
-    for name in sorted(set(row) - _ANY_KIND - _OF_KIND[kind]):
-        _refuse(row, file, name, f"a scenario of kind {kind} does not heed it", "leave it empty")
-    if kind == "open_loop" and ("duration_s" in row) == ("n_requests" in row):
-        _refuse(row, file, "duration_s", "how long a level lasts is not clear", _ONE_OF_TWO)
-    if kind in ("closed_loop", "burst") and "duration_s" not in row:
-        _refuse(row, file, "duration_s", "it is missing", "give the seconds of a level")
-    if ("stop_nttft_ms" in row) != ("stop_itl_ms" in row):
-        _refuse(row, file, "stop_nttft_ms", "one limit without the other", "give both or neither")
-    values = {field.name: row[field.name] for field in fields(Scenario) if field.name in row}
-    if kind == "burst":
-        values = {"timeout_s": BURST_TIMEOUT_S} | values
-    return Scenario(**values | {"levels": _levels(row, file)})
+    values = {name: value for name, value in row.items() if name != "scenario_id"}
+    try:
+        return scenario_of(values | {"levels": row["levels"].split(",")})
+    except InputError as error:
+        raise error.at(file=file, row=row.line) from None
 
 
-_ONE_OF_TWO = "give either duration_s or n_requests"
+def plain(scenario: Scenario) -> dict[str, Any]:
+    """Return a scenario as JSON has it, for `scenario_of` to read back.
 
-
-def _levels(row: Row, file: str) -> tuple[float, ...]:
-    levels, kind = [float(level) for level in row["levels"].split(",")], row["kind"]
-    if levels != sorted(set(levels)):
-        problem = f"{row['levels']} of scenario {row['scenario_id']} do not ascend"
-        _refuse(row, file, "levels", problem, "write them in ascending order")
-    if levels[0] <= 0:
-        _refuse(row, file, "levels", "a level is 0", "leave it out")
-    if kind != "open_loop" and not all(level.is_integer() for level in levels):
-        _refuse(row, file, "levels", f"levels of kind {kind} are whole numbers", "round them")
-    if kind == "burst" and levels[-1] > _N_BURST_PHASES:
-        _refuse(
-            row, file, "levels", f"there is no phase {levels[-1]:g}", f"use 1 to {_N_BURST_PHASES}"
-        )
-    if math.inf in levels and "n_requests" not in row:
-        _refuse(row, file, "levels", "a rate of inf never ends", "give n_requests")
-    return tuple(levels)
-
-
-def _refuse(row: Row, file: str, field: str, problem: str, fix: str) -> None:
-    raise InputError(problem, file=file, row=row.line, field=field, fix=fix)
-
-
-def variant_from_row(row: Row) -> Variant:
-    """Read a variant that the schema has accepted."""
-    return Variant(**row)
-
-
-def plain(value: Scenario | Variant) -> dict[str, Any]:
-    """Return a scenario or variant as JSON has it: no field that has its default, no infinity."""
-    changed = {
-        field.name: getattr(value, field.name)
-        for field in fields(value)
-        if getattr(value, field.name) != field.default
-    }
-    if "levels" in changed:
-        changed["levels"] = [level_to_json(level) for level in changed["levels"]]
-    return changed
-
-
-def scenario_from_plain(values: Mapping[str, Any]) -> Scenario:
-    """Read what `plain` wrote of a scenario."""
-    return Scenario(**{**values, "levels": tuple(float(level) for level in values["levels"])})
+    Fields that have their default are left out.
+    """
+    values = {"kind": scenario.kind, **without_defaults(scenario)}
+    values["levels"] = [level_to_json(level) for level in scenario.levels]
+    if arrivals := values.get("arrivals"):
+        values["arrivals"] = {"kind": arrivals.kind} | {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in vars(arrivals).items()
+        }
+    return values
 
 
 def level_to_json(level: float) -> float | str:

@@ -12,7 +12,9 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_json, sha256_file
 from sextant.benchmark.definition import definition_sha256
 from sextant.cells.integrity import CELL_FILES, damaged_files
-from sextant.experiment.experiment import CellKey, Experiment, cell_definition
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.definition import cell_definition
+from sextant.experiment.experiment import Experiment
 from sextant.importing.found import FoundCell
 
 

@@ -19,8 +19,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.benchmark.results import TABLES
 from sextant.cells.integrity import CELL_FILES, CHECKPOINT, DAMAGED, SEAL, damaged_files
-from sextant.experiment.experiment import CellKey
-from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.variants import DEFAULT_VARIANT
 
 # Other stages write files called requests.parquet and telemetry.parquet too.
 _MARKS = {"run.json", "tuning.json", "server.parquet"}

@@ -24,9 +24,9 @@ import pyarrow as pa
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_json, write_parquet
 from sextant.base.sheets import Row, load_sheet
-from sextant.experiment.experiment import CellKey
+from sextant.experiment.cell_key import CellKey
 from sextant.experiment.memory import Feasibility
-from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.importing.llm_pilot_requests import Results, read_results
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA

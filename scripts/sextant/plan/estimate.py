@@ -9,14 +9,15 @@ memory facts rule out costs nothing. Not in it: the wait in a scheduler's queue,
 are tried again, and levels that a stop rule may leave out.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sextant.experiment.experiment import CellKey, Experiment
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.experiment import Experiment
 from sextant.experiment.memory import Feasibility, assess_variant
-from sextant.experiment.scenarios import Scenario, Variant
+from sextant.experiment.scenarios import Scenario
+from sextant.experiment.variants import Variant
 
 
 @dataclass(frozen=True)
@@ -79,27 +80,6 @@ def cell_s(
     starts = max_starts if basis.starts is None else min(basis.starts, max_starts)
     starts = 1 if variant.batch_weight_tokens else starts
     start_s = basis.start_s + weight_gib / basis.load_gib_per_s
-    levels_s = sum(level_s(scenario, level, basis.request_s) for level in scenario.levels)
+    levels_s = sum(scenario.planned_s(level, basis.request_s) for level in scenario.levels)
     extra_s = len(scenario.levels) * basis.level_extra_s + basis.cell_extra_s
     return starts * start_s + levels_s + extra_s
-
-
-def level_s(scenario: Scenario, level: float, request_s: float) -> float:
-    """Return the seconds that a level is planned to take.
-
-    A level of n requests lasts as long as their arrivals, or as they take in waves as wide as
-    the requests in flight.
-    """
-    fixed_s = scenario.warmup_s + scenario.cooldown_s
-    if scenario.duration_s is not None:
-        return fixed_s + scenario.duration_s
-    n_requests = scenario.n_requests or level
-    arrivals_s = n_requests / level if scenario.kind == "open_loop" else 0.0
-    return fixed_s + arrivals_s + n_waves(scenario, level) * request_s
-
-
-def n_waves(scenario: Scenario, level: float) -> int:
-    """Return how many requests follow each other in a level that ends with a number of them."""
-    if scenario.kind == "open_loop":
-        return 1
-    return math.ceil((scenario.n_requests or level) / level)

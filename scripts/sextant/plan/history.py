@@ -9,8 +9,10 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.experiment.experiment import CellKey, Experiment
-from sextant.plan.estimate import ASSUMED, Basis, cell_s, max_starts, n_waves
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.experiment import Experiment
+from sextant.experiment.scenarios import Batch
+from sextant.plan.estimate import ASSUMED, Basis, cell_s, max_starts
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,7 @@ def _extras_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
 
 def _all_levels_s(experiment: Experiment, cell: Finished) -> float:
     scenario = experiment.scenarios[cell.key.scenario_id]
-    fixed_s = scenario.warmup_s + scenario.cooldown_s
-    return sum(cell.levels_s.values()) + fixed_s * len(cell.levels_s)
+    return sum(cell.levels_s.values()) + scenario.unmeasured_s * len(cell.levels_s)
 
 
 def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
@@ -135,8 +136,8 @@ def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float
     found = []
     for cell in cells:
         scenario = experiment.scenarios[cell.key.scenario_id]
-        if scenario.kind == "batch":
-            found += [took / n_waves(scenario, level) for level, took in cell.levels_s.items()]
+        if isinstance(scenario, Batch):
+            found += [took / scenario.n_waves(level) for level, took in cell.levels_s.items()]
     return found
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sextant.experiment.experiment import CellKey, Experiment
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.experiment import Experiment
 from sextant.plan.estimate import Basis, cell_s, feasibility, max_starts
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
 from sextant.plan.jobs import DryRun, Job

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from sextant.experiment.scenarios import DEFAULT_VARIANT
+from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.pages.words import Row
 from sextant.store.build import open_store
 

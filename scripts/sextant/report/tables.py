@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sextant.experiment.scenarios import level_to_json
+from sextant.experiment.scenarios import KINDS, level_to_json
 from sextant.experiment.slo import PERCENTILE_PREFIX
 from sextant.load.lag import SHAPING_FRACTION
 from sextant.pages.words import Row
@@ -12,12 +12,7 @@ _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
 SETTING = ("source", "workload_id", "scenario_id", "variant_id")
 """What points share that may be compared in one figure."""
 
-LEVEL_NAMES = {
-    "closed_loop": "users",
-    "open_loop": "requests per second",
-    "batch": "requests in flight",
-    "burst": "phases",
-}
+LEVEL_NAMES = {kind: scenario.level_words for kind, scenario in KINDS.items()}
 """What a level is, by the kind of scenario."""
 
 LIMIT_NAMES = {"nttft": "nTTFT", "itl": "ITL"}

@@ -1,11 +1,16 @@
 """Where generated arrivals end, and what parameters of theirs are refused."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from sextant.base.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_REQUESTS = 100_000_000
 
@@ -18,7 +23,7 @@ def extent(n: int | None, duration_s: float | None, rate_rps: float) -> tuple[in
     ends = {"n": n, "duration_s": duration_s}
     check_positive(**{name: end for name, end in ends.items() if end is not None})
     if n is not None and n != int(n):
-        raise InputError(f"{n} is no whole number", field="n", fix="give the number of requests")
+        raise InputError(f"{n} is not a whole number", field="n", fix="give the number of requests")
     most = MAX_REQUESTS + 1 if n is None else int(n)
     end_s = np.inf if duration_s is None else float(duration_s)
     # Without a rate nothing is known of how many a duration has.

@@ -1,19 +1,20 @@
-"""Arrival times drawn from a seed; none is rescaled, and no gap is cut, to hit a target.
+"""Arrival processes: when requests come, drawn from a seed. No gap is rescaled or cut.
 
-Every generator returns float64 seconds from 0, ascending. It stops after `n` requests or before
-`duration_s`, whichever comes first; `arrival_times` finds it by name.
+A frozen dataclass for each process; its fields are checked when it is made. `times` returns float64
+seconds from 0, ascending, and stops after `n` requests or before `duration_s`, whichever comes
+first. `trace_arrivals` has the processes that repeat a trace.
 """
 
-import inspect
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.workload.drawing import Seed
 from sextant.workload.generator_limits import (
     check_positive,
     check_reached,
@@ -23,68 +24,158 @@ from sextant.workload.generator_limits import (
     extent,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sextant.workload.drawing import Seed
+
 _BLOCK = 1 << 14
 
 
-def constant(
-    rate_rps: float, *, n: int | None = None, duration_s: float | None = None
-) -> np.ndarray:
-    """Return arrivals at 0 and then every 1 / `rate_rps` seconds.
+class Arrivals(Protocol):
+    """An arrival process."""
 
-    Raises:
-        InputError: a rate that is not positive, or no end.
-    """
-    check_positive(rate_rps=rate_rps)
-    most, end_s = extent(n, duration_s, rate_rps)
-    n_drawn = min(most, math.ceil(min(end_s * rate_rps, most)) + 1)
-    return cut(np.arange(n_drawn) / rate_rps, most, end_s)
+    kind: ClassVar[str]
+    ends_itself: ClassVar[bool]
+    """Whether it has an end without `n` and `duration_s`."""
 
-
-def poisson(
-    rate_rps: float, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
-) -> np.ndarray:
-    """Return arrivals that are independent of each other: `gamma` with alpha 1."""
-    return gamma(1.0, rate_rps, n=n, duration_s=duration_s, seed=seed)
+    def times(
+        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
+    ) -> np.ndarray:
+        """Return when requests arrive: at most `n`, all before `duration_s`."""
 
 
-def gamma(
-    alpha: float,
-    rate_rps: float,
-    *,
-    n: int | None = None,
-    duration_s: float | None = None,
-    seed: Seed = 0,
-) -> np.ndarray:
-    """Return arrivals with independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
+@dataclass(frozen=True)
+class Constant:
+    """Arrivals at 0 and then every 1 / `rate_rps` seconds."""
 
-    Time 0 is any moment of a process that has long been running, no arrival of it: the first
+    kind: ClassVar[str] = "constant"
+    ends_itself: ClassVar[bool] = False
+    rate_rps: float
+
+    def __post_init__(self) -> None:
+        check_positive(rate_rps=self.rate_rps)
+
+    def times(
+        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
+    ) -> np.ndarray:
+        """Return the arrivals; nothing is drawn."""
+        most, end_s = extent(n, duration_s, self.rate_rps)
+        n_drawn = min(most, math.ceil(min(end_s * self.rate_rps, most)) + 1)
+        return cut(np.arange(n_drawn) / self.rate_rps, most, end_s)
+
+
+@dataclass(frozen=True)
+class Gamma:
+    """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
+
+    Time 0 is any moment of a process that has long been running, not an arrival of it: the first
     arrival is the rest of a gap that is under way. The requests of a duration are therefore
     rate · duration on average, whatever the burstiness; from an arrival on they would be
     (1/alpha + 1) / 2 more.
-
-    Args:
-        alpha: shape. The same number as vLLM's `--burstiness` and AIPerf's
-            `--arrival-smoothness`; Vidur's `cv` is 1 / √alpha. 1 is Poisson, less is burstier.
-        rate_rps: requests per second.
-        n: most requests.
-        duration_s: end of the arrivals.
-        seed: a longer run of the same seed begins with the same arrivals.
-
-    Raises:
-        InputError: a parameter that is not positive, or no end.
     """
-    check_positive(alpha=alpha, rate_rps=rate_rps)
-    most, end_s = extent(n, duration_s, rate_rps)
-    rng, beta_s = np.random.default_rng(seed), 1 / (alpha * rate_rps)
-    times = [np.array([_rest_of_gap(rng, alpha) / rate_rps])]
-    n_drawn = 1
-    while n_drawn < most and times[-1][-1] < end_s:
-        times.append(times[-1][-1] + np.cumsum(rng.gamma(alpha, beta_s, _BLOCK)))
-        n_drawn += _BLOCK
-    return cut(np.concatenate(times), most, end_s)
+
+    kind: ClassVar[str] = "gamma"
+    ends_itself: ClassVar[bool] = False
+    rate_rps: float
+    alpha: float
+    """Shape. The same number as vLLM's `--burstiness` and AIPerf's `--arrival-smoothness`; Vidur's
+    `cv` is 1 / √alpha. 1 is Poisson, less is burstier."""
+
+    def __post_init__(self) -> None:
+        check_positive(alpha=self.alpha, rate_rps=self.rate_rps)
+
+    def times(
+        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
+    ) -> np.ndarray:
+        """Return the arrivals; a longer run of the same seed begins with the same ones."""
+        most, end_s = extent(n, duration_s, self.rate_rps)
+        rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
+        times = [np.array([_rest_of_gap(rng, self.alpha) / self.rate_rps])]
+        n_drawn = 1
+        while n_drawn < most and times[-1][-1] < end_s:
+            times.append(times[-1][-1] + np.cumsum(rng.gamma(self.alpha, beta_s, _BLOCK)))
+            n_drawn += _BLOCK
+        return cut(np.concatenate(times), most, end_s)
 
 
-def piecewise(
+def poisson(rate_rps: float) -> Gamma:
+    """Return arrivals that are independent of each other."""
+    return Gamma(rate_rps, 1.0)
+
+
+@dataclass(frozen=True)
+class Varying:
+    """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2).
+
+    After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u,
+    with u the seconds passed (`over="time"`) or the steps taken (`over="steps"`). The study's
+    own change after each 200 requests (V) is over="steps", every=200. The first arrival is
+    one gap after 0.
+    """
+
+    kind: ClassVar[str] = "varying"
+    ends_itself: ClassVar[bool] = False
+    alpha: Sequence[float]
+    """a0, a1, a2."""
+    beta_s: Sequence[float]
+    """b0, b1, seconds."""
+    over: str = "time"
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        for name, given, wanted in (("alpha", self.alpha, 3), ("beta_s", self.beta_s, 2)):
+            if len(given) != wanted:
+                fix = "alpha is quadratic (a0, a1, a2), beta_s is linear (b0, b1)"
+                raise InputError(f"{len(given)} coefficients, not {wanted}", field=name, fix=fix)
+        if self.over not in ("time", "steps"):
+            raise InputError(f"{self.over!r} is unknown", field="over", fix="give time or steps")
+        check_positive(every=self.every)
+
+    def at(self, u: float) -> tuple[float, float]:
+        """Return shape and scale (s) at `u`."""
+        alpha, beta_s = self.alpha, self.beta_s
+        return alpha[0] + u * (alpha[1] + u * alpha[2]), beta_s[0] + u * beta_s[1]
+
+    def times(
+        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
+    ) -> np.ndarray:
+        """Return the arrivals.
+
+        Raises:
+            InputError: no end, or a shape or scale that is not positive at some u that is reached.
+        """
+        most, end_s = extent(n, duration_s, 0.0)
+        rng = np.random.default_rng(seed)
+        times, now_s, step = [np.zeros(0)], 0.0, 0
+        while step * self.every < most and now_s < end_s:
+            u = now_s if self.over == "time" else float(step)
+            shape, scale_s = self.at(u)
+            check_reached(self.over, u, alpha=shape, beta_s=scale_s)
+            times.append(now_s + np.cumsum(rng.gamma(shape, scale_s, self.every)))
+            now_s, step = float(times[-1][-1]), step + 1
+            check_size(step * self.every)
+        return cut(np.concatenate(times), most, end_s)
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """All requests at 0: a rate of `inf` in other tools."""
+
+    kind: ClassVar[str] = "inf"
+    ends_itself: ClassVar[bool] = False
+
+    def times(
+        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
+    ) -> np.ndarray:
+        """Return `n` arrivals at 0; nothing is drawn."""
+        if n is None:
+            fix = "give n, the number of requests"
+            raise InputError("all at once has no end", field="n", fix=fix)
+        return np.zeros(extent(n, None, 0.0)[0])
+
+
+def mirrored(
     windows: pd.DataFrame,
     *,
     beta_factor: float = 1.0,
@@ -134,57 +225,7 @@ def piecewise(
     return cut(np.concatenate(times), most, end_s)
 
 
-def varying(
-    alpha: Sequence[float],
-    beta_s: Sequence[float],
-    *,
-    over: str = "time",
-    every: int = 1,
-    n: int | None = None,
-    duration_s: float | None = None,
-    seed: Seed = 0,
-) -> np.ndarray:
-    """Return Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2).
-
-    After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u,
-    with u the seconds passed (`over="time"`) or the steps taken (`over="steps"`). The study's
-    own change after each 200 requests (V) is over="steps", every=200. The first arrival is
-    one gap after 0.
-
-    Args:
-        alpha: a0, a1, a2.
-        beta_s: b0, b1, seconds.
-        over: what u is, `time` or `steps`.
-        every: requests from one change to the next.
-        n: most requests.
-        duration_s: end of the arrivals.
-        seed: seed of the draws.
-
-    Raises:
-        InputError: wrong numbers of coefficients, no end, or a shape or scale that is not
-            positive at some u that is reached.
-    """
-    for name, given, wanted in (("alpha", alpha, 3), ("beta_s", beta_s, 2)):
-        if len(given) != wanted:
-            fix = "alpha is quadratic (a0, a1, a2), beta_s is linear (b0, b1)"
-            raise InputError(f"{len(given)} coefficients, not {wanted}", field=name, fix=fix)
-    if over not in ("time", "steps"):
-        raise InputError(f"{over!r} is unknown", field="over", fix="give time or steps")
-    check_positive(every=every)
-    most, end_s = extent(n, duration_s, 0.0)
-    rng = np.random.default_rng(seed)
-    times, now_s, step = [np.zeros(0)], 0.0, 0
-    while step * every < most and now_s < end_s:
-        u = now_s if over == "time" else float(step)
-        shape, scale_s = alpha[0] + u * (alpha[1] + u * alpha[2]), beta_s[0] + u * beta_s[1]
-        check_reached(over, u, alpha=shape, beta_s=scale_s)
-        times.append(now_s + np.cumsum(rng.gamma(shape, scale_s, every)))
-        now_s, step = float(times[-1][-1]), step + 1
-        check_size(step * every)
-    return cut(np.concatenate(times), most, end_s)
-
-
-def replay(
+def replayed(
     arrival_s: np.ndarray | Sequence[float],
     *,
     time_factor: float = 1.0,
@@ -209,64 +250,6 @@ def replay(
         raise InputError("the times do not ascend", field="arrival_s", fix=fix)
     most, end_s = extent(n, np.inf if duration_s is None else duration_s, 0.0)
     return cut((arrival_s - arrival_s[:1]) * time_factor, most, end_s)
-
-
-def at_once(*, n: int) -> np.ndarray:
-    """Return `n` arrivals at 0: a rate of `inf` in other tools.
-
-    Raises:
-        InputError: n below 1.
-    """
-    most, _ = extent(n, None, 0.0)
-    return np.zeros(most)
-
-
-GENERATORS: dict[str, Callable[..., np.ndarray]] = {
-    "constant": constant,
-    "poisson": poisson,
-    "gamma": gamma,
-    "piecewise": piecewise,
-    "varying": varying,
-    "replay": replay,
-    "at_once": at_once,
-}
-
-
-def arrival_times(
-    kind: str,
-    parameters: Mapping[str, Any],
-    *,
-    n: int | None = None,
-    duration_s: float | None = None,
-    seed: Seed = 0,
-) -> np.ndarray:
-    """Return the arrivals of the generator called `kind`.
-
-    Args:
-        kind: a name in `GENERATORS`.
-        parameters: its own parameters, by name.
-        n: most requests.
-        duration_s: end of the arrivals.
-        seed: seed of the draws; without effect where nothing is drawn.
-
-    Raises:
-        InputError: an unknown kind, a parameter that is unknown or missing, or one that the
-            generator refuses.
-    """
-    if kind not in GENERATORS:
-        fix = f"use one of {', '.join(GENERATORS)}"
-        raise InputError(f"unknown arrivals {kind!r}", field="kind", fix=fix)
-    known = inspect.signature(GENERATORS[kind]).parameters
-    ends = {"n": n, "duration_s": duration_s}
-    given = {**parameters, **{name: end for name, end in ends.items() if end is not None}}
-    fix = f"{kind} takes {', '.join(name for name in known if name != 'seed')}"
-    for name in given:
-        if name not in known or name == "seed":
-            raise InputError(f"{kind} arrivals have no such parameter", field=name, fix=fix)
-    for name, parameter in known.items():
-        if parameter.default is inspect.Parameter.empty and name not in given:
-            raise InputError(f"{kind} arrivals need it", field=name, fix=fix)
-    return GENERATORS[kind](**given, **({"seed": seed} if "seed" in known else {}))
 
 
 def _rest_of_gap(rng: np.random.Generator, alpha: float) -> float:

@@ -1,0 +1,138 @@
+"""What must hold between sheets, and between a sheet and the files that it names."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from sextant.base.errors import InputError
+from sextant.base.sheets import Row
+from sextant.experiment.cells_asked import check_known
+from sextant.experiment.endpoints import ENDPOINT, check_endpoint
+from sextant.experiment.experiment import Experiment
+from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.ingest.start import check_start_time
+from sextant.ingest.trace_format import FORMATS
+from sextant.workload.use_cases import use_case_names
+
+
+def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
+    """Raise InputError at the first place where the sheets do not fit together."""
+    paths = config["sheets"]
+    for workload in experiment.workloads.values():
+        _check_origin(workload, experiment.traces, paths["workloads"])
+    _check_decision(experiment, config["decision"], file)
+    if "archive" in config:
+        _check_archive(experiment, config, file)
+    else:
+        _check_endpoints(experiment, config, file)
+    for trace in experiment.traces.values():
+        _check_trace(trace, experiment, paths["traces"])
+    _check_contexts(experiment, paths["workloads"])
+    for llm in experiment.llms.values():
+        if "model" in llm:
+            _check_weights(llm, paths["llms"])
+
+
+def _refuse(problem: str, file: str, row: Row, field: str, fix: str) -> None:
+    raise InputError(problem, file=file, row=row.line, field=field, fix=fix)
+
+
+def _check_origin(row: Row, traces: Collection[str], file: str) -> None:
+    """Check that a workload is made from one thing, and that it is there."""
+    given = [name for name in ("trace_id", "use_case", "input_tokens") if name in row]
+    if len(given) != 1 or ("input_tokens" in row) != ("output_tokens" in row):
+        fix = "give a trace, a use case that ships, or input_tokens and output_tokens, and not both"
+        problem = f"{' and '.join(given) or 'nothing'} to make the workload from"
+        _refuse(problem, file, row, "trace_id", fix)
+    if given == ["input_tokens"]:
+        for name in ("input_tokens", "output_tokens"):
+            if row[name] > row[f"max_{name}"]:
+                _refuse(f"{row[name]} is above max_{name}", file, row, name, "raise the cap")
+    else:
+        known = traces if given == ["trace_id"] else use_case_names()
+        check_known(row[given[0]], known, file, row, given[0])
+    if "trace_id" not in row and "n_bins" in row:
+        _refuse("only traces are binned", file, row, "n_bins", "leave the cell empty")
+    if "prompts" in row and not Path(row["prompts"]).is_file():
+        fix = "give a file of text, or leave the cell empty for random token ids"
+        _refuse(f"{row['prompts']!r} is not a file", file, row, "prompts", fix)
+
+
+def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: str | Path) -> None:
+    measured = {
+        (cell.workload_id, cell.scenario_id)
+        for cell in experiment.cells
+        if cell.variant_id == DEFAULT_VARIANT and _has_users(experiment, cell.scenario_id)
+    }
+    if (decision["workload_id"], decision["scenario_id"]) not in measured:
+        pairs = "; ".join(f"{workload}, {scenario}" for workload, scenario in sorted(measured))
+        problem = "no row of benchmarks.tsv measures this workload and closed-loop scenario"
+        raise InputError(problem, file=file, field="decision", fix=f"use one pair of: {pairs}")
+
+
+def _has_users(experiment: Experiment, scenario_id: str) -> bool:
+    scenario = experiment.scenarios.get(scenario_id)
+    return scenario is None or scenario.has_users  # an archive has no scenarios
+
+
+def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
+    name = config["archive"]["data"]
+    if name not in experiment.datasets and not Path(name).exists():
+        problem = f"{name!r} is neither in the registry nor a file or folder"
+        fix = "give the id of a data set, or the path of the archive or of its unpacked folder"
+        raise InputError(problem, file=file, field="archive.data", fix=fix)
+    missing = set(experiment.llms) - {row["llm_id"] for row in experiment.features.get("llms", [])}
+    if experiment.features and missing:
+        path, fix = config["features"]["llms"], "add a row for it, or take it from the LLMs"
+        raise InputError(f"no features of {min(missing)!r}", file=path, field="llm_id", fix=fix)
+    if not config["source"].startswith("archive:"):
+        fix = "call it archive:NAME, so that nobody takes it for measurements of this machine"
+        raise InputError("the source is an archive", file=file, field="source", fix=fix)
+
+
+def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
+    path = config["sheets"].get("endpoints")
+    for (llm_id, profile_id), given in experiment.endpoints.items():
+        row = Row({}, given.line or 0)
+        check_known(llm_id, experiment.llms, path, row, "llm_id")
+        check_known(profile_id, experiment.profiles, path, row, "gpu_profile_id")
+    for key in experiment.cells:
+        if endpoint := experiment.endpoint(key):
+            check_endpoint(endpoint, experiment.variants[key.variant_id], path)
+        elif config["engine"].get("name") == ENDPOINT:
+            problem = f"{key.llm_id} on {key.gpu_profile_id} has no row in endpoints.tsv"
+            fix = "add its row (`sheets.endpoints`), or remove engine.name: vLLM is then started"
+            raise InputError(problem, file=file, field="engine.name", fix=fix)
+
+
+def _check_trace(row: Row, experiment: Experiment, file: str) -> None:
+    name = row["dataset"]
+    if name not in experiment.datasets and not Path(name).is_file():
+        fix = "add it to the registry, or give the path of a file that exists"
+        _refuse(f"{name!r} is neither in the registry nor a file", file, row, "dataset", fix)
+    if "start_time" in row:
+        form = FORMATS[row["format"]]
+        check_start_time(row["start_time"], form, file=file, row=row.line)
+
+
+def _check_contexts(experiment: Experiment, file: str) -> None:
+    for cell in experiment.cells if experiment.workloads else ():
+        workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
+        longest = workload["max_input_tokens"] + workload["max_output_tokens"]
+        if longest > llm.context_tokens:
+            problem = (
+                f"{cell.workload_id} has requests of up to {longest} tokens, "
+                f"{cell.llm_id} a context of {llm.context_tokens}"
+            )
+            fix = "lower its caps, or benchmark this LLM with another workload"
+            _refuse(problem, file, workload, "max_input_tokens", fix)
+
+
+def _check_weights(row: Row, file: str) -> None:
+    """Check that a folder has weights as safetensors: to unpickle others would run their code."""
+    if not Path(row["model"]).is_dir():
+        fix = "give the folder of the weights, or leave the cell empty for random ones"
+        _refuse(f"{row['model']!r} is not a folder", file, row, "model", fix)
+    if not any(Path(row["model"]).glob("*.safetensors")):
+        fix = "fetch or convert the weights as safetensors; pickled ones (.bin, .pt) are not loaded"
+        _refuse(f"{row['model']!r} has no *.safetensors", file, row, "model", fix)

@@ -1,0 +1,128 @@
+"""Reads the configuration and all sheets, and has them checked against each other."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, Row, load_sheet, validate
+from sextant.experiment.cells_asked import archived_cells, cells_of_studies
+from sextant.experiment.checks import check_experiment
+from sextant.experiment.downloads import load_registry
+from sextant.experiment.endpoints import load_endpoints
+from sextant.experiment.engine_settings import EngineSettings, engine_settings
+from sextant.experiment.experiment import Experiment
+from sextant.experiment.scenarios import scenario_from_row
+from sextant.experiment.variants import DEFAULT_VARIANT, Variant, variant_from_row
+from sextant.hardware.gpu import GPUProfile, load_gpu, profile_from_row
+from sextant.llm import load_llm
+
+SHEET_KEYS = {
+    "traces": "trace_id",
+    "workloads": "workload_id",
+    "llms": "llm_id",
+    "gpu_profiles": "gpu_profile_id",
+    "scenarios": "scenario_id",
+    "benchmarks": None,
+    "slos": "slo_id",
+}
+# An archive says in its own files what was measured with what.
+_NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
+CheckEngine = Callable[[EngineSettings, str | Path], list[str]]
+log = logging.getLogger(__name__)
+
+
+def load_experiment(
+    config: Mapping[str, Any],
+    file: str | Path = "config",
+    known_predictors: Collection[str] | None = None,
+    check_engine: CheckEngine | None = None,
+) -> Experiment:
+    """Read and check everything that a configuration names; paths are relative to here.
+
+    This room knows neither predictors nor engines: `known_predictors` are the names that
+    `predictors` may hold, `check_engine` checks the settings of the engine and returns warnings
+    (`sextant.engine.registry.check_settings`). None leaves them unchecked.
+
+    Raises:
+        InputError: names the first file, line and field that is wrong, before anything runs.
+    """
+    _check_config(config, file, known_predictors, check_engine)
+    paths, archive = config["sheets"], config.get("archive")
+    rows = _rows(paths, is_archive=bool(archive))
+    by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
+    variants = _variants(paths.get("variants"))
+    ids = {**by_id, "variants": variants}
+    studies = cells_of_studies(rows["benchmarks"], ids, paths["benchmarks"])
+    asked = dict.fromkeys(cell for cells in studies.values() for cell in cells)
+    experiment = Experiment(
+        traces=by_id["traces"],
+        workloads=by_id["workloads"],
+        llms=by_id["llms"],
+        # Weights and KV cache have the type they are served in, whatever was published.
+        llm_facts={
+            llm_id: load_llm(row["config"], config["engine"]["dtype"])
+            for llm_id, row in by_id["llms"].items()
+        },
+        profiles=_profiles(rows["gpu_profiles"], config["gpus"], paths["gpu_profiles"]),
+        scenarios={
+            row["scenario_id"]: scenario_from_row(row, paths["scenarios"])
+            for row in rows["scenarios"]
+        },
+        variants=variants,
+        slos=by_id["slos"],
+        cells=tuple(
+            archived_cells(archive["cells"], ids, config["decision"]) if archive else asked
+        ),
+        studies={study: cells for study, cells in studies.items() if study},
+        datasets=load_registry(config["registry"]),
+        features={
+            name: load_sheet(path, SCHEMAS / f"{name[:-1]}_features.schema.yaml", f"{name[:-1]}_id")
+            for name, path in config.get("features", {}).items()
+        },
+        endpoints={} if archive else load_endpoints(paths.get("endpoints")),
+    )
+    check_experiment(experiment, config, file)
+    return experiment
+
+
+def _check_config(
+    config: Mapping[str, Any],
+    file: str | Path,
+    known_predictors: Collection[str] | None,
+    check_engine: CheckEngine | None,
+) -> None:
+    validate(config, SCHEMAS / "config.schema.yaml", file)
+    for name in config["predictors"]:
+        if known_predictors is not None and name not in known_predictors:
+            fix = f"use some of {', '.join(known_predictors)}"
+            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
+    for warning in check_engine(engine_settings(config), file) if check_engine else ():
+        log.warning("%s: %s", file, warning)
+
+
+def _rows(paths: Mapping[str, str], is_archive: bool) -> dict[str, list[Row]]:
+    return {
+        name: []
+        if is_archive and name in _NOT_OF_ARCHIVES
+        else load_sheet(paths[name], SCHEMAS / f"{name}.schema.yaml", key)
+        for name, key in SHEET_KEYS.items()
+    }
+
+
+def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
+    profiles = {}
+    for row in rows:
+        try:
+            gpu = load_gpu(folder, row["gpu_id"])
+        except InputError as error:
+            problem = f"profile {row['gpu_profile_id']}: {error}"
+            raise InputError(problem, file=file, row=row.line, field="gpu_id") from None
+        profiles[row["gpu_profile_id"]] = profile_from_row(row, gpu)
+    return profiles
+
+
+def _variants(path: str | None) -> dict[str, Variant]:
+    rows = load_sheet(path, SCHEMAS / "variants.schema.yaml", "variant_id") if path else []
+    return {DEFAULT_VARIANT: Variant()} | {row["variant_id"]: variant_from_row(row) for row in rows}
