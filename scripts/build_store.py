@@ -1,5 +1,6 @@
 """Build the database from the files of all stages."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from sextant.decide.evaluation_job import feature_rows, published_features
@@ -22,7 +23,7 @@ with job_log(snakemake.log[0]):
             "gpu_profile": store.gpu_profile_rows(experiment.profiles),
             "trace": store.trace_rows(reports),
             "workload": store.workload_rows(experiment.workloads, validations),
-            "slo": list(experiment.slos.values()),
+            "slo": [asdict(slo) for slo in experiment.slos.values()],
             "feature": feature_rows(snakemake.config["source"], published_features(experiment)),
             "decision": [snakemake.config["decision"] | {"source": snakemake.config["source"]}],
         },

@@ -23,10 +23,9 @@ from sextant.experiment.slo import SLO
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
-LIMITS = {"slo_id": "asked", "nttft_ms": 100.0, "itl_ms": 50.0, "percentile": 50, "users": 200}
+LIMITS = SLO("asked", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 ASKED = Question(LIMITS, hf_config=MISTRAL)
 MEASURED = replace(ASKED, hf_config=None, llm_id="llama-7b")
-PROMISE = SLO.from_row(LIMITS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,7 +43,7 @@ def source() -> Source:
 @pytest.fixture(scope="module")
 def made(source) -> Forecast:
     subject = subject_of(*named_llm(ASKED, source.known), source, source.known.profiles)
-    return forecast(subject, PROMISE, 42)
+    return forecast(subject, LIMITS, 42)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +171,7 @@ def test_a_probe_may_be_on_a_gpu_that_is_not_on_offer(made, tmp_path) -> None:
     path = tmp_path / "probe.csv"
     path.write_text("gpu_profile_id,users,nttft_ms,itl_ms\n1xL4-24GB,1,1.0,60\n")
     probe = read_probe(path, "mistral-7b", made.subject.profiles)
-    informed = forecast(made.subject, PROMISE, 42, probe)
+    informed = forecast(made.subject, LIMITS, 42, probe)
     assert informed.at("1xA100-40GB", 1)["itl_ms"] != made.at("1xA100-40GB", 1)["itl_ms"]
 
 
@@ -193,14 +192,14 @@ def test_a_smaller_risk_never_costs_less(made) -> None:
     options = made.options()
     prices = []
     for risk in (0.5, 0.2, 0.1, 0.01):
-        chosen = decide(made, options, PROMISE, "utility", risk)
+        chosen = decide(made, options, LIMITS, "utility", risk)
         assert chosen["probability_met"] >= 1 - risk
         prices.append(chosen["usd_per_hour"])
     assert prices == sorted(prices)
 
 
 def test_no_option_is_an_answer_of_its_own(made) -> None:
-    impossible = replace(PROMISE, itl_ms=0.001)
+    impossible = replace(LIMITS, itl_ms=0.001)
     options = made.options(impossible)
     chosen = decide(made, options, impossible, "utility", 0.1)
     assert chosen["gpu_profile_id"] is None and chosen["probability_met"] is None
@@ -237,7 +236,7 @@ def test_on_the_frontier_more_money_buys_more_probability(made) -> None:
 
 def test_the_papers_decision_takes_medians_for_the_truth(made) -> None:
     options = made.options()
-    chosen = decide(made, options, PROMISE, "paper", None)
+    chosen = decide(made, options, LIMITS, "paper", None)
     medians = made.model.predict(made.X)
     own = made.X["gpu_profile_id"] == chosen["gpu_profile_id"]
     meets = (medians["itl_ms"] <= 50) & (medians["nttft_ms"] <= 100) & own
@@ -247,7 +246,7 @@ def test_the_papers_decision_takes_medians_for_the_truth(made) -> None:
 
 
 def test_other_promises_are_decided_anew(made) -> None:
-    chosen = decide(made, made.options(), PROMISE, "utility", 0.1)
+    chosen = decide(made, made.options(), LIMITS, "utility", 0.1)
     rows = {row["change"]: row for row in sensitivity(made, chosen, "utility", 0.1)}
     assert len(rows) == 4
     assert rows["twice the users"]["usd_per_hour"] >= chosen["usd_per_hour"]
@@ -260,11 +259,11 @@ def test_other_promises_are_decided_anew(made) -> None:
 
 
 def test_the_nearest_measurement_is_of_the_same_kind_and_size(made) -> None:
-    first, second = nearest(made.subject, "1xA100-40GB", PROMISE)
+    first, second = nearest(made.subject, "1xA100-40GB", LIMITS)
     assert (first["llm_id"], first["users_per_replica"]) == ("llama-7b", 32)
     assert first["is_executed_alike"] and second["is_executed_alike"]
     # Of its kind nothing ran there.
-    (only,) = nearest(made.subject, "1xV100-16GB", PROMISE)
+    (only,) = nearest(made.subject, "1xV100-16GB", LIMITS)
     assert only["llm_id"] == "google__flan-t5-xl" and not only["is_executed_alike"]
 
 
@@ -302,7 +301,7 @@ def test_the_page_stands_alone_and_escapes_every_name(answer, tmp_path) -> None:
 
 @pytest.mark.parametrize("itl_ms", [50.0, 0.001])
 def test_a_page_of_a_measured_answer(tmp_path: Path, itl_ms: float) -> None:
-    answer = recommend_llm(replace(MEASURED, slo=LIMITS | {"itl_ms": itl_ms}))
+    answer = recommend_llm(replace(MEASURED, slo=replace(LIMITS, itl_ms=itl_ms)))
     write_page(answer, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert ("no GPU profile meets both limits" in page) == (itl_ms < 1)
@@ -326,6 +325,12 @@ def test_the_terms_of_a_latency_add_up_to_it() -> None:
     for words in ("reading the weights", "queueing", "(measured: 59 ms)"):
         assert words in told["text"]
     json.dumps(told, allow_nan=False)
+
+
+def test_more_devices_than_a_number_holds_are_an_unknown_profile() -> None:
+    ids = ("99999999999999999999xcpu-core",)
+    with pytest.raises(InputError, match=r"'--gpu-profiles'.*<n>x<gpu_id>, n up to 9,999"):
+        recommend_llm(replace(ASKED, gpu_profile_ids=ids))
 
 
 def test_an_unknown_profile_cannot_be_explained() -> None:

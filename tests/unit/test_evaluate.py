@@ -6,6 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.decide.evaluate import evaluate
+from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 
@@ -15,9 +16,9 @@ PROFILES = {
     for name, bandwidth, tflops, usd in [("slow", 500.0, 100.0, 1.0), ("fast", 2000.0, 400.0, 3.0)]
 }
 SLOS = [
-    {"slo_id": "chat", "nttft_ms": 1.0, "itl_ms": 20.0, "percentile": 50, "users": 40},
-    {"slo_id": "crowd", "nttft_ms": 1.0, "itl_ms": 20.0, "percentile": 50, "users": 400},
-    {"slo_id": "dream", "nttft_ms": 1e-6, "itl_ms": 1e-6, "percentile": 99, "users": 40},
+    SLO("chat", 1.0, 20.0, percentile=50, users=40),
+    SLO("crowd", 1.0, 20.0, percentile=50, users=400),
+    SLO("dream", 1e-6, 1e-6, percentile=99, users=40),
 ]
 
 

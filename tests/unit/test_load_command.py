@@ -83,6 +83,9 @@ def test_users_level_by_level(tmp_path):
         "duration_s": 0.3,
         "cooldown_s": 0.0,
         "timeout_s": 120.0,
+        "stop_nttft_ms": None,
+        "stop_itl_ms": None,
+        "stop_factor": 2.0,
     }
 
 
@@ -142,6 +145,21 @@ def test_the_usual_limit_on_open_files_fails_no_request(tmp_path):
     assert (level["n_ok"], level["n_failed"]) == (80, 0)
 
 
+def test_too_few_file_descriptors_are_named_and_finished_levels_kept(tmp_path):
+    program = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64)); main()"
+    with StubServer(answer_tokens(0.01)) as server:
+        options = ("--users", "10,100", "--duration", 0.3, "--warmup", 0)
+        process = start(server.url, tmp_path, *options, program=program)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2 and "Traceback" not in said
+    assert "100 connections" in said and "64 (RLIMIT_NOFILE)" in said and "ulimit -n" in said
+    written = json.loads((tmp_path / "levels.json").read_text())
+    (level,) = written["levels"]
+    assert (level["level"], level["n_failed"], written["is_complete"]) == (10, 0, False)
+    assert "RLIMIT_NOFILE" in written["reason"]
+    assert len(pd.read_parquet(tmp_path / "requests.parquet")) == level["n_ok"] > 0
+
+
 def test_arrivals_of_a_trace_are_replayed_whole(tmp_path):
     rows = [f"r{place},{at_s},1,1" for place, at_s in enumerate((5.0, 5.1, 5.4, 5.5))]
     trace, source = tmp_path / "trace.parquet", tmp_path / "trace.csv"
@@ -155,9 +173,11 @@ def test_arrivals_of_a_trace_are_replayed_whole(tmp_path):
     gaps_s = np.diff(frame["scheduled_s"])
     assert gaps_s == pytest.approx([0.2, 0.6, 0.2], abs=1e-6)
     scenario = written["provenance"]["scenario"]
-    assert (scenario["arrivals"], scenario["max_in_flight"]) == ("replay", 3)
+    assert (scenario["arrivals"]["kind"], scenario["max_in_flight"]) == ("replay", 3)
+    assert (scenario["arrivals"]["trace"], scenario["arrivals"]["time_factor"]) == (str(trace), 2)
     assert (scenario["warmup_s"], scenario["cooldown_s"], scenario["duration_s"]) == (0, 0, None)
-    assert frame["level"].isna().all() and written["levels"][0]["level"] is None
+    # Of a schedule without a rate, the level is its mean rate: 4 requests in 1 s.
+    assert frame["level"].tolist() == pytest.approx([4.0] * 4)
 
 
 def test_arrivals_of_a_process_at_a_rate(tmp_path):
@@ -245,20 +265,21 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
         ((*FIXED, "--users", 1, "--duration", 0), "'--duration'.*more than 0"),
         ((*FIXED, "--users", 1, "--duration", "inf"), "'--duration'.*finite"),
         ((*FIXED, "--users", 1, "--warmup", "inf"), "'--warmup'.*finite"),
-        ((*FIXED, "--users", "8,2,8"), "'--users'.*'8,2,8' stands twice"),
-        ((*FIXED, "--request-rate", "4,4.0"), "'--request-rate'.*stands twice"),
+        ((*FIXED, "--users", "8,2,8"), "'--users'.*8, 2, 8 do not ascend"),
+        ((*FIXED, "--request-rate", "4,4.0"), "'--request-rate'.*4, 4 do not ascend"),
         ((*FIXED, "--batch", 1, "--duration", 4), "'--duration'.*leave it out"),
         ((*FIXED, "--batch", 1, "--burstiness", 4), "'--burstiness'.*leave it out"),
-        ((*FIXED, "--request-rate", "inf"), "'--request-rate'.*--n-requests"),
+        ((*FIXED, "--request-rate", "inf"), "'--request-rate'.*give n_requests"),
         ((*FIXED, "--request-rate", "-1"), "'--request-rate'.*above 0"),
         ((*FIXED, "--request-rate", "nan"), "'--request-rate'.*above 0"),
-        ((*FIXED, "--request-rate", 4, "--n-requests", 4, "--warmup", 1), "'--warmup'"),
+        ((*FIXED, "--request-rate", 4, "--n-requests", 4, "--duration", 1), "'--duration'"),
+        ((*FIXED, "--request-rate", 4, "--n-requests", 4, "--cooldown", 1), "'--cooldown'"),
         ((*FIXED, "--request-rate", 4, "--beta-s", "1,0"), "'--beta-s'.*--arrivals"),
         ((*FIXED, "--arrivals", "fitted"), "'--arrivals'.*--workload"),
         ((*FIXED, "--arrivals", "poisson", "--request-rate", "4,8"), "'--request-rate'.*one rate"),
         ((*FIXED, "--arrivals", "poisson", "--users", 4), "'--users'.*leave it out"),
         ((*FIXED, "--arrivals", "gamma", "--alpha", "1,0,0"), "--alpha is for varying"),
-        ((*FIXED, "--arrivals", "inf"), "'--arrivals'.*--n-requests"),
+        ((*FIXED, "--arrivals", "inf"), "'--arrivals'.*give n_requests"),
         ((*FIXED, "--arrivals", "sometimes"), "unknown arrivals 'sometimes'"),
         ((*FIXED, "--users", 1, "--prompts", "text.txt"), "'--prompts'.*--tokenizer"),
         ((*FIXED, "--users", 1, "--vocab-size", 16), "'vocab_size'"),
@@ -404,7 +425,7 @@ def test_an_output_folder_that_cannot_be_written_is_told_before_the_load(tmp_pat
 
 def test_no_library_of_data_frames_is_loaded_while_fixed_lengths_are_measured(tmp_path):
     program = """
-import sys, sextant.load.run as run
+import sys, sextant.load.levels as run
 measure = run.run_closed_loop
 def watched(*given, **options):
     result = measure(*given, **options)

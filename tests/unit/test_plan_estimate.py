@@ -15,7 +15,7 @@ from sextant.experiment.cell_key import CellKey
 from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
-from sextant.experiment.scenarios import Scenario
+from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
 from sextant.experiment.variants import Variant
 from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
@@ -23,7 +23,7 @@ from sextant.plan.jobs import DryRun, Job, _config, _local_rules
 from sextant.plan.summary import CellPlan, make_plan, makespan_s
 from sextant.plan.text import plan_json, plan_text
 
-SWEEP = Scenario("closed_loop", (1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
+SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
 BASIS = Basis(starts=None, start_s=120, level_extra_s=10, cell_extra_s=15, origin="assumed")
 
 
@@ -43,12 +43,12 @@ def test_measured_starts_count_as_far_as_they_are_allowed(starts: int, expected_
 
 
 LEVELS = {
-    "users for a time": (Scenario("closed_loop", (4,), 1, 60, cooldown_s=2), 4, 63),
-    "a rate for a time": (Scenario("open_loop", (4,), 30, 300), 4, 330),
-    "500 requests at 4 a second": (Scenario("open_loop", (4,), n_requests=500), 4, 125 + 10),
-    "500 requests at once": (Scenario("open_loop", (4,), n_requests=500), float("inf"), 10),
-    "500 requests, 64 in flight": (Scenario("batch", (64,), n_requests=500), 64, 8 * 10),
-    "as many requests as in flight": (Scenario("batch", (64,), warmup_s=3), 64, 3 + 10),
+    "users for a time": (ClosedLoop(levels=(4,), warmup_s=1, duration_s=60, cooldown_s=2), 4, 63),
+    "a rate for a time": (OpenLoop(levels=(4,), warmup_s=30, duration_s=300), 4, 330),
+    "500 requests at 4 a second": (OpenLoop(levels=(4,), n_requests=500), 4, 125 + 10),
+    "500 requests at once": (OpenLoop(levels=(4,), n_requests=500), float("inf"), 10),
+    "500 requests, 64 in flight": (Batch(levels=(64,), n_requests=500), 64, 8 * 10),
+    "as many requests as in flight": (Batch(levels=(64,), warmup_s=3), 64, 3 + 10),
 }
 
 

@@ -160,11 +160,8 @@ def points_of(rows) -> pd.DataFrame:
     return named.reset_index(drop=True)
 
 
-SLO_ROW = {"slo_id": "s", "nttft_ms": 20.0, "itl_ms": 40.0, "percentile": 50, "users": 100}
-
-
 def test_evaluation_decides_with_a_probability_and_intervals() -> None:
-    result = evaluate(points_of(TRAINING), LLMS, PROFILES, [SLO_ROW], "roofline", "here", seed=0)
+    result = evaluate(points_of(TRAINING), LLMS, PROFILES, [LIMITS], "roofline", "here", seed=0)
     score = result.scores.iloc[0]
     assert score["n_llms"] == 6
     assert score["so_score"] > 0.8
@@ -184,7 +181,7 @@ def test_what_the_held_out_llm_measured_changes_nothing_for_it() -> None:
     longer = points_of(changed)
     longer.loc[longer["llm_id"] == "seven", "mean_input_tokens"] = 999.0
     frames = [
-        evaluate(points, LLMS, PROFILES, [SLO_ROW], "roofline", "here", seed=0)
+        evaluate(points, LLMS, PROFILES, [LIMITS], "roofline", "here", seed=0)
         for points in (points_of(TRAINING), longer)
     ]
     before, after = (f.predictions.query("llm_id == 'seven'") for f in frames)
@@ -196,6 +193,6 @@ def test_what_the_held_out_llm_measured_changes_nothing_for_it() -> None:
 def test_points_without_lengths_are_an_error_that_names_them() -> None:
     bare = points_of(TRAINING).drop(columns=["mean_input_tokens", "mean_output_tokens"])
     with pytest.raises(InputError, match="how long"):
-        evaluate(bare, LLMS, PROFILES, [SLO_ROW], "roofline", "here", seed=0)
+        evaluate(bare, LLMS, PROFILES, [LIMITS], "roofline", "here", seed=0)
     with pytest.raises(InputError, match="build the store again"):
         share_lengths(TRAINING.X.assign(output_tokens=np.nan), HELD_OUT.X)

@@ -7,8 +7,8 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
-from sextant.experiment.scenarios import Scenario, plain, scenario_from_plain, scenario_from_row
-from sextant.experiment.variants import Variant, variant_from_row
+from sextant.experiment.scenarios import Scenario, plain, scenario_from_row, scenario_of
+from sextant.experiment.variants import Variant, variant_from_row, without_defaults
 
 
 def scenario(**values) -> Scenario:
@@ -59,9 +59,9 @@ def test_a_definition_is_json_and_says_only_what_is_not_the_default():
     rates = scenario(kind="open_loop", levels="0.5,inf", n_requests=500)
     text = json.dumps(plain(rates), allow_nan=False)
     assert json.loads(text) == {"kind": "open_loop", "levels": [0.5, "inf"], "n_requests": 500}
-    assert scenario_from_plain(json.loads(text)) == rates
-    assert plain(Variant()) == {}
-    assert plain(Variant("pair", replicas=2)) == {"variant_id": "pair", "replicas": 2}
+    assert scenario_of(json.loads(text)) == rates
+    assert without_defaults(Variant()) == {}
+    assert without_defaults(Variant("pair", replicas=2)) == {"variant_id": "pair", "replicas": 2}
 
 
 def test_replicas_that_share_devices_share_their_memory():

@@ -1,5 +1,6 @@
 """The answer to a question: a recommendation, its reasons, and how far to trust it."""
 
+from dataclasses import asdict
 from typing import Any
 
 from sextant.advice.compared import compare
@@ -12,7 +13,6 @@ from sextant.advice.source import find_source
 from sextant.advice.words import as_text
 from sextant.decide.decision import best_probe
 from sextant.decide.evaluate import MEASURED
-from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GIB
 from sextant.llm import LLM
 
@@ -35,7 +35,6 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     known = source.known
     llm_id, llm = named_llm(question, known)
     profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
-    slo = SLO.from_row(question.slo)
     if is_measured(llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
     elif question.predictor != PREDICTOR:
@@ -45,9 +44,9 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         if question.probe is not None:
             probe = read_probe(question.probe, llm_id, {**known.profiles, **profiles})
         subject = subject_of(llm_id, llm, source, profiles, question.gpu_profile_ids)
-        answer = _predicted(question, forecast(subject, slo, question.seed, probe))
+        answer = _predicted(question, forecast(subject, question.slo, question.seed, probe))
     answer |= {
-        "slo": dict(question.slo),
+        "slo": asdict(question.slo),
         "llm": _llm_facts(llm),
         "characterization": source.facts(),
     }

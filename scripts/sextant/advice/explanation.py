@@ -45,13 +45,13 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
     if question.probe is not None:
         probe = read_probe(question.probe, llm_id, {**known.profiles, **profiles})
     subject = subject_of(llm_id, llm, source, profiles, [gpu_profile_id])
-    made = forecast(subject, SLO.from_row(question.slo), question.seed, probe)
+    made = forecast(subject, question.slo, question.seed, probe)
     (row,) = plain(made.model.explain(subject.rows_at([users], [gpu_profile_id])))
     facts = {
         "llm_id": llm_id,
         "gpu_profile_id": gpu_profile_id,
         "users_per_replica": users,
-        "percentile": question.slo["percentile"],
+        "percentile": question.slo.percentile,
         "mean_input_tokens": source.input_tokens,
         "itl": _shares(row, _STEP),
         "nttft": _shares(row, _FIRST),

@@ -1,8 +1,8 @@
 """Which GPU profiles are on offer and what they cost; what was probed on them."""
 
 import math
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,9 +10,7 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
 from sextant.characterizations.shipped import GPUS
-from sextant.hardware.gpu import GPUProfile, load_gpu
-
-_PROFILE = re.compile(r"([1-9]\d*)x(.+)")
+from sextant.hardware.gpu import GPUProfile, profile_of_id
 
 
 def offered(
@@ -44,7 +42,7 @@ def offered(
         if need_prices and name not in usd:
             fix = "give it a row in --prices" if prices is None else f"add a row to {prices}"
             raise InputError(f"{name} has no price", field="--gpu-profiles", fix=fix)
-        chosen[name] = GPUProfile(name, found.gpu, found.n_gpus, usd.get(name, math.nan))
+        chosen[name] = replace(found, usd_per_hour=usd.get(name, math.nan))
     return dict(sorted(chosen.items()))
 
 
@@ -63,12 +61,10 @@ def profile(
     """
     if name in known:
         return known[name]
-    match = _PROFILE.fullmatch(name)
-    if not match or not (GPUS / f"{Path(match[2]).name}.yaml").is_file():
-        devices = ", ".join(sorted(path.stem for path in GPUS.glob("*.yaml")))
-        fix = f"write it as <n>x<gpu_id>, with one of {devices}"
-        raise InputError(f"unknown GPU profile {name!r}", file=file, row=row, field=field, fix=fix)
-    return GPUProfile(name, load_gpu(GPUS, match[2]), int(match[1]), math.nan)
+    try:
+        return profile_of_id(name, GPUS)
+    except InputError as error:
+        raise error.at(file=file, row=row, field=field) from None
 
 
 def read_probe(path: Path, llm_id: str, known: Mapping[str, GPUProfile]) -> pd.DataFrame:

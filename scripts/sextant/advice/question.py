@@ -1,14 +1,12 @@
 """What is asked: the promise, the LLM, the GPU profiles on offer; checked before anything runs."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, validate
 from sextant.characterizations.characterization import Characterization
+from sextant.experiment.slo import SLO
 from sextant.llm import LLM, load_llm
 from sextant.llm.facts import DTYPE_BYTES
 from sextant.predict.registry import PREDICTORS
@@ -23,8 +21,7 @@ KV_DTYPES = (*DTYPE_BYTES, "fp8")
 class Question:
     """The options of `sextant recommend`, as they were given."""
 
-    slo: Mapping[str, Any]
-    """A row as in `slos.tsv`."""
+    slo: SLO
     llm_id: str | None = None
     hf_config: Path | None = None
     database: Path | None = None
@@ -51,7 +48,6 @@ def check(question: Question) -> None:
     if (question.llm_id is None) == (question.hf_config is None):
         fix = "give the one or the other"
         raise InputError("one LLM is needed", field="--llm, --hf-config", fix=fix)
-    check_slo(question.slo)
     _one_of(question.predictor, PREDICTORS, "--predictor")
     _one_of(question.decision, DECISIONS, "--decision")
     _one_of(question.dtype, [None, *DTYPE_BYTES], "--dtype")
@@ -71,14 +67,6 @@ def _one_of(value: Any, known: Any, field: str) -> None:
         fix = f"use one of {', '.join(name for name in known if name)}"
         kind = field.removeprefix("--").replace("-", " ")
         raise InputError(f"unknown {kind} {value!r}", field=field, fix=fix)
-
-
-def check_slo(slo: Mapping[str, Any]) -> None:
-    """Raise InputError unless limits and users are what a row of `slos.tsv` may have."""
-    for name in ("nttft_ms", "itl_ms"):
-        if not math.isfinite(slo[name]):
-            raise InputError(f"{slo[name]} is no limit", field=name, fix="give milliseconds")
-    validate(slo, SCHEMAS / "slos.schema.yaml", "command line")
 
 
 def config_file(hf_config: Path) -> Path:

@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.base.sheets import SCHEMAS, load_sheet
 from sextant.characterizations.characterization import load_characterization
 from sextant.decide.evaluate import evaluate
 from sextant.decide.evaluation_job import allowed_pairs
+from sextant.experiment.slo import load_slos
 from sextant.pages.plain import plain
 from sextant.predict.registry import PREDICTORS
 
@@ -32,7 +32,7 @@ def evaluate_predictors(
         `predictors`: means over the SLOs, one row a predictor; `scenarios`: one row a
         predictor and SLO. A mean leaves out SLOs that have no value, e.g. no success.
     """
-    rows = load_sheet(slos, SCHEMAS / "slos.schema.yaml", "slo_id")
+    targets = list(load_slos(slos).values())
     known = load_characterization(database, source, workload_id, scenario_id)
     # Not all that there are: some take many minutes.
     names = list(dict.fromkeys(predictors or ())) or [
@@ -51,7 +51,7 @@ def evaluate_predictors(
                 known.points,
                 known.llms,
                 known.profiles,
-                rows,
+                targets,
                 name,
                 known.source,
                 seed,

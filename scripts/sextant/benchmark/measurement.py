@@ -14,17 +14,17 @@ from sextant.benchmark.burst import run_phases
 from sextant.benchmark.burst_loads import BurstPlan
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell
-from sextant.benchmark.levels import level_medians, measure_level, warm_up
+from sextant.benchmark.levels import level_medians
 from sextant.benchmark.results import Record
 from sextant.benchmark.stopping import LevelMedians, tells_nothing
 from sextant.engine import prometheus
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.experiment.scenarios import level_to_json
+from sextant.experiment.scenarios import Burst, ClosedLoop, level_to_json
+from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
 from sextant.load.measure import LevelResult
 from sextant.load.request import Target
-from sextant.load.run import LEVEL_SEED_STRIDE
 from sextant.load.source import RequestSource, unsent_parameters
 from sextant.telemetry.watcher import Watched, WatchPlan, watch
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
@@ -73,8 +73,10 @@ class Measurement:
             self._go_on_from(record.levels)
         prompts, record.prompts = _prompts(cell, self._vocab_size)
         targets = [Target(s.base_url, s.model_name, s.api_key, s.ca_file) for s in servers]
-        measure = self._measure_phases if cell.scenario.kind == "burst" else self._measure_levels
-        measure(servers, targets, prompts)
+        if isinstance(cell.scenario, Burst):
+            self._measure_phases(cell.scenario, servers, targets, prompts)
+        else:
+            self._measure_levels(servers, targets, prompts)
 
     def _go_on_from(self, levels: list[dict]) -> None:
         """Let times count from the start of the first attempt, so that no two levels overlap.
@@ -116,6 +118,8 @@ class Measurement:
     def _stop_reason(self) -> str | None:
         """Say why larger levels would tell nothing, if the scenario asks for it and they would."""
         scenario, levels = self.cell.scenario, self.record.levels
+        if not isinstance(scenario, ClosedLoop):
+            return None
         if scenario.stop_nttft_ms is None or scenario.stop_itl_ms is None:
             return None
         medians = [LevelMedians(**entry["medians"]) for entry in levels]
@@ -124,6 +128,7 @@ class Measurement:
 
     def _measure_phases(
         self,
+        scenario: Burst,
         servers: Sequence[Server],
         targets: Sequence[Target],
         prompts: PromptSource,
@@ -131,7 +136,6 @@ class Measurement:
         """Measure BurstGPT's phases; later ones rest on the first, so all are measured anew."""
         self.kept.forget_levels()
         self.record.levels.clear()
-        cell, scenario = self.cell, self.cell.scenario
         plan = BurstPlan(
             phases=[int(level) for level in scenario.levels],
             alpha=scenario.burstiness,
@@ -139,7 +143,7 @@ class Measurement:
             mirrored_s=scenario.duration_s,
             n_per_change=scenario.n_requests or BurstPlan.n_per_change,
         )
-        limits = (self._timeout_s, self._epoch_ns, cell.seed)
+        limits = (self._timeout_s, self._epoch_ns, self.cell.seed)
         phases = run_phases(
             targets, self.model, prompts, plan, *limits, lambda: self._kv_cache_usage(servers)
         )
@@ -192,7 +196,7 @@ class Measurement:
             log.warning("level %g: %s", result.level, result.lag_warning)
         watched: Watched = found["watched"]
         requests = result.table()
-        if self.cell.scenario.kind == "closed_loop":  # elsewhere latency counts from due times
+        if self.cell.scenario.has_users:  # elsewhere latency counts from due times
             medians = level_medians(result.level, requests)
             more = more | {"medians": vars(medians) | {"users": level_to_json(medians.users)}}
         entry = {

@@ -11,7 +11,7 @@ from sextant.benchmark.definition import Cell, CellOutputs
 from sextant.benchmark.host import host_facts
 from sextant.cells.integrity import file_facts, sealed
 from sextant.experiment.memory import Feasibility
-from sextant.experiment.scenarios import level_to_json
+from sextant.experiment.scenarios import as_json
 from sextant.load.level import REQUEST_SCHEMA
 from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
@@ -69,7 +69,6 @@ def write_results(
 
 
 def _run(cell: Cell, record: Record, verdict: dict, origin: dict) -> dict[str, Any]:
-    levels = [level_to_json(level) for level in cell.scenario.levels]
     return {
         "source": cell.source,
         "llm_id": cell.llm_id,
@@ -77,7 +76,7 @@ def _run(cell: Cell, record: Record, verdict: dict, origin: dict) -> dict[str, A
         "workload_id": cell.workload_id,
         "scenario_id": cell.scenario_id,
         "variant_id": cell.variant.variant_id,
-        "scenario": asdict(cell.scenario) | {"levels": levels},
+        "scenario": as_json(cell.scenario),
         "variant": asdict(cell.variant),
         **verdict,
         "server": record.server,

@@ -115,12 +115,13 @@ def recommend(
     from sextant.advice.answer import recommend_llm
     from sextant.advice.page import write_page
     from sextant.advice.question import Question
+    from sextant.experiment.slo import SLO
 
     if (out is None) == (printed is PageFormat.html):
         raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
     answer = recommend_llm(
         Question(
-            slo=_slo(users, nttft_ms, itl_ms, percentile),
+            slo=SLO("asked", nttft_ms, itl_ms, percentile, users),
             llm_id=llm,
             hf_config=hf_config,
             database=database,
@@ -168,10 +169,11 @@ def explain(
     """Say what a predicted latency is made of: the terms of the mechanistic model."""
     from sextant.advice.explanation import explain_llm
     from sextant.advice.question import Question
+    from sextant.experiment.slo import SLO
 
     question = Question(
         # The limits play no part: latencies are explained, not judged.
-        slo=_slo(users_per_replica, 1.0, 1.0, percentile),
+        slo=SLO("asked", 1.0, 1.0, percentile, users_per_replica),
         llm_id=llm,
         hf_config=hf_config,
         database=database,
@@ -235,11 +237,6 @@ def export_characterization(
     from sextant.characterizations.shipped import export_points
 
     typer.echo(f"{out}: {export_points(store_path(database, source), source, out)} points")
-
-
-def _slo(users: int, nttft_ms: float, itl_ms: float, percentile: int) -> dict[str, Any]:
-    limits = {"nttft_ms": nttft_ms, "itl_ms": itl_ms, "percentile": percentile}
-    return {"slo_id": "asked", **limits, "users": users}
 
 
 def _names(text: str | None) -> tuple[str, ...]:

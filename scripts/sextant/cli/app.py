@@ -14,8 +14,7 @@ from sextant.cli import cluster as cli_cluster
 from sextant.cli import load as cli_load
 from sextant.cli import workload as cli_workload
 from sextant.cli.advice import Database
-from sextant.cli.load_levels import counts
-from sextant.cli.workload import Seed
+from sextant.cli.options import Seed, naming_options, numbers
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -93,12 +92,16 @@ def serve_and_load(
 
     from sextant.base.sheets import SCHEMAS, validate
     from sextant.benchmark.job import run_job
+    from sextant.experiment.scenarios import ClosedLoop, plain
     from sextant.workload.published import load_request_model
 
     settings = yaml.safe_load(config.read_text(encoding="utf-8"))
     validate(settings, SCHEMAS / "config.schema.yaml", config)
     load_request_model(workload)  # before a server starts for nothing
 
+    with naming_options({"levels": "--users"}):
+        levels = tuple(numbers(users, "--users"))
+        scenario = ClosedLoop(levels=levels, warmup_s=warmup, duration_s=duration)
     definition = {
         "source": "measured",
         "llm_id": llm_config.stem,
@@ -110,12 +113,7 @@ def serve_and_load(
         "devices": {"kind": kind.value, "n_gpus": n_gpus, "memory_gib": memory_gib},
         "max_input_tokens": max_input_tokens,
         "max_output_tokens": max_output_tokens,
-        "scenario": {
-            "kind": "closed_loop",
-            "levels": counts(users, "--users"),
-            "warmup_s": warmup,
-            "duration_s": duration,
-        },
+        "scenario": plain(scenario),
         "seed": seed,
         "engine": settings["engine"],  # what an attempt with other settings has kept is not ours
     }

@@ -1,45 +1,13 @@
 """The command line's part on workloads: fit them, draw from them, report on traces."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sextant.base.errors import InputError
+from sextant.cli.options import WORKLOAD_HELP, ArrivalOptions, MaxInput, MaxOutput, Seed, grouped
 
-Seed = Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same bytes.")]
-Workload = Annotated[
-    str,
-    typer.Option(
-        help="Folder of a fitted workload, a published histogram (Parquet), or the name of a "
-        "use case that ships."
-    ),
-]
-MaxInput = Annotated[
-    int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
-]
-MaxOutput = Annotated[
-    int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
-]
-# Options of arrival processes, which `load` has too.
-ArrivalsFrom = Annotated[
-    Path | None, typer.Option(help="Normalised trace, for windows and replay.")
-]
-OfLlm = Annotated[str | None, typer.Option(help="Only this LLM of that trace.")]
-OfService = Annotated[str | None, typer.Option(help="Only this service of that trace.")]
-TimeFactor = Annotated[
-    float | None, typer.Option(help="Factor on all gaps of that trace; 0.5 doubles the rate.")
-]
-Alphas = Annotated[
-    str | None, typer.Option(help="varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².")
-]
-Betas = Annotated[
-    str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
-]
-Over = Annotated[
-    str | None, typer.Option(help="varying: u is time (seconds, the default) or steps.")
-]
-Every = Annotated[int | None, typer.Option(help="varying: requests from one change to the next.")]
 _TEXT_ENDINGS = (".json", ".jsonl")
 
 
@@ -132,8 +100,10 @@ def _model_of(source: Path, tokenizer: Path | None, n_bins: int):
     return fit_request_model(read.requests, n_bins), origin | {"n_bins": n_bins}
 
 
+@grouped
 def sample(
-    workload: Workload,
+    *,
+    workload: Annotated[str, typer.Option(help=WORKLOAD_HELP)],
     out: Annotated[Path, typer.Option(help="File to write.")],
     n: Annotated[
         int | None, typer.Option("-n", min=1, help="Most requests; give this or --duration.")
@@ -170,14 +140,7 @@ def sample(
         float | None,
         typer.Option(help="Shape of the Gamma gaps, as vLLM's; below 1 is burstier than Poisson."),
     ] = None,
-    arrivals_from: ArrivalsFrom = None,
-    llm: OfLlm = None,
-    service: OfService = None,
-    time_factor: TimeFactor = None,
-    alpha: Alphas = None,
-    beta_s: Betas = None,
-    over: Over = None,
-    every: Every = None,
+    process: ArrivalOptions,
     prompts: Annotated[
         Path | None, typer.Option(help="Text, or JSON of prompts and responses, for vllm-custom.")
     ] = None,
@@ -185,8 +148,7 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
-    options = dict(locals())
-    from sextant.workload.draw import draw_trace, process
+    from sextant.workload.draw import draw_trace
     from sextant.workload.export import check_format, write_trace
 
     form = form or out.suffix.removeprefix(".")
@@ -196,12 +158,11 @@ def sample(
         raise InputError(f"{form} has no texts", field="--prompts", fix=fix)
     default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
     kind = arrivals or default
-    given = {"rate_rps": request_rate} | arrival_parameters(kind, options)
     requests = _requests(workload, sampler, zipf_theta)
-    chosen = process(kind, workload, arrivals_from, **given)
+    chosen = process.process(kind, workload, request_rate, burstiness)
     drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
     texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
-    facts = {name: value for name, value in given.items() if value is not None}
+    facts = {name: it for name, it in vars(chosen).items() if it is not None and name != "trace"}
     facts |= {"workload": workload, "sampler": sampler, "arrivals": kind, "seed": seed}
     write_trace(drawn, out, form, texts, **facts)
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
@@ -228,32 +189,6 @@ def _requests(workload: str, sampler: str, zipf_theta: float | None):
     if zipf_theta is not None:
         model = with_zipf_inputs(model, zipf_theta)
     return partial(model.sample, sampler=sampler)
-
-
-def arrival_parameters(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return an arrival process's parameters but its rate, from the options of a command.
-
-    Raises:
-        InputError: the shape by the wrong option, or text that is no numbers.
-    """
-    alpha, beta_s = options["alpha"], options["beta_s"]
-    if (options["burstiness"] if kind == "varying" else alpha) is not None:
-        fix = "--alpha is for varying arrivals, --burstiness for all others"
-        raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
-    return {
-        "alpha": numbers(alpha, "--alpha") if alpha else options["burstiness"],
-        "beta_s": numbers(beta_s, "--beta-s") if beta_s else None,
-        **{name: options[name] for name in ("over", "every", "time_factor", "llm", "service")},
-    }
-
-
-def numbers(text: str, option: str) -> list[float]:
-    """Return the numbers of an option, which stand separated by commas."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        fix = "write numbers separated by commas"
-        raise InputError(f"{text!r} are no numbers", field=option, fix=fix) from None
 
 
 def _texts(drawn, prompts: Path | None, tokenizer: Path | None, seed: int) -> list[str]:

@@ -70,7 +70,7 @@ def evaluate(
     points: pd.DataFrame,
     llms: Mapping[str, LLM],
     profiles: Mapping[str, GPUProfile],
-    slos: Sequence[Mapping[str, Any]],
+    slos: Sequence[SLO],
     predictor: str,
     source: str,
     seed: int,
@@ -96,7 +96,7 @@ def evaluate(
             where nothing succeeded.
         llms: facts of the LLMs, measured or not, by `llm_id`.
         profiles: GPU profiles by `gpu_profile_id`; those without any point get no prediction.
-        slos: rows of `slos.tsv`.
+        slos: latency targets.
         predictor: a name in `sextant.predict.registry.PREDICTORS`, or `measured`.
         source: name of the characterization, copied into the results.
         seed: seed of the predictor's training.
@@ -106,7 +106,7 @@ def evaluate(
         progress: is told of each step; the log is, without it.
 
     Raises:
-        InputError: unknown predictor, LLM, profile or percentile, or ambiguous points.
+        InputError: unknown predictor, LLM or profile, or ambiguous points.
     """
     if predictor not in (names := [MEASURED, *PREDICTORS]):
         fix = f"use one of {', '.join(names)}"
@@ -125,7 +125,7 @@ def evaluate(
     )
     fits: dict[tuple, Outcome] = {}
     parts = []
-    for slo in map(SLO.from_row, slos):
+    for slo in slos:
         if predictor == MEASURED:
             part = _recommend_measured(world, slo)
         else:

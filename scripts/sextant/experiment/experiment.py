@@ -7,6 +7,7 @@ from sextant.experiment.cell_key import CellKey
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.scenarios import Scenario
+from sextant.experiment.slo import SLO
 from sextant.experiment.variants import Variant
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
@@ -23,7 +24,7 @@ class Experiment:
     profiles: dict[str, GPUProfile]
     scenarios: dict[str, Scenario]
     variants: dict[str, Variant]
-    slos: dict[str, Row]
+    slos: dict[str, SLO]
     cells: tuple[CellKey, ...]
     studies: dict[str, tuple[CellKey, ...]]
     """The cells that feed each study, of those that benchmarks.tsv gives to one."""

@@ -14,6 +14,7 @@ from sextant.experiment.endpoints import load_endpoints
 from sextant.experiment.engine_settings import EngineSettings, engine_settings
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import scenario_from_row
+from sextant.experiment.slo import SLO
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant, variant_from_row
 from sextant.hardware.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.llm import load_llm
@@ -71,7 +72,7 @@ def load_experiment(
             for row in rows["scenarios"]
         },
         variants=variants,
-        slos=by_id["slos"],
+        slos={slo_id: SLO(**row) for slo_id, row in by_id["slos"].items()},
         cells=tuple(
             archived_cells(archive["cells"], ids, config["decision"]) if archive else asked
         ),

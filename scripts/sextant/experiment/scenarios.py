@@ -122,6 +122,8 @@ class OpenLoop(Scenario):
         ends_itself = self.arrivals is not None and self.arrivals.ends_itself
         if self.duration_s is None and self.n_requests is None and not ends_itself:
             _refuse("duration_s", "how long a level lasts is not clear", _ONE_OF_TWO)
+        if self.n_requests is not None and self.cooldown_s:
+            _refuse("cooldown_s", "a number of requests is measured whole", "leave it out")
         if not self.burstiness > 0 or math.isinf(self.burstiness):
             _refuse("burstiness", f"{self.burstiness} is out of range", "give a number above 0")
 
@@ -262,19 +264,22 @@ def scenario_from_row(row: Row, file: str) -> Scenario:
         raise error.at(file=file, row=row.line) from None
 
 
-def plain(scenario: Scenario) -> dict[str, Any]:
-    """Return a scenario as JSON has it, for `scenario_of` to read back.
-
-    Fields that have their default are left out.
-    """
-    values = {"kind": scenario.kind, **without_defaults(scenario)}
+def as_json(scenario: Scenario) -> dict[str, Any]:
+    """Return a scenario's kind and all of its fields, as JSON has them."""
+    values = {field.name: getattr(scenario, field.name) for field in fields(scenario)}
     values["levels"] = [level_to_json(level) for level in scenario.levels]
     if arrivals := values.get("arrivals"):
         values["arrivals"] = {"kind": arrivals.kind} | {
             name: str(value) if isinstance(value, Path) else value
             for name, value in vars(arrivals).items()
         }
-    return values
+    return {"kind": scenario.kind, **values}
+
+
+def plain(scenario: Scenario) -> dict[str, Any]:
+    """Return a scenario as a definition has it: fields that have their default are left out."""
+    names = {"kind", *without_defaults(scenario)}
+    return {name: value for name, value in as_json(scenario).items() if name in names}
 
 
 def level_to_json(level: float) -> float | str:

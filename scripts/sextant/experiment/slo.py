@@ -1,10 +1,11 @@
 """A latency target and the load to serve within it: a row of `slos.tsv`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, load_sheet, validate
 
 PERCENTILE_PREFIX = {50: "median", 90: "p90", 99: "p99"}
 """How the columns of a `point` name a percentile."""
@@ -12,7 +13,11 @@ PERCENTILE_PREFIX = {50: "median", 90: "p90", 99: "p99"}
 
 @dataclass(frozen=True)
 class SLO:
-    """A latency promise: both limits hold at the percentile while `users` are served at once."""
+    """Both limits hold at the percentile while `users` are served at once.
+
+    Raises:
+        InputError: a value that `workflow/schemas/slos.schema.yaml` does not allow.
+    """
 
     slo_id: str
     nttft_ms: float
@@ -20,15 +25,14 @@ class SLO:
     percentile: int
     users: int
 
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Build an SLO from its row in `slos.tsv`; other columns are left aside.
+    def __post_init__(self) -> None:
+        for name in ("nttft_ms", "itl_ms"):  # which no schema can tell
+            if not math.isfinite(limit := getattr(self, name)):
+                raise InputError(f"{limit} is not a limit", field=name, fix="give milliseconds")
+        validate(asdict(self), SCHEMAS / "slos.schema.yaml", f"SLO {self.slo_id!r}")
 
-        Raises:
-            InputError: the percentile is none that points are summarised by.
-        """
-        if row["percentile"] not in PERCENTILE_PREFIX:
-            problem = f"SLO {row['slo_id']!r} asks for percentile {row['percentile']}"
-            fix = f"use one of {', '.join(map(str, PERCENTILE_PREFIX))}"
-            raise InputError(problem, field="percentile", fix=fix)
-        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+
+def load_slos(path: str | Path) -> dict[str, SLO]:
+    """Read a sheet of SLOs."""
+    rows = load_sheet(path, SCHEMAS / "slos.schema.yaml", "slo_id")
+    return {row["slo_id"]: SLO(**row) for row in rows}

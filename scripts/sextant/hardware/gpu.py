@@ -1,5 +1,7 @@
 """Facts of devices, and GPU profiles: n devices of one type that serve one replica."""
 
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, validate
 
 GIB = 2**30
+MAX_GPUS = 9999
+"""Most devices of a profile that `<n>x<gpu_id>` names."""
+_PROFILE_ID = re.compile(r"([1-9][0-9]{0,3})x(.+)")
 # How the UUID of an instance of a divided GPU begins.
 MIG_PREFIX = "MIG-"
 
@@ -54,7 +59,8 @@ class GPUProfile:
     gpu_profile_id: str
     gpu: GPU
     n_gpus: int
-    usd_per_hour: float
+    usd_per_hour: float = math.nan
+    """Price; nan if it is not known."""
     gpu_model: str | None = None
     """The device type as a cluster's scheduler names it; no measurement depends on it."""
 
@@ -87,6 +93,20 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
         problem = f"{facts['gpu_id']!r} in a file of another name"
         raise InputError(problem, file=path, field="gpu_id", fix=f"write {gpu_id}")
     return GPU(**facts)
+
+
+def profile_of_id(profile_id: str, folder: str | Path) -> GPUProfile:
+    """Return the profile that `<n>x<gpu_id>` names, without a price.
+
+    Raises:
+        InputError: the id has another form, or the facts of the GPU are not in `folder`.
+    """
+    match = _PROFILE_ID.fullmatch(profile_id)
+    if match and Path(match[2]).name == match[2] and gpu_path(folder, match[2]).is_file():
+        return GPUProfile(profile_id, load_gpu(folder, match[2]), int(match[1]))
+    devices = ", ".join(sorted(path.stem for path in Path(folder).glob("*.yaml")))
+    fix = f"write it as <n>x<gpu_id>, n up to {MAX_GPUS:,}, with one of {devices}"
+    raise InputError(f"unknown GPU profile {profile_id!r}", fix=fix)
 
 
 def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:

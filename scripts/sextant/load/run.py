@@ -6,56 +6,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sextant.load.closed_loop import run_closed_loop
+from sextant.base.errors import InputError
+from sextant.experiment.scenarios import Scenario, as_json, level_to_json
+from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
 from sextant.load.measure import LevelInterrupted, LevelResult, Source
-from sextant.load.open_loop import run_open_loop
 from sextant.load.request import Target
 from sextant.processes.signals import raise_between_callbacks
 
 log = logging.getLogger(__name__)
-# Seeds of levels lie far apart: no prompt of one level comes again in another.
-LEVEL_SEED_STRIDE = 1_000_003
-
-Run = Callable[[Sequence[Target], Source, float, int], LevelResult]
-"""Puts one level of load on servers; takes the time limit of a request (s) and the epoch (ns)."""
-
-
-def closed_loop(users: int, warmup_s: float, duration_s: float, cooldown_s: float = 0.0) -> Run:
-    """Return the run of `users` users: a warm-up that is not measured, then the level."""
-
-    def run(targets, source, timeout_s, epoch_ns) -> LevelResult:
-        limits, n_warmup = (timeout_s, epoch_ns), 0
-        if warmup_s:
-            try:
-                warmup = run_closed_loop(targets, source, users, warmup_s, *limits)
-            except LevelInterrupted as level:
-                raise level.interrupt from None  # a warm-up is no result
-            n_warmup = len(warmup.exchanges)
-        result = run_closed_loop(targets, source, users, duration_s, *limits, cooldown_s=cooldown_s)
-        result.n_warmup_requests = n_warmup
-        return result
-
-    return run
-
-
-def open_loop(arrival_s: np.ndarray, level: float | None = None, **options: Any) -> Run:
-    """Return the run of a schedule; `options` are those of `run_open_loop`."""
-
-    def run(targets, source, timeout_s, epoch_ns) -> LevelResult:
-        return run_open_loop(targets, source, arrival_s, timeout_s, epoch_ns, level, **options)
-
-    return run
-
-
-def batch(in_flight: int, n_requests: int | None = None) -> Run:
-    """Return the run of requests all due at once, of which so many at most are in flight."""
-    at_once = np.zeros(n_requests or in_flight)
-    return open_loop(at_once, in_flight, max_in_flight=in_flight)
 
 
 class Stopped(KeyboardInterrupt):
@@ -92,10 +54,55 @@ def stoppable() -> Iterator[None]:
         yield
 
 
+@dataclass
+class Measured:
+    """What became of the levels of a scenario."""
+
+    results: list[LevelResult] = field(default_factory=list)
+    """The last one is not whole if it was interrupted."""
+    interruption: BaseException | None = None
+    """What ended the load before its last level had ended."""
+
+
+def measure(
+    targets: Sequence[Target],
+    source_of: Callable[[int], Source],
+    scenario: Scenario,
+    *,
+    timeout_s: float,
+    seed: int,
+) -> Measured:
+    """Load servers with each level of a scenario.
+
+    Args:
+        targets: replicas of one server; requests are spread evenly over them.
+        source_of: makes the requests of a level from its seed.
+        scenario: the levels.
+        timeout_s: limit of a request.
+        seed: of the arrivals and of the first level's requests.
+    """
+    measured, epoch_ns = Measured(), time.monotonic_ns()
+    try:
+        for number, level in enumerate(scenario.levels):
+            source = source_of(seed + LEVEL_SEED_STRIDE * number)
+            load = (scenario, level, targets, source, timeout_s, epoch_ns)
+            n_warmup = warm_up(*load)
+            measured.results.append(measure_level(*load, seed))
+            measured.results[-1].n_warmup_requests += n_warmup
+            if measured.results[-1].lag_warning:
+                log.warning("level %g: %s", level, measured.results[-1].lag_warning)
+    except LevelInterrupted as interrupted:
+        measured.results.append(interrupted.result)
+        measured.interruption = interrupted.interrupt
+    except (KeyboardInterrupt, InputError, OSError) as between_levels:
+        measured.interruption = between_levels
+    return measured
+
+
 def load_server(
     targets: Sequence[Target],
     source_of: Callable[[int], Source],
-    runs: Sequence[Run],
+    scenario: Scenario,
     out: Path,
     *,
     timeout_s: float,
@@ -104,69 +111,56 @@ def load_server(
 ) -> list[dict]:
     """Load servers; write `requests.parquet` and `levels.json` to `out`, with `facts` in both.
 
-    Args:
-        targets: replicas of one server; requests are spread evenly over them.
-        source_of: makes the requests of a level from its seed.
-        runs: the levels.
-        out: folder for the results.
-        timeout_s: limit of a request.
-        seed: of the first level.
-        **facts: what else to say of the run.
+    The other arguments are those of `measure`.
 
     Returns:
         One dict a run: level, requests by outcome, duration, throughput and the client's lag.
 
     Raises:
         KeyboardInterrupt: after what had ended until then was written, as not complete.
+        InputError: likewise, if a level cannot run.
     """
-    (out / "levels.json").unlink(missing_ok=True)  # it must not vouch for the files of two runs
+    (out / "levels.json").unlink(missing_ok=True)  # it must not declare the files of two runs whole
     out.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=out).close()  # what cannot be written is told before the load
-    epoch_ns = time.monotonic_ns()
-    results: list[LevelResult] = []
-    interrupt: KeyboardInterrupt | None = None
-    try:
-        for number, run in enumerate(runs):
-            source = source_of(seed + LEVEL_SEED_STRIDE * number)
-            results.append(run(targets, source, timeout_s, epoch_ns))
-            if results[-1].lag_warning:
-                log.warning("level %s: %s", results[-1].level, results[-1].lag_warning)
-    except LevelInterrupted as level:
-        results.append(level.result)
-        interrupt = level.interrupt
-    except KeyboardInterrupt as between_levels:
-        interrupt = between_levels
+    measured = measure(targets, source_of, scenario, timeout_s=timeout_s, seed=seed)
+    interruption = measured.interruption
+    if interruption and not measured.results and not isinstance(interruption, KeyboardInterrupt):
+        raise interruption
     with _handling_signals(signal.SIG_IGN):  # it would lose all that was measured
-        summaries = _write(results, out, interrupt, targets[0], {"seed": seed, **facts})
-    if interrupt:
-        raise interrupt
+        facts = {"seed": seed, "scenario": as_json(scenario), **facts}
+        summaries = _write(measured, out, targets[0], facts)
+    if interruption:
+        raise interruption
     return summaries
 
 
-def _write(results, out, interrupt, target, facts) -> list[dict]:
+def _write(measured: Measured, out: Path, target: Target, facts: dict[str, Any]) -> list[dict]:
     # Not before the last level has ended: pyarrow would double the memory of the client.
     import pyarrow as pa
 
     from sextant.base.files import provenance, write_json, write_parquet
     from sextant.load.level import REQUEST_SCHEMA
 
-    summaries = [_summary(result) for result in results]
+    summaries = [_summary(result) for result in measured.results]
     origin = provenance(base_url=target.base_url, model=target.model, **facts)
     empty = REQUEST_SCHEMA.empty_table()
-    table = pa.concat_tables([empty, *(result.table() for result in results)])
+    table = pa.concat_tables([empty, *(result.table() for result in measured.results)])
     write_parquet(out / "requests.parquet", table, origin)
+    interruption = measured.interruption
     verdict = {
-        "is_complete": interrupt is None,
-        "reason": str(interrupt) if interrupt else None,
+        "is_complete": interruption is None,
+        "reason": str(interruption) if interruption else None,
     }
     write_json(out / "levels.json", {**verdict, "levels": summaries, "provenance": origin})
     return summaries
 
 
-def _summary(result: LevelResult) -> dict:
-    n_tokens = sum(each.output_tokens for each in result.exchanges if each.status == "ok")
+def _summary(result: LevelResult) -> dict[str, Any]:
+    ok = [each for each in result.exchanges if each.status == "ok"]
+    n_tokens = sum(each.output_tokens or 0 for each in ok)
     return {
-        "level": _json_number(result.level),
+        "level": None if result.level is None else level_to_json(result.level),
         "n_ok": result.n_ok,
         "n_failed": result.n_failed,
         "n_unfinished": result.n_unfinished,
@@ -180,8 +174,3 @@ def _summary(result: LevelResult) -> dict:
         "client_lag_ms": result.client_lag_ms,
         "lag_warning": result.lag_warning,
     }
-
-
-def _json_number(level: float | None) -> float | str | None:
-    """Return a level as JSON has it: no infinity, so all at once is the text `inf`."""
-    return "inf" if level == float("inf") else level

@@ -1,0 +1,144 @@
+"""Groups of options: a command takes a dataclass for each, the command line every field."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from sextant.base.errors import InputError
+
+if TYPE_CHECKING:
+    from sextant.workload.generators import Arrivals
+
+Seed = Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same bytes.")]
+WORKLOAD_HELP = (
+    "Folder of a fitted workload, a published histogram (Parquet), or the name of a use case "
+    "that ships."
+)
+MaxInput = Annotated[
+    int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
+]
+MaxOutput = Annotated[
+    int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
+]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose parameters that are dataclasses are given field by field."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters, groups = [], {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if not hasattr(hints[name], "__dataclass_fields__"):
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        of_group = get_type_hints(hints[name], include_extras=True)
+        groups[name] = hints[name]
+        parameters += [_parameter(field, of_group[field.name]) for field in fields(hints[name])]
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    signature = inspect.Signature(parameters)
+    call.__signature__ = signature  # type: ignore[attr-defined]  # which typer reads
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call
+
+
+def _parameter(field: Field, annotation: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(field.name, kind, default=default, annotation=annotation)
+
+
+@contextmanager
+def naming_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Have an InputError name the option that gave a field: by default `--` and its name."""
+    try:
+        yield
+    except InputError as error:
+        field = error.field
+        if field is None or field.startswith("-"):
+            raise
+        default = "--" + field.removesuffix("_s").replace("_", "-")
+        raise error.at(field=options.get(field, default)) from None
+
+
+def numbers(text: str, option: str) -> list[float]:
+    """Return the numbers of an option, separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        fix = "write numbers separated by commas"
+        raise InputError(f"{text!r} are not numbers", field=option, fix=fix) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrivalOptions:
+    """Parameters of arrival processes other than the rate."""
+
+    arrivals_from: Annotated[
+        Path | None, typer.Option(help="Normalised trace, for windows and replay.")
+    ] = None
+    llm: Annotated[str | None, typer.Option(help="Only this LLM of that trace.")] = None
+    service: Annotated[str | None, typer.Option(help="Only this service of that trace.")] = None
+    time_factor: Annotated[
+        float | None, typer.Option(help="Factor on all gaps of that trace; 0.5 doubles the rate.")
+    ] = None
+    alpha: Annotated[
+        str | None, typer.Option(help="varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².")
+    ] = None
+    beta_s: Annotated[
+        str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
+    ] = None
+    over: Annotated[
+        str | None, typer.Option(help="varying: u is time (seconds, the default) or steps.")
+    ] = None
+    every: Annotated[
+        int | None, typer.Option(help="varying: requests from one change to the next.")
+    ] = None
+
+    def given(self) -> list[str]:
+        """Return the options that were given."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return ["--" + name.replace("_", "-") for name in names]
+
+    def process(
+        self,
+        name: str,
+        workload: str | Path | None,
+        rate_rps: float | None,
+        burstiness: float | None,
+    ) -> "Arrivals":
+        """Return the arrival process `name` (see `workload.draw.chosen_arrivals`).
+
+        Raises:
+            InputError: an option that the process needs, refuses or does not use.
+        """
+        from sextant.workload.draw import chosen_arrivals
+
+        if (burstiness if name == "varying" else self.alpha) is not None:
+            fix = "--alpha is for varying arrivals, --burstiness for all others"
+            raise InputError(f"{name} arrivals", field="--alpha, --burstiness", fix=fix)
+        return chosen_arrivals(
+            name,
+            workload,
+            rate_rps=rate_rps,
+            alpha=numbers(self.alpha, "--alpha") if self.alpha else burstiness,
+            beta_s=numbers(self.beta_s, "--beta-s") if self.beta_s else None,
+            over=self.over,
+            every=self.every,
+            time_factor=self.time_factor,
+            llm=self.llm,
+            service=self.service,
+            trace=self.arrivals_from,
+        )

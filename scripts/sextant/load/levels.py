@@ -1,0 +1,158 @@
+"""The level runner: puts one level of a scenario on servers, for the benchmark and for `load`."""
+
+import errno
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sextant.base.errors import InputError
+from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario
+from sextant.load.closed_loop import run_closed_loop
+from sextant.load.measure import LevelInterrupted, LevelResult, Source
+from sextant.load.open_loop import run_open_loop
+from sextant.load.request import Target
+from sextant.workload.generators import AtOnce
+
+LEVEL_SEED_STRIDE = 1_000_003
+"""Seeds of levels lie far apart: no prompt of one level comes again in another."""
+# What a level needs beside its connections: the event loop, timers, the telemetry's pipes.
+_OWN_DESCRIPTORS = 16
+
+
+def warm_up(
+    scenario: Scenario,
+    level: float,
+    targets: Sequence[Target],
+    source: Source,
+    timeout_s: float,
+    epoch_ns: int,
+) -> int:
+    """Put load on servers before a level; return the number of requests.
+
+    An open loop with a duration has its warm-up in its own schedule instead.
+
+    Raises:
+        InputError: the level needs more connections than this process may open.
+    """
+    n_connections = _least_connections(scenario, level)
+    _check_descriptors(n_connections)
+    if not scenario.warmup_s or (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
+        return 0
+    users = len(targets) if isinstance(scenario, OpenLoop) else int(level)
+    try:
+        with _naming_descriptors(n_connections):
+            load = (targets, source, users, scenario.warmup_s, timeout_s, epoch_ns)
+            return len(run_closed_loop(*load).exchanges)
+    except LevelInterrupted as interrupted:
+        raise interrupted.interrupt from None  # a warm-up is not a result
+
+
+def measure_level(
+    scenario: Scenario,
+    level: float,
+    targets: Sequence[Target],
+    source: Source,
+    timeout_s: float,
+    epoch_ns: int,
+    seed: int,
+) -> LevelResult:
+    """Load servers at one level of a scenario other than `burst`.
+
+    Args:
+        scenario: how.
+        level: one of its levels.
+        targets: replicas of one server; requests are spread evenly over them.
+        source: where requests come from.
+        timeout_s: limit of a request.
+        epoch_ns: zero of all times, on the monotonic clock.
+        seed: of the arrivals.
+
+    Raises:
+        InputError: this process may not open as many connections as the level needs.
+        LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
+    """
+    load = (timeout_s, epoch_ns)
+    n_connections = _least_connections(scenario, level)
+    _check_descriptors(n_connections)
+    with _naming_descriptors(n_connections):
+        match scenario:
+            case ClosedLoop(duration_s=duration_s, cooldown_s=cooldown_s):
+                users = int(level)
+                return run_closed_loop(
+                    targets, source, users, duration_s, *load, cooldown_s=cooldown_s
+                )
+            case Batch():
+                arrival_s = AtOnce().times(n=scenario.n_requests or int(level))
+                return run_open_loop(
+                    targets, source, arrival_s, *load, level, max_in_flight=int(level)
+                )
+            case OpenLoop():
+                return _measure_open_loop(scenario, level, targets, source, load, seed)
+    raise TypeError(f"{scenario.kind} has a runner of its own")
+
+
+def _measure_open_loop(
+    scenario: OpenLoop,
+    level: float,
+    targets: Sequence[Target],
+    source: Source,
+    load: tuple[float, int],
+    seed: int,
+) -> LevelResult:
+    """Run one schedule without a pause: the load is steady when measuring begins."""
+    arrivals, is_counted = scenario.arrivals_at(level), scenario.n_requests is not None
+    return run_open_loop(
+        targets,
+        source,
+        arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed),
+        *load,
+        level,
+        warmup_s=0.0 if is_counted else scenario.warmup_s,
+        duration_s=None if is_counted else scenario.duration_s,
+        max_in_flight=scenario.max_in_flight,
+    )
+
+
+def _least_connections(scenario: Scenario, level: float) -> int:
+    """Return how many connections a level opens at least; a rate's depend on the server."""
+    if isinstance(scenario, ClosedLoop):
+        return int(level)
+    if isinstance(scenario, Batch):
+        return min(int(level), scenario.n_requests or int(level))
+    return 1
+
+
+def _check_descriptors(n_connections: int) -> None:
+    """Raise InputError if the hard limit on open files is too low for a level."""
+    n_open = len(list(Path("/proc/self/fd").iterdir()))
+    n_needed, most = n_open + n_connections + _OWN_DESCRIPTORS, _most_descriptors()
+    if n_needed > most:
+        raise _too_few(n_connections, n_needed, most)
+
+
+@contextmanager
+def _naming_descriptors(n_connections: int) -> Iterator[None]:
+    """Name the limit where a level runs into it in spite of the check."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        most = _most_descriptors()
+        raise _too_few(n_connections, most + n_connections, most) from error
+
+
+def _most_descriptors() -> int:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
+
+
+def _too_few(n_connections: int, n_needed: int, most: int) -> InputError:
+    problem = (
+        f"a level of {n_connections} connections needs about {n_needed} file descriptors, "
+        f"the limit of this process is {most} (RLIMIT_NOFILE)"
+    )
+    fix = f"raise it (`ulimit -n {n_needed}`, by root or in limits.conf), or lower the level"
+    return InputError(problem, field="levels", fix=fix)
