@@ -78,9 +78,8 @@ def prepare_cell(
         "max_input_tokens": 64,
         "max_output_tokens": 8,
         "scenario_id": "users",
-        "scenario": {"kind": "closed_loop", "levels": list(levels), "warmup_s": 0.1}
-        | {"duration_s": duration_s}
-        | (scenario or {}),
+        "scenario": {"levels": list(levels), "warmup_s": 0.1}
+        | (scenario or {"kind": "closed_loop", "duration_s": duration_s}),
         "variant": variant or {},
         "seed": 0,
         "engine": {"what the cell": "does not use"},
@@ -383,7 +382,7 @@ def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(tmp_path):
 
 
 def test_a_batch_is_sent_at_once_and_its_cap_makes_requests_wait(tmp_path):
-    batch = {"kind": "batch", "levels": [2, 6], "n_requests": 6, "duration_s": None}
+    batch = {"kind": "batch", "levels": [2, 6], "n_requests": 6}
     outputs = measure(tmp_path, scenario=batch)
     frame = pd.read_parquet(outputs.requests)
     assert frame.groupby("level").size().to_dict() == {2.0: 6, 6.0: 6}
@@ -407,7 +406,7 @@ def test_rates_leave_warm_up_and_cool_down_out_and_infinity_is_all_at_once(tmp_p
     since_s = frame["scheduled_s"] - level["started_s"]
     assert since_s.min() >= 0 and since_s.max() < 0.5 and len(frame) > 5
     assert level["n_warmup_requests"] > 0 and level["n_cooldown_requests"] > 0
-    endless = {"kind": "open_loop", "levels": ["inf"], "n_requests": 7, "duration_s": None}
+    endless = {"kind": "open_loop", "levels": ["inf"], "n_requests": 7}
     (tmp_path / "inf").mkdir()
     outputs = measure(tmp_path / "inf", scenario=endless)
     frame = pd.read_parquet(outputs.requests)

@@ -32,7 +32,7 @@ from sextant.processes.lock import cell_lock
 
 WAIT_S = 30.0
 wait_for = partial(support.wait_for, timeout_s=WAIT_S)
-BATCH = {"kind": "batch", "levels": [2, 6], "n_requests": 6, "duration_s": None}
+BATCH = {"kind": "batch", "levels": [2, 6], "n_requests": 6}
 
 # A job as Snakemake's script runs it.
 JOB = """
