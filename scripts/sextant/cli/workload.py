@@ -1,12 +1,18 @@
 """The command line's part on workloads: fit them, draw from them, report on traces."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.options import WORKLOAD_HELP, ArrivalOptions, MaxInput, MaxOutput, Seed, grouped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sextant.workload.request_model import RequestModel
 
 _TEXT_ENDINGS = (".json", ".jsonl")
 
@@ -37,8 +43,11 @@ def fit(
     from sextant.workload.request_model import N_BINS
     from sextant.workload.use_cases import use_case_names
 
-    files = [out / name for name in ("requests.parquet", "arrivals.json", "validation.json")]
-    caps = {"max_input_tokens": max_input_tokens, "max_output_tokens": max_output_tokens}
+    files = (out / "requests.parquet", out / "arrivals.json", out / "validation.json")
+    caps: dict[str, Any] = {
+        "max_input_tokens": max_input_tokens,
+        "max_output_tokens": max_output_tokens,
+    }
     path, is_use_case = Path(source), source in use_case_names() and not Path(source).exists()
     is_text = path.suffix in _TEXT_ENDINGS
     is_histogram = not is_use_case and not is_text and _is_histogram(path)
@@ -75,14 +84,17 @@ def _is_histogram(source: Path) -> bool:
     return "arrival_s" not in names
 
 
-def _model_of(source: Path, tokenizer: Path | None, n_bins: int):
+def _model_of(
+    source: Path, tokenizer: Path | None, n_bins: int
+) -> "tuple[RequestModel, dict[str, Any]]":
     """Return the request model of a histogram or of a file of texts, and where it comes from."""
     from sextant.base.files import sha256_file
     from sextant.workload.conversations import read_conversations
     from sextant.workload.published import load_request_model, require_lengths
     from sextant.workload.request_model import fit_request_model
 
-    origin = {"inputs_sha256": {"source": sha256_file(source)}}
+    inputs = {"source": sha256_file(source)}
+    origin: dict[str, Any] = {"inputs_sha256": inputs}
     if source.suffix not in _TEXT_ENDINGS:
         return require_lengths(load_request_model(source), source), origin
     if tokenizer is None:
@@ -96,7 +108,7 @@ def _model_of(source: Path, tokenizer: Path | None, n_bins: int):
         f"{count} {name.replace('_', ' ')}" for name, count in read.n_empty.items()
     )
     typer.echo(f"{source}: {len(read.requests):,} requests of {read.n_items:,} items; {left_out}")
-    origin["inputs_sha256"]["tokenizer"] = sha256_file(tokenizer)
+    inputs["tokenizer"] = sha256_file(tokenizer)
     return fit_request_model(read.requests, n_bins), origin | {"n_bins": n_bins}
 
 
@@ -169,7 +181,9 @@ def sample(
     typer.echo(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
 
 
-def _requests(workload: str, sampler: str, zipf_theta: float | None):
+def _requests(
+    workload: str, sampler: str, zipf_theta: float | None
+) -> "Callable[..., pd.DataFrame]":
     """Return what draws requests when called with their number and a seed."""
     from functools import partial
 
@@ -191,7 +205,9 @@ def _requests(workload: str, sampler: str, zipf_theta: float | None):
     return partial(model.sample, sampler=sampler)
 
 
-def _texts(drawn, prompts: Path | None, tokenizer: Path | None, seed: int) -> list[str]:
+def _texts(
+    drawn: "pd.DataFrame", prompts: Path | None, tokenizer: Path | None, seed: int
+) -> list[str]:
     from sextant.workload.conversations import load_tokenizer
     from sextant.workload.prompts import as_text, load_prompt_source
 

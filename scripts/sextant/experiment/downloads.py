@@ -88,8 +88,8 @@ def _dataset(row: dict[str, str], path: str | Path, line: int) -> Dataset:
         raise InputError("no address of the web", file=path, row=line, field="url", fix=fix)
     if problem := id_problem(row["dataset_id"]):
         fix = "give it a name of visible characters"
-        where = {"file": path, "row": line, "field": "dataset_id"}
-        raise InputError(f"{row['dataset_id']!r} {problem}", **where, fix=fix)
+        problem = f"{row['dataset_id']!r} {problem}"
+        raise InputError(problem, file=path, row=line, field="dataset_id", fix=fix)
     mirror_path = Path(row["mirror_path"])
     if mirror_path.is_absolute() or ".." in mirror_path.parts:
         fix = "give a path relative to the mirror's folder"

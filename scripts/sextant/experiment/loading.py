@@ -54,7 +54,7 @@ def load_experiment(
     rows = _rows(paths, is_archive=bool(archive))
     by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
     variants = _variants(paths.get("variants"))
-    ids = {**by_id, "variants": variants}
+    ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
     studies = cells_of_studies(rows["benchmarks"], ids, paths["benchmarks"])
     asked = dict.fromkeys(cell for cells in studies.values() for cell in cells)
     experiment = Experiment(

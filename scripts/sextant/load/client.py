@@ -64,7 +64,8 @@ class Exchange:
         """Arrival of each output token since the request was sent; 4 bytes a token."""
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
-        self.status, self.error = "ok", None
+        self.status = "ok"
+        self.error: str | None = None
 
     def fail(self, status: str, error: str) -> None:
         """Mark the request as failed."""
@@ -109,7 +110,7 @@ class Connection(asyncio.Protocol):
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    async def open(self) -> None:
+    async def open(self) -> asyncio.Transport:
         """Connect.
 
         Raises:
@@ -117,15 +118,14 @@ class Connection(asyncio.Protocol):
         """
         host, port, tls = self._target.address()
         async with asyncio.timeout(self._timeout_s):
-            self._transport, _ = await self._loop.create_connection(
-                lambda: self, host, port, ssl=tls
-            )
+            transport, _ = await self._loop.create_connection(lambda: self, host, port, ssl=tls)
         self._parser = httptools.HttpResponseParser(self)
         # Plain sockets are written to at once: the loop would write only after it has read all
         # that waits, and the time sent would be too early.
-        socket = self._transport.get_extra_info("socket")
+        self._transport, socket = transport, transport.get_extra_info("socket")
         self._fd = socket.fileno() if tls is None and socket else None
         self.idle_since_ns = time.monotonic_ns()
+        return transport
 
     def start(self, exchange: Exchange) -> None:
         """Send a request, on a new connection if there is none; failures are outcomes too."""
@@ -133,9 +133,9 @@ class Connection(asyncio.Protocol):
         self._pieces, self._was_answered, self._is_complete = [], False, False
         self._timer = self._loop.call_later(self._timeout_s, self._time_out)
         if self._transport is None:
-            self._opening = self._loop.create_task(self._open_and_send())
+            self._opening = self._loop.create_task(self._open_and_send(exchange))
         else:
-            self._send()
+            self._send(exchange, self._transport)
 
     def close(self) -> None:
         """Drop the connection; the next request opens a new one."""
@@ -144,22 +144,21 @@ class Connection(asyncio.Protocol):
             self._transport = None
             self._n_dropped += 1  # its loss is told later, perhaps after another was opened
 
-    async def _open_and_send(self) -> None:
+    async def _open_and_send(self, exchange: Exchange) -> None:
         try:
-            await self.open()
+            transport = await self.open()
         except (OSError, UnicodeError) as error:  # a host name may be no name at all
             self._end("connection_error", str(error) or type(error).__name__)
             return
-        self._send()
+        self._send(exchange, transport)
 
-    def _send(self) -> None:
-        exchange = self._exchange
+    def _send(self, exchange: Exchange, transport: asyncio.Transport) -> None:
         request = exchange.request
         data = request.wire(self._target.head)
         request.body = b""  # a level's bodies are larger than all that is kept of it
         exchange.sent_ns = time.monotonic_ns()
         n_written = 0
-        if self._fd is not None and not self._transport.get_write_buffer_size():
+        if self._fd is not None and not transport.get_write_buffer_size():
             try:
                 n_written = os.write(self._fd, data)
             except BlockingIOError:
@@ -168,7 +167,7 @@ class Connection(asyncio.Protocol):
                 self._loop.call_soon(self._fail_to_send, exchange, error)
                 return
         if n_written < len(data):
-            self._transport.write(data[n_written:])
+            transport.write(data[n_written:])
 
     def _fail_to_send(self, exchange: Exchange, error: OSError) -> None:
         if self._exchange is exchange:
@@ -232,7 +231,7 @@ class Connection(asyncio.Protocol):
         else:
             self._fail(exc or ConnectionResetError("the server closed the connection"))
 
-    # httptools callbacks
+    # httptools callbacks, out of `data_received`, which parses only while a request is on its way
 
     def on_headers_complete(self) -> None:
         """Something that speaks HTTP has begun to answer."""
@@ -244,13 +243,14 @@ class Connection(asyncio.Protocol):
         pieces.append((self._now_ns, body))
         if len(pieces) > _PIECES_AT_ONCE:
             self._pieces = [pieces.pop()]  # by which the end is known
-            self._keep((self._exchange, pieces, False))
+            self._keep((self._exchange, pieces, False))  # type: ignore[arg-type]  # it is set
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it only announces another (100 Continue)."""
         status = self._parser.get_status_code()
         if status >= 200:
-            self._exchange.http_status, self._is_complete = status, True
+            self._exchange.http_status = status  # type: ignore[union-attr]  # it is set
+            self._is_complete = True
             self._is_kept_alive = self._parser.should_keep_alive()  # known only now
 
 

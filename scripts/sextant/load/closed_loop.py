@@ -39,7 +39,15 @@ def run_closed_loop(
 class _ClosedLoop:
     """The users of a level."""
 
-    def __init__(self, recorder, targets, users, timeout_s, duration_s, cooldown_s) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        targets: Sequence[Target],
+        users: int,
+        timeout_s: float,
+        duration_s: float,
+        cooldown_s: float,
+    ) -> None:
         self._recorder = recorder
         self._duration_ns, self._cooldown_ns = int(duration_s * 1e9), int(cooldown_s * 1e9)
         self._users = {}

@@ -33,7 +33,7 @@ class LagWatch:
         self._alarm.close()
 
 
-def quantiles_ms(values_ms: Sequence[float]) -> dict[str, float | None]:
+def quantiles_ms(values_ms: Sequence[float] | np.ndarray) -> dict[str, float | None]:
     """Return median, p99 and maximum, null without values."""
     values = np.asarray(values_ms, dtype=float)
     if not len(values):
@@ -58,7 +58,9 @@ def lag_warning(
         ("client lag", client_lag_ms["p99"], "ITL", median_itl_ms),
         ("send lag", send_lag_ms["p99"], "TTFT", median_ttft_ms),
     ):
-        if None not in (lag_ms, latency_ms) and lag_ms > SHAPING_FRACTION * latency_ms:
+        if lag_ms is None or latency_ms is None:
+            continue
+        if lag_ms > SHAPING_FRACTION * latency_ms:
             against = f"against the median {of} of {latency_ms:.3g} ms"
             found.append(f"{name} of {lag_ms:.2g} ms (p99) {against}")
     if not found:

@@ -58,7 +58,14 @@ class _OpenLoop:
     """A schedule of requests, and the connections that they share."""
 
     def __init__(
-        self, recorder, targets, timeout_s, arrivals, warmup_s, duration_s, max_in_flight
+        self,
+        recorder: Recorder,
+        targets: Sequence[Target],
+        timeout_s: float,
+        arrivals: np.ndarray,
+        warmup_s: float,
+        duration_s: float | None,
+        max_in_flight: int | None,
     ) -> None:
         self._recorder, self._targets, self._timeout_s = recorder, targets, timeout_s
         self._after_start_ns = np.rint(arrivals * 1e9).astype(np.int64)

@@ -98,8 +98,8 @@ class Windows(_OfTrace):
         Raises:
             InputError: the file is not a trace, or its requests are not of one LLM and service.
         """
-        ends = {"n": n, "duration_s": duration_s}
-        return mirrored(self._windows(), beta_factor=self.time_factor, **ends, seed=seed)
+        windows, factor = self._windows(), self.time_factor
+        return mirrored(windows, beta_factor=factor, n=n, duration_s=duration_s, seed=seed)
 
     def _windows(self) -> pd.DataFrame:
         from sextant.ingest.trace_format import require_trace
