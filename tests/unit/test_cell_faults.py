@@ -30,7 +30,7 @@ from sextant.cells.integrity import damaged_files
 from sextant.engine.protocol import ServerError
 from sextant.processes.lock import cell_lock
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 wait_for = partial(support.wait_for, timeout_s=WAIT_S)
 BATCH = {"kind": "batch", "levels": [2, 6], "n_requests": 6}
 

@@ -65,6 +65,36 @@ def test_other_arguments_are_the_users_to_choose() -> None:
     assert check_extra_arguments(chosen, "config") == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--compilation-config", '{"mode": 1, "backend": "module.fn"}'],
+        ['--compilation_config={"backend": "package.module.fn"}'],
+        ['--compil={"inductor_passes": {"post_grad": "module.fn"}}'],
+        ["-cc", '{"backend": "module.fn"}'],
+        ["-cc.backend=module.fn"],
+        ["--compilation-config.backend", "module.fn"],
+        ["--structured-outputs-config", '{"reasoning_parser_plugin": "/plugins/mine.py"}'],
+        ["--logits-processors", "module.Class"],
+    ],
+)
+def test_an_option_that_names_code_is_told(arguments: list[str]) -> None:
+    assert check_extra_arguments(["--enforce-eager", *arguments], "config") == arguments[:1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--compilation-config", '{"mode": 0, "backend": "inductor", "custom_ops": ["+rms_norm"]}'],
+        ["--speculative-config", '{"model": "org/Llama-3.2-1B", "num_speculative_tokens": 3}'],
+        ["-cc.backend=eager", "--quantization", "fp8"],
+        ["--hf-overrides", '{"rope_theta": 1.5}'],
+    ],
+)
+def test_an_option_of_many_parts_that_names_no_code_is_not_told(arguments: list[str]) -> None:
+    assert check_extra_arguments(arguments, "config") == []
+
+
 def test_code_of_others_runs_only_where_the_user_says_so_and_is_told(config, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         load_experiment(config, "config.yaml", check_engine=check_settings)

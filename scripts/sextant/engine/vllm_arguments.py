@@ -1,8 +1,11 @@
 """What a configuration may ask of a server beyond what the pipeline sets itself."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from sextant.base.errors import InputError
 
@@ -26,7 +29,7 @@ _OF_SEXTANT = {
     "enable-prefix-caching": "remove it: prompts are unique, and no cache may help a later level",
     **dict.fromkeys(
         ("kv-events-config", "otlp-traces-endpoint"),
-        "remove it: a server talks to nobody but its load client",
+        "remove it: a server talks to its load client alone",
     ),
     "max-model-len": "set the caps of the workload",
     **dict.fromkeys(
@@ -60,6 +63,10 @@ _RUNS_CODE = (
 )
 
 
+# A class or function by its module, as in `{"backend": "package.module.function"}`.
+_QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
 def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[str]:
     """Check `engine.extra_arguments`; return those that let a server run code of others.
 
@@ -68,15 +75,19 @@ def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[st
     Raises:
         InputError: an argument would change what the pipeline itself decides.
     """
-    where = {"file": file, "field": "engine.extra_arguments"}
     for argument in arguments:
         for name in _names(argument, _OF_SEXTANT):
             problem = f"{argument!r} sets {name}, which is the pipeline's to set"
-            raise InputError(problem, **where, fix=_OF_SEXTANT[name])
-    return [argument for argument in arguments if list(_names(argument, _RUNS_CODE))]
+            field, fix = "engine.extra_arguments", _OF_SEXTANT[name]
+            raise InputError(problem, file=file, field=field, fix=fix)
+    return [
+        argument
+        for argument, following in zip_longest(arguments, arguments[1:], fillvalue="")
+        if _names(argument, _RUNS_CODE) or _loads_code(argument, following)
+    ]
 
 
-def _names(argument: str, options: Sequence[str]) -> list[str]:
+def _names(argument: str, options: Iterable[str]) -> list[str]:
     """Return the options that an argument may mean, none if it is a value or another option."""
     found = re.match(r"(--?)([^=.]+)", argument)
     if not found:
@@ -86,3 +97,36 @@ def _names(argument: str, options: Sequence[str]) -> list[str]:
         # `-tp2` is `-tp 2`.
         return [name for short, name in _SHORT.items() if re.fullmatch(rf"{short}\d*", given)]
     return [name for name in options if name.startswith(given)]
+
+
+def _loads_code(argument: str, following: str) -> bool:
+    """Return whether an option of many parts names code: `--x {"k": "a.b"}`, `--x.k=a.b`."""
+    option, _, value = argument.partition("=")
+    if not option.startswith("-"):
+        return False
+    value = value or following
+    try:
+        parts = json.loads(value)
+    except ValueError:
+        parts = value
+    if "." in option:
+        parts = {option: parts}
+    return isinstance(parts, dict) and any(map(_is_code, _leaves(parts)))
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what a JSON value holds in the end, each with the key it is under."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _leaves(part, name)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _leaves(part, key)
+    else:
+        yield key, value
+
+
+def _is_code(leaf: tuple[str, Any]) -> bool:
+    key, value = leaf
+    is_text = isinstance(value, str) and value != ""
+    return is_text and (key.endswith("plugin") or bool(_QUALIFIED_NAME.fullmatch(value)))

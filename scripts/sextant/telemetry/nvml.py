@@ -26,7 +26,7 @@ _REASONS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-# A device or driver that answers so once will answer so again.
+# A device or driver that gives this answer once will give it again.
 _UNSUPPORTED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -44,34 +44,36 @@ _LOST = {
 }
 
 
-def _power(handle) -> dict:
+Row = dict[str, str | float]
+
+
+def _power(handle: object) -> Row:
     return {"power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3}
 
 
-def _energy(handle) -> dict:
+def _energy(handle: object) -> Row:
     return {"energy_j": pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3}
 
 
-def _utilization(handle) -> dict:
+def _utilization(handle: object) -> Row:
     rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
     return {"utilization": rates.gpu / 100, "memory_utilization": rates.memory / 100}
 
 
-def _memory(handle) -> dict:
+def _memory(handle: object) -> Row:
     return {"memory_used_gib": pynvml.nvmlDeviceGetMemoryInfo(handle).used / GIB}
 
 
-def _clock(handle) -> dict:
-    clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-    return {"sm_clock_mhz": float(clock)}
+def _clock(handle: object) -> Row:
+    return {"sm_clock_mhz": float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))}
 
 
-def _temperature(handle) -> dict:
+def _temperature(handle: object) -> Row:
     degrees = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
     return {"temperature_c": float(degrees)}
 
 
-def _throttling(handle) -> dict:
+def _throttling(handle: object) -> Row:
     try:
         bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except pynvml.NVMLError_FunctionNotFound:  # a driver before 535 knows the older name
@@ -85,9 +87,9 @@ _INSTANCE = (_memory,)
 
 
 def reason_names(bits: int) -> str:
-    """Return the names of throttle reasons, comma-separated; `` if nothing holds the clock."""
-    bit_values = [1 << position for position in range(bits.bit_length()) if bits >> position & 1]
-    return ",".join(_REASONS.get(bit, hex(bit)) for bit in bit_values)
+    """Return the names of throttle reasons, with commas between; "" if nothing holds the clock."""
+    single = [1 << position for position in range(bits.bit_length()) if bits >> position & 1]
+    return ",".join(_REASONS.get(bit, hex(bit)) for bit in single)
 
 
 @dataclass
@@ -97,18 +99,18 @@ class Gpu:
     name: str
     """`gpu<NVML index>`, or the UUID of a MIG instance."""
     handle: object
-    readers: list[Callable[[object], dict]]
+    readers: list[Callable[[object], Row]]
     uuid: str | None = None
     """UUID of the GPU; of a MIG instance, that of the GPU it is a part of."""
     instance_id: int | None = None
 
-    def read(self) -> dict:
+    def read(self) -> Row:
         """Return what the device reports now; a field without an answer is left out.
 
         Raises:
             SeriesEndedError: the device is lost.
         """
-        row: dict = {"device": self.name}
+        row: Row = {"device": self.name}
         for reader in tuple(self.readers):
             try:
                 row |= reader(self.handle)
@@ -163,6 +165,6 @@ def _open(selector: int | str, warn: Callable[[str], None]) -> list[Gpu]:
     return [Gpu(selector, handle, list(_INSTANCE), gpu.uuid, instance_id), gpu]
 
 
-def _whole(handle) -> Gpu:
+def _whole(handle: object) -> Gpu:
     name = f"gpu{pynvml.nvmlDeviceGetIndex(handle)}"
     return Gpu(name, handle, list(_WHOLE_GPU), pynvml.nvmlDeviceGetUUID(handle))

@@ -12,10 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sextant.engine.prometheus import MetricNames, fetch, server_gauges
 from sextant.telemetry.series import Series, SeriesEndedError, write_rows
+
+if TYPE_CHECKING:
+    from sextant.telemetry.nvml import Gpu
 
 GPU_PERIOD_S = 0.1
 # The system accounts CPU time in steps of 10 ms, and asking for it costs some ms.
@@ -37,15 +41,19 @@ def gpu_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Se
     # A row without values says that the device was there and not measured.
     write_rows(file, [{"time_s": clock(), "device": gpu.name} for gpu in unknown])
     series = [
-        Series(lambda gpu=gpu: [{"time_s": clock()} | gpu.read()], GPU_PERIOD_S, file, True)
+        Series(partial(_gpu_rows, gpu, clock), GPU_PERIOD_S, file, is_read_at_end=True)
         for gpu in gpus
     ]
     if plan["dcgm_url"]:
         read = dcgm_reader(plan["dcgm_url"], gpus + unknown, warn)
         series.append(
-            Series(lambda: [{"time_s": clock()} | row for row in read()], HTTP_PERIOD_S, file)
+            Series(lambda: [{"time_s": clock(), **row} for row in read()], HTTP_PERIOD_S, file)
         )
     return series
+
+
+def _gpu_rows(gpu: "Gpu", clock: Clock) -> list[dict]:
+    return [{"time_s": clock(), **gpu.read()}]
 
 
 def cpu_series(plan: dict, clock: Clock) -> Series:
@@ -54,7 +62,7 @@ def cpu_series(plan: dict, clock: Clock) -> Series:
 
     read = cpu_reader(plan["pids"], len(plan["devices"]))
     return Series(
-        lambda: [{"time_s": clock()} | read()], CPU_PERIOD_S, plan["telemetry_file"], True
+        lambda: [{"time_s": clock(), **read()}], CPU_PERIOD_S, plan["telemetry_file"], True
     )
 
 
@@ -116,7 +124,7 @@ def main() -> None:
     for thread in threads:
         thread.join(max(deadline_s - time.monotonic(), 0.0))
     sys.stderr.flush()
-    # A thread that hangs in the driver, which may hold its locks, keeps no exit from us.
+    # At once: a thread that hangs in the driver may hold its locks.
     os._exit(0)
 
 

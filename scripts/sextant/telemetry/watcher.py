@@ -78,7 +78,7 @@ class Watched:
     server: pa.Table
     """Rows of `SERVER_SCHEMA`."""
     warnings: list[str]
-    """What was not to be had, or ended early, and when."""
+    """What could not be read, or ended early, and when."""
 
 
 class Watcher:
@@ -103,10 +103,12 @@ class Watcher:
             env={**os.environ, "PYTHONPATH": path},
             process_group=0,  # Ctrl-C is the parent's to handle
         )
+        assert self._process.stdin and self._process.stdout, "both are pipes"
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         line = json.dumps({**asdict(plan), **files, "epoch_ns": epoch_ns}) + "\n"
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
+            self._stdin.write(line.encode())
+            self._stdin.flush()
 
     @property
     def pid(self) -> int:
@@ -115,8 +117,8 @@ class Watcher:
 
     def wait_until_watching(self, limit_s: float = START_LIMIT_S) -> None:
         """Wait until every source was read once, the process has ended, or time is up."""
-        ready = select.poll()  # unlike select, at home with more than 1,024 connections
-        ready.register(self._process.stdout, select.POLLIN)
+        ready = select.poll()  # unlike select, it knows more than 1,024 file descriptors
+        ready.register(self._stdout, select.POLLIN)
         if not ready.poll(limit_s * 1e3):
             self._warnings.append(f"not every source was read within {limit_s:g} s")
 
@@ -149,19 +151,19 @@ class Watcher:
 
     def _end(self) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._stdin.close()
         try:
             self._process.wait(_STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        self._stdout.close()
 
 
 def watch(plan: WatchPlan, epoch_ns: int, level: float) -> Watcher:
     """Start to watch; returns when every source was read once, so that counters are whole.
 
-    Telemetry fails no measurement: what is not to be had is a warning of `Watcher.stop`.
+    Telemetry never fails a measurement: what cannot be read is a warning of `Watcher.stop`.
     """
     watcher = Watcher(plan, epoch_ns, level)
     try:
@@ -177,7 +179,7 @@ def _content(file: int) -> bytes:
 
 
 def read_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
-    """Return the table of JSON lines, without a last line that a killed process left half done.
+    """Return the table of JSON lines, without a last line that a killed process did not finish.
 
     What a line lacks is null; `level` is that of all rows.
     """
