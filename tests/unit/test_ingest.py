@@ -213,6 +213,14 @@ def test_bad_optional_cell(tmp_path, column, cell, reason):
     assert rejected["reason"].tolist() == [reason]
 
 
+def test_a_quoted_line_may_begin_with_an_empty_cell(tmp_path):
+    header = "Session ID,Timestamp,Elapsed time,Log Type,Model,Total tokens,Response tokens"
+    text = f'{header},Request tokens\n,5,1.5,"API ""log""","GPT, 4",9,2,7\n'
+    trace, rejected, _ = _ingest(_write(tmp_path, text), "burstgpt")
+    assert rejected.empty
+    assert trace.loc[0, ["llm", "service", "input_tokens"]].tolist() == ["GPT, 4", 'API "log"', 7]
+
+
 def test_ok_request_without_output_contradicts_itself(tmp_path):
     rows = f"{SEXTANT},status\n0,10,5,ok\n1,10,0,ok\n2,10,0,failed\n3,10,4,failed\n4,10,0,\n"
     trace, rejected, _ = _ingest(_write(tmp_path, rows), "sextant", max_rejected_fraction=0.5)

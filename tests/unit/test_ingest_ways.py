@@ -1,16 +1,17 @@
-"""The short way of ingest and the long one, which checks each line, give the same trace."""
+"""A block of CSV that Arrow parses at once, and one that is split line by line, give the same."""
 
 import gzip
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sextant.base.errors import InputError
-from sextant.ingest import blocks, ingest_trace, job
+from sextant.ingest import blocks, cells, ingest_trace
 
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
 NEWER = (
@@ -28,16 +29,20 @@ def _ingest(folder: Path, text: bytes, trace_format: str, **options) -> tuple[pd
 
 
 def _refuse(*_args):
-    raise AssertionError("this source needs no long way")
+    raise AssertionError("Arrow should have parsed this block")
+
+
+def _not_plain(*_args):
+    raise pa.ArrowInvalid("split it line by line")
 
 
 def _both(folder: Path, text: bytes, trace_format: str, block_bytes: int = 4 << 20) -> list[tuple]:
     results = []
-    for only_long in (False, True):
+    for only_lines in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-            if only_long:
-                patch.setattr(job, "read_perfect", lambda *_args: None)
+            if only_lines:
+                patch.setattr(cells, "_parse", _not_plain)
             try:
                 results.append(_ingest(folder, text, trace_format))
             except InputError as error:
@@ -166,31 +171,24 @@ def test_optional_cells_come_out_the_same_both_ways(tmp_path_factory, rows):
         ("sextant", "arrival_s,input_tokens,output_tokens,status\n0,1,5,failed\n1.5,1,1,ok\n"),
     ],
 )
-def test_plain_files_take_the_short_way_to_the_same_rows(tmp_path, monkeypatch, trace_format, text):
-    short, long = _both(tmp_path, text.encode(), trace_format)
-    _assert_same(short, long)
-    assert short[1].empty
-    monkeypatch.setattr(job, "_line_checker", _refuse)
+def test_plain_files_are_parsed_at_once_to_the_same_rows(tmp_path, monkeypatch, trace_format, text):
+    at_once, by_line = _both(tmp_path, text.encode(), trace_format)
+    _assert_same(at_once, by_line)
+    assert at_once[1].empty
+    monkeypatch.setattr(cells, "_read_lines", _refuse)
     _ingest(tmp_path, text.encode(), trace_format)
 
 
-def test_one_bad_row_sends_only_its_block_the_long_way(tmp_path, monkeypatch):
+def test_one_odd_row_has_only_its_block_split_line_by_line(tmp_path, monkeypatch):
     rows = [f"{second},ChatGPT,{second % 7 + 1},5,9,API log" for second in range(2_000)]
-    rows[1_234] = "1234,ChatGPT,0,5,9,API log"
+    rows[1_234] = "1234,ChatGPT,x,5,9,API log"
     text = "\n".join([BURSTGPT, *rows]).encode()
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 4_000)
-    checked = []
-    start = job._line_checker
-
-    def counted(*args):
-        checker = start(*args)
-        check_text = checker.check_text
-        checker.check_text = lambda *args: checked.append(args) or check_text(*args)
-        return checker
-
-    monkeypatch.setattr(job, "_line_checker", counted)
+    split = []
+    read_lines = cells._read_lines
+    monkeypatch.setattr(cells, "_read_lines", lambda *args: split.append(args) or read_lines(*args))
     trace, rejected, _ = _ingest(tmp_path, text, "burstgpt")
-    assert len(checked) == 1
+    assert len(split) == 1 and len(split[0][0]) < 4_000
     assert rejected["line"].tolist() == [1_236]
     assert trace["request_id"].tolist() == [str(i + 2) for i in range(2_000) if i != 1_234]
     assert trace["arrival_s"].tolist() == [i for i in range(2_000) if i != 1_234]

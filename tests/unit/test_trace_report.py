@@ -33,7 +33,7 @@ from sextant.workload.request_model import RequestModel
 
 EVIL = '<script>alert("$x$")</script>'
 HOUR_S, DAY_S = 3600, 86400
-_TYPES = {"VARCHAR": "string", "INTEGER": "Int32", "DOUBLE": "Float64", "BOOLEAN": "boolean"}
+_TYPES = {"string": "string", "int32": "Int32", "double": "Float64", "bool": "boolean"}
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -42,9 +42,9 @@ def write_trace(path: Path, arrival_s, origin: dict | None = None, **columns) ->
     given = {"input_tokens": 10, "output_tokens": 5, "status": "ok", **columns}
     frame = pd.DataFrame({"arrival_s": np.asarray(arrival_s, float), **given})
     frame["request_id"] = frame.index.astype(str)
-    for name, sql_type in TRACE_COLUMNS.items():
+    for name, kind in TRACE_COLUMNS.items():
         values = frame[name] if name in frame else pd.Series([None] * len(frame))
-        frame[name] = values.astype(_TYPES[sql_type])
+        frame[name] = values.astype(_TYPES[str(kind)])
     table = pa.Table.from_pandas(frame[list(TRACE_COLUMNS)], preserve_index=False)
     write_parquet(path, table, origin or {})
     return path

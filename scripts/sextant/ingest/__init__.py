@@ -1,4 +1,9 @@
-"""Ingest: a production trace in its publisher's format becomes the normalised trace."""
+"""Ingest: a production trace in its publisher's format becomes the normalised trace.
+
+In: a CSV, JSON-lines or Parquet file. Out: the trace as Parquet, the malformed lines, and a report.
+Read `trace_format` (the contract and the formats), then `job` (how it goes together), `cells` (how
+lines are parsed), `rules` and `clock` (which lines are requests), `write`.
+"""
 
 from sextant.ingest.job import ingest_trace
 

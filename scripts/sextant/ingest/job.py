@@ -1,37 +1,37 @@
 """One ingest: from the source to the trace, the lines set aside and the report.
 
-A text source is read in blocks of whole lines, so that a line's number and its raw text are
-known whatever is wrong with it. A block in which all is right takes the short way (`fast`);
-else DuckDB checks it line by line (`lines`). Both give the same rows. Blocks are parsed on all
-threads and written in order; no step holds the trace in memory.
+A text source is read in blocks of whole lines, a Parquet file in batches of rows. Blocks are
+parsed (`cells`) and judged line by line (`rules`) on all threads; what depends on the lines before
+(`clock`) and the outputs (`write`) follow in order. No step holds the trace in memory.
 """
 
 import csv
 import json
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, provenance, write_json
 from sextant.ingest.blocks import ahead, check_utf8, fetched, read_blocks
-from sextant.ingest.fast import read_perfect
-from sextant.ingest.rows import Clock, Rows, placed
+from sextant.ingest.cells import lines_of, read_batch, read_csv, read_json
+from sextant.ingest.clock import Clock, Rows
+from sextant.ingest.rules import Judged, judge
 from sextant.ingest.start import check_start_time, start_facts
 from sextant.ingest.trace_format import BLANK, FORMATS, TraceFormat
 from sextant.ingest.write import Output
 
-if TYPE_CHECKING:
-    from sextant.ingest.lines import LineChecker
-
+BATCH_ROWS = 100_000
+"""Rows of a Parquet file that are checked at a time."""
 _MAX_THREADS = 16
 """More would not read faster, since one thread writes; each holds blocks in memory."""
 
@@ -134,23 +134,37 @@ def _check_paths(source: Path, paths: Sequence[Path]) -> None:
 
 def _read(source: Path, form: TraceFormat, pool: Executor, n_threads: int) -> Iterator[Rows]:
     """Yield the rows of a source, checked, in its order."""
+    is_parquet = source.suffix == ".parquet" and not form.is_jsonl
     try:
-        if source.suffix == ".parquet" and not form.is_jsonl:
-            checker = _line_checker(form, n_threads)
-            names = checker.parquet_columns(source)
-            _check_columns(source, form, names)
-            yield from checker.check_parquet(source, names)
-        else:
-            yield from _read_text(source, form, pool, n_threads)
+        yield from (_read_parquet if is_parquet else _read_text)(source, form, pool, n_threads)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(source, str(error)) from None
 
 
-def _line_checker(form: TraceFormat, n_threads: int = 1) -> "LineChecker":
-    # Most traces never need DuckDB, whose import takes as long as a hundred thousand rows.
-    from sextant.ingest.lines import LineChecker
+def _read_parquet(
+    source: Path, form: TraceFormat, pool: Executor, n_threads: int
+) -> Iterator[Rows]:
+    with pq.ParquetFile(source) as stored:
+        names = stored.schema_arrow.names
+        _check_columns(source, form, names)
+        clock = _clock(form, names, next_line=1)
+        check = partial(_check_batch, form=form)
+        batches = fetched(pool, stored.iter_batches(BATCH_ROWS))
+        for batch, judged in ahead(pool, check, batches, n_threads + 1):
+            yield clock.settle(judged, partial(_raw_rows, batch))
 
-    return LineChecker(form, n_threads)
+
+def _check_batch(batch: pa.RecordBatch, form: TraceFormat) -> Judged:
+    return judge(read_batch(batch, form), form, batch.schema.names)
+
+
+def _raw_rows(batch: pa.RecordBatch, places: np.ndarray) -> list[str]:
+    rows = batch.take(pa.array(places)).to_pylist()
+    return [json.dumps(row, default=str, separators=(",", ":")) for row in rows]
+
+
+def _clock(form: TraceFormat, names: list[str], next_line: int) -> Clock:
+    return Clock(form.sources(names)["arrival_s"], next_line)
 
 
 def _unreadable(source: Path, error: str) -> InputError:
@@ -162,34 +176,25 @@ def _read_text(source: Path, form: TraceFormat, pool: Executor, n_threads: int) 
     blocks = fetched(pool, read_blocks(source))
     names, blocks = _columns(source, form, blocks)
     _check_columns(source, form, names)
-    clock = Clock(next_line=1 if form.is_jsonl else 2)
-    own = threading.local()
-    check = partial(_check, form=form, names=names, own=own)
+    clock = _clock(form, names, next_line=1 if form.is_jsonl else 2)
+    check = partial(_check_text, form=form, names=names)
     try:
-        for text, rows in ahead(pool, check, blocks, n_threads + 1):
-            if not clock.precedes(rows):
-                rows = _checker_of(own, form).check_text(
-                    text, names, clock.latest_tick, clock.is_zoned
-                )
-            yield placed(rows, clock.next_line)
-            clock.advance(rows)
+        for text, judged in ahead(pool, check, blocks, n_threads + 1):
+            yield clock.settle(judged, partial(_raw_lines, text))
     except UnicodeDecodeError as error:
         line = clock.next_line + error.object.count(b"\n", 0, error.start)
         raise _unreadable(source, f"Line: {line}: {error}") from None
 
 
-def _check(text: bytes, form: TraceFormat, names: list[str], own: threading.local) -> Rows:
-    """Check a block by itself: the short way if all is right, else the long one."""
+def _check_text(text: bytes, form: TraceFormat, names: list[str]) -> Judged:
     check_utf8(text)
-    rows = None if form.is_jsonl else read_perfect(text, form, names)
-    return rows or _checker_of(own, form).check_text(text, names)
+    read = read_json if form.is_jsonl else read_csv
+    return judge(read(text, form, names), form, names)
 
 
-def _checker_of(own: threading.local, form: TraceFormat) -> "LineChecker":
-    """Return this thread's line checker."""
-    if not hasattr(own, "checker"):
-        own.checker = _line_checker(form)
-    return own.checker
+def _raw_lines(text: bytes, places: np.ndarray) -> list[str]:
+    lines = lines_of(text)
+    return [lines[place] for place in places]
 
 
 def _columns(

@@ -9,9 +9,9 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.ingest.trace_format import TraceFormat
 
-_NS_PER_S = 10**9
+NS_PER_S = 10**9
 # Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
-FIRST_NS, LAST_NS = -8_520_336_000 * _NS_PER_S, 7_258_118_400 * _NS_PER_S - 1
+FIRST_NS, LAST_NS = -8_520_336_000 * NS_PER_S, 7_258_118_400 * NS_PER_S - 1
 
 
 def parse_time(text: str) -> tuple[int, bool]:
@@ -41,18 +41,19 @@ def check_start_time(
     Raises:
         InputError: no ISO 8601 date-time of the years 1700 to 2199, or none is needed.
     """
-    where = {"file": file, "row": row, "field": "start_time"}
-    fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
+
+    def refused(problem: str, fix: str) -> InputError:
+        return InputError(problem, file=file, row=row, field="start_time", fix=fix)
+
     if form.is_datetime:
-        problem, fix = "the format has date-times of its own", "leave it out"
-        raise InputError(problem, **where, fix=fix)
+        raise refused("the format has date-times of its own", "leave it out")
+    fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
     try:
         moment_ns, _ = parse_time(start_time)
     except (TypeError, ValueError):
-        raise InputError(f"{start_time!r} is no date-time", **where, fix=fix) from None
+        raise refused(f"{start_time!r} is no date-time", fix) from None
     if not FIRST_NS <= moment_ns <= LAST_NS:
-        problem = f"{start_time!r} is in none of the years 1700 to 2199"
-        raise InputError(problem, **where, fix=fix)
+        raise refused(f"{start_time!r} is in none of the years 1700 to 2199", fix)
 
 
 def start_facts(
@@ -75,7 +76,7 @@ def start_facts(
     if start_time is None:
         return {"start_time": None, "first_tick_s": first_tick_s}
     zero_ns, is_zoned = parse_time(start_time)
-    begin_ns = zero_ns + round(first_tick_s * _NS_PER_S)
+    begin_ns = zero_ns + round(first_tick_s * NS_PER_S)
     if begin_ns > LAST_NS:
         problem = f"the first row is {first_tick_s:g} s later, after the year 2199"
         fix = "give the date-time at which the source's clock shows zero, or correct the first row"

@@ -1,6 +1,7 @@
 """The outputs of ingest, written block by block: the trace, and the lines set aside."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sextant.base.files import PROVENANCE_KEY
-from sextant.ingest.rows import CODED, SCHEMA, Rows
-from sextant.ingest.trace_format import BLANK
+from sextant.ingest.clock import REJECTED, Rows
+from sextant.ingest.trace_format import BLANK, CODED, SCHEMA
 
 N_SHOWN = 5
-_REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
 _NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
 
 
@@ -39,11 +39,11 @@ class Output:
             write_page_checksum=True,
         )
         self._rejected = pq.ParquetWriter(
-            rejected, _REJECTED, compression="zstd", store_schema=False
+            rejected, REJECTED, compression="zstd", store_schema=False
         )
         self._units_per_s = units_per_s
         self._constants = constants
-        self.first_tick: float | None = None
+        self.first_tick = math.nan
         self.is_zoned: bool | None = None
         self.duration_s: float | None = None
         self.n_accepted = 0
@@ -55,17 +55,17 @@ class Output:
         """Append accepted rows to the trace, the others to the lines set aside."""
         if len(rows.tick):
             self._write_trace(rows)
-        if rows.rejected is None or not len(rows.rejected):
+        if rows.rejected is None:
             return
         for entry in pc.value_counts(rows.rejected["reason"]).to_pylist():
             self.n_by_reason[entry["values"]] += entry["counts"]
         named = rows.rejected.filter(pc.not_equal(rows.rejected["reason"], BLANK))
         for row in named.slice(0, N_SHOWN - len(self.shown)).to_pylist():
             self.shown.append((row["line"], row["reason"]))
-        self._rejected.write_table(named.cast(_REJECTED))
+        self._rejected.write_table(named)
 
     def _write_trace(self, rows: Rows) -> None:
-        if self.first_tick is None:
+        if not self.n_accepted:
             self.first_tick, self.is_zoned = rows.tick[0].item(), rows.is_zoned
         arrival_s = (rows.tick - self.first_tick) / self._units_per_s
         columns = {**rows.columns, "arrival_s": pa.array(arrival_s)}

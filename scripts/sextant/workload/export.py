@@ -22,14 +22,6 @@ FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace", "vllm-custom")
 """What `write_trace` writes. The first two are Sextant's own trace contract."""
 
 
-_TYPES = {
-    "VARCHAR": pa.string(),
-    "DOUBLE": pa.float64(),
-    "INTEGER": pa.int32(),
-    "BOOLEAN": pa.bool_(),
-}
-
-
 def check_format(form: str, out: str | Path) -> None:
     """Refuse a format that `write_trace` does not know.
 
@@ -72,8 +64,7 @@ def write_trace(
     """
     check_format(form, out)
     if form == "parquet":
-        columns = [pa.field(name, _TYPES[kind]) for name, kind in TRACE_COLUMNS.items()]
-        table = pa.Table.from_pandas(trace, pa.schema(columns), preserve_index=False)
+        table = pa.Table.from_pandas(trace, pa.schema(TRACE_COLUMNS), preserve_index=False)
         write_parquet(out, table.replace_schema_metadata(None), origin)
         return
     if form == "vllm-custom" and prompts is None:
