@@ -1,6 +1,6 @@
 """Fit a workload to a trace, or make one from a use case that ships or of one length.
 
-Input: a normalised trace, the use cases, or nothing. Outputs: request and arrival
+Input: a normalised trace, or nothing. Outputs: request and arrival
 model, fidelity.
 """
 
@@ -19,7 +19,7 @@ with job_log(snakemake.log[0]) as log:
         write_fixed_lengths(row["input_tokens"], row["output_tokens"], *files, **caps)
     else:
         figures = fit_workload(
-            snakemake.input.origin,
+            snakemake.input.trace,
             *files,
             **caps,
             n_bins=row.get("n_bins", N_BINS),

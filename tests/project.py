@@ -5,7 +5,8 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 
 import yaml
@@ -24,6 +25,13 @@ class Project:
             source = ROOT / name
             copy = shutil.copytree if source.is_dir() else shutil.copy
             copy(source, folder / name)
+
+    def copy(self, folder: Path, copy_file: Callable = shutil.copy2) -> "Project":
+        """Return a copy, results included; by default all files keep their dates."""
+        shutil.copytree(self.folder, folder, copy_function=copy_file)
+        project = copy(self)
+        project.folder = folder
+        return project
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "snakemake", "--nocolor", *arguments]

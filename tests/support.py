@@ -1,7 +1,9 @@
 """Places and files that tests need."""
 
+import contextlib
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +27,22 @@ def wait_for(
         assert time.monotonic() < deadline, f"{what}: after {timeout_s} s"
         time.sleep(period_s)
     return found
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Fail what waits for ever, e.g. for the other end of a pipe."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"still waiting after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def write_trace(folder: Path, frame: pd.DataFrame, start_time: str | None = None) -> Path:

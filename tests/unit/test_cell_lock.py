@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import support
 from sextant.processes.caretaker import remove_unheld
 from sextant.processes.lock import cell_lock
 
@@ -146,3 +148,14 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
         assert not has_waited
     assert "cannot be locked (Function not implemented)" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_or_a_link_in_place_of_the_lock_is_refused(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    with support.time_limit(20), pytest.raises(OSError, match="No such device"):
+        cell_lock(tmp_path).__enter__()
+    (tmp_path / ".lock").unlink()
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"), cell_lock(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()

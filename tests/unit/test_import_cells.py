@@ -223,6 +223,18 @@ def test_a_damaged_cell_is_named_and_left_out(world: World, name: str) -> None:
     assert said in line
 
 
+def test_names_of_folders_do_not_control_the_terminal(world: World) -> None:
+    for n, escape in enumerate(("\x1b[2J", "\n     1 taken over", "\u202e")):
+        cell = replace(OPT, scenario_id="another")
+        folder = world.measure(cell, definition=world.here.definition(OPT))
+        folder.rename(world.there / f"cell-{n}{escape}")
+    (world.there / "link\x1b[2J").symlink_to(world.there)
+    report = world.run()
+    said = report_text(report) + "".join(str(it.cell.damage) for it in report.judged)
+    assert len(report.judged) == 4 and all(char.isprintable() or char == "\n" for char in said)
+    assert r"cell-1\n     1 taken over: no row" in report_text(report)
+
+
 def test_a_damaged_cell_that_nobody_asks_for_is_no_concern(world: World) -> None:
     folder = world.measure(
         replace(OPT, scenario_id="another"), definition=world.here.definition(OPT)

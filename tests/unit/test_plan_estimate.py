@@ -9,7 +9,6 @@ import pytest
 from cells import request, write_cell
 from project import Project
 from sextant.base.configuration import merged, read_configuration
-from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.endpoints import Endpoint
@@ -19,7 +18,7 @@ from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
 from sextant.experiment.variants import Variant
 from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
-from sextant.plan.jobs import DryRun, Job, _config, _local_rules
+from sextant.plan.jobs import DryRun, Job
 from sextant.plan.summary import CellPlan, make_plan, makespan_s
 from sextant.plan.text import plan_json, plan_text
 
@@ -252,19 +251,3 @@ def test_configurations_merge_below_keys_and_the_last_wins() -> None:
     parts = [{"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [2]}, {"c": {"z": 0}}]
     assert merged(parts) == {"a": {"x": 1, "y": 3}, "b": [2], "c": {"z": 0}}
     assert merged([{"a": 1}, {"a": {"x": 1}}]) == {"a": {"x": 1}}
-
-
-def test_a_configuration_that_snakemake_has_otherwise_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text("seed: 1\n")
-    with pytest.raises(InputError, match="the profile changes keys"):
-        _config(tmp_path, ["base.yaml"], "0" * 32)
-
-
-def test_local_rules_are_read_from_the_snakefile_and_its_rules(tmp_path: Path) -> None:
-    (tmp_path / "Snakefile").write_text(
-        "localrules: all, fetch  # no GPU\n\nrule all:\n    input:\n"
-    )
-    (tmp_path / "workflow" / "rules").mkdir(parents=True)
-    rules = tmp_path / "workflow" / "rules" / "a.smk"
-    rules.write_text("localrules:\n    one,\n    two,\n\n\nrule three:\n    output:\n")
-    assert _local_rules(tmp_path) == {"all", "fetch", "one", "two"}

@@ -16,6 +16,7 @@ import pytest
 
 import support
 from sextant.base.errors import InputError
+from sextant.processes import caretaker
 from sextant.processes.scratch import scratch_folder, share
 
 WAIT_S = 20.0
@@ -75,10 +76,10 @@ def test_the_folder_is_the_blocks(place, tmp_path):
     with scratch_folder(tmp_path) as first, scratch_folder(tmp_path) as second:
         assert first.parent == second.parent == place and first != second
         (first / "model").mkdir()
-        caretakers = set(psutil.Process().children()).difference(others)
-        assert len(caretakers) == 2
+        started = set(psutil.Process().children()).difference(others)
+        assert len(started) == 2
     assert list(place.iterdir()) == []
-    assert not any(caretaker.is_running() for caretaker in caretakers)
+    assert not any(process.is_running() for process in started)
     with pytest.raises(ZeroDivisionError), scratch_folder(tmp_path):
         _ = 1 / 0
     assert list(place.iterdir()) == []
@@ -151,10 +152,10 @@ def test_what_cannot_be_removed_does_not_keep_the_rest_from_going(place, tmp_pat
 
 def test_what_a_node_that_went_down_left_is_removed_by_the_next_job(place, tmp_path):
     job, folder, child = start(tmp_path, 600)
-    (caretaker,) = (p for p in psutil.Process(job.pid).children() if p.pid != child)
+    (its_caretaker,) = (p for p in psutil.Process(job.pid).children() if p.pid != child)
     with scratch_folder(tmp_path):
         assert folder.exists()  # its job lives
-    for process in (caretaker, job):
+    for process in (its_caretaker, job):
         process.kill()
     job.wait()
     job.stdout.close()
@@ -193,3 +194,37 @@ def test_a_disk_that_is_full_missing_or_deep_is_named(place, tmp_path, monkeypat
 def test_a_lock_is_shared(place, tmp_path):
     with scratch_folder(tmp_path) as folder, share(folder), share(folder):
         assert (folder / "lock").exists()
+
+
+def test_what_another_user_put_into_the_temporary_folder_is_left_alone(place, tmp_path):
+    """A pipe called `lock` would be waited for; a link could lead to a folder of ours."""
+    pipe, linked, ours = place / "sextant-pipe", place / "sextant-link", tmp_path / "ours"
+    for folder in (pipe, linked, ours):
+        folder.mkdir()
+    os.mkfifo(pipe / "lock")
+    (ours / "lock").touch()
+    (linked / "lock").symlink_to(ours / "lock")
+    (place / "sextant-elsewhere").symlink_to(ours)
+    with support.time_limit(WAIT_S), scratch_folder(tmp_path):
+        pass
+    assert {path.name for path in place.iterdir()} == {pipe.name, linked.name, "sextant-elsewhere"}
+    assert (ours / "lock").exists()
+
+
+def test_a_folder_of_another_user_is_not_looked_into(place, tmp_path, monkeypatch):
+    folder = place / "sextant-theirs"
+    folder.mkdir()
+    (folder / "lock").touch()
+    monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
+    with scratch_folder(tmp_path):
+        pass
+    assert (folder / "lock").exists()
+
+
+def test_the_caretaker_does_not_wait_for_a_pipe(tmp_path):
+    """Somebody else may make the folder first: its name is on the caretaker's command line."""
+    (tmp_path / "scratch").mkdir()
+    os.mkfifo(tmp_path / "scratch" / "lock")
+    command = [sys.executable, "-I", "-S", str(Path(caretaker.__file__))]
+    command += [str(tmp_path / "scratch"), str(tmp_path), "1"]
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=WAIT_S)

@@ -6,6 +6,7 @@ which a test compares; `python tests/workflow/test_incremental.py` prints the ta
 
 import itertools
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -270,7 +271,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         AFTER_POINTS - Counter(evaluate_predictor=3),
         set(),
     ),
-    "an edit of the metrics": (edit("sextant/metrics.py"), AGGREGATED, set()),
+    "an edit of the metrics": (edit("sextant/cells/metrics.py"), AGGREGATED, set()),
 }
 
 
@@ -324,6 +325,53 @@ def test_the_order_of_rows_and_the_names_of_sheets_measure_nothing(world) -> Non
         world.sheet(name).rename(world.sheet(f"our-{name}"))
         replace("config/config.yaml", f"config/{name}.tsv", f"config/our-{name}.tsv")(world)
     assert jobs(world).by_rule == AFTER_POINTS
+
+
+@pytest.fixture
+def own(finished: Project, tmp_path: Path, monkeypatch) -> Project:
+    """A copy of the measured project that uses its own library, with the workload of a use case."""
+    project = finished.copy(tmp_path / "here")
+    NEW_WORKLOAD(project)
+    monkeypatch.setenv("PYTHONPATH", str(project.folder / "scripts"))
+    done = project.snakemake("--cores", "1", "results/workloads/short/requests.parquet")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+MEASURES = {"ingest_trace", "fit_workload", "benchmark_cell"}
+
+
+def test_a_copied_project_measures_nothing(own: Project, tmp_path: Path, monkeypatch) -> None:
+    """Whether the copy keeps the dates of files (`cp -a`) or not (`cp -r`, `tar -m`)."""
+    for name, copy_file in (("there", shutil.copy2), ("again", shutil.copyfile)):
+        project = own.copy(tmp_path / name, copy_file)
+        monkeypatch.setenv("PYTHONPATH", str(project.folder / "scripts"))
+        planned = project.planned()
+        assert not MEASURES & set(planned), planned
+
+
+def test_a_large_file_with_another_date_measures_nothing(world) -> None:
+    """Snakemake compares the contents of files below 1 MB alone."""
+    results = world.folder / "results"
+    workload = results / "workloads" / "conversation" / "requests.parquet"
+    for file in (results / "traces" / "azure-2023-conv-sample.parquet", workload):
+        content = file.read_bytes()
+        stat = file.stat()
+        file.write_bytes(content + bytes(2_000_000))
+        planned = jobs(world)
+        file.write_bytes(content)
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert not MEASURES & set(planned.by_rule), file
+
+
+def test_another_content_of_a_workload_measures_its_cells(world) -> None:
+    arrivals = world.folder / "results" / "workloads" / "conversation" / "arrivals.json"
+    content, stat = arrivals.read_text(), arrivals.stat()
+    arrivals.write_text(content.replace('"requests_sha256": "', '"requests_sha256": "0'))
+    planned = jobs(world)
+    arrivals.write_text(content)
+    os.utime(arrivals, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert "requests_sha256" in content and planned.cells() == ALL_CELLS
 
 
 def table() -> str:

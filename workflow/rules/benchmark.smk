@@ -4,15 +4,18 @@
 # Steps: benchmark_cell.
 #
 # Measurements cost hours of GPU time: they grow stale when `definition` changes (see
-# sextant.experiment.definition.cell_definition), the LLM's config, or the workload, never by an edit
-# of code. Whatever runs a workload again runs its benchmarks again, so ingest and fit do
-# not list library files either. (An `ancient` workload would not do: Snakemake then does
-# not look at the parameters of a benchmark while its workload is being fitted.)
+# sextant.experiment.definition.cell_definition), the LLM's config, or the workload, never by an
+# edit of code or by a copy. Fitting a workload again measures its cells again, so ingest and fit
+# do not list library files either. `arrivals.json` stands for the workload: it has the SHA-256 of
+# `requests.parquet`, and Snakemake compares the contents of small files. (An `ancient` workload
+# alone would not do: while the workload is fitted, Snakemake ignores the parameters of the
+# benchmark, and would not measure.)
 
 
 rule benchmark_cell:
     input:
-        workload="<results>/workloads/{workload}/requests.parquet",
+        workload=ancient("<results>/workloads/{workload}/requests.parquet"),
+        arrivals="<results>/workloads/{workload}/arrivals.json",
         config=lambda wildcards: EXPERIMENT.llms[named("llm", wildcards)]["config"],
     output:
         requests=f"{CELL_FOLDER}/requests.parquet",

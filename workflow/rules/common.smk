@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from sextant.base.errors import InputError
+from sextant.base.errors import InputError, require_docstrings
 from sextant.engine.registry import check_settings
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.definition import cell_definition, trace_sha256
@@ -16,9 +16,10 @@ from sextant.base.imports import library_files
 from sextant.processes.parent_watch import end_with_parent, name_to_jobs
 from sextant.predict.registry import PREDICTORS
 from sextant.experiment.variants import DEFAULT_VARIANT
-from sextant.workload.use_cases import USE_CASES_FILE
+from sextant.workload.use_cases import use_case_sha256
 
 try:
+    require_docstrings()
     EXPERIMENT = load_experiment(config, "the configuration", PREDICTORS, check_settings)
 except InputError as error:
     # The message is the whole story; a traceback would bury it.
@@ -27,6 +28,10 @@ except InputError as error:
 name_to_jobs()
 if workflow.remote_exec:
     end_with_parent()
+
+# The plugin of `sextant plan`, where Snakemake runs with it.
+if plugin := sys.modules.get("snakemake_logger_plugin_sextant_plan"):
+    plugin.workflow = workflow
 
 # Snakemake measures again whatever is older than its script, which a copy, a checkout or a
 # comment gives a new date. These three call the library and say nothing of their own.
@@ -84,7 +89,8 @@ def library(script, *modules):
 
     `modules` are those that it imports by name at run time.
     """
-    return library_files(Path(workflow.basedir) / "scripts" / f"{script}.py", *modules)
+    files = library_files(Path(workflow.basedir) / "scripts" / f"{script}.py", *modules)
+    return list(map(os.path.relpath, files))
 
 
 def predictor_library(wildcards):
@@ -110,12 +116,26 @@ def download_or_path(name):
     return f"<results>/downloads/{place}" if dataset else name
 
 
-def workload_origin(wildcards):
-    """Return what a workload is made from: its trace, or the use cases that ship, if any."""
+def fitted_trace(wildcards):
+    """Return the trace that a workload is fitted to, if any, and the trace's report.
+
+    The report stands for the trace: it is made with it and has the SHA-256 of its source.
+    Snakemake compares the contents of small files alone, and a trace that was copied is newer
+    than the workload.
+    """
+    row = EXPERIMENT.workloads[named("workload", wildcards)]
+    if "trace_id" not in row:
+        return {}
+    trace = f"<results>/traces/{file_name(row['trace_id'])}"
+    return {"trace": ancient(f"{trace}.parquet"), "report": f"{trace}.report.json"}
+
+
+def origin_sha256(wildcards):
+    """Return the SHA-256 of what a workload is made from; None if that is two lengths."""
     row = EXPERIMENT.workloads[named("workload", wildcards)]
     if "trace_id" in row:
-        return f"<results>/traces/{file_name(row['trace_id'])}.parquet"
-    return str(USE_CASES_FILE) if "use_case" in row else []
+        return trace_sha256(EXPERIMENT, row["trace_id"])
+    return use_case_sha256(row["use_case"]) if "use_case" in row else None
 
 
 def trace_workloads(wildcards):

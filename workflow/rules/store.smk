@@ -20,7 +20,7 @@ rule build_store:
         candidate=evaluated("candidate"),
         recommendation=evaluated("recommendation"),
         score=evaluated("score"),
-        schema=f"{workflow.basedir}/resources/sql/schema.sql",
+        schema=os.path.relpath(f"{workflow.basedir}/resources/sql/schema.sql"),
         library=library("build_store"),
     output:
         "<results>/sextant.duckdb",

@@ -9,9 +9,7 @@
 rule write_study:
     input:
         unpack(study_cells),
-        library=lambda wildcards: library(
-            "write_study", f"sextant.studies.{wildcards.study}"
-        ),
+        library=lambda wildcards: library("write_study", f"sextant.studies.{wildcards.study}"),
     output:
         html=report(
             "<results>/studies/{study}/index.html",

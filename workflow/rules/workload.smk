@@ -5,7 +5,7 @@
 
 rule fit_workload:
     input:
-        origin=workload_origin,
+        unpack(fitted_trace),
     output:
         requests="<results>/workloads/{workload}/requests.parquet",
         arrivals="<results>/workloads/{workload}/arrivals.json",
@@ -23,5 +23,6 @@ rule fit_workload:
     params:
         row=lambda wildcards: dict(EXPERIMENT.workloads[named("workload", wildcards)]),
         seed=config["seed"],
+        origin_sha256=origin_sha256,
     script:
         "../../scripts/fit_workload.py"

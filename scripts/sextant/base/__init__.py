@@ -1,6 +1,10 @@
-"""What every room uses and what knows nothing of LLMs.
+"""What every room uses; nothing here knows of LLMs.
 
-Read `errors` first: every complaint about bad input is an `InputError`. `files` reads and writes
-files whole, `sheets` reads and checks tables, `ids` says which texts may be ids, `imports` says
-which files of the library a rule depends on.
+In: files, sheets and texts of users and strangers. Out: typed and checked values, or one
+`InputError` that names file, line, field and fix; files that are written whole or not at all.
+
+Read `errors` first. `files` reads and writes files, `sheets` and `yaml_files` read and check what
+users write, `configuration` merges their configuration files, `ids` checks ids and makes file names
+of them, `text` and `api_keys` keep terminals and logs safe, `progress` shows progress, `imports`
+finds the library files that a rule depends on.
 """

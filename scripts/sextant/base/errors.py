@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+from sextant.base.text import printable
 
 
 class InputError(ValueError):
@@ -22,13 +25,14 @@ class InputError(ValueError):
     ) -> None:
         self.problem, self.file, self.row, self.field, self.fix = problem, file, row, field, fix
         where = [
-            str(file) if file is not None else None,
+            printable(str(file)) if file is not None else None,
             f"line {row}" if row is not None else None,
             f"field '{field}'" if field is not None else None,
         ]
         place = ", ".join(part for part in where if part)
         message = f"{place}: {problem}" if place else problem
-        super().__init__(f"{message}. Fix: {fix}" if fix else message)
+        message = f"{message}. Fix: {fix}" if fix else message
+        super().__init__(printable(message, keep="\n\t"))
 
     def at(
         self, *, file: str | Path | None = None, row: int | None = None, field: str | None = None
@@ -41,3 +45,14 @@ class InputError(ValueError):
             field=field or self.field,
             fix=self.fix,
         )
+
+
+def require_docstrings() -> None:
+    """Refuse `PYTHONOPTIMIZE=2`, without which libraries such as xgboost cannot be imported.
+
+    Raises:
+        InputError: Python has removed all docstrings.
+    """
+    if sys.flags.optimize > 1:
+        problem = "Python runs with -OO or PYTHONOPTIMIZE=2, but libraries need their docstrings"
+        raise InputError(problem, fix="unset PYTHONOPTIMIZE, or set it to 1 at most")

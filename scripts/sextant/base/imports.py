@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grimp
 
-_ROOT = Path(__file__).parents[1]
+_PACKAGE = "sextant"
 _TEMPLATES = (".j2", ".css")
 
 
@@ -17,20 +17,20 @@ def library_files(script: Path, *modules: str) -> list[str]:
     the templates beside these.
 
     Args:
-        script: a file that imports modules of the library.
+        script: a file that imports modules of the library, which lies beside it.
         modules: dotted names of what the script imports by name at run time.
     """
     graph = _imports()
     direct = _named_in(script, graph.modules) | set(modules)
     found = direct.union(*map(graph.find_upstream_modules, direct))
-    files = set(map(_file, found))
+    files = {_file(module, script.parent) for module in found}
     templates = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
     return sorted(map(str, files | {file for file in templates if file.suffix in _TEMPLATES}))
 
 
 @cache
 def _imports() -> grimp.ImportGraph:
-    return grimp.build_graph(_ROOT.name, cache_dir=None)
+    return grimp.build_graph(_PACKAGE, cache_dir=None)
 
 
 def _named_in(script: Path, known: set[str]) -> set[str]:
@@ -44,6 +44,6 @@ def _named_in(script: Path, known: set[str]) -> set[str]:
     return found & known
 
 
-def _file(module: str) -> Path:
-    path = _ROOT.joinpath(*module.split(".")[1:])
+def _file(module: str, folder: Path) -> Path:
+    path = folder.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonschema import Draft202012Validator, FormatChecker
 
 from sextant.base.errors import InputError
 from sextant.base.ids import id_problem, look, selectable_problem
+from sextant.base.yaml_files import read_yaml
 
 # The schemas of sheets, of `config.yaml` and of GPU facts.
 SCHEMAS = Path(__file__).parents[3] / "workflow" / "schemas"
@@ -36,8 +36,7 @@ for _name, _problem in _ID_PROBLEMS.items():
 
 @cache
 def _validator(schema_path: Path) -> Draft202012Validator:
-    schema = yaml.safe_load(schema_path.read_text(encoding="utf-8"))
-    return Draft202012Validator(schema, format_checker=_FORMATS)
+    return Draft202012Validator(read_yaml(schema_path), format_checker=_FORMATS)
 
 
 def validate(value: Mapping[str, Any], schema_path: str | Path, file: str | Path) -> None:

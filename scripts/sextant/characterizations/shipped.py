@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from sextant.base.files import atomic_path
 from sextant.base.sheets import SCHEMAS, load_sheet, validate
+from sextant.base.yaml_files import read_yaml
 from sextant.cells.metrics import LATENCIES, PERCENTILES
 from sextant.characterizations.characterization import Characterization, load_characterization
 from sextant.characterizations.features import Features
@@ -57,7 +57,7 @@ def export_points(database: str | Path, source: str | None, out: Path) -> int:
 def shipped_facts(name: str = DEFAULT_NAME) -> dict[str, Any]:
     """Return what `characterization.yaml` says: source, precision, longest request, sheets."""
     path = SHIPPED / name / "characterization.yaml"
-    facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+    facts = read_yaml(path)
     validate(facts, SCHEMAS / "characterization.schema.yaml", path)
     return facts
 

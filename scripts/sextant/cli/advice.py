@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sextant.base.errors import InputError
+from sextant.cli.terminal import say
 from sextant.cli.workload import Seed
 
 Database = Annotated[
@@ -141,7 +142,7 @@ def recommend(
     )
     if out is not None:
         write_page(answer, out)
-        typer.echo(f"{out}: {answer['text'].splitlines()[0]}")
+        say(f"{out}: {answer['text'].splitlines()[0]}")
     else:
         _echo(answer, printed is PageFormat.json)
     if answer["gpu_profile_id"] is None:
@@ -218,13 +219,13 @@ def evaluate(
         workload_id,
         scenario_id,
         # Standard output is for the result alone.
-        progress=partial(typer.echo, err=True),
+        progress=partial(say, err=True),
     )
     if printed is TableFormat.json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
         return
     for part in ("predictors", "scenarios"):
-        typer.echo(pd.DataFrame(result[part]).to_string(index=False) + "\n")
+        say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
 
 
 def export_characterization(
@@ -250,4 +251,4 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def _echo(answer: dict[str, Any], as_json: bool) -> None:
-    typer.echo(json.dumps(answer, indent=2, allow_nan=False) if as_json else answer["text"])
+    say(json.dumps(answer, indent=2, allow_nan=False) if as_json else answer["text"])

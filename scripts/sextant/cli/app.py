@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from sextant import __version__
-from sextant.base.errors import InputError
+from sextant.base.errors import InputError, require_docstrings
 from sextant.cli import advice as cli_advice
 from sextant.cli import cluster as cli_cluster
 from sextant.cli import load as cli_load
 from sextant.cli import workload as cli_workload
 from sextant.cli.advice import Database
 from sextant.cli.options import Seed, naming_options, numbers
+from sextant.cli.terminal import say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -88,14 +89,13 @@ def serve_and_load(
     seed: Seed = 0,
 ) -> None:
     """Start a vLLM server, tune its batch weight, load it and stop it."""
-    import yaml
-
     from sextant.base.sheets import SCHEMAS, validate
+    from sextant.base.yaml_files import read_yaml
     from sextant.benchmark.job import run_job
     from sextant.experiment.scenarios import ClosedLoop, plain
     from sextant.workload.published import load_request_model
 
-    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+    settings = read_yaml(config)
     validate(settings, SCHEMAS / "config.schema.yaml", config)
     load_request_model(workload)  # before a server starts for nothing
 
@@ -151,7 +151,7 @@ def show(
     from sextant.report import summary_text
 
     database = store_path(database)
-    typer.echo(summary_text(database))
+    say(summary_text(database))
     page = database.parent / "report" / "index.html"
     if page.exists():
         typer.echo(f"\nReport: {page}")
@@ -166,13 +166,10 @@ def version() -> None:
 def main() -> None:
     """Run the command line; bad input ends it with one line and status 2."""
     try:
+        require_docstrings()
         app()
-    except InputError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:  # a file that is missing, or a folder that cannot be written
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except RuntimeError as error:  # a server that failed: the message has its last log lines
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(1)
+    # OSError: a file is missing, or a folder cannot be written. RuntimeError: a server failed;
+    # the message has the last lines of its log.
+    except (InputError, OSError, RuntimeError) as error:
+        say(f"Error: {error}", err=True)
+        sys.exit(1 if isinstance(error, RuntimeError) else 2)

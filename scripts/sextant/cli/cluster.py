@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sextant.base.errors import InputError
+from sextant.cli.terminal import say
 
 ConfigFiles = Annotated[
     list[Path] | None,
@@ -41,7 +42,7 @@ def plan(
     here = Path()
     run = dry_run(here, targets or (), config_files or (), workflow_profile)
     made = make_plan(load_experiment(run.config), run.config, run, here, nodes)
-    typer.echo(json.dumps(plan_json(made), indent=2) if as_json else plan_text(made))
+    say(json.dumps(plan_json(made), indent=2) if as_json else plan_text(made))
 
 
 def import_results(
@@ -76,7 +77,7 @@ def import_results(
         before_writing=lambda files: refuse_beside_a_run(here, files),
         after_writing=lambda runs: record_cells(here, runs, given, workflow_profile),
     )
-    typer.echo(report_text(report))
+    say(report_text(report))
     if report.all_conflicts and not allow_mixed:
         raise InputError(
             f"{len(report.all_conflicts)} conflicts, nothing was written",

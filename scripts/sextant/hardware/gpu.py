@@ -1,4 +1,4 @@
-"""Facts of devices, and GPU profiles: n devices of one type that serve one replica."""
+"""Device types and GPU profiles."""
 
 import math
 import re
@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, validate
+from sextant.base.yaml_files import read_yaml
 
 GIB = 2**30
 MAX_GPUS = 9999
 """Most devices of a profile that `<n>x<gpu_id>` names."""
 _PROFILE_ID = re.compile(r"([1-9][0-9]{0,3})x(.+)")
-# How the UUID of an instance of a divided GPU begins.
+# Prefix of the UUID of an instance of a divided GPU.
 MIG_PREFIX = "MIG-"
 
 
@@ -25,7 +24,7 @@ class GPU:
 
     gpu_id: str
     kind: str
-    """`gpu`, or `cpu` for a share of a processor that stands in for a device."""
+    """`gpu`, or `cpu` for a share of a processor that is used as a device."""
     architecture: str
     memory_gib: float
     memory_bandwidth_gb_s: float
@@ -71,26 +70,20 @@ class GPUProfile:
 
 
 def gpu_path(folder: str | Path, gpu_id: str) -> Path:
-    """Return where the facts of a device type stand."""
+    """Return the file with the facts of a device type."""
     return Path(folder) / f"{gpu_id}.yaml"
 
 
 def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
     """Read and check the facts of a device type."""
     path = gpu_path(folder, gpu_id)
-    try:
-        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        fix = "write its facts; the keys stand in workflow/schemas/gpu.schema.yaml"
-        raise InputError(f"no facts of GPU {gpu_id!r}", file=path, fix=fix) from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        problem = f"no YAML ({' '.join(str(error).split())})"
-        raise InputError(problem, file=path, fix="correct the file") from None
-    if not isinstance(facts, dict):
-        raise InputError("no keys and values", file=path, fix="write its facts as key: value")
+    if not path.exists():
+        fix = "write its facts; workflow/schemas/gpu.schema.yaml has the keys"
+        raise InputError(f"no facts of GPU {gpu_id!r}", file=path, fix=fix)
+    facts = read_yaml(path)
     validate(facts, SCHEMAS / "gpu.schema.yaml", path)
     if facts["gpu_id"] != gpu_id:
-        problem = f"{facts['gpu_id']!r} in a file of another name"
+        problem = f"{facts['gpu_id']!r} does not match the name of the file"
         raise InputError(problem, file=path, field="gpu_id", fix=f"write {gpu_id}")
     return GPU(**facts)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, sha256_file
+from sextant.base.text import printable
 from sextant.benchmark.definition import definition_sha256
 from sextant.cells.integrity import CELL_FILES, damaged_files
 from sextant.experiment.cell_key import CellKey
@@ -118,18 +119,18 @@ def _said(values: Mapping[str, Any], name: str) -> str:
 
 
 def _flat(definition: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return the fields of a definition by dotted name.
+    """Return the fields of a definition by dotted name, which may be a stranger's.
 
     The folder of the weights is a path of the machine; whether there is one is a fact.
     """
     flat = {}
     for name, value in definition.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{above}{name}.")
+            flat |= _flat(value, f"{above}{printable(name)}.")
         elif above + name == "model":
             flat["model"] = "random weights" if value is None else "weights"
         else:
-            flat[above + name] = value
+            flat[above + printable(name)] = value
     return flat
 
 
@@ -157,7 +158,7 @@ def _judge(cell: FoundCell, here: Here, taken: Mapping[CellKey, Path]) -> tuple[
     if _contents(other) == _contents(cell.folder):
         return Verdict.duplicate, ""
     there, ours = cell.run.get("started_at"), read_json(other / "run.json").get("started_at")
-    when = f"started at {_printable(str(there))} there, at {ours} in {other}"
+    when = f"started at {printable(str(there))} there, at {ours} in {other}"
     return Verdict.other_measurement, when
 
 
@@ -189,11 +190,6 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(sorted(values))
 
 
-def _printable(text: str) -> str:
-    """Return a stranger's text without what would move the terminal's cursor."""
-    return text if text.isprintable() else json.dumps(text)
-
-
 def _facts(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]:
     """Return the values of each fact by GPU profile, or by "" for those of all."""
     found: dict[tuple[str, str], set[str]] = {}
@@ -214,5 +210,5 @@ def _facts(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]
         for scope, facts in ((run["gpu_profile_id"], of_profile), ("", of_all)):
             for name, value in facts.items():
                 if value is not None:
-                    found.setdefault((scope, name), set()).add(_printable(str(value)))
+                    found.setdefault((scope, name), set()).add(printable(str(value)))
     return found

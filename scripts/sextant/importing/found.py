@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
+from sextant.base.text import printable
 from sextant.benchmark.results import TABLES
 from sextant.cells.integrity import CELL_FILES, CHECKPOINT, DAMAGED, SEAL, damaged_files
 from sextant.experiment.cell_key import CellKey
@@ -97,12 +98,16 @@ def find_cells(folder: Path) -> list[FoundCell]:
         kept = (name for name in folders if name != CHECKPOINT and not name.startswith(DAMAGED))
         folders[:] = sorted(kept)
         for linked in [each for each in folders if (Path(name) / each).is_symlink()]:
-            place = (Path(name) / linked).relative_to(folder).as_posix()
-            damage = {linked: "is a link to a folder"}
+            place = _place(Path(name) / linked, folder)
+            damage = {printable(linked): "is a link to a folder"}
             found.append(FoundCell(Path(name) / linked, place, None, {}, damage))
         if _MARKS & set(files):
-            found.append(_read_cell(Path(name), Path(name).relative_to(folder).as_posix()))
+            found.append(_read_cell(Path(name), _place(Path(name), folder)))
     return found
+
+
+def _place(path: Path, folder: Path) -> str:
+    return printable(path.relative_to(folder).as_posix())
 
 
 def _raise(error: OSError) -> None:

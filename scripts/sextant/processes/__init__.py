@@ -1,6 +1,9 @@
-"""Processes that start, watch and end each other; nothing here knows what they run.
+"""Processes that start, watch and stop each other, and what a job must not leave behind.
 
-`job_log` opens a job's log and ends the job in order; `parent_watch` ends it with its Snakemake.
-`lock`, `scratch` and `caretaker` give a job a lock and a folder that go when it ends, in whatever
-way. `keeper` ends all that runs below it; `port` holds a port for the life of a server.
+In: the log, the result folder and the commands of a job. Out: a log that is complete, a lock and a
+scratch folder that disappear with the job (SIGKILL included), servers that stop with it.
+
+Read `job_log` first: it opens a job's log and stops the job in order. `parent_watch` stops it with
+its Snakemake. `lock`, `scratch` and `caretaker` hold a job's lock and scratch folder, `keeper`
+stops all processes below it, `port` reserves a port, `signals` raises from signal handlers.
 """

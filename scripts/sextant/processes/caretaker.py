@@ -1,9 +1,9 @@
-"""Removes what a job leaves behind when it ends, in whatever way, with SIGKILL too.
+"""A process that removes what a job leaves behind, also after SIGKILL.
 
 Run as `python caretaker.py SCRATCH RESULTS PID` with a pipe on standard input, which closes when
-the job does. The scratch folder is removed once the keepers of the job's servers, which share a
-lock on it, have ended too. Of the folder RESULTS only unfinished files of the job PID go, and a
-lock that nobody holds.
+the job ends. The scratch folder is removed once the keepers of the job's servers, which share a
+lock on it, have ended too. In the folder RESULTS only the unfinished files of the job PID are
+removed, and a lock that no job holds.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import fnmatch
 import os
 import shutil
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TextIO
 
 # A process that was just killed may still write for a moment.
 _ATTEMPTS = 20
-# On a file system without locks nobody holds one.
+# On a file system without locks no job holds one.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -35,7 +36,7 @@ def main(scratch: Path, results: Path, pid: str) -> None:
             with contextlib.suppress(OSError):
                 Path(folder, name).unlink()
     remove_unheld(results / ".lock")
-    with contextlib.suppress(OSError), (scratch / "lock").open() as lock:
+    with contextlib.suppress(OSError), open_lock(scratch / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
     # Again: the kernel closes a killed job's files one by one, and the pipe may go before the lock.
     remove_unheld(results / ".lock")
@@ -46,10 +47,26 @@ def main(scratch: Path, results: Path, pid: str) -> None:
         time.sleep(0.25)
 
 
+def open_lock(path: Path, mode: str = "r+") -> TextIO:
+    """Open a lock's file; by default for writing, since NFS locks nothing else.
+
+    Raises:
+        OSError: there is none, or it is a link or a pipe, which another user may have put there.
+    """
+    return open(path, mode, opener=_open_plain_file)
+
+
+def _open_plain_file(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a plain file", path)
+
+
 def remove_unheld(path: Path) -> None:
-    """Remove a lock's file that no job holds; who waits for it makes another."""
-    # NFS locks only what is open for writing.
-    with contextlib.suppress(OSError), path.open("r+") as lock:
+    """Remove a lock's file that no job holds; a job that waits for it creates another."""
+    with contextlib.suppress(OSError), open_lock(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -60,7 +77,7 @@ def remove_unheld(path: Path) -> None:
 
 
 def is_at(file: TextIO, path: Path) -> bool:
-    """Return whether a file is still the one at its path: a lock's last holder removes it."""
+    """Return whether an open file is still the one at its path: the last holder removes it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Keeps a server on a leash: when its owner ends, in whatever way, so does the server.
+"""A process that stops a server and all processes below it when the server's owner ends.
 
 Run as `python keeper.py CPUS LIMIT COMMAND…` with a pipe on standard input. The
 pipe closes when the owner exits, is killed with SIGKILL or closes it on purpose; the
@@ -42,13 +42,18 @@ def main(arguments: list[str]) -> int:
         preexec_fn=lambda: _prepare(libc, limit),
     )
     ended = threading.Event()
-    threading.Thread(target=lambda: (server.wait(), ended.set()), daemon=True).start()
+    threading.Thread(target=_set_at_end, args=(server, ended), daemon=True).start()
     while not ended.is_set():
         readable, _, _ = select.select([sys.stdin], [], [], 0.1)
         if readable and not os.read(sys.stdin.fileno(), 1):
             break
     _end_all_below()
     return server.returncode if server.returncode is not None else -signal.SIGKILL
+
+
+def _set_at_end(server: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    server.wait()
+    ended.set()
 
 
 def _prepare(libc: ctypes.CDLL, limit: str) -> None:

@@ -1,7 +1,7 @@
-"""One job at a time measures a cell.
+"""A lock, so that one job at a time measures a cell.
 
-A cluster's job outlives the Snakemake that has submitted it; the next Snakemake then submits
-another of the same cell.
+A job of a cluster outlives the Snakemake that submitted it; the next Snakemake then submits
+another job for the same cell.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sextant.processes.caretaker import is_at, remove_unheld
+from sextant.processes.caretaker import is_at, open_lock, remove_unheld
 
 log = logging.getLogger(__name__)
 _PERIOD_S = 0.5
@@ -20,18 +20,21 @@ _PERIOD_S = 0.5
 
 @contextlib.contextmanager
 def cell_lock(folder: Path) -> Iterator[bool]:
-    """Hold the only right to measure a cell; yields whether another job had it meanwhile.
+    """Hold the lock of a cell; yields whether another job held it before.
 
-    The lock (flock(2)) is the kernel's: it goes with the process, also across nodes on NFS,
-    Lustre (mounted with `flock`) and GPFS. On a file system that knows none there is a warning.
+    The kernel releases the lock (flock(2)) when the process ends. It works across nodes on NFS,
+    Lustre (mounted with `flock`) and GPFS. A file system without locks gives a warning.
 
     Args:
-        folder: the cell's; the file `.lock` in it goes with the lock.
+        folder: the cell's; the file `.lock` in it is removed with the lock.
+
+    Raises:
+        OSError: `.lock` cannot be made, or is not a plain file.
     """
     path, has_waited, handle = folder / ".lock", False, None
     try:
         while True:
-            handle = path.open("a")
+            handle = open_lock(path, "a")
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if is_at(handle, path):
@@ -42,7 +45,7 @@ def cell_lock(folder: Path) -> Iterator[bool]:
                 has_waited = True
                 time.sleep(_PERIOD_S)
             except OSError as error:
-                # ESTALE: on NFS, its last holder, on another node, has removed it.
+                # ESTALE: on NFS, a job on another node held it and has removed it.
                 if error.errno != errno.ESTALE:
                     problem = error.strerror
                     log.warning("%s cannot be locked (%s): start no second job", path, problem)
@@ -52,5 +55,5 @@ def cell_lock(folder: Path) -> Iterator[bool]:
     finally:
         if handle:
             handle.close()
-        # Another's is left alone: a job may be ended before the lock is its own.
+        # Another job's lock stays: this job may be stopped before it has the lock.
         remove_unheld(path)

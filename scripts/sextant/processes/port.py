@@ -1,14 +1,14 @@
-"""A port of the loopback interface that two jobs on one node never share."""
+"""A port of the loopback interface that no two jobs of a node share."""
 
 import socket
 
 
 def held_port() -> socket.socket:
-    """Return a socket bound to a free port of 127.0.0.1; it never listens, only holds the port.
+    """Return a socket bound to a free port of 127.0.0.1, which reserves the port.
 
-    Whoever asks the kernel for any port (bind(2) to 0, connect(2)) does not get one that is
-    bound. A server that names it can bind it beside us and listen if it sets SO_REUSEADDR,
-    as vLLM does, or SO_REUSEPORT, as vLLM with several API servers does (socket(7)).
+    The kernel gives a bound port to no process that asks for any port (bind(2) to 0, connect(2)).
+    A server that names the port can still bind it and listen if it sets SO_REUSEADDR, as vLLM
+    does, or SO_REUSEPORT, as vLLM with several API servers does (socket(7)).
     """
     held = socket.socket()
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):

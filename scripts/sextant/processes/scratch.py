@@ -1,4 +1,4 @@
-"""A node-local folder for the servers of one cell: their model, caches and temporary files."""
+"""A node-local folder for the servers of a cell: their model, caches and temporary files."""
 
 import contextlib
 import fcntl
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TextIO
 
 from sextant.base.errors import InputError
+from sextant.processes.caretaker import open_lock
 
 _PREFIX = "sextant-"
-# Run by its path: it needs nothing of this package, which need not be installed.
+# Run by its path: `-I -S` hides this package from it.
 _CARETAKER = Path(__file__).with_name("caretaker.py")
 _PATIENCE_S = 10.0
 _FREE_BYTES = 64 * 2**20
@@ -26,13 +27,14 @@ _FIX = "set TMPDIR to a folder of this node with room"
 
 @contextlib.contextmanager
 def scratch_folder(results: Path) -> Iterator[Path]:
-    """Yield a new folder that goes when the block ends, or this process, in whatever way.
+    """Yield a new folder, removed when the block or this process ends, also by SIGKILL.
 
     It lies in `SLURM_TMPDIR` if the site sets it, else in `TMPDIR`. Folders of jobs that were
     killed together with their caretakers (a node that went down) are removed first.
 
     Args:
-        results: where this process writes; if it is killed, its unfinished files there go too.
+        results: where this process writes; its unfinished files there are removed as well if it
+            is killed.
 
     Raises:
         InputError: no folder can be made there, it lacks room, or its path is too long.
@@ -40,19 +42,20 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     _remove_left_behind(place)
     folder = place / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
-    # Before there is a folder: this process may be killed at any moment from here on.
+    # Started before the folder exists: this process may be killed at any moment from here on.
     caretaker = subprocess.Popen(
         [sys.executable, "-I", "-S", _CARETAKER, folder, results.absolute(), str(os.getpid())],
         stdin=subprocess.PIPE,
-        process_group=0,  # Ctrl-C is ours to handle
+        process_group=0,  # Ctrl-C is for this process
     )
+    assert caretaker.stdin is not None  # it is a pipe
     try:
         with _make(folder):
             _require_usable(folder)
             yield folder
     finally:
         caretaker.stdin.close()
-        # It waits for servers; one that an interrupted end has left ends with this process.
+        # It waits for servers; one that is left by an interrupted stop ends with this process.
         with contextlib.suppress(subprocess.TimeoutExpired):
             caretaker.wait(_PATIENCE_S)
             shutil.rmtree(folder, ignore_errors=True)  # should the caretaker have been killed
@@ -64,7 +67,7 @@ def _make(folder: Path) -> TextIO:
     try:
         folder.mkdir(mode=0o700)
         lock = _shared(new)
-        new.rename(name)  # held when others see it: they remove what nobody holds
+        new.rename(name)  # locked before other jobs see it: they remove what no job holds
         return lock
     except OSError as error:
         problem = f"no scratch folder can be made ({error.strerror})"
@@ -72,25 +75,25 @@ def _make(folder: Path) -> TextIO:
 
 
 def share(folder: Path) -> TextIO:
-    """Return a lock, to be closed, that keeps a scratch folder; a child may inherit it."""
+    """Return a lock that keeps a scratch folder until it is closed; a child may inherit it."""
     return _shared(folder / "lock")
 
 
 def _shared(path: Path) -> TextIO:
-    lock = path.open("a")
+    lock = open_lock(path, "a")
     try:
         fcntl.flock(lock, fcntl.LOCK_SH)
-    except BaseException:  # the job is ended: who waits for its locks waits in vain
+    except BaseException:  # SIGTERM: the caretaker waits for this lock
         lock.close()
         raise
     return lock
 
 
 def server_environment(folder: Path) -> dict[str, str]:
-    """Return what makes a server write below its scratch folder and nowhere else.
+    """Return the environment that makes a server write to its scratch folder alone.
 
-    Two servers would spoil each other's caches and lock each other out of them; home folders on
-    a shared file system are slow and have quotas.
+    Two servers would damage each other's caches or wait for their locks; home folders on a shared
+    file system are slow and have quotas.
     """
     cache, temporary = folder / "cache", folder / "tmp"
     for path in (cache, temporary, folder / "config"):
@@ -112,13 +115,13 @@ def server_environment(folder: Path) -> dict[str, str]:
 
 
 def _share_model_facts(cache: Path) -> None:
-    """Let a server find what vLLM has learnt of its models' classes, which takes it 10 s or more.
+    """Link to vLLM's cached facts of its model classes, which take it 10 s or more to compute.
 
-    These small files alone may be shared: vLLM writes them atomically and checks their hash.
+    Only these small files can be shared: vLLM writes them atomically and checks their hash.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
-    with contextlib.suppress(OSError):  # no home folder, a full one, or linked already
+    with contextlib.suppress(OSError):  # no home folder, a full disk, or linked already
         own.mkdir(parents=True, exist_ok=True)
         cache.mkdir(exist_ok=True)
         (cache / own.name).symlink_to(own)
@@ -135,9 +138,14 @@ def _require_usable(folder: Path) -> None:
 
 
 def _remove_left_behind(place: Path) -> None:
-    """Remove scratch folders of ours that no process keeps any more."""
-    for path in place.glob(f"{_PREFIX}*/lock"):
-        with contextlib.suppress(OSError), path.open() as lock:
-            if path.parent.lstat().st_uid == os.getuid():
+    """Remove this user's scratch folders that no process uses any more.
+
+    In a temporary folder anyone can make a folder of this name with anything in it.
+    """
+    for folder in place.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            with open_lock(folder / "lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path.parent, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,13 +1,13 @@
-"""What a signal does while an event loop runs."""
+"""Exceptions from signal handlers while an event loop runs."""
 
 import asyncio
 
 
 def raise_between_callbacks(error: BaseException) -> None:
-    """Raise an exception in a signal handler; while a loop runs, after the callback it came upon.
+    """Raise an exception in a signal handler; while a loop runs, after the current callback.
 
-    uvloop takes what is raised inside a connection's callback for that connection's failure, and
-    goes on.
+    uvloop takes an exception inside a connection's callback for a failure of that connection, and
+    continues.
     """
 
     def raise_error() -> None:

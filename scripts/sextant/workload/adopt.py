@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.base.files import provenance, write_json
+from sextant.base.files import provenance, sha256_file, write_json
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.request_model import WEIGHT_COLUMNS, RequestModel, check_cap
 from sextant.workload.use_cases import load_use_case
@@ -58,7 +58,8 @@ def write_workload(
     }
     capped.save(requests_out, facts)
     unknown = replace(fit_arrivals(np.empty(0), seed=0), reason="the requests came without times")
-    write_json(arrivals_out, arrivals_to_json(unknown, **facts))
+    sha256 = sha256_file(requests_out)
+    write_json(arrivals_out, arrivals_to_json(unknown, requests_sha256=sha256, **facts))
     write_json(validation_out, validation)
     return validation
 

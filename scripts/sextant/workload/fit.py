@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import provenance, read_provenance, write_json
+from sextant.base.files import provenance, read_provenance, sha256_file, write_json
 from sextant.ingest.trace_format import require_trace
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fidelity import exact_fidelity
@@ -79,7 +79,8 @@ def fit_workload(
         "provenance": provenance({"trace": trace}, fit=facts, **provenance_facts),
     }
     requests.save(requests_out, facts)
-    write_json(arrivals_out, arrivals_to_json(arrivals, **facts))
+    sha256 = sha256_file(requests_out)
+    write_json(arrivals_out, arrivals_to_json(arrivals, requests_sha256=sha256, **facts))
     write_json(validation_out, validation)
     return validation
 

@@ -1,5 +1,7 @@
 """Four shipped workloads, from published figures: what LLMs are used for (workload choice)."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -7,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from sextant.base.errors import InputError
+from sextant.base.yaml_files import read_yaml
 from sextant.workload.marginals import in_bins, independent_model
 from sextant.workload.request_model import N_BINS, RequestModel
 
@@ -60,9 +62,14 @@ def load_use_case(name: str) -> UseCase:
     return UseCase(name, described["description"], independent_model(*lengths), sources)
 
 
+def use_case_sha256(name: str) -> str:
+    """Return the SHA-256 of a shipped use case's figures."""
+    return hashlib.sha256(json.dumps(_shipped()["use_cases"][name]).encode()).hexdigest()
+
+
 @cache
 def _shipped() -> dict[str, Any]:
-    return yaml.safe_load(USE_CASES_FILE.read_text(encoding="utf-8"))
+    return read_yaml(USE_CASES_FILE)
 
 
 def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
-"""A logger plugin of Snakemake that prints the jobs of a dry run as JSON, a line each.
+"""A logger plugin of Snakemake that prints the jobs of a dry run as JSON, one a line.
 
-`sextant plan` runs `snakemake --dry-run --logger sextant-plan` and reads them. The plugin
-interface is what Snakemake offers to tools; the text of a dry run is for people.
+`sextant plan` runs `snakemake --dry-run --logger sextant-plan` and reads them. Snakemake offers
+the plugin interface to tools; the text of a dry run is for people.
 """
 
 import json
@@ -10,6 +10,9 @@ import sys
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
+
+workflow = None
+"""Set by `workflow/rules/common.smk`: log records have neither configuration nor local rules."""
 
 
 class LogHandler(LogHandlerBase):
@@ -22,7 +25,7 @@ class LogHandler(LogHandlerBase):
     needs_rulegraph = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record that tells of a job, a group, the configuration or a problem."""
+        """Print a record about a job, a group, the start of the workflow or a problem."""
         facts = _FACTS.get(getattr(record, "event", None))
         if facts:
             print(json.dumps(facts(record)), flush=True)
@@ -30,10 +33,9 @@ class LogHandler(LogHandlerBase):
             print(record.getMessage(), file=sys.stderr, flush=True)
 
 
-def _started(record: logging.LogRecord) -> dict:
-    return {"config_files": [str(path) for path in record.configfiles]} | {
-        name: str(getattr(record, name)) for name in ("config_md5", "snakefile_main")
-    }
+def _started(_: logging.LogRecord) -> dict:
+    # In a dry run `workflow.is_local` is true of every rule.
+    return {"config": workflow.config, "local_rules": sorted(workflow._localrules)}
 
 
 def _job(record: logging.LogRecord) -> dict:

@@ -1,0 +1,44 @@
+"""The one reader of YAML files, which may come from strangers."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sextant.base.errors import InputError
+
+_MAX_BYTES = 2**18
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases: ten lines of them stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.YAMLError(f"line {mark.line + 1}: aliases such as *name are not allowed")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML file of keys and values, without aliases and of at most 256 KiB.
+
+    Raises:
+        InputError: it cannot be read, or is anything else.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise yaml.YAMLError(f"it has more than {_MAX_BYTES >> 10} KiB")
+        found = yaml.load(content.decode(), _Loader)
+    except OSError as error:
+        fix = "correct its path"
+        raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
+    # ValueError: no UTF-8, or a date or a number that Python does not have.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = f"not YAML ({' '.join(str(error).split())})"
+        raise InputError(problem, file=path, fix="correct the file") from None
+    if not isinstance(found, dict | None):
+        raise InputError("no keys and values", file=path, fix="write key: value")
+    return found or {}

@@ -1,0 +1,70 @@
+"""Names and texts of strangers do not control the terminal; optimised Python is refused."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.base.text import printable
+from sextant.cli.terminal import say
+from sextant.processes.job_log import job_log
+from support import ROOT
+
+ESCAPES = "\x1b[2J\x1b]0;title\x07\u202e\r\x9b"
+
+
+def is_plain(text: str) -> bool:
+    return all(character.isprintable() or character in "\n\t" for character in text)
+
+
+def test_what_is_not_visible_is_escaped_and_the_rest_stays() -> None:
+    assert printable("Größe 模型 ½\t") == r"Größe 模型 ½\t"
+    assert printable("a\x1b[2J\nb\u202e") == r"a\x1b[2J\nb\u202e"
+    assert printable("a\tb\nc\r", keep="\n\t") == "a\tb\nc\\r"
+    # A folder's name that is not UTF-8, as Python reads it.
+    assert printable(os.fsdecode(b"\xff")) == r"\udcff"
+
+
+def test_an_error_is_plain_and_a_files_name_stays_in_its_line() -> None:
+    error = InputError(f"has {ESCAPES}\nand more", file=f"odd\n{ESCAPES}", fix=ESCAPES)
+    assert is_plain(str(error)) and str(error).startswith(r"odd\n\x1b[2J")
+
+
+def test_what_commands_say_is_plain(capsys) -> None:
+    say(f"point {ESCAPES}")
+    assert is_plain(capsys.readouterr().out)
+
+
+def test_a_log_is_plain(tmp_path: Path, capsys) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        with job_log(tmp_path / "job.log") as log:
+            log.info("the server said %s", ESCAPES)
+    finally:
+        logging.basicConfig(handlers=before, level=level, force=True)
+    assert is_plain((tmp_path / "job.log").read_text()) and is_plain(capsys.readouterr().err)
+    assert r"said \x1b[2J" in (tmp_path / "job.log").read_text()
+
+
+@pytest.mark.parametrize("command", [["version"], ["recommend", "--llm", "a"]])
+def test_python_without_docstrings_is_refused_at_the_start(command: list[str]) -> None:
+    done = run([sys.executable, "-c", "from sextant.cli.app import main; main()", *command])
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: Python runs with -OO") and "PYTHONOPTIMIZE" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_run_without_docstrings_is_refused_at_the_start() -> None:
+    done = run([sys.executable, "-m", "snakemake", "--dry-run", "--nolock", "--cores", "1"])
+    assert done.returncode != 0
+    assert "Error: Python runs with -OO" in done.stderr and "Traceback" not in done.stderr
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONOPTIMIZE": "2"}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)

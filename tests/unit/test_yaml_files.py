@@ -1,0 +1,52 @@
+"""YAML of users and strangers: read within limits, with errors that name the file."""
+
+from pathlib import Path
+
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.base.yaml_files import read_yaml
+from sextant.hardware.gpu import load_gpu
+from support import time_limit
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+BAD = {
+    "aliases": (BOMB, "line 2: aliases such as .name are not allowed"),
+    "a merge": ("a: &a {b: 1}\nc:\n  <<: *a\n", "line 3: aliases"),
+    "a long file": ("a: " + "x" * 2**18, "it has more than 256 KiB"),
+    "a deep one": ("a: " + "[" * 10_000, "recursion"),
+    "a long number": ("a: " + "9" * 5000, "4300 digits"),
+    "no date": ("a: 2001-13-45", "month must be in 1..12"),
+    "no UTF-8": ("a: \udcff", "utf-8"),
+    "a tag": ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+    "a list": ("[a, b]", "no keys and values"),
+    "half a list": ("a: [b", "expected"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, name: str) -> None:
+    text, said = BAD[name]
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, errors="surrogateescape")
+    with time_limit(20), pytest.raises(InputError, match=said) as caught:
+        read_yaml(path)
+    assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_a_gpu_file_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "X.yaml").write_text(f"gpu_id: X\nkind: gpu\n{BOMB}")
+    with time_limit(20), pytest.raises(InputError, match="aliases"):
+        load_gpu(tmp_path, "X")
+
+
+def test_keys_and_values_are_read_and_an_empty_file_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text("a: {b: [1, 2.5, true, null]}\nc: '*text & more'\n")
+    assert read_yaml(path) == {"a": {"b": [1, 2.5, True, None]}, "c": "*text & more"}
+    path.write_text("# nothing\n")
+    assert read_yaml(path) == {}
+    with pytest.raises(InputError, match=r"none.yaml: cannot be read \(No such file"):
+        read_yaml(tmp_path / "none.yaml")
