@@ -1,14 +1,14 @@
-"""Sheets and configuration: read, typed and validated row by row before anything runs."""
+"""Sheets and configuration: read, typed and checked against a schema before anything runs."""
 
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 
 from sextant.base.errors import InputError
 from sextant.base.ids import id_problem, look, selectable_problem
@@ -19,55 +19,66 @@ SCHEMAS = Path(__file__).parents[3] / "workflow" / "schemas"
 
 
 class Row(dict[str, Any]):
-    """A row of a sheet by column, and the line it stands in (the header is line 1)."""
+    """The values of a sheet's row by column, and its line (the header is line 1)."""
 
     def __init__(self, values: Mapping[str, Any], line: int) -> None:
         super().__init__(values)
         self.line = line
 
 
-_PARSERS = {"integer": int, "number": float, "string": str}
+_PARSERS: dict[str, Callable[[str], Any]] = {"integer": int, "number": float, "string": str}
 _ID_PROBLEMS = {"id": id_problem, "selectable-id": selectable_problem}
-"""What a schema's `format` asks of a text."""
+"""What is wrong with a text, by the schema's `format`; None if nothing is."""
 _FORMATS = FormatChecker(formats=())
 for _name, _problem in _ID_PROBLEMS.items():
     _FORMATS.checks(_name)(lambda text, problem=_problem: problem(text) is None)
 
 
 @cache
-def _validator(schema_path: Path) -> Draft202012Validator:
-    return Draft202012Validator(read_yaml(schema_path), format_checker=_FORMATS)
+def _schema(path: Path) -> dict[str, Any]:
+    return read_yaml(path)
 
 
-def validate(value: Mapping[str, Any], schema_path: str | Path, file: str | Path) -> None:
-    """Check a mapping against a schema.
+@cache
+def _validator(path: Path) -> Draft202012Validator:
+    return Draft202012Validator(_schema(path), format_checker=_FORMATS)
+
+
+def validate(
+    value: Mapping[str, Any], schema_path: str | Path, file: str | Path, row: int | None = None
+) -> None:
+    """Check a mapping, read from a file or one of its rows, against a schema.
 
     Raises:
-        InputError: names the first field that does not fit and what the schema says of it.
+        InputError: names the first field that does not fit and what the schema says about it.
     """
-    _check(value, _validator(Path(schema_path)), file, None)
+    errors = _validator(Path(schema_path)).iter_errors(value)
+    error = min(errors, key=lambda error: list(map(str, error.path)), default=None)
+    if error:
+        field, problem, fix = _explained(error)
+        raise InputError(problem, file=file, row=row, field=field or None, fix=fix)
 
 
-def _check(value: Mapping, validator: Draft202012Validator, file: str | Path, row: int | None):
-    errors = sorted(validator.iter_errors(value), key=lambda error: list(map(str, error.path)))
-    for error in errors:
-        field = ".".join(str(part) for part in error.absolute_path) or None
-        description = error.schema.get("description") if isinstance(error.schema, dict) else None
-        if error.validator == "additionalProperties":
-            unknown = sorted(set(error.instance) - set(error.schema.get("properties", {})))
-            field = ".".join([*([field] if field else []), unknown[0]])
-            known = ", ".join(error.schema["properties"])
-            fix = f"remove it or correct its name; known here: {known}"
-            raise InputError("unknown field", file=file, row=row, field=field, fix=fix)
-        if error.validator == "required":
-            missing = next(name for name in error.validator_value if name not in error.instance)
-            field = ".".join([*([field] if field else []), missing])
-            description = error.schema["properties"].get(missing, {}).get("description")
-            raise InputError("it is missing", file=file, row=row, field=field, fix=description)
-        problem = error.message
-        if error.validator == "format":
-            problem = f"{error.instance!r} {_ID_PROBLEMS[error.validator_value](error.instance)}"
-        raise InputError(problem, file=file, row=row, field=field, fix=description)
+def _explained(error: ValidationError) -> tuple[str, str, str | None]:
+    """Return the field, the problem and the fix of a schema's error."""
+    place = list(map(str, error.absolute_path))
+    schema = error.schema if isinstance(error.schema, Mapping) else {}
+    known = schema.get("properties", {})
+    # Both are set in every error that a validator finds.
+    given: Any = error.instance
+    asked: Any = error.validator_value
+    if error.validator == "additionalProperties":
+        unknown = min(str(name) for name in given if name not in known)
+        fix = f"remove it or correct its name; known here: {', '.join(known)}"
+        return ".".join([*place, unknown]), "unknown field", fix
+    if error.validator == "required":
+        missing = next(name for name in asked if name not in given)
+        fix = known.get(missing, {}).get("description")
+        return ".".join([*place, missing]), "it is missing", fix
+    problem = error.message
+    if error.validator == "format":
+        problem = f"{given!r} {_ID_PROBLEMS[asked](given)}"
+    return ".".join(place), problem, schema.get("description")
 
 
 def load_sheet(
@@ -76,50 +87,30 @@ def load_sheet(
     """Read a tab-separated sheet; each row is a dict typed and checked by the schema.
 
     An empty cell is a missing value: the key is left out of the row. Lines that start
-    with `#` are comments. With `key`, values of that column have to be unique, and alike not
-    even but for case or Unicode normal form, which file systems may not tell apart.
+    with `#` are comments. With `key`, values of that column have to be unique, and differ by more
+    than case or Unicode normal form, which not every file system tells apart.
 
     Raises:
         InputError: names file, line, field and the fix.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        fix = "create the sheet or correct its path in the configuration"
-        raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"no UTF-8 ({error})", file=path, fix="save it as UTF-8") from None
-    validator = _validator(Path(schema_path))
-    properties = validator.schema["properties"]
-    lines = [
-        (number, line)
-        for number, line in enumerate(io.StringIO(text), 1)
-        if line.strip() and not line.startswith("#")
-    ]
-    if not lines:
-        raise InputError("the sheet is empty", file=path, fix="add its header line")
-    header = _header(path, lines[0], validator, delimiter)
+    path, schema = Path(path), _schema(Path(schema_path))
+    (first, *others) = _lines(path)
+    header = _header(path, first, schema, delimiter)
     rows: list[Row] = []
     seen: dict[str, Row] = {}
-    for number, line in lines[1:]:
-        cells = _split(path, number, line, delimiter)
-        if len(cells) != len(header):
-            name = "tab" if delimiter == "\t" else "comma"
-            fix = f"separate the columns with one {name} each"
-            problem = f"{len(cells)} cells under {len(header)} columns"
-            raise InputError(problem, file=path, row=number, fix=fix)
-        cells = dict(zip(header, map(str.strip, cells), strict=True))
-        typed = {
-            column: _typed(cell, properties[column], path, number, column)
-            for column, cell in cells.items()
-            if cell
-        }
-        row = Row(typed, number)
-        _check(row, validator, path, number)
+    for number, line in others:
+        row = Row(
+            {
+                column: _typed(cell, schema["properties"][column], path, number, column)
+                for column, cell in _cells(path, number, line, header, delimiter).items()
+                if cell
+            },
+            number,
+        )
+        validate(row, schema_path, path, number)
         if key and (other := seen.setdefault(look(row[key]), row)) is not row:
-            alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike,"
-            problem = f"{row[key]!r} stands in line {other.line}{alike} already"
+            alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike"
+            problem = f"{row[key]!r} is already in line {other.line}{alike}"
             raise InputError(problem, file=path, row=number, field=key, fix="rename one")
         rows.append(row)
     if not rows:
@@ -127,26 +118,48 @@ def load_sheet(
     return rows
 
 
-def _split(path: Path, number: int, line: str, delimiter: str) -> list[str]:
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Return the lines of a sheet that are neither empty nor comments, with their numbers."""
     try:
-        return next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        fix = "create the sheet or correct its path in the configuration"
+        raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 ({error})", file=path, fix="save it as UTF-8") from None
+    numbered = enumerate(io.StringIO(text), 1)
+    lines = [(n, line) for n, line in numbered if line.strip() and not line.startswith("#")]
+    if not lines:
+        raise InputError("the sheet is empty", file=path, fix="add its header line")
+    return lines
+
+
+def _cells(path: Path, number: int, line: str, header: list[str], delimiter: str) -> dict[str, str]:
+    """Return the cells of a line by column."""
+    try:
+        cells = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
     except csv.Error as error:
         raise InputError(str(error), file=path, row=number, fix="shorten the row") from None
+    if len(cells) != len(header):
+        fix = f"separate the columns with one {'tab' if delimiter == chr(9) else 'comma'} each"
+        problem = f"{len(cells)} cells under {len(header)} columns"
+        raise InputError(problem, file=path, row=number, fix=fix)
+    return dict(zip(header, map(str.strip, cells), strict=True))
 
 
 def _header(
-    path: Path, first: tuple[int, str], validator: Draft202012Validator, delimiter: str
+    path: Path, first: tuple[int, str], schema: Mapping[str, Any], delimiter: str
 ) -> list[str]:
     number, line = first
     header = [name.strip() for name in line.rstrip("\r\n").split(delimiter)]
-    known, required = validator.schema["properties"], validator.schema.get("required", [])
+    known = schema["properties"]
     for name in header:
         if name not in known:
             fix = f"remove it or correct its name; known: {', '.join(known)}"
             raise InputError("unknown column", file=path, row=number, field=name, fix=fix)
         if header.count(name) > 1:
             raise InputError("column twice", file=path, row=number, field=name, fix="remove one")
-    for name in required:
+    for name in schema.get("required", []):
         if name not in header:
             fix = f"add it: {known[name].get('description', '')}"
             raise InputError("column missing", file=path, row=number, field=name, fix=fix)
@@ -162,5 +175,5 @@ def _typed(cell: str, schema: Mapping[str, Any], path: Path, row: int, field: st
         return value
     except ValueError:
         fix = schema.get("description")
-        problem = f"{cell!r} is no {kind}"
+        problem = f"{cell!r} is not {'an' if kind == 'integer' else 'a'} {kind}"
         raise InputError(problem, file=path, row=row, field=field, fix=fix) from None

@@ -164,13 +164,13 @@ def estimate_errors(
 
     `assumed` uses no measurement at all; `medians` those of all other cells.
     """
-    timed = [cell for cell in finished if cell.wall_s is not None]
+    timed = [(cell, cell.wall_s) for cell in finished if cell.wall_s is not None]
     pairs: dict[str, list[tuple[float, float]]] = {"assumed": [], "medians": []}
-    for cell in timed:
+    for cell, wall_s in timed:
         others = [other for other in finished if other is not cell]
         for name, known in (("assumed", []), ("medians", others)):
             estimate = _estimate_s(experiment, config, cell, basis(experiment, cell.key, known))
-            pairs[name].append((estimate, cell.wall_s))
+            pairs[name].append((estimate, wall_s))
     return {name: _error(found) for name, found in pairs.items() if found}
 
 

@@ -17,7 +17,7 @@ import stat
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 # A process that was just killed may still write for a moment.
 _ATTEMPTS = 20
@@ -47,7 +47,7 @@ def main(scratch: Path, results: Path, pid: str) -> None:
         time.sleep(0.25)
 
 
-def open_lock(path: Path, mode: str = "r+") -> TextIO:
+def open_lock(path: Path, mode: Literal["r+", "a"] = "r+") -> TextIO:
     """Open a lock's file; by default for writing, since NFS locks nothing else.
 
     Raises:
