@@ -10,8 +10,9 @@ import pyarrow as pa
 from sextant.base.files import write_json, write_parquet
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import load_llm
+from sextant.pages.sections import Section
 from sextant.store.build import aggregate_points
-from sextant.studies.data import StudyData, read_study_data
+from sextant.studies.study_data import StudyData, read_study_data
 from support import ROOT
 
 _FLOAT, _TEXT, _INT = pa.float64(), pa.string(), pa.int32()
@@ -201,6 +202,13 @@ def study_data(
     aggregate_points(cells, *tables.values())
     facts = {name: load_llm(ROOT / "resources" / "llms" / f"{name}.json") for name in llms}
     return read_study_data(cells, tables, facts, PROFILES, seed)
+
+
+def column(section: Section, label: str) -> list[str]:
+    """Return a column of a section's table, as its page shows it."""
+    (table,) = section.tables
+    place = list(table.header).index(label)
+    return [row[place] for row in table.rows]
 
 
 def frame(rows: Sequence[Mapping[str, Any]], **shared: Any) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from sextant.advice.evidence import nearest, outside
 from sextant.advice.explanation import explain_llm
 from sextant.advice.offer import read_probe
 from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
-from sextant.advice.page import write_page
+from sextant.advice.page import write_answer
 from sextant.advice.predicted import Forecast, forecast, subject_of
 from sextant.advice.question import Question, named_llm
 from sextant.advice.source import Source, find_source
@@ -292,7 +292,7 @@ def test_a_gpu_on_which_only_other_kinds_ran_is_said(made) -> None:
 def test_the_page_stands_alone_and_escapes_every_name(answer, tmp_path) -> None:
     nasty = "<script>alert(1)</script>"
     rows = [row | {"gpu_profile_id": nasty} for row in answer["alternatives"]]
-    write_page(answer | {"llm_id": nasty, "alternatives": rows}, tmp_path / "page.html")
+    write_answer(answer | {"llm_id": nasty, "alternatives": rows}, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "<script" not in page and "&lt;script&gt;" in page
     assert "http" not in page and " src=" not in page
@@ -302,7 +302,7 @@ def test_the_page_stands_alone_and_escapes_every_name(answer, tmp_path) -> None:
 @pytest.mark.parametrize("itl_ms", [50.0, 0.001])
 def test_a_page_of_a_measured_answer(tmp_path: Path, itl_ms: float) -> None:
     answer = recommend_llm(replace(MEASURED, slo=replace(LIMITS, itl_ms=itl_ms)))
-    write_page(answer, tmp_path / "page.html")
+    write_answer(answer, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert ("no GPU profile meets both limits" in page) == (itl_ms < 1)
     assert "<svg" not in page

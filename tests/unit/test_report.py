@@ -9,12 +9,13 @@ from xml.etree import ElementTree
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.pages.words import number
+from sextant.pages.wording import number
 from sextant.report import summary_text, write_report
-from sextant.report.read import read_tables
-from sextant.report.summary import REFERENCE_PREDICTORS
-from sextant.report.tables import doubts, points_with_costs, prediction_pairs, recommendations
+from sextant.report.recommendations import points_with_costs, prediction_pairs, recommendations
+from sextant.report.score_means import REFERENCE_PREDICTORS
+from sextant.report.store_tables import read_tables
 from sextant.store.build import build_store, connect
+from sextant.store.doubts import doubts
 
 EVIL = '<script>alert("$x$")</script>'
 SLO = {"slo_id": "chat", "nttft_ms": 1.0, "itl_ms": 20.0, "percentile": 50, "users": 16}

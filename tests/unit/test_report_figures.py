@@ -4,11 +4,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sextant.pages.plotting import profile_looks
-from sextant.report.drawings import Drawings
-from sextant.report.figures import axis_limits, latency_figure, n_not_drawn, prediction_figure
+from sextant.report.all_figures import ReportFigures
+from sextant.report.latency_figures import (
+    latency_axes,
+    latency_figure,
+    n_not_drawn,
+    prediction_figure,
+)
+from sextant.report.profile_looks import profile_looks
 from sextant.report.score_figures import limit_grid_figure, score_figure
-from sextant.report.summary import LimitGrid, limit_grid, predictor_means
+from sextant.report.score_means import LimitGrid, limit_grid, predictor_means
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -180,16 +185,16 @@ def test_many_points_carry_no_number_of_users():
              "output_tokens_per_usd": 10.0 + i, "median_ttft_ms": 5.0, "median_itl_ms": 5.0}
             for i in range(n_points)
         ]  # fmt: skip
-        return texts(latency_figure(points, looks, axis_limits(points), {}, "t"))
+        return texts(latency_figure(points, looks, latency_axes(points), {}, "t"))
 
     assert "719" in drawn(20)
     assert not any(text.startswith("7") and len(text) == 3 for text in drawn(21))
 
 
 def test_names_that_differ_only_in_what_a_path_cannot_hold_get_files_of_their_own():
-    drawings = Drawings()
+    figures = ReportFigures()
     for name in ("latency a/b", "latency a b", "latency a_b", "../..", "x" * 300):
-        drawings.add(name, name)
-    names = list(drawings.files)
+        figures.add(name, name)
+    names = list(figures.files)
     assert names[:4] == ["latency_a_b", "latency_a_b_2", "latency_a_b_3", "figure"]
     assert len(names[4]) == 100

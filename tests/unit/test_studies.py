@@ -10,18 +10,22 @@ import pytest
 
 from cells import PROFILES, failed_request, request, study_data, write_cell
 from sextant.base.errors import InputError
-from sextant.studies.data import Analysis, Section
-from sextant.studies.job import TABLES, StudyOutputs, jsonable, write_study
-from sextant.studies.page import page_facts, render_page, section_key
-from sextant.studies.registry import STUDIES, Study, analysis_of
+from sextant.base.rows import jsonable
+from sextant.pages.sections import Section, Table
+from sextant.pages.write import render_sections
+from sextant.studies.measured_section import caution_words, measured_facts, measured_section
+from sextant.studies.registry import STUDIES, analysis_of
+from sextant.studies.write import TABLES, StudyOutputs, write_study
 
-STUDY = Study("A <study>", "Why & how?")
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "seed": 7, "inputs_sha256": {"point": "ab"}}
 SVG = "<svg><title>drawn</title></svg>"
 
 
-def page(tmp_path, analysis: Analysis, *cells) -> str:
-    return render_page(STUDY, analysis, page_facts(study_data(tmp_path, cells), ORIGIN))
+def page(tmp_path, sections: list[Section], *cells) -> str:
+    facts = measured_facts(study_data(tmp_path, cells))
+    sections = [*sections, measured_section(facts)]
+    question, lead, cautions = "Why & how?", "<b>summary</b>", caution_words(facts)
+    return render_sections("A <study>", question, sections, ORIGIN, lead=lead, cautions=cautions)
 
 
 def many(n: int, **values) -> list[dict]:
@@ -36,10 +40,10 @@ def empty_cell(tmp_path):
 
 
 def test_a_page_escapes_all_text_and_keeps_the_figures_as_they_are(tmp_path):
-    table = pd.DataFrame({"<head>": ["<cell>"]})
-    analysis = Analysis("<b>summary</b>", {}, [Section("<title>", "<text>", SVG, table)])
+    table = Table(["<head>"], [["<cell>"]])
+    section = Section.of_text("<title>", "<text>", SVG, table)
     cell = write_cell(tmp_path / "c", many(20), llm_id="<llm>")
-    html = page(tmp_path, analysis, cell)
+    html = page(tmp_path, [section], cell)
     for word in ("b>summary", "title>", "text>", "head>", "cell>", "llm>", "study>"):
         assert f"&lt;{word.replace('>', '&gt;')}" in html
     assert SVG in html
@@ -51,10 +55,10 @@ def test_a_page_says_what_was_measured_where_and_when(tmp_path):
         write_cell(tmp_path / "a", many(20)),
         write_cell(tmp_path / "b", llm_id="big", reason="does not fit: weights"),
     ]
-    html = page(tmp_path, Analysis("s", {}, []), *cells)
+    html = page(tmp_path, [], *cells)
     for fact in ("measured", "big, llm", "1xGPU", "a processor × 2", "0.32.0", "2026-01-02"):
-        assert f"<td>{fact}</td>" in html
-    assert "<td>not known</td>" in html  # the GPU driver
+        assert f">{fact}</td>" in html
+    assert ">not known</td>" in html  # the GPU driver
     assert "2 cells, 1 of them infeasible; 1 points; 20 measured requests" in html
     assert "big on 1xGPU (default): does not fit: weights." in html
     assert "seed 7" in html
@@ -63,7 +67,7 @@ def test_a_page_says_what_was_measured_where_and_when(tmp_path):
 
 def test_doubts_about_points_come_before_the_findings(tmp_path):
     cell = write_cell(tmp_path / "a", [*many(19), failed_request()])
-    html = page(tmp_path, Analysis("s", {}, [Section("Found", "t")]), cell)
+    html = page(tmp_path, [Section("Found")], cell)
     for words in ("Requests failed", "Fewer than 20 successful requests"):
         assert html.index(words) < html.index("Found")
     assert "llm on 1xGPU, w, s at 1)" in html
@@ -71,14 +75,15 @@ def test_doubts_about_points_come_before_the_findings(tmp_path):
 
 def test_a_doubtful_point_at_an_infinite_rate_is_named(tmp_path):
     cell = write_cell(tmp_path / "a", [request(math.inf)], kind="open_loop")
-    assert "llm on 1xGPU, w, s at inf)" in page(tmp_path, Analysis("s", {}, []), cell)
+    assert "llm on 1xGPU, w, s at inf)" in page(tmp_path, [], cell)
 
 
 def test_cells_of_tables_are_numbers_words_or_a_dash(tmp_path):
-    table = pd.DataFrame(
+    frame = pd.DataFrame(
         {"name": ["a"], "whole": [1234.0], "part": [0.12345], "none": [None], "nan": [math.nan]}
     ).assign(flag=True)
-    html = page(tmp_path, Analysis("s", {}, [Section("T", "t", None, table)]), empty_cell(tmp_path))
+    table = Table.of_frame(frame, {name: name for name in frame})
+    html = page(tmp_path, [Section("T", tables=[table])], empty_cell(tmp_path))
     cells = html[html.index('<th scope="row">a') : html.index("</tr>", html.index(">a</th>"))]
     assert '<td class="n">1,234</td><td class="n">0.123</td>' in cells
     assert cells.count('<td class="n">–</td>') == 2
@@ -86,13 +91,13 @@ def test_cells_of_tables_are_numbers_words_or_a_dash(tmp_path):
 
 
 def test_paragraphs_are_apart(tmp_path):
-    html = page(tmp_path, Analysis("s", {}, [Section("T", "one\n\ntwo")]), empty_cell(tmp_path))
+    html = page(tmp_path, [Section.of_text("T", "one\n\ntwo")], empty_cell(tmp_path))
     assert "<p>one</p>" in html
     assert "<p>two</p>" in html
 
 
 def test_sections_are_named_for_links_and_files():
-    assert section_key(Section("Power & energy (W)", "")) == "power-energy-w"
+    assert Section("Power & energy (W)").key == "power-energy-w"
 
 
 def test_llms_stand_in_the_order_of_the_sheet(tmp_path):

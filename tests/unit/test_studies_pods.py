@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from cells import frame
-from sextant.studies.data import StudyData
 from sextant.studies.pods import analyse, diagonals
-from sextant.studies.published import PODS_THROUGHPUT_TOK_S
+from sextant.studies.published_tables import PODS_THROUGHPUT_TOK_S
+from sextant.studies.study_data import StudyData
 
 
 def data_of(points: pd.DataFrame) -> StudyData:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import failed_request, request, study_data, write_cell
+from cells import column, failed_request, request, study_data, write_cell
 from sextant.studies.replicas import analyse
 from sextant.studies.uncertainty import (
     mean_blocks,
@@ -161,5 +161,5 @@ def test_what_the_device_does_not_report_is_said(tmp_path):
         for n in (1, 2)
     ]
     device = analyse(study_data(tmp_path, cells)).sections[-1]
-    assert "Not reported by the devices: SM active, mean, SM occupancy, mean" in device.text
-    assert list(device.table["CPU utilization, mean (Fraction)"]) == [0.5, 0.5]
+    assert "Not reported by the devices: SM active, mean, SM occupancy, mean" in device.notes[0]
+    assert column(device, "CPU utilization, mean (Fraction)") == ["0.5", "0.5"]

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from cells import failed_request, request, study_data, write_cell
+from cells import column, failed_request, request, study_data, write_cell
 from sextant.base.files import read_json, write_json
 from sextant.studies.characterize import analyse
 
@@ -78,13 +78,12 @@ def test_the_page_has_a_section_an_llm(data):
     sections = analyse(data).sections
     titles = [section.title for section in sections]
     assert titles == ["Feasibility", "Saturation", "Curves: a", "Curves: b"]
-    feasible = sections[0].table
-    assert "Variant" not in feasible
-    assert feasible["Left out, and why"].iloc[0].startswith("8, 16")
+    assert "Variant" not in sections[0].tables[0].header
+    assert column(sections[0], "Left out, and why")[0].startswith("8, 16")
     curves = sections[2]
-    assert curves.figure.startswith("<svg")
-    assert "25 in all, at least 5 a point" in curves.text
-    assert curves.table["Users"].tolist() == [1.0, 2.0, 4.0]
+    assert curves.figures[0][0].startswith("<svg")
+    assert "25 in all, at least 5 a point" in curves.notes[0]
+    assert column(curves, "Users") == ["1", "2", "4"]
 
 
 def test_a_point_without_a_served_request_is_a_gap(tmp_path):
@@ -96,7 +95,7 @@ def test_a_point_without_a_served_request_is_a_gap(tmp_path):
     points = analysis.numbers["points"]
     assert points["n_failed"].tolist() == [0, 3]
     assert pd.isna(points["median_itl_ms"].iloc[1])
-    assert "3 failed" in analysis.sections[-1].text
+    assert "3 failed" in analysis.sections[-1].notes[0]
 
 
 def test_nothing_served_is_said(tmp_path):

@@ -15,7 +15,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_parquet
 from sextant.base.ids import file_name
 from sextant.ingest.trace_format import TRACE_COLUMNS
-from sextant.pages.sections import duration_words, listed, rate_words
+from sextant.pages.wording import duration_words, listed, rate_words
 from sextant.trace_report import (
     characterize_trace,
     compare_use_cases,
@@ -23,9 +23,9 @@ from sextant.trace_report import (
     write_trace_report,
     write_use_case_report,
 )
-from sextant.trace_report.explained import explained
 from sextant.trace_report.lengths import quantiles
-from sextant.trace_report.read import open_trace, sample_requests, value_counts
+from sextant.trace_report.trace_file import open_trace, sample_requests, value_counts
+from sextant.trace_report.variance_explained import explained
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model

@@ -8,12 +8,12 @@ from sextant.advice.predicted import exclusions
 from sextant.advice.question import Question
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
+from sextant.base.rows import frame_rows
 from sextant.characterizations.points import Pair
 from sextant.decide.evaluate import MEASURED, evaluate
 from sextant.decide.evaluation_job import allowed_pairs, failed_pairs
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.pages.plain import plain
 
 
 def compare(
@@ -54,11 +54,11 @@ def compare(
         note = result.scores["note"].iloc[0]
         raise InputError(f"no prediction is possible ({note})", fix="measure more LLMs")
     options = result.candidates.query("llm_id == @llm_id")
-    rows = plain(options.drop(columns=["source", "slo_id", "predictor"]))
+    rows = frame_rows(options.drop(columns=["source", "slo_id", "predictor"]))
     for row in rows:
         is_ruled_out = row["status"] == "does_not_fit"
         row["reason"] = reasons.get(row["gpu_profile_id"]) if is_ruled_out else None
-    return {**plain(chosen)[0], "basis": basis, "alternatives": rows}
+    return {**frame_rows(chosen)[0], "basis": basis, "alternatives": rows}
 
 
 def _allowed(

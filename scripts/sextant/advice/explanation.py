@@ -6,9 +6,9 @@ from sextant.advice.offer import offered, read_probe
 from sextant.advice.predicted import forecast, subject_of
 from sextant.advice.question import Question, check, is_measured, named_llm
 from sextant.advice.source import find_source
+from sextant.base.rows import frame_rows
 from sextant.characterizations.points import at_percentile
 from sextant.experiment.slo import SLO
-from sextant.pages.plain import plain
 
 _STEP = {
     "launch_ms": "launch of the layers' kernels",
@@ -46,7 +46,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
         probe = read_probe(question.probe, llm_id, {**known.profiles, **profiles})
     subject = subject_of(llm_id, llm, source, profiles, [gpu_profile_id])
     made = forecast(subject, question.slo, question.seed, probe)
-    (row,) = plain(made.model.explain(subject.rows_at([users], [gpu_profile_id])))
+    (row,) = frame_rows(made.model.explain(subject.rows_at([users], [gpu_profile_id])))
     facts = {
         "llm_id": llm_id,
         "gpu_profile_id": gpu_profile_id,
@@ -76,7 +76,7 @@ def _measured(
 ) -> dict[str, Any] | None:
     rows = at_percentile(points, slo.percentile)
     chosen = rows.query("llm_id == @llm_id and gpu_profile_id == @profile_id and users == @users")
-    return plain(chosen[["nttft_ms", "itl_ms"]])[0] if len(chosen) else None
+    return frame_rows(chosen[["nttft_ms", "itl_ms"]])[0] if len(chosen) else None
 
 
 def _as_text(facts: dict[str, Any]) -> str:

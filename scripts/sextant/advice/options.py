@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from sextant.advice.predicted import Forecast, changed
+from sextant.base.rows import frame_rows
 from sextant.decide.decision import choose
 from sextant.decide.recommend import candidates, recommend
 from sextant.experiment.slo import SLO
-from sextant.pages.plain import plain
 from sextant.predict.roofline.predictor import summary
 
 SAFE = 0.9
@@ -33,7 +33,7 @@ def decide(
     """Return the chosen option; all but `llm_id` are None where there is none."""
     is_paper = decision == "paper"
     chosen = _by_medians(forecast, options, slo) if is_paper else choose(options, risk)
-    return plain(chosen)[0]
+    return frame_rows(chosen)[0]
 
 
 def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataFrame:
@@ -66,7 +66,7 @@ def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) ->
         safe = part[part["probability_met"] >= wanted].sort_values("usd_per_hour")
         likely = part.sort_values(["probability_met", "usd_per_hour"], ascending=[False, True])
         best = (safe if len(safe) else likely).iloc[:1]
-        (row,) = plain(best[[*_OPTION, "expected_utility", *_PROFILE_USERS]])
+        (row,) = frame_rows(best[[*_OPTION, "expected_utility", *_PROFILE_USERS]])
         is_hopeless = row["probability_met"] < _HOPELESS
         status = "meets" if len(safe) else "too_slow" if is_hopeless else "unsure"
         rows.append(row | missed[row["gpu_profile_id"]] | {"status": status, "reason": None})
@@ -105,7 +105,7 @@ def safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> dict[str, Any] |
     """Return the cheapest option of probability `SAFE` or more, if the chosen one has less."""
     if chosen["probability_met"] is None or chosen["probability_met"] >= SAFE:
         return None
-    safe = plain(choose(options, 1 - SAFE))[0]
+    safe = frame_rows(choose(options, 1 - SAFE))[0]
     return safe if safe["gpu_profile_id"] is not None else None
 
 
@@ -115,7 +115,7 @@ def frontier(options: pd.DataFrame) -> list[dict[str, Any]]:
         ["usd_per_hour", "probability_met"], ascending=[True, False], kind="stable"
     )
     best_before = ordered["probability_met"].cummax().shift(fill_value=0.0)
-    return plain(ordered.loc[ordered["probability_met"] > best_before, _OPTION])
+    return frame_rows(ordered.loc[ordered["probability_met"] > best_before, _OPTION])
 
 
 def sensitivity(

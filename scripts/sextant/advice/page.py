@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant.advice import words
-from sextant.base.files import atomic_path
-from sextant.pages.render import render
+from sextant.pages.write import render, write_page
 
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 760, 300, 56, 44, 18, 24
@@ -23,11 +22,11 @@ class Dot(NamedTuple):
     is_chosen: bool
 
 
-def write_page(answer: Mapping[str, Any], out: Path) -> None:
+def write_answer(answer: Mapping[str, Any], out: Path) -> None:
     """Write an answer of `recommend_llm` as HTML; the same answer gives the same bytes."""
-    page = render(_TEMPLATE, answer=answer, words=words, picture=_picture(answer))
-    with atomic_path(out) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    title = f"{answer['llm_id']}: recommendation"
+    facts = {"title": title, "answer": answer, "words": words, "picture": _picture(answer)}
+    write_page(out, render(_TEMPLATE, facts))
 
 
 def _picture(answer: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 from joblib import cpu_count
 
+from sextant.base.rows import frame_rows
 from sextant.characterizations.characterization import load_characterization
 from sextant.decide.evaluate import evaluate
 from sextant.decide.evaluation_job import allowed_pairs
 from sextant.experiment.slo import load_slos
-from sextant.pages.plain import plain
 from sextant.predict.registry import PREDICTORS
 
 
@@ -73,4 +73,4 @@ def evaluate_predictors(
         # SLOs that share a fit state the same number: it was spent once.
         fit_seconds=("fit_seconds", lambda seconds: seconds.drop_duplicates().sum()),
     )
-    return {"predictors": plain(means.reset_index()), "scenarios": plain(scores)}
+    return {"predictors": frame_rows(means.reset_index()), "scenarios": frame_rows(scores)}

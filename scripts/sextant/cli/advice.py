@@ -114,7 +114,7 @@ def recommend(
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
     from sextant.advice.answer import recommend_llm
-    from sextant.advice.page import write_page
+    from sextant.advice.page import write_answer
     from sextant.advice.question import Question
     from sextant.experiment.slo import SLO
 
@@ -141,7 +141,7 @@ def recommend(
         )
     )
     if out is not None:
-        write_page(answer, out)
+        write_answer(answer, out)
         say(f"{out}: {answer['text'].splitlines()[0]}")
     else:
         _echo(answer, printed is PageFormat.json)

@@ -1,92 +1,75 @@
-"""What a part of a page is made of, and words for durations and shares."""
+"""What a page is made of: sections with their figures and tables."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
-from sextant.pages.words import number
+import pandas as pd
 
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
-_TO_MINUTES, _TO_SECONDS = len("2023-11-01 00:00"), len("2023-11-01 00:00:00")
+from sextant.pages.wording import number
+
+_NOT_IN_KEYS = re.compile(r"[^a-z0-9]+")
 
 
 class Table(NamedTuple):
-    """A table of text; the first column names its rows, the others are numbers."""
+    """A table of text; the first column names its rows."""
 
     header: Sequence[str]
+    """One label a column; all empty for a table without a head."""
     rows: Sequence[Sequence[str]]
+    text_columns: Collection[int] = (0,)
+    """Places of the columns of words; the others are numbers and stand right."""
+
+    @classmethod
+    def of_frame(cls, frame: pd.DataFrame, labels: Mapping[str, str]) -> Self:
+        """Return the columns of a frame that have a label, in the order of the labels.
+
+        Numbers get 3 significant digits, what is missing is `–`.
+        """
+        columns = [[*frame[name]] for name in labels]
+        texts = {place for place, values in enumerate(columns) if any(map(_is_text, values))}
+        rows = [[_cell_text(value) for value in row] for row in zip(*columns, strict=True)]
+        return cls([*labels.values()], rows, texts | {0})
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | bool)
+
+
+def _cell_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if pd.isna(value):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    is_whole = float(value).is_integer() and abs(value) < 1e15
+    return number(int(value) if is_whole else float(value))
 
 
 @dataclass
 class Section:
-    """A part of a page: one sentence to take away, and what it rests on."""
+    """A part of a page."""
 
-    key: str
     title: str
-    takeaway: str
+    takeaway: str = ""
+    """The one sentence to remember, shown first and in bold."""
     notes: list[str] = field(default_factory=list)
+    """Paragraphs."""
     figures: list[tuple[str, str]] = field(default_factory=list)
     """SVG and caption."""
     tables: list[Table] = field(default_factory=list)
+    key: str = ""
+    """Name in links and files; made of the title where not given."""
 
+    def __post_init__(self) -> None:
+        self.key = self.key or _NOT_IN_KEYS.sub("-", self.title.lower()).strip("-")
 
-class Clock(NamedTuple):
-    """The unit in which a trace's times are best read."""
-
-    unit_s: int
-    word: str
-    start_time: str | None
-
-    @property
-    def label(self) -> str:
-        """Return the label of a time axis."""
-        if self.start_time is None:
-            return f"{self.word.capitalize()}s since the first request"
-        shown = _TO_SECONDS if self.unit_s == MINUTE_S else _TO_MINUTES
-        return f"{self.word.capitalize()}s since {self.start_time[:shown]}"
-
-
-def clock(duration_s: float, start_time: str | None) -> Clock:
-    """Return minutes for traces of a few hours, hours for a few days, else days."""
-    if duration_s <= 4 * HOUR_S:
-        return Clock(MINUTE_S, "minute", start_time)
-    if duration_s <= 4 * DAY_S:
-        return Clock(HOUR_S, "hour", start_time)
-    return Clock(DAY_S, "day", start_time)
-
-
-def duration_words(seconds: float) -> str:
-    """Write a duration in its largest sensible unit, e.g. `58.4 minutes`."""
-    if seconds == 7 * DAY_S:
-        return "1 week"
-    for unit_s, word in ((DAY_S, "days"), (HOUR_S, "hours"), (MINUTE_S, "minutes")):
-        if seconds == unit_s:
-            return f"1 {word[:-1]}"
-        if seconds >= 2 * unit_s or (word == "minutes" and seconds > MINUTE_S):
-            return f"{number(float(seconds / unit_s))} {word}"
-    return "1 second" if seconds == 1 else f"{number(float(seconds))} seconds"
-
-
-def rate_words(per_s: float) -> str:
-    """Write a rate in the unit of time that leaves it above 1, hours at most."""
-    for unit_s, word in ((1, "second"), (MINUTE_S, "minute")):
-        if per_s * unit_s >= 1:
-            return f"{number(float(per_s * unit_s))} per {word}"
-    return f"{number(float(per_s * HOUR_S))} per hour"
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join words as a sentence does."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def counted_words(what: str, n_shown: int, n_groups: int) -> str:
-    """Return the sentence that says of which groups `what` is counted, none if of all."""
-    if n_shown == n_groups:
-        return ""
-    return f" Counted are {what} of the {n_shown} most frequent of {n_groups} LLMs and services."
-
-
-def plural(count: int, word: str) -> str:
-    """Write a count with its noun."""
-    return f"{number(count)} {word}" if count == 1 else f"{number(count)} {word}s"
+    @classmethod
+    def of_text(
+        cls, title: str, text: str, figure: str | None = None, table: Table | None = None
+    ) -> Self:
+        """Return a section without a takeaway; an empty line in `text` begins a paragraph."""
+        figures = [(figure, "")] if figure else []
+        return cls(title, "", text.split("\n\n"), figures, [table] if table else [])

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Outline
 
-from sextant.pages.plotting import COLOURS, INK, drawing, svg
-from sextant.pages.words import Row
-from sextant.report.read import Tables, group_by
+from sextant.base.rows import Row, group_by
+from sextant.pages.figure import COLOURS, INK, Look, figure_settings, svg
+from sextant.report.store_tables import Tables
 
 _MAX_WIDE_PROFILES = 6
 """With more profiles a table of words does not fit the page."""
@@ -26,7 +26,7 @@ _MARKS = {FEASIBLE: _TICK, TOO_SMALL: "x", OTHER: "_"}
 
 
 class Column(NamedTuple):
-    """A GPU profile of a matrix; its short name stands below the name of its group."""
+    """A GPU profile of a matrix; its short name is below the name of its group."""
 
     gpu_profile_id: str
     group: str
@@ -109,7 +109,7 @@ def feasibility_figure(matrix: Matrix, title: str) -> str:
         title: what a screen reader says of the figure.
     """
     n_lines, n_columns = len(matrix.lines), len(matrix.columns)
-    with drawing(title):
+    with figure_settings(title):
         size = (2.4 + 0.42 * n_columns, 1.1 + 0.26 * (n_lines + len(matrix.legend)))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
@@ -131,18 +131,20 @@ def feasibility_figure(matrix: Matrix, title: str) -> str:
 
 def _draw_mark(axes: Axes, x: int, y: int, mark: str) -> None:
     if mark == FEASIBLE:
-        shade = {"facecolor": COLOURS[0], "alpha": 0.25, "linewidth": 0}
+        shade: Look = {"facecolor": COLOURS[0], "alpha": 0.25, "linewidth": 0}
         axes.add_patch(Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, **shade))
-    look = {"markersize": 7, "markerfacecolor": "none", "markeredgewidth": 1.2}
+    look: Look = {"markersize": 7, "markerfacecolor": "none", "markeredgewidth": 1.2}
     axes.plot([x], [y], marker=_MARKS[mark], color=INK, **look)
 
 
 def _draw_groups(axes: Axes, matrix: Matrix) -> None:
     """Write the GPU types above their columns, with a line over each group."""
-    start, line = 0, {"color": INK, "linewidth": 0.8}
+    start = 0
     for group, width in matrix.groups:
         # Rows are the unit: the heading keeps its distance whatever the number of LLMs.
-        axes.plot((start - 0.4, start + width - 0.6), (-1.3, -1.3), clip_on=False, **line)
+        axes.plot(
+            (start - 0.4, start + width - 0.6), (-1.3, -1.3), INK, clip_on=False, linewidth=0.8
+        )
         # A name longer than its columns would run into the next.
         text = group if len(group) <= 7 * width else group.replace("-", "-\n", 1)
         middle = start + (width - 1) / 2

@@ -1,26 +1,36 @@
 """How well predictors recommend, as SVG: success against overspend, and S/O by limits."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
-from sextant.pages.plotting import COLOURS, INK, Look, add_legend, drawing, svg
-from sextant.pages.words import Row, number
-from sextant.report.summary import REFERENCE_PREDICTORS, LimitGrid
+from sextant.base.rows import Row
+from sextant.pages.figure import (
+    COLOURS,
+    INK,
+    Look,
+    add_legend,
+    draw_panels,
+    draw_shaded,
+    figure_settings,
+    svg,
+)
+from sextant.pages.wording import number
+from sextant.report.score_means import REFERENCE_PREDICTORS, LimitGrid
 
 _FACTS_ALONE: Look = {"marker": "o", "color": COLOURS[0], "linestyle": "none"}
 _REFERENCES: Look = {"marker": "^", "color": COLOURS[5], "linestyle": "none"}
 _IDEAL: Look = {"marker": "*", "color": COLOURS[1], "linestyle": "none"}
 _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 _MOST_OVERSPEND = 2.0
-"""What overspends more stands at the edge of the figure, with its number."""
+"""What overspends more is drawn at the edge of the figure, with its number."""
 
-# Where a label may stand, in points from its mark: beside it if that is free, else farther
-# above or below.
+# Where a label may be, in points from its mark: beside it if that is free, else farther above
+# or below.
 _PLACES = [(7 * side, rise) for rise in (0, 11, -11, 22, -22, 33, -33, 44, -44) for side in (1, -1)]
 
 _GRIDS_PER_ROW = 4
@@ -41,7 +51,7 @@ def score_figure(scores: Sequence[Row], title: str) -> str:
     judged = [row for row in scores if row["success_rate"] is not None]
     drawn = [row for row in judged if row["overspend"] is not None]
     failed = ", ".join(row["predictor"] for row in judged if row["overspend"] is None)
-    with drawing(title):
+    with figure_settings(title):
         figure = Figure(figsize=(6.6, 4.2), layout="constrained")
         axes = figure.subplots()
         most = max([1.0, *(row["overspend"] for row in drawn)])
@@ -88,12 +98,12 @@ def _draw_equal_scores(axes: Axes) -> None:
 
 
 def _curve_end(so_score: float) -> tuple[float, float]:
-    """Return where the name of a curve stands: just above the place where S is 1."""
+    """Return the place of a curve's name: just above the place where S is 1."""
     return 100 * (1 - so_score / (2 - so_score)), 104.0
 
 
 def _draw_labels(axes: Axes, rows: Sequence[Row]) -> None:
-    """Write each predictor's name and S/O beside its mark, where nothing else stands."""
+    """Write each predictor's name and S/O beside its mark, where there is nothing else."""
     taken = [_box(axes, place, (0, 0), (10, 10)) for place in map(_place, rows)]
     taken += [_box(axes, place, (0, 0), (35, 8)) for place in map(_curve_end, _EQUAL_SCORES)]
     for row in rows:
@@ -140,22 +150,23 @@ def limit_grid_figure(grids: Mapping[str, LimitGrid], title: str) -> str:
         title: what a screen reader says of the figure.
     """
     n_columns = min(_GRIDS_PER_ROW, len(grids))
-    n_rows = -(-len(grids) // n_columns)
-    with drawing(title):
-        size = (max(3.0, 2.75 * n_columns), 2.2 * n_rows + 0.3)
-        figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(n_rows, n_columns, squeeze=False)
-        for position, (axes, (predictor, grid)) in enumerate(
-            zip(panels.flat, grids.items(), strict=False)
-        ):
-            _draw_grid(axes, grid)
-            axes.set_title(predictor, fontsize=8.5)
-            axes.tick_params(labelleft=position % n_columns == 0)
-        for axes in panels.flat[len(grids) :]:
-            axes.set_axis_off()
-        figure.supxlabel("ITL limit (ms)", fontsize=9)
-        figure.supylabel("nTTFT limit (ms per input token)", fontsize=9)
-        return svg(figure, title)
+
+    def draw(axes: Axes, place: int, predictor: str, grid: LimitGrid) -> None:
+        _draw_grid(axes, grid)
+        axes.set_title(predictor, fontsize=8.5)
+        axes.tick_params(labelleft=place % n_columns == 0)
+
+    return draw_panels(
+        [
+            partial(draw, place=place, predictor=predictor, grid=grid)
+            for place, (predictor, grid) in enumerate(grids.items())
+        ],
+        title,
+        width_in=max(3.0, 2.75 * n_columns),
+        height_in=2.2,
+        n_columns=n_columns,
+        labels=("ITL limit (ms)", "nTTFT limit (ms per input token)"),
+    )
 
 
 def _draw_grid(axes: Axes, grid: LimitGrid) -> None:
@@ -163,9 +174,8 @@ def _draw_grid(axes: Axes, grid: LimitGrid) -> None:
         for x, itl_ms in enumerate(grid.itl_ms):
             so_score = grid.so_score.get((nttft_ms, itl_ms))
             text = "–" if so_score is None else f"{100 * so_score:.0f}"
-            shade = {"facecolor": COLOURS[0], "alpha": _DARKEST * (so_score or 0.0)}
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, linewidth=0, **shade))
-            axes.text(x, y, text, ha="center", va="center", fontsize=7)
+            opacity = _DARKEST * (so_score or 0.0)
+            draw_shaded(axes, x, y, text, colour=COLOURS[0], opacity=opacity, size=7)
     axes.set_xticks(range(len(grid.itl_ms)), [number(value) for value in grid.itl_ms])
     axes.set_yticks(range(len(grid.nttft_ms)), [number(value) for value in grid.nttft_ms])
     axes.set(xlim=(-0.5, len(grid.itl_ms) - 0.5), ylim=(-0.5, len(grid.nttft_ms) - 0.5))

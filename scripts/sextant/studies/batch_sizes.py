@@ -8,7 +8,7 @@ import pandas as pd
 from sextant.experiment.memory import assess
 from sextant.hardware.gpu import Devices
 from sextant.llm import LLM, load_llm
-from sextant.studies.published import (
+from sextant.studies.published_tables import (
     LARGEST_OPT_BATCH,
     OPT_BATCH_SIZES,
     OPT_INPUT_TOKENS,

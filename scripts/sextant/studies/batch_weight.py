@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from sextant.pages.charts import Axis
-from sextant.pages.words import number
-from sextant.studies.data import Section
-from sextant.studies.drawing import Line, Panel, lines_figure
-from sextant.studies.measures import columns_of, place_words
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section
+from sextant.pages.wording import number
+from sextant.studies.labels import place_words, table_of
 
 PUBLISHED_RATIO = 2.8
 """Latency at the smallest batch weight over that at the largest, for StarCoder on an A100 with 128
@@ -72,29 +72,20 @@ def ratio_words(ratios: pd.DataFrame) -> str:
 
 def batch_weight_section(rows: pd.DataFrame, ratios: pd.DataFrame) -> Section:
     """The curve, after LLM-Pilot's Fig. 1."""
-    text = ratio_words(ratios)
+    title, text = "Latency against batch weight", ratio_words(ratios)
     if rows.empty:
-        return Section("Latency against batch weight", text)
+        return Section.of_text(title, text)
     lines = []
     for key, own in rows.groupby(_SERIES):
         name = key[0] if ratios["llm_id"].is_unique else " · ".join(key)
-        lines.append(Line(name, own["batch_weight_tokens"], own["median_e2e_ms"]))
+        lines.append(Curve(name, own["batch_weight_tokens"], own["median_e2e_ms"]))
     weight = Axis("Batch weight (tokens)", is_log=True)
     latency = Axis("Median end-to-end latency (ms)", low=0)
-    figure = lines_figure(
-        [Panel("At the most users", weight, latency, lines)], "Latency against batch weight"
+    panel = Panel("At the most users", weight, latency, lines)
+    table = table_of(
+        rows,
+        "llm_id gpu_profile_id workload_id variant_id batch_weight_tokens level n_ok median_e2e_ms "
+        "median_ttft_ms median_itl_ms throughput_tok_s",
+        level="Users",
     )
-    names = {
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        "workload_id": "Workload",
-        "variant_id": "Variant",
-        "batch_weight_tokens": "Batch weight (tokens)",
-        "level": "Users",
-        "n_ok": "Requests",
-        "median_e2e_ms": "End-to-end, median (ms)",
-        "median_ttft_ms": "TTFT, median (ms)",
-        "median_itl_ms": "ITL, median (ms)",
-        "throughput_tok_s": "Output tokens/s",
-    }
-    return Section("Latency against batch weight", text, figure, columns_of(rows, names))
+    return Section.of_text(title, text, panels_figure([panel], title, has_points=True), table)

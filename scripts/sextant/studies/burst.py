@@ -5,12 +5,13 @@ section V.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sextant.pages.words import number, percent
+from sextant.pages.sections import Section
+from sextant.pages.wording import number, percent
 from sextant.studies.burst_measures import Phase, averages, by_setting, phases
 from sextant.studies.burst_sections import (
     mirrored_section,
@@ -18,21 +19,14 @@ from sextant.studies.burst_sections import (
     sweeps_section,
     warmup_section,
 )
-from sextant.studies.data import Analysis, Cell, Section, StudyData
+from sextant.studies.findings import Finding, findings_table, findings_words
+from sextant.studies.labels import place_words
+from sextant.studies.study_data import Analysis, Cell, StudyData
 
 _NOTABLE_FAILURES = 0.01
 """Failure rate from which failures are more than single ones."""
 _NOTABLE_CHANGE = 1.1
 """Ratio of latencies from which they are said to differ."""
-
-
-class Finding(NamedTuple):
-    """A finding of the paper, and what was seen here."""
-
-    paper: str
-    here: str
-    holds: bool | None
-    """None where the phases that could tell were not measured, or show neither."""
 
 
 def analyse(data: StudyData) -> Analysis:
@@ -52,7 +46,7 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def _place(cell: Cell, data: StudyData) -> str:
-    words = f"{cell.run['llm_id']} on {cell.run['gpu_profile_id']}"
+    words = place_words(cell.run)
     same = [each for each in data.cells if each.key[1:3] == cell.key[1:3]]
     parts = [cell.run[name] for name in ("workload_id", "scenario_id", "variant_id")]
     return words if len(same) == 1 else f"{words} ({', '.join(parts)})"
@@ -66,16 +60,9 @@ def _sections(place: str, measured: Mapping[str, Phase], found: Sequence[Finding
     sweeps = [measured[name] for name in ("alpha", "beta", "theta") if name in measured]
     sections += [mirrored_section(place, mirrored)] if mirrored else []
     sections += [sweeps_section(place, sweeps)] if sweeps else []
-    table = pd.DataFrame(
-        [(each.paper, each.here, _verdict(each.holds)) for each in found],
-        columns=["The paper's finding", "Here", "Holds"],
-    )
     text = "Findings of section V for Llama 2 on A800 and A6000, beside what was measured here."
-    return [*sections, Section(f"The paper's findings: {place}", text, None, table)]
-
-
-def _verdict(holds: bool | None) -> str:
-    return {True: "yes", False: "no", None: "cannot be told"}[holds]
+    table = findings_table(found, "The paper's finding")
+    return [*sections, Section.of_text(f"The paper's findings: {place}", text, table=table)]
 
 
 def _summary(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]) -> str:
@@ -88,10 +75,8 @@ def _summary(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]
     words = f"{place}: {failures if n_failed else f'none of {number(n_requests)} requests failed'}"
     if n_failed:
         words += f", the largest share in phase {worst.name} ({_failed(worst)})"
-    known = [each.holds for each in found if each.holds is not None]
-    told = f"{sum(known)} of the paper's {len(found)} findings hold here"
-    n_open = len(found) - len(known)
-    return f"{words}; {told}" + (f", {n_open} cannot be told." if n_open else ".")
+    told = findings_words(found, "the paper's {} findings")
+    return f"{words}; {told}"
 
 
 def _failed(phase: Phase) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.studies.data import Cell
+from sextant.studies.study_data import Cell
 
 MAX_SLICES = 40
 """Most equal parts of a phase's time in its curves over time."""

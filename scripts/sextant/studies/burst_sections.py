@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from sextant.pages.charts import Axis, Curve, panels_figure
-from sextant.pages.words import number, percent
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section
+from sextant.pages.wording import number, percent
 from sextant.studies.burst_measures import MAX_SLICES, Phase, averages, by_setting, over_time
-from sextant.studies.data import Section
-from sextant.studies.measures import columns_of
+from sextant.studies.labels import table_of
 
 _NAMES = {"warm-up": "Warm-up", "conversation": "Mirrored conversation", "api": "Mirrored API"}
 _NAMES |= {name: f"Sweep of {name}" for name in ("alpha", "beta", "theta")}
@@ -32,26 +33,18 @@ _CURVES = {
 def phases_section(place: str, measured: Mapping[str, Phase]) -> Section:
     """Average values of all phases."""
     rows = [{"phase": _NAMES[name], **averages(phase)} for name, phase in measured.items()]
-    names = {
-        "phase": "Phase",
-        "n_requests": "Requests",
-        "n_failed": "Failed",
-        "failure_rate": "Failure rate",
-        "mean_token_latency_ms": "Token latency, mean (ms)",
-        "p90_token_latency_ms": "p90 (ms)",
-        "mean_ttft_ms": "TTFT, mean (ms)",
-        "mean_itl_ms": "ITL, mean (ms)",
-        "throughput_tok_s": "Output tokens/s",
-        "mean_kv_usage": "KV cache used, mean",
-        "max_kv_usage": "At most",
-    }
     text = (
         "Token latency is the time from when a request was due to its last token, divided by its "
         "output tokens; TTFT counts from when it was due as well, and the mean ITL is of all gaps. "
         "Failed requests, those that took longer than the time limit included, are in no latency. "
         "Every phase begins on a server that has served all requests of the one before."
     )
-    return Section(f"Phases: {place}", text, None, columns_of(pd.DataFrame(rows), names))
+    table = table_of(
+        pd.DataFrame(rows),
+        "phase n_requests n_failed failure_rate mean_token_latency_ms p90_token_latency_ms "
+        "mean_ttft_ms mean_itl_ms throughput_tok_s mean_kv_usage max_kv_usage",
+    )
+    return Section.of_text(f"Phases: {place}", text, table=table)
 
 
 def warmup_section(place: str, phase: Phase) -> Section:
@@ -69,13 +62,9 @@ def warmup_section(place: str, phase: Phase) -> Section:
         f"In the warm-up proper the mean use was {usage}: {verdict} the 20 to 50 % that the "
         "paper asks for."
     )
-    names = {
-        "rate_rps": "Requests/s",
-        "kv_usage": "KV cache used, mean",
-        "failed_fraction": "Failed",
-    }
     trials = pd.DataFrame(list(search["trials"]))
-    return Section(f"Warm-up: {place}", text, None, columns_of(trials, names))
+    table = table_of(trials, "rate_rps kv_usage failed_fraction")
+    return Section.of_text(f"Warm-up: {place}", text, table=table)
 
 
 def mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
@@ -84,19 +73,19 @@ def mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
     panels = []
     for phase in phases:
         rate = Curve("mean", *_steps(by_setting(phase), "rate_rps"))
-        panels.append((_NAMES[phase.name], _TIME, Axis("Requests/s due", low=0), [rate]))
+        panels.append(Panel(_NAMES[phase.name], _TIME, Axis("Requests/s due", low=0), [rate]))
     for label, columns in _METRICS:
         for rows in series:
             middle = (rows["start_s"] + rows["end_s"]) / 2
             curves = [Curve(_CURVES[name], middle, rows[name]) for name in columns]
-            panels.append(("", _TIME, _axis(label), curves))
+            panels.append(Panel("", _TIME, _axis(label), curves))
     for phase in phases:
         usage = Curve("mean", phase.kv_usage["time_s"], phase.kv_usage["usage"])
-        panels.append(("", _TIME, _axis(_KV_USAGE), [usage]))
+        panels.append(Panel("", _TIME, _axis(_KV_USAGE), [usage]))
     figure = panels_figure(
         panels, f"Mirrored loads over time, {place}", n_columns=len(phases), height_in=1.7
     )
-    return Section(f"Mirrored loads: {place}", _mirrored_text(phases), figure)
+    return Section.of_text(f"Mirrored loads: {place}", _mirrored_text(phases), figure)
 
 
 def _mirrored_text(phases: Sequence[Phase]) -> str:
@@ -113,7 +102,7 @@ def _mirrored_text(phases: Sequence[Phase]) -> str:
         "where requests are few; requests count when they were due, tokens when they came; the "
         "use of the KV cache is as the server told it once a second.\n\n"
         "BurstGPT's windows are not published as numbers. Unless the plan names other windows, "
-        "those of Azure's conversation service (2023) stand in for its conversations, and those "
+        "those of Azure's conversation service (2023) replace its conversations, and those "
         "of Mooncake's trace, taken as Poisson, at twice the warm-up's rate, for its API: the "
         "paper says that the API's beta stays low, not how low."
     )
@@ -126,13 +115,18 @@ def sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
     for phase in phases:
         column = "beta_s" if phase.name == "beta" else phase.name
         curve = Curve("mean", _numbers(blocks[phase.name]), blocks[phase.name][column])
-        panels.append((_NAMES[phase.name], _BLOCK, Axis(_SYMBOLS[column], low=0), [curve]))
+        panels.append(Panel(_NAMES[phase.name], _BLOCK, Axis(_SYMBOLS[column], low=0), [curve]))
     for label, columns in (*_METRICS, (_KV_USAGE, ("mean_kv_usage",))):
         for rows in blocks.values():
             curves = [Curve(_CURVES[name], _numbers(rows), rows[name]) for name in columns]
-            panels.append(("", _BLOCK, _axis(label), curves))
+            panels.append(Panel("", _BLOCK, _axis(label), curves))
     figure = panels_figure(panels, f"Sweeps, {place}", n_columns=len(phases), height_in=1.7)
-    table = pd.concat([_block_rows(name, rows) for name, rows in blocks.items()])
+    table = table_of(
+        pd.concat([_block_rows(name, rows) for name, rows in blocks.items()]),
+        "phase block alpha beta_s theta n_requests failure_rate mean_token_latency_ms "
+        "p90_token_latency_ms mean_ttft_ms throughput_tok_s mean_kv_usage",
+        phase="Sweep",
+    )
     n_per_change = _counts(phases)
     text = (
         f"A change after each {n_per_change} requests: alpha falls to a quarter and rises "
@@ -140,7 +134,7 @@ def sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
         "a quarter; theta rises by 0.8, which makes inputs shorter. Values are of the requests due "
         "in a block; those of a block that was overrun wait in the next."
     )
-    return Section(f"Sweeps: {place}", text, figure, table)
+    return Section.of_text(f"Sweeps: {place}", text, figure, table)
 
 
 def _counts(phases: Sequence[Phase]) -> str:
@@ -149,21 +143,7 @@ def _counts(phases: Sequence[Phase]) -> str:
 
 
 def _block_rows(name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    names = {
-        "phase": "Sweep",
-        "block": "Block",
-        "alpha": "alpha",
-        "beta_s": "beta (s)",
-        "theta": "theta",
-        "n_requests": "Requests",
-        "failure_rate": "Failure rate",
-        "mean_token_latency_ms": "Token latency, mean (ms)",
-        "p90_token_latency_ms": "p90 (ms)",
-        "mean_ttft_ms": "TTFT, mean (ms)",
-        "throughput_tok_s": "Output tokens/s",
-        "mean_kv_usage": "KV cache used",
-    }
-    return columns_of(rows.assign(phase=name, block=_numbers(rows)), names)
+    return rows.assign(phase=name, block=_numbers(rows))
 
 
 def _numbers(rows: pd.DataFrame) -> list[int]:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from sextant.pages.charts import Axis
-from sextant.pages.sections import listed, plural
-from sextant.pages.words import number
-from sextant.studies.data import CELL_KEY, Analysis, Section, StudyData
-from sextant.studies.drawing import Line, Panel, lines_figure
-from sextant.studies.measures import columns_of, place_words
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import listed, number, plural
+from sextant.studies.labels import level_axis, place_words, table_of
+from sextant.studies.study_data import CELL_KEY, Analysis, StudyData
 
 SATURATION = 0.9
 """A combination is saturated from the fewest users that reach this share of its highest
@@ -133,50 +133,37 @@ def _span(values: pd.Series) -> str:
 
 
 def _feasibility_section(cells: pd.DataFrame) -> Section:
-    names = {
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        **_told_apart(cells),
-        "verdict": "Verdict",
-        "why": "Why not",
-        "weight_gib": "Weights (GiB)",
-        "kv_gib": "Left for the KV cache (GiB)",
-        "batch_weight_tokens": "Batch weight (tokens)",
-        "n_server_starts": "Server starts",
-        "levels": "Users measured",
-        "levels_left_out": "Left out, and why",
-    }
     text = (
         "Memory is by facts: weights, and what is left of the usable memory. The batch weight "
         "is the largest that the server held under load, or the one that a variant fixes; each "
         "server start is one weight tried."
     )
-    return Section("Feasibility", text, None, columns_of(cells, names))
+    table = table_of(
+        cells,
+        f"llm_id gpu_profile_id {_told_apart(cells)} verdict why weight_gib kv_gib "
+        "batch_weight_tokens n_server_starts levels levels_left_out",
+        kv_gib="Left for the KV cache (GiB)",
+    )
+    return Section.of_text("Feasibility", text, table=table)
 
 
-def _told_apart(rows: pd.DataFrame) -> dict[str, str]:
-    """Return the columns that rows need beside LLM and profile, and what a page calls them."""
-    names = {"workload_id": "Workload", "scenario_id": "Scenario", "variant_id": "Variant"}
-    return {name: label for name, label in names.items() if rows[name].nunique() > 1}
+def _told_apart(rows: pd.DataFrame) -> str:
+    """Return the columns that rows need beside LLM and profile."""
+    return " ".join(name for name in (*_SETTING, "variant_id") if rows[name].nunique() > 1)
 
 
 def _saturation_section(combinations: pd.DataFrame) -> Section:
-    names = {
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        **_told_apart(combinations),
-        "max_throughput_tok_s": "Highest throughput (output tokens/s)",
-        "saturated_users": f"Users that reach {SATURATION:.0%} of it",
-        "most_users": "Most users measured",
-        "is_still_rising": "Still rising there",
-        "ttft_growth": "TTFT, most over fewest users",
-        "itl_growth": "ITL, most over fewest users",
-    }
     text = (
         "LLM-Pilot found TTFT to grow with the number of users, and ITL to stay until the memory "
         "is full and then to rise while throughput no longer does (V-B)."
     )
-    return Section("Saturation", text, None, columns_of(combinations, names))
+    table = table_of(
+        combinations,
+        f"llm_id gpu_profile_id {_told_apart(combinations)} max_throughput_tok_s saturated_users "
+        "most_users is_still_rising ttft_growth itl_growth",
+        saturated_users=f"Users that reach {SATURATION:.0%} of it",
+    )
+    return Section.of_text("Saturation", text, table=table)
 
 
 def _curves_section(place: str, points: pd.DataFrame) -> Section:
@@ -187,19 +174,18 @@ def _curves_section(place: str, points: pd.DataFrame) -> Section:
         f"{number(n_failed)} failed. Users in closed loop, each with one request in flight."
     )
     panels = [_panel(points, *curve) for curve in _CURVES]
-    figure = lines_figure(panels, f"Curves of {place}")
-    return Section(f"Curves: {place}", text, figure, _points_table(points))
+    figure = panels_figure(panels, f"Curves of {place}", has_points=True)
+    return Section.of_text(f"Curves: {place}", text, figure, _points_table(points))
 
 
 def _panel(points: pd.DataFrame, column: str, heading: str, unit: str) -> Panel:
     lines = [
-        Line(_line_name(points, key), own["level"], own[column])
+        Curve(_line_name(points, key), own["level"], own[column])
         for key, own in points.groupby(["gpu_profile_id", "variant_id"])
     ]
-    users = sorted(points["level"].unique())
-    axis = Axis("Users", is_log=True, ticks=users, names=[f"{level:g}" for level in users])
     is_log = column != "throughput_tok_s"
-    return Panel(heading, axis, Axis(unit, is_log=is_log, low=None if is_log else 0), lines)
+    y = Axis(unit, is_log=is_log, low=None if is_log else 0)
+    return Panel(heading, level_axis("Users", points["level"]), y, lines)
 
 
 def _line_name(points: pd.DataFrame, key: Sequence[str]) -> str:
@@ -207,17 +193,10 @@ def _line_name(points: pd.DataFrame, key: Sequence[str]) -> str:
     return profile_id if points["variant_id"].nunique() == 1 else f"{profile_id}, {variant_id}"
 
 
-def _points_table(points: pd.DataFrame) -> pd.DataFrame:
-    names = {
-        "gpu_profile_id": "GPU profile",
-        **({"variant_id": "Variant"} if points["variant_id"].nunique() > 1 else {}),
-        "level": "Users",
-        "n_ok": "Requests",
-        "n_failed": "Failed",
-        "throughput_tok_s": "Output tokens/s",
-        "median_ttft_ms": "TTFT (ms)",
-        "median_nttft_ms": "nTTFT (ms/token)",
-        "median_itl_ms": "ITL (ms)",
-        "median_e2e_ms": "Whole request (ms)",
-    }
-    return columns_of(points, names)
+def _points_table(points: pd.DataFrame) -> Table:
+    variant = "variant_id" if points["variant_id"].nunique() > 1 else ""
+    columns = (
+        f"gpu_profile_id {variant} level n_ok n_failed throughput_tok_s median_ttft_ms "
+        "median_nttft_ms median_itl_ms median_e2e_ms"
+    )
+    return table_of(points, columns, level="Users")

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from sextant.pages.sections import listed, plural
+from sextant.pages.wording import listed, plural
 from sextant.studies.batch_sizes import agreement_words, largest_power_of_two, opt_batch_sizes
-from sextant.studies.data import Analysis, StudyData
 from sextant.studies.frontier import LEAST_GAIN, gains_per_doubling, knee, pareto_optimal
-from sextant.studies.measures import request_times, server_load, with_measures
 from sextant.studies.pareto_sections import (
     activity_section,
     batch_table_section,
@@ -22,6 +20,8 @@ from sextant.studies.pareto_sections import (
     memory_section,
     published_section,
 )
+from sextant.studies.point_measures import request_times, server_load, with_measures
+from sextant.studies.study_data import Analysis, StudyData
 
 CURVE = ["llm_id", "gpu_profile_id", "workload_id", "variant_id"]
 _OTHER_GAINS = (0.05, LEAST_GAIN, 0.2)

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from sextant.pages.charts import Axis
-from sextant.pages.sections import plural
-from sextant.studies.data import Section, StudyData
-from sextant.studies.drawing import Line, Panel, lines_figure
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import plural
 from sextant.studies.frontier import LEAST_GAIN
-from sextant.studies.measures import columns_of, level_words, place_words
-from sextant.studies.published import OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS
+from sextant.studies.labels import level_axis, level_words, place_words, table_of
+from sextant.studies.published_tables import OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS
+from sextant.studies.study_data import StudyData
 
 _THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)
 _PROCESSING = Axis("Mean processing time (ms)", is_log=True)
@@ -34,22 +35,15 @@ def frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
         "emptier, which lowers the throughput of batches that are large against the number of "
         "requests."
     )
-    names = {
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        "workload_id": "Workload",
-        "knee_size": "Knee: batch size",
-        "knee_throughput_tok_s": "Output tokens/s",
-        "knee_processing_ms": "Processing (ms)",
-        "largest_size": "Largest batch that fits",
-        "largest_throughput_tok_s": "Output tokens/s there",
-        "largest_processing_ms": "Processing there (ms)",
-        "last_gain_percent": "Gain of the last doubling (%)",
-    }
+    title = "Throughput against latency"
     if curves.empty:
-        return Section("Throughput against latency", f"No batch was served.\n\n{text}")
-    table = columns_of(curves.assign(last_gain_percent=curves["last_gain"] * 100), names)
-    return Section("Throughput against latency", text, _frontier_figure(batches, curves), table)
+        return Section.of_text(title, f"No batch was served.\n\n{text}")
+    table = table_of(
+        curves.assign(last_gain_percent=curves["last_gain"] * 100),
+        "llm_id gpu_profile_id workload_id knee_size knee_throughput_tok_s knee_processing_ms "
+        "largest_size largest_throughput_tok_s largest_processing_ms last_gain_percent",
+    )
+    return Section.of_text(title, text, _frontier_figure(batches, curves), table)
 
 
 def _frontier_figure(batches: pd.DataFrame, curves: pd.DataFrame) -> str:
@@ -62,7 +56,7 @@ def _frontier_figure(batches: pd.DataFrame, curves: pd.DataFrame) -> str:
         ):
             sizes = list(rows["batch_size"])
             knee_size = knees[llm_id, profile_id, workload_id, variant_id]
-            line = Line(
+            line = Curve(
                 profile_id if variant_id == "default" else f"{profile_id}, {variant_id}",
                 rows["throughput_tok_s"],
                 rows["mean_processing_ms"],
@@ -72,57 +66,41 @@ def _frontier_figure(batches: pd.DataFrame, curves: pd.DataFrame) -> str:
             )
             lines.append(line)
         panels.append(Panel(f"{llm_id}, {workload_id}", _THROUGHPUT, _PROCESSING, lines))
-    return lines_figure(panels, "Processing time against throughput by batch size")
+    return panels_figure(
+        panels, "Processing time against throughput by batch size", has_points=True
+    )
 
 
 def batch_table_section(batches: pd.DataFrame) -> Section:
     """Every batch, in numbers."""
-    names = {
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        "workload_id": "Workload",
-        "batch_size": "Batch size",
-        "n_ok": "Requests",
-        "n_failed": "Failed",
-        "request_rate_rps": "Requests/s",
-        "throughput_tok_s": "Output tokens/s",
-        "mean_processing_ms": "Processing (ms)",
-        "mean_latency_ms": "With queueing (ms)",
-        "mean_running": "In the server's batch, mean",
-        "n_preemptions": "Preemptions",
-        "fits_words": "Fits",
-        "optimal_words": "Pareto-optimal",
-    }
-    words = {True: "yes", False: "no"}
-    shown = batches.assign(
-        fits_words=batches["fits"].map(words), optimal_words=batches["is_optimal"].map(words)
-    )
     text = (
-        f"{plural(len(batches), 'batch')[:-1] + 'es' if len(batches) != 1 else '1 batch'}. "
+        f"{plural(len(batches), 'batch')}. "
         "With queueing, time counts from the moment a request was due, and all were due at once: "
         "it grows with the number of requests and says little of the server."
     )
-    return Section("Every batch", text, None, columns_of(shown, names))
+    table = table_of(
+        batches,
+        "llm_id gpu_profile_id workload_id batch_size n_ok n_failed request_rate_rps "
+        "throughput_tok_s mean_processing_ms mean_latency_ms mean_running n_preemptions fits "
+        "is_optimal",
+    )
+    return Section.of_text("Every batch", text, table=table)
 
 
 def memory_section(curves: pd.DataFrame) -> Section:
     """The largest batch by memory against the largest that was tried."""
-    names = {
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        "workload_id": "Workload",
-        "largest_fitting_size": "Memory holds",
-        "largest_size": "Largest tried that fits",
-    }
     text = (
         "What memory holds is the largest power of two whose whole requests, input and output, "
         "are within the batch weight that the server was tuned to."
     )
-    table = None if curves.empty else columns_of(curves, names)
-    return Section("Largest batch", text, None, table)
+    if curves.empty:
+        return Section.of_text("Largest batch", text)
+    columns = "llm_id gpu_profile_id workload_id largest_fitting_size largest_size"
+    table = table_of(curves, columns, largest_size="Largest tried that fits")
+    return Section.of_text("Largest batch", text, table=table)
 
 
-def published_section(table: pd.DataFrame, agreement: str) -> Section:
+def published_section(sizes: pd.DataFrame, agreement: str) -> Section:
     """Their Table 1 beside what memory facts give."""
     text = (
         "Table 1 of Recasens et al.: the largest batch of requests of "
@@ -138,16 +116,18 @@ def published_section(table: pd.DataFrame, agreement: str) -> Section:
         "Their text gives 50 MB for a request of OPT-1.3B, which is the KV cache of "
         f"{OPT_OUTPUT_TOKENS} tokens, not of {OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS}."
     )
-    names = {"llm_id": "LLM", "weights_gb": "Weights (GB)", "published": "Published"}
-    return Section("Published batch sizes", text, None, table.rename(columns=names))
+    assumed = {name: name for name in sizes.columns[3:]}
+    labels = {"llm_id": "LLM", "weights_gb": "Weights (GB)", "published": "Published", **assumed}
+    return Section.of_text("Published batch sizes", text, table=Table.of_frame(sizes, labels))
 
 
 def lengths_section(rates: pd.DataFrame) -> Section:
     """Output lengths at request rates, after their Fig. 2 (right)."""
+    latency = Axis("Mean latency from due time (ms)", is_log=True)
     panels = []
     for (llm_id, profile_id), own in rates.groupby(["llm_id", "gpu_profile_id"], sort=False):
         lines = [
-            Line(
+            Curve(
                 workload_id,
                 rows["throughput_tok_s"],
                 rows["mean_latency_ms"],
@@ -155,33 +135,29 @@ def lengths_section(rates: pd.DataFrame) -> Section:
             )
             for workload_id, rows in own.groupby("workload_id", sort=False)
         ]
-        latency = Axis("Mean latency from due time (ms)", is_log=True)
         panels.append(Panel(f"{llm_id} on {profile_id}", _THROUGHPUT, latency, lines))
-    names = {
-        "llm_id": "LLM",
-        "workload_id": "Workload",
-        "rate_words": "Requests/s asked",
-        "n_ok": "Requests",
-        "mean_output_tokens": "Output tokens",
-        "request_rate_rps": "Requests/s served",
-        "throughput_tok_s": "Output tokens/s",
-        "mean_latency_ms": "Mean latency (ms)",
-        "mean_processing_ms": "Processing (ms)",
-    }
-    shown = rates.assign(rate_words=[level_words(level) for level in rates["level"]])
     text = (
         "A line is one output length, a point one request rate with Poisson arrivals; inf is all "
         "requests at once. Latency counts from the moment a request was due, so it includes the "
         "queue that grows where the rate is above what the server can do."
     )
-    figure = lines_figure(panels, "Latency against throughput by output length and request rate")
-    return Section("Output length and request rate", text, figure, columns_of(shown, names))
+    table = table_of(
+        rates.assign(load=rates["level"].map(level_words)),
+        "llm_id workload_id load n_ok mean_output_tokens request_rate_rps throughput_tok_s "
+        "mean_latency_ms mean_processing_ms",
+        load="Requests/s asked",
+        request_rate_rps="Requests/s served",
+        mean_latency_ms="Mean latency (ms)",
+    )
+    title = "Latency against throughput by output length and request rate"
+    figure = panels_figure(panels, title, has_points=True)
+    return Section.of_text("Output length and request rate", text, figure, table)
 
 
 def activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
     """How busy devices are over batch sizes, after their Fig. 3 and 8."""
     is_cpu = {name: profile.gpu.kind == "cpu" for name, profile in data.profiles.items()}
-    on_cpu = batches["gpu_profile_id"].map(is_cpu).any()
+    on_cpu = bool(batches["gpu_profile_id"].map(is_cpu).any())
     notes = [
         "SM active is the fraction of time that a multiprocessor has a warp, SM occupancy the "
         "fraction of the warps it could hold (DCGM); mean and maximum are over the time of a "
@@ -199,10 +175,14 @@ def activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
         )
     panels = list(_activity_panels(_fewest_devices(batches), on_cpu))
     if all(panel.y == _THROUGHPUT for panel in panels):
-        notes.append("No device reported how busy it was.")
-        return Section("Device activity", "\n\n".join(notes))
-    figure = lines_figure(panels, "Device activity over batch size")
-    return Section("Device activity", "\n\n".join(notes), figure, _activity_table(batches))
+        return Section("Device activity", notes=[*notes, "No device reported how busy it was."])
+    figure = panels_figure(panels, "Device activity over batch size", has_points=True)
+    return Section(
+        "Device activity",
+        notes=notes,
+        figures=[(figure, "")],
+        tables=[_activity_table(batches)],
+    )
 
 
 def _activity_panels(batches: pd.DataFrame, on_cpu: bool) -> Iterator[Panel]:
@@ -221,67 +201,59 @@ def _activity_panels(batches: pd.DataFrame, on_cpu: bool) -> Iterator[Panel]:
             yield Panel(heading, _batch_axis(batches), y, lines)
 
 
-def _activity_table(batches: pd.DataFrame) -> pd.DataFrame:
-    names = {"llm_id": "LLM", "gpu_profile_id": "GPU profile", "batch_size": "Batch size"}
-    words = {
-        "utilization": "utilization",
-        "sm_active": "SM active",
-        "sm_occupancy": "SM occupancy",
-    }
-    for name, word in words.items():
+def _activity_table(batches: pd.DataFrame) -> Table:
+    labels = {}
+    for name, words in (
+        ("utilization", "Utilization"),
+        ("sm_active", "SM active"),
+        ("sm_occupancy", "SM occupancy"),
+    ):
         for statistic in ("mean", "max"):
             if batches[f"{statistic}_{name}"].notna().any():
-                names[f"{statistic}_{name}"] = f"{word}, {statistic}".capitalize()
-    return columns_of(batches, names)
+                labels[f"{statistic}_{name}"] = f"{words}, {statistic}"
+    return table_of(batches, f"llm_id gpu_profile_id batch_size {' '.join(labels)}", **labels)
 
 
 def energy_section(batches: pd.DataFrame) -> Section:
     """Power and energy over batch sizes, after their Fig. 4."""
     title = "Power and energy"
     if batches.empty or batches["mean_power_w"].isna().all():
-        return Section(title, "The devices report no power: energy is not known.")
+        return Section.of_text(title, "The devices report no power: energy is not known.")
     fewest, axis = _fewest_devices(batches), _batch_axis(batches)
     panels = [
-        Panel("Mean power", axis, Axis("W", low=0), _lines(fewest, "mean_power_w")),
-        Panel(
-            "Energy per output token",
-            axis,
-            Axis("J", is_log=True),
-            _lines(fewest, "energy_per_output_token_j"),
-        ),
+        Panel(heading, axis, y, _lines(fewest, column))
+        for heading, y, column in (
+            ("Mean power", Axis("W", low=0), "mean_power_w"),
+            ("Energy per output token", Axis("J", is_log=True), "energy_per_output_token_j"),
+        )
     ]
-    names = {
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        "batch_size": "Batch size",
-        "mean_power_w": "Mean power (W)",
-        "max_power_w": "Maximum (W)",
-        "energy_per_request_j": "Energy per request (J)",
-        "energy_per_output_token_j": "Per output token (J)",
-    }
     text = (
         "Power of all devices of the profile; energy is what their counters gained over the run. "
         "Drawn are the profiles of the fewest devices."
     )
-    figure = lines_figure([panel for panel in panels if panel.lines], "Power and energy")
-    return Section(title, text, figure, columns_of(batches, names))
+    figure = panels_figure([panel for panel in panels if panel.curves], title, has_points=True)
+    table = table_of(
+        batches,
+        "llm_id gpu_profile_id batch_size mean_power_w max_power_w energy_per_request_j "
+        "energy_per_output_token_j",
+    )
+    return Section.of_text(title, text, figure, table)
 
 
 def _batch_axis(batches: pd.DataFrame) -> Axis:
-    sizes = sorted(batches["batch_size"].unique())
-    return Axis("Batch size", is_log=True, ticks=sizes, names=[str(size) for size in sizes])
+    return level_axis("Batch size", batches["batch_size"])
 
 
 def _fewest_devices(batches: pd.DataFrame) -> pd.DataFrame:
     return batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
 
 
-def _lines(batches: pd.DataFrame, column: str) -> Sequence[Line]:
+def _lines(batches: pd.DataFrame, column: str) -> Sequence[Curve]:
     known = batches[batches[column].notna()]
     curves = known.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
     is_one_workload = known["workload_id"].nunique() < 2
     return [
-        Line(
+        Curve(
             place_words(rows.iloc[0]) + ("" if is_one_workload else f", {key[2]}"),
             rows["batch_size"],
             rows[column],

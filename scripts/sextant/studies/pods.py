@@ -5,13 +5,13 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 
 import pandas as pd
 
-from sextant.pages.charts import Axis
-from sextant.pages.sections import plural
-from sextant.pages.words import percent
-from sextant.studies.data import Analysis, Section, StudyData
-from sextant.studies.drawing import Line, Panel, lines_figure
-from sextant.studies.measures import place_words
-from sextant.studies.published import PODS_THROUGHPUT_TOK_S
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import percent, plural
+from sextant.studies.labels import place_words
+from sextant.studies.published_tables import PODS_THROUGHPUT_TOK_S
+from sextant.studies.study_data import Analysis, StudyData
 
 _SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 _PUBLISHED = "published"
@@ -103,8 +103,8 @@ def _summary(found: dict[tuple, pd.DataFrame], published: pd.DataFrame) -> str:
 def _grid_section(setting: dict[str, str], grid: pd.DataFrame) -> Section:
     """The table of one setting, and throughput per replica over users per replica."""
     lines = [
-        Line(
-            f"{replicas} replica" + "s" * (replicas > 1),
+        Curve(
+            plural(replicas, "replica"),
             row.dropna().index / replicas,
             row.dropna().to_numpy(),
         )
@@ -118,20 +118,25 @@ def _grid_section(setting: dict[str, str], grid: pd.DataFrame) -> Section:
         "equal along the diagonals."
     )
     title = f"{place_words(setting)}, {setting['workload_id']}"
-    return Section(title, text, lines_figure([panel], title, height_in=3.2), _grid_table(grid))
+    figure = panels_figure([panel], title, height_in=3.2, has_points=True)
+    return Section.of_text(title, text, figure, _grid_table(grid))
 
 
-def _grid_table(grid: pd.DataFrame) -> pd.DataFrame:
-    table = grid.rename(columns=lambda users: f"{users:g} user" + "s" * (users > 1))
-    table.insert(0, "Replicas", [str(replicas) for replicas in grid.index])
-    return table
+def _grid_table(grid: pd.DataFrame) -> Table:
+    users = {column: plural(int(column), "user") for column in grid.columns}
+    table = grid.assign(replicas=[str(replicas) for replicas in grid.index])
+    return Table.of_frame(table, {"replicas": "Replicas", **users})
 
 
 def _diagonal_section(found: dict[tuple, pd.DataFrame], published: pd.DataFrame) -> Section:
     parts = {", ".join(key[:3]): own for key, own in found.items()}
     parts["LLM-Pilot, Table I"] = published
     rows = [own.assign(where=where) for where, own in parts.items() if len(own)]
-    names = {
+    shown = pd.concat(rows)
+    shown = shown.assign(
+        deviation_percent=100 * shown["relative_deviation"], sd_percent=100 * shown["relative_sd"]
+    )
+    labels = {
         "where": "Setting",
         "users_per_replica": "Users per replica",
         "n": "Numbers of replicas",
@@ -139,16 +144,12 @@ def _diagonal_section(found: dict[tuple, pd.DataFrame], published: pd.DataFrame)
         "deviation_percent": "Largest deviation (%)",
         "sd_percent": "Relative standard deviation (%)",
     }
-    table = pd.concat(rows)
-    table = table.assign(
-        deviation_percent=100 * table["relative_deviation"], sd_percent=100 * table["relative_sd"]
-    )
     text = (
         "Where the number of users per replica is the same: n numbers of replicas, the mean of "
         "their throughputs per replica, the largest deviation from it, and the standard "
         "deviation (over n, as LLM-Pilot's figures need it), both relative to the mean."
     )
-    return Section("The diagonals", text, None, table[list(names)].rename(columns=names))
+    return Section.of_text("The diagonals", text, table=Table.of_frame(shown, labels))
 
 
 def _published_section() -> Section:
@@ -156,4 +157,4 @@ def _published_section() -> Section:
         "Table I of LLM-Pilot: Llama-2-13b, each pod on an A100 of 80 GB. Rows are pods, columns "
         "users; output tokens per second and pod."
     )
-    return Section("Published", text, None, _grid_table(PODS_THROUGHPUT_TOK_S))
+    return Section.of_text("Published", text, table=_grid_table(PODS_THROUGHPUT_TOK_S))

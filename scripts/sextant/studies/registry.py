@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
 
-from sextant.studies.data import Analysis, StudyData
+from sextant.studies.study_data import Analysis, StudyData
 
 
 class Study(NamedTuple):

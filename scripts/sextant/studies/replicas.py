@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from sextant.pages.sections import listed, plural
-from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
-from sextant.studies.measures import request_times, with_measures
+from sextant.pages.wording import listed, plural
+from sextant.studies.point_measures import request_times, with_measures
 from sextant.studies.replicas_sections import curve_section, device_section, gain_section
+from sextant.studies.study_data import CELL_KEY, Analysis, Cell, StudyData
 from sextant.studies.uncertainty import N_BLOCKS, processing_blocks, ratio_of_means
 
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
@@ -101,7 +101,7 @@ def _gains(row: pd.Series, points: pd.DataFrame, cells: Mapping[tuple, Cell]) ->
     base = ones.iloc[0]
     if base.name == row.name:
         return [1.0] * 6
-    ratios = []
+    ratios: list[float] = []
     own, other = (_blocks(point, cells[tuple(point[[*CELL_KEY]])]) for point in (row, base))
     for number, column in enumerate(("summed_throughput_tok_s", "largest_latency_ms")):
         ratios += ratio_of_means(row[column], own[number], base[column], other[number])

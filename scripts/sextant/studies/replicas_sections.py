@@ -2,36 +2,30 @@
 
 import pandas as pd
 
-from sextant.pages.charts import Axis
-from sextant.studies.data import Section, StudyData
-from sextant.studies.drawing import Line, Panel, lines_figure
-from sextant.studies.measures import columns_of, level_words, place_words
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section
+from sextant.pages.wording import interval
+from sextant.studies.labels import level_axis, level_words, table_of, workload_place_words
+from sextant.studies.study_data import StudyData
 from sextant.studies.uncertainty import N_BLOCKS
 
 
 def gain_section(points: pd.DataFrame) -> Section:
     """What several servers gain over one, by requests in flight."""
-    names = {
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        "workload_id": "Workload",
-        "variant_id": "Variant",
-        "replicas": "Servers",
-        "level": "In flight, all together",
-        "n_ok": "Requests",
-        "summed_throughput_tok_s": "Output tokens/s, summed",
-        "throughput_tok_s": "Over the whole run",
-        "throughput_ratio": "Times one server",
-        "throughput_interval": "95% interval",
-        "largest_latency_ms": "Largest mean latency (ms)",
-        "latency_ratio": "Times one server's",
-        "latency_interval": "95% interval of it",
-        "fits_words": "Fits",
-    }
     shown = points.assign(
         throughput_interval=_intervals(points, "throughput"),
         latency_interval=_intervals(points, "latency"),
-        fits_words=points["fits"].map({True: "yes", False: "no"}),
+    )
+    table = table_of(
+        shown,
+        "llm_id gpu_profile_id workload_id variant_id replicas level n_ok summed_throughput_tok_s "
+        "throughput_tok_s throughput_ratio throughput_interval largest_latency_ms latency_ratio "
+        "latency_interval fits",
+        level="In flight, all together",
+        throughput_tok_s="Over the whole run",
+        throughput_ratio="Times one server",
+        latency_ratio="Times one server's",
     )
     text = (
         "Servers share the device and its memory evenly, requests are spread evenly over them, and "
@@ -45,20 +39,19 @@ def gain_section(points: pd.DataFrame) -> Section:
         "that is one block tells none. They hold for n = 1 run of each variant: what changes "
         "between two starts of the servers is not in them."
     )
-    return Section("Gain over one server", text, _gain_figure(points), columns_of(shown, names))
+    return Section.of_text("Gain over one server", text, _gain_figure(points), table)
 
 
 def _gain_figure(points: pd.DataFrame) -> str | None:
     known = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
     if known.empty:
         return None
-    levels = sorted(known["level"].unique())
-    axis = Axis("In flight", is_log=True, ticks=levels, names=[f"{level:g}" for level in levels])
+    axis = level_axis("In flight", known["level"])
     panels = []
     for _, own in known.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False):
         for what in ("throughput", "latency"):
             lines = [
-                Line(
+                Curve(
                     f"{replicas} servers",
                     rows["level"],
                     rows[f"{what}_ratio"],
@@ -67,26 +60,27 @@ def _gain_figure(points: pd.DataFrame) -> str | None:
                 )
                 for replicas, rows in own.groupby("replicas")
             ]
-            heading = f"{place_words(own.iloc[0])}, {own['workload_id'].iloc[0]}"
             label = f"{what.capitalize()} over one server's"
-            panels.append(Panel(heading, axis, Axis(label, low=0), lines))
-    return lines_figure(panels, "Gain over one server by requests in flight")
+            panels.append(Panel(workload_place_words(own), axis, Axis(label, low=0), lines))
+    return panels_figure(panels, "Gain over one server by requests in flight", has_points=True)
 
 
 def _intervals(rows: pd.DataFrame, what: str) -> list[str]:
     ends = zip(rows[f"{what}_ratio_low"], rows[f"{what}_ratio_high"], strict=True)
-    return ["–" if pd.isna(low) or low == high else f"{low:.2f}–{high:.2f}" for low, high in ends]
+    return ["–" if low == high else interval(low, high) for low, high in ends]
 
 
 def curve_section(points: pd.DataFrame) -> Section:
     """Throughput against latency by number of servers, after their Fig. 5."""
+    throughput = Axis("Summed throughput (output tokens/s)", is_log=True)
+    latency = Axis("Largest mean latency (ms)", is_log=True)
     panels = []
     for _, own in points.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False):
         lines = []
         for (replicas, variant_id), rows in own.groupby(["replicas", "variant_id"]):
             name = f"{replicas} server" + "s" * (replicas > 1)
             is_alone = own.loc[own["replicas"] == replicas, "variant_id"].nunique() == 1
-            line = Line(
+            line = Curve(
                 name if is_alone else f"{name}, {variant_id}",
                 rows["summed_throughput_tok_s"],
                 rows["largest_latency_ms"],
@@ -94,17 +88,14 @@ def curve_section(points: pd.DataFrame) -> Section:
                 hollow=[place for place, fits in enumerate(rows["fits"]) if not fits],
             )
             lines.append(line)
-        heading = f"{place_words(own.iloc[0])}, {own['workload_id'].iloc[0]}"
-        throughput = Axis("Summed throughput (output tokens/s)", is_log=True)
-        panels.append(
-            Panel(heading, throughput, Axis("Largest mean latency (ms)", is_log=True), lines)
-        )
+        panels.append(Panel(workload_place_words(own), throughput, latency, lines))
     text = (
         "Numbers at points are requests in flight on all servers together. Hollow points are "
         "more whole requests than the servers' memory holds."
     )
-    figure = lines_figure(panels, "Latency against throughput by servers") if panels else None
-    return Section("Throughput against latency", text, figure)
+    title = "Latency against throughput by servers"
+    figure = panels_figure(panels, title, has_points=True) if panels else None
+    return Section.of_text("Throughput against latency", text, figure)
 
 
 def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
@@ -123,24 +114,22 @@ def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
     if absent:
         text += f" Not reported by the devices: {', '.join(absent)}."
     if not known:
-        return Section("The device", text)
-    counts = sorted(compared["replicas"].unique())
-    axis = Axis("Servers on the device", ticks=counts, names=[str(count) for count in counts])
+        return Section.of_text("The device", text)
+    axis = level_axis("Servers on the device", compared["replicas"], is_log=False)
     panels = [
         Panel(
             heading,
             axis,
             Axis(unit, low=0, high=1.05 if unit == "Fraction" else None),
             [
-                Line(llm_id, rows["replicas"], rows[column])
+                Curve(llm_id, rows["replicas"], rows[column])
                 for llm_id, rows in compared[compared[column].notna()].groupby("llm_id", sort=False)
             ],
         )
         for column, heading, unit in known
     ]
-    names = {"llm_id": "LLM", "gpu_profile_id": "GPU profile", "replicas": "Servers"}
-    names |= {column: f"{heading} ({unit})" for column, heading, unit in known}
-    names |= {"energy_per_output_token_j": "Energy per output token (J)"}
-    return Section(
-        "The device", text, lines_figure(panels, "The device"), columns_of(compared, names)
-    )
+    labels = {column: f"{heading} ({unit})" for column, heading, unit in known}
+    columns = f"llm_id gpu_profile_id replicas {' '.join(labels)} energy_per_output_token_j"
+    table = table_of(compared, columns, **labels)
+    figure = panels_figure(panels, "The device", has_points=True)
+    return Section.of_text("The device", text, figure, table)

@@ -14,16 +14,16 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.inspection import permutation_importance
 
 from sextant.pages.charts import bars_figure
-from sextant.pages.sections import listed, plural
-from sextant.pages.words import number
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import listed, number, plural
 from sextant.studies.batch_weight import (
     batch_weight_section,
     ratio_words,
     series,
     weight_ratios,
 )
-from sextant.studies.data import CELL_KEY, Analysis, Section, StudyData
-from sextant.studies.measures import place_words
+from sextant.studies.labels import place_words
+from sextant.studies.study_data import CELL_KEY, Analysis, StudyData
 
 FACTORS = {
     "cpu_cores": "CPU cores",
@@ -174,7 +174,7 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
     text = f"{found['n_points']} points: medians of {plural(found['n_set_ups'], 'server set-up')} "
     text += "by number of users. "
     if found["reason"]:
-        return Section(title, text + f"No forest was grown: {found['reason']}.")
+        return Section.of_text(title, text + f"No forest was grown: {found['reason']}.")
     for names, words in ((found["not_varied"], "Not varied"), (found["not_known"], "Not known")):
         if names:
             text += f"{words}: {listed([FACTORS[name] for name in names])}. "
@@ -191,17 +191,16 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
     groups.append(("Permutation", known["permutation_mean"].tolist()))
     names = [_capital(name) for name in known["factor"]]
     figure = bars_figure(names, groups, "Importance", title)
-    table = pd.DataFrame(
-        {
-            "Factor": factors["factor"].map(_capital),
-            "Values": factors["n_values"],
-            "MDI": factors["mdi_mean"],
-            "± MDI": factors["mdi_sd"],
-            "Permutation": factors["permutation_mean"],
-            "± permutation": factors["permutation_sd"],
-        }
-    )
-    return Section(title, text, figure, table)
+    labels = {
+        "factor": "Factor",
+        "n_values": "Values",
+        "mdi_mean": "MDI",
+        "mdi_sd": "± MDI",
+        "permutation_mean": "Permutation",
+        "permutation_sd": "± permutation",
+    }
+    shown = factors.assign(factor=factors["factor"].map(_capital))
+    return Section.of_text(title, text, figure, Table.of_frame(shown, labels))
 
 
 def _capital(factor: str) -> str:

@@ -4,16 +4,17 @@ Papaioannou and Doudali: The Importance of Workload Choice in Evaluating LLM Inf
 (poster). Latency-critical requests come at a rate (open loop), best-effort ones all at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sextant.hardware.gpu import GIB
-from sextant.pages.sections import listed
-from sextant.pages.words import number
-from sextant.studies.data import CELL_KEY, Analysis, Cell, StudyData
-from sextant.studies.measures import place_words
+from sextant.pages.wording import listed, number
+from sextant.studies.findings import Finding, findings_words
+from sextant.studies.labels import place_words
+from sextant.studies.study_data import CELL_KEY, Analysis, Cell, StudyData
 from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, throughput_blocks
 from sextant.studies.workload_choice_sections import (
     cache_section,
@@ -43,7 +44,8 @@ def analyse(data: StudyData) -> Analysis:
         effect_section(effects, N_RESAMPLES, N_BLOCKS),
         cache_section(points),
     ]
-    numbers = {"points": points, "effects": effects, "takeaways": found}
+    takeaway_rows = [each._asdict() for each in found]
+    numbers: dict[str, Any] = {"points": points, "effects": effects, "takeaways": takeaway_rows}
     numbers |= {"n_resamples": N_RESAMPLES, "n_blocks": N_BLOCKS}
     return Analysis(_summary(points, effects, found), numbers, sections)
 
@@ -71,12 +73,13 @@ def cache_effects(points: pd.DataFrame, cells: Mapping[tuple, Cell], seed: int) 
     interval), `verdict` (`better`, `worse`, `no clear change`) by throughput if best-effort, by
     mean latency if latency-critical, and `is_heaviest`, the largest level of its scenario.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for place, own in points[points["n_ok"] > 0].groupby(_COMPARED):
         small, large = own.iloc[0], own.iloc[-1]
         if small["batch_weight_tokens"] == large["batch_weight_tokens"]:
             continue
-        row = {**dict(zip(_COMPARED, place, strict=True)), "inference": small["inference"]}
+        row: dict[str, Any] = dict(zip(_COMPARED, place, strict=True))
+        row["inference"] = small["inference"]
         for name, point in (("small", small), ("large", large)):
             row |= {f"{name}_tokens": point["batch_weight_tokens"]}
             row |= {f"{name}_kv_gib": point["kv_gib"]}
@@ -92,18 +95,18 @@ def cache_effects(points: pd.DataFrame, cells: Mapping[tuple, Cell], seed: int) 
 def _ratios(
     small: pd.Series, large: pd.Series, cells: Mapping[tuple, Cell], rng: np.random.Generator
 ) -> dict[str, float]:
-    points = (large, small)
-    runs = [_served(point, cells[tuple(point[list(CELL_KEY)])]) for point in points]
-    tokens = [
-        throughput_blocks(run) / point["duration_s"]
-        for run, point in zip(runs, points, strict=True)
-    ]
-    latencies = [mean_blocks(run["last_token_s"] - run["scheduled_s"]) for run in runs]
+    runs = {}
+    for name, point in (("large", large), ("small", small)):
+        run = _served(point, cells[tuple(point[list(CELL_KEY)])])
+        tokens_s = throughput_blocks(run) / point["duration_s"]
+        latency_s = mean_blocks(run["last_token_s"] - run["scheduled_s"])
+        runs[name] = (tokens_s, latency_s, run[_LENGTHS].to_numpy())
+    (tokens, latencies, lengths), (base_tokens, base_latencies, base_lengths) = runs.values()
     # The same seed asks for the same requests: what makes one of them slow makes its twin slow.
-    lengths = [run[_LENGTHS].to_numpy() for run in runs]
+    is_paired = np.array_equal(lengths, base_lengths)
     ends = {
-        "throughput": bootstrap_ratio(*tokens, rng, is_paired=False),
-        "latency": bootstrap_ratio(*latencies, rng, is_paired=np.array_equal(*lengths)),
+        "throughput": bootstrap_ratio(tokens, base_tokens, rng, is_paired=False),
+        "latency": bootstrap_ratio(latencies, base_latencies, rng, is_paired=is_paired),
     }
     columns = {"throughput": "throughput_tok_s", "latency": "mean_e2e_ms"}
     ratios = {}
@@ -148,20 +151,15 @@ def _verdict(row: Mapping[str, float]) -> str:
     return "better" if (low > 1) == (name == "throughput") else "worse"
 
 
-def _summary(points: pd.DataFrame, effects: pd.DataFrame, found: pd.DataFrame) -> str:
+def _summary(points: pd.DataFrame, effects: pd.DataFrame, found: Sequence[Finding]) -> str:
     if points.empty:
         return "No use case was measured latency-critical or best-effort: nothing can be said."
     words = [f"Use cases measured: {points['workload_id'].nunique()}."]
     if len(effects):
         for inference, own in effects[effects["is_heaviest"]].groupby("inference", sort=False):
             words.append(_effect_words(inference, own))
-    known = found[found["holds"].notna()]
-    n_holding = int(known["holds"].astype(bool).sum())
-    words.append(
-        f"Of the poster's {len(found)} takeaways {n_holding} hold here, "
-        f"{len(known) - n_holding} do not, {len(found) - len(known)} cannot be told."
-    )
-    return " ".join(words)
+    told = findings_words(found, "the poster's {} takeaways")
+    return " ".join([*words, told[0].upper() + told[1:]])
 
 
 def _effect_words(inference: str, effects: pd.DataFrame) -> str:

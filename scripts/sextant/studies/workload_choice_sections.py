@@ -1,92 +1,75 @@
 """What the page of the study `workload_choice` shows."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
-from sextant.pages.charts import Axis
-from sextant.studies.data import Section
-from sextant.studies.drawing import Line, Panel, lines_figure
-from sextant.studies.measures import columns_of, level_words, place_words
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section
+from sextant.pages.wording import interval
+from sextant.studies.findings import Finding, findings_table
+from sextant.studies.labels import level_words, place_words, table_of
 
-_VERDICTS = {True: "yes", False: "no", None: "cannot be told"}
 
-
-def takeaway_section(found: pd.DataFrame) -> Section:
+def takeaway_section(found: Sequence[Finding]) -> Section:
     """The poster's takeaways beside what was seen."""
-    table = pd.DataFrame(
-        {
-            "Takeaway of the poster": found["takeaway"],
-            "Here": found["here"],
-            "Holds": [_VERDICTS[holds] for holds in found["holds"]],
-        }
-    )
     text = (
         "The cache counts where the 95 % interval of its effect excludes 1, at the heaviest load "
         "measured. The poster gives no numbers to compare with."
     )
-    return Section("Takeaways", text, None, table)
+    return Section.of_text("Takeaways", text, table=findings_table(found, "Takeaway of the poster"))
 
 
 def use_case_section(points: pd.DataFrame) -> Section:
     """Lengths and performance of every point."""
-    names = {
-        "workload_id": "Use case",
-        "llm_id": "LLM",
-        "gpu_profile_id": "GPU profile",
-        "inference": "Inference",
-        "load": "Load",
-        "batch_weight_tokens": "KV cache (tokens)",
-        "kv_gib": "KV cache (GiB)",
-        "n_ok": "Requests",
-        "n_failed": "Failed",
-        "mean_input_tokens": "Input, mean (tokens)",
-        "mean_output_tokens": "Output, mean (tokens)",
-        "throughput_tok_s": "Output tokens/s",
-        "mean_ttft_ms": "TTFT, mean (ms)",
-        "mean_e2e_ms": "Latency, mean (ms)",
-        "token_latency_ms": "Per output token (ms)",
-    }
     text = (
         "Latency counts from when a request was due: at its arrival if latency-critical, at the "
         "start if best-effort. Per output token is the mean latency over the mean output."
     )
-    shown = points.assign(load=[_load_words(row) for row in points.itertuples()])
-    return Section("Use cases", text, None, columns_of(shown, names))
+    loads = zip(points["scenario_kind"], points["level"], strict=True)
+    table = table_of(
+        points.assign(load=[_load_words(kind, level) for kind, level in loads]),
+        "workload_id llm_id gpu_profile_id inference load batch_weight_tokens kv_gib n_ok n_failed "
+        "mean_input_tokens mean_output_tokens throughput_tok_s mean_ttft_ms mean_e2e_ms "
+        "token_latency_ms",
+        workload_id="Use case",
+        batch_weight_tokens="KV cache (tokens)",
+    )
+    return Section.of_text("Use cases", text, table=table)
 
 
-def _load_words(row) -> str:
-    if row.scenario_kind == "batch":
-        return f"{level_words(row.level)} in flight"
-    return "all at once" if np.isinf(row.level) else f"{level_words(row.level)} requests/s"
+def _load_words(scenario_kind: str, level: float) -> str:
+    if scenario_kind == "batch":
+        return f"{level_words(level)} in flight"
+    return "all at once" if np.isinf(level) else f"{level_words(level)} requests/s"
 
 
 def effect_section(effects: pd.DataFrame, n_resamples: int, n_blocks: int) -> Section:
     """What the largest cache brings over the smallest."""
+    title = "Effect of a larger KV cache"
     if effects.empty:
-        return Section("Effect of a larger KV cache", "No use case was measured with two sizes.")
-    names = {
-        "workload_id": "Use case",
-        "inference": "Inference",
-        "scenario_id": "Scenario",
-        "load": "Level",
-        "small_tokens": "Smallest cache (tokens)",
-        "large_tokens": "Largest (tokens)",
-        "throughput_ratio": "Throughput, largest over smallest",
-        "throughput_interval": "95 % interval",
-        "latency_ratio": "Latency, largest over smallest",
-        "latency_interval": "95 % interval of it",
-        "verdict": "Larger is",
-    }
+        return Section.of_text(title, "No use case was measured with two sizes.")
     intervals = {
         f"{name}_interval": [
-            f"{low:.2f}–{high:.2f}" if np.isfinite([low, high]).all() else "–"
+            interval(low, high)
             for low, high in zip(
                 effects[f"{name}_ratio_low"], effects[f"{name}_ratio_high"], strict=True
             )
         ]
         for name in ("throughput", "latency")
     }
-    shown = effects.assign(load=effects["level"].map(level_words), **intervals)
+    table = table_of(
+        effects.assign(load=effects["level"].map(level_words), **intervals),
+        "workload_id inference scenario_id load small_tokens large_tokens throughput_ratio "
+        "throughput_interval latency_ratio latency_interval verdict",
+        workload_id="Use case",
+        load="Level",
+        throughput_ratio="Throughput, largest over smallest",
+        latency_ratio="Latency, largest over smallest",
+        verdict="Larger is",
+    )
     text = (
         "The verdict is by throughput for best-effort inference, by mean latency for "
         f"latency-critical. Intervals are percentiles of {n_resamples} bootstrap draws (seeded) of "
@@ -95,7 +78,7 @@ def effect_section(effects: pd.DataFrame, n_resamples: int, n_blocks: int) -> Se
         "of a server to the next is not in them. Latency-critical throughput is what arrives, as "
         "long as the server keeps up."
     )
-    return Section("Effect of a larger KV cache", text, None, columns_of(shown, names))
+    return Section.of_text(title, text, table=table)
 
 
 def cache_section(points: pd.DataFrame) -> Section:
@@ -111,11 +94,12 @@ def cache_section(points: pd.DataFrame) -> Section:
         size = "kv_gib" if own["kv_gib"].notna().all() else "batch_weight_tokens"
         axis = Axis("KV cache (GiB)" if size == "kv_gib" else "KV cache (tokens)", is_log=True)
         lines = [
-            Line(workload_id, each[size], each[name])
+            Curve(workload_id, each[size], each[name])
             for workload_id, each in own.groupby("workload_id")
         ]
         heading = f"{inference}, {place_words(own.iloc[0])}"
         panels.append(Panel(heading, axis, Axis(unit, low=0), lines))
-    figure = lines_figure(panels, "Performance over the size of the KV cache") if panels else None
+    title = "Performance over the size of the KV cache"
+    figure = panels_figure(panels, title, has_points=True) if panels else None
     text = "The heaviest load of each scenario; mean latency from when requests were due."
-    return Section("Performance over the KV cache", text, figure)
+    return Section.of_text("Performance over the KV cache", text, figure)

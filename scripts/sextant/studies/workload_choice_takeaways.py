@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from sextant.pages.sections import listed, plural
-from sextant.pages.words import number
+from sextant.pages.wording import listed, number, plural
+from sextant.studies.findings import Finding
 
 
-def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
-    """Return `takeaway`, `here` (what was seen, in words) and `holds`, null if it cannot be told.
+def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
+    """Return each takeaway, what was seen here, and whether it holds.
 
     An effect of the cache counts where its interval excludes 1, at the heaviest level of each
     scenario; use cases are told apart by the mean inputs that they were measured with.
@@ -15,23 +15,23 @@ def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
     lengths = points[points["n_ok"] > 0].groupby("workload_id")
     lengths = lengths[["mean_input_tokens", "mean_output_tokens"]].mean()
     heaviest = effects[effects["is_heaviest"]] if len(effects) else effects
-    rows = [
-        ("The use case decides the length of inputs more than of outputs.", *_lengths(lengths)),
-        (
+    return [
+        Finding(
+            "The use case decides the length of inputs more than of outputs.", *_lengths(lengths)
+        ),
+        Finding(
             "Use cases with large inputs (summarization, conversation) perform worse.",
             *_classes(points, lengths),
         ),
-        (
+        Finding(
             "A larger KV cache improves latency-critical inference, except summarization.",
             *_larger_cache(heaviest, "latency-critical", lengths, is_longest_excepted=True),
         ),
-        (
+        Finding(
             "A larger KV cache always improves best-effort inference.",
             *_larger_cache(heaviest, "best-effort", lengths, is_longest_excepted=False),
         ),
     ]
-    found = pd.DataFrame(rows, columns=["takeaway", "here", "holds"])
-    return found.astype({"holds": object})
 
 
 def _lengths(lengths: pd.DataFrame) -> tuple[str, bool | None]:

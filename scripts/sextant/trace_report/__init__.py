@@ -1,7 +1,7 @@
 """A trace in figures, and how faithful the workload fitted to it is: one page, and JSON."""
 
 from sextant.trace_report.characterize import characterize_trace, write_trace_report
-from sextant.trace_report.outputs import json_beside
+from sextant.trace_report.output_paths import json_beside
 from sextant.trace_report.use_cases import compare_use_cases, write_use_case_report
 
 __all__ = [

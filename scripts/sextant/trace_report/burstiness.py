@@ -8,21 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.pages.charts import Axis, Curve, panels_figure
-from sextant.pages.sections import (
-    Section,
-    Table,
-    clock,
-    counted_words,
-    duration_words,
-    listed,
-    plural,
-)
-from sextant.pages.words import number, percent
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import duration_words, listed, number, percent, plural, time_unit
 from sextant.trace_report.doublings import doubling_table, measure_doublings
-from sextant.trace_report.read import TraceFile, rows_of
-from sextant.trace_report.traffic import MAX_SHOWN
-from sextant.trace_report.workloads import Fitted
+from sextant.trace_report.fitted_workloads import Fitted
+from sextant.trace_report.trace_file import TraceFile, rows_of
+from sextant.trace_report.traffic import MAX_SHOWN, counted_words
 from sextant.workload.arrivals import CLOCK_HIDES, ArrivalModel
 from sextant.workload.windows import WINDOW_S, fit_windows
 
@@ -117,7 +110,7 @@ def _columns(windows: pd.DataFrame) -> dict[str, list]:
 def show_burstiness(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_burstiness` found."""
     counted = counted_words("the windows", len(found["groups"]), found["n_groups"])
-    section = Section("burstiness", "Burstiness", _takeaway(found) + counted)
+    section = Section("Burstiness", _takeaway(found) + counted)
     section.notes += [_whole_words(whole) for whole in found["whole"]]
     fitted = [group for group in found["groups"] if group["n_fitted"]]
     if fitted:
@@ -237,18 +230,18 @@ def _window_table(groups: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tuple[str, str]:
-    time = clock(facts["duration_s"], facts["start_time"])
+    time = time_unit(facts["duration_s"], facts["start_time"])
     panels = []
     for group in groups:
         windows = pd.DataFrame(group["windows"])
         middle = (windows["start_s"] + windows["duration_s"] / 2) / time.unit_s
         for stem, unit, label in (("alpha", "", "Shape α"), ("beta", "_s", "Scale β (s)")):
-            values, *ends = (windows[f"{stem}{end}{unit}"] for end in ("", "_lo", "_hi"))
+            values, low, high = (windows[f"{stem}{end}{unit}"] for end in ("", "_lo", "_hi"))
             if len(windows) > _MAX_WINDOWS:
                 curve = _spans(middle, values)
             else:
-                curve = Curve(_EACH, middle, values, *ends, is_marks=True)
-            panels.append((group["name"], Axis(time.label), Axis(label, is_log=True), [curve]))
+                curve = Curve(_EACH, middle, values, low, high, is_marks=True)
+            panels.append(Panel(group["name"], Axis(time.label), Axis(label, is_log=True), [curve]))
     drawn = {curve.name for *_, (curve,) in panels}
     said = " or, where there are many, ".join(name for name in _DRAWN if name in drawn)
     caption = f"Shape and scale of the Gamma fits over time: {said}."

@@ -4,17 +4,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sextant.base.files import provenance, write_json
+from sextant.base.files import provenance
 from sextant.base.ids import id_of
-from sextant.pages.sections import Section, listed
+from sextant.pages.sections import Section
+from sextant.pages.wording import listed
+from sextant.pages.write import render_sections, write_page
 from sextant.trace_report.burstiness import measure_burstiness, show_burstiness
 from sextant.trace_report.fidelity import measure_fidelity, show_fidelity
+from sextant.trace_report.fitted_workloads import Fitted, open_workloads
 from sextant.trace_report.lengths import measure_lengths, show_lengths
-from sextant.trace_report.outputs import check_outputs
+from sextant.trace_report.output_paths import check_outputs
 from sextant.trace_report.overview import show_overview
-from sextant.trace_report.page import write_page
 from sextant.trace_report.parameters import LATENCY, measure_parameters, show_parameters
-from sextant.trace_report.read import (
+from sextant.trace_report.reliability import measure_reliability, show_reliability
+from sextant.trace_report.trace_file import (
     TraceFile,
     check_span,
     known_columns,
@@ -23,9 +26,7 @@ from sextant.trace_report.read import (
     report_path,
     sample_requests,
 )
-from sextant.trace_report.reliability import measure_reliability, show_reliability
 from sextant.trace_report.traffic import measure_traffic, show_traffic
-from sextant.trace_report.workloads import Fitted, open_workloads
 from sextant.workload.request_model import PARAMETERS
 
 
@@ -112,11 +113,11 @@ def write_trace_report(
     sections = _sections(found)
     takeaways = {section.key: section.takeaway for section in sections}
     report = {"takeaways": takeaways, **found, "provenance": origin}
-    write_json(json_out, report)
     names = [workload.name for workload in judged]
     whose = f", and its workload{'s' * (len(names) > 1)} {listed(names)}" if names else ""
     subtitle = f"A trace of requests to LLMs{whose}"
-    write_page(html_out, f"Trace {id_of(opened.path.stem)}", subtitle, sections, origin)
+    html = render_sections(f"Trace {id_of(opened.path.stem)}", subtitle, sections, origin)
+    write_page(html_out, html, json_out, report)
     return report
 
 

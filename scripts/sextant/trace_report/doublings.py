@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.pages.sections import MINUTE_S, Table
-from sextant.pages.words import number
-from sextant.trace_report.read import SHORTEST_BUCKET_S, TraceFile, rows_of
+from sextant.pages.sections import Table
+from sextant.pages.wording import MINUTE_S, number
+from sextant.trace_report.trace_file import SHORTEST_BUCKET_S, TraceFile, rows_of
 from sextant.workload.windows import count_doublings, summarize_doublings
 
 DOUBLING_MINUTES = (SHORTEST_BUCKET_S // MINUTE_S, 10)

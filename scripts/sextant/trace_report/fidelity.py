@@ -10,12 +10,13 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.base.ids import file_name
-from sextant.pages.charts import Axis, cumulative_curve, matrix_figure, panels_figure
-from sextant.pages.sections import Section, Table, plural
-from sextant.pages.words import number, percent
+from sextant.pages.charts import Panel, cumulative_curve, matrix_figure, panels_figure
+from sextant.pages.figure import Axis, floats
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import number, percent, plural
+from sextant.trace_report.fitted_workloads import Fitted
 from sextant.trace_report.lengths import SIDES, rank_by_input_fraction
-from sextant.trace_report.read import Counts, TraceFile, value_counts
-from sextant.trace_report.workloads import Fitted
+from sextant.trace_report.trace_file import Counts, TraceFile, value_counts
 from sextant.workload.fidelity import (
     N_DRAWS,
     cumulative,
@@ -69,6 +70,7 @@ def measure_fidelity(
     """
     if not workloads and sampled.empty:
         return {}
+    given: list[tuple[str, RequestModel, Mapping[str, Any], Path | None]]
     given = [(own.name, own.model, own.facts, own.folder) for own in workloads]
     given = given or [(DEFAULT, fit_request_model(sampled), {}, None)]
     counts: dict[str, Counts] = {}
@@ -173,7 +175,7 @@ def show_fidelity(name: str, found: Mapping[str, Any]) -> Section:
     title, whose = f"Fidelity of {name}", name
     if found["is_fitted_here"]:
         title, whose = "Fidelity of the default model", "The default model"
-    section = Section(f"fidelity-{file_name(name)}", title, f"{whose}: {_takeaway(found)}")
+    section = Section(title, f"{whose}: {_takeaway(found)}", key=f"fidelity-{file_name(name)}")
     if found["is_fitted_here"]:
         section.notes.append(
             f"No workload was given: judged is what a fit makes by default ({N_BINS} bins a "
@@ -221,10 +223,11 @@ def _cdf_figure(found: Mapping[str, Any]) -> tuple[str, str]:
     panels = []
     for name, compared in found["parameters"].items():
         curves = [cumulative_curve(which, compared[which]) for which in ("trace", "model")]
-        values = [value for curve in curves for value in curve.x]
-        across = Axis(name, is_log=min(values) > 0 and max(values) > 20 * min(values))
+        values = np.concatenate([floats(curve.x) for curve in curves])
+        is_wide = values.min() > 0 and values.max() > 20 * values.min()
+        across = Axis(name, is_log=bool(is_wide))
         heading = f"KS distance {compared['ks']:.4f}"
-        panels.append((heading, across, Axis("Share up to it", low=0, high=1.02), curves))
+        panels.append(Panel(heading, across, Axis("Share up to it", low=0, high=1.02), curves))
     svg = panels_figure(
         panels,
         "Distributions of trace and model",

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.pages.charts import Axis, Curve, cumulative_curve, panels_figure
-from sextant.pages.sections import Section, Table, listed, plural
-from sextant.pages.words import number, percent
-from sextant.trace_report.explained import explained
-from sextant.trace_report.read import Counts, TraceFile, value_counts
+from sextant.pages.charts import Curve, Panel, cumulative_curve, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import listed, number, percent, plural
+from sextant.trace_report.trace_file import Counts, TraceFile, value_counts
+from sextant.trace_report.variance_explained import explained
 from sextant.workload.fidelity import cumulative
 from sextant.workload.lengths import fit_zipf, modality, output_by_input, zipf_probabilities
 
@@ -96,7 +97,7 @@ def quantiles(values: np.ndarray, weights: np.ndarray) -> dict[str, float]:
 
 def show_lengths(found: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_lengths` found."""
-    section = Section("lengths", "Lengths", _takeaway(found))
+    section = Section("Lengths", _takeaway(found))
     if found["n_served"] == 0:
         return section
     section.tables.append(_quantile_table(found))
@@ -196,7 +197,7 @@ def _distribution_figure(found: Mapping[str, Any]) -> tuple[str, str]:
             f"{side.capitalize()} (tokens)", is_log=found[side]["quantiles"]["lowest"] > 0
         )
         up = Axis("Share of requests up to it", low=0, high=1.02)
-        panels.append((f"{side.capitalize()}s", across, up, curves))
+        panels.append(Panel(f"{side.capitalize()}s", across, up, curves))
     svg = panels_figure(panels, "Distribution of lengths", is_step=True)
     return svg, "Cumulative distributions of the lengths, and the bounded Zipf law that fits best."
 
@@ -218,7 +219,9 @@ def _by_input_figure(bins: Mapping[str, Any], fraction: float | None) -> tuple[s
     ]
     curves.append(curves[-1]._replace(y=bins["p90"]))
     is_wide = middle[-1] > 10 * middle[0]
-    panel = ("", Axis("Input (tokens)", is_log=is_wide), Axis("Output (tokens)", low=0), curves)
+    panel = Panel(
+        "", Axis("Input (tokens)", is_log=is_wide), Axis("Output (tokens)", low=0), curves
+    )
     svg = panels_figure([panel], "Output lengths by input length", n_columns=1, height_in=2.6)
     return svg, (
         f"Output lengths in {len(middle)} bins of the input's length, about equally many requests "

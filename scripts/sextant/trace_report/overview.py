@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sextant.pages.sections import Section, Table, duration_words, plural, rate_words
-from sextant.pages.words import number, percent
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import duration_words, number, percent, plural, rate_words
 
 _MAX_GROUPS = 12
 
 
 def show_overview(facts: Mapping[str, Any]) -> Section:
     """Return the section for what `read.overview` found."""
-    section = Section("overview", "Overview", _takeaway(facts), _notes(facts))
+    section = Section("Overview", _takeaway(facts), _notes(facts))
     section.tables.append(_facts_table(facts))
     if len(facts["groups"]) > 1:
         section.tables.append(_groups_table(facts))

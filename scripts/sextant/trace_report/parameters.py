@@ -9,8 +9,8 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.pages.charts import bars_figure, matrix_figure
-from sextant.pages.sections import Section, Table, plural
-from sextant.pages.words import number, percent
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import number, percent, plural
 from sextant.predict.importance import parameter_importance
 from sextant.workload.fidelity import spearman
 from sextant.workload.gamma import Z_95
@@ -62,7 +62,7 @@ def _known(value: float) -> float | None:
 
 def show_parameters(found: Mapping[str, Any], lengths: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_parameters` found, and `measure_lengths`."""
-    section = Section("parameters", "Parameters", _takeaway(found, lengths))
+    section = Section("Parameters", _takeaway(found, lengths))
     names = list(found["spearman"])
     if found["n_sampled"] > 0 and len(names) > 1:
         cells = [[found["spearman"][row][name] for name in names] for row in names]

@@ -6,18 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.pages.charts import Axis, Curve, panels_figure
-from sextant.pages.sections import (
-    Section,
-    Table,
-    clock,
-    counted_words,
-    duration_words,
-    plural,
-)
-from sextant.pages.words import number, percent
-from sextant.trace_report.read import TraceFile, rows_of
-from sextant.trace_report.traffic import MAX_SHOWN, bucket_s
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import duration_words, number, percent, plural, time_unit
+from sextant.trace_report.trace_file import TraceFile, rows_of
+from sextant.trace_report.traffic import MAX_SHOWN, bucket_s, counted_words
 from sextant.workload.profiles import failure_series, summarize_failures
 
 _N_BUCKETS = 300
@@ -70,7 +64,7 @@ def _plain(value: Any) -> int | float | None:
 
 def show_reliability(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_reliability` found."""
-    section = Section("reliability", "Reliability", _takeaway(found, facts))
+    section = Section("Reliability", _takeaway(found, facts))
     if not found["groups"]:
         return section
     section.figures.append(_figure(found, facts))
@@ -110,7 +104,7 @@ def _takeaway(found: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 
 def _figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
-    time = clock(facts["duration_s"], facts["start_time"])
+    time = time_unit(facts["duration_s"], facts["start_time"])
     panels = []
     for group in found["groups"]:
         series = group["series"]
@@ -123,7 +117,7 @@ def _figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, st
             Curve("failed", across, shares),
             Curve("outlier", across, outliers, is_marks=True),
         ]
-        panels.append((group["name"], Axis(time.label), Axis("Failed (%)", low=0), curves))
+        panels.append(Panel(group["name"], Axis(time.label), Axis("Failed (%)", low=0), curves))
     svg = panels_figure(panels, "Failure rate over time", n_columns=1, height_in=1.5, is_step=True)
     every = duration_words(found["bucket_s"])
     caption = (
@@ -141,7 +135,7 @@ def _table(found: Mapping[str, Any]) -> Table:
     for group in found["groups"]:
         facts = group["summary"]
         quartiles = " to ".join(percent(facts[name]) for name in ("q1", "q3"))
-        row = (number(facts["n_failed"]), percent(facts["failure_fraction"]))
-        row += (percent(facts["median"]), quartiles, number(facts["n_outliers"]))
-        rows.append((group["name"], *row, plural(facts["n_too_few"], "span")))
+        failed = (number(facts["n_failed"]), percent(facts["failure_fraction"]))
+        spread = (percent(facts["median"]), quartiles, number(facts["n_outliers"]))
+        rows.append((group["name"], *failed, *spread, plural(facts["n_too_few"], "span")))
     return Table(header, rows)

@@ -6,18 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.pages.charts import Axis, Curve, panels_figure, stacked_figure
-from sextant.pages.sections import (
-    DAY_S,
-    HOUR_S,
-    Section,
-    Table,
-    clock,
-    duration_words,
-)
-from sextant.pages.words import number, percent
-from sextant.trace_report.explained import Explained, explained
-from sextant.trace_report.read import TraceFile, rows_of
+from sextant.pages.charts import Curve, Panel, panels_figure, stacked_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import DAY_S, HOUR_S, duration_words, number, percent, time_unit
+from sextant.trace_report.trace_file import TraceFile, rows_of
+from sextant.trace_report.variance_explained import Explained, explained
 from sextant.workload.profiles import traffic_profile, traffic_series
 
 MAX_SHOWN = 6
@@ -34,6 +28,13 @@ def bucket_s(duration_s: float, n_buckets: int) -> int:
     """Return a round length of time of which about so many fit into the trace, or fewer."""
     wanted = duration_s / n_buckets
     return next((size for size in _BUCKETS_S if size >= wanted), 7 * DAY_S)
+
+
+def counted_words(what: str, n_shown: int, n_groups: int) -> str:
+    """Return the sentence that says of which groups `what` is counted, none if of all."""
+    if n_shown == n_groups:
+        return ""
+    return f" Counted are {what} of the {n_shown} most frequent of {n_groups} LLMs and services."
 
 
 def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def _explained(hourly: pd.DataFrame) -> Explained | None:
 
 def show_traffic(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_traffic` found."""
-    section = Section("traffic", "Traffic", _takeaway(found))
+    section = Section("Traffic", _takeaway(found))
     groups = found["groups"]
     if found["n_groups"] > len(groups):
         section.notes.append(
@@ -196,7 +197,7 @@ def _range_words(found: Mapping[str, Any]) -> str:
 
 
 def _series_figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
-    time, size = clock(facts["duration_s"], facts["start_time"]), found["bucket_s"]
+    time, size = time_unit(facts["duration_s"], facts["start_time"]), found["bucket_s"]
     has_whole = found["n_requests_per_bucket"] is not None
     curves = []
     for group in found["groups"]:
@@ -231,13 +232,13 @@ def _weekly_figure(groups: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 def _profile_panels(
     groups: Sequence[Mapping[str, Any]], profile: str, hour: str, across: Axis
-) -> list[tuple[str, Axis, Axis, list[Curve]]]:
+) -> list[Panel]:
     """Return a panel a group: the median of its requests per hour, and the quartiles."""
     panels = []
     for group in groups:
         spread = (group[profile][f"requests_{name}"] for name in ("median", "q1", "q3"))
         curve = Curve("median", group[profile][hour], *spread)
-        panels.append((group["name"], across, Axis("Requests per hour", low=0), [curve]))
+        panels.append(Panel(group["name"], across, Axis("Requests per hour", low=0), [curve]))
     return panels
 
 

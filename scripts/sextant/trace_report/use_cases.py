@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.base.files import provenance, write_json
+from sextant.base.files import provenance
 from sextant.base.ids import id_of
-from sextant.pages.charts import Axis, cumulative_curve, panels_figure
+from sextant.pages.charts import Panel, cumulative_curve, panels_figure
+from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
-from sextant.pages.words import number
+from sextant.pages.wording import number
+from sextant.pages.write import render_sections, write_page
 from sextant.trace_report.lengths import SIDES, quantiles
-from sextant.trace_report.outputs import check_outputs
-from sextant.trace_report.page import write_page
+from sextant.trace_report.output_paths import check_outputs
 from sextant.workload.draw import open_workload
 from sextant.workload.fidelity import cumulative
 from sextant.workload.request_model import RequestModel
@@ -87,21 +88,22 @@ def write_use_case_report(
             files[name] = path / "requests.parquet" if path.is_dir() else path
     check_outputs(html_out, json_out, files.values())
     found, origin = compare_use_cases(models), provenance(files)
-    write_json(json_out, {"use_cases": found, "provenance": origin})
     section = show_use_cases(found)
     section.notes += notes
-    write_page(html_out, "Use cases side by side", "Input and output lengths", [section], origin)
+    title, subtitle = "Use cases side by side", "Input and output lengths"
+    html = render_sections(title, subtitle, [section], origin)
+    write_page(html_out, html, json_out, {"use_cases": found, "provenance": origin})
 
 
 def show_use_cases(found: Mapping[str, Mapping[str, Any]]) -> Section:
     """Return the section of what `compare_use_cases` found."""
-    section = Section("use-cases", "Use cases", _takeaway(found))
+    section = Section("Use cases", _takeaway(found))
     panels = []
     for side in SIDES:
         curves = [cumulative_curve(name, case[side]["cdf"]) for name, case in found.items()]
         across = Axis(f"{side.capitalize()} (tokens)", is_log=True)
         up = Axis("Share of requests up to it", low=0, high=1.02)
-        panels.append((f"{side.capitalize()}s", across, up, curves))
+        panels.append(Panel(f"{side.capitalize()}s", across, up, curves))
     svg = panels_figure(panels, "Lengths of the use cases", is_step=True, height_in=2.8)
     section.figures.append((svg, "Cumulative distributions of the lengths of each use case."))
     section.tables.append(_table(found))

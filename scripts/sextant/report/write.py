@@ -1,34 +1,36 @@
 """The report as a page that needs no network, as figures beside it, and as JSON."""
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sextant.base.files import atomic_path, provenance, write_json
+from sextant.base.files import provenance
 from sextant.base.ids import file_name
-from sextant.pages.render import render
-from sextant.pages.words import Row, number, percent
-from sextant.report.drawings import Drawings, draw
+from sextant.base.rows import Row, group_by
+from sextant.pages.write import Filters, render, write_page
+from sextant.report.all_figures import ReportFigures, draw_all
 from sextant.report.feasibility import feasibility_matrices
-from sextant.report.promises import deployment, miss_words, promises, slo_words, summaries, verdict
-from sextant.report.read import Tables, group_by, provenance_facts, read_tables
-from sextant.report.summary import REFERENCE_PREDICTORS
-from sextant.report.tables import (
+from sextant.report.recommendations import (
     LEVEL_NAMES,
-    SETTING,
     decision_points,
-    doubts,
     held_out,
     points_with_costs,
     recommendations,
-    warnings,
 )
+from sextant.report.score_means import REFERENCE_PREDICTORS
+from sextant.report.slo_answers import (
+    deployment,
+    miss_words,
+    slo_answers,
+    slo_words,
+    summaries,
+    verdict,
+)
+from sextant.report.store_tables import Tables, provenance_facts, read_tables
+from sextant.store.doubts import SETTING, doubts, warnings
 
-_TEMPLATE = Path(__file__).with_name("page.html.j2")
-_FILTERS = {
+_TEMPLATE = Path(__file__).with_name("report.html.j2")
+_FILTERS: Filters = {
     "file_name": file_name,
-    "number": number,
-    "percent": percent,
     "deployment": deployment,
     "verdict": verdict,
     "miss": miss_words,
@@ -64,20 +66,9 @@ def write_report(
     tables = read_tables(database)
     origin = provenance({"store": database}) | {"store": provenance_facts(tables)}
     tell("drawing the figures")
-    html, drawings = _page(tables, origin, title)
+    html, figures = _page(tables, origin, title)
     tell("writing the report")
-    with atomic_path(html_out) as temporary:
-        temporary.write_text(html, encoding="utf-8")
-    write_json(json_out, _as_json(tables, origin))
-    _write_figures(figures_out, drawings.files)
-
-
-def _write_figures(folder: Path, files: Mapping[str, str]) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for name, svg in files.items():
-        with atomic_path(folder / f"{name}.svg") as temporary:
-            temporary.write_text(svg, encoding="utf-8")
+    write_page(html_out, html, json_out, _as_json(tables, origin), figures_out, figures.files)
 
 
 def _as_json(tables: Tables, origin: Row) -> Row:
@@ -92,30 +83,28 @@ def _as_json(tables: Tables, origin: Row) -> Row:
     }
 
 
-def _page(tables: Tables, origin: Row, title: str) -> tuple[str, Drawings]:
+def _page(tables: Tables, origin: Row, title: str) -> tuple[str, ReportFigures]:
     points = points_with_costs(tables)
-    shown, overviews = promises(tables), summaries(tables)
+    answers, overviews = slo_answers(tables), summaries(tables)
     matrices = feasibility_matrices(tables)
-    drawings = draw(tables, points, shown, overviews, matrices)
-    html = render(
-        _TEMPLATE,
-        _FILTERS,
-        title=title,
-        tables=tables,
-        summaries=overviews,
-        promises=shown,
-        warnings=warnings(points),
-        most_tried=_most_users(decision_points(tables)),
-        drawings=drawings,
-        feasibility=matrices,
-        reference_predictors=REFERENCE_PREDICTORS,
-        n_settings=len(group_by(points, *SETTING)),
-        n_published_medians=sum(bool(point["is_published_median"]) for point in points),
-        doubts=doubts,
-        level_names=LEVEL_NAMES,
-        origin=origin,
-    )
-    return html, drawings
+    figures = draw_all(tables, points, answers, overviews, matrices)
+    facts = {
+        "title": title,
+        "tables": tables,
+        "summaries": overviews,
+        "answers": answers,
+        "warnings": warnings(points),
+        "most_tried": _most_users(decision_points(tables)),
+        "figures": figures,
+        "feasibility": matrices,
+        "reference_predictors": REFERENCE_PREDICTORS,
+        "n_settings": len(group_by(points, *SETTING)),
+        "n_published_medians": sum(bool(point["is_published_median"]) for point in points),
+        "doubts": doubts,
+        "level_names": LEVEL_NAMES,
+        "origin": origin,
+    }
+    return render(_TEMPLATE, facts, _FILTERS), figures
 
 
 def _most_users(points: Sequence[Row]) -> dict[tuple, int]:

@@ -2,40 +2,18 @@
 
 from collections.abc import Sequence
 
-from sextant.experiment.scenarios import KINDS, level_to_json
+from sextant.base.rows import Row, group_by
+from sextant.experiment.scenarios import KINDS
 from sextant.experiment.slo import PERCENTILE_PREFIX
-from sextant.load.lag import SHAPING_FRACTION
-from sextant.pages.words import Row
-from sextant.report.read import MEASURED, Tables, group_by
+from sextant.report.store_tables import MEASURED, Tables
+from sextant.store.doubts import ratio
 
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
-SETTING = ("source", "workload_id", "scenario_id", "variant_id")
-"""What points share that may be compared in one figure."""
 
 LEVEL_NAMES = {kind: scenario.level_words for kind, scenario in KINDS.items()}
 """What a level is, by the kind of scenario."""
 
 LIMIT_NAMES = {"nttft": "nTTFT", "itl": "ITL"}
-
-FEW_REQUESTS = 20
-"""With fewer successful requests even a median is rough."""
-WARNINGS = {
-    "n_failed": "Requests failed; they are in no latency",
-    "n_ok": f"Fewer than {FEW_REQUESTS} successful requests, so the latencies are rough",
-    "client_lag_p99_ms": (
-        f"The load client's lag (p99) exceeds {SHAPING_FRACTION:.0%} of the median ITL, so the "
-        "latencies are partly its own"
-    ),
-    "send_lag_p99_ms": (
-        "Requests left late: the load client's lag in sending (p99) exceeds "
-        f"{SHAPING_FRACTION:.0%} of the median TTFT"
-    ),
-    "mean_itl_ms": (
-        f"The client's mean ITL differs from the server's own by more than {SHAPING_FRACTION:.0%}, "
-        "or its median is 0: tokens waited for the client and were seen in bunches"
-    ),
-}
-"""What makes a point doubtful, by the column that shows it."""
 
 
 def recommendations(tables: Tables) -> list[Row]:
@@ -121,60 +99,16 @@ def points_with_costs(tables: Tables) -> list[Row]:
     return [
         {
             **point,
-            "output_tokens_per_usd": _ratio(
-                _product(point["throughput_tok_s"], 3600), prices.get(point["gpu_profile_id"])
+            "output_tokens_per_usd": _per_usd(
+                point["throughput_tok_s"], prices.get(point["gpu_profile_id"])
             ),
         }
         for point in tables["point"]
     ]
 
 
-def _product(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a * b
-
-
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return None if a is None or not b else a / b
-
-
-def doubts(point: Row) -> set[str]:
-    """Return the columns that make a point doubtful, keys of `WARNINGS`."""
-    found = set()
-    if point["n_failed"]:
-        found.add("n_failed")
-    if point["n_ok"] is not None and point["n_ok"] < FEW_REQUESTS:
-        found.add("n_ok")
-    for lag, latency in (("client_lag", "itl"), ("send_lag", "ttft")):
-        share = _ratio(point[f"{lag}_p99_ms"], point[f"median_{latency}_ms"])
-        if share is not None and share > SHAPING_FRACTION:
-            found.add(f"{lag}_p99_ms")
-    agreement = _ratio(point["mean_itl_ms"], point["server_mean_itl_ms"])
-    is_apart = agreement is not None and abs(agreement - 1) > SHAPING_FRACTION
-    if is_apart or point["median_itl_ms"] == 0:
-        found.add("mean_itl_ms")
-    return found
-
-
-def warnings(points: Sequence[Row]) -> list[Row]:
-    """Return `column, text, n_points, places` for each doubt that any point raises.
-
-    A place is an LLM on a GPU profile in a setting, with the `levels` concerned.
-    """
-    found = []
-    for column, text in WARNINGS.items():
-        doubtful = [point for point in points if column in doubts(point)]
-        key = ("llm_id", "gpu_profile_id", *SETTING, "scenario_kind")
-        places = [
-            {
-                **dict(zip(key, place, strict=True)),
-                "levels": [level_to_json(row["level"]) for row in rows],
-            }
-            for place, rows in group_by(doubtful, *key).items()
-        ]
-        if places:
-            row = {"column": column, "text": text, "n_points": len(doubtful), "places": places}
-            found.append(row)
-    return found
+def _per_usd(per_s: float | None, usd_per_hour: float | None) -> float | None:
+    return None if per_s is None else ratio(3600 * per_s, usd_per_hour)
 
 
 def decision_points(tables: Tables) -> list[Row]:

@@ -5,19 +5,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sextant.base.ids import file_name
-from sextant.pages.plotting import ProfileLooks, profile_looks
-from sextant.pages.words import Row
+from sextant.base.rows import Row, group_by
 from sextant.report.feasibility import Matrix, feasibility_figure
-from sextant.report.figures import axis_limits, latency_figure, n_not_drawn, prediction_figure
-from sextant.report.read import Tables, detailed_slos, group_by
+from sextant.report.latency_figures import (
+    latency_axes,
+    latency_figure,
+    n_not_drawn,
+    prediction_figure,
+)
+from sextant.report.profile_looks import ProfileLooks, profile_looks
+from sextant.report.recommendations import prediction_pairs
 from sextant.report.score_figures import limit_grid_figure, score_figure
-from sextant.report.tables import SETTING, prediction_pairs
+from sextant.report.store_tables import Tables, detailed_slos
+from sextant.store.doubts import SETTING
 
 _LONGEST_NAME = 100
 
 
 @dataclass
-class Drawings:
+class ReportFigures:
     """The figures as SVG, and what the page says beside them."""
 
     files: dict[str, str] = field(default_factory=dict)
@@ -45,19 +51,19 @@ class Drawings:
         return svg
 
 
-def draw(
+def draw_all(
     tables: Tables,
     points: Sequence[Row],
-    promises: Sequence[Row],
+    answers: Sequence[Row],
     summaries: Sequence[Row],
     matrices: Sequence[Matrix],
-) -> Drawings:
+) -> ReportFigures:
     """Draw everything.
 
     Args:
         tables: of the store.
         points: from `points_with_costs`.
-        promises: the SLOs shown in full.
+        answers: of the SLOs shown in full, from `slo_answers`.
         summaries: what a long sheet comes to, by source.
         matrices: from `feasibility_matrices`.
     """
@@ -65,64 +71,66 @@ def draw(
     # Points may be on profiles that the sheet no longer has.
     profile_ids += sorted({point["gpu_profile_id"] for point in points} - {*profile_ids})
     looks = profile_looks(profile_ids, tables["gpu_profile"])
-    drawings = Drawings()
-    _draw_settings(drawings, points, looks, detailed_slos(tables))
+    figures = ReportFigures()
+    _draw_settings(figures, points, looks, detailed_slos(tables))
     for matrix in matrices:
         name = matrix.name if len(matrices) > 1 else ""
         title = f"Feasibility, {matrix.name}"
-        drawings.add(f"feasibility {name}", feasibility_figure(matrix, title))
+        figures.add(f"feasibility {name}", feasibility_figure(matrix, title))
     for summary in summaries:
         if summary["grids"]:
             source = summary["source"]
             svg = limit_grid_figure(summary["grids"], f"S/O by latency limits, {source}")
             name = f"so_by_limits {source if len(summaries) > 1 else ''}"
-            drawings.grids[source] = drawings.add(name, svg)
-    for promise in promises:
-        _draw_promise(drawings, tables, promise, looks)
-    return drawings
+            figures.grids[source] = figures.add(name, svg)
+    for answer in answers:
+        _draw_predictions(figures, tables, answer, looks)
+    return figures
 
 
 def _draw_settings(
-    drawings: Drawings, points: Sequence[Row], looks: ProfileLooks, slos: Sequence[Row]
+    figures: ReportFigures, points: Sequence[Row], looks: ProfileLooks, slos: Sequence[Row]
 ) -> None:
     # The curves are medians: a limit on another percentile says nothing about them.
     itl_limits = {slo["slo_id"]: slo["itl_ms"] for slo in slos if slo["percentile"] == 50}
     settings = group_by(points, *SETTING)
     for key, rows in settings.items():
-        limits, name, figures = axis_limits(rows), " · ".join(key), []
+        axes, name, latencies = latency_axes(rows), " · ".join(key), []
         for (llm_id,), own in group_by(rows, "llm_id").items():
-            svg = latency_figure(own, looks, limits, itl_limits, f"{llm_id}, {name}")
+            svg = latency_figure(own, looks, axes, itl_limits, f"{llm_id}, {name}")
             file = f"latency {llm_id} {name if len(settings) > 1 else ''}"
-            figures.append((llm_id, drawings.add(file, svg)))
+            latencies.append((llm_id, figures.add(file, svg)))
         levels = sorted({row["level"] for row in rows})
-        drawings.settings.append(
+        figures.settings.append(
             {
                 "name": name,
                 "kind": rows[0]["scenario_kind"],
                 "levels": levels,
                 "points": rows,
-                "figures": figures,
+                "figures": latencies,
             }
         )
 
 
-def _draw_promise(drawings: Drawings, tables: Tables, promise: Row, looks: ProfileLooks) -> None:
-    heading = promise["heading"]
-    if any(score["overspend"] is not None for score in promise["scores"]):
-        svg = score_figure(promise["scores"], f"Success against overspend, {heading}")
-        drawings.scores.append({"name": heading, "svg": drawings.add(f"so_scores {heading}", svg)})
-    for score in promise["scores"]:
+def _draw_predictions(
+    figures: ReportFigures, tables: Tables, answer: Row, looks: ProfileLooks
+) -> None:
+    heading = answer["heading"]
+    if any(score["overspend"] is not None for score in answer["scores"]):
+        svg = score_figure(answer["scores"], f"Success against overspend, {heading}")
+        figures.scores.append({"name": heading, "svg": figures.add(f"so_scores {heading}", svg)})
+    for score in answer["scores"]:
         predictor = score["predictor"]
-        pairs = prediction_pairs(tables, promise["slo"], promise["source"], predictor)
+        pairs = prediction_pairs(tables, answer["slo"], answer["source"], predictor)
         if pairs:
             name = f"{heading} · {predictor}"
             svg = prediction_figure(pairs, looks, f"Predicted against measured, {name}")
-            drawings.predictions.append(
+            figures.predictions.append(
                 {
                     "name": name,
                     "predictor": predictor,
                     "n_pairs": len(pairs),
                     "n_hidden": n_not_drawn(pairs),
-                    "svg": drawings.add(f"prediction {name}", svg),
+                    "svg": figures.add(f"prediction {name}", svg),
                 }
             )

@@ -1,4 +1,4 @@
-"""What a study works on: its cells, and the rows of the store that they came to."""
+"""What an analysis gets, a study's cells and their rows of the store, and what it gives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ import pandas as pd
 from sextant.base.files import read_json, read_parquet
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
+from sextant.pages.sections import Section
 
 CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
 """What names a cell, in `run.json` and in every row of the store."""
@@ -54,20 +55,6 @@ class StudyData:
     profiles: Mapping[str, GPUProfile]
     seed: int = 0
     """Of whatever an analysis draws."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of a study's page."""
-
-    title: str
-    text: str
-    """What the section shows, in the field's terms, with the number of values and caveats; an
-    empty line begins a paragraph."""
-    figure: str | None = None
-    """SVG."""
-    table: pd.DataFrame | None = None
-    """Column names are what the page prints; missing values print as –."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from sextant.pages.words import Row, number, percent
-from sextant.report.promises import deployment, miss_words, promises, slo_words, summaries, verdict
-from sextant.report.read import MEASURED, read_tables
+from sextant.base.rows import Row
+from sextant.pages.wording import number, percent
+from sextant.report.slo_answers import (
+    deployment,
+    miss_words,
+    slo_answers,
+    slo_words,
+    summaries,
+    verdict,
+)
+from sextant.report.store_tables import MEASURED, read_tables
 
 _MAX_SIDE_BY_SIDE = 3
 
@@ -21,7 +29,7 @@ def summary_text(database: Path) -> str:
     """
     tables = read_tables(database)
     blocks = [_summary_block(row, len(tables["slo"])) for row in summaries(tables)]
-    blocks += [_promise_block(promise) for promise in promises(tables)]
+    blocks += [_slo_block(answer) for answer in slo_answers(tables)]
     return "\n\n".join(blocks) or "The store has no SLO, so there is nothing to recommend."
 
 
@@ -36,27 +44,25 @@ def _summary_block(summary: Row, n_slos: int) -> str:
     return "\n".join(lines)
 
 
-def _promise_block(promise: Row) -> str:
-    lines = [f"{promise['heading']}: {slo_words(promise['slo'])}"]
+def _slo_block(answer: Row) -> str:
+    lines = [f"{answer['heading']}: {slo_words(answer['slo'])}"]
     # Many predictors do not fit a line; their scores are below.
-    predictors = (
-        [*promise["held_out_by"]] if len(promise["held_out_by"]) <= _MAX_SIDE_BY_SIDE else []
-    )
+    predictors = [*answer["held_out_by"]] if len(answer["held_out_by"]) <= _MAX_SIDE_BY_SIDE else []
     header = ["LLM", "recommended", "USD/h", "basis", *(f"unseen: {p}" for p in predictors)]
-    rows = [[row["llm_id"], *_answer_cells(row, promise, predictors)] for row in promise["answers"]]
-    rows += [[llm_id, "neither measured nor predicted"] for llm_id in promise["unanswered"]]
+    rows = [[row["llm_id"], *_answer_cells(row, answer, predictors)] for row in answer["answers"]]
+    rows += [[llm_id, "neither measured nor predicted"] for llm_id in answer["unanswered"]]
     lines += _aligned([header, *rows]) if rows else ["  no LLM is known"]
-    scores = [_score_cells(score) for score in promise["scores"]]
+    scores = [_score_cells(score) for score in answer["scores"]]
     if scores:
         lines += ["", *_aligned([["predictor", *_RATE_NAMES, "LLMs", "note"], *scores])]
     return "\n".join(lines)
 
 
-def _answer_cells(row: Row, promise: Row, predictors: Sequence[str]) -> list[str]:
+def _answer_cells(row: Row, answer: Row, predictors: Sequence[str]) -> list[str]:
     basis = row["basis"] if row["basis"] == MEASURED else f"predicted by {row['predictor']}"
     unseen = []
     for predictor in predictors if row["basis"] == MEASURED else ():
-        guess = promise["held_out_by"][predictor].get(row["llm_id"])
+        guess = answer["held_out_by"][predictor].get(row["llm_id"])
         unseen.append(f"{deployment(guess)} {verdict(guess)}" if guess else "–")
     if row["gpu_profile_id"] is None:
         return [f"none; {miss_words(row)}", "–", basis, *unseen]

@@ -2,59 +2,62 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sextant.pages.plotting import (
-    AXIS_LABELS,
+from sextant.base.rows import Row, group_by
+from sextant.pages.figure import (
     INK,
-    Ends,
-    ProfileLooks,
+    Axis,
     add_legend,
-    drawing,
-    is_drawable,
-    make_logarithmic,
+    draw_panels,
+    figure_settings,
+    label_point,
+    style,
     svg,
 )
-from sextant.pages.words import Row, number
-from sextant.report.read import group_by
-from sextant.report.tables import LIMIT_NAMES
+from sextant.pages.wording import number
+from sextant.report.profile_looks import ProfileLooks
+from sextant.report.recommendations import LIMIT_NAMES
 
 _MAX_LABELS = 20
 _LLMS_PER_ROW = 10
-
-Limits = Mapping[str, Ends]
-
-
-class _Panel(NamedTuple):
-    x: str
-    y: str
-
-
+_WIDTH_IN = 11.0
 _LATENCY_PANELS = (
-    _Panel("throughput_tok_s", "median_ttft_ms"),
-    _Panel("throughput_tok_s", "median_itl_ms"),
-    _Panel("output_tokens_per_usd", "median_itl_ms"),
+    ("throughput_tok_s", "median_ttft_ms"),
+    ("throughput_tok_s", "median_itl_ms"),
+    ("output_tokens_per_usd", "median_itl_ms"),
 )
+_AXIS_LABELS = {
+    "throughput_tok_s": "Throughput (output tokens/s)",
+    "output_tokens_per_usd": "Output tokens per USD",
+    "median_ttft_ms": "Median TTFT (ms)",
+    "median_itl_ms": "Median ITL (ms)",
+}
 
 
-def axis_limits(points: Sequence[Row]) -> dict[str, Ends]:
-    """Return the range of each drawn column, with a margin, so that LLMs share their axes."""
-    limits = {}
-    for column in {name for panel in _LATENCY_PANELS for name in panel}:
+def is_drawable(row: Row, *columns: str) -> bool:
+    """Tell whether a row has a place on logarithmic axes."""
+    return all(row[column] is not None and row[column] > 0 for column in columns)
+
+
+def latency_axes(points: Sequence[Row]) -> dict[str, Axis]:
+    """Return the axis of each drawn column, of one range for all LLMs, with a margin."""
+    axes = {}
+    for column, label in _AXIS_LABELS.items():
         values = [point[column] for point in points if is_drawable(point, column)]
-        if values:
-            # The margin is wider above, where points carry labels.
-            limits[column] = (min(values) / 1.3, max(values) * 1.5)
-    return limits
+        # The margin is wider above, where points carry labels.
+        low, high = (min(values) / 1.3, max(values) * 1.5) if values else (0.5, 2.0)
+        axes[column] = Axis(label, is_log=True, low=low, high=high)
+    return axes
 
 
 def latency_figure(
     points: Sequence[Row],
     looks: ProfileLooks,
-    limits: Limits,
+    axes_of: Mapping[str, Axis],
     itl_limits: Mapping[str, float],
     title: str,
 ) -> str:
@@ -63,43 +66,41 @@ def latency_figure(
     Args:
         points: one LLM's points of one setting, from `points_with_costs`.
         looks: of the GPU profiles.
-        limits: axis range by column.
+        axes_of: axis by column, from `latency_axes`.
         itl_limits: SLOs that hold for the median: their ITL limits, in ms.
         title: what a screen reader says of the figure.
     """
-    with drawing(title):
-        figure = Figure(figsize=(11, 3.1), layout="constrained")
-        for axes, panel in zip(figure.subplots(1, 3), _LATENCY_PANELS, strict=True):
-            _draw_curves(axes, panel, points, looks)
-            if panel.y == "median_itl_ms":
-                _draw_limits(axes, itl_limits, limits)
-            make_logarithmic(axes, *(limits.get(column, (0.5, 2.0)) for column in panel))
-            axes.set_xlabel(AXIS_LABELS[panel.x])
-            axes.set_ylabel(AXIS_LABELS[panel.y])
-        add_legend(figure, looks.legend)
-        return svg(figure, title)
+
+    def draw(axes: Axes, x: str, y: str) -> None:
+        _draw_curves(axes, x, y, points, looks)
+        style(axes, axes_of[x], axes_of[y])
+        if y == "median_itl_ms":
+            _draw_limits(axes, itl_limits)
+
+    panels = [partial(draw, x=x, y=y) for x, y in _LATENCY_PANELS]
+    return draw_panels(
+        panels,
+        title,
+        width_in=_WIDTH_IN,
+        height_in=2.8,
+        n_columns=len(panels),
+        legend=looks.legend,
+    )
 
 
-def _draw_curves(axes: Axes, panel: _Panel, points: Sequence[Row], looks: ProfileLooks) -> None:
-    drawable = [point for point in points if is_drawable(point, *panel)]
+def _draw_curves(axes: Axes, x: str, y: str, points: Sequence[Row], looks: ProfileLooks) -> None:
+    drawable = [point for point in points if is_drawable(point, x, y)]
     for (profile_id,), rows in group_by(drawable, "gpu_profile_id").items():
         rows = sorted(rows, key=lambda row: row["level"])
-        x, y = ([row[column] for row in rows] for column in panel)
-        axes.plot(x, y, markersize=4, linewidth=1.3, **looks.of[profile_id])
+        across, up = ([row[column] for row in rows] for column in (x, y))
+        axes.plot(across, up, markersize=4, linewidth=1.3, **looks.of[profile_id])
         # Labels of many points would cover each other; levels rise along a curve anyway.
         for row in rows if len(drawable) <= _MAX_LABELS else ():
-            axes.annotate(
-                str(row["level"]),
-                (row[panel.x], row[panel.y]),
-                xytext=(0, 4),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-            )
+            label_point(axes, row[x], row[y], str(row["level"]))
 
 
-def _draw_limits(axes: Axes, itl_limits: Mapping[str, float], limits: Limits) -> None:
-    lowest, highest = limits.get("median_itl_ms", (0.0, 0.0))
+def _draw_limits(axes: Axes, itl_limits: Mapping[str, float]) -> None:
+    lowest, highest = axes.get_ylim()
     for slo_id, itl_ms in itl_limits.items():
         # A limit far from every point would squeeze the curves.
         if lowest <= itl_ms <= highest:
@@ -126,17 +127,17 @@ def prediction_figure(pairs: Sequence[Row], looks: ProfileLooks, title: str) -> 
     chunks = [llms[start : start + n_columns] for start in range(0, len(llms), n_columns)]
     n_rows = len(chunks) * len(LIMIT_NAMES)
     # A few LLMs get larger panels, and many fill the width of the page.
-    side = min(1.9, 11 / n_columns)
-    with drawing(title):
+    side = min(1.9, _WIDTH_IN / n_columns)
+    with figure_settings(title):
         size = (max(4.5, side * n_columns + 0.6), (side + 0.12) * n_rows + 0.8)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(n_rows, n_columns, squeeze=False)
-        ends = {name: _shared_ends(pairs, name) for name in LIMIT_NAMES}
+        shared = {name: _shared_ends(pairs, name) for name in LIMIT_NAMES}
         rows = [(chunk, name) for chunk in chunks for name in LIMIT_NAMES]
         for line, (chunk, name) in zip(grid, rows, strict=True):
             for axes, llm_id in zip(line, chunk, strict=False):
                 own = [pair for pair in pairs if pair["llm_id"] == llm_id]
-                _draw_pairs(axes, own, name, ends[name], looks)
+                _draw_pairs(axes, own, name, shared[name], looks)
                 axes.tick_params(labelleft=axes is line[0], labelsize=7)
                 if name == "nttft":
                     axes.set_title(_broken(llm_id), fontsize=7.5)
@@ -155,7 +156,7 @@ def n_not_drawn(pairs: Sequence[Row]) -> int:
 
 
 def _draw_pairs(
-    axes: Axes, pairs: Sequence[Row], name: str, ends: Ends, looks: ProfileLooks
+    axes: Axes, pairs: Sequence[Row], name: str, ends: tuple[float, float], looks: ProfileLooks
 ) -> None:
     true, predicted = f"true_{name}_ms", f"{name}_ms"
     drawable = [pair for pair in pairs if is_drawable(pair, true, predicted)]
@@ -169,11 +170,12 @@ def _draw_pairs(
         error = sum(abs(row[predicted] - row[true]) / row[true] for row in known)
         text = f"{number(100 * error / len(known))} %"
         axes.text(0.05, 0.95, text, transform=axes.transAxes, va="top", fontsize=7)
-    make_logarithmic(axes, ends, ends, is_small=True)
+    axis = Axis("", is_log=True, low=ends[0], high=ends[1])
+    style(axes, axis, axis, has_few_ticks=True)
     axes.set_box_aspect(1)
 
 
-def _shared_ends(pairs: Sequence[Row], name: str) -> Ends:
+def _shared_ends(pairs: Sequence[Row], name: str) -> tuple[float, float]:
     columns = (f"true_{name}_ms", f"{name}_ms")
     drawable = [pair for pair in pairs if is_drawable(pair, *columns)]
     values = [pair[column] for pair in drawable for column in columns]

@@ -8,8 +8,8 @@ from typing import Any
 
 import duckdb
 
+from sextant.base.rows import Row
 from sextant.experiment.variants import DEFAULT_VARIANT
-from sextant.pages.words import Row
 from sextant.store.build import open_store
 
 Tables = Mapping[str, Sequence[Row]]

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sextant.pages.words import Row
-from sextant.report.read import MEASURED, Tables, group_by
+from sextant.base.rows import Row, group_by
+from sextant.report.store_tables import MEASURED, Tables
 
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
 """Predictors that first measure a new LLM on the two reference profiles. A test compares them
@@ -58,27 +58,26 @@ def servable(tables: Tables, source: str) -> tuple[int, int]:
 def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> LimitGrid | None:
     """Return the mean S/O by latency limits, over numbers of users and percentiles.
 
-    The same promise under two names counts once. None unless there are several limits of
+    The same SLO under two names counts once. None unless there are several limits of
     either latency, whose combinations fill at least half of the grid.
 
     Args:
         slos: rows of table `slo`.
         scores: rows of table `score` of one source and one predictor.
     """
-    promised = {slo["slo_id"]: slo for slo in slos}
-    promises: dict[tuple, float | None] = {}
+    slo_of = {slo["slo_id"]: slo for slo in slos}
+    so_scores: dict[tuple, float | None] = {}
     for score in scores:
-        slo = promised[score["slo_id"]]
+        slo = slo_of[score["slo_id"]]
         limits = (slo["nttft_ms"], slo["itl_ms"])
-        promises[(limits, slo["users"], slo["percentile"])] = score["so_score"]
+        so_scores[(limits, slo["users"], slo["percentile"])] = score["so_score"]
     cells: dict[tuple[float, float], list[float | None]] = {}
-    for (limits, *_), so_score in promises.items():
+    for (limits, *_), so_score in so_scores.items():
         cells.setdefault(limits, []).append(so_score)
-    sides = [sorted({limits[side] for limits in cells}) for side in (0, 1)]
-    n_cells = len(sides[0]) * len(sides[1])
-    if min(map(len, sides)) < 2 or 2 * len(cells) < n_cells:
+    nttft_ms, itl_ms = (sorted({limits[side] for limits in cells}) for side in (0, 1))
+    if min(len(nttft_ms), len(itl_ms)) < 2 or 2 * len(cells) < len(nttft_ms) * len(itl_ms):
         return None
-    return LimitGrid(*sides, {limits: _mean(values) for limits, values in cells.items()})
+    return LimitGrid(nttft_ms, itl_ms, {limits: _mean(values) for limits, values in cells.items()})
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

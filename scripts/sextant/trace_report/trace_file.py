@@ -12,7 +12,7 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, read_json, reading
 from sextant.ingest.trace_format import parquet_rows, require_trace
-from sextant.pages.sections import MINUTE_S, duration_words
+from sextant.pages.wording import MINUTE_S, duration_words
 from sextant.workload.profiles import MAX_BUCKETS, start_time
 
 MAX_SAMPLE = 200_000
@@ -48,6 +48,11 @@ class TraceFile:
         with reading(self.path, duckdb.Error, fix=MAKE_TRACE_AGAIN):
             return connection.execute(f"WITH trace AS {rows} {query}")
 
+    def query_row(self, query: str) -> tuple[Any, ...]:
+        """Run a query that gives one row, and return it."""
+        (row,) = self.query(query).fetchall()
+        return row
+
 
 def open_trace(path: str | Path) -> TraceFile:
     """Check that a file is a trace.
@@ -66,10 +71,10 @@ def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
         trace: of `open_trace`.
         report: the `.report.json` that ingest wrote; None: the one beside the trace, if any.
     """
-    n_rows, n_failed, first_s, last_s = trace.query(
+    n_rows, n_failed, first_s, last_s = trace.query_row(
         """SELECT count(*), count(*) FILTER (status = 'failed'), min(arrival_s), max(arrival_s)
         FROM trace"""
-    ).fetchone()
+    )
     found = report_path(trace, report)
     is_there = report is not None or found.is_file()
     ingested = read_json(found, fix=MAKE_TRACE_AGAIN) if is_there else {}
@@ -104,11 +109,11 @@ def check_span(trace: TraceFile, facts: Mapping[str, Any]) -> None:
     n_groups, duration_s = len(facts["groups"]), facts["duration_s"]
     if (duration_s / SHORTEST_BUCKET_S + 2) * n_groups <= MAX_BUCKETS:
         return
-    row, name, arrival_s, gap_s = trace.query(
+    row, name, arrival_s, gap_s = trace.query_row(
         """SELECT row + 1, request_id, arrival_s,
         arrival_s - lag(arrival_s) OVER (ORDER BY row) AS gap_s
         FROM trace ORDER BY gap_s DESC NULLS LAST LIMIT 1"""
-    ).fetchone()
+    )
     if gap_s > duration_s / 2:
         problem = (
             f"the request '{name}' arrives {duration_words(arrival_s)} from the start, "
@@ -188,5 +193,5 @@ def sample_requests(
 
 def known_columns(trace: TraceFile, names: Sequence[str]) -> list[str]:
     """Return those of the columns in which some request has a value."""
-    counted = trace.query(f"SELECT {', '.join(f'count({name})' for name in names)} FROM trace")
-    return [name for name, count in zip(names, counted.fetchone(), strict=True) if count]
+    counted = trace.query_row(f"SELECT {', '.join(f'count({name})' for name in names)} FROM trace")
+    return [name for name, count in zip(names, counted, strict=True) if count]

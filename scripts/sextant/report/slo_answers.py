@@ -1,12 +1,13 @@
-"""What there is to say of each SLO that is shown in full, and the words to say it."""
+"""What the report says of each SLO that is shown in full, and the words to say it."""
 
 from collections.abc import Sequence
 
+from sextant.base.rows import Row, group_by
 from sextant.experiment.slo import PERCENTILE_PREFIX
-from sextant.pages.words import Row, number, percent
-from sextant.report.read import MEASURED, Tables, detailed_slos, group_by
-from sextant.report.summary import limit_grid, predictor_means, servable
-from sextant.report.tables import LIMIT_NAMES, held_out, recommendations
+from sextant.pages.wording import number, percent, plural
+from sextant.report.recommendations import LIMIT_NAMES, held_out, recommendations
+from sextant.report.score_means import limit_grid, predictor_means, servable
+from sextant.report.store_tables import MEASURED, Tables, detailed_slos
 
 
 def sources(tables: Tables) -> list[str]:
@@ -16,7 +17,7 @@ def sources(tables: Tables) -> list[str]:
     ]
 
 
-def promises(tables: Tables) -> list[Row]:
+def slo_answers(tables: Tables) -> list[Row]:
     """Return what there is to say of each SLO shown in full, by source where there are several.
 
     Columns: `source, slo, heading, answers, unanswered` (LLMs), `scores` (of predictors) and
@@ -29,13 +30,13 @@ def promises(tables: Tables) -> list[Row]:
         for slo in detailed_slos(tables):
             key = (source, slo["slo_id"])
             own, scores, judged = (_of(rows, key) for rows in (answers, tables["score"], guesses))
-            promise = _promise(tables, own, scores, judged)
+            answer = _answer(tables, own, scores, judged)
             heading = slo["slo_id"] if len(names) < 2 else f"{slo['slo_id']} · {source}"
-            found.append({"source": source, "slo": slo, "heading": heading, **promise})
+            found.append({"source": source, "slo": slo, "heading": heading, **answer})
     return found
 
 
-def _promise(
+def _answer(
     tables: Tables, answers: Sequence[Row], scores: Sequence[Row], guesses: Sequence[Row]
 ) -> Row:
     scores = [row for row in scores if row["predictor"] != MEASURED]
@@ -100,10 +101,9 @@ def miss_words(row: Row) -> str:
     """Say why an LLM has no recommendation, and by how much the nearest profile misses."""
     miss = row["nearest_miss"]
     if miss:
-        users = "1 user" if miss["users"] == 1 else f"{number(miss['users'])} users"
         return (
             f"nearest: {miss['gpu_profile_id']} misses {LIMIT_NAMES[miss['limit']]} "
-            f"by {number(miss['ratio'])}× with {users}"
+            f"by {number(miss['ratio'])}× with {plural(miss['users'], 'user')}"
         )
     if row["does_not_fit"] and not row["not_measured"]:
         return "fits on no GPU profile"

@@ -1,10 +1,10 @@
 """What studies compute of each point beyond the store's columns."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from sextant.studies.data import CELL_KEY, Cell, StudyData
+from sextant.studies.study_data import CELL_KEY, Cell, StudyData
 
 LEVEL_KEY = [*CELL_KEY, "level"]
 _FEW_READINGS = 5
@@ -92,18 +92,3 @@ def server_load(cell: Cell) -> pd.DataFrame:
     # A sum is unknown if one replica's part is.
     sums = by_level[["mean_running", "n_preemptions"]].agg(lambda own: own.sum(skipna=False))
     return sums.assign(max_kv_cache_usage=by_level["max_kv_cache_usage"].max()).reset_index()
-
-
-def columns_of(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """Return the columns that a page shows, by the names that it gives them."""
-    return frame[list(names)].rename(columns=names)
-
-
-def level_words(level: float | str) -> str:
-    """Write a level as a sheet does: 8, 0.5, inf."""
-    return f"{float(level):g}"
-
-
-def place_words(row: Mapping[str, str]) -> str:
-    """Write which LLM on which GPU profile a row is of."""
-    return f"{row['llm_id']} on {row['gpu_profile_id']}"

@@ -1,0 +1,51 @@
+"""Rows of a table as dicts: grouped, taken from a frame, and as JSON has them."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+Row = dict[str, Any]
+"""A row by column; what is not known is None."""
+
+
+def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:
+    """Return the rows by their values in `columns`, groups in the order of first appearance."""
+    groups: dict[tuple, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def frame_rows(frame: pd.DataFrame) -> list[Row]:
+    """Return a frame's rows with None for what is missing; infinity stays."""
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [{name: _native(value) for name, value in row.items()} for row in rows]
+
+
+def jsonable(value: Any) -> Any:
+    """Return what JSON can say: frames as rows, numpy's numbers as numbers, NaN and inf null.
+
+    A `level` of infinity is the word `inf`, as in `run.json`.
+    """
+    if isinstance(value, pd.DataFrame):
+        return [jsonable(row) for row in value.to_dict("records")]
+    if isinstance(value, Mapping):
+        return {
+            str(name): "inf" if name == "level" and item == math.inf else jsonable(item)
+            for name, item in value.items()
+        }
+    if isinstance(value, str) or value is None:
+        return value
+    if isinstance(value, Sequence | np.ndarray | pd.Series):
+        return [jsonable(item) for item in value]
+    if value is pd.NA or value is pd.NaT:
+        return None
+    native = _native(value)
+    return None if isinstance(native, float) and not math.isfinite(native) else native
+
+
+def _native(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,84 @@
+"""Numbers, shares, counts, durations and lists as pages and the terminal write them."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+_TO_MINUTES, _TO_SECONDS = len("2023-11-01 00:00"), len("2023-11-01 00:00:00")
+
+
+def number(value: float | None) -> str:
+    """Write a number with 3 significant digits, all digits before the point, `–` for None."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(fraction: float | None) -> str:
+    """Write a fraction in percent, `–` for None."""
+    return "–" if fraction is None else f"{number(100.0 * fraction)} %"
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a count with its noun, e.g. `1 user`, `2 users`, `3 batches`."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number(count)} {noun}{ending}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words as a sentence does."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def interval(low: float, high: float) -> str:
+    """Write the ends of an interval, e.g. `0.95–1.10`, `–` where they are not known."""
+    return f"{low:.2f}–{high:.2f}" if math.isfinite(low) and math.isfinite(high) else "–"
+
+
+def yes_or_no(holds: bool | None, unknown: str = "cannot be told") -> str:
+    """Write what was found true, false or neither."""
+    return unknown if holds is None else "yes" if holds else "no"
+
+
+def duration_words(seconds: float) -> str:
+    """Write a duration in its largest sensible unit, e.g. `58.4 minutes`."""
+    if seconds == 7 * DAY_S:
+        return "1 week"
+    for unit_s, word in ((DAY_S, "days"), (HOUR_S, "hours"), (MINUTE_S, "minutes")):
+        if seconds == unit_s:
+            return f"1 {word[:-1]}"
+        if seconds >= 2 * unit_s or (word == "minutes" and seconds > MINUTE_S):
+            return f"{number(float(seconds / unit_s))} {word}"
+    return "1 second" if seconds == 1 else f"{number(float(seconds))} seconds"
+
+
+def rate_words(per_s: float) -> str:
+    """Write a rate in the unit of time that leaves it above 1, hours at most."""
+    for unit_s, word in ((1, "second"), (MINUTE_S, "minute")):
+        if per_s * unit_s >= 1:
+            return f"{number(float(per_s * unit_s))} per {word}"
+    return f"{number(float(per_s * HOUR_S))} per hour"
+
+
+class TimeUnit(NamedTuple):
+    """The unit in which times from a start are best read."""
+
+    unit_s: int
+    label: str
+    """Of a time axis."""
+
+
+def time_unit(duration_s: float, start_time: str | None) -> TimeUnit:
+    """Return minutes for a few hours, hours for a few days, else days.
+
+    Args:
+        duration_s: what the axis covers.
+        start_time: date and time of its start, None if not known.
+    """
+    unit_s, word = DAY_S, "Days"
+    if duration_s <= 4 * DAY_S:
+        unit_s, word = (MINUTE_S, "Minutes") if duration_s <= 4 * HOUR_S else (HOUR_S, "Hours")
+    shown = _TO_SECONDS if unit_s == MINUTE_S else _TO_MINUTES
+    start = start_time[:shown] if start_time else "the first request"
+    return TimeUnit(unit_s, f"{word} since {start}")

@@ -1,0 +1,101 @@
+"""What the pages of studies call columns, places and levels; tables and axes that use it."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Table
+from sextant.store.labels import POINT_LABELS
+
+LABELS: Mapping[str, str] = POINT_LABELS | {
+    "batch_size": "Batch size",
+    "beta_s": "beta (s)",
+    "block": "Block",
+    "e2e_ratio": "End-to-end latency, smallest over largest weight",
+    "failed_fraction": "Failed (fraction)",
+    "failure_rate": "Failure rate",
+    "fits": "Fits",
+    "inference": "Inference",
+    "is_optimal": "Pareto-optimal",
+    "is_still_rising": "Still rising there",
+    "itl_growth": "ITL, most over fewest users",
+    "knee_processing_ms": "Processing (ms)",
+    "knee_size": "Knee: batch size",
+    "knee_throughput_tok_s": "Output tokens/s",
+    "kv_gib": "KV cache (GiB)",
+    "kv_usage": "KV cache used, mean",
+    "large_tokens": "Largest (tokens)",
+    "largest_fitting_size": "Memory holds",
+    "largest_latency_ms": "Largest mean latency (ms)",
+    "largest_processing_ms": "Processing there (ms)",
+    "largest_size": "Largest batch that fits",
+    "largest_throughput_tok_s": "Output tokens/s there",
+    "last_gain_percent": "Gain of the last doubling (%)",
+    "latency_interval": "95% interval of it",
+    "level": "Level",
+    "levels": "Users measured",
+    "levels_left_out": "Left out, and why",
+    "load": "Load",
+    "max_kv_usage": "KV cache used, at most",
+    "max_power_w": "Maximum (W)",
+    "max_throughput_tok_s": "Highest throughput (output tokens/s)",
+    "mean_kv_usage": "KV cache used, mean",
+    "mean_latency_ms": "With queueing (ms)",
+    "mean_power_w": "Mean power (W)",
+    "mean_processing_ms": "Processing (ms)",
+    "mean_running": "In the server's batch, mean",
+    "mean_token_latency_ms": "Token latency, mean (ms)",
+    "most_users": "Most users measured",
+    "n_preemptions": "Preemptions",
+    "n_requests": "Requests",
+    "n_server_starts": "Server starts",
+    "p90_token_latency_ms": "Token latency, p90 (ms)",
+    "phase": "Phase",
+    "published": "Published",
+    "rate_rps": "Requests/s",
+    "replicas": "Servers",
+    "small_tokens": "Smallest cache (tokens)",
+    "summed_throughput_tok_s": "Output tokens/s, summed",
+    "throughput_interval": "95% interval",
+    "token_latency_ms": "Per output token (ms)",
+    "ttft_growth": "TTFT, most over fewest users",
+    "verdict": "Verdict",
+    "weight_gib": "Weights (GiB)",
+    "weights_gb": "Weights (GB)",
+    "why": "Why not",
+}
+"""The label of each column, with its unit; a column without one shows its own name."""
+
+
+def table_of(frame: pd.DataFrame, columns: str, **labels: str) -> Table:
+    """Return the table that a page shows of a frame.
+
+    Args:
+        frame: with the columns.
+        columns: their names, with spaces between.
+        labels: what this table calls columns otherwise than `LABELS`.
+    """
+    names = {**LABELS, **labels}
+    return Table.of_frame(frame, {column: names.get(column, column) for column in columns.split()})
+
+
+def level_words(level: float | str) -> str:
+    """Write a level as a sheet does: 8, 0.5, inf."""
+    return f"{float(level):g}"
+
+
+def level_axis(label: str, levels: Sequence[float] | pd.Series, *, is_log: bool = True) -> Axis:
+    """Return an axis with a tick at each level that was measured."""
+    ticks = sorted({*levels})
+    return Axis(label, is_log=is_log, ticks=ticks, names=[level_words(level) for level in ticks])
+
+
+def place_words(row: Mapping[str, str]) -> str:
+    """Write which LLM on which GPU profile a row is of."""
+    return f"{row['llm_id']} on {row['gpu_profile_id']}"
+
+
+def workload_place_words(rows: pd.DataFrame) -> str:
+    """Write which LLM on which GPU profile and under which workload all rows are of."""
+    return f"{place_words(rows.iloc[0])}, {rows['workload_id'].iloc[0]}"
