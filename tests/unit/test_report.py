@@ -206,7 +206,7 @@ def test_an_unmet_slo_names_the_nearest_profile_and_the_limit_it_misses(report):
     expected = {"gpu_profile_id": "large", "limit": "itl", "ratio": 1.8, "users": 1}
     assert row["nearest_miss"] == expected
     words = "nearest: large misses ITL by 1.8× with 1 user"
-    assert "No GPU profile keeps this promise ; " + words in _Page(html).text
+    assert "No GPU profile meets this SLO ; " + words in _Page(html).text
     assert words in summary_text(database)
 
 
