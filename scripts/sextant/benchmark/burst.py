@@ -7,6 +7,7 @@ follows the other without a pause; here each phase can be judged for itself.
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,9 @@ def run_phases(
     """
     if kv_usage() is None:
         problem = "the servers do not say how much of the KV cache is used"
-        fix = "serve with vLLM, without --disable-log-stats"
-        raise InputError(problem, field="vllm:kv_cache_usage_perc", fix=fix)
-    run = _Runner(targets, prompts, timeout_s, epoch_ns, seed, kv_usage)
+        fix = "serve with metrics: vLLM without --disable-log-stats, SGLang with --enable-metrics"
+        raise InputError(problem, field="scenario_id", fix=fix)
+    run = _Runner(targets, prompts, timeout_s, epoch_ns, itertools.count(seed), kv_usage)
     search = _find_rate(run, plan, model, seed)
     log.info("the warm-up's rate is %.3g requests/s", search.rate_rps)
     for phase in sorted({1, *plan.phases}):
@@ -94,37 +95,26 @@ def run_phases(
         yield facts, result
 
 
+@dataclass(frozen=True)
 class _Runner:
     """Sends loads to the same servers, each with prompts of its own."""
 
-    def __init__(
-        self,
-        targets: Sequence[Target],
-        prompts: PromptSource,
-        timeout_s: float,
-        epoch_ns: int,
-        seed: int,
-        kv_usage: KVUsage,
-    ) -> None:
-        self._targets, self._prompts = targets, prompts
-        self._timeout_s, self._epoch_ns = timeout_s, epoch_ns
-        self._seeds = itertools.count(seed)
-        self._kv_usage = kv_usage
+    targets: Sequence[Target]
+    prompts: PromptSource
+    timeout_s: float
+    epoch_ns: int
+    seeds: Iterator[int]
+    kv_usage: KVUsage
 
     def __call__(
         self, load: Load, level: float | None = None, readings_per_s: float = 4.0
     ) -> tuple[LevelResult, KVWatch]:
         """Run a load to its last request's end."""
-        source = ListedRequests(
-            self._targets[0].model,
-            load.input_tokens,
-            load.output_tokens,
-            self._prompts,
-            next(self._seeds),
-        )
-        with KVWatch(self._kv_usage, 1 / readings_per_s, self._epoch_ns) as watch:
+        name, seed = self.targets[0].model, next(self.seeds)
+        source = ListedRequests(name, load.input_tokens, load.output_tokens, self.prompts, seed)
+        with KVWatch(self.kv_usage, 1 / readings_per_s, self.epoch_ns) as watch:
             result = run_open_loop(
-                self._targets, source, load.arrival_s, self._timeout_s, self._epoch_ns, level
+                self.targets, source, load.arrival_s, self.timeout_s, self.epoch_ns, level
             )
         return result, watch
 
@@ -155,8 +145,11 @@ def _serve_alone(run: _Runner, sample: Load) -> tuple[float, float]:
     """Return the mean use of the cache by one request of the sample's mean lengths, alone, and
     its duration in seconds.
     """
-    lengths = [np.rint([tokens.mean()]) for tokens in (sample.input_tokens, sample.output_tokens)]
-    load = Load(np.zeros(1), *(length.astype(int) for length in lengths), settings=[])
+    inputs, outputs = (
+        np.rint([tokens.mean()]).astype(int)
+        for tokens in (sample.input_tokens, sample.output_tokens)
+    )
+    load = Load(np.zeros(1), inputs, outputs, settings=[])
     run(load)  # a server's first request is slower than all that follow
     result, watch = run(load, readings_per_s=20.0)
     row = result.table().to_pylist()[0]

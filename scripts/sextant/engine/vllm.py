@@ -154,7 +154,7 @@ class VLLMServer:
         return None if limit_gib is None else round(limit_gib * GIB)
 
     def _watch_memory(self, limit_bytes: int | None) -> FreeMemory | None:
-        """Watch what can run out; the memory of a CPU without a limit is everybody's."""
+        """Watch what can run out; without a limit, a CPU's memory is shared with everything."""
         if self.spec.devices.kind == "gpu":
             free = FreeMemory(gpus(self.spec.device_indices))
         elif limit_bytes is not None:
@@ -201,7 +201,7 @@ class VLLMServer:
         allocation, blocks = failed_allocation(text), profiled_blocks(text)
         lacking_bytes = None
         if allocation:
-            # A host's allocator does not say what was left: what was seen last has to do.
+            # A host's allocator does not say what was left: take what was seen last.
             left = free_bytes if allocation.free_bytes is None else allocation.free_bytes
             lacking_bytes = None if left is None else max(0, allocation.tried_bytes - left)
         return MemoryFacts(
@@ -237,7 +237,7 @@ class VLLMServer:
         """Return whether the server takes our key and no other; False if it does not answer yet.
 
         Raises:
-            ServerError: it is the server of another, which would be measured in place of ours.
+            ServerError: it is somebody else's server, which would be measured instead of ours.
         """
         statuses = [self._get("/v1/models", key)[0] for key in (self.api_key, "another key")]
         if None not in statuses and statuses != [200, 401]:
@@ -272,7 +272,7 @@ class VLLMServer:
         if is_disk_full(text) and self.spec.scratch:
             message += f" (no room in {self.spec.scratch}: set TMPDIR to a folder with more)"
         return ServerError(
-            # Where the log ends, vLLM's processes complain of each other: say what came first.
+            # At the log's end vLLM's processes complain about each other: name the first cause.
             f"{message}: {sign}" if sign and sign not in message else message,
             "\n".join(text.splitlines()[-LOG_TAIL_LINES:]),
             is_out_of_memory=bool(sign) or self._ended_at_its_limit(),
@@ -280,7 +280,7 @@ class VLLMServer:
         )
 
     def _killed_sign(self, text: str) -> str | None:
-        """Say which process of the server ended by SIGKILL that we did not send, if one did."""
+        """Return which process of the server ended by a SIGKILL that was not ours, if one did."""
         if not self._is_stopped and not self.is_alive() and self._started.returncode == 256 - 9:
             return "the server was killed (SIGKILL)"
         return killed_sign(text)
@@ -288,7 +288,7 @@ class VLLMServer:
     def _kernel_killed(self) -> bool:
         """Return whether the kernel killed a process for want of memory since the start.
 
-        Where it does not count them, a process that was killed is taken for one.
+        Where the kernel does not count them, a killed process counts as one.
         """
         now = n_oom_kills()
         return now is None or self._n_oom_kills is None or now > self._n_oom_kills
