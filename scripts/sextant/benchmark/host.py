@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import pynvml
 
+from sextant.engine.devices import nvml_handle
+
 _MPS_DAEMON = "nvidia-cuda-mps-control"
 
 
@@ -40,10 +42,9 @@ def hardware(kind: str, devices: Sequence[int | str]) -> str:
 
 
 def _gpu_name(device: int | str) -> str:
-    by = "Index" if isinstance(device, int) else "UUID"
     try:
         pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetName(getattr(pynvml, f"nvmlDeviceGetHandleBy{by}")(device))
+        return pynvml.nvmlDeviceGetName(nvml_handle(device))
     except pynvml.NVMLError:
         return "unknown GPU"
 

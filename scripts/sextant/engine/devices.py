@@ -107,6 +107,13 @@ def _visible(value: str) -> list[int | str]:
     return list(dict.fromkeys(found))
 
 
+def nvml_handle(device: int | str) -> object:
+    """Return NVML's handle of a GPU by index or UUID, once NVML is there; raises `NVMLError`."""
+    if isinstance(device, int):
+        return pynvml.nvmlDeviceGetHandleByIndex(device)
+    return pynvml.nvmlDeviceGetHandleByUUID(device)
+
+
 def _n_gpus(n_needed: int) -> int:
     """Return the number of GPUs here; without NVML to tell, the server will find out."""
     try:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pynvml
 
+from sextant.engine.devices import nvml_handle
+
 _PERIOD_S = 0.02
 _VMSTAT = Path("/proc/vmstat")
 
@@ -92,9 +94,7 @@ def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
     handles: list = []
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-        for device in devices:
-            by = "Index" if isinstance(device, int) else "UUID"
-            handles.append(getattr(pynvml, f"nvmlDeviceGetHandleBy{by}")(device))
+        handles += map(nvml_handle, devices)
 
     def read() -> int | None:
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pynvml
 
+from sextant.engine.devices import nvml_handle
 from sextant.hardware.gpu import GIB, MIG_PREFIX
 from sextant.telemetry.series import SeriesEndedError
 
@@ -154,10 +155,8 @@ def _unknown(selector: int | str) -> Gpu:
 
 
 def _open(selector: int | str, warn: Callable[[str], None]) -> list[Gpu]:
-    if isinstance(selector, int):
-        return [_whole(pynvml.nvmlDeviceGetHandleByIndex(selector))]
-    handle = pynvml.nvmlDeviceGetHandleByUUID(selector)
-    if not selector.startswith(MIG_PREFIX):
+    handle = nvml_handle(selector)
+    if isinstance(selector, int) or not selector.startswith(MIG_PREFIX):
         return [_whole(handle)]
     gpu = _whole(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
     warn(f"power, energy, clock and temperature of {selector} are those of all {gpu.name}")
