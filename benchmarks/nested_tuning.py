@@ -20,10 +20,11 @@ from sklearn.pipeline import Pipeline
 from xgboost import XGBRegressor
 
 from sextant.characterizations.characterization import load_characterization
-from sextant.characterizations.points import TARGETS
+from sextant.characterizations.features import Facts
+from sextant.characterizations.points import TARGETS, at_percentile
 from sextant.experiment.slo import SLO
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.folds import rows_of
+from sextant.predict.folds import design_rows
 from sextant.predict.latencies import FLOOR_MS
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
@@ -59,7 +60,9 @@ class OneIntercept(XGBRegressor):
 
 def characterization(database: Path) -> Rows:
     known = load_characterization(database, "archive:llm-pilot")
-    return rows_of(known.points, PAPER.percentile, known.features)
+    points = at_percentile(known.points, PAPER.percentile)
+    facts = Facts(known.llms, known.profiles, known.features)
+    return design_rows(LLMPilot(PAPER, {}, SEED), points, facts)
 
 
 def ours(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:

@@ -19,19 +19,18 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 
-from sextant.base.sheets import load_sheet
 from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.features import Facts
 from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
 from sextant.decide.decision import best_probe, choose, weigh
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, so_score
-from sextant.experiment.slo import SLO
-from sextant.predict.folds import World, fact_rows_of, rows_of, share_lengths
+from sextant.experiment.slo import SLO, load_slos
+from sextant.predict.draws import Draws
+from sextant.predict.folds import design_rows, share_lengths
 from sextant.predict.references import Rows
 from sextant.predict.registry import predictor_class
 from sextant.predict.roofline import Roofline
-from sextant.predict.roofline.facts import execution_classes
-from sextant.predict.roofline.predictor import summary
 from sextant.predict.tuning import Settings
 
 KEYS = [*IDENTIFIERS, "users"]
@@ -50,18 +49,20 @@ class Answer(NamedTuple):
     told: list[str]
     """Profiles whose measurements it was given."""
 
+    @property
+    def draws(self) -> Draws:
+        return Draws(self.X, self.samples_ms)
+
 
 class Study:
     """The points, the promises, and how to judge against them."""
 
     def __init__(self, known: Characterization, slos: Sequence[SLO]) -> None:
         self.known, self.slos = known, slos
-        execution = execution_classes(known.llms, known.features)
-        self.world = World(
-            known.points, known.llms, known.profiles, known.features, set(), execution
-        )
-        self.rows = fact_rows_of(self.world, 50)
+        self.facts = Facts(known.llms, known.profiles, known.features)
         self.truth = at_percentile(known.points, 50)
+        model = Roofline(slos[0], known.profiles, SEED)
+        self.rows = design_rows(model, self.truth, self.facts)
         self.llm_ids = sorted(self.rows.X["llm_id"].unique())
 
     def ask(
@@ -78,7 +79,7 @@ class Study:
         model = make(self.slos[0], self.known.profiles, seed).fit(training)
         if not probe:
             return Answer(X_asked, model.sample(X_asked), [])
-        told = best_probe(model.sample(X_asked), X_asked, self.known.profiles, self.slos)
+        told = best_probe(Draws(X_asked, model.sample(X_asked)), self.known.profiles, self.slos)
         here = (X_asked["gpu_profile_id"] == told).to_numpy()
         measured = Rows(X_asked[here], asked.y[here])
         samples_ms = model.fit(training, measured).sample(X_asked)
@@ -115,7 +116,7 @@ class Study:
         """Return, a row a point that was not told: error of each target, and if it is inside."""
         parts = []
         for answer in answers:
-            frame = answer.X[KEYS].join(summary(answer.samples_ms, answer.X.index))
+            frame = answer.X[KEYS].join(answer.draws.summary())
             parts.append(frame[~frame["gpu_profile_id"].isin(answer.told)])
         both = pd.concat(parts).merge(self.truth, on=KEYS, suffixes=("", "_true"))
         for name in ("nttft", "itl"):
@@ -126,19 +127,19 @@ class Study:
 
 
 def utility(answer: Answer, profiles, slo: SLO) -> pd.DataFrame:
-    return choose(weigh(answer.samples_ms, answer.X, profiles, slo))
+    return choose(weigh(answer.draws, profiles, slo))
 
 
 def paper(answer: Answer, profiles, slo: SLO) -> pd.DataFrame:
     """Decide by LLM-Pilot's eq. 1-3 on the median predictions."""
-    latencies = answer.X[KEYS].join(summary(answer.samples_ms, answer.X.index))
+    latencies = answer.X[KEYS].join(answer.draws.summary())
     return recommend(candidates(latencies, list(answer.X["llm_id"].unique()), profiles, slo))
 
 
 def profile_only(answer: Answer, profiles, slo: SLO) -> pd.DataFrame:
     """Take the profile of eq. 1-3, but the number of replicas that is worth most on it."""
     first = paper(answer, profiles, slo)
-    options = weigh(answer.samples_ms, answer.X, profiles, slo)
+    options = weigh(answer.draws, profiles, slo)
     here = options["gpu_profile_id"] == first["gpu_profile_id"].iloc[0]
     return choose(options[here]) if here.any() else first
 
@@ -192,9 +193,10 @@ def baseline(study: Study, name: str, settings: Settings) -> list[Answer]:
     common to the pair and one of the point; their spreads are those of the other LLMs.
     """
     known, paper = study.known, SLO("paper", 100.0, 50.0, 50, 200)
-    rows, parts = rows_of(known.points, 50, known.features), []
+    model = predictor_class(name)(paper, known.profiles, SEED)
+    model.settings = settings
+    rows, parts = design_rows(model, study.truth, study.facts), []
     for llm_id in study.llm_ids:
-        model = predictor_class(name)(paper, known.profiles, SEED, settings)
         own = rows.of([llm_id])
         parts.append(own.X[KEYS].join(model.fit(rows.without([llm_id])).predict(own.X)))
     predicted = pd.concat(parts).join(rows.y[TARGETS].add_suffix("_true"))
@@ -322,8 +324,8 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     known = load_characterization(arguments.database, "archive:llm-pilot")
-    sheet = load_sheet("config/slos.tsv", "workflow/schemas/slos.schema.yaml", "slo_id")
-    study = Study(known, [SLO.from_row(row) for row in sheet if row["slo_id"] != "paper"])
+    slos = load_slos(Path("config/slos.tsv"))
+    study = Study(known, [slo for name, slo in slos.items() if name != "paper"])
     for part in arguments.parts:
         PARTS[part](study)
 

@@ -15,26 +15,31 @@ import pandas as pd
 from joblib import cpu_count
 
 from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.features import Facts
 from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
-from sextant.decide.evaluation_job import allowed_pairs
+from sextant.decide.pairs import task_of
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, summarize
 from sextant.experiment.slo import SLO
-from sextant.predict.folds import rows_of
+from sextant.predict.folds import design_rows
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import PREDICTORS, predictor_class
-from sextant.predict.tuning import choose_nested
+from sextant.predict.tuning import Tunable, choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 FIRST_SEED = 42
 KEYS = [*IDENTIFIERS, "users"]
 
 
+def facts_of(known: Characterization) -> Facts:
+    return Facts(known.llms, known.profiles, known.features)
+
+
 def score(known: Characterization, predicted: pd.DataFrame) -> dict[str, float]:
-    allowed = allowed_pairs(known.llms, known.profiles, None, None, known.feasibility)
+    task = task_of(known.source, known.points, known.feasibility, facts_of(known), None, 1.0)
     llm_ids = sorted(predicted["llm_id"].unique())
     truth, guessed = (
-        candidates(latencies, llm_ids, known.profiles, PAPER, allowed)
+        candidates(latencies, llm_ids, known.profiles, PAPER, task.feasible)
         for latencies in (at_percentile(known.points, PAPER.percentile), predicted)
     )
     return summarize(judge(recommend(guessed), truth, recommend(truth), PAPER.users))
@@ -63,11 +68,13 @@ def main() -> None:
     )
     options = parser.parse_args()
     known = load_characterization(options.database, "archive:llm-pilot")
-    rows = rows_of(known.points, PAPER.percentile, known.features)
     for name in options.predictors:
         make, settings, found = predictor_class(name), {}, []
+        points = at_percentile(known.points, PAPER.percentile)
+        model = make(PAPER, known.profiles, FIRST_SEED)
+        rows = design_rows(model, points, facts_of(known))
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
-            if hasattr(make, "GRID") and not (settings and options.tune_once):
+            if isinstance(model, Tunable) and not (settings and options.tune_once):
                 model = make(PAPER, known.profiles, seed)
                 settings = choose_nested(model, rows, cpu_count(), lambda text: None)
             result = score(known, predict(make, rows, known.profiles, seed, settings))

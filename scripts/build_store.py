@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from sextant.decide.evaluation_job import feature_rows, published_features
+from sextant.characterizations.features import feature_rows, published_features
 from sextant.experiment.loading import load_experiment
 from sextant.processes.job_log import job_log
 from sextant.store import build as store

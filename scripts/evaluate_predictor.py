@@ -3,21 +3,26 @@
 Inputs: points, feasibility, sheets. Outputs: tables prediction, candidate, recommendation, score.
 """
 
-from sextant.decide.evaluation_job import evaluate_files
+from sextant.decide.evaluation_files import evaluate_files, read_task
 from sextant.experiment.loading import load_experiment
 from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)
-    evaluate_files(
-        snakemake.input.point,
-        snakemake.input.feasibility,
+    inputs = {name: snakemake.input[name] for name in ("point", "feasibility")}
+    task = read_task(
+        inputs,
         experiment,
         snakemake.params.decision,
-        snakemake.wildcards.predictor,
         snakemake.wildcards.source,
-        snakemake.params.seed,
         snakemake.params.memory_utilization,
+    )
+    evaluate_files(
+        inputs,
+        task,
+        experiment,
+        snakemake.wildcards.predictor,
+        snakemake.params.seed,
         snakemake.threads,
         dict(snakemake.output.items()),
     )

@@ -3,12 +3,13 @@
 import numpy as np
 import pandas as pd
 
+from sextant.characterizations.features import Facts
 from sextant.characterizations.points import IDENTIFIERS
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 from sextant.predict.references import Rows
 from sextant.predict.roofline.effects import design_of
-from sextant.predict.roofline.facts import columns_of, execution_classes, fact_rows
+from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.predict.roofline.law import INDEX, predict_log
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -64,8 +65,8 @@ def facts(llms=LLMS, profiles=PROFILES, users=USERS, input_tokens=120.0, output_
         [(llm, profile, n) for llm in sorted(llms) for profile in sorted(profiles) for n in users],
         columns=[*IDENTIFIERS, "users"],
     )
-    execution = execution_classes(llms, None)
-    return fact_rows(keys, llms, profiles, execution, input_tokens, output_tokens)
+    keys = keys.assign(input_tokens=input_tokens, output_tokens=output_tokens)
+    return fact_rows(keys, Facts(llms, profiles))
 
 
 def draw(X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | None = None) -> Rows:

@@ -4,15 +4,21 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 
 from sextant.base.files import write_parquet
 
 ROOT = Path(__file__).parents[1]
+needs_baselines = pytest.mark.skipif(
+    not all(map(find_spec, ("jax", "keras", "surprise"))),
+    reason="the extra `baselines` is not installed (make baselines)",
+)
 FAKE_PYTHON = ROOT / "tests" / "fake_engine" / "python"
 """Interpreter whose vLLM is a fake that answers in a second."""
 Found = TypeVar("Found")

@@ -5,6 +5,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from llm_configs import PUBLISHED
@@ -19,7 +21,10 @@ from sextant.advice.question import Question, named_llm
 from sextant.advice.source import Source, find_source
 from sextant.advice.words import caution, headline, profile_cells
 from sextant.base.errors import InputError
+from sextant.characterizations.points import TARGETS
 from sextant.experiment.slo import SLO
+from sextant.predict.registry import PREDICTORS, Place
+from sextant.predict.roofline import Roofline
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
@@ -43,7 +48,7 @@ def source() -> Source:
 @pytest.fixture(scope="module")
 def made(source) -> Forecast:
     subject = subject_of(*named_llm(ASKED, source.known), source, source.known.profiles)
-    return forecast(subject, LIMITS, 42)
+    return forecast(Roofline(LIMITS, source.known.profiles, 42), subject, LIMITS)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +176,7 @@ def test_a_probe_may_be_on_a_gpu_that_is_not_on_offer(made, tmp_path) -> None:
     path = tmp_path / "probe.csv"
     path.write_text("gpu_profile_id,users,nttft_ms,itl_ms\n1xL4-24GB,1,1.0,60\n")
     probe = read_probe(path, "mistral-7b", made.subject.profiles)
-    informed = forecast(made.subject, LIMITS, 42, probe)
+    informed = forecast(Roofline(LIMITS, made.subject.profiles, 42), made.subject, LIMITS, probe)
     assert informed.at("1xA100-40GB", 1)["itl_ms"] != made.at("1xA100-40GB", 1)["itl_ms"]
 
 
@@ -183,6 +188,60 @@ def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, m
     # Of an encoder-decoder some were measured there.
     t5 = subject_of("t5", source.known.llms["google__flan-t5-xl"], source, source.known.profiles)
     assert "1xV100-16GB" in t5.candidates
+
+
+class Mean:
+    """Learns the mean of all points, whatever the LLM."""
+
+    depends_on = ("percentile",)
+    min_training_llms = 1
+    uses_references = False
+
+    def __init__(self, slo, profiles, seed) -> None:
+        self.seed = seed
+
+    def design(self, keys, facts):
+        return keys
+
+    def fit(self, training, references=None):
+        self.mean_ms = training.y[TARGETS].mean().to_numpy()
+        return self
+
+
+class Steady(Mean):
+    """Draws latencies that scatter around the mean."""
+
+    def sample(self, X):
+        scatter = np.random.default_rng(self.seed).lognormal(0, 0.5, (200, 1, 2))
+        return np.repeat(self.mean_ms * scatter, len(X), axis=1)
+
+
+class Certain(Mean):
+    """Predicts the mean alone."""
+
+    def predict(self, X):
+        return pd.DataFrame(np.repeat([self.mean_ms], len(X), axis=0), X.index, TARGETS)
+
+
+@pytest.fixture
+def registered(monkeypatch) -> None:
+    for made in (Steady, Certain):
+        monkeypatch.setitem(PREDICTORS, made.__name__.lower(), Place(made.__name__, __name__))
+
+
+def test_any_predictor_that_draws_can_be_asked_for_a_risk(registered) -> None:
+    asked = replace(ASKED, slo=replace(LIMITS, nttft_ms=1e4, itl_ms=1e4), predictor="steady")
+    answer = recommend_llm(replace(asked, risk=0.1))
+    assert (answer["basis"], answer["predictor"]) == ("steady", "steady")
+    assert answer["probability_met"] >= 0.9
+    assert "predicted by steady" in answer["text"]
+    bolder = recommend_llm(replace(asked, slo=replace(LIMITS, nttft_ms=1e4), risk=0.9))
+    assert bolder["probability_met"] >= 0.1
+
+
+def test_a_predictor_that_does_not_draw_has_no_risk(registered) -> None:
+    with pytest.raises(InputError, match=r"certain does not draw.*--predictor roofline"):
+        recommend_llm(replace(ASKED, predictor="certain", risk=0.1))
 
 
 # Options
@@ -237,10 +296,10 @@ def test_on_the_frontier_more_money_buys_more_probability(made) -> None:
 def test_the_papers_decision_takes_medians_for_the_truth(made) -> None:
     options = made.options()
     chosen = decide(made, options, LIMITS, "paper", None)
-    medians = made.model.predict(made.X)
-    own = made.X["gpu_profile_id"] == chosen["gpu_profile_id"]
+    X, medians = made.draws.X, made.draws.summary()
+    own = X["gpu_profile_id"] == chosen["gpu_profile_id"]
     meets = (medians["itl_ms"] <= 50) & (medians["nttft_ms"] <= 100) & own
-    served = made.X.loc[meets, "users"].max()
+    served = X.loc[meets, "users"].max()
     assert chosen["replicas"] == -(-200 // served)
     assert 0 < chosen["probability_met"] <= 1
 

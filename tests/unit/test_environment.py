@@ -7,23 +7,42 @@ import yaml
 
 from support import ROOT
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCKS = {
+    "dev": ROOT / "requirements.lock",
+    "baselines": ROOT / "requirements-baselines.lock",
+}
 
-def pins_of_pyproject() -> set[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {*project["dependencies"], *project["optional-dependencies"]["dev"]}
+
+def pins(*extras: str) -> set[str]:
+    optional = PROJECT["optional-dependencies"]
+    return {*PROJECT["dependencies"], *(pin for name in extras for pin in optional[name])}
+
+
+def locked(extra: str) -> set[str]:
+    return set(re.findall(r"^\S+==\S+$", LOCKS[extra].read_text(), re.M))
 
 
 def test_environment_yml_has_the_pins_of_pyproject() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     (pip,) = (part["pip"] for part in environment["dependencies"] if isinstance(part, dict))
-    assert set(pip) == pins_of_pyproject()
+    assert set(pip) == pins(*LOCKS) == pins(*PROJECT["optional-dependencies"])
 
 
-def test_the_lock_has_every_pin() -> None:
-    locked = set(re.findall(r"^\S+==\S+$", (ROOT / "requirements.lock").read_text(), re.M))
-    assert pins_of_pyproject() <= locked
+def test_the_locks_have_every_pin_and_agree() -> None:
+    for extra in LOCKS:
+        assert pins(extra) <= locked(extra)
+    versions = {}
+    for pin in locked("dev") | locked("baselines"):
+        name, version = pin.split("==")
+        assert versions.setdefault(name, version) == version, name
+
+
+def test_what_only_baselines_need_is_not_installed_for_all() -> None:
+    for name in ("jax", "jaxlib", "keras", "scikit-surprise"):
+        assert not any(pin.startswith(f"{name}==") for pin in locked("dev"))
 
 
 def test_no_lock_names_a_place_it_was_made_in() -> None:
-    for lock in (ROOT / "requirements.lock", ROOT / "workflow" / "envs" / "vllm-cpu.lock"):
+    for lock in (*LOCKS.values(), ROOT / "workflow" / "envs" / "vllm-cpu.lock"):
         assert not re.search(r"--|://|file:", lock.read_text()), lock

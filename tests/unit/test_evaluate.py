@@ -5,10 +5,12 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
+from sextant.characterizations.features import Facts
 from sextant.decide.evaluate import evaluate
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
+from sextant.predict.folds import Task
 
 USERS = (1, 4, 16)
 PROFILES = {
@@ -53,8 +55,10 @@ POINTS = roofline_points(LLMS)
 
 
 def run(predictor: str, points: pd.DataFrame = POINTS, llms: dict[str, LLM] = LLMS, **options):
-    options = {"slos": SLOS, "source": "synthetic", "seed": 5} | options
-    return evaluate(points, llms, PROFILES, predictor=predictor, **options)
+    every = {(llm_id, profile_id) for llm_id in llms for profile_id in PROFILES}
+    feasible = options.pop("feasible", every)
+    task = Task("synthetic", points, Facts(llms, PROFILES), feasible)
+    return evaluate(task, options.pop("slos", SLOS), predictor, seed=5, **options)
 
 
 @pytest.fixture(scope="module")

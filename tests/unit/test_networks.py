@@ -15,7 +15,9 @@ from sextant.predict.network import NetworkInputs
 from sextant.predict.perfnet import PerfNet, maple
 from sextant.predict.perfnetv2 import PerfNetV2
 from sextant.predict.tuning import HeldOut, mape_error
+from support import needs_baselines
 
+pytestmark = needs_baselines
 BRIEF = {"epochs": 3, "batch_size": 16}
 ROWS = rows_of(SIZES, noise=0.2)
 UNSEEN, KNOWN = ROWS.of(["c"]), ROWS.without(["c"])

@@ -1,23 +1,73 @@
-"""The registry of predictors tells where each is without importing it."""
+"""The registry tells where each predictor is, what it needs, and imports none by itself."""
 
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from sextant.predict.registry import PREDICTORS, predictor_class
+from roofline import LIMITS, PROFILES
+from sextant.base.errors import InputError
+from sextant.base.imports import library_files
+from sextant.predict.protocols import JointPredictor, PointPredictor
+from sextant.predict.registry import PREDICTORS, Place, check_installed, predictor_class
+from sextant.predict.tuning import Tunable
+from support import ROOT, needs_baselines
+
+EVERY = [
+    pytest.param(name, marks=[needs_baselines] if place.libraries else [])
+    for name, place in PREDICTORS.items()
+]
+EVALUATE = ROOT / "scripts" / "evaluate_predictor.py"
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
-def test_every_predictor_is_where_the_registry_says(name: str) -> None:
+@pytest.mark.parametrize("name", EVERY)
+def test_every_predictor_implements_one_protocol(name: str) -> None:
     place, found = PREDICTORS[name], predictor_class(name)
     assert found.__name__ == place.class_name
     assert found.__module__.startswith(place.module)
+    model = found(LIMITS, PROFILES, 0)
+    assert isinstance(model, PointPredictor) != isinstance(model, JointPredictor)
+    assert isinstance(model, JointPredictor) == (name == "roofline")
+    assert isinstance(model, Tunable) == (name not in ("roofline", "perfnet", "perfnetv2"))
 
 
 def test_the_experiment_is_read_without_what_fits_and_learns() -> None:
     code = """
-import sys, sextant.experiment.loading, sextant.predict.registry
-print(sorted({"scipy", "sklearn", "xgboost", "joblib", "matplotlib"} & sys.modules.keys()))"""
+import sys, sextant.experiment.loading, sextant.decide.names
+heavy = {"scipy", "sklearn", "xgboost", "joblib", "matplotlib"}
+print(sorted(heavy & sys.modules.keys()))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_library_is_named_with_its_fix(monkeypatch) -> None:
+    monkeypatch.setitem(PREDICTORS, "net", Place("Net", "nowhere", ("no_such_library",)))
+    check_installed(["roofline", "static_policy", "measured"])
+    with pytest.raises(
+        InputError, match=r"'predictors'.*net needs no_such_library.*make baselines"
+    ):
+        check_installed(["roofline", "net"], "predictors")
+    with pytest.raises(InputError, match="net needs no_such_library"):
+        predictor_class("net")
+
+
+def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
+    """The files that make results stale: a predictor's own are in no other's list."""
+    files = {
+        name: {str(path) for path in library_files(EVALUATE, place.module)}
+        for name, place in PREDICTORS.items()
+    }
+    shared = {str(path) for path in library_files(EVALUATE)}
+    roofline = {path for path in files["roofline"] if "/predict/roofline/" in path}
+    assert len(roofline) == 7
+    for name, others in files.items():
+        assert bool(others & roofline) == (name == "roofline"), name
+        assert shared <= others
+    for own in ("llm_pilot", "rf", "selecta", "perfnet", "morphling"):
+        assert {name for name in files if any(f"/predict/{own}.py" in f for f in files[name])} <= {
+            own,
+            *(["perfnetv2"] if own == "perfnet" else []),
+        }
+    assert not any("/predict/importance.py" in path for path in shared)
+    assert np.all([any("/predict/folds.py" in path for path in each) for each in files.values()])

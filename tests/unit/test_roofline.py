@@ -6,11 +6,13 @@ import pytest
 
 from served_world import LLMS, PROFILES, draw, facts
 from sextant.base.errors import InputError
+from sextant.characterizations.features import Facts
 from sextant.characterizations.points import TARGETS
 from sextant.decide.decision import best_probe
-from sextant.decide.evaluate import evaluate
+from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.experiment.slo import SLO
-from sextant.predict.folds import share_lengths
+from sextant.predict.draws import Draws
+from sextant.predict.folds import Task
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import predict_log
@@ -26,6 +28,10 @@ def train(rows=TRAINING, told=None, seed=0) -> Roofline:
     return Roofline(LIMITS, PROFILES, seed).fit(rows, told)
 
 
+def predict(model: Roofline, X: pd.DataFrame) -> pd.DataFrame:
+    return Draws(X, model.sample(X)).summary()
+
+
 @pytest.fixture(scope="module")
 def model() -> Roofline:
     return train()
@@ -36,14 +42,14 @@ def error(predicted: pd.DataFrame, truth: pd.DataFrame) -> float:
 
 
 def test_it_predicts_an_llm_it_has_not_seen(model) -> None:
-    assert error(model.predict(HELD_OUT.X), HELD_OUT.y) < 0.10
+    assert error(predict(model, HELD_OUT.X), HELD_OUT.y) < 0.10
 
 
 def test_nine_of_ten_points_lie_inside_the_intervals() -> None:
     inside = []
     for seed in range(4):
         rows = draw(facts(), seed=seed)
-        predicted = train(rows.without(["unseen"])).predict(rows.of(["unseen"]).X)
+        predicted = predict(train(rows.without(["unseen"])), rows.of(["unseen"]).X)
         truth = rows.of(["unseen"]).y
         for name in ("nttft", "itl"):
             low, high = predicted[f"{name}_lo_ms"], predicted[f"{name}_hi_ms"]
@@ -59,14 +65,14 @@ def test_the_same_seed_gives_the_same_bytes_whatever_else_is_asked(model) -> Non
     assert together.tobytes() == alone.tobytes()
     shuffled = TRAINING.X.sample(frac=1, random_state=1).index
     rows = type(TRAINING)(TRAINING.X.loc[shuffled], TRAINING.y.loc[shuffled])
-    assert train(rows).predict(HELD_OUT.X)[TARGETS].to_numpy() == pytest.approx(
-        model.predict(HELD_OUT.X)[TARGETS].to_numpy(), rel=0.02
+    assert predict(train(rows), HELD_OUT.X)[TARGETS].to_numpy() == pytest.approx(
+        predict(model, HELD_OUT.X)[TARGETS].to_numpy(), rel=0.02
     )
 
 
 def test_nothing_but_its_facts_is_used_of_the_llm_that_is_asked_for(model) -> None:
     renamed = HELD_OUT.X.assign(llm_id="other-name")
-    assert model.predict(renamed).equals(model.predict(HELD_OUT.X))
+    assert predict(model, renamed).equals(predict(model, HELD_OUT.X))
 
 
 def test_an_answer_does_not_depend_on_what_else_is_offered(model) -> None:
@@ -84,10 +90,10 @@ def test_one_measured_profile_corrects_a_strange_llm_on_the_others() -> None:
     rows = draw(facts(), slower={"unseen": 0.5})
     own, training = rows.of(["unseen"]), rows.without(["unseen"])
     blind = train(training)
-    probe = best_probe(blind.sample(own.X), own.X, PROFILES)
+    probe = best_probe(Draws(own.X, blind.sample(own.X)), PROFILES)
     elsewhere = own.where(own.X["gpu_profile_id"] != probe)
     told = train(training, own.on([probe]))
-    before, after = (error(m.predict(elsewhere.X), elsewhere.y) for m in (blind, told))
+    before, after = (error(predict(m, elsewhere.X), elsewhere.y) for m in (blind, told))
     assert after < 0.5 * before
 
 
@@ -97,11 +103,11 @@ def test_a_gpu_that_was_never_measured_is_less_certain(model) -> None:
     rows = HELD_OUT.where(HELD_OUT.X["gpu_id"] == "large")
 
     def width(predictor: Roofline) -> float:
-        frame = predictor.predict(rows.X)
+        frame = predict(predictor, rows.X)
         return float(np.log(frame["itl_hi_ms"] / frame["itl_lo_ms"]).mean())
 
     assert width(blind) > 1.5 * width(model)
-    assert error(blind.predict(rows.X), rows.y) < 0.5
+    assert error(predict(blind, rows.X), rows.y) < 0.5
 
 
 def test_points_of_other_lengths_are_fitted_together() -> None:
@@ -109,7 +115,7 @@ def test_points_of_other_lengths_are_fitted_together() -> None:
     longer.index += len(shorter)
     rows = draw(pd.concat([shorter, longer]), noise=0.01)
     held_out = rows.of(["unseen"])
-    assert error(train(rows.without(["unseen"])).predict(held_out.X), held_out.y) < 0.12
+    assert error(predict(train(rows.without(["unseen"])), held_out.X), held_out.y) < 0.12
 
 
 def test_llms_that_differ_more_leave_more_doubt() -> None:
@@ -137,7 +143,7 @@ def test_the_explanation_adds_up_to_the_latencies(model) -> None:
     assert (step * rows["itl_factor"]).to_numpy() == pytest.approx(rows["itl_ms"].to_numpy())
     first = rows[["prefill_ms", "batching_ms", "queueing_ms"]].sum(axis=1) / 120
     assert (first * rows["nttft_factor"]).to_numpy() == pytest.approx(rows["nttft_ms"].to_numpy())
-    median = model.predict(HELD_OUT.X)["itl_ms"]
+    median = predict(model, HELD_OUT.X)["itl_ms"]
     assert rows["itl_ms"].to_numpy() == pytest.approx(median.to_numpy(), rel=0.15)
 
 
@@ -145,7 +151,7 @@ def test_an_outlier_moves_the_others_little(model) -> None:
     y = TRAINING.y.copy()
     y.loc[y.index[10], "itl_ms"] *= 30
     spoiled = Roofline(LIMITS, PROFILES, 0).fit(TRAINING._replace(y=y))
-    assert error(spoiled.predict(HELD_OUT.X), HELD_OUT.y) < 0.12
+    assert error(predict(spoiled, HELD_OUT.X), HELD_OUT.y) < 0.12
 
 
 def points_of(rows) -> pd.DataFrame:
@@ -160,8 +166,14 @@ def points_of(rows) -> pd.DataFrame:
     return named.reset_index(drop=True)
 
 
+def judge(points: pd.DataFrame) -> Evaluation:
+    every = {(llm_id, profile_id) for llm_id in LLMS for profile_id in PROFILES}
+    task = Task("here", points, Facts(LLMS, PROFILES), every)
+    return evaluate(task, [LIMITS], "roofline", seed=0)
+
+
 def test_evaluation_decides_with_a_probability_and_intervals() -> None:
-    result = evaluate(points_of(TRAINING), LLMS, PROFILES, [LIMITS], "roofline", "here", seed=0)
+    result = judge(points_of(TRAINING))
     score = result.scores.iloc[0]
     assert score["n_llms"] == 6
     assert score["so_score"] > 0.8
@@ -180,10 +192,7 @@ def test_what_the_held_out_llm_measured_changes_nothing_for_it() -> None:
     changed.y.loc[own, TARGETS] *= 3
     longer = points_of(changed)
     longer.loc[longer["llm_id"] == "seven", "mean_input_tokens"] = 999.0
-    frames = [
-        evaluate(points, LLMS, PROFILES, [LIMITS], "roofline", "here", seed=0)
-        for points in (points_of(TRAINING), longer)
-    ]
+    frames = [judge(points) for points in (points_of(TRAINING), longer)]
     before, after = (f.predictions.query("llm_id == 'seven'") for f in frames)
     pd.testing.assert_frame_equal(before, after)
     chosen = [f.recommendations.set_index("llm_id").loc["seven"] for f in frames]
@@ -193,6 +202,6 @@ def test_what_the_held_out_llm_measured_changes_nothing_for_it() -> None:
 def test_points_without_lengths_are_an_error_that_names_them() -> None:
     bare = points_of(TRAINING).drop(columns=["mean_input_tokens", "mean_output_tokens"])
     with pytest.raises(InputError, match="how long"):
-        evaluate(bare, LLMS, PROFILES, [LIMITS], "roofline", "here", seed=0)
+        judge(bare)
     with pytest.raises(InputError, match="build the store again"):
-        share_lengths(TRAINING.X.assign(output_tokens=np.nan), HELD_OUT.X)
+        judge(points_of(TRAINING).assign(mean_output_tokens=np.nan))

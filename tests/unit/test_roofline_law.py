@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
+from sextant.characterizations.execution import execution_classes
 from sextant.characterizations.features import Features
 from sextant.predict.roofline.effects import design_of
-from sextant.predict.roofline.facts import columns_of, execution_classes
+from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import (
     INDEX,
     NAMES,

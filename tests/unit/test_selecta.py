@@ -9,7 +9,9 @@ from sextant.characterizations.points import TARGETS, has_latency
 from sextant.predict.latencies import FLOOR_MS, latency_frame
 from sextant.predict.selecta import Selecta
 from sextant.predict.tuning import HeldOut, mape_error
+from support import needs_baselines
 
+pytestmark = needs_baselines
 SETTINGS = Selecta.GRID[0]
 
 

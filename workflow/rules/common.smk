@@ -14,13 +14,15 @@ from sextant.experiment.loading import load_experiment
 from sextant.base.ids import by_file_name, file_name
 from sextant.base.imports import library_files
 from sextant.processes.parent_watch import end_with_parent, name_to_jobs
-from sextant.predict.registry import PREDICTORS
+from sextant.decide.names import configurable
+from sextant.predict.registry import PREDICTORS, check_installed
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.workload.use_cases import use_case_sha256
 
 try:
     require_docstrings()
-    EXPERIMENT = load_experiment(config, "the configuration", PREDICTORS, check_settings)
+    EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
+    check_installed(config["predictors"], "predictors")
 except InputError as error:
     # The message is the whole story; a traceback would bury it.
     sys.exit(f"Error: {error}")

@@ -8,13 +8,14 @@ from sextant.advice.evidence import nearest, outside
 from sextant.advice.offer import offered, read_probe
 from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
 from sextant.advice.predicted import Forecast, forecast, subject_of
-from sextant.advice.question import PREDICTOR, Question, check, is_measured, named_llm
+from sextant.advice.question import Question, check, is_measured, make_predictor, named_llm
 from sextant.advice.source import find_source
 from sextant.advice.words import as_text
 from sextant.decide.decision import best_probe
-from sextant.decide.evaluate import MEASURED
+from sextant.decide.names import MEASURED
 from sextant.hardware.gpu import GIB
 from sextant.llm import LLM
+from sextant.predict.protocols import JointPredictor
 
 
 def recommend_llm(question: Question) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     Returns:
         The recommendation with the columns of table `recommendation` (None: no option),
         `basis` (`measured` or the predictor), `alternatives` (a row per GPU profile), `slo`,
-        `llm`, `characterization` and `text`. A prediction of `roofline` adds `decision`, `risk`,
+        `llm`, `characterization` and `text`. A predictor that draws adds `decision`, `risk`,
         `execution` (how the LLM is taken to be executed), `latency`, `options`, `safest`,
         `evidence`, `outside`, `sensitivity` and `best_probe`.
 
@@ -35,16 +36,16 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     known = source.known
     llm_id, llm = named_llm(question, known)
     profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
+    every = {**known.profiles, **profiles}
+    model = make_predictor(question, every)
     if is_measured(llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
-    elif question.predictor != PREDICTOR:
-        answer = compare(question, llm_id, llm, source, profiles, question.predictor)
-    else:
-        probe = None
-        if question.probe is not None:
-            probe = read_probe(question.probe, llm_id, {**known.profiles, **profiles})
+    elif isinstance(model, JointPredictor):
+        probe = read_probe(question.probe, llm_id, every) if question.probe else None
         subject = subject_of(llm_id, llm, source, profiles, question.gpu_profile_ids)
-        answer = _predicted(question, forecast(subject, question.slo, question.seed, probe))
+        answer = _predicted(question, forecast(model, subject, question.slo, probe))
+    else:
+        answer = compare(question, llm_id, llm, source, profiles, question.predictor)
     answer |= {
         "slo": asdict(question.slo),
         "llm": _llm_facts(llm),
@@ -61,7 +62,7 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
     named = {
         "source": subject.source.known.source,
         "slo_id": made.slo.slo_id,
-        "predictor": PREDICTOR,
+        "predictor": question.predictor,
     }
     return {
         **named,
@@ -69,7 +70,7 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
         # Only measurements can tell.
         "is_success": None,
         "overspend": None,
-        "basis": PREDICTOR,
+        "basis": question.predictor,
         "decision": question.decision,
         "risk": question.risk,
         "execution": subject.execution[subject.llm_id],
@@ -81,7 +82,7 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
         "evidence": nearest(subject, profile_id, made.slo) if profile_id else [],
         "outside": outside(subject, profile_id),
         "sensitivity": sensitivity(made, chosen, question.decision, question.risk),
-        "best_probe": best_probe(made.samples_ms, made.X, subject.profiles, [made.slo]),
+        "best_probe": best_probe(made.draws, subject.profiles, [made.slo]),
     }
 
 
@@ -94,7 +95,8 @@ def _latency(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
         "itl": row["itl_ms"] / made.slo.itl_ms,
     }
     of_profile = made.options().query("gpu_profile_id == @profile_id").iloc[0]
-    tried = made.X.loc[made.X["gpu_profile_id"] == profile_id, "users"]
+    X = made.draws.X
+    tried = X.loc[X["gpu_profile_id"] == profile_id, "users"]
     return {
         "users": users,
         **row,
@@ -103,7 +105,7 @@ def _latency(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
         "binding_limit": max(ratios, key=ratios.__getitem__),
         **{name: int(of_profile[name]) for name in ("users_lo", "users_median", "users_hi")},
         "most_users_tried": int(tried.max()),
-        # The promise is checked at loads that were measured: at the next one, to be safe.
+        # The SLO is checked at loads that were measured: at the next one, to be safe.
         "checked_at_users": int(tried[tried >= users].min()) if (tried >= users).any() else None,
     }
 

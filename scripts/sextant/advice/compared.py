@@ -1,5 +1,6 @@
 """Answers that compare latencies with limits by eq. 1-3: measurements, and other predictors."""
 
+from dataclasses import replace
 from typing import Any
 
 from joblib import cpu_count
@@ -9,11 +10,13 @@ from sextant.advice.question import Question
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
 from sextant.base.rows import frame_rows
-from sextant.characterizations.points import Pair
-from sextant.decide.evaluate import MEASURED, evaluate
-from sextant.decide.evaluation_job import allowed_pairs, failed_pairs
+from sextant.characterizations.features import Facts
+from sextant.decide.evaluate import evaluate
+from sextant.decide.names import MEASURED
+from sextant.decide.pairs import task_of
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
+from sextant.predict.folds import Task
 
 
 def compare(
@@ -37,18 +40,8 @@ def compare(
     excluded = exclusions(llm, source, profiles)
     tried = known.feasibility[known.feasibility["llm_id"] == llm_id]
     reasons = dict(zip(tried["gpu_profile_id"], tried["reason"], strict=True)) | excluded
-    result = evaluate(
-        known.points[known.points["gpu_profile_id"].isin(profiles)],
-        {**known.llms, llm_id: llm},
-        profiles,
-        [question.slo],
-        basis,
-        known.source,
-        question.seed,
-        features=known.features,
-        feasible=_allowed(llm_id, source, profiles, set(excluded), basis),
-        n_jobs=cpu_count(),
-    )
+    task = _task(llm_id, llm, source, profiles, set(excluded))
+    result = evaluate(task, [question.slo], basis, question.seed, n_jobs=cpu_count())
     chosen = result.recommendations.query("llm_id == @llm_id")
     if chosen.empty:
         note = result.scores["note"].iloc[0]
@@ -61,21 +54,18 @@ def compare(
     return {**frame_rows(chosen)[0], "basis": basis, "alternatives": rows}
 
 
-def _allowed(
-    llm_id: str,
-    source: Source,
-    profiles: dict[str, GPUProfile],
-    excluded: set[str],
-    basis: str,
-) -> set[Pair]:
+def _task(
+    llm_id: str, llm: LLM, source: Source, profiles: dict[str, GPUProfile], excluded: set[str]
+) -> Task:
     known = source.known
-    others = allowed_pairs(
-        known.llms,
-        profiles,
+    task = task_of(
+        known.source,
+        known.points[known.points["gpu_profile_id"].isin(profiles)],
+        known.feasibility,
+        Facts({**known.llms, llm_id: llm}, profiles, known.features),
         known.longest_request_tokens,
         source.memory_utilization,
-        known.feasibility,
     )
+    others = {pair for pair in task.feasible if pair[0] != llm_id}
     own = {(llm_id, name) for name in profiles if name not in excluded}
-    pairs = {pair for pair in others if pair[0] != llm_id} | own
-    return pairs - failed_pairs(known.feasibility) if basis == MEASURED else pairs
+    return replace(task, feasible=others | own)

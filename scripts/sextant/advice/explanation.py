@@ -9,6 +9,7 @@ from sextant.advice.source import find_source
 from sextant.base.rows import frame_rows
 from sextant.characterizations.points import at_percentile
 from sextant.experiment.slo import SLO
+from sextant.predict.roofline import Roofline
 
 _STEP = {
     "launch_ms": "launch of the layers' kernels",
@@ -41,12 +42,12 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
     known = source.known
     llm_id, llm = named_llm(question, known)
     profiles = offered(known.profiles, (gpu_profile_id,), question.prices, need_prices=False)
-    probe = None
-    if question.probe is not None:
-        probe = read_probe(question.probe, llm_id, {**known.profiles, **profiles})
+    every, slo = {**known.profiles, **profiles}, question.slo
+    probe = read_probe(question.probe, llm_id, every) if question.probe else None
     subject = subject_of(llm_id, llm, source, profiles, [gpu_profile_id])
-    made = forecast(subject, question.slo, question.seed, probe)
-    (row,) = frame_rows(made.model.explain(subject.rows_at([users], [gpu_profile_id])))
+    model = Roofline(slo, every, question.seed)
+    forecast(model, subject, slo, probe)
+    (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
     facts = {
         "llm_id": llm_id,
         "gpu_profile_id": gpu_profile_id,
@@ -56,7 +57,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
         "itl": _shares(row, _STEP),
         "nttft": _shares(row, _FIRST),
         **{name: row[name] for name in (*_TOTALS, "itl_batch", "capacity_requests")},
-        "measured": _measured(source.known.points, llm_id, gpu_profile_id, users, made.slo)
+        "measured": _measured(source.known.points, llm_id, gpu_profile_id, users, slo)
         if is_measured(llm_id, known)
         else None,
     }

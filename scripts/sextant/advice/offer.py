@@ -76,12 +76,12 @@ def read_probe(path: Path, llm_id: str, known: Mapping[str, GPUProfile]) -> pd.D
     rows = _table(path, "probe")
     seen: dict[tuple, int] = {}
     for row in rows:
-        place = {"file": path, "row": row.line, "field": "gpu_profile_id"}
-        profile(row["gpu_profile_id"], known, **place)
-        key = row["gpu_profile_id"], row["users"]
+        field = "gpu_profile_id"
+        profile(row[field], known, file=path, row=row.line, field=field)
+        key = row[field], row["users"]
         if key in seen:
-            problem = f"{key[0]} with {key[1]} users stands in line {seen[key]} already"
-            raise InputError(problem, **place, fix="keep one of them")
+            problem = f"{key[0]} with {key[1]} users is in line {seen[key]} already"
+            raise InputError(problem, file=path, row=row.line, field=field, fix="keep one of them")
         seen[key] = row.line
     return pd.DataFrame(rows).assign(llm_id=llm_id)
 

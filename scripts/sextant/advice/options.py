@@ -1,4 +1,4 @@
-"""The options beside the chosen one: by price, by GPU profile, and under another promise."""
+"""The options beside the chosen one: by price, by GPU profile, and for another SLO."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,6 @@ from sextant.base.rows import frame_rows
 from sextant.decide.decision import choose
 from sextant.decide.recommend import candidates, recommend
 from sextant.experiment.slo import SLO
-from sextant.predict.roofline.predictor import summary
 
 SAFE = 0.9
 """The probability at which a GPU profile's price is stated, unless a risk is given."""
@@ -39,9 +38,7 @@ def decide(
 def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataFrame:
     """Choose by eq. 1-3 of LLM-Pilot, as if the medians were certain."""
     subject = forecast.subject
-    medians = forecast.X[["llm_id", "gpu_profile_id", "users"]].join(
-        summary(forecast.samples_ms, forecast.X.index)
-    )
+    medians = forecast.draws.X.join(forecast.draws.summary())
     rows = candidates(medians, [subject.llm_id], subject.profiles, slo)
     # What each replica gets of the users, as the other decision states it.
     best = recommend(rows).drop(columns="users_per_replica")
@@ -80,7 +77,7 @@ def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) ->
         subject.source.known.profiles[name].gpu.gpu_id
         for name in subject.source.known.points["gpu_profile_id"].unique()
     }
-    most_users_tried = int(forecast.X["users"].max())
+    most_users_tried = int(forecast.draws.X["users"].max())
     for row in rows:
         row["most_users_tried"] = most_users_tried
         gpu_id = subject.profiles[row["gpu_profile_id"]].gpu.gpu_id
@@ -90,11 +87,12 @@ def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) ->
 
 def _misses(forecast: Forecast) -> dict[str, dict[str, float]]:
     """Return by what factor each profile's latencies at the fewest users exceed their limits."""
-    fewest = int(forecast.X["users"].min())
-    lightest = (forecast.X["users"] == fewest).to_numpy()
-    medians = np.median(forecast.samples_ms[:, lightest], axis=0)
+    X, samples_ms = forecast.draws
+    fewest = int(X["users"].min())
+    lightest = (X["users"] == fewest).to_numpy()
+    medians = np.median(samples_ms[:, lightest], axis=0)
     ratios = medians / [forecast.slo.nttft_ms, forecast.slo.itl_ms]
-    names = forecast.X.loc[lightest, "gpu_profile_id"]
+    names = X.loc[lightest, "gpu_profile_id"]
     return {
         name: dict(zip(_MISSES, (fewest, *map(float, row), float(row.max())), strict=True))
         for name, row in zip(names, ratios, strict=True)
@@ -121,7 +119,7 @@ def frontier(options: pd.DataFrame) -> list[dict[str, Any]]:
 def sensitivity(
     forecast: Forecast, chosen: Mapping[str, Any], decision: str, risk: float | None
 ) -> list[dict[str, Any]]:
-    """Return what would be chosen under other promises, each with `is_other_profile`."""
+    """Return what would be chosen for other SLOs, each with `is_other_profile`."""
     rows = []
     for name, change in _CHANGES.items():
         slo = changed(forecast.slo, **change)

@@ -1,31 +1,36 @@
-"""An LLM without measurements: latencies, options and their probabilities from `roofline`."""
+"""An LLM without measurements: joint draws of its latencies, and the options that follow."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 
 from sextant.advice.offer import profile
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
-from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile, has_latency
+from sextant.characterizations.execution import execution_classes
+from sextant.characterizations.features import Facts
+from sextant.characterizations.points import (
+    LENGTHS,
+    TARGETS,
+    at_percentile,
+    has_latency,
+)
 from sextant.decide.decision import weigh
 from sextant.experiment.memory import assess
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.importing.llm_pilot import REASONS
 from sextant.llm import LLM
+from sextant.predict.draws import Draws
+from sextant.predict.folds import KEYS
+from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
-from sextant.predict.roofline import Roofline
-from sextant.predict.roofline.facts import execution_classes, fact_rows
-
-KEYS = [*IDENTIFIERS, "users"]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The LLM that is asked about, the profiles that may serve it, and what the law knows."""
+    """The LLM that is asked about, the profiles that may serve it, and what is known."""
 
     llm_id: str
     llms: Mapping[str, LLM]
@@ -51,16 +56,22 @@ class Subject:
         """The profiles that its memory facts allow."""
         return [name for name in self.profiles if name not in self.excluded]
 
-    def facts(self, keys: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
-        """Return the design matrix of points."""
-        lengths = self.source.input_tokens, self.source.output_tokens
-        return fact_rows(keys, self.llms, profiles, self.execution, *lengths)
+    def design(
+        self, model: JointPredictor, keys: pd.DataFrame, profiles: Mapping[str, GPUProfile]
+    ) -> pd.DataFrame:
+        """Return the design matrix of `keys`, with requests as long as the workload's mean."""
+        means = self.source.input_tokens, self.source.output_tokens
+        lengths = dict(zip(LENGTHS, means, strict=True))
+        facts = Facts(self.llms, profiles, self.source.known.features)
+        return model.design(keys[KEYS].assign(**lengths), facts)
 
-    def rows_at(self, users: list[int], profile_ids: list[str] | None = None) -> pd.DataFrame:
+    def rows_at(
+        self, model: JointPredictor, users: list[int], profile_ids: list[str] | None = None
+    ) -> pd.DataFrame:
         """Return its design matrix at these user counts, on all candidates unless given."""
         names = self.candidates if profile_ids is None else profile_ids
         keys = [(self.llm_id, name, count) for name in names for count in users]
-        return self.facts(pd.DataFrame(keys, columns=KEYS), self.profiles)
+        return self.design(model, pd.DataFrame(keys, columns=KEYS), self.profiles)
 
 
 def subject_of(
@@ -134,23 +145,24 @@ class Forecast:
 
     subject: Subject
     slo: SLO
-    model: Roofline
-    X: pd.DataFrame
-    """Every candidate at every tried number of users."""
-    samples_ms: np.ndarray
-    """Draws of nTTFT and ITL, (draws, rows of `X`, 2)."""
+    model: JointPredictor
+    draws: Draws
+    """Of every candidate at every tried number of users."""
 
     def options(self, slo: SLO | None = None) -> pd.DataFrame:
-        """Return what `weigh` says of every option, for this promise or another."""
-        return weigh(self.samples_ms, self.X, self.subject.profiles, slo or self.slo)
+        """Return what `weigh` says of every option, for this SLO or another."""
+        return weigh(self.draws, self.subject.profiles, slo or self.slo)
 
     def at(self, profile_id: str, users: int) -> pd.Series:
         """Return the medians and 90% intervals of the latencies at one load of a replica."""
-        return self.model.predict(self.subject.rows_at([users], [profile_id])).iloc[0]
+        X = self.subject.rows_at(self.model, [users], [profile_id])
+        return Draws(X, self.model.sample(X)).summary().iloc[0]
 
 
-def forecast(subject: Subject, slo: SLO, seed: int, probe: pd.DataFrame | None = None) -> Forecast:
-    """Fit the measured LLMs, and the probe if there is one, and draw the asked LLM's latencies.
+def forecast(
+    model: JointPredictor, subject: Subject, slo: SLO, probe: pd.DataFrame | None = None
+) -> Forecast:
+    """Fit a model to the measured LLMs, and to the probe if there is one; draw latencies.
 
     Raises:
         InputError: too few LLMs were measured.
@@ -159,23 +171,23 @@ def forecast(subject: Subject, slo: SLO, seed: int, probe: pd.DataFrame | None =
     latencies = at_percentile(known.points, slo.percentile)
     latencies = latencies[has_latency(latencies)].reset_index(drop=True)
     n_llms = latencies["llm_id"].nunique()
-    if n_llms < Roofline.min_training_llms:
-        problem = f"{n_llms} LLMs with points, of {Roofline.min_training_llms} that are needed"
+    if n_llms < model.min_training_llms:
+        problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
         raise InputError(f"no prediction is possible ({problem})", fix="measure more LLMs")
     profiles = {**known.profiles, **subject.profiles}
-    training = Rows(subject.facts(latencies[KEYS], profiles), latencies[TARGETS])
+    training = Rows(subject.design(model, latencies, profiles), latencies[TARGETS])
     references = None
     if probe is not None:
         measured_on = probe["gpu_profile_id"].unique()
         profiles |= {name: profile(name, profiles, field="--probe") for name in measured_on}
-        references = Rows(subject.facts(probe[KEYS], profiles), probe[TARGETS])
-    model = Roofline(slo, profiles, seed).fit(training, references)
-    X = subject.rows_at(sorted(latencies["users"].unique().tolist()))
-    return Forecast(subject, slo, model, X, model.sample(X))
+        references = Rows(subject.design(model, probe, profiles), probe[TARGETS])
+    model.fit(training, references)
+    X = subject.rows_at(model, sorted(latencies["users"].unique().tolist()))
+    return Forecast(subject, slo, model, Draws(X[KEYS], model.sample(X)))
 
 
 def changed(slo: SLO, limits: float = 1.0, users: float = 1.0) -> SLO:
-    """Return the promise with both limits, or the users, multiplied."""
+    """Return the SLO with both limits, or the users, multiplied."""
     return replace(
         slo,
         nttft_ms=slo.nttft_ms * limits,

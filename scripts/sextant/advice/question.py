@@ -1,18 +1,22 @@
-"""What is asked: the promise, the LLM, the GPU profiles on offer; checked before anything runs."""
+"""What is asked: the SLO, the LLM, the GPU profiles on offer; checked before anything runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import Characterization
+from sextant.decide.names import configurable
 from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM, load_llm
 from sextant.llm.facts import DTYPE_BYTES
-from sextant.predict.registry import PREDICTORS
+from sextant.predict.protocols import JointPredictor, PointPredictor
+from sextant.predict.registry import PREDICTORS, predictor_class
 
 PREDICTOR = "roofline"
-"""The predictor that states how certain it is; the default."""
+"""The default: it draws, so it states how certain it is."""
 DECISIONS = ("utility", "paper")
 KV_DTYPES = (*DTYPE_BYTES, "fp8")
 
@@ -30,10 +34,10 @@ class Question:
     scenario_id: str | None = None
     predictor: str = PREDICTOR
     decision: str = DECISIONS[0]
-    """`utility`: weighs price against the probability to keep the promise; `paper`: eq. 1-3 of
+    """`utility`: weighs price against the probability to meet the SLO; `paper`: eq. 1-3 of
     LLM-Pilot on the medians."""
     risk: float | None = None
-    """Largest probability to break the promise; None for the highest expected utility."""
+    """Largest probability of missing the SLO; None for the highest expected utility."""
     gpu_profile_ids: tuple[str, ...] = ()
     """The profiles on offer; all of the characterization if empty."""
     prices: Path | None = None
@@ -48,7 +52,7 @@ def check(question: Question) -> None:
     if (question.llm_id is None) == (question.hf_config is None):
         fix = "give the one or the other"
         raise InputError("one LLM is needed", field="--llm, --hf-config", fix=fix)
-    _one_of(question.predictor, PREDICTORS, "--predictor")
+    _one_of(question.predictor, configurable(), "--predictor")
     _one_of(question.decision, DECISIONS, "--decision")
     _one_of(question.dtype, [None, *DTYPE_BYTES], "--dtype")
     _one_of(question.kv_dtype, [None, *KV_DTYPES], "--kv-dtype")
@@ -56,10 +60,28 @@ def check(question: Question) -> None:
         return
     if not 0 < question.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
-        raise InputError(f"{question.risk} is no risk", field="--risk", fix=fix)
-    if question.decision != "utility" or question.predictor != PREDICTOR:
-        fix = f"use it with --predictor {PREDICTOR} and --decision utility"
-        raise InputError("a risk needs probabilities", field="--risk", fix=fix)
+        raise InputError(f"{question.risk} is not a risk", field="--risk", fix=fix)
+    if question.decision != "utility":
+        problem = "a risk needs probabilities, which --decision paper does not use"
+        raise InputError(problem, field="--risk", fix="use it with --decision utility")
+    if not isinstance(make_predictor(question, {}), JointPredictor):
+        problem = f"a risk needs probabilities: {question.predictor} does not draw samples"
+        fix = f"use a predictor that draws, e.g. --predictor {PREDICTOR}"
+        raise InputError(problem, field="--risk", fix=fix)
+
+
+def make_predictor(
+    question: Question, profiles: Mapping[str, GPUProfile]
+) -> PointPredictor | JointPredictor | None:
+    """Return the predictor that is asked for, not fitted yet; None for the static policy.
+
+    Raises:
+        InputError: a library that it needs is not installed.
+    """
+    if question.predictor not in PREDICTORS:
+        return None
+    make = predictor_class(question.predictor)
+    return make(question.slo, profiles, question.seed)
 
 
 def _one_of(value: Any, known: Any, field: str) -> None:
@@ -98,7 +120,7 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
             raise InputError(problem, file=question.hf_config, fix=fix)
         served = question.dtype or next(iter(known.llms.values())).dtype
         return llm_id, _served(load_llm(config_file(question.hf_config), served), question)
-    llm_id = question.llm_id
+    llm_id = question.llm_id or ""
     if llm_id not in known.llms:
         fix = f"use one of {', '.join(known.llms)}, or --hf-config"
         raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)

@@ -1,4 +1,4 @@
-"""Scores of predictors on a sheet of promises, from a characterization."""
+"""Scores of predictors on a sheet of SLOs, from a characterization."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,10 +9,12 @@ from joblib import cpu_count
 
 from sextant.base.rows import frame_rows
 from sextant.characterizations.characterization import load_characterization
+from sextant.characterizations.features import Facts
 from sextant.decide.evaluate import evaluate
-from sextant.decide.evaluation_job import allowed_pairs
+from sextant.decide.names import configurable
+from sextant.decide.pairs import task_of
 from sextant.experiment.slo import load_slos
-from sextant.predict.registry import PREDICTORS
+from sextant.predict.registry import check_installed
 
 
 def evaluate_predictors(
@@ -36,32 +38,20 @@ def evaluate_predictors(
     known = load_characterization(database, source, workload_id, scenario_id)
     # Not all that there are: some take many minutes.
     names = list(dict.fromkeys(predictors or ())) or [
-        name for name in PREDICTORS if name in known.predictors
+        name for name in configurable() if name in known.predictors
     ]
-    feasible = allowed_pairs(
-        known.llms,
-        known.profiles,
+    check_installed(names, "--predictor")
+    task = task_of(
+        known.source,
+        known.points,
+        known.feasibility,
+        Facts(known.llms, known.profiles, known.features),
         known.longest_request_tokens,
         known.feasibility["memory_utilization"].max(),
-        known.feasibility,
     )
     scores = pd.concat(
-        [
-            evaluate(
-                known.points,
-                known.llms,
-                known.profiles,
-                targets,
-                name,
-                known.source,
-                seed,
-                features=known.features,
-                feasible=feasible,
-                n_jobs=cpu_count(),
-                progress=progress,
-            ).scores
-            for name in names
-        ]
+        evaluate(task, targets, name, seed, n_jobs=cpu_count(), progress=progress).scores
+        for name in names
     )
     means = scores.groupby("predictor", sort=False).agg(
         so_score=("so_score", "mean"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sextant.advice.options import SAFE
-from sextant.decide.evaluate import MEASURED
+from sextant.decide.names import MEASURED
 
 Answer = Mapping[str, Any]
 LIMITS = {"nttft": "nTTFT", "itl": "ITL"}

@@ -108,7 +108,7 @@ def _only(
     option = f"--{name.replace('_', '-')}"
     if value is None and len(found) == 1:
         return found[0]
-    if value not in found:
+    if value is None or value not in found:
         fix = f"give {option}, one of {', '.join(found)}" if found else "measure something first"
         problem = f"no points of {name} {value!r}" if value else f"{len(found)} values of {name}"
         raise InputError(problem, file=database, field=option, fix=fix)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Self
 
 import pandas as pd
 
+from sextant.experiment.experiment import Experiment
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm.facts import LLM
 
@@ -58,6 +59,22 @@ class Features(NamedTuple):
         return cls(_table(llm_rows, "llm_id"), each.assign(memory_capacity_gb_total=total))
 
 
+class Facts(NamedTuple):
+    """What is known before anything is measured: all that a predictor sees of a new LLM."""
+
+    llms: Mapping[str, LLM]
+    """By `llm_id`."""
+    profiles: Mapping[str, GPUProfile]
+    """By `gpu_profile_id`."""
+    published: Features | None = None
+    """Features that came with a characterization; None: they are computed from the facts."""
+
+    @property
+    def features(self) -> Features:
+        """What predictors learn from that need no facts of their own."""
+        return self.published or Features.of_facts(self.llms, self.profiles)
+
+
 def _table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:
     rows = [{name: value for name, value in row.items() if name != "note"} for row in rows]
     # A row lacks the columns it has no value in: the fullest rows tell the columns' order.
@@ -93,3 +110,20 @@ def _profile_facts(profile: GPUProfile) -> dict[str, str | float]:
         "total_memory_bandwidth_gb_s": n * gpu.memory_bandwidth_gb_s,
         "total_dense_16bit_tflops": n * gpu.dense_16bit_tflops,
     }
+
+
+def published_features(experiment: Experiment) -> Features | None:
+    """Return the features that came with an experiment's characterization, if any did."""
+    if not experiment.features:
+        return None
+    rows = experiment.features
+    return Features.published(rows["llms"], rows["gpus"], experiment.profiles)
+
+
+def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]:
+    """Return the rows of table `feature`; `characterization` reads them back."""
+    return [
+        {"source": source, "kind": kind, "id": name, "facts": facts.to_json(double_precision=15)}
+        for kind, table in zip(("llm", "gpu_profile"), features or (), strict=bool(features))
+        for name, facts in table.astype(object).iterrows()
+    ]

@@ -6,44 +6,36 @@ mean over the draws of what the score would give for it.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pandas as pd
 
 from sextant.characterizations.points import IDENTIFIERS
-from sextant.decide.recommend import pods
+from sextant.decide.recommend import best_of_each, pods, users_served
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
+from sextant.predict.draws import Draws
 
 REWARD = 1.0
-"""Worth of a promise kept, in units of the cheapest deployment's price.
+"""Worth of an SLO met, in units of the cheapest deployment's price.
 
 S/O is highest where a success is worth S + O (the derivative of eq. 7 with S = 1 - O): about 1
 for any good predictor.
 """
 
 
-def sustained(samples_ms: np.ndarray, X: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-    """Return the most users one replica serves in each draw (eq. 3), draws x (LLM, profile).
-
-    Args:
-        samples_ms: joint draws of nTTFT and ITL, shape (draws, rows, 2).
-        X: `llm_id, gpu_profile_id, users` of the rows.
-        slo: the promise.
-    """
-    meets = (samples_ms[..., 0] <= slo.nttft_ms) & (samples_ms[..., 1] <= slo.itl_ms)
-    users = X["users"].to_numpy()
-    columns = {}
-    for pair, places in X.reset_index(drop=True).groupby(IDENTIFIERS).indices.items():
+def sustained(draws: Draws, slo: SLO) -> pd.DataFrame:
+    """Return the most users one replica serves in each draw (eq. 3), draws x (LLM, profile)."""
+    users, columns = draws.X["users"].to_numpy(), {}
+    for pair, places in draws.X.reset_index(drop=True).groupby(IDENTIFIERS).indices.items():
         ordered = places[np.argsort(users[places])]
-        kept = np.minimum.accumulate(meets[:, ordered], axis=1).sum(axis=1)
-        columns[pair] = np.concatenate([[0], users[ordered]])[kept]
+        columns[pair] = users_served(users[ordered], draws.samples_ms[:, ordered], slo)
     return pd.DataFrame(columns).rename_axis(columns=IDENTIFIERS)
 
 
-def weigh(
-    samples_ms: np.ndarray, X: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO
-) -> pd.DataFrame:
+def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.DataFrame:
     """Return every option of each LLM: a profile with a number of replicas, and its worth.
 
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica` (that each one gets),
@@ -52,13 +44,12 @@ def weigh(
     Replica counts are those that some tried number of users per replica asks for.
 
     Args:
-        samples_ms: joint draws of nTTFT and ITL in ms, shape (draws, rows, 2).
-        X: `llm_id, gpu_profile_id, users` of the rows.
+        draws: joint draws of the latencies of one or more LLMs.
         profiles: GPU profiles with their prices.
-        slo: the promise.
+        slo: latency limits and the users to serve.
     """
-    served = sustained(samples_ms, X, slo)
-    counts = np.array(sorted({pods(slo.users, int(users)) for users in X["users"].unique()}))
+    served = sustained(draws, slo)
+    counts = np.array(sorted({pods(slo.users, int(users)) for users in draws.X["users"].unique()}))
     parts = [_options(llm_id, served[llm_id], profiles, counts, slo) for llm_id in _firsts(served)]
     return pd.concat(parts, ignore_index=True)
 
@@ -106,55 +97,39 @@ def _options(
 def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
     """Return one row per LLM: the option of the highest expected utility.
 
-    With a risk, the cheapest option that meets the promise with probability 1 - risk or more
+    With a risk, the cheapest option that meets the SLO with probability 1 - risk or more
     instead; an LLM without one has a row with nothing but its name. Ties go to the cheaper
     option, then to the first profile by identifier.
 
     Args:
         options: what `weigh` returned.
-        risk: largest probability of a broken promise, 0 to 1.
+        risk: largest probability of missing the SLO, 0 to 1.
     """
+    met = options["probability_met"]
     if risk is None:
-        kept = options[options["probability_met"] > 0]
-        order, ascending = (
-            ["expected_utility", "usd_per_hour", "gpu_profile_id"],
-            [False, True, True],
-        )
-    else:
-        kept = options[options["probability_met"] >= 1 - risk]
-        order, ascending = (
-            ["usd_per_hour", "probability_met", "gpu_profile_id"],
-            [True, False, True],
-        )
-    best = kept.sort_values(order, ascending=ascending, kind="stable").drop_duplicates("llm_id")
-    columns = [*IDENTIFIERS, "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
-    everyone = options[["llm_id"]].drop_duplicates()
-    return everyone.merge(best[columns], on="llm_id", how="left").reset_index(drop=True)
+        order = {"expected_utility": False, "usd_per_hour": True, "gpu_profile_id": True}
+        return best_of_each(options, met > 0, order)
+    order = {"usd_per_hour": True, "probability_met": False, "gpu_profile_id": True}
+    return best_of_each(options, met >= 1 - risk, order)
 
 
-def best_probe(
-    samples_ms: np.ndarray,
-    X: pd.DataFrame,
-    profiles: Mapping[str, GPUProfile],
-    slos: Sequence[SLO] = (),
-) -> str:
+def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO] = ()) -> str:
     """Return the GPU profile of one LLM whose measurement would tell most of what matters.
 
     That is the one whose log-latencies explain, by linear regression over the draws, the
-    largest part of the variance of all log-latencies, its own included. With promises, those
-    of a profile count as often as it is the cheapest one that keeps them in a draw.
+    largest part of the variance of all log-latencies, its own included. With SLOs, those of a
+    profile count as often as it is the cheapest one that meets them in a draw.
 
     Args:
-        samples_ms: joint draws of nTTFT and ITL in ms, shape (draws, rows, 2).
-        X: rows of one LLM.
+        draws: joint draws of the latencies of one LLM.
         profiles: GPU profiles with their prices.
-        slos: the promises that the answer is for.
+        slos: the SLOs that the answer is for.
     """
-    logs = np.log(samples_ms)
-    logs = (logs - logs.mean(axis=0)).reshape(len(logs), len(X), -1)
-    names = sorted(X["gpu_profile_id"].unique())
-    rows = {name: (X["gpu_profile_id"] == name).to_numpy() for name in names}
-    weights = _chances(samples_ms, X, profiles, slos) if slos else dict.fromkeys(names, 1.0)
+    logs = np.log(draws.samples_ms)
+    logs = (logs - logs.mean(axis=0)).reshape(len(logs), len(draws.X), -1)
+    names = sorted(draws.X["gpu_profile_id"].unique())
+    rows = {name: (draws.X["gpu_profile_id"] == name).to_numpy() for name in names}
+    weights = _chances(draws, profiles, slos) if slos else dict.fromkeys(names, 1.0)
     gain = {}
     for probe in names:
         seen = logs[:, rows[probe]].reshape(len(logs), -1)
@@ -165,19 +140,16 @@ def best_probe(
 
 
 def _chances(
-    samples_ms: np.ndarray,
-    X: pd.DataFrame,
-    profiles: Mapping[str, GPUProfile],
-    slos: Sequence[SLO],
+    draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO]
 ) -> dict[str, float]:
-    """Return in which part of draws and promises each profile is the cheapest to keep them."""
-    chances = 0.0
+    """Return in which part of draws and SLOs each profile is the cheapest that meets them."""
+    shares = []
     for slo in slos:
-        served = sustained(samples_ms, X, slo)
+        served = sustained(draws, slo)
         served.columns = served.columns.get_level_values("gpu_profile_id")
         price = pd.Series({name: profiles[name].usd_per_hour for name in served})
         cost = np.ceil(slo.users / served.where(served > 0)) * price
         won = cost.eq(cost.min(axis=1), axis=0) & cost.notna()
         # Where nobody serves anybody all count alike.
-        chances = chances + won.mean() + 1 / len(won)
-    return (chances / len(slos)).to_dict()
+        shares.append(won.mean() + 1 / len(won))
+    return (reduce(add, shares) / len(slos)).to_dict()

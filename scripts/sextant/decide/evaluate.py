@@ -1,29 +1,25 @@
 """Judge a predictor on LLMs it never saw: leave one LLM out, recommend, compare with the truth."""
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.characterizations.features import Features
 from sextant.characterizations.points import IDENTIFIERS, TARGETS, Pair, at_percentile, has_latency
 from sextant.decide.decision import choose, weigh
+from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, mape, summarize
+from sextant.decide.static_policy import best_policy
 from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPUProfile
-from sextant.llm import LLM
-from sextant.predict.folds import Outcome, World, fit_folds
+from sextant.predict.folds import Outcome, Task, fit_folds
 from sextant.predict.references import reference_profiles
-from sextant.predict.registry import PREDICTORS, predictor_class
-from sextant.predict.roofline.facts import execution_classes
+from sextant.predict.registry import check_installed, predictor_class
 
 logger = logging.getLogger(__name__)
-
-MEASURED = "measured"
-"""The predictor that predicts nothing: recommendations straight from the points, the optimum."""
 
 # Names and types of the columns that each frame has after its three leading names.
 _FLOAT, _TEXT = "float64", "str"
@@ -67,16 +63,11 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    points: pd.DataFrame,
-    llms: Mapping[str, LLM],
-    profiles: Mapping[str, GPUProfile],
+    task: Task,
     slos: Sequence[SLO],
     predictor: str,
-    source: str,
     seed: int,
     *,
-    features: Features | None = None,
-    feasible: Collection[Pair] | None = None,
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
@@ -91,49 +82,36 @@ def evaluate(
     none. `static_policy` is the one exception: it is chosen in hindsight.
 
     Args:
-        points: closed-loop points of one source, workload and scenario: `llm_id,
-            gpu_profile_id, users, {median,p90,p99}_{nttft,itl}_ms`; latencies are missing
-            where nothing succeeded.
-        llms: facts of the LLMs, measured or not, by `llm_id`.
-        profiles: GPU profiles by `gpu_profile_id`; those without any point get no prediction.
-        slos: latency targets.
-        predictor: a name in `sextant.predict.registry.PREDICTORS`, or `measured`.
-        source: name of the characterization, copied into the results.
+        task: points, facts and feasible pairs.
+        slos: latency limits and the users to serve.
+        predictor: one of `sextant.decide.names.configurable()`, or `measured`.
         seed: seed of the predictor's training.
-        features: what predictors learn from; computed from the facts unless given.
-        feasible: (LLM, profile) pairs that memory facts allow; None allows all.
         n_jobs: processes to use; the result does not depend on it.
         progress: is told of each step; the log is, without it.
 
     Raises:
-        InputError: unknown predictor, LLM or profile, or ambiguous points.
+        InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
     """
-    if predictor not in (names := [MEASURED, *PREDICTORS]):
+    if predictor not in (names := [MEASURED, *configurable()]):
         fix = f"use one of {', '.join(names)}"
         raise InputError(f"unknown predictor {predictor!r}", field="predictor", fix=fix)
+    check_installed([predictor])
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
-    _check(points, llms, profiles)
-    every = {(llm_id, profile_id) for llm_id in llms for profile_id in profiles}
-    world = World(
-        points,
-        llms,
-        profiles,
-        features or Features.of_facts(llms, profiles),
-        set(every if feasible is None else feasible),
-        execution_classes(llms, features),
-    )
+    _check(task)
     fits: dict[tuple, Outcome] = {}
     parts = []
     for slo in slos:
         if predictor == MEASURED:
-            part = _recommend_measured(world, slo)
+            part = _recommend_measured(task, slo)
+        elif predictor == STATIC_POLICY:
+            part = _recommend_policy(task, slo)
         else:
             key = tuple(getattr(slo, name) for name in predictor_class(predictor).depends_on)
             if key not in fits:
-                fits[key] = fit_folds(world, slo, predictor, seed, n_jobs, progress or logger.info)
-            part = _recommend_predicted(world, slo, predictor, fits[key])
-        named = {"source": source, "slo_id": slo.slo_id, "predictor": predictor}
+                fits[key] = fit_folds(task, slo, predictor, seed, n_jobs, progress or logger.info)
+            part = _recommend_predicted(task, slo, predictor, fits[key])
+        named = {"source": task.source, "slo_id": slo.slo_id, "predictor": predictor}
         parts.append([_prefix(frame, named) for frame in part])
     frames = zip(*parts, strict=True)
     return Evaluation(*(pd.concat(same, ignore_index=True) for same in frames))
@@ -143,10 +121,9 @@ def _prefix(frame: pd.DataFrame, named: Mapping[str, str]) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(named, index=frame.index, dtype="str"), frame], axis=1)
 
 
-def _check(
-    points: pd.DataFrame, llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]
-) -> None:
-    for column, known in zip(IDENTIFIERS, (llms, profiles), strict=True):
+def _check(task: Task) -> None:
+    points, facts = task.points, task.facts
+    for column, known in zip(IDENTIFIERS, (facts.llms, facts.profiles), strict=True):
         for name in points[column].unique():
             if name not in known:
                 fix = f"add {name!r} to its sheet or remove its points"
@@ -160,67 +137,108 @@ def _check(
         raise InputError(f"more than one point of {first} users", field="users", fix=fix)
 
 
-def _recommend_measured(world: World, slo: SLO) -> tuple[pd.DataFrame, ...]:
-    truth, optimum = _truth(world, slo)
-    judged = judge(optimum, truth, optimum, slo.users)
-    usable = has_latency(at_percentile(world.points, slo.percentile))
-    score = {**summarize(judged), "fit_seconds": 0.0, "n_unused_points": int((~usable).sum())}
-    return _as(_PREDICTION, None), truth, _as(_RECOMMENDATION, judged), _as(_SCORE, [score])
+class _Truth(NamedTuple):
+    """What was measured at one percentile, and what follows from it."""
+
+    points: pd.DataFrame
+    """Those with a latency."""
+    n_unused_points: int
+    candidates: pd.DataFrame
+    """Of the LLMs that have points."""
+    optimum: pd.DataFrame
 
 
-def _truth(world: World, slo: SLO) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the true candidates and optimum of the LLMs that have points."""
-    latencies = at_percentile(world.points, slo.percentile)
+def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
+    latencies = at_percentile(task.points, slo.percentile)
     # A measured pair runs, whatever memory facts had said of it.
     measured = set(latencies[IDENTIFIERS].itertuples(index=False, name=None))
     llm_ids = sorted(latencies["llm_id"].unique())
-    truth = candidates(latencies, llm_ids, world.profiles, slo, world.feasible | measured)
-    return truth, recommend(truth)
+    found = candidates(latencies, llm_ids, task.facts.profiles, slo, {*feasible, *measured})
+    usable = has_latency(latencies)
+    return _Truth(latencies[usable], int((~usable).sum()), found, recommend(found))
+
+
+def _recommend_measured(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
+    truth = _truth(task, slo, set(task.feasible) - set(task.failed))
+    judged = judge(truth.optimum, truth.candidates, truth.optimum, slo.users)
+    score = {"fit_seconds": 0.0, "n_unused_points": truth.n_unused_points}
+    return _frames(None, truth.candidates, judged, summarize(judged) | score)
+
+
+def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
+    start = time.monotonic()
+    truth = _truth(task, slo, task.feasible)
+    chosen, options = truth.optimum.iloc[:0], truth.candidates.iloc[:0]
+    if truth.points.empty:
+        note = f"{STATIC_POLICY} is judged from 1 measured LLM on; there are 0"
+        return _judged(truth, slo, None, options, chosen, {"note": note})
+    policy = best_policy(truth.candidates, truth.optimum, slo.users)
+    decided = policy.decide(sorted(task.facts.llms))
+    # What memory facts rule out becomes a row without a profile.
+    pairs = decided[IDENTIFIERS].itertuples(index=False, name=None)
+    fits = decided[[pair in task.feasible for pair in pairs]]
+    chosen = decided[["llm_id"]].merge(fits, on="llm_id", how="left")
+    score = {"fit_seconds": time.monotonic() - start}
+    return _judged(truth, slo, None, options, chosen, score)
 
 
 def _recommend_predicted(
-    world: World, slo: SLO, predictor: str, outcome: Outcome
+    task: Task, slo: SLO, predictor: str, outcome: Outcome
 ) -> tuple[pd.DataFrame, ...]:
-    truth, optimum = _truth(world, slo)
-    options, chosen, errors = truth.iloc[:0], optimum.iloc[:0], {}
-    measured = at_percentile(world.points, slo.percentile)
-    usable = has_latency(measured)
+    truth = _truth(task, slo, task.feasible)
+    options, chosen = truth.candidates.iloc[:0], truth.optimum.iloc[:0]
+    score: dict[str, Any] = {"fit_seconds": outcome.seconds}
     if outcome.latencies is not None:
         options = candidates(
-            outcome.latencies, outcome.llm_ids, world.profiles, slo, world.feasible
+            outcome.latencies, outcome.llm_ids, task.facts.profiles, slo, task.feasible
         )
-        chosen = _decide(outcome, world, slo) if outcome.draws else recommend(options)
-        errors = mape(_without_references(predictor, outcome.latencies, world), measured[usable])
-    elif outcome.decisions is not None:
-        chosen = outcome.decisions
-    judged = judge(chosen, truth, optimum, slo.users)
-    score = {
-        **summarize(judged[judged["llm_id"].isin(truth["llm_id"])]),
-        **errors,
-        "fit_seconds": outcome.seconds,
-        "n_unused_points": int((~usable).sum()),
-        "note": None if outcome.is_judged else _too_few(predictor, measured[usable]),
-    }
+        chosen = _decide(outcome, task, slo) if outcome.draws else recommend(options)
+        score |= mape(_without_references(predictor, outcome.latencies, task), truth.points)
+    if not outcome.is_judged:
+        score["note"] = _too_few(predictor, truth.points)
+    return _judged(truth, slo, outcome.latencies, options, chosen, score)
+
+
+def _judged(
+    truth: _Truth,
+    slo: SLO,
+    predictions: pd.DataFrame | None,
+    options: pd.DataFrame,
+    chosen: pd.DataFrame,
+    score: Mapping[str, Any],
+) -> tuple[pd.DataFrame, ...]:
+    judged = judge(chosen, truth.candidates, truth.optimum, slo.users)
+    summary = summarize(judged[judged["llm_id"].isin(truth.candidates["llm_id"])])
+    summary |= {"n_unused_points": truth.n_unused_points, **score}
+    return _frames(predictions, options, judged, summary)
+
+
+def _frames(
+    predictions: pd.DataFrame | None,
+    options: pd.DataFrame,
+    judged: pd.DataFrame,
+    score: Mapping[str, Any],
+) -> tuple[pd.DataFrame, ...]:
     return (
-        _as(_PREDICTION, outcome.latencies),
+        _as(_PREDICTION, predictions),
         options,
         _as(_RECOMMENDATION, judged),
         _as(_SCORE, [score]),
     )
 
 
-def _decide(outcome: Outcome, world: World, slo: SLO) -> pd.DataFrame:
+def _decide(outcome: Outcome, task: Task, slo: SLO) -> pd.DataFrame:
     """Return the best option of each LLM under the draws; none where memory rules out all."""
-    options = [weigh(draws.samples_ms, draws.X, world.profiles, slo) for draws in outcome.draws]
+    options = [weigh(draws, task.facts.profiles, slo) for draws in outcome.draws]
     chosen = choose(pd.concat(options, ignore_index=True))
     return pd.DataFrame({"llm_id": outcome.llm_ids}).merge(chosen, on="llm_id", how="left")
 
 
-def _without_references(predictor: str, latencies: pd.DataFrame, world: World) -> pd.DataFrame:
-    """Return the predictions proper: what a predictor was told is no merit of it."""
+def _without_references(predictor: str, latencies: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Return the predictions proper: what a predictor was told says nothing of its skill."""
     if not predictor_class(predictor).uses_references:
         return latencies
-    return latencies[~latencies["gpu_profile_id"].isin(reference_profiles(world.profiles))]
+    return latencies[~latencies["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))]
 
 
 def _too_few(predictor: str, measured: pd.DataFrame) -> str:

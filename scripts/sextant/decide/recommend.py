@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from math import ceil
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,38 +12,45 @@ from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 
 
-def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
+def users_served(users: np.ndarray, latencies_ms: np.ndarray, slo: SLO) -> np.ndarray:
     """Return the most users one replica serves within both limits, 0 if not even the fewest.
 
     Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too. User counts
-    without a row are not asked about, since nobody tried them; a row without latencies
-    (`has_latency`: nothing succeeded there, or the client saw no time pass) breaks the limits.
+    without a row are not asked about, since nobody tried them; NaN breaks the limits.
 
     Args:
-        latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile.
+        users: in rising order, shape (points,).
+        latencies_ms: nTTFT and ITL at these users, shape (..., points, 2).
+        slo: the limits.
+
+    Returns:
+        Shape (...).
+    """
+    # A comparison with NaN is false.
+    meets = (latencies_ms[..., 0] <= slo.nttft_ms) & (latencies_ms[..., 1] <= slo.itl_ms)
+    n_met = np.logical_and.accumulate(meets, axis=-1).sum(axis=-1)
+    return np.concatenate([[0], users])[n_met]
+
+
+def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
+    """Return the most users one replica serves by `users_served`.
+
+    Args:
+        latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile. A row without
+            latencies (`has_latency`: nothing succeeded there, or the client saw no time pass)
+            breaks the limits.
         slo: the limits.
     """
-    return _most_users(_Curve.of(latencies.sort_values("users")), slo)
+    return int(users_served(*_curve(latencies.sort_values("users")), slo))
 
 
-class _Curve(NamedTuple):
-    """Latencies of one LLM on one GPU profile by rising users; plain arrays, as pandas is slow."""
-
-    users: np.ndarray
-    latencies_ms: np.ndarray
-    """nTTFT and ITL, shape (points, 2); NaN where nothing succeeded."""
-
-    @classmethod
-    def of(cls, ordered: pd.DataFrame) -> Self:
-        known = ordered[TARGETS].where(has_latency(ordered), np.nan)
-        return cls(ordered["users"].to_numpy(), known.to_numpy(float))
+_Curve = tuple[np.ndarray, np.ndarray]
+"""Users, and nTTFT and ITL in ms (NaN where nothing succeeded): (points,) and (points, 2)."""
 
 
-def _most_users(curve: _Curve, slo: SLO) -> int:
-    # A comparison with NaN is false: a point without latencies breaks the limits.
-    meets = (curve.latencies_ms <= (slo.nttft_ms, slo.itl_ms)).all(axis=1)
-    n_met = int(np.logical_and.accumulate(meets).sum())
-    return int(curve.users[n_met - 1]) if n_met else 0
+def _curve(ordered: pd.DataFrame) -> _Curve:
+    known = ordered[TARGETS].where(has_latency(ordered), np.nan)
+    return ordered["users"].to_numpy(), known.to_numpy(float)
 
 
 def pods(users: int, users_per_replica: int) -> int:
@@ -70,7 +77,7 @@ def candidates(
         latencies: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`, measured or predicted.
         llm_ids: the LLMs to list.
         profiles: the GPU profiles on offer, by identifier.
-        slo: the promise to keep.
+        slo: latency limits and the users to serve.
         feasible: pairs that memory facts allow; None allows all.
     """
     known = _curves(latencies)
@@ -90,23 +97,25 @@ def candidates(
 
 
 def _curves(latencies: pd.DataFrame) -> dict[Pair, _Curve]:
+    # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
-    whole = _Curve.of(ordered)
-    rows = ordered.groupby(IDENTIFIERS).indices
-    return {pair: _Curve(*(values[places] for values in whole)) for pair, places in rows.items()}
+    users, latencies_ms = _curve(ordered)
+    groups = ordered.groupby(IDENTIFIERS).indices
+    return {pair: (users[places], latencies_ms[places]) for pair, places in groups.items()}
 
 
 def _assess(curve: _Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
-    served = _most_users(curve, slo)
+    users, latencies_ms = curve
+    served = int(users_served(users, latencies_ms, slo))
     # Of a point without latencies (NaN) nobody knows by how much it misses the limits.
-    nttft_ratio, itl_ratio = (curve.latencies_ms[0] / (slo.nttft_ms, slo.itl_ms)).tolist()
+    nttft_ratio, itl_ratio = (latencies_ms[0] / (slo.nttft_ms, slo.itl_ms)).tolist()
     row = {
         "status": "meets" if served else "too_slow",
         "users_per_replica": served,
-        "fewest_users": int(curve.users[0]),
+        "fewest_users": int(users[0]),
         "nttft_ratio": nttft_ratio,
         "itl_ratio": itl_ratio,
-        # A missing latency is no small one: np.maximum keeps NaN.
+        # A missing latency is not a small one: np.maximum keeps NaN.
         "limit_ratio": float(np.maximum(nttft_ratio, itl_ratio)),
     }
     if served:
@@ -139,8 +148,22 @@ def recommend(candidate_rows: pd.DataFrame) -> pd.DataFrame:
     cheap profiles the first by identifier is taken. An LLM whose every candidate fails has
     a row with nothing but its name.
     """
-    columns = [*IDENTIFIERS, "replicas", "users_per_replica", "usd_per_hour"]
-    ordered = candidate_rows.sort_values(["usd_per_hour", "gpu_profile_id"], kind="stable")
-    best = ordered[ordered["status"] == "meets"].drop_duplicates("llm_id")[columns]
-    everyone = candidate_rows[["llm_id"]].drop_duplicates()
+    order = {"usd_per_hour": True, "gpu_profile_id": True}
+    return best_of_each(candidate_rows, candidate_rows["status"] == "meets", order)
+
+
+def best_of_each(
+    options: pd.DataFrame, is_kept: pd.Series, order: Mapping[str, bool]
+) -> pd.DataFrame:
+    """Return one row per LLM: the first kept option; nothing but the LLM's name without one.
+
+    Args:
+        options: rows with `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`.
+        is_kept: which rows may be chosen.
+        order: columns to sort by, and whether the least comes first.
+    """
+    columns = [*IDENTIFIERS, "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
+    ordered = options[is_kept].sort_values([*order], ascending=[*order.values()], kind="stable")
+    best = ordered.drop_duplicates("llm_id")[[name for name in columns if name in options]]
+    everyone = options[["llm_id"]].drop_duplicates()
     return everyone.merge(best, on="llm_id", how="left").reset_index(drop=True)

@@ -1,21 +1,23 @@
-"""What every predictor of latencies is made of, and what it returns."""
+"""What all shipped predictors have in common, and the frame in which latencies are returned."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from sextant.characterizations.features import Facts
 from sextant.characterizations.points import TARGETS
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
+from sextant.predict.features import design_matrix
 from sextant.predict.tuning import Settings
 
 FLOOR_MS = 1e-6
 """What a predicted latency of 0 ms or less becomes, so that it still counts as a latency.
 
 A network whose last unit never fires and a clipped factorisation predict 0 ms. LLM-Pilot's
-scoring takes this as a promise that meets every limit; `sextant.decide.recommend.has_latency` would
-take it for a point where nothing succeeded.
+scoring takes this as a latency that meets every limit; `has_latency` would take it for a point
+where nothing succeeded.
 """
 
 
@@ -28,7 +30,7 @@ def latency_frame(
 
 
 class LatencyPredictor:
-    """Made for an SLO, or for all that are alike in `depends_on`; see `registry`."""
+    """Base of the predictors; `sextant.predict.protocols` says what each attribute means."""
 
     depends_on: tuple[str, ...] = ("percentile",)
     min_training_llms = 2
@@ -42,3 +44,7 @@ class LatencyPredictor:
         settings: Settings | None = None,
     ) -> None:
         self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
+
+    def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+        """Return the design matrix of features (`features.design_matrix`)."""
+        return design_matrix(keys, facts.features)

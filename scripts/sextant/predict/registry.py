@@ -1,48 +1,68 @@
-"""The predictors that a configuration may name.
+"""The predictors that a configuration may name, and where each is.
 
-A predictor is made with `(slo, profiles, seed)` and fitted on `Rows`. Then it either
-predicts latencies, `predict(X)`, from which eq. 1-3 recommend, or decides at once:
-`decide(llm_ids)` returns a profile, replicas and their price for each LLM. Attributes of
-its class tell how to use it:
-
-- `depends_on`: fields of the SLO that a fit depends on; SLOs alike in them share one fit;
-- `min_training_llms`: with fewer it cannot be fitted;
-- `uses_references`: a new LLM is first measured on the two reference profiles, and
-  `fit(training, references)` gets these points (predictors of latencies only);
-- `learns_from_facts`: it takes rows of `roofline.facts.fact_rows` in place of features, and
-  `sample(X)` returns joint draws, from which `decision` chooses;
-- `GRID`, `validation_errors`: see `sextant.predict.tuning`; only where there is something to
-  tune. A fourth argument, `settings`, then takes what was chosen before.
-
-A new predictor is one file and one line here. What a predictor learns with is imported when it is
-asked for: every job of a workflow reads the names.
+A new predictor is one file that implements a protocol of `sextant.predict.protocols`, and one line
+here. It is imported only when it is used: every job of a workflow reads the names.
 """
 
+from collections.abc import Collection
 from importlib import import_module
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sextant.base.errors import InputError
+
+if TYPE_CHECKING:
+    from sextant.predict.protocols import JointPredictor, PointPredictor
 
 
 class Place(NamedTuple):
-    """Where a predictor is."""
+    """Where a class is, and which optional libraries it needs."""
 
     class_name: str
     module: str
+    libraries: tuple[str, ...] = ()
+    """Modules of the extra `baselines` of pyproject.toml."""
 
+    def load(self) -> Any:
+        """Import the class."""
+        return getattr(import_module(self.module), self.class_name)
+
+
+_KERAS = ("keras", "jax")
 
 PREDICTORS = {
     "roofline": Place("Roofline", "sextant.predict.roofline"),
     "llm_pilot": Place("LLMPilot", "sextant.predict.llm_pilot"),
-    "static_policy": Place("StaticPolicy", "sextant.predict.static_policy"),
     "rf": Place("RandomForest", "sextant.predict.rf"),
     "paris": Place("PARIS", "sextant.predict.paris"),
-    "selecta": Place("Selecta", "sextant.predict.selecta"),
-    "perfnet": Place("PerfNet", "sextant.predict.perfnet"),
-    "perfnetv2": Place("PerfNetV2", "sextant.predict.perfnetv2"),
-    "morphling": Place("Morphling", "sextant.predict.morphling"),
+    "selecta": Place("Selecta", "sextant.predict.selecta", ("surprise",)),
+    "perfnet": Place("PerfNet", "sextant.predict.perfnet", _KERAS),
+    "perfnetv2": Place("PerfNetV2", "sextant.predict.perfnetv2", _KERAS),
+    "morphling": Place("Morphling", "sextant.predict.morphling", _KERAS),
 }
 
 
-def predictor_class(name: str) -> Any:
-    """Return the class of a predictor, a key of `PREDICTORS`."""
-    place = PREDICTORS[name]
-    return getattr(import_module(place.module), place.class_name)
+def predictor_class(name: str) -> "type[PointPredictor] | type[JointPredictor]":
+    """Return the class of a predictor, a key of `PREDICTORS`.
+
+    Raises:
+        InputError: a library that it needs is not installed.
+    """
+    check_installed([name])
+    return PREDICTORS[name].load()
+
+
+def check_installed(names: Collection[str], field: str = "predictor") -> None:
+    """Raise InputError where a predictor needs a library that is not installed.
+
+    Args:
+        names: names of predictors; those that are not in `PREDICTORS` need none.
+        field: the option or key that named them.
+    """
+    for name in names:
+        libraries = PREDICTORS[name].libraries if name in PREDICTORS else ()
+        missing = [library for library in libraries if find_spec(library) is None]
+        if missing:
+            problem = f"{name} needs {' and '.join(missing)}, not installed here"
+            fix = "run `make baselines`, or `pip install -r requirements-baselines.lock`"
+            raise InputError(problem, field=field, fix=fix)

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pandas as pd
-from surprise import SVD, Dataset, Reader, Trainset
 
 from sextant.characterizations.points import IDENTIFIERS, TARGETS
 from sextant.predict.latencies import FLOOR_MS, LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
+
+if TYPE_CHECKING:  # of the extra `baselines`, which may not be installed
+    from surprise import SVD, Trainset
 
 N_EPOCHS = 500
 
@@ -68,13 +70,19 @@ class Selecta(LatencyPredictor):
                 errors[row, position] = mape_error(truth, predicted.to_numpy())
         return errors
 
-    def _factorise(self, matrices: Mapping[Key, Trainset], settings: Settings) -> dict[Key, SVD]:
+    def _factorise(
+        self, matrices: "Mapping[Key, Trainset]", settings: Settings
+    ) -> "dict[Key, SVD]":
+        from surprise import SVD
+
         fixed = {"n_epochs": N_EPOCHS, "init_mean": 0, "random_state": self.seed}
         return {key: SVD(**settings, **fixed).fit(matrix) for key, matrix in matrices.items()}
 
 
-def _matrices(parts: Sequence[Rows]) -> dict[Key, Trainset]:
+def _matrices(parts: Sequence[Rows]) -> "dict[Key, Trainset]":
     """Return the known entries, LLM × GPU profile, by number of users and target."""
+    from surprise import Dataset, Reader
+
     keys = [*IDENTIFIERS, "users"]
     points = pd.concat([pd.concat([rows.X[keys], rows.y], axis=1) for rows in parts])
     matrices = {}
@@ -87,7 +95,7 @@ def _matrices(parts: Sequence[Rows]) -> dict[Key, Trainset]:
     return matrices
 
 
-def _estimate(factors: Mapping[Key, SVD], X: pd.DataFrame) -> pd.DataFrame:
+def _estimate(factors: "Mapping[Key, SVD]", X: pd.DataFrame) -> pd.DataFrame:
     asked = X[[*IDENTIFIERS, "users"]].itertuples(index=False, name=None)
     estimates = [
         [

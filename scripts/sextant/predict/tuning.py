@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -21,13 +21,18 @@ class HeldOut(NamedTuple):
     """Those of its rows that lie on the reference profiles; there may be none."""
 
 
+@runtime_checkable
 class Tunable(Protocol):
     """A predictor with hyperparameters."""
 
-    GRID: Sequence[Settings]
+    settings: Settings | None
+    """Those to fit with; None: `fit` chooses them on its training rows."""
     uses_references: bool
-    """Whether a new LLM is measured on the reference profiles before it is predicted."""
     profiles: Mapping[str, GPUProfile]
+
+    @property
+    def GRID(self) -> Sequence[Settings]:
+        """What settings are chosen from."""
 
     def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
         """Train every setting of the grid; return errors, (LLMs held out, settings)."""

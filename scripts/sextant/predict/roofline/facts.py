@@ -4,70 +4,42 @@ Everything that the law of `sextant.predict.roofline.law` computes with is a col
 points of any workload, engine, precision and generation of GPUs can be fitted together.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.features import Features
-from sextant.characterizations.points import IDENTIFIERS
+from sextant.characterizations.execution import PAGED, execution_classes
+from sextant.characterizations.features import Facts
+from sextant.characterizations.points import IDENTIFIERS, LENGTHS
 from sextant.hardware.gpu import GIB, GPUProfile
 from sextant.llm import DTYPE_BYTES, LLM
-
-ENCODER_DECODER, PAGED, PADDED = "encoder-decoder", "paged", "padded"
-"""How an engine executes an LLM: padded to the longest request, with or without an encoder, or
-with attention over a paged (unpadded) KV cache."""
 
 # A decoder layer of an encoder-decoder has a third block, cross-attention.
 _LAYER_BLOCKS = {True: 3, False: 2}
 
 
-def execution_classes(llms: Mapping[str, LLM], published: Features | None) -> dict[str, str]:
-    """Return how each LLM is executed: `paged`, `padded` or `encoder-decoder`.
-
-    A characterization whose features say `is_flash_attention` tells which decoders ran padded,
-    and so of others of the same type. All others are taken for paged, as current engines do.
-    """
-    flash: dict[str, float] = {}
-    if published is not None and "is_flash_attention" in published.llms:
-        flash = published.llms["is_flash_attention"].astype(float).to_dict()
-    by_type = {llms[llm_id].llm_type: value for llm_id, value in flash.items() if llm_id in llms}
-    classes = {}
-    for llm_id, llm in llms.items():
-        is_padded = flash.get(llm_id, by_type.get(llm.llm_type)) == 0
-        decoder = PADDED if is_padded else PAGED
-        classes[llm_id] = ENCODER_DECODER if llm.is_encoder_decoder else decoder
-    return classes
-
-
-def fact_rows(
-    keys: pd.DataFrame,
-    llms: Mapping[str, LLM],
-    profiles: Mapping[str, GPUProfile],
-    execution: Mapping[str, str],
-    input_tokens: float,
-    output_tokens: float,
-) -> pd.DataFrame:
+def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """Return `llm_id, gpu_profile_id, users` of `keys` with their facts, indexed as `keys`.
 
     Args:
-        keys: identifiers and users, one row a point.
-        llms: facts of the LLMs, by `llm_id`.
-        profiles: GPU profiles, by `gpu_profile_id`.
-        execution: execution class of each LLM (`execution_classes`).
-        input_tokens: mean input length of the workload.
-        output_tokens: mean output length of the workload.
+        keys: identifiers, users and the mean `input_tokens, output_tokens`, one row a point.
+        facts: facts of the LLMs and GPU profiles that `keys` names.
     """
-    of_llm = {name: _llm_facts(llms[name], execution[name]) for name in keys["llm_id"].unique()}
-    of_profile = {name: _profile_facts(profiles[name]) for name in keys["gpu_profile_id"].unique()}
+    execution = execution_classes(facts.llms, facts.published)
+    of_llm = {
+        name: _llm_facts(facts.llms[name], execution[name]) for name in keys["llm_id"].unique()
+    }
+    of_profile = {
+        name: _profile_facts(facts.profiles[name]) for name in keys["gpu_profile_id"].unique()
+    }
     parts = [
         keys[[*IDENTIFIERS, "users"]],
         pd.DataFrame.from_dict(of_llm, "index").loc[keys["llm_id"]].set_axis(keys.index),
         pd.DataFrame.from_dict(of_profile, "index")
         .loc[keys["gpu_profile_id"]]
         .set_axis(keys.index),
+        keys[LENGTHS],
     ]
-    return pd.concat(parts, axis=1).assign(input_tokens=input_tokens, output_tokens=output_tokens)
+    return pd.concat(parts, axis=1)
 
 
 def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:

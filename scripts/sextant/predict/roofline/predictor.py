@@ -6,31 +6,42 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from sextant.characterizations.points import TARGETS
-from sextant.predict.latencies import LatencyPredictor, latency_frame
+from sextant.base.errors import InputError
+from sextant.characterizations.features import Facts
+from sextant.characterizations.points import LENGTHS, TARGETS
+from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.references import Rows
-from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.predict.roofline.law import INDEX, predict_log, terms
 from sextant.predict.roofline.posterior import fit
 from sextant.predict.roofline.residuals import Residuals
 
 N_DRAWS = 1000
-_INTERVAL = (0.05, 0.95)
 
 
 class Roofline(LatencyPredictor):
-    """Predicts nTTFT and ITL of an LLM that was not measured, and how sure that is.
+    """Draws nTTFT and ITL of an LLM that was not measured.
 
-    docs/predictor.md has the equations. Rows are those of `facts.fact_rows`: it learns from
-    facts alone, not from published features. Measurements of the new LLM, if there are any
-    (`references`), join the training rows, and all its predictions move.
+    docs/predictor.md has the equations. It learns from facts alone, not from published features.
+    Measurements of the new LLM, if there are any (`references`), join the training rows, and all
+    its predictions move.
     """
 
-    learns_from_facts = True
+    def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+        """Return the facts of each point (`facts.fact_rows`)."""
+        return fact_rows(keys, facts)
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
-        """Train on points, and on those few of the new LLM."""
+        """Train on points, and on those few of the new LLM.
+
+        Raises:
+            InputError: the lengths of the workload's requests are not known.
+        """
         X, y = training
+        if X[LENGTHS].isna().any(axis=None):
+            problem = "the points do not say how long the workload's requests are"
+            fix = "build the store again from its measurements"
+            raise InputError(problem, field="mean_input_tokens, mean_output_tokens", fix=fix)
         if references is not None and len(references.X):
             X, y = pd.concat([X, references.X]), pd.concat([y, references.y])
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
@@ -40,11 +51,7 @@ class Roofline(LatencyPredictor):
         return self
 
     def sample(self, X: pd.DataFrame) -> np.ndarray:
-        """Return joint draws of nTTFT and ITL in ms, shape (`N_DRAWS`, rows, 2).
-
-        They are joint over all rows: an LLM that is slower than expected on one GPU profile is
-        so on the others. A row has the same draws whatever other rows are asked for.
-        """
+        """Return joint draws of nTTFT and ITL in ms, shape (`N_DRAWS`, rows, 2)."""
         draws = np.empty((N_DRAWS, len(X), len(TARGETS)))
         with threadpool_limits(1):
             for llm_id in X["llm_id"].unique():
@@ -52,13 +59,6 @@ class Roofline(LatencyPredictor):
                 draws[:, rows] = self.posterior_.draw(X[rows], N_DRAWS, self.seed)
             correction = self._law(X)[2]
         return np.exp(draws + correction)
-
-    def predict(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Return medians `nttft_ms, itl_ms` and the bounds of their 90% intervals.
-
-        The bounds are `nttft_lo_ms, nttft_hi_ms, itl_lo_ms, itl_hi_ms`; one row per row of `X`.
-        """
-        return summary(self.sample(X), X.index)
 
     def explain(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return the terms that make up the latencies, one row per row of `X`.
@@ -85,13 +85,3 @@ class Roofline(LatencyPredictor):
         phi = self.posterior_.most_likely(X)
         predicted = predict_log(phi, columns_of(X))
         return phi, predicted, self.residuals_.correction(X, predicted)
-
-
-def summary(samples_ms: np.ndarray, index: pd.Index) -> pd.DataFrame:
-    """Return medians and bounds of the 90% intervals of joint draws, (draws, rows, 2)."""
-    low, high = np.quantile(samples_ms, _INTERVAL, axis=0)
-    frame = latency_frame(np.median(samples_ms, axis=0), index)
-    for column, target in enumerate(("nttft", "itl")):
-        frame[f"{target}_lo_ms"] = low[:, column]
-        frame[f"{target}_hi_ms"] = high[:, column]
-    return frame

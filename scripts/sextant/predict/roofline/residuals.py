@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import xgboost
 
-from sextant.predict.roofline.facts import ENCODER_DECODER, columns_of
+from sextant.characterizations.execution import ENCODER_DECODER
+from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import requests_that_fit
 from sextant.predict.roofline.posterior import Fit
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from sextant.decide.evaluation_job import failed_pairs, feasible_pairs
+from sextant.characterizations.features import Facts
+from sextant.decide.pairs import feasible_pairs, task_of
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import load_llm
 from support import ROOT
@@ -21,8 +22,8 @@ PROFILES = {
 
 def test_memory_and_context_decide() -> None:
     llms = {"long": OPT, "short": replace(OPT, context_tokens=512)}
-    assert feasible_pairs(llms, PROFILES, 1000, 1.0) == {("long", "large")}
-    assert feasible_pairs(llms, PROFILES, 200, 1.0) == {
+    assert feasible_pairs(Facts(llms, PROFILES), 1000, 1.0) == {("long", "large")}
+    assert feasible_pairs(Facts(llms, PROFILES), 200, 1.0) == {
         (llm_id, profile_id) for llm_id in llms for profile_id in PROFILES
     }
 
@@ -35,4 +36,7 @@ def test_a_pair_that_was_tried_and_failed_is_known() -> None:
             "is_feasible": [False, True],
         }
     )
-    assert failed_pairs(tried) == {("a", "small")}
+    task = task_of("here", pd.DataFrame(), tried, Facts({}, {}), None, 0.9)
+    assert task.failed == {("a", "small")}
+    # An archive's longest request is not known: what it found feasible may be recommended.
+    assert task.feasible == {("a", "large")}

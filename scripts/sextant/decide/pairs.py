@@ -1,0 +1,56 @@
+"""Which (LLM, GPU profile) pairs may be recommended, and which were tried and do not fit."""
+
+import pandas as pd
+
+from sextant.characterizations.features import Facts
+from sextant.characterizations.points import IDENTIFIERS, Pair
+from sextant.experiment.memory import assess
+from sextant.predict.folds import Task
+
+
+def task_of(
+    source: str,
+    points: pd.DataFrame,
+    tried: pd.DataFrame,
+    facts: Facts,
+    longest_request_tokens: int | None,
+    memory_utilization: float,
+) -> Task:
+    """Return what a predictor is judged on, with the pairs that it may recommend.
+
+    Those are the pairs that facts allow (`feasible_pairs`); for an archive, whose longest request
+    is not known, those that it found feasible, of held-out LLMs too: so did LLM-Pilot.
+
+    Args:
+        source: name of the characterization.
+        points: points of one workload and scenario.
+        tried: rows of table `feasibility`.
+        facts: of all LLMs and of the GPU profiles on offer.
+        longest_request_tokens: input and output of the workload's longest request, if known.
+        memory_utilization: fraction of the memory that servers may use.
+    """
+    is_feasible = tried["is_feasible"].astype(bool)
+    found = _pairs(tried[is_feasible])
+    if longest_request_tokens is not None:
+        found = feasible_pairs(facts, longest_request_tokens, memory_utilization)
+    return Task(source, points, facts, found, failed=_pairs(tried[~is_feasible]))
+
+
+def _pairs(tried: pd.DataFrame) -> set[Pair]:
+    return set(tried[IDENTIFIERS].itertuples(index=False, name=None))
+
+
+def feasible_pairs(
+    facts: Facts, longest_request_tokens: int, memory_utilization: float
+) -> set[Pair]:
+    """Return the pairs that facts allow to serve a workload's longest request.
+
+    Facts only: what a probe has shown of an LLM is not known of one that is held out.
+    """
+    return {
+        (llm_id, profile_id)
+        for llm_id, llm in facts.llms.items()
+        if llm.context_tokens >= longest_request_tokens
+        for profile_id, profile in facts.profiles.items()
+        if assess(llm, profile.devices, memory_utilization, longest_request_tokens).is_feasible
+    }

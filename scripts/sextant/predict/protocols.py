@@ -1,0 +1,57 @@
+"""What a predictor is: one that predicts points, or one that draws joint samples."""
+
+from collections.abc import Mapping
+from typing import Protocol, Self, runtime_checkable
+
+import numpy as np
+import pandas as pd
+
+from sextant.characterizations.features import Facts
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPUProfile
+from sextant.predict.references import Rows
+
+
+class Predictor(Protocol):
+    """What both kinds share. A predictor is made for one SLO and fitted on measured points."""
+
+    depends_on: tuple[str, ...]
+    """Fields of the SLO that a fit depends on: SLOs alike in them share one fit."""
+    min_training_llms: int
+    """With fewer measured LLMs it cannot be fitted."""
+    uses_references: bool
+    """Whether a new LLM is measured on the two reference profiles before it is predicted."""
+
+    def __init__(self, slo: SLO, profiles: Mapping[str, GPUProfile], seed: int) -> None: ...
+
+    def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+        """Return what the predictor learns from: `llm_id, gpu_profile_id, users`, then columns.
+
+        Args:
+            keys: `llm_id, gpu_profile_id, users, input_tokens, output_tokens`, a row a point; the
+                lengths are the workload's means, NaN where they are not known.
+            facts: facts of these LLMs and GPU profiles.
+        """
+
+    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+        """Fit on points, and on those few that were measured of the LLM to be predicted."""
+
+
+@runtime_checkable
+class PointPredictor(Predictor, Protocol):
+    """Predicts one latency for each row: eq. 1-3 of LLM-Pilot recommend from it."""
+
+    def predict(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Return `nttft_ms, itl_ms`, above 0 and indexed as `X`, which `design` returned."""
+
+
+@runtime_checkable
+class JointPredictor(Predictor, Protocol):
+    """Draws what the latencies may be: medians, intervals and probabilities follow."""
+
+    def sample(self, X: pd.DataFrame) -> np.ndarray:
+        """Return joint draws of nTTFT and ITL in ms, shape (draws, rows of `X`, 2).
+
+        They are joint over all rows: an LLM that is slower than expected on one GPU profile is
+        so on the others. A row has the same draws whatever other rows are asked for.
+        """
