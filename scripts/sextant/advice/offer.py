@@ -80,7 +80,7 @@ def read_probe(path: Path, llm_id: str, known: Mapping[str, GPUProfile]) -> pd.D
         profile(row[field], known, file=path, row=row.line, field=field)
         key = row[field], row["users"]
         if key in seen:
-            problem = f"{key[0]} with {key[1]} users is in line {seen[key]} already"
+            problem = f"{key[0]} with {key[1]} users is already in line {seen[key]}"
             raise InputError(problem, file=path, row=row.line, field=field, fix="keep one of them")
         seen[key] = row.line
     return pd.DataFrame(rows).assign(llm_id=llm_id)
