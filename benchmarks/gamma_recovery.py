@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/gamma_recovery.py --gaps 30 --repetitions 20000
     .venv/bin/python benchmarks/gamma_recovery.py --points   # the table in gamma.py
     .venv/bin/python benchmarks/gamma_recovery.py --clock --gaps 1000
-    .venv/bin/python benchmarks/gamma_recovery.py --clock-points  # the table in stepped.py
+    .venv/bin/python benchmarks/gamma_recovery.py --clock-points  # the table in step_distance.py
 
 A row a shape: the median error of alpha's estimate, how often it is within 5%, the largest, how
 often the 95% intervals of alpha and beta hold the truth, and how often the test rejects the fit
@@ -29,7 +29,9 @@ from sextant.workload.gamma import (
     ks_p_value,
     uniform_distance,
 )
-from sextant.workload.stepped import count_steps, fit_steps, ks_blend, step_shares
+from sextant.workload.step_distance import ks_blend, step_shares
+from sextant.workload.step_fit import fit_steps
+from sextant.workload.step_probability import count_steps
 
 SHAPES = (0.25, 0.5, 1.0, 4.0)
 TABLE_SHAPES = (0.02, 0.1, 0.3, 1.0, 3.0, 30.0)
@@ -117,7 +119,7 @@ def fit_clocked(
     if not known.any():
         return fits, known, np.zeros(0)
     shares = step_shares(
-        cells.take(known), fits.alpha[known], mean[known], rng.random(n[known].sum())
+        cells.of_groups(known), fits.alpha[known], mean[known], rng.random(n[known].sum())
     )
     return fits, known, uniform_distance(shares, n[known])
 
@@ -152,7 +154,7 @@ def recover_clocked(alpha: float, step: float, n: int, repetitions: int, seed: i
 
 
 def clock_points(values: int, seed: int) -> None:
-    """Print what stepped.py holds, a row a shape: how far the test's quantiles go (`ks_blend`)."""
+    """Print what step_distance.py holds: a row a shape, the `ks_blend` of each step."""
     rng, judged = np.random.default_rng(seed), np.array([0.5, 0.35, 0.2, 0.1, 0.05, 0.02])
     for alpha in CLOCK_SHAPES:
         row = []

@@ -6,9 +6,9 @@ import pytest
 from scipy import stats
 
 from sextant.base.errors import InputError
+from sextant.workload.length_modes import modality
 from sextant.workload.lengths import (
     fit_zipf,
-    modality,
     output_by_input,
     output_counts,
     sample_zipf,

@@ -125,9 +125,9 @@ class RequestOptions:
     def _drawn(self, model: str) -> Requests:
         """Return requests drawn from a workload."""
         from sextant.load.source import RequestSource, unsent_parameters
-        from sextant.workload.adopt import cap_model
         from sextant.workload.draw import open_workload
         from sextant.workload.prompts import RandomTokens
+        from sextant.workload.without_trace import cap_model
 
         caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
         requests, clipped_fraction = cap_model(open_workload(self.workload or ""), caps)

@@ -38,10 +38,10 @@ def fit(
     seed: Seed = 0,
 ) -> None:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
-    from sextant.workload.adopt import write_use_case, write_workload
     from sextant.workload.fit import fit_workload
     from sextant.workload.request_model import N_BINS
     from sextant.workload.use_cases import use_case_names
+    from sextant.workload.without_trace import write_use_case, write_workload
 
     files = (out / "requests.parquet", out / "arrivals.json", out / "validation.json")
     caps: dict[str, Any] = {

@@ -1,4 +1,10 @@
-"""Facts of an LLM, computed from the shapes in its Hugging Face `config.json`."""
+"""Facts of an LLM, computed from the shapes in its Hugging Face `config.json`.
+
+In: a `config.json`. Out: an `LLM` (layers, heads, parameters, bytes of weights and KV cache), or an
+error that names the field that is missing or unknown. Read `facts` (the result), `config` (strict
+reading), `layers` (counting), then the families: `llama_like`, `gpt_like`, `latent`, `t5`, with
+`experts`, `sliding_window` and `quantization`, which several of them share.
+"""
 
 from sextant.llm.facts import DTYPE_BYTES, LLM, UNBOUNDED_TOKENS
 from sextant.llm.load import FAMILIES, load_llm

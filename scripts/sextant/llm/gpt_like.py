@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sextant.llm.config import Config
 from sextant.llm.facts import LLM, UNBOUNDED_TOKENS
 from sextant.llm.layers import Sizes, biases, decoder, head_dim
-from sextant.llm.windows import all_layers, windows
+from sextant.llm.sliding_window import all_layers, window_facts
 
 
 def _hf_sizes(config: Config, kv_heads: int | None = None) -> Sizes:
@@ -222,7 +222,7 @@ def _starcoder2(config: Config) -> LLM:
         is_tied=config.flag("tie_word_embeddings", default=True),
         mlp_matrices=2,
         vectors=s.layers * (bias + 4 * s.hidden) + 2 * s.hidden,
-        **windows(config, s.layers, all_layers),
+        **window_facts(config, s.layers, all_layers),
     )
 
 

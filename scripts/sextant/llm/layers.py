@@ -118,9 +118,11 @@ def assemble(config: Config, attention_matrices: int, mlp_matrices: int, **facts
         fix = "correct it or num_attention_heads"
         raise config.error(problem, "num_key_value_heads", fix)
     experts = facts.get("n_expert_parameters", 0)
+    bits, n_quantized = quantization(config, attention_matrices, mlp_matrices, experts)
     return LLM(
         llm_type=config.get("model_type"),
         dtype=dtype,
-        **quantization(config, attention_matrices, mlp_matrices, experts),
+        weight_bits=bits,
+        n_quantized_parameters=n_quantized,
         **facts,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sextant.llm import experts, windows
+from sextant.llm import experts, sliding_window
 from sextant.llm.config import Config
 from sextant.llm.facts import LLM
 from sextant.llm.layers import Experts, Sizes, biases, decoder, head_dim
@@ -26,7 +26,7 @@ class Traits(NamedTuple):
     """RMS norms of the hidden size in a layer."""
     qk_norm: str = ""
     """Norms of Q and K: `head` over a head, `all` over all heads at once, or none."""
-    window: windows.WindowRule | None = None
+    window: sliding_window.WindowRule | None = None
     experts: Callable[[Config, Sizes], Experts] | None = None
     defaults: Mapping[str, int] = {}
     """Sizes that the published configs leave to the class."""
@@ -44,22 +44,24 @@ _TRAITS = {
     "llama": Traits(kv_heads_follow=True, reads_attention_bias=True),
     "granite": Traits(kv_heads_follow=True, reads_attention_bias=True),
     "olmo2": Traits(kv_heads_follow=True, reads_attention_bias=True, qk_norm="all"),
-    "phi3": Traits(kv_heads_follow=True, window=windows.all_layers),
-    "mistral": Traits(window=windows.all_layers),
-    "mixtral": Traits(window=windows.all_layers, experts=experts.every_layer),
-    "qwen2": Traits(has_qkv_bias=True, window=windows.upper_layers),
-    "qwen2_moe": Traits(has_qkv_bias=True, window=windows.upper_layers, experts=experts.qwen2),
+    "phi3": Traits(kv_heads_follow=True, window=sliding_window.all_layers),
+    "mistral": Traits(window=sliding_window.all_layers),
+    "mixtral": Traits(window=sliding_window.all_layers, experts=experts.every_layer),
+    "qwen2": Traits(has_qkv_bias=True, window=sliding_window.upper_layers),
+    "qwen2_moe": Traits(
+        has_qkv_bias=True, window=sliding_window.upper_layers, experts=experts.qwen2
+    ),
     "qwen3": Traits(
         has_head_dim=True,
         reads_attention_bias=True,
         qk_norm="head",
-        window=windows.upper_layers,
+        window=sliding_window.upper_layers,
     ),
     "qwen3_moe": Traits(
         has_head_dim=True,
         reads_attention_bias=True,
         qk_norm="head",
-        window=windows.upper_layers,
+        window=sliding_window.upper_layers,
         experts=experts.qwen3,
     ),
     "gemma": Traits(is_tied=True, has_head_dim=True, reads_attention_bias=True),
@@ -68,14 +70,14 @@ _TRAITS = {
         has_head_dim=True,
         reads_attention_bias=True,
         norms=4,
-        window=windows.every_other,
+        window=sliding_window.every_other,
     ),
     "gemma3_text": Traits(
         is_tied=True,
         reads_attention_bias=True,
         norms=4,
         qk_norm="head",
-        window=windows.all_but_every_nth,
+        window=sliding_window.all_but_every_nth,
         defaults=_GEMMA_3,
     ),
 }
@@ -98,7 +100,7 @@ def _llama_like(config: Config) -> LLM:
         is_tied=config.flag("tie_word_embeddings", default=traits.is_tied),
         vectors=s.layers * (traits.norms * s.hidden + qk_norm + bias) + s.hidden,
         experts=traits.experts(config, s) if traits.experts else None,
-        **windows.windows(config, s.layers, traits.window),
+        **sliding_window.window_facts(config, s.layers, traits.window),
     )
 
 
@@ -115,7 +117,7 @@ def _gpt_oss(config: Config) -> LLM:
         is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * in_layer + s.hidden,
         experts=mixture,
-        **windows.windows(config, s.layers, windows.every_other),
+        **sliding_window.window_facts(config, s.layers, sliding_window.every_other),
     )
 
 

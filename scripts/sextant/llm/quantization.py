@@ -22,8 +22,8 @@ _ATTENTION = re.compile(r"(^|[.*])(self_)?attn\*?$")
 _EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
 
 
-def quantization(config: Config, attention: int, mlp: int, experts: int) -> dict[str, float | int]:
-    """Return the facts `weight_bits` and `n_quantized_parameters`; none if unquantized.
+def quantization(config: Config, attention: int, mlp: int, experts: int) -> tuple[float, int]:
+    """Return `weight_bits` and `n_quantized_parameters`; zeros if unquantized.
 
     Args:
         config: the config; its `quantization_config` is read.
@@ -36,7 +36,7 @@ def quantization(config: Config, attention: int, mlp: int, experts: int) -> dict
     """
     values = config.optional("quantization_config")
     if values is None:
-        return {}
+        return 0.0, 0
     if not isinstance(values, dict):
         raise config.error("not a JSON object", "quantization_config", "save the config again")
     inner = _Method(values, config.file)
@@ -49,7 +49,7 @@ def quantization(config: Config, attention: int, mlp: int, experts: int) -> dict
         attention = 0
     # MXFP4 packs experts alone, which are most of such an LLM.
     n_quantized = experts if method == "mxfp4" else attention + mlp
-    return {"weight_bits": bits, "n_quantized_parameters": n_quantized}
+    return bits, n_quantized
 
 
 class _Method(Config):

@@ -15,7 +15,8 @@ from sextant.pages.wording import listed, number, percent, plural
 from sextant.trace_report.trace_file import Counts, TraceFile, value_counts
 from sextant.trace_report.variance_explained import explained
 from sextant.workload.fidelity import cumulative
-from sextant.workload.lengths import fit_zipf, modality, output_by_input, zipf_probabilities
+from sextant.workload.length_modes import modality
+from sextant.workload.lengths import fit_zipf, output_by_input, zipf_probabilities
 
 SIDES = {"input": "input_tokens", "output": "output_tokens"}
 _QUANTILES = {"p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}

@@ -1,1 +1,17 @@
-"""Workloads: what is replayed, as a request model, an arrival model and prompts."""
+"""Workloads: what is asked of a server, and when.
+
+In: a normalised trace, or requests without one (a use case, a published histogram, a text file).
+Out: a workload's folder, with `requests.parquet` (a joint histogram of request parameters),
+`arrivals.json` (a Gamma process) and `validation.json` (how faithful both are); and requests,
+arrivals and prompts drawn from it, by a seed.
+
+To read, in order:
+
+- requests: `request_model` (with `sampling`), `published` (read from files), `lengths` (Zipf's
+  law), `length_modes`, `independent_lengths`, `use_cases`, `conversations`; `prompts`.
+- arrivals: `gamma` (exact gaps); `step_probability`, `step_fit`, `step_distance` (gaps of a coarse
+  clock); `arrivals` of a whole trace, `windows` of a part; `generators`.
+- workloads: `fit` (from a trace), `without_trace`; `fidelity` judges them.
+- a trace over time: `profiles`, and `trace_stream` where it is too long for the memory.
+- traces drawn from workloads: `draw`, `trace_arrivals`, `export`.
+"""

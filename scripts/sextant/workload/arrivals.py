@@ -9,9 +9,11 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_json
-from sextant.workload.drawing import Seed
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
-from sextant.workload.stepped import MAX_STEPS, count_steps, fit_steps, judge_steps
+from sextant.workload.sampling import Seed
+from sextant.workload.step_distance import judge_steps
+from sextant.workload.step_fit import fit_steps
+from sextant.workload.step_probability import MAX_STEPS, count_steps
 
 MIN_GAPS = 2
 OFF_GRID = 0.05
@@ -44,7 +46,7 @@ class ArrivalModel:
     clock_step_s: float | None
     """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
     alpha_lo: float | None = None
-    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `stepped.fit_steps`)."""
+    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `step_fit.fit_steps`)."""
     alpha_hi: float | None = None
     """Its upper end."""
     ks: float | None = None
@@ -59,7 +61,7 @@ def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
 
     A gap of zero says that the trace's clock is coarse. If there are any, all gaps are counted
     in steps of the clock (see `common_steps`) and fitted by the likelihood of those counts, which
-    knows that a step may hold several arrivals (see `stepped`). Otherwise gaps are exact (see
+    knows that a step may hold several arrivals (see `step_fit`). Otherwise gaps are exact (see
     `gamma.fit_gamma`).
 
     Args:
@@ -107,10 +109,10 @@ def _fit_exact(gaps: np.ndarray) -> tuple[GammaFits, np.ndarray, np.ndarray]:
 def _fit_stepped(
     gaps: np.ndarray, step_s: float, seed: Seed
 ) -> tuple[GammaFits, np.ndarray, np.ndarray]:
-    cells = count_steps(np.rint(gaps / step_s), np.array([len(gaps)]))
-    fits = fit_steps(cells)
+    counts = count_steps(np.rint(gaps / step_s), np.array([len(gaps)]))
+    fits = fit_steps(counts)
     draws = np.random.default_rng(seed).random(len(gaps))
-    return fits, *judge_steps(cells, fits, draws)
+    return fits, *judge_steps(counts, fits, draws)
 
 
 def hidden(step_s: float, what: str) -> str:

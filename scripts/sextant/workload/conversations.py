@@ -130,7 +130,7 @@ def read_turns(path: str | Path) -> Iterator[list[Turn]]:
     """
     for place, item in _items(Path(path)):
         if not isinstance(item, dict):
-            _reject(path, place, None, "not an object", f"give {_EXPECTED}")
+            raise _rejected(path, place, None, "not an object", f"give {_EXPECTED}")
         turns = next((key for key in _TURNS if key in item), None)
         yield _turns(path, place, item, turns) if turns else _pair(path, place, item)
 
@@ -165,14 +165,14 @@ def _parse(path: Path, text: str, line: int | None) -> Any:
 
 def _turns(path: str | Path, place: dict[str, int], item: dict, key: str) -> list[Turn]:
     if not isinstance(item[key], list) or not all(isinstance(turn, dict) for turn in item[key]):
-        _reject(path, place, key, "not a list of turns", f"give objects with {_TURNS[key]}")
+        raise _rejected(path, place, key, "not a list of turns", f"give objects with {_TURNS[key]}")
     speaker, text = _TURNS[key]
     turns = []
     for turn in item[key]:
         role = _SPEAKERS.get(str(turn.get(speaker)).lower())
         if role is None:
             fix = f"use one of {', '.join(_SPEAKERS)}"
-            _reject(path, place, speaker, f"a turn of '{turn.get(speaker)}'", fix)
+            raise _rejected(path, place, speaker, f"a turn of '{turn.get(speaker)}'", fix)
         turns.append(Turn(role, _text(path, place, turn, text)))
     return turns
 
@@ -181,9 +181,9 @@ def _pair(path: str | Path, place: dict[str, int], item: dict) -> list[Turn]:
     asked = [pair for pair in _PAIRS if pair[0] in item]
     pair = next((pair for pair in asked if pair[1] in item), None)
     if not asked:
-        _reject(path, place, None, "neither turns nor a prompt", f"give {_EXPECTED}")
+        raise _rejected(path, place, None, "neither turns nor a prompt", f"give {_EXPECTED}")
     if pair is None:
-        _reject(path, place, asked[0][1], "missing", f"give it beside '{asked[0][0]}'")
+        raise _rejected(path, place, asked[0][1], "missing", f"give it beside '{asked[0][0]}'")
     prompt, response = (_text(path, place, item, key) for key in pair)
     extra = _text(path, place, item, "input") if pair[0] == "instruction" else ""
     # Alpaca's own template puts them apart, too.
@@ -194,7 +194,9 @@ def _pair(path: str | Path, place: dict[str, int], item: dict) -> list[Turn]:
 def _text(path: str | Path, place: dict[str, int], item: dict, key: str) -> str:
     value = item.get(key)
     if value is not None and not isinstance(value, str):
-        _reject(path, place, key, f"{type(value).__name__} instead of text", "give a string")
+        raise _rejected(
+            path, place, key, f"{type(value).__name__} instead of text", "give a string"
+        )
     # White space alone is no text, though a tokenizer would find tokens in it.
     if not value or not value.strip():
         return ""
@@ -202,9 +204,11 @@ def _text(path: str | Path, place: dict[str, int], item: dict, key: str) -> str:
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
-def _reject(path, place: dict[str, int], name: str | None, problem: str, fix: str) -> None:
+def _rejected(
+    path: str | Path, place: dict[str, int], name: str | None, problem: str, fix: str
+) -> InputError:
     item = f"item {place['item']}: " if "item" in place else ""
-    raise InputError(item + problem, file=path, row=place.get("line"), field=name, fix=fix)
+    return InputError(item + problem, file=path, row=place.get("line"), field=name, fix=fix)
 
 
 def _count_tokens(tokenizer: Tokenizer, items: list[list[Turn]]) -> list[list[int]]:

@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from sextant.base.errors import InputError
-from sextant.workload.drawing import Seed
 from sextant.workload.request_model import SAMPLERS, RequestModel
+from sextant.workload.sampling import Seed
 
 N_DRAWS = 1_000_000
 
@@ -217,14 +217,14 @@ def _cumulative_shares(
 
 def _rank_correlation(place_a: np.ndarray, place_b: np.ndarray, weights: np.ndarray) -> float:
     """Return the weighted correlation of the mid-ranks of two columns without nulls."""
-    centred = [_centred_ranks(place, weights) for place in (place_a, place_b)]
+    ranks_a, ranks_b = (_centred_ranks(place, weights) for place in (place_a, place_b))
     # A constant has all its ranks at their mean, 0, exactly.
-    if any(not ranks.any() for ranks in centred):
+    if not ranks_a.any() or not ranks_b.any():
         return float("nan")
-    if np.array_equal(*centred):
+    if np.array_equal(ranks_a, ranks_b):
         return 1.0
-    spread_a, spread_b = (np.sum(weights * ranks**2) for ranks in centred)
-    together = np.sum(weights * centred[0] * centred[1])
+    spread_a, spread_b = (np.sum(weights * ranks**2) for ranks in (ranks_a, ranks_b))
+    together = np.sum(weights * ranks_a * ranks_b)
     return float(np.clip(together / np.sqrt(spread_a * spread_b), -1, 1))
 
 

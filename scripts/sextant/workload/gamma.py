@@ -179,7 +179,7 @@ def ks_p_value(
         n: values in each group; below 30 the result was not tried.
         alpha: the fitted shape; below 0.02 as at 0.02, above 30 as at 30.
         blend: how far the quantiles lie from `_POINTS` (0) towards the textbook's (1), where the
-            values are not exact (see `stepped.ks_blend`).
+            values are not exact (see `step_distance.ks_blend`).
     """
     distance, n, alpha = (np.atleast_1d(np.asarray(value, float)) for value in (distance, n, alpha))
     edges = ks_edges(alpha, _P_VALUES)

@@ -27,7 +27,7 @@ from sextant.workload.generator_limits import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sextant.workload.drawing import Seed
+    from sextant.workload.sampling import Seed
 
 _BLOCK = 1 << 14
 

@@ -8,22 +8,10 @@ import pandas as pd
 from scipy import optimize, special, stats
 
 from sextant.base.errors import InputError
-from sextant.workload.marginals import in_bins, independent_model
-from sextant.workload.modes import Modality, modality
+from sextant.workload.independent_lengths import in_bins, independent_model
 from sextant.workload.request_model import RequestModel, Seed, bin_starts
 
-__all__ = [
-    "Modality",
-    "ZipfFit",
-    "fit_zipf",
-    "modality",
-    "output_by_input",
-    "output_counts",
-    "sample_zipf",
-    "zipf_probabilities",
-    "zipf_request_model",
-]
-
+Tokens = Sequence[int] | np.ndarray
 CONFIDENCE = 0.95
 N_ZIPF_BINS = 256
 """Most values per parameter of a Zipf request model."""
@@ -53,11 +41,11 @@ class ZipfFit:
 
 
 def fit_zipf(
-    tokens: Sequence[int] | np.ndarray,
+    tokens: Tokens,
     lowest: int | None = None,
     highest: int | None = None,
     *,
-    counts: Sequence[int] | np.ndarray | None = None,
+    counts: Tokens | None = None,
 ) -> ZipfFit:
     """Fit a bounded Zipf distribution to lengths, by maximum likelihood.
 
@@ -149,7 +137,7 @@ def sample_zipf(theta: float, lowest: int, highest: int, n: int, *, seed: Seed) 
 
 
 def zipf_request_model(
-    theta: float, lowest: int, highest: int, output_tokens: int | Sequence[int] | np.ndarray
+    theta: float, lowest: int, highest: int, output_tokens: int | Tokens
 ) -> RequestModel:
     """Return a request model with Zipf input lengths (BurstGPT, IV-B) and given output lengths.
 
@@ -174,8 +162,8 @@ def zipf_request_model(
 
 
 def output_by_input(
-    input_tokens: Sequence[int] | np.ndarray,
-    output_tokens: Sequence[int] | np.ndarray,
+    input_tokens: Tokens,
+    output_tokens: Tokens,
     n_bins: int = 20,
 ) -> pd.DataFrame:
     """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8).
@@ -206,8 +194,8 @@ def output_by_input(
 
 
 def output_counts(
-    input_tokens: Sequence[int] | np.ndarray,
-    output_tokens: Sequence[int] | np.ndarray,
+    input_tokens: Tokens,
+    output_tokens: Tokens,
     n_input_bins: int = 8,
     n_output_bins: int = 40,
 ) -> pd.DataFrame:
@@ -246,7 +234,7 @@ def output_counts(
     )
 
 
-def _input_bins(input_tokens, output_tokens, n_bins: int) -> tuple[np.ndarray, ...]:
+def _input_bins(input_tokens: Tokens, output_tokens: Tokens, n_bins: int) -> tuple[np.ndarray, ...]:
     """Return inputs and outputs by ascending input, the distinct inputs, and the bins' starts."""
     inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
     if len(inputs) != len(outputs):
@@ -259,7 +247,7 @@ def _input_bins(input_tokens, output_tokens, n_bins: int) -> tuple[np.ndarray, .
     return inputs[order].astype(np.int64), outputs[order].astype(np.int64), distinct, starts
 
 
-def _weighted_lengths(tokens, counts) -> tuple[np.ndarray, np.ndarray]:
+def _weighted_lengths(tokens: Tokens, counts: Tokens | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct lengths, ascending, and how often each occurs."""
     given = np.asarray(tokens, float)
     weights = np.ones(len(given)) if counts is None else np.asarray(counts, float)

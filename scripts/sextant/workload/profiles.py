@@ -72,8 +72,10 @@ def traffic_series(
     if not bucket_s > 0:
         raise InputError(f"buckets of {bucket_s} s", field="bucket_s", fix="give more than 0 s")
     began = start_time(trace)
-    midnight = None if began is None else datetime.combine(began.date(), time())
-    offset_s = 0.0 if began is None else (began - midnight).total_seconds()
+    midnight, offset_s = None, 0.0
+    if began is not None:
+        midnight = datetime.combine(began.date(), time())
+        offset_s = (began - midnight).total_seconds()
     counted = _count(trace, list(by), float(bucket_s), offset_s)
     if counted.empty:
         raise InputError("the trace has no request", file=trace, fix="give a trace with rows")

@@ -27,7 +27,7 @@ from sextant.workload.generators import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sextant.workload.drawing import Seed
+    from sextant.workload.sampling import Seed
 
 
 @dataclass(frozen=True)

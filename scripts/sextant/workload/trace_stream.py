@@ -27,8 +27,8 @@ class Survey(NamedTuple):
     end_s: float
 
 
-class Rows(NamedTuple):
-    """Requests in the order of arrival, with a uniform draw each (see `stepped.judge_steps`)."""
+class Arrivals(NamedTuple):
+    """Requests in the order of arrival, with a uniform draw each for `judge_steps`."""
 
     arrival_s: np.ndarray
     group: np.ndarray
@@ -45,7 +45,7 @@ def survey_trace(trace: str | Path) -> Survey:
     groups: dict[Group, int] = {}
     last_s, step_s = np.full(MAX_GROUPS, np.nan), np.full(MAX_GROUPS, np.inf)
     has_zero, end_s = np.zeros(MAX_GROUPS, bool), 0.0
-    for rows in read_rows(trace, groups, None):
+    for rows in read_arrivals(trace, groups, None):
         # NaN is not in order either.
         if not (rows.arrival_s[0] >= end_s and np.all(np.diff(rows.arrival_s) >= 0)):
             problem, fix = "arrivals are not in ascending order from 0", "ingest the trace again"
@@ -69,9 +69,9 @@ def survey_trace(trace: str | Path) -> Survey:
     return Survey({group: number for number, group in enumerate(in_order)}, step_s, end_s)
 
 
-def read_rows(
+def read_arrivals(
     trace: str | Path, groups: dict[Group, int], rng: np.random.Generator | None
-) -> Iterator[Rows]:
+) -> Iterator[Arrivals]:
     """Yield the trace in batches; a group that is not in `groups` gets the next number."""
     known: tuple[dict, dict] = ({}, {})
     for batch in _batches(trace):
@@ -93,7 +93,7 @@ def read_rows(
         arrival_s = batch.column("arrival_s").to_numpy(zero_copy_only=False)
         # Drawn in the file's order, so that no batch size changes a request's draw.
         offset = np.zeros(0) if rng is None else rng.random(len(arrival_s))
-        yield Rows(arrival_s, number[place], offset)
+        yield Arrivals(arrival_s, number[place], offset)
 
 
 def _batches(trace: str | Path) -> Iterator[pa.RecordBatch]:
@@ -114,25 +114,25 @@ def _codes(column: pa.Array, known: dict[str | None, int]) -> np.ndarray:
     return numbers[encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)]
 
 
-def by_group(rows: Rows) -> Rows:
+def by_group(rows: Arrivals) -> Arrivals:
     """Order requests by group; within one they stay in the order of arrival."""
     if np.all(rows.group == rows.group[0]):
         return rows
     order = np.argsort(rows.group, kind="stable")
-    return Rows(*(values[order] if len(values) else values for values in rows))
+    return Arrivals(*(values[order] if len(values) else values for values in rows))
 
 
-def whole_windows(batches: Iterator[Rows], window_s: float) -> Iterator[Rows]:
+def whole_windows(batches: Iterator[Arrivals], window_s: float) -> Iterator[Arrivals]:
     """Cut the stream between windows instead of within them."""
-    held: list[Rows] = []
+    held: list[Arrivals] = []
     for rows in batches:
         held.append(rows)
         ends = window_of(np.array([held[0].arrival_s[0], rows.arrival_s[-1]]), window_s)
         if ends[0] == ends[1]:
             continue
-        rows = Rows(*map(np.concatenate, zip(*held, strict=True)))
+        rows = Arrivals(*map(np.concatenate, zip(*held, strict=True)))
         cut = int(np.searchsorted(window_of(rows.arrival_s, window_s), ends[1]))
-        yield Rows(*(values[:cut] for values in rows))
-        held = [Rows(*(values[cut:] for values in rows))]
+        yield Arrivals(*(values[:cut] for values in rows))
+        held = [Arrivals(*(values[cut:] for values in rows))]
     if held:
-        yield Rows(*map(np.concatenate, zip(*held, strict=True)))
+        yield Arrivals(*map(np.concatenate, zip(*held, strict=True)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.yaml_files import read_yaml
-from sextant.workload.marginals import in_bins, independent_model
+from sextant.workload.independent_lengths import in_bins, independent_model
 from sextant.workload.request_model import N_BINS, RequestModel
 
 USE_CASES_FILE = Path(__file__).parents[3] / "resources" / "workloads" / "use_cases.yaml"

@@ -15,12 +15,14 @@ from sextant.base.errors import InputError
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, common_steps, hidden
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.profiles import DAY_S, GROUP, traffic_series
-from sextant.workload.stepped import MAX_STEPS, count_steps, fit_steps, judge_steps
+from sextant.workload.step_distance import judge_steps
+from sextant.workload.step_fit import fit_steps
+from sextant.workload.step_probability import MAX_STEPS, count_steps
 from sextant.workload.trace_stream import (
-    Rows,
+    Arrivals,
     Survey,
     by_group,
-    read_rows,
+    read_arrivals,
     survey_trace,
     whole_windows,
     window_of,
@@ -82,7 +84,7 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) ->
     pending: deque[Future] = deque()
     # NumPy and SciPy let go of the interpreter's lock: a batch is fitted while others are read.
     with ThreadPoolExecutor(N_WORKERS) as pool:
-        for rows in whole_windows(read_rows(trace, survey.groups, rng), window_s):
+        for rows in whole_windows(read_arrivals(trace, survey.groups, rng), window_s):
             pending.append(pool.submit(_fit, rows, step_s, window_s, n_windows, cells))
             if len(pending) > N_WORKERS:
                 pending.popleft().result()
@@ -97,7 +99,7 @@ def _clock_steps(trace: str | Path, survey: Survey) -> np.ndarray:
     step_s = np.where(survey.step_s > 0, least, np.nan)
     if np.isnan(step_s).all():
         return step_s
-    for rows in read_rows(trace, survey.groups, None):
+    for rows in read_arrivals(trace, survey.groups, None):
         arrival_s, group, _ = by_group(rows)
         gaps = np.diff(arrival_s)
         is_gap = (gaps > 0) & (np.diff(group) == 0)
@@ -122,7 +124,11 @@ def _keys(
 
 
 def _fit(
-    rows: Rows, step_s: np.ndarray, window_s: float, n_windows: int, cells: dict[str, np.ndarray]
+    rows: Arrivals,
+    step_s: np.ndarray,
+    window_s: float,
+    n_windows: int,
+    cells: dict[str, np.ndarray],
 ) -> None:
     """Fit the windows of `rows` and enter them into `cells`, one cell a group and window."""
     arrival_s, group, offset = by_group(rows)
@@ -161,7 +167,8 @@ def _fit_exact(
         own = gaps[np.repeat(is_fitted, n)]
         ks[is_fitted] = ks_distance(own, n_fitted, alpha, fits.beta[is_fitted])
         p_value[is_fitted] = ks_p_value(ks[is_fitted], n_fitted, alpha)
-    reason = np.where(is_fitted, None, ALL_EQUAL)
+    reason = np.full(len(n), None)
+    reason[~is_fitted] = ALL_EQUAL
     return _columns(fits, np.ones(len(n))) | {"ks": ks, "p_value": p_value, "reason": reason}
 
 
@@ -175,9 +182,9 @@ def _fit_stepped(
     # The mean is the window's own, whatever the clock's jitter.
     unit_s = np.add.reduceat(gaps, first) / np.maximum(np.add.reduceat(steps, first), 1)
     ks, p_value = judge_steps(counts, fits, offset)
-    open_reasons = np.array([hidden(step, "the shape of gaps") for step in step_s], object)
-    open_reasons[counts.n_cells == 1] = ALL_EQUAL
-    reason = np.where(np.isfinite(fits.alpha), None, open_reasons)
+    reason = np.array([hidden(step, "the shape of gaps") for step in step_s], object)
+    reason[counts.n_distinct == 1] = ALL_EQUAL
+    reason[np.isfinite(fits.alpha)] = None
     return _columns(fits, unit_s) | {"ks": ks, "p_value": p_value, "reason": reason}
 
 

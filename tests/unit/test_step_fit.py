@@ -5,14 +5,9 @@ import pytest
 from scipy import integrate, stats
 
 from sextant.workload.gamma import uniform_distance
-from sextant.workload.stepped import (
-    Cells,
-    count_steps,
-    fit_steps,
-    judge_steps,
-    log_probability,
-    step_shares,
-)
+from sextant.workload.step_distance import judge_steps, step_shares
+from sextant.workload.step_fit import fit_steps
+from sextant.workload.step_probability import StepCounts, count_steps, log_probability
 
 
 def _draw(alpha: float, step: float, shape: tuple[int, int], seed: int = 1) -> np.ndarray:
@@ -22,7 +17,7 @@ def _draw(alpha: float, step: float, shape: tuple[int, int], seed: int = 1) -> n
     return np.diff(np.floor(times / step + rng.random((shape[0], 1))), axis=1)
 
 
-def _count(steps: np.ndarray) -> Cells:
+def _count(steps: np.ndarray) -> StepCounts:
     return count_steps(steps.ravel(), np.full(len(steps), steps.shape[1]))
 
 
@@ -33,8 +28,8 @@ def _count(steps: np.ndarray) -> Cells:
 def test_probabilities_are_the_integrals_of_the_density_over_two_steps(alpha, mean):
     law = stats.gamma(alpha, scale=mean / alpha)
     steps = np.array([0.0, 1.0, 2.0, 3.0, 7.0, 12.0, 60.0])
-    cells = Cells(steps, np.ones(7), np.array([7]))
-    found = np.exp(log_probability(cells, np.array([alpha]), np.array([mean])))
+
+    found = np.exp(log_probability(steps, np.full(7, alpha), np.full(7, mean / alpha)))
     for step, probability in zip(steps, found, strict=True):
         # The distribution function instead of the density, which has no value at 0.
         above = integrate.quad(law.cdf, step, step + 1, epsabs=1e-13)[0]
@@ -44,11 +39,11 @@ def test_probabilities_are_the_integrals_of_the_density_over_two_steps(alpha, me
 
 def test_steps_of_all_groups_are_counted():
     steps = np.array([2, 0, 2, 2**43, 5, 5, 0, 0, 0])
-    cells = count_steps(steps, np.array([4, 2, 3]))
-    assert cells.steps.tolist() == [0, 2, 2**43, 5, 0]
-    assert cells.count.tolist() == [1, 2, 1, 2, 3]
-    assert cells.n_cells.tolist() == [3, 1, 1]
-    taken = cells.take(np.array([False, True, True]))
+    counts = count_steps(steps, np.array([4, 2, 3]))
+    assert counts.steps.tolist() == [0, 2, 2**43, 5, 0]
+    assert counts.n_gaps.tolist() == [1, 2, 1, 2, 3]
+    assert counts.n_distinct.tolist() == [3, 1, 1]
+    taken = counts.of_groups(np.array([False, True, True]))
     assert taken.steps.tolist() == [5, 0] and taken.sums(taken.steps).tolist() == [10, 0]
 
 
@@ -58,8 +53,8 @@ def test_steps_of_all_groups_are_counted():
     [(0.25, 0.05), (0.25, 0.25), (0.25, 3.0), (1.0, 0.05), (1.0, 1.0), (1.0, 3.0), (4.0, 1.0)],
 )
 def test_intervals_cover_and_the_test_rejects_as_often_as_they_say(alpha, step):
-    cells = _count(_draw(alpha, step, (1_500, 1_000)))
-    fits = fit_steps(cells)
+    counts = _count(_draw(alpha, step, (1_500, 1_000)))
+    fits = fit_steps(counts)
     assert np.mean(np.isfinite(fits.alpha)) > 0.99
     assert np.nanmedian(fits.alpha) == pytest.approx(alpha, rel=0.03)
     # Where steps are long, what they cut off binds successive gaps, and intervals are too wide.
@@ -68,19 +63,19 @@ def test_intervals_cover_and_the_test_rejects_as_often_as_they_say(alpha, step):
     )
     beta = 1 / alpha / step
     assert np.mean((fits.beta_lo < beta) & (beta < fits.beta_hi)) == pytest.approx(0.957, abs=0.025)
-    _, p = judge_steps(cells, fits, np.random.default_rng(0).random(1_500_000))
+    _, p = judge_steps(counts, fits, np.random.default_rng(0).random(1_500_000))
     assert np.mean(p < 0.05) == pytest.approx(0.05, abs=0.022)
     assert np.mean(p < 0.5) == pytest.approx(0.5, abs=0.06)
 
 
 def test_shares_of_true_gaps_are_uniform():
     steps = _draw(0.4, 0.8, (1, 200_000))
-    cells, draws = _count(steps), np.random.default_rng(0).random(200_000)
-    shares = step_shares(cells, np.array([0.4]), np.array([1.25]), draws)
+    counts, draws = _count(steps), np.random.default_rng(0).random(200_000)
+    shares = step_shares(counts, np.array([0.4]), np.array([1.25]), draws)
     assert shares.min() >= 0 and shares.max() <= 1
     assert stats.kstest(shares, "uniform").pvalue > 0.01
     # Another shape is not.
-    shares = step_shares(cells, np.array([0.6]), np.array([1.25]), draws)
+    shares = step_shares(counts, np.array([0.6]), np.array([1.25]), draws)
     assert uniform_distance(shares, np.array([200_000])) > 0.02
 
 

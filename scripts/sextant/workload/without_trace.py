@@ -6,7 +6,7 @@ for best effort (Papaioannou and Doudali).
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,13 @@ from sextant.base.files import provenance, sha256_file, write_json
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.request_model import WEIGHT_COLUMNS, RequestModel, check_cap
 from sextant.workload.use_cases import load_use_case
+
+
+class Caps(TypedDict, total=False):
+    """Most tokens of a request's input and output; None or absent: no cap."""
+
+    max_input_tokens: int | None
+    max_output_tokens: int | None
 
 
 def write_workload(
@@ -64,7 +71,7 @@ def write_workload(
     return validation
 
 
-def write_use_case(name: str, *files: str | Path, **caps: int | None) -> dict[str, Any]:
+def write_use_case(name: str, *files: str | Path, **caps: Unpack[Caps]) -> dict[str, Any]:
     """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
 
     Raises:
@@ -76,7 +83,7 @@ def write_use_case(name: str, *files: str | Path, **caps: int | None) -> dict[st
 
 
 def write_fixed_lengths(
-    input_tokens: int, output_tokens: int, *files: str | Path, **caps: int | None
+    input_tokens: int, output_tokens: int, *files: str | Path, **caps: Unpack[Caps]
 ) -> dict[str, Any]:
     """Write a workload whose requests all have the same lengths; `files`, `caps` as above.
 

@@ -1,14 +1,23 @@
 """Which layers attend to a sliding window only."""
 
 from collections.abc import Callable
+from typing import TypedDict
 
 from sextant.llm.config import Config
+
+
+class WindowFacts(TypedDict, total=False):
+    """The facts of an LLM's sliding window."""
+
+    sliding_window_tokens: int
+    n_sliding_layers: int
+
 
 WindowRule = Callable[[Config, int], int]
 """Returns how many of the layers have a window where the config does not list their types."""
 
 
-def windows(config: Config, layers: int, rule: WindowRule | None) -> dict[str, int]:
+def window_facts(config: Config, layers: int, rule: WindowRule | None) -> WindowFacts:
     """Return the facts `sliding_window_tokens` and `n_sliding_layers`; none without a window."""
     if rule is None:
         return {}

@@ -5,11 +5,11 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.workload.adopt import cap_model, write_use_case, write_workload
 from sextant.workload.arrivals import load_arrivals
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
 from sextant.workload.use_cases import load_use_case, use_case_names
+from sextant.workload.without_trace import cap_model, write_use_case, write_workload
 
 MODEL = RequestModel(
     pd.DataFrame(

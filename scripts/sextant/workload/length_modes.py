@@ -66,16 +66,16 @@ def modality(tokens: Sequence[int] | np.ndarray, *, seed: Seed) -> Modality:
     if len(lengths) > TEST_SIZE:
         lengths = rng.choice(lengths, TEST_SIZE, replace=False, shuffle=False)
     logs = np.log(lengths + rng.uniform(-0.5, 0.5, len(lengths)))
-    first_p = None
+    p_values = []
     for n_modes in range(1, MOST_MODES + 1):
         grid = _Grid(logs)
         bandwidth = grid.critical_bandwidth(n_modes)
-        p_value = _p_value(logs, grid, bandwidth, n_modes, rng) if n_modes < MOST_MODES else 1.0
-        first_p = p_value if first_p is None else first_p
-        if p_value > SIGNIFICANCE:
+        is_last = n_modes == MOST_MODES
+        p_values.append(1.0 if is_last else _p_value(logs, grid, bandwidth, n_modes, rng))
+        if p_values[-1] > SIGNIFICANCE:
             break
     places = grid.modes(bandwidth)
-    return Modality(len(places), tuple(np.exp(places).tolist()), first_p, len(lengths))
+    return Modality(len(places), tuple(np.exp(places).tolist()), p_values[0], len(lengths))
 
 
 class _Grid:
