@@ -11,7 +11,7 @@ import pytest
 
 import sextant.base.files
 from sextant.base.errors import InputError
-from sextant.base.files import read_json, read_provenance
+from sextant.base.files import read_json, read_provenance, sha256_file
 from sextant.experiment.downloads import fetch, load_registry
 from sextant.ingest import ingest_trace
 from sextant.ingest.trace_format import TRACE_COLUMNS
@@ -118,7 +118,8 @@ def test_model_files_name_source_and_parameters(tmp_path, trace):
         "n_bins": 8,
         "seed": 2,
     }
-    assert read_json(tmp_path / "arrivals.json")["fit"] == stored
+    facts = read_json(tmp_path / "arrivals.json")["fit"]
+    assert facts == stored | {"requests_sha256": sha256_file(tmp_path / "requests.parquet")}
 
 
 def test_trace_too_short_for_arrivals_still_gives_requests(tmp_path):
