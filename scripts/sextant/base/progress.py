@@ -5,9 +5,10 @@ import time
 
 
 class Progress:
-    """Says which step of how many is running and how long the rest will take.
+    """Shows the step that runs, its number and how long the rest will take.
 
-    Writes to stderr and only if that is a terminal, so that logs stay readable.
+    Writes to stderr, only if it is a terminal, so that logs stay readable. Not by rich: that hides
+    the cursor, which stays hidden when a job is killed, and takes as many lines.
     """
 
     def __init__(self, title: str, n_steps: int) -> None:
@@ -21,11 +22,12 @@ class Progress:
         if self._n_started == 0:
             self._first_step_at = time.monotonic()
         self._n_started += 1
-        self._show(f"{self._n_started} of {self._n_steps}: {name}{self._time_left()}")
+        self.note(f"{self._n_started} of {self._n_steps}: {name}{self._time_left()}")
 
     def note(self, text: str) -> None:
-        """Show what is going on between steps."""
-        self._show(text)
+        """Show what happens between steps."""
+        if self._is_shown:
+            print(f"\r\x1b[K{self._title}: {text}", end="", file=sys.stderr, flush=True)
 
     def _time_left(self) -> str:
         n_done = self._n_started - 1
@@ -33,10 +35,6 @@ class Progress:
             return ""
         per_step_s = (time.monotonic() - self._first_step_at) / n_done
         return f", about {per_step_s * (self._n_steps - n_done):.0f} s left"
-
-    def _show(self, text: str) -> None:
-        if self._is_shown:
-            print(f"\r\x1b[K{self._title}: {text}", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Leave the line."""
