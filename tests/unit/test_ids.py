@@ -120,8 +120,8 @@ def test_visible_text_is_an_id(given: str) -> None:
 
 
 def test_what_lists_cannot_hold_cannot_be_selected() -> None:
-    assert "could not be selected" in selectable_problem("*")
-    assert "could not be selected" in selectable_problem("a,b")
+    assert "cannot be selected" in selectable_problem("*")
+    assert "cannot be selected" in selectable_problem("a,b")
     assert selectable_problem("a*b") is None
 
 

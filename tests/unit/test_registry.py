@@ -54,7 +54,7 @@ def test_shipped_registry_names_both_traces_with_licence_and_citation():
             "'url': .*address of the down",
         ),
         ([HEADER, ROW.replace("https:", "ftp:")], "'url': .*address of the download"),
-        ([HEADER, "a\x1bb" + ROW[1:]], "field 'dataset_id': .* cannot be seen"),
+        ([HEADER, "a\x1bb" + ROW[1:]], "field 'dataset_id': .* is not visible"),
         ([HEADER, ROW + ",more"], "line 2: 8 cells under 7 columns"),
     ],
 )

@@ -271,7 +271,8 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         AFTER_POINTS - Counter(evaluate_predictor=3),
         set(),
     ),
-    "an edit of the metrics": (edit("sextant/cells/metrics.py"), AGGREGATED, set()),
+    # The page on a trace imports them too, through `predict.importance`.
+    "an edit of the metrics": (edit("sextant/cells/metrics.py"), AGGREGATED | PAGES, set()),
 }
 
 

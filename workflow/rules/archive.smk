@@ -3,12 +3,12 @@
 # Makes: the same folder a cell as a benchmark does; a cell that was not measured says why.
 # Steps: import_archive.
 #
-# No GPU time is lost when this runs again, so, unlike benchmark.smk, it lists the library.
+# Running this again costs no GPU time, so, unlike benchmark.smk, it lists the library.
 
 
 rule import_archive:
     input:
-        # The manifest holds the checksum of every file in it, so its age says nothing.
+        # The manifest has the checksum of every file in it, so its date does not matter.
         source=ancient(archive_data()),
         manifest=config["archive"]["manifest"],
         cells=config["archive"]["cells"],

@@ -1,5 +1,5 @@
 # What the rules share: the experiment, read and checked before anything runs, the
-# constraints of the wildcards, and the functions that name a rule's inputs.
+# constraints of the wildcards, and the functions that return a rule's inputs.
 import os
 import re
 import sys
@@ -24,7 +24,7 @@ try:
     EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
     check_installed(config["predictors"], "predictors")
 except InputError as error:
-    # The message is the whole story; a traceback would bury it.
+    # The message says everything; a traceback would hide it.
     sys.exit(f"Error: {error}")
 
 name_to_jobs()
@@ -35,10 +35,10 @@ if workflow.remote_exec:
 if plugin := sys.modules.get("snakemake_logger_plugin_sextant_plan"):
     plugin.workflow = workflow
 
-# Snakemake measures again whatever is older than its script, which a copy, a checkout or a
-# comment gives a new date. These three call the library and say nothing of their own.
+# Snakemake measures again what is older than its script, and a copy, a checkout or a comment
+# gives a script a new date. These three only call the library.
 for name in ("ingest_trace", "fit_workload", "benchmark_cell"):
-    with suppress(OSError):  # somebody else's, or on a disk that cannot be written
+    with suppress(OSError):  # another user's file, or a read-only disk
         os.utime(Path(workflow.basedir) / "scripts" / f"{name}.py", (0, 0))
 
 # Wildcards hold file names, the experiment's tables ids: ids of each wildcard by file name.
@@ -111,9 +111,9 @@ def archive_data():
 
 
 def download_or_path(name):
-    """Return the place of a data set's download or, of what is none, the path the user gave."""
+    """Return where a data set is downloaded to; what is not a data set is the user's path."""
     dataset = EXPERIMENT.datasets.get(name)
-    # The file keeps its name, whose ending tells how it is compressed.
+    # The file keeps its name, whose ending says how it is compressed.
     place = f"{file_name(name)}/{file_name(dataset.file_name)}" if dataset else ""
     return f"<results>/downloads/{place}" if dataset else name
 
@@ -141,7 +141,7 @@ def origin_sha256(wildcards):
 
 
 def trace_workloads(wildcards):
-    """Return the files of all workloads that are fitted to a trace."""
+    """Return the files of all workloads fitted to a trace."""
     rows, trace = IDS["workload"].items(), named("trace", wildcards)
     names = [name for name, key in rows if EXPERIMENT.workloads[key].get("trace_id") == trace]
     files = {"requests": "requests.parquet", "arrivals": "arrivals.json"}
@@ -169,8 +169,8 @@ def definition(wildcards):
 def cell_threads(wildcards):
     """A cell takes a whole workstation, so that no other job disturbs it or takes its GPUs.
 
-    A cluster has a limit of jobs instead of cores (`nodes`), and its scheduler keeps jobs apart
-    itself. (A dry run for a cluster counts one core, so that the cores do not tell.)
+    A cluster has a limit of jobs (`nodes`) instead of cores, and its scheduler separates jobs.
+    (The cores do not tell a cluster: a dry run for one has a single core.)
     """
     settings = workflow.resource_settings
     return settings.cores if settings.nodes is None else cell_cores(wildcards)
@@ -224,7 +224,7 @@ def cell_gpu_model(wildcards):
 
 
 def cell_gpus(wildcards):
-    """Devices to ask a scheduler for; cores are none, unless devices stand for them."""
+    """Devices to ask a scheduler for; 0 for cores, unless the scheduler's devices are cores."""
     devices = cell_devices(wildcards)
     if is_endpoint(wildcards) or (devices.kind == "cpu" and not cell_gpu_model(wildcards)):
         return 0
@@ -244,10 +244,10 @@ def cell_files(name, cells=EXPERIMENT.cells):
 
 
 def intermediate_results():
-    """Return results from the measurements to the store, for the target to ask for.
+    """Return results between the measurements and the store, which the target asks for.
 
-    Snakemake misses no file in the middle while those made from it are there: what a failed job,
-    or a damaged cell, has left undone would never be done, and old results stand for new ones.
+    Snakemake does not notice a missing file while the files made from it exist: what a failed job
+    or a damaged cell left undone would never be done, and old results would look new.
     """
     first_and_last = cell_files("requests.parquet") + cell_files("run.json")
     points = f"<results>/points/{config['source']}/point.parquet"

@@ -32,7 +32,7 @@ rule fetch_dataset:
 
 rule ingest_trace:
     input:
-        # `params` hold its checksum, so its age says nothing. No library: see benchmark.smk.
+        # `params` have its checksum, so its date does not matter. No library: see benchmark.smk.
         source=ancient(trace_source),
     output:
         trace="<results>/traces/{trace}.parquet",

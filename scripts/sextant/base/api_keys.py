@@ -1,4 +1,4 @@
-"""API keys stay out of what is said: servers repeat them in errors and logs."""
+"""Removes API keys from texts and files: servers repeat them in errors and logs."""
 
 from collections.abc import Collection
 from typing import BinaryIO
@@ -8,7 +8,7 @@ _SHORTEST_CUT_KEY = 4
 
 
 def without_keys(text: str, keys: Collection[str]) -> str:
-    """Return what a server said without API keys, one that is cut off at the end included."""
+    """Return a server's text without API keys, also without one that is cut off at its end."""
     for key in keys:
         text = text.replace(key, _INSTEAD)
         for n_characters in range(len(key) - 1, _SHORTEST_CUT_KEY - 1, -1):
@@ -19,7 +19,7 @@ def without_keys(text: str, keys: Collection[str]) -> str:
 
 
 def remove_key(file: BinaryIO, key: str) -> None:
-    """Take a key out of a file, open for reading and writing, that nobody else writes to."""
+    """Remove a key from a file that is open for reading and writing and has no other writer."""
     file.seek(0)
     content = file.read()
     if key.encode() in content:

@@ -7,11 +7,11 @@ from typing import Any
 from sextant.base.yaml_files import read_yaml
 
 DEFAULT_FILE = "config/config.yaml"
-"""The one that the Snakefile names; others are given on top of it."""
+"""The file that the Snakefile names; others are merged into it."""
 
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:
-    """Read the Snakefile's configuration in a folder, and those on top of it, the last wins.
+    """Read the Snakefile's configuration in a folder and merge others into it; the last wins.
 
     Raises:
         InputError: a file is missing or not YAML.

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and know where they came from."""
+"""Files that are either whole or absent, with their provenance."""
 
 import contextlib
 import errno
@@ -20,9 +20,9 @@ from sextant.base.errors import InputError
 PROVENANCE_KEY = b"sextant"
 # The disk, the user's quota and the process's own limit.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MAKE_AGAIN = "delete it and run the same command again: it is made anew"
-# Deleting these would do too, but then the workloads and all that was measured with them were
-# made again in the same run; of a workload that is the same as before nothing is.
+MAKE_AGAIN = "delete it and run the same command again, which makes it again"
+# Deleting these files would measure all their cells again in the same run. Made in a run of their
+# own, with the same content as before, they make nothing else stale.
 MAKE_TRACE_AGAIN = (
     "ingest the trace again: `sextant ingest`, or in the workflow `snakemake --cores all "
     "--forcerun ingest_trace --until fit_workload` and then the same command again"
@@ -37,8 +37,8 @@ MAKE_WORKLOAD_AGAIN = (
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; move it there only if the block succeeds.
 
-    A full disk, an exception or a kill leaves no file that could pass for a whole one.
-    The name keeps its ending, because libraries choose the format by it.
+    A full disk, an exception or a kill leaves no file that looks whole. The temporary name keeps
+    the ending, because libraries choose the format by it.
 
     Raises:
         InputError: the disk is full, or the quota used up.
@@ -46,7 +46,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    # In containers a process id comes again: what a killed job left is not ours to continue.
+    # Process ids repeat in containers: this file may be left from a killed job.
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
@@ -57,14 +57,14 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         if error.errno not in _NO_ROOM:
             raise
         problem = f"no room to write {path.name} ({os.strerror(error.errno)})"
-        fix = "free some space or raise the quota, and run again: what is finished is kept"
+        fix = "free some space or raise the quota, and run again: finished results are kept"
         raise InputError(problem, file=path.parent, fix=fix) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:
-    """Have the content of a file, or the entries of a folder, on the disk."""
+    """Write the content of a file, or the entries of a folder, through to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -82,7 +82,7 @@ def sha256_file(path: str | Path) -> str:
 def git_commit() -> str:
     """Return the commit of this source tree, `-dirty` if it differs, `unknown` outside git."""
     here = Path(__file__).parent
-    # Without optional locks: a job that is killed meanwhile leaves no lock in the repository.
+    # Without optional locks: a job that is killed leaves no lock in the repository.
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
     command += ["--abbrev=40", "--exclude=*"]
     try:
@@ -93,7 +93,7 @@ def git_commit() -> str:
 
 
 def provenance(inputs: Mapping[str, str | Path] | None = None, **facts: Any) -> dict[str, Any]:
-    """Return what every result carries: version, commit, SHA-256 of the inputs, other facts."""
+    """Return the provenance of a result: version, commit, SHA-256 of inputs, other facts."""
     return {
         "sextant_version": __version__,
         "git_commit": git_commit(),
@@ -109,10 +109,10 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path, *, problem: str = "not JSON", fix: str = MAKE_AGAIN) -> Any:
-    """Read a JSON file; `problem` and `fix` are what the error says if it is none.
+    """Read a JSON file; `problem` and `fix` are for the error if it is not JSON.
 
     Raises:
-        InputError: it is no JSON.
+        InputError: it is not JSON.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
@@ -130,11 +130,11 @@ def write_parquet(path: str | Path, table: pa.Table, origin: Mapping[str, Any]) 
 
 @contextlib.contextmanager
 def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -> Iterator[None]:
-    """Name the file, and what to do, where a library cannot read it.
+    """Turn a library's errors while it reads a file into an `InputError` that names the file.
 
     Args:
         path: the file that the block reads.
-        errors: what the library raises, beside the errors of Arrow and of the file system.
+        errors: what the library raises, besides the errors of Arrow and of the file system.
         fix: what the error says to do.
 
     Raises:
@@ -152,7 +152,7 @@ def read_parquet(
 ) -> pa.Table:
     """Read a Parquet file, all of it or some columns.
 
-    Pages that have a checksum (`write_parquet` gives them one) are held against it.
+    Pages with a checksum (`write_parquet` writes them) are verified.
 
     Raises:
         InputError: there is no such file, or it is damaged; `fix` is what the error says to do.

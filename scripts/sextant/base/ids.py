@@ -1,7 +1,7 @@
-"""Ids of sheets may be almost any text; their file names are safe wherever a name goes.
+"""Ids of sheets, which may be almost any text, and the safe file names made of them.
 
-Results, the store and reports hold ids. Folders, files, Snakemake's wildcards and whatever a
-scheduler makes of these (job comments, names of logs) hold file names.
+Results, the store and reports hold ids. Folders, files, Snakemake's wildcards, and what schedulers
+make of these (job comments, names of logs), hold file names.
 """
 
 import re
@@ -18,7 +18,7 @@ _ENCODED = re.compile(r"(?:~[0-9A-F]{2})+")
 
 
 def file_name(given_id: str) -> str:
-    """Return the name that stands for an id in paths, shells, patterns and wildcards.
+    """Return the name used for an id in paths, shells, patterns and wildcards.
 
     Letters, digits and `._+-` stay; any other byte of the id's UTF-8 becomes `~` and two
     hexadecimal digits, as does a leading `.` or `-`. No two ids have the same name, and an id
@@ -28,7 +28,7 @@ def file_name(given_id: str) -> str:
 
 
 def id_of(name: str) -> str:
-    """Return the id that `file_name` made a name of; a name that it never makes stays."""
+    """Return the id of a file name; a name that `file_name` never makes is returned as it is."""
     try:
         given_id = _ENCODED.sub(
             lambda found: bytes.fromhex(found[0].replace("~", "")).decode(), name
@@ -48,14 +48,14 @@ def id_problem(given_id: str) -> str | None:
     if given_id != given_id.strip():
         return "has white space at its ends"
     for character in given_id:
-        # Control characters, line separators, marks that turn the text around: what is written
-        # is not what a terminal or a page would show.
+        # Control characters, line separators, marks that reverse the text: a terminal or a page
+        # would show something else.
         if not character.isprintable():
-            return f"has the character U+{ord(character):04X}, which cannot be seen"
+            return f"has the character U+{ord(character):04X}, which is not visible"
     if not given_id or len(given_id) > MAX_CHARACTERS:
         return f"has {len(given_id)} characters, not 1 to {MAX_CHARACTERS}"
     if _PERIODIC.search(file_name(given_id)):
-        return "ends in 20 equal pieces, which Snakemake takes for a rule that feeds itself"
+        return "ends in 20 equal pieces, which Snakemake takes for a rule that needs itself"
     n_characters = len(file_name(given_id))
     if n_characters > MAX_FILE_NAME_CHARACTERS:
         return (
@@ -68,13 +68,13 @@ def id_problem(given_id: str) -> str | None:
 def selectable_problem(given_id: str) -> str | None:
     """Return what keeps an id from lists such as `a,b` and `*`, None if nothing does."""
     if given_id == "*" or "," in given_id:
-        return "could not be selected in benchmarks.tsv, where * stands for all and , separates"
+        return "cannot be selected in benchmarks.tsv, where * means all and , separates"
     return id_problem(given_id)
 
 
 def look(given_id: str) -> str:
-    """Return what a reader, and a file system that ignores case, sees of an id.
+    """Return an id without differences of case and of Unicode normal form.
 
-    Ids of the same look are alike but for case or their Unicode normal form.
+    Readers, and file systems that ignore case, cannot tell ids of the same look apart.
     """
     return unicodedata.normalize("NFC", given_id).casefold()

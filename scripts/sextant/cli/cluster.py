@@ -1,4 +1,4 @@
-"""The commands for what takes long: plan it before it runs, take over what others measured."""
+"""The commands `plan`, before a long run, and `import`, of cells that others measured."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ ConfigFiles = Annotated[
     list[Path] | None,
     typer.Option("--configfile", help="Configuration on top of the Snakefile's; may be repeated."),
 ]
-# Snakemake passes over a profile that is not there.
+# Checked here: Snakemake ignores a profile that does not exist.
 WorkflowProfile = Annotated[
     Path | None,
     typer.Option(
@@ -33,7 +33,7 @@ def plan(
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Say what a run would do before anything is submitted: jobs, requests, hours, cost."""
+    """Print what a run would do, before it is submitted: jobs, requests, hours, cost."""
     from sextant.experiment.loading import load_experiment
     from sextant.plan.jobs import dry_run
     from sextant.plan.summary import make_plan
@@ -52,13 +52,13 @@ def import_results(
     ],
     config_files: ConfigFiles = None,
     workflow_profile: WorkflowProfile = None,
-    dry_run: Annotated[bool, typer.Option(help="Say what would be done; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print what would be done; write nothing.")] = False,
     allow_mixed: Annotated[
         bool,
-        typer.Option(help="Import though versions or machines differ; cells here stay."),
+        typer.Option(help="Import although versions or machines differ; cells here stay."),
     ] = False,
 ) -> None:
-    """Take over cells that others measured and that are asked for here; none is measured again."""
+    """Import cells that others measured and that the sheets here ask for; nothing is measured."""
     from sextant.base.configuration import read_configuration
     from sextant.experiment.loading import load_experiment
     from sextant.importing.decisions import Verdict
@@ -82,11 +82,11 @@ def import_results(
         raise InputError(
             f"{len(report.all_conflicts)} conflicts, nothing was written",
             file=place,
-            fix="leave the cells in question out, or give --allow-mixed: results then say so",
+            fix="leave these cells out, or give --allow-mixed, which results then record",
         )
     if damaged := report.cells(Verdict.damaged):
         raise InputError(
             f"{len(damaged)} damaged cells are left out, named above",
             file=place,
-            fix="copy these cells from where they were measured once more, and import again",
+            fix="copy these cells again from where they were measured, and import again",
         )

@@ -1,10 +1,11 @@
 """How a vLLM server is started: its command line and its environment."""
 
+import contextlib
 import os
+from pathlib import Path
 
 from sextant.engine.protocol import ServerSpec
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.processes.scratch import server_environment
 
 MODEL_NAME = "sextant"
 """What the server calls the LLM."""
@@ -85,7 +86,7 @@ def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
     values |= {"VLLM_API_KEY": api_key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     values |= _LOOPBACK
     if spec.scratch:
-        values |= server_environment(spec.scratch)
+        values |= _scratch_environment(spec.scratch)
     if spec.load_format == "dummy":
         values["HF_HUB_OFFLINE"] = "1"
     if spec.devices.kind == "cpu":
@@ -100,3 +101,41 @@ def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
         # As NVML, which telemetry asks, numbers them.
         values["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return values
+
+
+def _scratch_environment(folder: Path) -> dict[str, str]:
+    """Return the environment that makes a server write to its scratch folder alone.
+
+    Two servers would damage each other's caches or wait for their locks; home folders on a shared
+    file system are slow and have quotas.
+    """
+    cache, temporary = folder / "cache", folder / "tmp"
+    for path in (cache, temporary, folder / "config"):
+        path.mkdir(exist_ok=True)
+    _share_model_facts(cache / "vllm")
+    places = {
+        "TMPDIR": temporary,
+        "VLLM_RPC_BASE_PATH": temporary,
+        "XDG_CACHE_HOME": cache,
+        "XDG_CONFIG_HOME": folder / "config",
+        "VLLM_CACHE_ROOT": cache / "vllm",
+        "VLLM_CONFIG_ROOT": folder / "config" / "vllm",
+        "TORCHINDUCTOR_CACHE_DIR": cache / "torchinductor",
+        "TRITON_CACHE_DIR": cache / "triton",
+        "CUDA_CACHE_PATH": cache / "cuda",
+        "FLASHINFER_WORKSPACE_BASE": cache,
+    }
+    return {name: str(path) for name, path in places.items()}
+
+
+def _share_model_facts(cache: Path) -> None:
+    """Link to vLLM's cached facts of its model classes, which take it 10 s or more to compute.
+
+    Only these small files can be shared: vLLM writes them atomically and checks their hash.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
+    with contextlib.suppress(OSError):  # no home folder, a full disk, or linked already
+        own.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(exist_ok=True)
+        (cache / own.name).symlink_to(own)

@@ -1,4 +1,4 @@
-"""How long a cell takes: one formula, with what it rests on.
+"""The formula of a cell's time, and its terms where nothing was measured.
 
     seconds = starts × (start_s + weights / load_gib_per_s)
             + levels × (warm-up + duration + cool-down + level_extra_s) + cell_extra_s
@@ -22,16 +22,16 @@ from sextant.experiment.variants import Variant
 
 @dataclass(frozen=True)
 class Basis:
-    """What an estimate takes for known, and where it comes from."""
+    """The terms of an estimate, and where they come from."""
 
     starts: float | None
     """Server starts of a cell whose batch weight is searched; None: all that are allowed."""
     start_s: float
     """From the command to the last corner case, without loading the weights."""
     level_extra_s: float
-    """Last requests, telemetry and the server's metrics, each level."""
+    """Last requests, telemetry and the server's metrics, of each level."""
     cell_extra_s: float
-    """Python and Snakemake, each cell."""
+    """Python and Snakemake, of each cell."""
     origin: str
     load_gib_per_s: float = 1.0
     """Weights from a network disk into the devices."""
@@ -39,8 +39,8 @@ class Basis:
     """Of one request, for levels that end with a number of requests."""
 
 
-# Not measured: what vLLM takes for its process, memory profile, compilation and CUDA graphs, and
-# five corner cases. On the CPU it compiles nothing.
+# Assumed for vLLM's process, memory profile, compilation and CUDA graphs, and five corner cases.
+# On the CPU it compiles nothing.
 ASSUMED = {
     "gpu": Basis(None, 120.0, 10.0, 15.0, "assumed"),
     "cpu": Basis(None, 25.0, 1.0, 10.0, "assumed"),

@@ -1,4 +1,4 @@
-"""What cells that were measured took, and how far an estimate of them is off."""
+"""Times of measured cells, and the error of estimates of them."""
 
 import csv
 import statistics
@@ -17,11 +17,11 @@ from sextant.plan.estimate import ASSUMED, Basis, cell_s, max_starts
 
 @dataclass(frozen=True)
 class Finished:
-    """A cell that was measured: its server starts, and the time that it took in all."""
+    """The times of a measured cell."""
 
     key: CellKey
     starts_s: tuple[float, ...]
-    """Each probe, loading of weights included."""
+    """Of each probe, with the loading of weights."""
     levels_s: dict[float, float]
     """Duration of each level that was measured, without its warm-up."""
     wall_s: float | None
@@ -54,7 +54,7 @@ def finished_cells(
                 )
             )
         except (FileNotFoundError, InputError, KeyError, TypeError, ValueError):
-            continue  # not measured, or damaged: it tells nothing, and a run will say so
+            continue  # not measured, or damaged, which a run will report
     return [cell for cell in found if cell.levels_s]
 
 
@@ -68,7 +68,7 @@ def _wall_s(path: Path) -> float | None:
 
 
 def basis(experiment: Experiment, key: CellKey, finished: Sequence[Finished]) -> Basis:
-    """Return what to reckon a cell with: medians of the nearest cells, or what is assumed.
+    """Return the terms for a cell's estimate: medians of the nearest cells, or assumptions.
 
     Nearest are those of the same LLM on the same GPU profile, then those on the same GPU
     profile, then those on the same kind of device.
@@ -96,7 +96,7 @@ def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, n
         for cell in near
         for start_s in cell.starts_s
     ]
-    # A batch weight that is given is started once, whatever a search takes.
+    # A given batch weight takes one start, so it says nothing about a search.
     searched = [
         cell
         for cell in near
@@ -110,14 +110,14 @@ def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, n
         start_s=statistics.median(starts),
         starts=statistics.median(n_starts) if n_starts else None,
         request_s=statistics.median(requests) if requests else assumed.request_s,
-        # What is on top of levels and what of cells cannot be told apart.
+        # The extra time of a level and that of a cell cannot be separated.
         level_extra_s=statistics.median(extras) if extras else assumed.level_extra_s,
         cell_extra_s=0.0 if extras else assumed.cell_extra_s,
     )
 
 
 def _extras_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
-    """Return what each cell took beyond its starts and levels, by level."""
+    """Return the time of each cell beyond its starts and levels, per level."""
     return [
         max(0.0, cell.wall_s - sum(cell.starts_s) - _all_levels_s(experiment, cell))
         / len(cell.levels_s)
@@ -132,7 +132,7 @@ def _all_levels_s(experiment: Experiment, cell: Finished) -> float:
 
 
 def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
-    """Return how long a request took, by each level that ended with a number of requests."""
+    """Return the time of a request in each level that ended with a number of requests."""
     found = []
     for cell in cells:
         scenario = experiment.scenarios[cell.key.scenario_id]
@@ -147,11 +147,10 @@ def _weight_gib(experiment: Experiment, cell: Finished) -> float:
 
 @dataclass(frozen=True)
 class Error:
-    """How an estimate compares with what was measured, over cells."""
+    """Estimated over measured times of cells."""
 
     n_cells: int
     median_ratio: float
-    """Estimated over measured."""
     lowest_ratio: float
     highest_ratio: float
     total_ratio: float
@@ -160,9 +159,9 @@ class Error:
 def estimate_errors(
     experiment: Experiment, config: Mapping[str, Any], finished: Sequence[Finished]
 ) -> dict[str, Error]:
-    """Estimate each cell that was measured as if it had not been, and compare.
+    """Compare the time of each measured cell with an estimate that does not know it.
 
-    `assumed` uses no measurement at all; `medians` those of all other cells.
+    `assumed` uses no measurement, `medians` those of all other cells.
     """
     timed = [(cell, cell.wall_s) for cell in finished if cell.wall_s is not None]
     pairs: dict[str, list[tuple[float, float]]] = {"assumed": [], "medians": []}

@@ -89,44 +89,6 @@ def _shared(path: Path) -> TextIO:
     return lock
 
 
-def server_environment(folder: Path) -> dict[str, str]:
-    """Return the environment that makes a server write to its scratch folder alone.
-
-    Two servers would damage each other's caches or wait for their locks; home folders on a shared
-    file system are slow and have quotas.
-    """
-    cache, temporary = folder / "cache", folder / "tmp"
-    for path in (cache, temporary, folder / "config"):
-        path.mkdir(exist_ok=True)
-    _share_model_facts(cache / "vllm")
-    places = {
-        "TMPDIR": temporary,
-        "VLLM_RPC_BASE_PATH": temporary,
-        "XDG_CACHE_HOME": cache,
-        "XDG_CONFIG_HOME": folder / "config",
-        "VLLM_CACHE_ROOT": cache / "vllm",
-        "VLLM_CONFIG_ROOT": folder / "config" / "vllm",
-        "TORCHINDUCTOR_CACHE_DIR": cache / "torchinductor",
-        "TRITON_CACHE_DIR": cache / "triton",
-        "CUDA_CACHE_PATH": cache / "cuda",
-        "FLASHINFER_WORKSPACE_BASE": cache,
-    }
-    return {name: str(path) for name, path in places.items()}
-
-
-def _share_model_facts(cache: Path) -> None:
-    """Link to vLLM's cached facts of its model classes, which take it 10 s or more to compute.
-
-    Only these small files can be shared: vLLM writes them atomically and checks their hash.
-    """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
-    with contextlib.suppress(OSError):  # no home folder, a full disk, or linked already
-        own.mkdir(parents=True, exist_ok=True)
-        cache.mkdir(exist_ok=True)
-        (cache / own.name).symlink_to(own)
-
-
 def _require_usable(folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < _FREE_BYTES:
