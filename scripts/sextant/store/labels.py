@@ -2,9 +2,9 @@
 
 from sextant.cells.metrics import LATENCIES, PERCENTILES
 
-LATENCY_NAMES = {"ttft": "TTFT", "nttft": "nTTFT", "itl": "ITL", "e2e": "End-to-end latency"}
+LATENCY_NAMES = {"ttft": "TTFT", "nttft": "nTTFT", "itl": "ITL", "e2e": "E2E"}
 """Names of `LATENCIES`, by the column's name without its unit."""
-_UNITS = {"nttft_ms": "ms per input token"}
+_UNITS = {"nttft_ms": "ms/token"}
 
 
 def latency_label(column: str) -> str:
