@@ -1,13 +1,14 @@
-"""Which parameters of a request decide its latency (LLM-Pilot, III-A).
+"""Importance by random forests, and which parameters of a request decide its latency.
 
-As in the paper, a random forest predicts the latency of single requests from their parameters,
-and the mean decrease in impurity (MDI) says how much of the forest's splits is owed to each. The
-paper gives R² ≈ 0.93 and not of which rows: here it is given for rows the forest was trained on
-and for rows it never saw.
+As in LLM-Pilot (III-A), a random forest predicts the latency of single requests from their
+parameters, and the mean decrease in impurity (MDI) says how much of the forest's splits is owed to
+each. The paper gives R² ≈ 0.93 and not of which rows: here it is given for rows the forest was
+trained on and for rows it never saw.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
@@ -27,6 +28,42 @@ _TIMES = ("sent_s", "first_token_s", "last_token_s")
 _DERIVED = {metric.name: metric.sql for metric in LATENCIES if metric.name != "itl_ms"}
 
 
+class ForestImportance(NamedTuple):
+    """A random forest and what it owes to each column."""
+
+    forest: RandomForestRegressor
+    mdi: np.ndarray
+    """Share of each column in the decrease of impurity, in sum 1. It favours columns of many
+    values and is computed on the training rows."""
+    permutation: np.ndarray
+    """Loss of R² when a column's values change places at random, mean of five times. Two columns
+    that go together share what one alone would lose."""
+
+
+def forest_importance(
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    seed: int,
+    held_out: tuple[np.ndarray, np.ndarray] | None = None,
+    oob_score: bool = False,
+) -> ForestImportance:
+    """Train scikit-learn's forest with its defaults: 100 trees grown to the end.
+
+    Args:
+        x: rows to train on, shape (rows, columns); NaN is a value of its own.
+        y: what to predict, shape (rows,).
+        seed: seed of forest and permutations.
+        held_out: rows that values change places in; those of the training by default, which says
+            what the forest uses, not how well it would do elsewhere.
+        oob_score: whether R² out of bag is computed.
+    """
+    forest = RandomForestRegressor(oob_score=oob_score, random_state=seed).fit(x, y)
+    rows = (x, y) if held_out is None else held_out
+    lost = permutation_importance(forest, *rows, n_repeats=_N_REPEATS, random_state=seed)
+    return ForestImportance(forest, forest.feature_importances_, lost.importances_mean)
+
+
 @dataclass(frozen=True)
 class ParameterImportance:
     """What a random forest says of the parameters of requests."""
@@ -44,11 +81,9 @@ class ParameterImportance:
     r2_training: float
     r2_held_out: float
     mdi: dict[str, float]
-    """Share of each parameter in the decrease of impurity, in sum 1. It favours parameters of
-    many values and is computed on the training rows."""
+    """By parameter, as in `ForestImportance`."""
     permutation: dict[str, float]
-    """Loss of R² on the rows held out when a parameter's values change places at random, mean
-    of five times. Two parameters that go together share what one alone would lose."""
+    """By parameter, on the rows held out."""
 
 
 def parameter_importance(
@@ -61,8 +96,7 @@ def parameter_importance(
 ) -> ParameterImportance:
     """Train a random forest to predict a latency of requests from their parameters.
 
-    A fifth of the rows, chosen at random, is held out. The forest is scikit-learn's with its
-    defaults (100 trees grown to the end); a null is a value of its own.
+    A fifth of the rows, chosen at random, is held out; `forest_importance` does the rest.
 
     Args:
         requests: a row a request, of a trace with `e2e_ms` or of a benchmark's
@@ -87,10 +121,7 @@ def parameter_importance(
     x_training, x_held_out, y_training, y_held_out = train_test_split(
         x, y, test_size=HELD_OUT_FRACTION, random_state=seed
     )
-    forest = RandomForestRegressor(random_state=seed).fit(x_training, y_training)
-    lost = permutation_importance(
-        forest, x_held_out, y_held_out, n_repeats=_N_REPEATS, random_state=seed
-    )
+    grown = forest_importance(x_training, y_training, seed=seed, held_out=(x_held_out, y_held_out))
     return ParameterImportance(
         target=target,
         n_rows=len(rows),
@@ -98,10 +129,10 @@ def parameter_importance(
         n_failed=n_failed,
         n_without_latency=int(np.sum(~is_known)),
         n_not_sampled=n_known - len(rows),
-        r2_training=float(forest.score(x_training, y_training)),
-        r2_held_out=float(forest.score(x_held_out, y_held_out)),
-        mdi=dict(zip(parameters, forest.feature_importances_.tolist(), strict=True)),
-        permutation=dict(zip(parameters, lost.importances_mean.tolist(), strict=True)),
+        r2_training=float(grown.forest.score(x_training, y_training)),
+        r2_held_out=float(grown.forest.score(x_held_out, y_held_out)),
+        mdi=dict(zip(parameters, grown.mdi.tolist(), strict=True)),
+        permutation=dict(zip(parameters, grown.permutation.tolist(), strict=True)),
     )
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.ensemble import RandomForestRegressor
-from sklearn.inspection import permutation_importance
 
 from sextant.pages.charts import bars_figure
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, plural
+from sextant.predict.importance import forest_importance
 from sextant.studies.batch_weight import (
     batch_weight_section,
     ratio_words,
@@ -36,7 +35,6 @@ N_SEEDS = 10
 N_TREES = 100
 MIN_POINTS = 8
 """Below, a forest has next to nothing to learn from."""
-_N_REPEATS = 5
 _SET_UP = ("cpu_cores", "memory_limit_gib")
 _PLACE = ["llm_id", "gpu_profile_id"]
 PUBLISHED = (
@@ -107,16 +105,20 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
         "not_known": not_known,
         "reason": _reason(served, used, target),
     }
-    scores = _forests(served, used, target, seed) if found["reason"] is None else {}
+    x, y = served[used].to_numpy(float), served[target].to_numpy(float)
+    forests = [
+        forest_importance(x, y, seed=forest_seed, oob_score=True)
+        for forest_seed in range(seed, seed + N_SEEDS)
+        if found["reason"] is None
+    ]
     factors = pd.DataFrame({"factor": list(FACTORS), "n_values": n_values.to_numpy()})
     for kind in ("mdi", "permutation"):
-        values = pd.DataFrame(scores.get(kind, []), columns=used)
+        values = pd.DataFrame([getattr(each, kind) for each in forests], columns=used)
         for statistic, series_ in (("mean", values.mean()), ("sd", values.std(ddof=1))):
             factors[f"{kind}_{statistic}"] = factors["factor"].map(series_)
-    r2 = np.array(scores.get("r2", [np.nan]))
-    sd = float(r2.std(ddof=1)) if len(r2) > 1 else np.nan
+    r2 = pd.Series([each.forest.oob_score_ for each in forests], dtype=float)
     found |= {"factors": factors, "batch_weight_over": _batch_weight_over(factors)}
-    return found | {"r2_mean": float(r2.mean()), "r2_sd": sd}
+    return found | {"r2_mean": float(r2.mean()), "r2_sd": float(r2.std())}
 
 
 def _batch_weight_over(factors: pd.DataFrame) -> dict[str, float]:
@@ -132,26 +134,6 @@ def _reason(served: pd.DataFrame, used: Sequence[str], target: str) -> str | Non
     if not used:
         return "no factor was varied"
     return "all points have the same latency" if served[target].nunique() < 2 else None
-
-
-def _forests(
-    served: pd.DataFrame, used: Sequence[str], target: str, seed: int
-) -> dict[str, list[Any]]:
-    """Return MDI, permutation importance and out-of-bag R² of each seed.
-
-    Permutation importance is the loss of R² on the points of the training, of which there are too
-    few to hold any out: it says what the forest uses, not how well it would do elsewhere.
-    """
-    x, y = served[list(used)].to_numpy(float), served[target].to_numpy(float)
-    scores: dict[str, list[Any]] = {"mdi": [], "permutation": [], "r2": []}
-    for forest_seed in range(seed, seed + N_SEEDS):
-        forest = RandomForestRegressor(N_TREES, oob_score=True, random_state=forest_seed)
-        forest.fit(x, y)
-        lost = permutation_importance(forest, x, y, n_repeats=_N_REPEATS, random_state=forest_seed)
-        scores["mdi"].append(forest.feature_importances_)
-        scores["permutation"].append(lost.importances_mean)
-        scores["r2"].append(forest.oob_score_)
-    return scores
 
 
 def _words(found: Mapping[str, Any]) -> str:
