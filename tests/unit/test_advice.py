@@ -11,6 +11,7 @@ import pytest
 
 from llm_configs import PUBLISHED
 from sextant.advice.answer import recommend_llm
+from sextant.advice.answer_text import caution, headline, profile_cells
 from sextant.advice.evidence import nearest, outside
 from sextant.advice.explanation import explain_llm
 from sextant.advice.offer import read_probe
@@ -19,7 +20,6 @@ from sextant.advice.page import write_answer
 from sextant.advice.predicted import Forecast, forecast, subject_of
 from sextant.advice.question import Question, named_llm
 from sextant.advice.source import Source, find_source
-from sextant.advice.words import caution, headline, profile_cells
 from sextant.base.errors import InputError
 from sextant.characterizations.points import TARGETS
 from sextant.experiment.slo import SLO

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from sextant.advice.answer_text import as_text
 from sextant.advice.compared import compare
 from sextant.advice.evidence import nearest, outside
 from sextant.advice.offer import offered, read_probe
@@ -10,7 +11,6 @@ from sextant.advice.options import by_profile, decide, frontier, safest, sensiti
 from sextant.advice.predicted import Forecast, forecast, subject_of
 from sextant.advice.question import Question, check, is_measured, make_predictor, named_llm
 from sextant.advice.source import find_source
-from sextant.advice.words import as_text
 from sextant.decide.decision import best_probe
 from sextant.decide.names import MEASURED
 from sextant.hardware.gpu import GIB
@@ -37,10 +37,9 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     llm_id, llm = named_llm(question, known)
     profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
     every = {**known.profiles, **profiles}
-    model = make_predictor(question, every)
     if is_measured(llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
-    elif isinstance(model, JointPredictor):
+    elif isinstance(model := make_predictor(question, every), JointPredictor):
         probe = read_probe(question.probe, llm_id, every) if question.probe else None
         subject = subject_of(llm_id, llm, source, profiles, question.gpu_profile_ids)
         answer = _predicted(question, forecast(model, subject, question.slo, probe))
@@ -87,7 +86,7 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
 
 
 def _latency(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Return the latencies at the recommended load, which limit binds, and the load it bears."""
+    """Return the latencies at the recommended load, which limit binds, and the load it serves."""
     profile_id, users = chosen["gpu_profile_id"], chosen["users_per_replica"]
     row = {name: float(value) for name, value in made.at(profile_id, users).items()}
     ratios = {

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sextant.advice import words
+from sextant.advice import answer_text
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.write import render, write_page
@@ -26,7 +26,7 @@ def write_answer(answer: Answer, out: Path) -> None:
     """Write an answer of `recommend_llm` as HTML; the same answer gives the same bytes."""
     title = f"{answer['llm_id']}: recommendation"
     figure = _figure(answer) if answer.get("options") else None
-    facts = {"title": title, "answer": answer, "words": words, "figure": figure}
+    facts = {"title": title, "answer": answer, "text": answer_text, "figure": figure}
     write_page(out, render(_TEMPLATE, facts))
 
 

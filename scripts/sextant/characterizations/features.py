@@ -49,7 +49,7 @@ class Features(NamedTuple):
         """Return features that came with a characterization, from its two sheets.
 
         Profiles get those of their device, the number of devices and their memory together
-        (`memory_capacity_gb_total`), as LLM-Pilot's features do. A `note` is no feature.
+        (`memory_capacity_gb_total`), as LLM-Pilot's features do. A `note` is not a feature.
         """
         gpus = _table(gpu_rows, "gpu_id")
         each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]

@@ -1,10 +1,9 @@
 """The commands that answer questions: recommend, explain, evaluate, export-characterization."""
 
 import json
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -50,35 +49,6 @@ KvDtype = Annotated[
 ]
 
 
-class Format(StrEnum):
-    """How an explanation is printed."""
-
-    text = "text"
-    json = "json"
-
-
-class PageFormat(StrEnum):
-    """How a recommendation is printed."""
-
-    text = "text"
-    json = "json"
-    html = "html"
-
-
-class TableFormat(StrEnum):
-    """How results that are tables are printed."""
-
-    table = "table"
-    json = "json"
-
-
-class Decision(StrEnum):
-    """How an option is chosen."""
-
-    utility = "utility"
-    paper = "paper"
-
-
 def recommend(
     users: Annotated[int, typer.Option(min=1, help="Concurrent users to serve.")],
     nttft_ms: Annotated[float, typer.Option(help="Limit of TTFT per input token in ms.")],
@@ -88,9 +58,9 @@ def recommend(
     percentile: Percentile = 50,
     predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "roofline",
     decision: Annotated[
-        Decision,
+        Literal["utility", "paper"],
         typer.Option(help="utility: price against probability; paper: LLM-Pilot's eq. 1-3."),
-    ] = Decision.utility,
+    ] = "utility",
     risk: Annotated[
         float | None,
         typer.Option(help="Take the cheapest option that breaks a limit at most this likely."),
@@ -108,8 +78,8 @@ def recommend(
     scenario_id: ScenarioId = None,
     seed: Seed = _SEED,
     printed: Annotated[
-        PageFormat, typer.Option("--format", help="How to give the answer.")
-    ] = PageFormat.text,
+        Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
+    ] = "text",
     out: Annotated[Path | None, typer.Option(help="File for the page of --format html.")] = None,
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
@@ -118,7 +88,7 @@ def recommend(
     from sextant.advice.question import Question
     from sextant.experiment.slo import SLO
 
-    if (out is None) == (printed is PageFormat.html):
+    if (out is None) == (printed == "html"):
         raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
     answer = recommend_llm(
         Question(
@@ -130,7 +100,7 @@ def recommend(
             workload_id=workload_id,
             scenario_id=scenario_id,
             predictor=predictor,
-            decision=decision.value,
+            decision=decision,
             risk=risk,
             gpu_profile_ids=_names(gpu_profiles),
             prices=prices,
@@ -144,7 +114,7 @@ def recommend(
         write_answer(answer, out)
         say(f"{out}: {answer['text'].splitlines()[0]}")
     else:
-        _echo(answer, printed is PageFormat.json)
+        _echo(answer, printed == "json")
     if answer["gpu_profile_id"] is None:
         raise typer.Exit(3)
 
@@ -164,8 +134,8 @@ def explain(
     scenario_id: ScenarioId = None,
     seed: Seed = _SEED,
     printed: Annotated[
-        Format, typer.Option("--format", help="How to print the result.")
-    ] = Format.text,
+        Literal["text", "json"], typer.Option("--format", help="How to print the result.")
+    ] = "text",
 ) -> None:
     """Say what a predicted latency is made of: the terms of the mechanistic model."""
     from sextant.advice.explanation import explain_llm
@@ -186,7 +156,7 @@ def explain(
         kv_dtype=kv_dtype,
         seed=seed,
     )
-    _echo(explain_llm(question, gpu_profile, users_per_replica), printed is Format.json)
+    _echo(explain_llm(question, gpu_profile, users_per_replica), printed == "json")
 
 
 def evaluate(
@@ -201,8 +171,8 @@ def evaluate(
     scenario_id: ScenarioId = None,
     seed: Seed = _SEED,
     printed: Annotated[
-        TableFormat, typer.Option("--format", help="How to print the result.")
-    ] = TableFormat.table,
+        Literal["table", "json"], typer.Option("--format", help="How to print the result.")
+    ] = "table",
 ) -> None:
     """Judge predictors by leave-one-LLM-out: success rate S, overspend O and S/O."""
     import pandas as pd
@@ -221,7 +191,7 @@ def evaluate(
         # Standard output is for the result alone.
         progress=partial(say, err=True),
     )
-    if printed is TableFormat.json:
+    if printed == "json":
         typer.echo(json.dumps(result, indent=2, allow_nan=False))
         return
     for part in ("predictors", "scenarios"):

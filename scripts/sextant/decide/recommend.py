@@ -65,7 +65,7 @@ def candidates(
     slo: SLO,
     feasible: Collection[Pair] | None = None,
 ) -> pd.DataFrame:
-    """Return one row per LLM and GPU profile: what it would take, or why it is no option.
+    """Return one row per LLM and GPU profile: what it would take, or why it is not an option.
 
     Columns: `llm_id, gpu_profile_id, status, users_per_replica, replicas, usd_per_hour` (of
     all replicas), `fewest_users, nttft_ratio, itl_ratio, limit_ratio`. The ratios are latency
@@ -127,16 +127,11 @@ def _assess(curve: _Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
 
 def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
     types = {
-        "llm_id": "str",
-        "gpu_profile_id": "str",
-        "status": "str",
-        "users_per_replica": "Int64",
-        "replicas": "Int64",
+        **dict.fromkeys([*IDENTIFIERS, "status"], "str"),
+        **dict.fromkeys(["users_per_replica", "replicas"], "Int64"),
         "usd_per_hour": "float64",
         "fewest_users": "Int64",
-        "nttft_ratio": "float64",
-        "itl_ratio": "float64",
-        "limit_ratio": "float64",
+        **dict.fromkeys(["nttft_ratio", "itl_ratio", "limit_ratio"], "float64"),
     }
     return pd.DataFrame(rows, columns=list(types)).astype(types)
 

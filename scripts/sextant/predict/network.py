@@ -37,7 +37,7 @@ def network_latencies(
 
 def output(network: Any, inputs: np.ndarray) -> np.ndarray:
     """Return what a network says in milliseconds, (rows, 1)."""
-    # One batch: each further shape of a batch would be compiled anew.
+    # One batch: each further shape of a batch would be compiled again.
     return network.predict(inputs, batch_size=len(inputs), verbose=0)
 
 

@@ -1,4 +1,4 @@
-"""An answer in words, for a terminal."""
+"""An answer as lines of text: the terminal prints all, the page takes single ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ _DOUBTFUL = 0.75
 
 def as_text(answer: Answer) -> str:
     """Return the whole answer as lines."""
-    blocks = [[headline(answer), *caution(answer), promise(answer["slo"])]]
+    blocks = [[headline(answer), *caution(answer), slo_line(answer["slo"])]]
     if answer.get("options") is not None:
         blocks += _reasons(answer)
     else:
-        blocks.append([f"  {candidate(row)}" for row in answer["alternatives"]])
-    blocks.append([origin(answer)])
+        blocks.append([f"  {candidate_line(row)}" for row in answer["alternatives"]])
+    blocks.append([source_line(answer)])
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -71,15 +71,15 @@ def chance(probability: float) -> str:
     return "< 0.01" if probability < 0.005 else f"{probability:.2f}"
 
 
-def promise(slo: Answer) -> str:
-    """Return the promise in one line."""
+def slo_line(slo: Answer) -> str:
+    """Return the latency limits and the load in one line."""
     return (
         f"for {slo['users']} users, nTTFT ≤ {slo['nttft_ms']:g} ms, "
         f"ITL ≤ {slo['itl_ms']:g} ms at p{slo['percentile']}"
     )
 
 
-def origin(answer: Answer) -> str:
+def source_line(answer: Answer) -> str:
     """Return what the answer rests on."""
     known = answer["characterization"]
     where = "ships with Sextant" if known["origin"] == "shipped" else known["origin"]
@@ -94,7 +94,7 @@ def origin(answer: Answer) -> str:
     return f"{text} {known['note']}" if known["note"] else text
 
 
-def load_words(answer: Answer) -> list[str]:
+def load_lines(answer: Answer) -> list[str]:
     """Return what is expected of a replica, and which limit binds."""
     latency, slo = answer["latency"], answer["slo"]
     each = [
@@ -104,7 +104,7 @@ def load_words(answer: Answer) -> list[str]:
     ]
     lines = [
         f"A replica gets {count(latency['users'], 'user')}: {'; '.join(each)}.",
-        f"{LIMITS[latency['binding_limit']]} binds. A replica keeps both limits for "
+        f"{LIMITS[latency['binding_limit']]} binds. A replica meets both limits with "
         f"{count(latency['users_median'], 'user')} (90% interval "
         f"{_interval(latency)}).",
     ]
@@ -121,7 +121,7 @@ def _interval(row: Answer) -> str:
     return f"{row['users_lo']} to {row['users_hi']}{end}"
 
 
-def evidence_words(answer: Answer) -> list[str]:
+def evidence_lines(answer: Answer) -> list[str]:
     """Return the nearest measurements."""
     lines = []
     for row in answer["evidence"]:
@@ -138,7 +138,7 @@ def evidence_words(answer: Answer) -> list[str]:
     return lines
 
 
-def change_words(answer: Answer) -> list[str]:
+def change_lines(answer: Answer) -> list[str]:
     """Return the changes that lead to another GPU profile, and which measurement helps most."""
     lines = []
     if answer["safest"] is not None:
@@ -162,13 +162,13 @@ def _reasons(answer: Answer) -> list[list[str]]:
     parts = {
         "Price against probability:": _aligned([_option(row) for row in _shown(answer)]),
         "GPU profiles:": _aligned([profile_cells(row) for row in answer["alternatives"]]),
-        "Nearest measurements:": evidence_words(answer),
-        "What would change the answer:": change_words(answer),
+        "Nearest measurements:": evidence_lines(answer),
+        "What would change the answer:": change_lines(answer),
         "Outside of what was measured, so the answer is less certain than it says:": [
             entry["text"] for entry in answer["outside"]
         ],
     }
-    blocks = [load_words(answer)] if answer["latency"] else []
+    blocks = [load_lines(answer)] if answer["latency"] else []
     return blocks + [
         [title, *(f"  {line}" for line in lines)] for title, lines in parts.items() if lines
     ]
@@ -193,7 +193,7 @@ def profile_cells(row: Answer) -> list[str]:
     name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
     if row["status"] == "does_not_fit":
         return [name, "ruled out", "", row["reason"]]
-    users = f"bears {count(row['users_median'], 'user')} ({_interval(row)})"
+    users = f"serves {count(row['users_median'], 'user')} ({_interval(row)})"
     if row["status"] == "too_slow":
         limit = LIMITS["itl" if row["itl_ratio"] >= row["nttft_ratio"] else "nttft"]
         miss = f"{limit} is {row['limit_ratio']:.3g} times its limit"
@@ -208,7 +208,7 @@ def profile_cells(row: Answer) -> list[str]:
     return [name, f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
 
 
-def candidate(row: Answer) -> str:
+def candidate_line(row: Answer) -> str:
     """Return what eq. 1-3 say of a GPU profile."""
     name = row["gpu_profile_id"]
     if row["status"] == "meets":
