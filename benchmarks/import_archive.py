@@ -25,7 +25,8 @@ import pandas as pd
 
 from sextant.experiment.downloads import load_registry
 from sextant.importing.llm_pilot import import_archive
-from sextant.store.build import aggregate_points, build_store
+from sextant.store.build import build_store
+from sextant.store.points import aggregate_points
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 KEYS = ["model", "n_gpus", "gpu_type", "num_users"]

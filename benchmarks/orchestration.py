@@ -17,7 +17,6 @@ functions, no parameters, the same script.
 """
 
 import argparse
-import json
 import resource
 import shutil
 import statistics
@@ -25,19 +24,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))
 
-from cells import KEY, REQUESTS, SERVER, TELEMETRY, request  # noqa: E402
+from cells import request, write_cell  # noqa: E402
 from project import Project  # noqa: E402
-from sextant.base.files import read_json, write_json, write_parquet  # noqa: E402
-from sextant.cells.integrity import CELL_FILES, file_facts, require_whole, sealed  # noqa: E402
-from sextant.store.build import aggregate_points  # noqa: E402
+from sextant.cells.files import read_run, write_run  # noqa: E402
+from sextant.cells.integrity import require_whole  # noqa: E402
+from sextant.store.points import aggregate_points  # noqa: E402
 
 N_PROFILES = 20
 N_LEVELS = 4
@@ -149,8 +148,7 @@ def seconds(place: Path, *options: str) -> float:
 def copied_cell(first: Path, number: int) -> Path:
     """Write the same cell once more, of another LLM."""
     folder = shutil.copytree(first, first.with_name(str(number)))
-    run = read_json(first / "run.json") | {"llm_id": f"llm-{number}"}
-    write_json(folder / "run.json", sealed(run))
+    write_run(folder, replace(read_run(first), llm_id=f"llm-{number}"))
     return folder
 
 
@@ -164,35 +162,7 @@ def synthetic_cell(folder: Path, n_requests: int) -> Path:
             times = {"sent_s": start, "first_token_s": ends[0], "last_token_s": ends[-1]}
             tokens = {"token_offsets_ms": ((ends - start) * 1e3).tolist(), "output_tokens": 64}
             rows.append(request(level=float(level), scheduled_s=start, **times, **tokens))
-    for name, schema, table in (
-        ("requests", REQUESTS, rows),
-        ("server", SERVER, []),
-        ("telemetry", TELEMETRY, []),
-    ):
-        write_parquet(folder / f"{name}.parquet", pa.Table.from_pylist(table, schema=schema), {})
-    memory = dict.fromkeys(("memory_utilization", "weight_gib", "kv_gib"), 0.9)
-    tuning = {"memory": memory, "batch_weight_tokens": 1000, "probes": []}
-    write_json(folder / "tuning.json", tuning)
-    lag = {"p99": 0.1, "max": 0.2}
-    level = {"started_s": 0.0, "duration_s": 60.0, "client_lag_ms": lag, "send_lag_ms": lag}
-    run = {
-        **KEY,
-        "llm_id": "llm-0",
-        "scenario": {"kind": "closed_loop"},
-        "variant": {"replicas": 1},
-        "is_feasible": True,
-        "reason": "fits",
-        "batch_weight_tokens": 1000,
-        "levels": [
-            level | {"level": n, "server_mean_itl_ms": None} for n in range(1, N_LEVELS + 1)
-        ],
-        "host": None,
-        "server": None,
-        "started_at": "2026-01-01T00:00:00+00:00",
-        "files": file_facts(folder / name for name in CELL_FILES),
-    }
-    write_json(folder / "run.json", sealed(json.loads(json.dumps(run))))
-    return folder
+    return write_cell(folder, rows, llm_id="llm-0")
 
 
 def show(what: str, ours: float, baseline: float, unit: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sextant.cells.integrity import drop_checkpoints
 from sextant.processes.job_log import job_log
-from sextant.store.build import aggregate_points
+from sextant.store.points import aggregate_points
 
 with job_log(snakemake.log[0]):
     cells = [Path(run).parent for run in snakemake.input.runs]

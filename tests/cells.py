@@ -1,56 +1,31 @@
 """Small measured cells by the contract's files, with numbers that a test chooses."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from sextant.base.files import write_json, write_parquet
+from sextant.cells.files import write_cell as write_cell_files
+from sextant.cells.memory import Feasibility
+from sextant.cells.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
+from sextant.cells.tables import TABLES
+from sextant.cells.tuning import Probe, Tuning
+from sextant.cells.verdict import FEASIBLE, Outcome, Verdict
+from sextant.experiment.scenarios import level_to_json
+from sextant.experiment.variants import Variant
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import load_llm
 from sextant.pages.sections import Section
-from sextant.store.build import aggregate_points
+from sextant.store.points import aggregate_points
 from sextant.studies.study_data import StudyData, read_study_data
 from support import ROOT
 
-_FLOAT, _TEXT, _INT = pa.float64(), pa.string(), pa.int32()
-REQUESTS = pa.schema(
-    [
-        ("level", _FLOAT),
-        ("request_id", _TEXT),
-        ("replica", _INT),
-        ("user", _INT),
-        *((name, _FLOAT) for name in ("scheduled_s", "sent_s", "first_token_s", "last_token_s")),
-        ("token_offsets_ms", pa.list_(pa.float32())),
-        *((name, _INT) for name in ("input_tokens", "output_tokens")),
-        *((name, _INT) for name in ("requested_input_tokens", "requested_output_tokens")),
-        ("status", _TEXT),
-        ("error", _TEXT),
-    ]
-)
-SERVER = pa.schema(
-    [
-        ("level", _FLOAT),
-        ("replica", _INT),
-        *((n, _FLOAT) for n in ("time_s", "n_running", "n_waiting", "kv_cache_usage")),
-        ("n_preemptions", _FLOAT),
-    ]
-)
-_DEVICE = ("power_w", "energy_j", "utilization", "memory_utilization", "memory_used_gib")
-_CLOCKS = ("sm_clock_mhz", "temperature_c")
-TELEMETRY = pa.schema(
-    [
-        ("level", _FLOAT),
-        ("time_s", _FLOAT),
-        ("device", _TEXT),
-        *((name, _FLOAT) for name in (*_DEVICE, *_CLOCKS)),
-        ("throttle_reasons", _TEXT),
-        ("sm_active", _FLOAT),
-        ("sm_occupancy", _FLOAT),
-    ]
-)
+SERVER = ServerFacts("vllm", "0.32.0", command=("vllm",))
+TOO_LARGE = Verdict(Outcome.WEIGHTS_TOO_LARGE, {"weight_gib": 9.0, "usable_gib": 8.0})
 KEY = {
     "source": "measured",
     "llm_id": "llm",
@@ -103,7 +78,9 @@ def write_cell(
     kind: str = "closed_loop",
     variant: Mapping[str, Any] | None = None,
     batch_weight_tokens: int | None = 1000,
-    reason: str = "fits",
+    starts_s: Sequence[float] = (20.0,),
+    verdict: Verdict = FEASIBLE,
+    run: Mapping[str, Any] | None = None,
     **key: str,
 ) -> Path:
     """Write a cell's five files and return its folder.
@@ -114,64 +91,56 @@ def write_cell(
         server: rows of `server.parquet`.
         telemetry: rows of `telemetry.parquet`; what a row does not name is null.
         durations_s: duration by level; 10 s for a level that has requests and none here.
-        levels: further fields of a level in `run.json`, e.g. a burst's `phase`.
+        levels: further fields of a `LevelRun`, e.g. a burst's `phase`.
         kind: of the scenario.
         variant: fields of the server variant that differ from the default's.
-        batch_weight_tokens: what was tuned; None with a `reason` other than `fits`.
-        reason: why the cell is infeasible, or `fits`.
+        batch_weight_tokens: what was tuned; None with a `verdict` other than feasible.
+        starts_s: duration of each server start; the last passed.
+        verdict: whether the cell is feasible, and why not.
+        run: other fields of its `CellRun`.
         key: values of `KEY` that differ.
     """
     names, durations_s, levels = KEY | key, durations_s or {}, levels or {}
-    is_feasible = reason == "fits"
-    batch_weight_tokens = batch_weight_tokens if is_feasible else None
+    batch_weight_tokens = batch_weight_tokens if verdict.is_feasible else None
     all_levels = sorted({row["level"] for row in requests} | {*durations_s} | {*levels})
-    for name, rows, schema in (
-        ("requests", requests, REQUESTS),
-        ("server", server, SERVER),
-        ("telemetry", telemetry, TELEMETRY),
-    ):
-        table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-        write_parquet(folder / f"{name}.parquet", table, {})
-    lag = {"median": 0.1, "p99": 0.5, "max": 2.0}
-    verdict = {"is_feasible": is_feasible, "reason": reason}
-    run = {
+    rows = {"requests": requests, "server": server, "telemetry": telemetry}
+    tables = {
+        name: pa.Table.from_pylist([dict(row) for row in rows[name]], schema=schema)
+        for name, schema in TABLES.items()
+    }
+    lag = Quantiles(median=0.1, p99=0.5, max=2.0)
+    level_runs = [
+        LevelRun(
+            level=level,
+            started_s=0.0,
+            duration_s=durations_s.get(level, 10.0),
+            n_warmup_requests=0,
+            n_cooldown_requests=0,
+            n_prepared_late=0,
+            client_lag_ms=lag,
+            send_lag_ms=lag,
+        )
+        for level in all_levels
+    ]
+    facts = {
         **names,
-        "scenario": {"kind": kind, "levels": [_level(level) for level in all_levels]},
-        "variant": {"variant_id": names["variant_id"], "replicas": 1, **(variant or {})},
-        **verdict,
+        "scenario": {"kind": kind, "levels": [level_to_json(level) for level in all_levels]},
+        "variant": Variant(**{"variant_id": names["variant_id"], **(variant or {})}),
+        "verdict": verdict,
         "batch_weight_tokens": batch_weight_tokens,
-        "server": {"command": ["vllm"], "version": "0.32.0"} if is_feasible else None,
-        "levels": [
-            {
-                "level": _level(level),
-                "started_s": 0.0,
-                "duration_s": durations_s.get(level, 10.0),
-                "n_warmup_requests": 0,
-                "n_cooldown_requests": 0,
-                "n_prepared_late": 0,
-                "client_lag_ms": lag,
-                "send_lag_ms": lag,
-                "server_mean_itl_ms": None,
-            }
-            | dict(levels.get(level, {}))
-            for level in all_levels
-        ],
-        "started_at": "2026-01-02T03:04:05+00:00",
-        "host": {"processor": "a processor × 2", "gpu_driver": None},
+        "server": SERVER if verdict.is_feasible else None,
+        "levels": tuple(replace(own, **levels.get(own.level, {})) for own in level_runs),
+        "started_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "host": HostFacts(processor="a processor × 2"),
     }
-    tuning = {
-        **verdict,
-        "memory": {"memory_utilization": 0.9, "weight_gib": 1.0, "kv_gib": 2.0},
-        "batch_weight_tokens": batch_weight_tokens,
-        "probes": [{}] if is_feasible else [],
-    }
-    write_json(folder / "run.json", run)
-    write_json(folder / "tuning.json", tuning)
+    tuning = Tuning(
+        verdict=verdict,
+        batch_weight_tokens=batch_weight_tokens,
+        memory=Feasibility(verdict, 0.9, 1.0, 2.0, 1000),
+        probes=tuple(Probe(1000, "ok", "", each_s) for each_s in starts_s if batch_weight_tokens),
+    )
+    write_cell_files(folder, CellRun(**facts | dict(run or {})), tuning, tables)
     return folder
-
-
-def _level(level: float) -> float | str:
-    return "inf" if level == float("inf") else level
 
 
 def gpu_profile(n_gpus: int = 1, kind: str = "gpu", memory_gib: float = 40) -> GPUProfile:

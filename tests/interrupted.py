@@ -170,7 +170,7 @@ def _cell(folder: Path) -> dict[str, Any]:
     return {
         "definition": (run["definition_sha256"], run["definition"]),
         "command": [part for n, part in enumerate(command) if n not in own],
-        "verdict": (run["is_feasible"], run["reason"], run["batch_weight_tokens"]),
+        "verdict": (run["verdict"], run["batch_weight_tokens"]),
         "probes": [(p["batch_weight_tokens"], p["outcome"]) for p in tuning["probes"]],
         "levels": [level["level"] for level in run["levels"]],
         "left_out": run["left_out"],

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sextant.engine.free_memory import MemoryFacts
+from sextant.cells.tuning import MemoryFacts
 from sextant.engine.prometheus import MetricNames, fetch
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.engine_settings import EngineSettings

@@ -33,7 +33,7 @@ CREATE TABLE slo (
 );
 CREATE TABLE feasibility (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
-    scenario_id VARCHAR, variant_id VARCHAR, is_feasible BOOLEAN, reason VARCHAR,
+    scenario_id VARCHAR, variant_id VARCHAR, is_feasible BOOLEAN, verdict VARCHAR, reason VARCHAR,
     memory_utilization DOUBLE, weight_gib DOUBLE, kv_gib DOUBLE,
     batch_weight_tokens BIGINT, n_server_starts INTEGER, levels_left_out VARCHAR,
     PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id, variant_id)

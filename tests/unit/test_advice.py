@@ -67,7 +67,7 @@ def test_a_measured_llm_is_answered_from_its_points() -> None:
     assert answer["usd_per_hour"] == pytest.approx(7 * 4.09625)
     reasons = {row["gpu_profile_id"]: row["reason"] for row in answer["alternatives"]}
     # Its weights would fit there.
-    assert reasons["1xV100-16GB"].startswith("omitted by LLM-Pilot")
+    assert reasons["1xV100-16GB"].startswith("omitted by the source")
     assert reasons["1xA10-24GB"] is None
     assert answer["text"].startswith("llama-7b: 7 replicas × 1xA100-40GB = 28.67 USD/h (measured)")
     json.dumps(answer, allow_nan=False)
@@ -181,7 +181,7 @@ def test_a_probe_may_be_on_a_gpu_that_is_not_on_offer(made, tmp_path) -> None:
 
 
 def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, made) -> None:
-    assert "(paged) were omitted by LLM-Pilot" in made.subject.excluded["1xV100-16GB"]
+    assert "(paged) were omitted by the source" in made.subject.excluded["1xV100-16GB"]
     named = named_llm(ASKED, source.known)
     wanted = subject_of(*named, source, source.known.profiles, ["1xV100-16GB"])
     assert "1xV100-16GB" in wanted.candidates and "2xV100-16GB" not in wanted.candidates

@@ -16,10 +16,12 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
+from sextant.cells.tables import REQUEST_SCHEMA
 from sextant.experiment.downloads import load_registry
 from sextant.importing.llm_pilot import MAX_FILE_BYTES, import_archive
-from sextant.load.level import REQUEST_SCHEMA
-from sextant.store.build import aggregate_points, build_store, connect
+from sextant.store.build import build_store
+from sextant.store.connection import connect
+from sextant.store.points import aggregate_points
 from support import ROOT
 
 SHEETS = ("manifest.csv", "cells.tsv", "published_points.csv")
@@ -204,8 +206,8 @@ def test_cells_that_were_not_measured_say_why(archive):
     verdicts = aggregate(archive, out)["feasibility"].set_index(["llm_id", "gpu_profile_id"])
     assert verdicts["is_feasible"].sum() == 2 and len(verdicts) == 4
     reasons = verdicts["reason"]
-    assert reasons["beta", "1xT4-16GB"] == "memory too small (LLM-Pilot, Table III)"
-    assert reasons["org__alpha", "2xA100-40GB"].startswith("omitted by LLM-Pilot")
+    assert reasons["beta", "1xT4-16GB"] == "does not fit: memory too small (LLM-Pilot, Table III)"
+    assert reasons["org__alpha", "2xA100-40GB"].startswith("omitted by the source: software")
     assert verdicts[["weight_gib", "batch_weight_tokens", "n_server_starts"]].isna().all(axis=None)
     run = read_json(cell(out, "beta", "1xT4-16GB") / "run.json")
     assert (run["levels"], run["started_at"], run["host"], run["server"]) == ([], None, None, None)
@@ -214,7 +216,7 @@ def test_cells_that_were_not_measured_say_why(archive):
 def test_a_run_tells_when_it_was_measured_and_from_which_files(archive):
     folder = cell(run_import(archive), "beta", "2xA100-40GB")
     run = read_json(folder / "run.json")
-    assert run["started_at"] == "2023-11-14T22:13:20+00:00"
+    assert run["started_at"] == "2023-11-14T22:13:20Z"
     assert run["scenario"] == {
         "kind": "closed_loop",
         "levels": [1, 4],

@@ -7,14 +7,8 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from sextant.benchmark.batch_weight import (
-    TOLERANCE,
-    Probe,
-    WeightRange,
-    next_weight,
-    possible_gain,
-)
-from sextant.engine.free_memory import MemoryFacts
+from sextant.benchmark.batch_weight import TOLERANCE, WeightRange, next_weight, possible_gain
+from sextant.cells.tuning import MemoryFacts, Probe
 
 MIB, GIB = 2**20, 2**30
 N_CASES = 200

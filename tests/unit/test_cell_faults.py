@@ -186,7 +186,8 @@ def test_a_second_job_of_another_definition_measures_when_the_first_has_ended(tm
     cell, outputs = prepare_cell(tmp_path, levels=(1,))
     with cell_lock(tmp_path / "out"):
         waiting = threading.Thread(
-            target=measure_cell, args=(cell, SETTINGS, outputs, Progress("test", 1))
+            target=measure_cell,
+            args=(cell, SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1)),
         )
         waiting.start()
         time.sleep(1.0)
@@ -210,7 +211,7 @@ def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, p
     before = sent_s(tmp_path / "out" / "partial" / "level-2" / "requests.parquet", 2)
     outputs = measure(tmp_path, scenario=BATCH)
     assert sent_s(outputs.requests, 2) == before
-    assert json.loads(outputs.run.read_text())["left_out"] == []
+    assert json.loads(outputs.run.read_text())["left_out"] is None
 
 
 @pytest.fixture
@@ -264,7 +265,7 @@ from test_cell import MEMORY_GIB, SETTINGS, prepare_cell
 with job_log(Path(sys.argv[2]) / "job.log"):
     cell, outputs = prepare_cell(Path(sys.argv[2]), levels=(2, 10), duration_s=2.0)
     cell = replace(cell, devices=Devices("gpu", 1, MEMORY_GIB))
-    measure_cell(cell, SETTINGS, outputs, Progress("test", 1))
+    measure_cell(cell, SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1))
 """
 
 

@@ -9,7 +9,8 @@ from llm_configs import PUBLISHED
 from sextant.characterizations.characterization import load_characterization
 from sextant.hardware.gpu import GPUProfile, load_gpu
 from sextant.llm import load_llm
-from sextant.store.build import build_store, connect, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.store.connection import connect
 from support import ROOT
 
 SETTING = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
+from sextant.cells.tables import REQUEST_SCHEMA
 from sextant.load.client import Connection
 from sextant.load.closed_loop import run_closed_loop
-from sextant.load.level import REQUEST_SCHEMA
 from sextant.load.levels import LEVEL_SEED_STRIDE
 from sextant.load.request import Target
 from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters

@@ -21,7 +21,7 @@ from sextant.experiment.engine_settings import EngineSettings, engine_settings
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.hardware.gpu import Devices
-from sextant.store.build import aggregate_points
+from sextant.store.points import aggregate_points
 from stub_server import StubServer, answer_endpoint
 from support import ROOT
 
@@ -51,16 +51,19 @@ def measured(tmp_path_factory) -> Path:
     server = StubServer(answer_endpoint("chat-model", key=KEY, metrics=METRICS))
     with server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUB_KEY", KEY)
-        measure_cell(cell, settings_for(server.url), outputs, Progress("test", 1))
+        measure_cell(
+            cell, settings_for(server.url), outputs.folder, outputs.server_log, Progress("test", 1)
+        )
     return outputs.run.parent
 
 
 def test_it_is_measured_without_a_start_and_without_tuning(measured: Path) -> None:
     run, tuning = read(measured / "run.json"), read(measured / "tuning.json")
     for result in (run, tuning):
-        assert (result["is_feasible"], result["batch_weight_tokens"]) == (True, None)
-    assert tuning["probes"] == [] and set(tuning["memory"].values()) >= {None}
+        assert (result["verdict"]["outcome"], result["batch_weight_tokens"]) == ("feasible", None)
+    assert (tuning["probes"], tuning["memory"]) == ([], None)
     assert (run["server"]["command"], run["server"]["version"]) == (None, "9.9")
+    assert run["server"]["engine"] == "endpoint" and run["server"]["url"].startswith("http://")
     assert [level["level"] for level in run["levels"]] == [1, 3]
     assert not (measured.parent / "server.log").exists()
     requests = pd.read_parquet(measured / "requests.parquet")
@@ -98,7 +101,7 @@ def test_a_server_without_metrics_is_measured_too(tmp_path, monkeypatch) -> None
     cell, outputs = prepare_cell(tmp_path)
     with StubServer(answer_endpoint("chat-model")) as server:
         settings = settings_for(server.url, api_key_env=None)
-        measure_cell(cell, settings, outputs, Progress("test", 1))
+        measure_cell(cell, settings, outputs.folder, outputs.server_log, Progress("test", 1))
     assert pd.read_parquet(outputs.server).empty
     (level,) = read(outputs.run)["levels"]
     assert level["server_mean_itl_ms"] is None
@@ -110,7 +113,7 @@ def test_replicas_share_the_requests(tmp_path, monkeypatch) -> None:
     cell, outputs = prepare_cell(tmp_path, levels=(2,), variant={"variant_id": "2", "replicas": 2})
     with StubServer(answer_endpoint("chat-model")) as one, StubServer(one.answer) as other:
         settings = settings_for(one.url, other.url)
-        measure_cell(cell, settings, outputs, Progress("test", 1))
+        measure_cell(cell, settings, outputs.folder, outputs.server_log, Progress("test", 1))
     assert set(pd.read_parquet(outputs.requests)["replica"]) == {0, 1}
 
 
@@ -130,7 +133,7 @@ def test_a_server_that_cannot_be_measured_is_told_before_the_load(
     with StubServer(answer_endpoint(model or "", key=key)) as server:
         settings = settings_for(server.url if model else "http://127.0.0.1:9")
         with pytest.raises(InputError) as caught:
-            measure_cell(cell, settings, outputs, Progress("test", 1))
+            measure_cell(cell, settings, outputs.folder, outputs.server_log, Progress("test", 1))
         assert not [each for each in server.requests if each.head.startswith("POST")]
     assert all(part in str(caught.value) for part in [*said, "Fix: "])
 
@@ -252,5 +255,5 @@ def test_a_job_takes_the_key_from_the_sheet(config, tmp_path, monkeypatch) -> No
     with StubServer(answer_endpoint("m", key=KEY)) as server:
         load(config, ROW.replace("http://h:1", server.url))
         run_job(definition, config, str(cell.workload_path), files, logs)
-    assert read(outputs.run)["is_feasible"]
+    assert read(outputs.run)["verdict"]["outcome"] == "feasible"
     assert engine_settings(config).name == "vllm"

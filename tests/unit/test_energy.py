@@ -7,13 +7,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from sextant.cells.tables import TELEMETRY_SCHEMA
 from sextant.store.energy import (
     ENERGY_PER_OUTPUT_TOKEN_SQL,
     ENERGY_PER_REQUEST_SQL,
     device_query,
     point_query,
 )
-from sextant.telemetry.watcher import TELEMETRY_SCHEMA
 
 
 def reading(time_s: float, device: str = "gpu0", level: float = 1, **values: object) -> dict:

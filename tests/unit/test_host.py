@@ -10,7 +10,8 @@ from fake_nvml import use_fake_nvml, use_no_nvml
 from sextant.benchmark.host import hardware, is_mps_running
 
 PRINT = (
-    "import json; from sextant.benchmark.host import host_facts; print(json.dumps(host_facts()))"
+    "import json; from sextant.benchmark.host import host_facts; "
+    "from sextant.cells.files import to_json; print(json.dumps(to_json(host_facts())))"
 )
 
 

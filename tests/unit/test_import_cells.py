@@ -7,6 +7,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cells import request, write_cell
+from cells import KEY, request, write_cell
 from project import Project
 from sextant.base.configuration import read_configuration
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
 from sextant.benchmark.definition import cell_from_definition, definition_sha256
 from sextant.cells.integrity import CELL_FILES, file_facts, sealed
+from sextant.cells.run import CellRun, HostFacts, HostGPU, ServerFacts
+from sextant.cells.verdict import FEASIBLE
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.loading import load_experiment
-from sextant.importing.decisions import Here, Verdict, provenance_conflicts
-from sextant.importing.merge import Report, import_cells
-from sextant.importing.summary_text import report_text
-from sextant.store.build import aggregate_points, build_store
+from sextant.experiment.variants import Variant
+from sextant.importing.decisions import Here, Status, provenance_conflicts
+from sextant.importing.merge import Report, import_cells, report_text
+from sextant.store.build import build_store
+from sextant.store.points import aggregate_points
 
 OPT = CellKey("demo-opt-6m", "1xcpu-core", "conversation", "users-1-8")
 LLAMA = CellKey("demo-llama-16m", "1xcpu-core", "conversation", "users-1-8")
-HOST = {"processor": "a processor × 2", "gpu_driver": None, "cuda_version": None, "gpus": None}
+HOST = HostFacts(processor="a processor × 2")
 
 
 @dataclass
@@ -42,23 +46,20 @@ class World:
     there: Path
 
     def measure(self, key: CellKey, place: Path | None = None, **changes: Any) -> Path:
-        """Write a cell as it was measured elsewhere; `changes` are fields of its run.json."""
+        """Write a cell as it was measured elsewhere; `changes` are fields of its `CellRun`."""
         ttft_s = changes.pop("ttft_s", 0.1)
         folder = (place or self.there / "benchmarks" / "measured") / key.folder
-        names = ("llm_id", "gpu_profile_id", "workload_id", "scenario_id")
-        ids = {name: getattr(key, name) for name in names}
-        write_cell(folder, [request(1.0, first_token_s=ttft_s)], **ids)
         definition = changes.pop("definition", None) or self.here.definition(key)
         inputs = changes.pop("inputs", None) or self.here.inputs_sha256(key)
-        run = read_json(folder / "run.json") | {
+        run = {
             "host": HOST,
             "definition": definition,
             "definition_sha256": definition_sha256(definition, *inputs),
-            "files": file_facts(folder / name for name in CELL_FILES),
             "provenance": {"sextant_version": "0.1.0", "inputs_sha256": {"workload": inputs[0]}},
         }
-        write_json(folder / "run.json", sealed(run | changes))
-        return folder
+        names = ("llm_id", "gpu_profile_id", "workload_id", "scenario_id")
+        ids = {name: getattr(key, name) for name in names}
+        return write_cell(folder, [request(1.0, first_token_s=ttft_s)], run=run | changes, **ids)
 
     def run(self, **options: Any) -> Report:
         options = {"place": self.there} | options
@@ -96,7 +97,7 @@ def test_cells_are_taken_over_with_where_they_came_from(world: World) -> None:
     run = read_json(target / "run.json")
     assert run["source"] == "measured"
     imported = run["imported"]
-    assert imported["from"] == str(world.there)
+    assert imported["origin"] == str(world.there)
     assert imported["place"] == "benchmarks/measured/" + OPT.folder
     assert imported["source"] == "cluster-b"
     assert imported["mixed"] == []
@@ -129,10 +130,12 @@ def test_what_an_interrupted_import_left_unrecorded_is_recorded_by_the_next(worl
     assert not list(world.here.cells.glob(".*"))
 
 
-@pytest.mark.parametrize("name", ["files", "definition", "host", "server", "provenance"])
+@pytest.mark.parametrize(
+    "name", ["files", "definition", "host", "server", "provenance", "levels", "verdict"]
+)
 @pytest.mark.parametrize("value", [None, [], [1], "x", 7, {"a": 1}])
 def test_a_run_that_says_nothing_of_use_gets_a_verdict(world: World, name: str, value) -> None:
-    world.measure(OPT, **{name: value}) if name != "definition" else _forge(world, name, value)
+    _forge(world, name, value)
     assert verdicts(world.run(is_dry_run=True)) in [
         {kind: 1} for kind in ("new", "damaged", "other definition")
     ]
@@ -142,16 +145,25 @@ def test_whole_files_that_the_next_stage_could_not_read_are_damage(world: World)
     folder = world.measure(OPT)
     pq.write_table(pa.table({"other": [1]}), folder / "requests.parquet")
     facts = file_facts(folder / name for name in CELL_FILES)
-    run = read_json(folder / "run.json") | {"files": facts, "levels": [{"level": "x"}]}
-    write_json(folder / "run.json", sealed(run))
-    [judged] = world.run().cells(Verdict.damaged)
-    assert judged.cell.damage["requests.parquet"] == "has other columns"
-    assert "'x'" in judged.cell.damage["run.json"]
+    write_json(folder / "run.json", sealed(read_json(folder / "run.json") | {"files": facts}))
+    [judged] = world.run().cells(Status.damaged)
+    assert judged.detail == "requests.parquet has other columns"
+
+
+def test_a_run_of_another_format_is_told_apart_from_damage(world: World) -> None:
+    _forge(world, "format_version", 1)
+    [judged] = world.run().cells(Status.damaged)
+    assert "format version 1; this version of sextant reads" in judged.detail
+
+
+def test_a_strangers_names_do_not_move_the_cursor(world: World) -> None:
+    folder = world.measure(OPT).rename(world.there / "a\x1b[2J folder")
+    (folder / "server.parquet").unlink()
+    assert "a\\x1b[2J folder: server.parquet is missing" in report_text(world.run())
 
 
 def _forge(world: World, name: str, value: Any) -> None:
-    path = world.measure(OPT) / "run.json"
-    write_json(path, sealed(read_json(path) | {name: value}))
+    forge(world.measure(OPT), **{name: value})
 
 
 def test_what_was_imported_can_be_imported_from_here(world: World, tmp_path: Path) -> None:
@@ -193,6 +205,11 @@ def damage_pipe(folder: Path) -> None:
     os.mkfifo(folder / "run.json")
 
 
+def forge(folder: Path, **changes: Any) -> None:
+    path = folder / "run.json"
+    write_json(path, sealed(read_json(path) | changes))
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a truncated table": (damage_truncate, "requests.parquet has"),
     "a missing table": (lambda f: (f / "telemetry.parquet").unlink(), "telemetry.parquet is miss"),
@@ -200,13 +217,13 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "half a run.json": (lambda f: (f / "run.json").write_text('{"llm'), "run.json cannot be read"),
     "a run.json that vouches for nothing": (
         lambda f: write_json(f / "run.json", {}),
-        "does not vouch for the files",
+        "does not say what was written",
     ),
     "a run.json without ids": (
-        lambda f: write_json(f / "run.json", sealed({"files": read_json(f / "run.json")["files"]})),
-        "does not name its cell",
+        lambda f: forge(f, llm_id=None),
+        "field 'llm_id'",
     ),
-    "a pipe": (damage_pipe, "run.json is no file"),
+    "a pipe": (damage_pipe, "run.json is not a file"),
     "a link": (damage_link, "server.parquet is a link"),
 }
 
@@ -248,7 +265,7 @@ def test_another_definition_is_named_field_by_field(world: World) -> None:
     definition["scenario"] = definition["scenario"] | {"levels": [1, 2]}
     world.measure(OPT, definition=definition)
     report = world.run()
-    (judged,) = report.cells(Verdict.other_definition)
+    (judged,) = report.cells(Status.other_definition)
     assert judged.detail == (
         "scenario.levels: [1, 2] there, [1, 2, 4, 8] here; seed: 7 there, 20241003 here"
     )
@@ -265,7 +282,7 @@ def test_source_and_paths_of_the_machine_may_differ(world: World) -> None:
 
 def test_random_weights_are_not_real_ones(world: World) -> None:
     world.measure(OPT, definition=world.here.definition(OPT) | {"model": "/models/opt"})
-    (judged,) = world.run().cells(Verdict.other_definition)
+    (judged,) = world.run().cells(Status.other_definition)
     assert judged.detail == 'model: "weights" there, "random weights" here'
 
 
@@ -274,16 +291,13 @@ def test_the_contents_of_workload_and_config_have_to_agree(world, which: int, sa
     inputs = list(world.here.inputs_sha256(OPT))
     inputs[which] = "0" * 64
     world.measure(OPT, inputs=inputs)
-    (judged,) = world.run().cells(Verdict.other_definition)
+    (judged,) = world.run().cells(Status.other_definition)
     assert judged.detail == f"{said}: other content"
 
 
-def test_a_cell_of_before_definitions_were_recorded_cannot_be_judged(world: World) -> None:
-    folder = world.measure(OPT)
-    run = read_json(folder / "run.json")
-    del run["definition"]
-    write_json(folder / "run.json", sealed(run))
-    (judged,) = world.run().cells(Verdict.other_definition)
+def test_a_cell_without_a_definition_cannot_be_judged(world: World) -> None:
+    forge(world.measure(OPT), definition=None)
+    (judged,) = world.run().cells(Status.other_definition)
     assert judged.detail == "definition: not recorded there"
 
 
@@ -296,7 +310,7 @@ def test_without_the_workload_cells_cannot_be_compared(world: World) -> None:
 
 def test_another_measurement_of_a_cell_stops_the_whole_import(world: World) -> None:
     world.measure(OPT, place=world.here.cells)
-    world.measure(OPT, ttft_s=0.15, started_at="2026-02-02T00:00:00+00:00")
+    world.measure(OPT, ttft_s=0.15, started_at=datetime(2026, 2, 2, tzinfo=UTC))
     world.measure(LLAMA)
     report = world.run()
     assert verdicts(report) == {"new": 1, "other measurement": 1}
@@ -335,21 +349,24 @@ def test_a_stale_or_half_written_cell_here_is_replaced(world: World) -> None:
 
 
 PROVENANCE = {
-    "vLLM": ({"server": {"version": "0.33.0"}}, "vLLM: 0.33.0 there, 0.32.0 here"),
+    "engine": (
+        {"server": ServerFacts("vllm", "0.33.0")},
+        "engine: vllm 0.33.0 there, vllm 0.32.0 here",
+    ),
     "sextant": (
         {"provenance": {"sextant_version": "0.2.0"}},
         "sextant: 0.2.0 there, 0.1.0 here",
     ),
     "driver": (
-        {"host": HOST | {"gpu_driver": "570"}},
+        {"host": replace(HOST, gpu_driver="570")},
         "GPU driver of 1xcpu-core: 570 there, 550 here",
     ),
     "GPU": (
-        {"host": HOST | {"gpu_driver": "550", "gpus": [{"name": "A"}, {"name": "A"}]}},
+        {"host": replace(HOST, gpu_driver="550", gpus=(HostGPU("A"), HostGPU("A")))},
         "GPUs of 1xcpu-core: A there, B here",
     ),
     "processor": (
-        {"host": HOST | {"processor": "another × 64"}},
+        {"host": replace(HOST, processor="another × 64")},
         "processor of 1xcpu-core: another × 64 there, a processor × 2 here",
     ),
 }
@@ -358,7 +375,7 @@ PROVENANCE = {
 @pytest.mark.parametrize("name", PROVENANCE)
 def test_other_versions_and_machines_are_conflicts(world: World, name: str) -> None:
     changes, said = PROVENANCE[name]
-    host = HOST | {"gpu_driver": "550", "gpus": [{"name": "B"}]}
+    host = replace(HOST, gpu_driver="550", gpus=(HostGPU("B"),))
     world.measure(LLAMA, place=world.here.cells, host=host)
     world.measure(OPT, **changes)
     report = world.run()
@@ -371,7 +388,7 @@ def test_other_versions_and_machines_are_conflicts(world: World, name: str) -> N
 
 
 def test_the_store_says_that_it_is_mixed(world: World, tmp_path: Path) -> None:
-    changes, said = PROVENANCE["vLLM"]
+    changes, said = PROVENANCE["engine"]
     world.measure(LLAMA, place=world.here.cells)
     world.measure(OPT, **changes)
     world.run(allow_conflicts=True)
@@ -384,9 +401,15 @@ def test_the_store_says_that_it_is_mixed(world: World, tmp_path: Path) -> None:
     assert [json.loads(value) for (value,) in rows] == [[said]]
 
 
-def run_of(profile: str, version: str | None = "0.32.0", **host: Any) -> dict[str, Any]:
-    server = None if version is None else {"version": version}
-    return {"gpu_profile_id": profile, "server": server, "host": host}
+def run_of(profile: str, version: str | None = "0.32.0", **host: Any) -> CellRun:
+    return CellRun(
+        **KEY | {"gpu_profile_id": profile},
+        scenario={"kind": "batch"},
+        variant=Variant(),
+        verdict=FEASIBLE,
+        server=None if version is None else ServerFacts("vllm", version),
+        host=HostFacts(**host),
+    )
 
 
 def test_machines_are_compared_within_a_gpu_profile_only() -> None:
@@ -399,7 +422,7 @@ def test_machines_are_compared_within_a_gpu_profile_only() -> None:
 
 def test_an_import_may_not_be_mixed_in_itself() -> None:
     mixed = [run_of("1xA", "0.32.0"), run_of("1xB", "0.33.0")]
-    assert provenance_conflicts(mixed, []) == ["vLLM: 0.32.0, 0.33.0 there, none here"]
+    assert provenance_conflicts(mixed, []) == ["engine: vllm 0.32.0, vllm 0.33.0 there, none here"]
 
 
 def test_what_was_not_recorded_agrees_with_anything() -> None:
@@ -429,7 +452,7 @@ def test_a_tar_is_as_good_as_a_folder(world: World, tmp_path: Path) -> None:
     place = tar_of(world, tmp_path / "cells.tar.gz")
     assert verdicts(world.run(place=place)) == {"new": 1}
     run = read_json(world.here.cells / OPT.folder / "run.json")
-    assert run["imported"]["from"] == str(place)
+    assert run["imported"]["origin"] == str(place)
     assert run["imported"]["place"] == "results/benchmarks/measured/" + OPT.folder
 
 
@@ -438,9 +461,9 @@ def test_a_tar_is_as_good_as_a_folder(world: World, tmp_path: Path) -> None:
     [
         (member("/etc/evil"), "leaves the tar's folder"),
         (member("results/../../evil"), "leaves the tar's folder"),
-        (member("results/link", tarfile.SYMTYPE, "/etc"), "is no plain file"),
-        (member("results/hard", tarfile.LNKTYPE, "results/run.json"), "is no plain file"),
-        (member("results/pipe", tarfile.FIFOTYPE), "is no plain file"),
+        (member("results/link", tarfile.SYMTYPE, "/etc"), "is not a plain file"),
+        (member("results/hard", tarfile.LNKTYPE, "results/run.json"), "is not a plain file"),
+        (member("results/pipe", tarfile.FIFOTYPE), "is not a plain file"),
     ],
     ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
 )

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
+from sextant.cells.tables import REQUEST_SCHEMA
 from sextant.cli.app import app
 from sextant.load.lag import lag_warning
-from sextant.load.level import REQUEST_SCHEMA
 from stub_server import StubServer, answer_tokens
 
 FIXED = ("--input-tokens", 8, "--output-tokens", 3)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sextant.base.sheets import SCHEMAS, load_sheet
-from sextant.experiment.memory import assess
+from sextant.cells.memory import assess
 from sextant.hardware.gpu import Devices, load_gpu, profile_from_row
 from sextant.llm import LLM, load_llm
 from support import ROOT
@@ -35,26 +35,26 @@ def gpus(n: int, memory_gib: float = 20.0) -> Devices:
 
 def test_what_the_weights_leave_is_kv_cache():
     # Half of 20 GiB is 10; 8 are weights; a token of 64 KV heads takes 256 KiB.
-    verdict = assess(llm(), gpus(1), 0.5, 100)
-    assert (verdict.is_feasible, verdict.reason) == (True, "fits")
-    assert (verdict.weight_gib, verdict.kv_gib) == (8.0, 2.0)
-    assert verdict.max_batch_weight_tokens == 8192
-    assert verdict.memory_utilization == 0.5
+    found = assess(llm(), gpus(1), 0.5, 100)
+    assert (found.is_feasible, found.verdict.reason) == (True, "fits")
+    assert (found.weight_gib, found.kv_gib) == (8.0, 2.0)
+    assert found.max_batch_weight_tokens == 8192
+    assert found.memory_utilization == 0.5
 
 
 def test_the_longest_request_decides():
     assert assess(llm(), gpus(1), 0.5, 8192).is_feasible
-    verdict = assess(llm(), gpus(1), 0.5, 8193)
-    assert not verdict.is_feasible
-    assert "KV cache holds 8192 tokens" in verdict.reason and "8193" in verdict.reason
+    found = assess(llm(), gpus(1), 0.5, 8193)
+    assert not found.is_feasible
+    assert "KV cache holds 8192 tokens" in found.verdict.reason and "8193" in found.verdict.reason
 
 
 @pytest.mark.parametrize("memory_gib", [1.0, 15.9, 16.0])
 def test_weights_that_do_not_fit(memory_gib):
-    verdict = assess(llm(), gpus(1, memory_gib), 0.5, 1)
-    assert not verdict.is_feasible
-    assert verdict.reason.startswith("does not fit: the weights take 8.000 GiB")
-    assert (verdict.kv_gib, verdict.max_batch_weight_tokens) == (0.0, 0)
+    found = assess(llm(), gpus(1, memory_gib), 0.5, 1)
+    assert not found.is_feasible
+    assert found.verdict.reason.startswith("does not fit: the weights take 8.000 GiB")
+    assert (found.kv_gib, found.max_batch_weight_tokens) == (0.0, 0)
 
 
 def test_devices_share_weights_and_cache():
@@ -74,10 +74,10 @@ def test_devices_share_weights_and_cache():
     ],
 )
 def test_heads_have_to_be_shared_out_evenly(heads, kv_heads, n_gpus, fits):
-    verdict = assess(llm(heads, kv_heads), gpus(n_gpus), 0.9, 100)
-    assert verdict.is_feasible == fits
+    found = assess(llm(heads, kv_heads), gpus(n_gpus), 0.9, 100)
+    assert found.is_feasible == fits
     if not fits:
-        assert verdict.reason.startswith(f"unsupported: {heads} heads")
+        assert found.verdict.reason.startswith(f"unsupported: {heads} heads")
 
 
 def test_a_kv_head_that_cannot_be_split_is_stored_on_every_gpu():
@@ -101,8 +101,8 @@ def test_a_latent_vector_is_stored_on_every_gpu_and_needs_no_split():
 def test_quantized_weights_leave_more_for_the_cache():
     # Of 4 Gi parameters at 2 bytes three quarters take 4 bits: 2 GiB + 1.5 GiB.
     quantized = replace(llm(), weight_bits=4.0, n_quantized_parameters=3 * 2**30)
-    verdict = assess(quantized, gpus(1), 0.5, 1)
-    assert (verdict.weight_gib, verdict.kv_gib) == (3.5, 6.5)
+    found = assess(quantized, gpus(1), 0.5, 1)
+    assert (found.weight_gib, found.kv_gib) == (3.5, 6.5)
 
 
 def test_a_cache_of_one_byte_a_number_holds_twice_as_much():
@@ -121,9 +121,9 @@ def test_facts_of_every_device_are_valid_and_dense():
 
 
 def test_cores_of_a_processor_share_one_memory_and_need_no_even_heads():
-    verdict = assess(llm(n_heads=5, n_kv_heads=1), Devices("cpu", 3, 8.0), 0.5, 1)
+    found = assess(llm(n_heads=5, n_kv_heads=1), Devices("cpu", 3, 8.0), 0.5, 1)
     # 3 · 8 GiB · 0.5 - 8 GiB = 4 GiB at 4 KiB a token.
-    assert (verdict.is_feasible, verdict.max_batch_weight_tokens) == (True, 2**20)
+    assert (found.is_feasible, found.max_batch_weight_tokens) == (True, 2**20)
 
 
 def test_what_llm_pilot_measured_fits_into_the_facts_of_its_devices():
@@ -144,5 +144,5 @@ def test_what_llm_pilot_measured_fits_into_the_facts_of_its_devices():
     for cell in cells:
         devices = profiles[cell["gpu_profile_id"]].devices
         # The longest request of the characterization has 946 tokens, input and output together.
-        verdict = assess(llms[cell["llm_id"]], devices, 1.0, 946)
-        assert verdict.is_feasible or cell["status"] != "measured", (cell, verdict.reason)
+        found = assess(llms[cell["llm_id"]], devices, 1.0, 946)
+        assert found.is_feasible or cell["status"] != "measured", (cell, found.verdict.reason)

@@ -9,7 +9,7 @@ from test_cell import LONGEST_REQUEST, MOST_TOKENS, SETTINGS, prepare_cell, read
 from sextant.base.progress import Progress
 from sextant.benchmark.cell import measure_cell
 from sextant.engine.registry import ENGINES, check_settings
-from sextant.store.build import aggregate_points
+from sextant.store.points import aggregate_points
 from stub_engine import StubEngine
 
 STUB = replace(SETTINGS, name="stub", python="/no/such/interpreter", max_server_starts=2)
@@ -22,7 +22,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_new_engine_is_tuned_measured_and_aggregated(tmp_path) -> None:
     cell, outputs = prepare_cell(tmp_path, levels=(1, 2))
-    measure_cell(cell, STUB, outputs, Progress("test", 1))
+    measure_cell(cell, STUB, outputs.folder, outputs.server_log, Progress("test", 1))
     assert weights(outputs) == [(MOST_TOKENS, "out_of_memory"), (LONGEST_REQUEST, "ok")]
     run = read(outputs.run)
     assert (run["server"]["version"], run["server"]["command"]) == ("1.2", ["stub", "serve"])

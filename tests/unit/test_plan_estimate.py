@@ -2,14 +2,16 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cells import request, write_cell
+from cells import TOO_LARGE, request, write_cell
 from project import Project
 from sextant.base.configuration import merged, read_configuration
-from sextant.base.files import read_json, write_json
+from sextant.cells.run import ImportedFrom
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.experiment import Experiment
@@ -154,17 +156,20 @@ def test_shared_memory_counts_by_its_share(project: Project) -> None:
 
 
 def measured(
-    llm: str, profile: str, starts_s: list[float], wall_s: float | None, level_s: float = 6.0
+    llm: str,
+    profile: str,
+    starts_s: list[float],
+    wall_s: float | None,
+    level_s: float = 6.0,
+    **run: Any,
 ) -> CellKey:
     """Write a cell of the demo: two levels of `level_s`, its probes and its job's time."""
     place = CellKey(llm, profile, "conversation", "users-1-8")
     folder = Path("results/benchmarks/measured") / place.folder
     ids = {"llm_id": llm, "gpu_profile_id": profile}
     levels = {1.0: level_s, 2.0: level_s}
-    write_cell(folder, [request(level) for level in levels], durations_s=levels, **ids)
-    tuning = read_json(folder / "tuning.json")
-    tuning["probes"] = [{"duration_s": duration_s} for duration_s in starts_s]
-    write_json(folder / "tuning.json", tuning)
+    rows = [request(level) for level in levels]
+    write_cell(folder, rows, durations_s=levels, starts_s=starts_s, run=run, **ids)
     if wall_s is not None:
         times = Path("logs/benchmarks/benchmark_cell/measured") / f"{place.folder}.tsv"
         times.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +213,7 @@ def test_cells_that_are_damaged_or_have_no_levels_tell_nothing(project: Project)
     place = measured("demo-opt-6m", "1xcpu-core", [20.0], 50.0)
     (Path("results/benchmarks/measured") / place.folder / "run.json").write_text("{")
     folder = Path("results/benchmarks/measured/demo-llama-16m/1xcpu-core/conversation/users-1-8")
-    write_cell(folder, reason="does not fit", llm_id="demo-llama-16m", gpu_profile_id="1xcpu-core")
+    write_cell(folder, verdict=TOO_LARGE, llm_id="demo-llama-16m", gpu_profile_id="1xcpu-core")
     assert demo()[2] == []
 
 
@@ -231,9 +236,9 @@ def test_the_estimate_is_compared_with_what_was_measured(project: Project) -> No
 
 
 def test_cells_from_elsewhere_have_no_time_of_their_own(project: Project) -> None:
-    place = measured("demo-opt-6m", "1xcpu-core", [25.0], 70.0)
-    run = Path("results/benchmarks/measured") / place.folder / "run.json"
-    write_json(run, read_json(run) | {"imported": {"from": "elsewhere"}})
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    origin = ImportedFrom("elsewhere", "a folder", now, "measured", "0" * 64, "0" * 64)
+    measured("demo-opt-6m", "1xcpu-core", [25.0], 70.0, imported=origin)
     experiment, config, found = demo()
     assert found[0].wall_s is None
     assert estimate_errors(experiment, config, found) == {}

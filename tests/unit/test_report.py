@@ -14,7 +14,8 @@ from sextant.report import summary_text, write_report
 from sextant.report.recommendations import points_with_costs, prediction_pairs, recommendations
 from sextant.report.score_means import REFERENCE_PREDICTORS
 from sextant.report.store_tables import read_tables
-from sextant.store.build import build_store, connect
+from sextant.store.build import build_store
+from sextant.store.connection import connect
 from sextant.store.doubts import doubts
 from support import needs_baselines
 
@@ -106,11 +107,11 @@ ROWS = {
     }],
     "feasibility": [
         {**SETTING, "llm_id": "good", "gpu_profile_id": "small", "is_feasible": True,
-         "reason": "fits", "weight_gib": 1.5, "kv_gib": 3.0, "batch_weight_tokens": 26668,
-         "n_server_starts": 1},
+         "verdict": "feasible", "reason": "fits", "weight_gib": 1.5, "kv_gib": 3.0,
+         "batch_weight_tokens": 26668, "n_server_starts": 1},
         {**SETTING, "llm_id": "good", "gpu_profile_id": "large", "is_feasible": False,
-         "reason": "unsupported: 3 heads", "weight_gib": 1.5, "kv_gib": 6.0,
-         "batch_weight_tokens": None, "n_server_starts": 0},
+         "verdict": "heads_cannot_be_split", "reason": "unsupported: 3 heads",
+         "weight_gib": 1.5, "kv_gib": 6.0, "batch_weight_tokens": None, "n_server_starts": 0},
     ],
     "point": [
         point("good", "small", 1, 10.0, energy_per_output_token_j=5.0),
@@ -561,10 +562,11 @@ def test_many_profiles_make_a_matrix_of_marks(tmp_path):
         for gpu_id in types
         for n in (4, 1, 2)
     ]
-    reasons = ("memory too small (Table III)", "omitted: software limits")
+    reasons = {1: "memory too small (Table III)", 2: "omitted: software limits", 4: None}
+    verdicts = {1: "memory_too_small", 2: "omitted", 4: "feasible"}
     cells = [
         {**SETTING, "llm_id": "good", "gpu_profile_id": f"{n}x{gpu_id}", "is_feasible": n == 4,
-         "reason": None if n == 4 else reasons[n - 1]}
+         "verdict": verdicts[n], "reason": reasons[n]}
         for gpu_id in types[1:] for n in (1, 2, 4)
     ]  # fmt: skip
     rows = {**ROWS, "gpu_profile": profiles, "feasibility": cells, "point": []}

@@ -3,7 +3,8 @@
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.benchmark.stopping import LevelMedians, tells_nothing
+from sextant.benchmark.stopping import tells_nothing
+from sextant.cells.verdict import LevelMedians
 
 
 def stop(*levels, factor=3.0):
@@ -19,8 +20,8 @@ def test_both_limits_have_to_be_exceeded_by_the_factor():
 
 
 def test_the_words_say_what_was_measured_and_what_the_limits_are():
-    words = stop(LevelMedians(8, 500, 90.0, 40.0), LevelMedians(16, 420, 333.0, 160.0))
-    assert words == (
+    found = stop(LevelMedians(8, 500, 90.0, 40.0), LevelMedians(16, 420, 333.0, 160.0))
+    assert found is not None and found.reason == (
         "left out: at 16 users the median nTTFT is 333 ms and the median ITL 160 ms (420 "
         "requests), both more than 3 times their limits of 100 and 50 ms"
     )

@@ -10,14 +10,16 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
+import cells
 from sextant.base.errors import InputError
-from sextant.base.files import read_provenance, write_json, write_parquet
-from sextant.load.level import REQUEST_SCHEMA
-from sextant.store.build import aggregate_points, build_store, connect, open_store
-from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
+from sextant.base.files import read_provenance
+from sextant.cells.run import Quantiles
+from sextant.cells.verdict import FEASIBLE
+from sextant.store.build import build_store
+from sextant.store.connection import connect, open_store
+from sextant.store.points import aggregate_points
 
 QUANTILES = {"median": 50, "p90": 90, "p99": 99}
 KEY = {
@@ -61,52 +63,28 @@ def draw_requests(rng: np.random.Generator, level: int, n: int) -> list[dict]:
 def write_cell(
     folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), power=(), kind="closed_loop"
 ):
-    """Write the files of a measured cell as the benchmark stage does."""
-    is_feasible = bool(levels)
-    write_parquet(
-        folder / "requests.parquet",
-        pa.Table.from_pylist(requests, schema=REQUEST_SCHEMA),
-        {},
-    )
-    write_parquet(
-        folder / "telemetry.parquet",
-        pa.Table.from_pylist(list(power), schema=TELEMETRY_SCHEMA),
-        {},
-    )
-    write_parquet(folder / "server.parquet", SERVER_SCHEMA.empty_table(), {})
-    run = {
+    """Write the files of a measured cell; without levels it does not fit."""
+    facts = {
+        float(level): {
+            "duration_s": 50.0 + min(level, 50.0),
+            "send_lag_ms": Quantiles(0.1, 0.2, 0.3),
+            "server_mean_itl_ms": None if level == 1 else 20.5,
+        }
+        for level in levels
+    }
+    return cells.write_cell(
+        folder,
+        requests,
+        telemetry=power,
+        levels=facts,
+        kind=kind,
+        batch_weight_tokens=4000,
+        starts_s=(20.0, 30.0),
+        verdict=FEASIBLE if levels else cells.TOO_LARGE,
+        llm_id=llm_id,
+        gpu_profile_id="1xA",
         **KEY,
-        "scenario": {"kind": kind},
-        "variant": {"replicas": 1},
-        "llm_id": llm_id,
-        "gpu_profile_id": "1xA",
-        "is_feasible": is_feasible,
-        "reason": "fits" if is_feasible else "does not fit: too small",
-        "batch_weight_tokens": 4000 if is_feasible else None,
-        "server": {"version": "0.32.0"} if is_feasible else None,
-        "host": {"processor": "invented × 2"},
-        "started_at": "2026-01-01T00:00:00+00:00",
-        "levels": [
-            {
-                "level": level if np.isfinite(level) else "inf",
-                "started_s": 0.0,
-                "duration_s": 50.0 + min(level, 50.0),
-                "send_lag_ms": {"median": 0.1, "p99": 0.2, "max": 0.3},
-                "client_lag_ms": {"median": 0.1, "p99": 0.5, "max": 2.0},
-                "server_mean_itl_ms": None if level == 1 else 20.5,
-            }
-            for level in levels
-        ],
-    }
-    memory = {"memory_utilization": 0.9, "weight_gib": 1.5, "kv_gib": 2.5}
-    tuning = {
-        "memory": memory,
-        "batch_weight_tokens": run["batch_weight_tokens"],
-        "probes": [{}, {}] if is_feasible else [],
-    }
-    write_json(folder / "run.json", run)
-    write_json(folder / "tuning.json", tuning)
-    return folder
+    )
 
 
 def aggregate(folder: Path, cells: list[Path]) -> dict[str, pd.DataFrame]:
@@ -222,7 +200,8 @@ def test_an_infeasible_cell_has_no_point_but_a_verdict(tmp_path):
     assert tables["point"]["llm_id"].tolist() == ["small"]
     verdicts = tables["feasibility"].set_index("llm_id")
     assert verdicts["is_feasible"].to_dict() == {"large": False, "small": True}
-    assert verdicts.loc["large", "reason"] == "does not fit: too small"
+    assert verdicts["verdict"].to_dict() == {"large": "weights_too_large", "small": "feasible"}
+    assert verdicts.loc["large", "reason"].startswith("does not fit: the weights take 9.000 GiB")
     assert pd.isna(verdicts.loc["large", "batch_weight_tokens"])
     assert verdicts["n_server_starts"].to_dict() == {"large": 0, "small": 2}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import PROFILES, failed_request, request, study_data, write_cell
+from cells import PROFILES, TOO_LARGE, failed_request, request, study_data, write_cell
 from sextant.base.errors import InputError
 from sextant.base.rows import jsonable
 from sextant.pages.sections import Section, Table
@@ -33,7 +33,7 @@ def many(n: int, **values) -> list[dict]:
 
 
 def empty_cell(tmp_path):
-    return write_cell(tmp_path / "cell", reason="does not fit")
+    return write_cell(tmp_path / "cell", verdict=TOO_LARGE)
 
 
 # The page
@@ -53,14 +53,14 @@ def test_a_page_escapes_all_text_and_keeps_the_figures_as_they_are(tmp_path):
 def test_a_page_says_what_was_measured_where_and_when(tmp_path):
     cells = [
         write_cell(tmp_path / "a", many(20)),
-        write_cell(tmp_path / "b", llm_id="big", reason="does not fit: weights"),
+        write_cell(tmp_path / "b", llm_id="big", verdict=TOO_LARGE),
     ]
     html = page(tmp_path, [], *cells)
     for fact in ("measured", "big, llm", "1xGPU", "a processor × 2", "0.32.0", "2026-01-02"):
         assert f">{fact}</td>" in html
     assert ">not known</td>" in html  # the GPU driver
     assert "2 cells, 1 of them infeasible; 1 points; 20 measured requests" in html
-    assert "big on 1xGPU (default): does not fit: weights." in html
+    assert "big on 1xGPU (default): does not fit: the weights take 9.000 GiB of 8.000 GiB." in html
     assert "seed 7" in html
     assert "Read with care" not in html
 

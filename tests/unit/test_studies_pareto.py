@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cells import column, failed_request, request, study_data, write_cell
+from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
 from sextant.studies.pareto import analyse
 
 
@@ -77,7 +77,7 @@ def test_more_devices_are_told_from_one(tmp_path):
 def test_an_llm_that_does_not_fit_is_named(tmp_path):
     fits = batches(tmp_path / "1", {1: 1.0, 2: 2.0}, llm_id="small")
     wide = batches(tmp_path / "2", {1: 1.0}, llm_id="big", gpu_profile_id="2xGPU")
-    none = write_cell(tmp_path / "3", kind="batch", llm_id="big", reason="does not fit: weights")
+    none = write_cell(tmp_path / "3", kind="batch", llm_id="big", verdict=TOO_LARGE)
     analysis = analyse(study_data(tmp_path, [fits, wide, none]))
     assert "No batch of big was measured on one device" in analysis.summary
     assert "1 of 2 LLMs reached" in analysis.summary
@@ -94,7 +94,7 @@ def test_failed_requests_enter_no_latency_and_a_batch_that_served_none_is_left_o
 def test_where_nothing_was_served_that_is_all_it_says(tmp_path):
     cells = [
         write_cell(tmp_path / "1", [failed_request(1)], kind="batch"),
-        write_cell(tmp_path / "2", kind="batch", llm_id="big", reason="does not fit"),
+        write_cell(tmp_path / "2", kind="batch", llm_id="big", verdict=TOO_LARGE),
     ]
     analysis = analyse(study_data(tmp_path, cells))
     assert "No batch was served" in analysis.summary

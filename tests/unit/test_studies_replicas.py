@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import column, failed_request, request, study_data, write_cell
+from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
+from sextant.cells.verdict import FEASIBLE
 from sextant.studies.replicas import analyse
 from sextant.studies.uncertainty import (
     mean_blocks,
@@ -149,8 +150,8 @@ def test_a_replica_whose_requests_all_failed_is_counted_as_not_serving(tmp_path)
 
 @pytest.mark.parametrize("rows", [[], [failed_request(2.0)]])
 def test_nothing_served_is_said_in_words(tmp_path, rows):
-    reason = "fits" if rows else "does not fit: weights"
-    analysis = analyse(study_data(tmp_path, [write(tmp_path / "1", 1, rows, reason=reason)]))
+    verdict = FEASIBLE if rows else TOO_LARGE
+    analysis = analyse(study_data(tmp_path, [write(tmp_path / "1", 1, rows, verdict=verdict)]))
     assert "no gain is known" in analysis.summary
 
 

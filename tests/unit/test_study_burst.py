@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from cells import column, failed_request, request, study_data, write_cell
-from sextant.base.files import read_json
+from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
+from sextant.cells.files import read_cell
 from sextant.studies.burst import analyse
 from sextant.studies.burst_measures import averages, by_setting, over_time, phases
-from sextant.studies.study_data import Cell
 
 ALPHA, BETA, API, WARMUP, CONVERSATION, THETA = 4.0, 5.0, 3.0, 1.0, 2.0, 6.0
 
@@ -44,7 +43,7 @@ def reading(level, time_s, usage, replica=0):
 
 
 def read(folder):
-    return Cell(folder, read_json(folder / "run.json"), read_json(folder / "tuning.json"))
+    return read_cell(folder)
 
 
 SWEEP = facts("beta", [setting(0.0, beta_s=0.5), setting(1.0, beta_s=0.125)], n_per_change=2)
@@ -191,9 +190,7 @@ def test_a_server_without_failures_leaves_the_finding_on_alpha_open(tmp_path):
 
 def test_missing_phases_and_failed_ones_are_said(tmp_path):
     only = sweep_cell(tmp_path / "only", [failed(BETA, due_s) for due_s in range(4)])
-    infeasible = write_cell(
-        tmp_path / "infeasible", reason="does not fit", llm_id="big", kind="burst"
-    )
+    infeasible = write_cell(tmp_path / "infeasible", verdict=TOO_LARGE, llm_id="big", kind="burst")
     analysis = analyse(study_data(tmp_path, [only, infeasible]))
     assert len(analysis.numbers["cells"]) == 1
     assert "4 of 4 requests failed (100 %)" in analysis.summary
@@ -207,6 +204,6 @@ def test_missing_phases_and_failed_ones_are_said(tmp_path):
 
 
 def test_no_cell_at_all_is_said(tmp_path):
-    cell = write_cell(tmp_path / "cell", reason="does not fit", kind="burst")
+    cell = write_cell(tmp_path / "cell", verdict=TOO_LARGE, kind="burst")
     other = write_cell(tmp_path / "other", [request()])
     assert "nothing can be said" in analyse(study_data(tmp_path, [cell, other])).summary

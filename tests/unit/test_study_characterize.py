@@ -3,11 +3,12 @@
 import pandas as pd
 import pytest
 
-from cells import column, failed_request, request, study_data, write_cell
-from sextant.base.files import read_json, write_json
+from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
+from sextant.cells.run import LeftOut
+from sextant.cells.verdict import LevelMedians, Outcome, Stop, Verdict
 from sextant.studies.characterize import analyse
 
-STOP = "left out: at 4 users the median nTTFT is 333 ms"
+STOP = Stop(LevelMedians(4, 420, 333.0, 160.0), 100.0, 50.0, 3.0)
 
 
 def level(users, n, ttft_s, latency_s=1.0):
@@ -16,22 +17,19 @@ def level(users, n, ttft_s, latency_s=1.0):
     return [request(float(users), **times) for _ in range(n)]
 
 
-def leave_out(cell, levels, reason):
-    left_out = [{"level": level, "reason": reason} for level in levels]
-    write_json(cell / "run.json", read_json(cell / "run.json") | {"left_out": left_out})
-    return cell
-
-
 @pytest.fixture
 def data(tmp_path):
     """One LLM that saturates at 2 of 4 users, one that still rises, two that do not run."""
     steady = [*level(1, 5, 0.1), *level(2, 10, 0.2), *level(4, 10, 0.5)]
     rising = [*level(1, 5, 0.1), *level(4, 20, 0.1)]
+    left_out = LeftOut((8.0, 16.0), STOP)
+    no_heads = {"n_heads": 7, "n_kv_heads": 7, "n_gpus": 2}
+    unsupported = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, no_heads)
     cells = [
-        leave_out(write_cell(tmp_path / "a", steady, llm_id="a"), [8.0, 16.0], STOP),
+        write_cell(tmp_path / "a", steady, run={"left_out": left_out}, llm_id="a"),
         write_cell(tmp_path / "b", rising, llm_id="b", batch_weight_tokens=500),
-        write_cell(tmp_path / "c", llm_id="c", reason="does not fit: the weights take 9 GiB"),
-        write_cell(tmp_path / "d", llm_id="d", reason="unsupported: 7 heads cannot be split"),
+        write_cell(tmp_path / "c", llm_id="c", verdict=TOO_LARGE),
+        write_cell(tmp_path / "d", llm_id="d", verdict=unsupported),
     ]
     return study_data(tmp_path, cells)
 
@@ -44,10 +42,10 @@ def test_every_cell_has_a_verdict_and_says_why(data):
         "c": "does not fit",
         "d": "unsupported",
     }
-    assert rows.loc["c", "why"] == "the weights take 9 GiB"
+    assert rows.loc["c", "why"] == "the weights take 9.000 GiB of 8.000 GiB"
     assert pd.isna(rows.loc["a", "why"])
     assert rows.loc["a", "levels"] == "1, 2, 4"
-    assert rows.loc["a", "levels_left_out"] == f"8, 16: {STOP}"
+    assert rows.loc["a", "levels_left_out"] == f"8, 16: {STOP.reason}"
     assert pd.isna(rows.loc["b", "levels_left_out"])
     assert rows.loc["b", "batch_weight_tokens"] == 500
     assert rows.loc["b", "n_server_starts"] == 1
@@ -103,7 +101,7 @@ def test_nothing_served_is_said(tmp_path):
     assert analyse(study_data(tmp_path, [cell])).summary == (
         "Of 1 combination of LLM and GPU profile 1 fit. No request was served."
     )
-    missing = write_cell(tmp_path / "b", reason="does not fit: too large")
+    missing = write_cell(tmp_path / "b", verdict=TOO_LARGE)
     assert "0 fit (does not fit: 1). No request" in analyse(study_data(tmp_path, [missing])).summary
 
 

@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from cells import column, failed_request, request, study_data, write_cell
+from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
 from sextant.studies.sensitivity import analyse, importance
 
 
@@ -161,5 +161,5 @@ def test_one_weight_and_failed_requests_only_are_said(tmp_path):
     assert "its effect is not known" in analysis.summary
     failing = write_cell(tmp_path / "bad", [failed_request(1.0)], variant={"cpu_cores": 1})
     assert "0 points have the latency" in analyse(study_data(tmp_path, [failing])).summary
-    missing = write_cell(tmp_path / "none", reason="does not fit")
+    missing = write_cell(tmp_path / "none", verdict=TOO_LARGE)
     assert analyse(study_data(tmp_path, [missing])).summary.startswith("No closed loop was")

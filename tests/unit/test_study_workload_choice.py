@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import column, failed_request, request, study_data, write_cell
+from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
 from sextant.studies.workload_choice import analyse, bootstrap_ratio
 from sextant.studies.workload_choice_takeaways import takeaways
 
@@ -154,7 +154,7 @@ def test_a_cache_that_always_helps_has_to_help_everywhere(analysis, verdicts, ex
 def test_one_use_case_with_one_cache_tells_nothing(tmp_path):
     only = cell(tmp_path, "chat", 1024, 0.8, 500)
     missing = write_cell(
-        tmp_path / "none", reason="does not fit", kind="batch", workload_id="chat", llm_id=LLM
+        tmp_path / "none", verdict=TOO_LARGE, kind="batch", workload_id="chat", llm_id=LLM
     )
     analysis = analyse(study_data(tmp_path, [only, missing], [LLM]))
     assert [each["holds"] for each in analysis.numbers["takeaways"]] == [None] * 4
@@ -163,7 +163,7 @@ def test_one_use_case_with_one_cache_tells_nothing(tmp_path):
 
 
 def test_no_points_and_failed_requests_only_are_said(tmp_path):
-    missing = write_cell(tmp_path / "none", reason="does not fit", kind="batch")
+    missing = write_cell(tmp_path / "none", verdict=TOO_LARGE, kind="batch")
     assert "nothing can be said" in analyse(study_data(tmp_path, [missing])).summary
     failing = write_cell(tmp_path / "bad", [failed_request(4.0)], kind="open_loop")
     assert "4 cannot be told" in analyse(study_data(tmp_path, [failing])).summary

@@ -13,16 +13,9 @@ import psutil
 import pytest
 
 from fake_nvml import use_fake_nvml, use_no_nvml
+from sextant.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
 from sextant.store.energy import device_query
-from sextant.telemetry.watcher import (
-    SERVER_SCHEMA,
-    TELEMETRY_SCHEMA,
-    Watched,
-    Watcher,
-    WatchPlan,
-    read_rows,
-    watch,
-)
+from sextant.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
 from stub_server import StubServer
 
 MEASURED = [n for n in TELEMETRY_SCHEMA.names if n not in ("level", "time_s", "device")]

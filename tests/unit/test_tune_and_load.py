@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 from fake_servers import CPU, SETTINGS
-from sextant.benchmark.batch_weight import Probe, WeightRange, next_weight
+from sextant.benchmark.batch_weight import WeightRange, next_weight
 from sextant.benchmark.corner_cases import CornerCase, check_corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.engine.free_memory import MemoryFacts, worst
+from sextant.cells.tuning import MemoryFacts, Probe
+from sextant.engine.free_memory import worst
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.workload.prompts import RandomTokens

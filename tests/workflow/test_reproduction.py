@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from project import Project
-from sextant.store.build import connect
+from sextant.store.connection import connect
 from support import ROOT
 
 ARGUMENTS = ("--cores", "2", "--configfile", "config/llm-pilot.yaml", "--config")

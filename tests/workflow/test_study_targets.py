@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_said_and_starts_no_server(studied) -> None:
     tuning = "results/studies-cpu/benchmarks/measured/llama-7b/1xcpu-core/*/*/tuning.json"
     (path,) = studied.folder.glob(tuning)
     found = json.loads(path.read_text())
-    assert found["probes"] == [] and found["reason"].startswith("does not fit: the weights take")
+    assert found["probes"] == [] and found["verdict"]["outcome"] == "weights_too_large"
 
 
 def test_a_larger_cache_and_the_other_factors_are_told_apart_by_variant(studied) -> None:

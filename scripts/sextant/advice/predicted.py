@@ -8,6 +8,8 @@ import pandas as pd
 from sextant.advice.offer import profile
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
+from sextant.cells.memory import assess
+from sextant.cells.verdict import Outcome, Verdict
 from sextant.characterizations.execution import execution_classes
 from sextant.characterizations.features import Facts
 from sextant.characterizations.points import (
@@ -17,10 +19,8 @@ from sextant.characterizations.points import (
     has_latency,
 )
 from sextant.decide.decision import weigh
-from sextant.experiment.memory import assess
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
-from sextant.importing.llm_pilot import REASONS
 from sextant.llm import LLM
 from sextant.predict.draws import Draws
 from sextant.predict.folds import KEYS
@@ -115,9 +115,9 @@ def exclusions(llm: LLM, source: Source, profiles: Mapping[str, GPUProfile]) -> 
         for name, each in profiles.items()
     }
     return {
-        name: verdict.reason.removeprefix("does not fit: ").removeprefix("unsupported: ")
-        for name, verdict in found.items()
-        if not verdict.is_feasible
+        name: feasibility.verdict.why
+        for name, feasibility in found.items()
+        if feasibility.verdict.why
     }
 
 
@@ -127,13 +127,14 @@ def _left_out(
     """Return the profiles of GPUs on which the source left out all LLMs that run like this one."""
     known = source.known
     execution = execution_classes(llms, known.features)
-    tried = known.feasibility[["llm_id", "gpu_profile_id", "is_feasible", "reason"]]
+    tried = known.feasibility[["llm_id", "gpu_profile_id", "is_feasible", "verdict"]]
     tried = tried[tried["llm_id"].map(execution) == execution[llm_id]]
     gpu_ids = tried["gpu_profile_id"].map(lambda name: known.profiles[name].gpu.gpu_id)
     measured = set(gpu_ids[tried["is_feasible"].astype(bool)])
-    omitted = set(gpu_ids[tried["reason"] == REASONS["omitted"]]) - measured
+    omitted = set(gpu_ids[tried["verdict"] == Outcome.OMITTED]) - measured
+    why = Verdict(Outcome.OMITTED, source=known.source).reason
     return {
-        name: f"LLMs executed alike ({execution[llm_id]}) were {REASONS['omitted']}"
+        name: f"LLMs executed alike ({execution[llm_id]}) were {why}"
         for name, each in profiles.items()
         if each.gpu.gpu_id in omitted
     }

@@ -12,7 +12,7 @@ from sextant.characterizations.shipped import (
     shipped_facts,
     shipped_sources,
 )
-from sextant.store.build import open_store
+from sextant.store.connection import open_store
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
 

@@ -10,10 +10,10 @@ Read `next_weight` first, which decides; `_Evidence` is what it knows, in this o
 passed and failed, the largest weight that may work, and where to look next.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from sextant.engine.free_memory import MemoryFacts
+from sextant.cells.tuning import Probe
 
 # Starts are not spent on weights closer than this to the largest that works.
 TOLERANCE = 0.02
@@ -26,24 +26,6 @@ _READING_ERROR = 0.003
 # Without an estimate: where to look below the bound that a failed allocation set, and below a
 # weight that failed though it had passed its corner cases, which can tell no more of it.
 _BOUND_GUESS = 0.7
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One server start with a batch weight, and what came of it."""
-
-    batch_weight_tokens: int
-    outcome: str
-    """`ok`, or `out_of_memory`; any other failure ends the tuning with an error."""
-    detail: str
-    duration_s: float
-    memory: MemoryFacts = MemoryFacts()  # noqa: RUF009 (it is frozen)
-    is_under_load: bool = False
-    """It had passed, and failed under the load of the scenario: the corner cases missed it."""
-
-    def as_dict(self) -> dict:
-        """Return the probe as it stands in `tuning.json`."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

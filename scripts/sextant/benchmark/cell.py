@@ -7,23 +7,23 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_json
 from sextant.base.progress import Progress
 from sextant.benchmark.batch_weight import WeightRange, possible_gain
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.corner_cases import check_corner_cases, corner_cases, request_lengths
-from sextant.benchmark.definition import Cell, CellOutputs
+from sextant.benchmark.definition import Cell
 from sextant.benchmark.host import hardware
 from sextant.benchmark.measurement import Measurement
 from sextant.benchmark.results import Record, write_results
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
+from sextant.cells.files import read_run
 from sextant.cells.integrity import CHECKPOINT, damaged_files
+from sextant.cells.memory import Feasibility, assess_variant, kv_bytes_per_device
 from sextant.engine.devices import pick_cores, pick_devices
 from sextant.engine.model_folder import model_folder
 from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.experiment.memory import Feasibility, assess_variant, kv_bytes_per_device
 from sextant.llm import LLM, load_llm
 from sextant.processes.lock import cell_lock
 from sextant.processes.scratch import scratch_folder
@@ -35,9 +35,9 @@ _FREE_DISK_BYTES = 64 * 2**20
 
 
 def measure_cell(
-    cell: Cell, settings: EngineSettings, outputs: CellOutputs, progress: Progress
+    cell: Cell, settings: EngineSettings, folder: Path, server_log: Path, progress: Progress
 ) -> None:
-    """Measure a cell and write its results; an infeasible cell is a result too.
+    """Measure a cell and write its files to its folder; an infeasible cell is a result too.
 
     What is finished is kept in `partial/` beside the results until these have been read
     (`drop_checkpoints`), so that a measurement that was interrupted goes on from there.
@@ -54,42 +54,42 @@ def measure_cell(
         fix = "lower max_input_tokens or max_output_tokens of the workload"
         problem = f"requests of {longest_tokens} tokens exceed {llm.context_tokens} of context"
         raise InputError(problem, field=cell.llm_id, fix=fix)
-    folder = outputs.run.parent
     _require_disk(folder)
     # The scratch folder first: its caretaker removes the lock too if this job is killed.
     with scratch_folder(folder) as scratch, cell_lock(folder) as has_waited:
         if has_waited and _is_measured(cell, folder):
             log.info("another job has measured this cell: its results are taken over")
             return
-        outputs.run.unlink(missing_ok=True)  # it must not vouch for the files of two runs
+        (folder / "run.json").unlink(missing_ok=True)  # the other files may become another run's
         for path in folder.rglob(".*.partial*"):
             path.unlink(missing_ok=True)  # what a job left that was killed with its node
-        _measure(cell, settings, outputs, progress, llm, scratch)
+        _measure(cell, settings, folder, server_log, progress, llm, scratch)
 
 
 def _is_measured(cell: Cell, folder: Path) -> bool:
     """Return whether the results in a folder are whole, and of this definition."""
     if damaged_files(folder):
         return False
-    return read_json(folder / "run.json").get("definition_sha256") == cell.definition_sha256
+    return read_run(folder).definition_sha256 == cell.definition_sha256
 
 
 def _measure(
     cell: Cell,
     settings: EngineSettings,
-    outputs: CellOutputs,
+    folder: Path,
+    server_log: Path,
     progress: Progress,
     llm: LLM,
     scratch: Path,
 ) -> None:
     """Measure what is not in the checkpoint yet; write the results."""
-    folder, record = outputs.run.parent, Record()
+    record = Record()
     if not ENGINES[settings.name].starts_servers:
         kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, hardware("cpu", ()))
         measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
-        with ENGINES[settings.name].serve((), settings, outputs.server_log) as servers:
+        with ENGINES[settings.name].serve((), settings, server_log) as servers:
             measurement.run(servers)
-        write_results(cell, outputs, record, None, kept)
+        write_results(cell, folder, record, None, kept)
         return
     feasibility = assess_variant(
         llm, cell.devices, cell.variant, settings.memory_utilization, cell.longest_request_tokens
@@ -103,8 +103,8 @@ def _measure(
             measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
             depends_on = [cell.definition_sha256, machine]
             probes = ProbeRecord(kept.folder / "probes.jsonl", depends_on)
-            _tune_and_load(measurement, probes, outputs.server_log, specs, llm, feasibility)
-        write_results(cell, outputs, record, feasibility, kept)
+            _tune_and_load(measurement, probes, server_log, specs, llm, feasibility)
+        write_results(cell, folder, record, feasibility, kept)
 
 
 def _tune_and_load(

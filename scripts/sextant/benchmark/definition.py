@@ -68,15 +68,3 @@ def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Pat
         definition_sha256=definition_sha256(definition, *contents),
         workload_path=Path(workload_path),
     )
-
-
-@dataclass(frozen=True)
-class CellOutputs:
-    """Where the results of a cell go."""
-
-    requests: Path
-    server: Path
-    telemetry: Path
-    run: Path
-    tuning: Path
-    server_log: Path

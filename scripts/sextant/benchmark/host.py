@@ -4,30 +4,49 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pynvml
 
+from sextant.cells.run import HostFacts, HostGPU
 from sextant.engine.devices import nvml_handle
 
 _MPS_DAEMON = "nvidia-cuda-mps-control"
 
 
-def host_facts() -> dict[str, Any]:
+def host_facts() -> HostFacts:
     """Return what identifies the machine: system, processor, Python, GPUs and their driver.
 
     What NVML does not tell is null, as are all GPU facts where there is no NVML.
     """
-    return {
-        "name": platform.node(),
-        "system": platform.platform(),
-        "processor": _processor(),
-        "python": sys.version.split()[0],
-        **_gpu_facts(),
-        "is_mps_running": is_mps_running(),
-    }
+    machine = HostFacts(
+        name=platform.node(),
+        system=platform.platform(),
+        processor=_processor(),
+        python=sys.version.split()[0],
+        is_mps_running=is_mps_running(),
+    )
+    try:
+        pynvml.nvmlInit()
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except pynvml.NVMLError:
+        return machine
+    cuda = _or_none(pynvml.nvmlSystemGetCudaDriverVersion)
+    return replace(
+        machine,
+        gpu_driver=_or_none(pynvml.nvmlSystemGetDriverVersion),
+        # 12040 is CUDA 12.4.
+        cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        gpus=tuple(
+            HostGPU(_or_none(pynvml.nvmlDeviceGetName, handle), _is_mig_enabled(handle))
+            for handle in handles
+        ),
+    )
 
 
 def hardware(kind: str, devices: Sequence[int | str]) -> str:
@@ -54,30 +73,6 @@ def _processor() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return f"{names[0]} × {len(names)}" if names else platform.processor() or "unknown"
-
-
-def _gpu_facts() -> dict[str, Any]:
-    """Return the driver, the newest CUDA it supports, and the GPUs by NVML index."""
-    try:
-        pynvml.nvmlInit()
-        handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
-        ]
-    except pynvml.NVMLError:
-        return dict.fromkeys(("gpu_driver", "cuda_version", "gpus"))
-    cuda = _or_none(pynvml.nvmlSystemGetCudaDriverVersion)
-    return {
-        "gpu_driver": _or_none(pynvml.nvmlSystemGetDriverVersion),
-        # 12040 is CUDA 12.4.
-        "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        "gpus": [
-            {
-                "name": _or_none(pynvml.nvmlDeviceGetName, handle),
-                "is_mig_enabled": _is_mig_enabled(handle),
-            }
-            for handle in handles
-        ],
-    }
 
 
 def _is_mig_enabled(handle: object) -> bool | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sextant.base.progress import Progress
 from sextant.benchmark.cell import measure_cell
-from sextant.benchmark.definition import CellOutputs, cell_from_definition
+from sextant.benchmark.definition import cell_from_definition
 from sextant.experiment.endpoints import load_endpoints
 from sextant.experiment.engine_settings import engine_settings
 from sextant.processes.job_log import job_log
@@ -20,7 +20,6 @@ def run_job(
     logs: Mapping[str, str],
 ) -> None:
     """Measure the cell that `definition` describes, logging to `logs`."""
-    paths = {name: Path(path) for name, path in outputs.items()}
     with job_log(logs["job"]):
         cell = cell_from_definition(definition, workload)
         # Not by the definition, which holds no name of a key.
@@ -31,7 +30,8 @@ def run_job(
             measure_cell(
                 cell,
                 settings,
-                CellOutputs(**paths, server_log=Path(logs["server"])),
+                Path(outputs["run"]).parent,
+                Path(logs["server"]),
                 progress,
             )
         finally:

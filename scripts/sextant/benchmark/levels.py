@@ -3,8 +3,8 @@
 import duckdb
 import pyarrow as pa
 
-from sextant.benchmark.stopping import LevelMedians
 from sextant.cells.metrics import points_query
+from sextant.cells.verdict import LevelMedians
 
 
 def level_medians(level: float, requests: pa.Table) -> LevelMedians:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sextant.base.progress import Progress
 from sextant.benchmark.burst import run_phases
@@ -16,12 +17,14 @@ from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell
 from sextant.benchmark.levels import level_medians
 from sextant.benchmark.results import Record
-from sextant.benchmark.stopping import LevelMedians, tells_nothing
+from sextant.benchmark.stopping import tells_nothing
+from sextant.cells.run import LeftOut, LevelRun, Quantiles, ServerFacts
+from sextant.cells.verdict import Stop
 from sextant.engine import prometheus
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.experiment.scenarios import Burst, ClosedLoop, level_to_json
+from sextant.experiment.scenarios import Burst, ClosedLoop
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
 from sextant.load.measure import LevelResult
 from sextant.load.request import Target
@@ -63,11 +66,11 @@ class Measurement:
         record.unsent_parameters = unsent_parameters(self.model)
         if record.unsent_parameters:
             log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
-        record.server = _server_facts(servers)
+        record.server = _server_facts(servers, self.settings)
         kept = self.kept.levels(servers[0].batch_weight_tokens)
-        # One result tells one version and one time limit: what others measured is measured anew.
-        same = {"engine_version": record.server["version"], "timeout_s": self._timeout_s}
-        record.levels = [entry for entry in kept if same.items() <= entry.items()]
+        # One result has one version and one time limit: levels of others are measured again.
+        same = (record.server.version, self._timeout_s)
+        record.levels = [it for it in kept if (it.engine_version, it.timeout_s) == same]
         if record.levels:
             log.info("%d levels were measured by an earlier attempt", len(record.levels))
             self._go_on_from(record.levels)
@@ -78,13 +81,13 @@ class Measurement:
         else:
             self._measure_levels(servers, targets, prompts)
 
-    def _go_on_from(self, levels: list[dict]) -> None:
+    def _go_on_from(self, levels: Sequence[LevelRun]) -> None:
         """Let times count from the start of the first attempt, so that no two levels overlap.
 
         By the wall clocks of both attempts, which on two nodes may differ a little.
         """
-        self.record.started_at = datetime.fromisoformat(levels[0]["times_since"])
-        ended_s = max(entry["started_s"] + entry["duration_s"] for entry in levels)
+        self.record.started_at = levels[0].times_since or self.record.started_at
+        ended_s = max(level.ended_s or 0.0 for level in levels)
         since_s = (datetime.now(UTC) - self.record.started_at).total_seconds()
         self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
 
@@ -95,14 +98,13 @@ class Measurement:
         prompts: PromptSource,
     ) -> None:
         cell, record = self.cell, self.record
-        known = {float(entry["level"]) for entry in record.levels}
+        known = {run.level for run in record.levels}
         for number, level in enumerate(cell.scenario.levels):
             if level in known:
                 continue
-            if reason := self._stop_reason():
-                left_out = [level_to_json(level) for level in cell.scenario.levels[number:]]
-                record.left_out = [{"level": level, "reason": reason} for level in left_out]
-                log.info("levels %s %s", left_out, reason)
+            if stop := self._stop():
+                record.left_out = LeftOut(cell.scenario.levels[number:], stop)
+                log.info("levels %s", record.left_out)
                 return
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
@@ -113,16 +115,16 @@ class Measurement:
                 found["before"] = _metrics(servers, level)
                 result = measure_level(*load, seed)
             result.n_warmup_requests += n_warmup
-            self._keep(servers, result, found, {})
+            self._keep(servers, level, result, found)
 
-    def _stop_reason(self) -> str | None:
-        """Say why larger levels would tell nothing, if the scenario asks for it and they would."""
+    def _stop(self) -> Stop | None:
+        """Return why larger levels would tell nothing, if the scenario asks and they would."""
         scenario, levels = self.cell.scenario, self.record.levels
         if not isinstance(scenario, ClosedLoop):
             return None
         if scenario.stop_nttft_ms is None or scenario.stop_itl_ms is None:
             return None
-        medians = [LevelMedians(**entry["medians"]) for entry in levels]
+        medians = [run.medians for run in levels if run.medians]
         limits = (scenario.stop_nttft_ms, scenario.stop_itl_ms)
         return tells_nothing(medians, *limits, scenario.stop_factor)
 
@@ -133,7 +135,7 @@ class Measurement:
         targets: Sequence[Target],
         prompts: PromptSource,
     ) -> None:
-        """Measure BurstGPT's phases; later ones rest on the first, so all are measured anew."""
+        """Measure BurstGPT's phases; later ones rest on the first, so all are measured again."""
         self.kept.forget_levels()
         self.record.levels.clear()
         plan = BurstPlan(
@@ -152,7 +154,7 @@ class Measurement:
             with self._watching(servers, float(number)) as found:
                 found["before"] = _metrics(servers, number)
                 phase, result = next(phases)
-            self._keep(servers, result, found, {"phase": phase})
+            self._keep(servers, float(number), result, found, phase)
 
     def _kv_cache_usage(self, servers: Sequence[Server]) -> float | None:
         """Return the mean use of the replicas' KV caches, None where a server does not tell."""
@@ -189,39 +191,44 @@ class Measurement:
         found["after"] = _metrics(servers, level)
 
     def _keep(
-        self, servers: Sequence[Server], result: LevelResult, found: dict, more: dict
+        self,
+        servers: Sequence[Server],
+        level: float,
+        result: LevelResult,
+        found: dict,
+        phase: dict[str, Any] | None = None,
     ) -> None:
         """Keep a level that is whole: its entry in `run.json`, and its rows."""
         if result.lag_warning:
-            log.warning("level %g: %s", result.level, result.lag_warning)
+            log.warning("level %g: %s", level, result.lag_warning)
         watched: Watched = found["watched"]
         requests = result.table()
-        if self.cell.scenario.has_users:  # elsewhere latency counts from due times
-            medians = level_medians(result.level, requests)
-            more = more | {"medians": vars(medians) | {"users": level_to_json(medians.users)}}
-        entry = {
-            "level": level_to_json(result.level),
-            "host": platform.node(),
-            "engine_version": self.record.server["version"],
-            "timeout_s": self._timeout_s,
-            "times_since": self.record.started_at.isoformat(),
-            "started_s": result.started_s,
-            "duration_s": result.duration_s,
-            "n_warmup_requests": result.n_warmup_requests,
-            "n_cooldown_requests": result.n_cooldown_requests,
-            "n_prepared_late": result.n_prepared_late,
-            "client_lag_ms": result.client_lag_ms,
-            "send_lag_ms": result.send_lag_ms,
-            "lag_warning": result.lag_warning,
-            "server_mean_itl_ms": prometheus.mean_itl_ms(
+        engine_version = self.record.server.version if self.record.server else None
+        run = LevelRun(
+            level=level,
+            started_s=result.started_s,
+            duration_s=result.duration_s,
+            n_warmup_requests=result.n_warmup_requests,
+            n_cooldown_requests=result.n_cooldown_requests,
+            n_prepared_late=result.n_prepared_late,
+            client_lag_ms=Quantiles(**result.client_lag_ms),
+            send_lag_ms=Quantiles(**result.send_lag_ms),
+            lag_warning=result.lag_warning,
+            server_mean_itl_ms=prometheus.mean_itl_ms(
                 found["before"], found["after"], self._metric_names
             ),
-            "telemetry_warnings": watched.warnings,
-            **more,
-        }
+            telemetry_warnings=tuple(watched.warnings),
+            host=platform.node(),
+            engine_version=engine_version,
+            timeout_s=self._timeout_s,
+            times_since=self.record.started_at,
+            # Of users alone: elsewhere latency counts from due times.
+            medians=level_medians(level, requests) if self.cell.scenario.has_users else None,
+            phase=phase,
+        )
         tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
-        self.kept.save(entry, servers[0].batch_weight_tokens, tables)
-        self.record.levels.append(entry)
+        self.kept.save(run, servers[0].batch_weight_tokens, tables)
+        self.record.levels.append(run)
 
 
 def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:
@@ -234,15 +241,19 @@ def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:
     return RandomTokens(vocab_size), "random token ids"
 
 
-def _server_facts(servers: Sequence[Server]) -> dict:
+def _server_facts(servers: Sequence[Server], settings: EngineSettings) -> ServerFacts:
     first = servers[0]
-    return {
-        "command": first.command,
-        "version": first.version(),
-        "start_duration_s": first.start_duration_s,
-        "devices": [list(server.device_indices) for server in servers],
-        "batch_weight_tokens": first.batch_weight_tokens,
-    }
+    starts_servers = ENGINES[settings.name].starts_servers
+    return ServerFacts(
+        engine=settings.name,
+        version=first.version(),
+        precision=settings.dtype if starts_servers else None,
+        command=tuple(first.command) if first.command else None,
+        url=None if starts_servers else first.base_url,
+        start_duration_s=first.start_duration_s,
+        devices=tuple(server.device_indices for server in servers),
+        batch_weight_tokens=first.batch_weight_tokens,
+    )
 
 
 def _metrics(servers: Sequence[Server], level: float) -> str:

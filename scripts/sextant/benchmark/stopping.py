@@ -1,28 +1,18 @@
-"""When a sweep over users has nothing more to tell, and what is said of the levels left out."""
+"""When a sweep over users has nothing more to tell, and why."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sextant.base.errors import InputError
+from sextant.cells.verdict import LevelMedians, Stop
 
 MIN_REQUESTS = 10
 """Fewest served requests whose medians decide. Below, a level is no ground to stop."""
 
 
-@dataclass(frozen=True)
-class LevelMedians:
-    """A level that was measured; a latency is None where no request was served."""
-
-    users: float
-    n_ok: int
-    nttft_ms: float | None
-    itl_ms: float | None
-
-
 def tells_nothing(
     levels: Sequence[LevelMedians], nttft_limit_ms: float, itl_limit_ms: float, factor: float
-) -> str | None:
-    """Say why more users than those measured can tell nothing, None as long as they may.
+) -> Stop | None:
+    """Return why more users than those measured can tell nothing, None as long as they may.
 
     They can where both medians at the last level exceed their limits by `factor`: more users wait
     longer, so no larger level can meet either limit, and the least of them is far beyond the
@@ -44,11 +34,7 @@ def tells_nothing(
         return None
     if last.nttft_ms <= factor * nttft_limit_ms or last.itl_ms <= factor * itl_limit_ms:
         return None
-    return (
-        f"left out: at {last.users:g} users the median nTTFT is {last.nttft_ms:.3g} ms and the "
-        f"median ITL {last.itl_ms:.3g} ms ({last.n_ok} requests), both more than {factor:g} times "
-        f"their limits of {nttft_limit_ms:g} and {itl_limit_ms:g} ms"
-    )
+    return Stop(last, nttft_limit_ms, itl_limit_ms, factor)
 
 
 def _check(

@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sextant.base.files import atomic_path
-from sextant.benchmark.batch_weight import Probe, WeightRange, next_weight
-from sextant.engine.free_memory import MemoryFacts, worst
+from sextant.benchmark.batch_weight import WeightRange, next_weight
+from sextant.cells.files import from_json, to_json
+from sextant.cells.tuning import Probe
+from sextant.engine.free_memory import worst
 from sextant.engine.protocol import Server, ServerError
 
 log = logging.getLogger(__name__)
@@ -58,15 +60,14 @@ class ProbeRecord:
             try:
                 entry = json.loads(line)
                 if entry.pop("key") == self._key:
-                    memory = MemoryFacts(**entry.pop("memory"))
-                    probes.append(Probe(**entry, memory=memory))
+                    probes.append(from_json(Probe, entry))
             except (ValueError, TypeError, KeyError, AttributeError):
                 log.warning("%s, line %d is damaged: the rest is kept", self.path, number)
         return probes
 
     def _write(self) -> None:
-        """Write all probes anew: never more than a handful, and never half of them."""
-        lines = [json.dumps({"key": self._key, **asdict(probe)}) + "\n" for probe in self.probes]
+        """Write all probes again: never more than a handful, and never half of them."""
+        lines = [json.dumps({"key": self._key, **to_json(probe)}) + "\n" for probe in self.probes]
         with atomic_path(self.path) as path:
             path.write_text("".join(lines))
 

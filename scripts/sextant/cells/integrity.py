@@ -1,4 +1,4 @@
-"""Whether the files of a cell are still those that its `run.json` vouches for.
+"""Whether the files of a cell are still those that were written, by `run.json`'s SHA-256 of each.
 
 Disks fill, copies break off, file systems lose blocks: what was measured for hours is read
 again only if it is what was written.
@@ -14,30 +14,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, sha256_file
 
 CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
 """What a cell consists of, beside `run.json`."""
 
+ALL_FILES = (*CELL_FILES, "run.json")
+
 CHECKPOINT = "partial"
 """The folder in a cell's own where finished levels are kept."""
 
 DAMAGED = "damaged-"
-"""How the folders in a cell's own begin that hold what was set aside."""
+"""Prefix of the folders that hold damaged files, inside the cell's folder."""
+
+FILES = "files"
+"""The key of a `run.json` that has size and SHA-256 of each other file."""
 
 SEAL = "content_sha256"
 """The key of a `run.json` that has the checksum of all others."""
 
 
 def file_facts(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """Return size and SHA-256 of files by name, for `run.json` to vouch for them."""
+    """Return size and SHA-256 of files by name."""
     return {
         path.name: {"n_bytes": path.stat().st_size, "sha256": sha256_file(path)} for path in paths
     }
+
+
+def recorded_facts(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what a cell's whole `run.json` says of its other files; see `file_facts`."""
+    return read_json(folder / "run.json")[FILES]
 
 
 def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +90,7 @@ def _set_aside(folder: Path) -> Path:
         with contextlib.suppress(FileExistsError):
             place.mkdir(parents=True)
             break
-    for name in (*CELL_FILES, "run.json"):
+    for name in ALL_FILES:
         # Another rule that reads the cell may have found the damage in the same moment.
         with contextlib.suppress(FileNotFoundError):
             (folder / name).rename(place / name)
@@ -103,44 +110,36 @@ def drop_checkpoints(cells: Iterable[Path]) -> None:
 def damaged_files(folder: Path) -> dict[str, str]:
     """Return the files of a cell's folder that are missing or damaged, and what is wrong.
 
-    A cell whose `run.json` does not vouch for its files (an imported archive, or one measured
-    before this was recorded) is only checked for whether they can be read.
-
     Raises:
         OSError: a file could not be read, which tells nothing of its content: a missing right, a
             network file system that does not answer.
     """
     try:
         run = read_json(folder / "run.json")
-        facts = run.get("files", {})
     except OSError as error:
         return {"run.json": _no_file(error)}
-    except (InputError, AttributeError) as error:
+    except InputError as error:
         return {"run.json": f"cannot be read ({error})"}
-    if SEAL in run and run[SEAL] != _content_sha256(run):
-        return {"run.json": "is not what was written (SHA-256)"}
-    if not isinstance(facts, Mapping):
+    if not isinstance(run, dict) or not isinstance(run.get(FILES), dict) or SEAL not in run:
         return {"run.json": "does not say what was written"}
-    found = {name: _damage(folder / name, facts.get(name)) for name in CELL_FILES}
+    if run[SEAL] != _content_sha256(run):
+        return {"run.json": "is not what was written (SHA-256)"}
+    found = {name: _damage(folder / name, run[FILES].get(name)) for name in CELL_FILES}
     return {name: problem for name, problem in found.items() if problem}
 
 
-def _damage(path: Path, facts: Mapping[str, Any] | None) -> str | None:
+def _damage(path: Path, facts: object) -> str | None:
     """Return what is wrong with a file, None if nothing is."""
     try:
-        if facts is None:
-            _read(path)
-            return None
         n_bytes = path.stat().st_size
-        if n_bytes != facts["n_bytes"]:
-            return f"has {n_bytes} bytes, {facts['n_bytes']} were written"
-        return None if sha256_file(path) == facts["sha256"] else "is not what was written (SHA-256)"
+        if not isinstance(facts, dict):
+            return "is not named in run.json"
+        if n_bytes != facts.get("n_bytes"):
+            return f"has {n_bytes} bytes, {facts.get('n_bytes')} were written"
+        is_whole = sha256_file(path) == facts.get("sha256")
     except OSError as error:
         return _no_file(error)
-    except (KeyError, TypeError):
-        return "is not what run.json says was written"
-    except (InputError, pa.ArrowException) as error:
-        return f"cannot be read ({error})"
+    return None if is_whole else "is not what was written (SHA-256)"
 
 
 def _no_file(error: OSError) -> str:
@@ -148,14 +147,5 @@ def _no_file(error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return "is missing"
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
-        return "is no file"
-    if error.errno is None:  # Arrow's, of what it has read
-        return f"cannot be read ({error})"
+        return "is not a file"
     raise error
-
-
-def _read(path: Path) -> None:
-    if path.suffix == ".parquet":
-        pq.read_metadata(path)
-    else:
-        read_json(path)

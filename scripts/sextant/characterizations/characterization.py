@@ -12,7 +12,7 @@ from sextant.characterizations.features import Features
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
-from sextant.store.build import open_store
+from sextant.store.connection import open_store
 
 
 @dataclass(frozen=True)

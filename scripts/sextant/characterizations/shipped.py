@@ -15,7 +15,7 @@ from sextant.characterizations.characterization import Characterization, load_ch
 from sextant.characterizations.features import Features
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import load_gpu, profile_from_row
-from sextant.importing.llm_pilot import REASONS
+from sextant.importing.llm_pilot import VERDICTS
 from sextant.llm import load_llm
 
 ROOT = SCHEMAS.parents[1]
@@ -103,7 +103,8 @@ def load_shipped(name: str = DEFAULT_NAME) -> Characterization:
         feasibility=tried.drop(columns="status").assign(
             **setting,
             is_feasible=tried["status"] == "measured",
-            reason=tried["status"].map(REASONS),
+            verdict=tried["status"].map(lambda status: VERDICTS[status].outcome.value),
+            reason=tried["status"].map(lambda status: VERDICTS[status].reason),
             memory_utilization=float("nan"),
         ),
         longest_request_tokens=None,

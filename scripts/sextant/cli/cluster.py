@@ -61,10 +61,9 @@ def import_results(
     """Import cells that others measured and that the sheets here ask for; nothing is measured."""
     from sextant.base.configuration import read_configuration
     from sextant.experiment.loading import load_experiment
-    from sextant.importing.decisions import Verdict
-    from sextant.importing.merge import import_cells
+    from sextant.importing.decisions import Status
+    from sextant.importing.merge import import_cells, report_text
     from sextant.importing.snakemake_metadata import record_cells, refuse_beside_a_run
-    from sextant.importing.summary_text import report_text
 
     here, given = Path(), config_files or []
     config = read_configuration(here, given)
@@ -84,7 +83,7 @@ def import_results(
             file=place,
             fix="leave these cells out, or give --allow-mixed, which results then record",
         )
-    if damaged := report.cells(Verdict.damaged):
+    if damaged := report.cells(Status.damaged):
         raise InputError(
             f"{len(damaged)} damaged cells are left out, named above",
             file=place,

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
+from sextant.cells.memory import assess
 from sextant.characterizations.features import Facts
 from sextant.characterizations.points import IDENTIFIERS, Pair
-from sextant.experiment.memory import assess
 from sextant.predict.folds import Task
 
 

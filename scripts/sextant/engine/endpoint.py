@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sextant.base.errors import InputError
-from sextant.engine.free_memory import MemoryFacts
+from sextant.cells.tuning import MemoryFacts
 from sextant.engine.http import get
 from sextant.engine.prometheus import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames
 from sextant.engine.protocol import ServerError, ServerSpec

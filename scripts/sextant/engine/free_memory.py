@@ -3,32 +3,15 @@
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
 
+from sextant.cells.tuning import MemoryFacts
 from sextant.engine.devices import nvml_handle
 
 _PERIOD_S = 0.02
 _VMSTAT = Path("/proc/vmstat")
-
-
-@dataclass(frozen=True)
-class MemoryFacts:
-    """What a start told of memory; null is unknown, never zero.
-
-    Of several devices, processes or servers it is the one with the least left.
-    """
-
-    idle_free_bytes: int | None = None
-    """Left when the server had started."""
-    free_bytes: int | None = None
-    """Left at the peak so far."""
-    lacking_bytes: int | None = None
-    """What the allocation that failed lacked: at least that much was too much."""
-    profiled_tokens: int | None = None
-    """What vLLM's own profiling would have made the KV cache."""
 
 
 def worst(facts: Sequence[MemoryFacts]) -> MemoryFacts:

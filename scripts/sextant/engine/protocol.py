@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sextant.engine.free_memory import MemoryFacts
+from sextant.cells.tuning import MemoryFacts
 from sextant.engine.prometheus import MetricNames
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.hardware.gpu import Devices

@@ -16,13 +16,8 @@ from typing import BinaryIO
 
 from sextant.base.api_keys import remove_key, without_keys
 from sextant.base.errors import InputError
-from sextant.engine.free_memory import (
-    FreeMemory,
-    MemoryFacts,
-    gpus,
-    limited_processes,
-    n_oom_kills,
-)
+from sextant.cells.tuning import MemoryFacts
+from sextant.engine.free_memory import FreeMemory, gpus, limited_processes, n_oom_kills
 from sextant.engine.group import replica_log, running
 from sextant.engine.http import get
 from sextant.engine.prometheus import VLLM_METRICS, MetricNames, fetch

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_json, sha256_file
+from sextant.base.files import sha256_file
 from sextant.base.text import printable
 from sextant.benchmark.definition import definition_sha256
+from sextant.cells.files import read_run
 from sextant.cells.integrity import CELL_FILES, damaged_files
+from sextant.cells.run import CellRun, HostFacts
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.definition import cell_definition
 from sextant.experiment.experiment import Experiment
-from sextant.importing.found import FoundCell
+from sextant.importing.found import DamagedCell, FoundCell, WholeCell
 
 
-class Verdict(StrEnum):
-    """What an import makes of a cell."""
+class Status(StrEnum):
+    """What a cell that was found is to this project, which decides what becomes of it."""
 
     new = "new"
     duplicate = "duplicate"
@@ -36,7 +38,7 @@ class Judged:
     """A cell that was found, and what to do with it."""
 
     cell: FoundCell
-    verdict: Verdict
+    status: Status
     detail: str = ""
 
 
@@ -50,6 +52,10 @@ class Here:
         self.experiment, self.config, self._folder = experiment, config, folder
         self.results = folder / config["pathvars"]["results"]
         self.cells = self.results / "benchmarks" / config["source"]
+
+    def folder(self, cell: WholeCell) -> Path:
+        """Return where a cell's own files would be."""
+        return self.cells / cell.run.key.folder
 
     def definition(self, key: CellKey) -> dict[str, Any]:
         """Return a cell's definition as JSON has it."""
@@ -69,34 +75,27 @@ class Here:
         return sha256_file(workload), sha256_file(config)
 
     @cached_property
-    def runs(self) -> dict[CellKey, dict[str, Any]]:
-        """`run.json` of the cells that are here whole and as they are asked for now.
-
-        Of one that does not say what it was made by, Snakemake knows, and it counts.
-        """
+    def runs(self) -> dict[CellKey, CellRun]:
+        """The cells that are here whole and as they are asked for now."""
         found = {}
         for key in self.experiment.cells:
             folder = self.cells / key.folder
             if (folder / "run.json").is_file() and not damaged_files(folder):
-                run = read_json(folder / "run.json")
-                if "definition" not in run or not self.differences(key, run):
+                run = read_run(folder)
+                if not self.differences(key, run):
                     found[key] = run
         return found
 
-    def differences(self, key: CellKey, run: Mapping[str, Any]) -> list[str]:
+    def differences(self, key: CellKey, run: CellRun) -> list[str]:
         """Return in what the definition of a measurement differs from the one here."""
-        if not run.get("definition") or "definition_sha256" not in run:
+        if not run.definition or not run.definition_sha256:
             return ["definition: not recorded there"]
-        theirs, ours = run["definition"], self.definition(key)
-        found = _field_differences(theirs, ours)
+        found = _field_differences(run.definition, self.definition(key))
         workload, config = self.inputs_sha256(key)
-        if found or definition_sha256(theirs, workload, config) == run["definition_sha256"]:
+        if found or definition_sha256(run.definition, workload, config) == run.definition_sha256:
             return found
-        inputs = (run.get("provenance") or {}).get("inputs_sha256")
-        used = inputs.get("workload") if isinstance(inputs, Mapping) else None
-        return [
-            "workload: other content" if used != workload else "the LLM's config: other content"
-        ]
+        is_workload = run.workload_sha256 != workload
+        return ["workload: other content" if is_workload else "the LLM's config: other content"]
 
 
 # Names of this machine or this project: `definition_sha256` compares the contents.
@@ -123,7 +122,7 @@ def _flat(definition: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
     The folder of the weights is a path of the machine; whether there is one is a fact.
     """
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in definition.items():
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{above}{printable(name)}.")
@@ -138,28 +137,32 @@ def judge(cells: Sequence[FoundCell], here: Here) -> list[Judged]:
     """Say of each cell what to do with it; cells that were given twice count once."""
     judged, taken = [], {key: here.cells / key.folder for key in here.runs}
     for cell in cells:
-        verdict, detail = _judge(cell, here, taken)
-        judged.append(Judged(cell, verdict, detail))
-        if verdict is Verdict.new:
-            taken[cell.key] = cell.folder
+        status, detail = _judge(cell, here, taken)
+        judged.append(Judged(cell, status, detail))
+        if status is Status.new and isinstance(cell, WholeCell):
+            taken[cell.run.key] = cell.folder
     return judged
 
 
-def _judge(cell: FoundCell, here: Here, taken: Mapping[CellKey, Path]) -> tuple[Verdict, str]:
-    if cell.key and cell.key not in here.experiment.cells:
-        return Verdict.not_asked_for, "no row of benchmarks.tsv asks for it"
-    if cell.damage:
-        return Verdict.damaged, "; ".join(f"{name} {why}" for name, why in cell.damage.items())
-    if differences := here.differences(cell.key, cell.run):
-        return Verdict.other_definition, "; ".join(differences)
-    if cell.key not in taken:
-        return Verdict.new, ""
-    other = taken[cell.key]
+def _judge(cell: FoundCell, here: Here, taken: Mapping[CellKey, Path]) -> tuple[Status, str]:
+    key = cell.run.key if isinstance(cell, WholeCell) else cell.key
+    if key and key not in here.experiment.cells:
+        return Status.not_asked_for, "no row of benchmarks.tsv asks for it"
+    if isinstance(cell, DamagedCell):
+        return Status.damaged, "; ".join(f"{name} {why}" for name, why in cell.damage.items())
+    if differences := here.differences(cell.run.key, cell.run):
+        return Status.other_definition, "; ".join(differences)
+    if cell.run.key not in taken:
+        return Status.new, ""
+    other = taken[cell.run.key]
     if _contents(other) == _contents(cell.folder):
-        return Verdict.duplicate, ""
-    there, ours = cell.run.get("started_at"), read_json(other / "run.json").get("started_at")
-    when = f"started at {printable(str(there))} there, at {ours} in {other}"
-    return Verdict.other_measurement, when
+        return Status.duplicate, ""
+    there, ours = _moment(cell.run), _moment(read_run(other))
+    return Status.other_measurement, f"started at {there} there, at {ours} in {other}"
+
+
+def _moment(run: CellRun) -> str:
+    return run.started_at.isoformat() if run.started_at else "an unknown time"
 
 
 def _contents(folder: Path) -> list[str]:
@@ -167,9 +170,7 @@ def _contents(folder: Path) -> list[str]:
     return [sha256_file(folder / name) for name in CELL_FILES]
 
 
-def provenance_conflicts(
-    new: Iterable[Mapping[str, Any]], here: Iterable[Mapping[str, Any]]
-) -> list[str]:
+def provenance_conflicts(new: Iterable[CellRun], here: Iterable[CellRun]) -> list[str]:
     """Return what cells were measured with that those here, or each other, were not.
 
     Versions have to agree throughout, a GPU profile's machines within the profile: otherwise
@@ -190,25 +191,21 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(sorted(values))
 
 
-def _facts(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]:
+def _facts(runs: Iterable[CellRun]) -> dict[tuple[str, str], set[str]]:
     """Return the values of each fact by GPU profile, or by "" for those of all."""
     found: dict[tuple[str, str], set[str]] = {}
     for run in runs:
-        host, server = run.get("host") or {}, run.get("server") or {}
-        listed = host.get("gpus")
-        gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
-        of_profile = {
-            "GPU driver": host.get("gpu_driver"),
-            "CUDA version": host.get("cuda_version"),
-            "GPUs": ", ".join(sorted({str(gpu.get("name")) for gpu in gpus})) or None,
-            "processor": host.get("processor"),
+        host = run.host or HostFacts()
+        profile = run.gpu_profile_id
+        facts = {
+            (profile, "GPU driver"): host.gpu_driver,
+            (profile, "CUDA version"): host.cuda_version,
+            (profile, "GPUs"): _listed({str(gpu.name) for gpu in host.gpus or ()}) or None,
+            (profile, "processor"): host.processor,
+            ("", "engine"): run.engine,
+            ("", "sextant"): run.sextant_version,
         }
-        of_all = {
-            "vLLM": server.get("version"),
-            "sextant": (run.get("provenance") or {}).get("sextant_version"),
-        }
-        for scope, facts in ((run["gpu_profile_id"], of_profile), ("", of_all)):
-            for name, value in facts.items():
-                if value is not None:
-                    found.setdefault((scope, name), set()).add(printable(str(value)))
+        for fact, value in facts.items():
+            if value is not None:
+                found.setdefault(fact, set()).add(printable(value))
     return found

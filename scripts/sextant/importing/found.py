@@ -10,37 +10,45 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_json
 from sextant.base.text import printable
-from sextant.benchmark.results import TABLES
-from sextant.cells.integrity import CELL_FILES, CHECKPOINT, DAMAGED, SEAL, damaged_files
+from sextant.cells.files import read_run, read_tuning
+from sextant.cells.integrity import ALL_FILES, CHECKPOINT, DAMAGED, damaged_files
+from sextant.cells.run import CellRun
+from sextant.cells.tables import TABLES
 from sextant.experiment.cell_key import CellKey
-from sextant.experiment.variants import DEFAULT_VARIANT
 
 # Other stages write files called requests.parquet and telemetry.parquet too.
 _MARKS = {"run.json", "tuning.json", "server.parquet"}
-# What the comparison looks into; null where it was not recorded.
-_OBJECTS = ("definition", "host", "server", "provenance")
 
 
 @dataclass(frozen=True)
-class FoundCell:
-    """The files of a cell, wherever they lie."""
+class WholeCell:
+    """The files of a cell, all of them whole and understood."""
 
     folder: Path
     place: str
     """Its folder below what was given, for messages."""
-    key: CellKey | None
-    """By its `run.json`; None if that cannot be read."""
-    run: dict[str, Any]
+    run: CellRun
+
+
+@dataclass(frozen=True)
+class DamagedCell:
+    """Files of a cell of which some are missing, damaged or cannot be understood."""
+
+    folder: Path
+    place: str
     damage: dict[str, str]
-    """What is wrong with which file; empty if nothing is."""
+    """What is wrong with which file."""
+    key: CellKey | None = None
+    """By its `run.json`; None if that cannot be read."""
+
+
+FoundCell = WholeCell | DamagedCell
 
 
 @contextlib.contextmanager
@@ -70,8 +78,7 @@ def _unpack(archive: tarfile.TarFile, place: Path, folder: Path) -> None:
         if problem := _member_problem(member):
             fix = "make the tar of plain files: tar --dereference -cf cells.tar FOLDER"
             raise InputError(f"{member.name!r} {problem}", file=place, fix=fix)
-    names = {*CELL_FILES, "run.json"}
-    members = [member for member in members if PurePosixPath(member.name).name in names]
+    members = [member for member in members if PurePosixPath(member.name).name in ALL_FILES]
     n_bytes, free = sum(member.size for member in members), shutil.disk_usage(folder).free
     if n_bytes > free:
         problem = f"its {n_bytes / 2**20:.0f} MiB do not fit into {free / 2**20:.0f} MiB"
@@ -83,7 +90,7 @@ def _member_problem(member: tarfile.TarInfo) -> str | None:
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         return "leaves the tar's folder"
-    return None if member.isfile() or member.isdir() else "is no plain file"
+    return None if member.isfile() or member.isdir() else "is not a plain file"
 
 
 def find_cells(folder: Path) -> list[FoundCell]:
@@ -92,7 +99,7 @@ def find_cells(folder: Path) -> list[FoundCell]:
     Raises:
         OSError: a folder in it cannot be read.
     """
-    found = []
+    found: list[FoundCell] = []
     for name, folders, files in os.walk(folder, onerror=_raise):
         # Of a cell that is measured just now, and of one that was damaged.
         kept = (name for name in folders if name != CHECKPOINT and not name.startswith(DAMAGED))
@@ -100,7 +107,7 @@ def find_cells(folder: Path) -> list[FoundCell]:
         for linked in [each for each in folders if (Path(name) / each).is_symlink()]:
             place = _place(Path(name) / linked, folder)
             damage = {printable(linked): "is a link to a folder"}
-            found.append(FoundCell(Path(name) / linked, place, None, {}, damage))
+            found.append(DamagedCell(Path(name) / linked, place, damage))
         if _MARKS & set(files):
             found.append(_read_cell(Path(name), _place(Path(name), folder)))
     return found
@@ -115,32 +122,23 @@ def _raise(error: OSError) -> None:
 
 
 def _read_cell(folder: Path, place: str) -> FoundCell:
-    paths = [folder / name for name in (*CELL_FILES, "run.json")]
+    paths = [folder / name for name in ALL_FILES]
     odd = {path.name: "is a link" for path in paths if path.is_symlink()}
     # A pipe would be waited for.
-    odd |= {path.name: "is no file" for path in paths if path.exists() and not path.is_file()}
-    if odd:
-        return FoundCell(folder, place, None, {}, odd)
-    damage = damaged_files(folder)
-    if "run.json" in damage:
-        return FoundCell(folder, place, None, {}, damage)
-    run = read_json(folder / "run.json")
-    if not {*CELL_FILES} <= run.get("files", {}).keys() or SEAL not in run:
-        problem = "does not vouch for the files"
-        return FoundCell(folder, place, None, {}, damage | {"run.json": problem})
-    if malformed := [name for name in _OBJECTS if not isinstance(run.get(name, {}), dict | None)]:
-        problem = f"{', '.join(malformed)} cannot be understood"
-        return FoundCell(folder, place, None, {}, {"run.json": problem})
+    odd |= {path.name: "is not a file" for path in paths if path.exists() and not path.is_file()}
+    damage = odd or damaged_files(folder)
+    if odd or "run.json" in damage:
+        return DamagedCell(folder, place, damage)
     try:
-        names = ("llm_id", "gpu_profile_id", "workload_id", "scenario_id")
-        key = CellKey(*(run[name] for name in names), run.get("variant_id", DEFAULT_VARIANT))
-        hash(key)
-    except (KeyError, TypeError) as error:
-        return FoundCell(folder, place, None, {}, {"run.json": f"does not name its cell ({error})"})
-    return FoundCell(folder, place, key, run, damage or _malformed(folder, run))
+        run = read_run(folder)
+    except InputError as error:
+        return DamagedCell(folder, place, {"run.json": f"cannot be understood ({error})"})
+    if damage := damage or _malformed(folder):
+        return DamagedCell(folder, place, damage, run.key)
+    return WholeCell(folder, place, run)
 
 
-def _malformed(folder: Path, run: dict[str, Any]) -> dict[str, str]:
+def _malformed(folder: Path) -> dict[str, str]:
     """Return the files that are whole but not what the next stage reads, and what is wrong."""
     found = {}
     for name, schema in TABLES.items():
@@ -151,16 +149,7 @@ def _malformed(folder: Path, run: dict[str, Any]) -> dict[str, str]:
         except pa.ArrowException as error:
             found[file] = f"cannot be read ({error})"
     try:
-        for level in run["levels"]:
-            numbers = [float(level["level"]), level["started_s"], level["duration_s"]]
-            lags = [level["client_lag_ms"]["p99"], level["send_lag_ms"]["p99"]]
-            sum([*numbers, *lags, level["client_lag_ms"]["max"], level["server_mean_itl_ms"] or 0])
-        tuning = read_json(folder / "tuning.json")
-        len(tuning["probes"])
-        sum(tuning["memory"][name] for name in ("memory_utilization", "weight_gib", "kv_gib"))
-        if not isinstance(run["is_feasible"], bool) or not run["scenario"]["kind"]:
-            raise ValueError("it does not say what came of the cell")
-        sum([run["variant"]["replicas"]])
-    except (KeyError, TypeError, ValueError, InputError) as error:
-        found["run.json"] = f"cannot be understood ({error!r})"
+        read_tuning(folder)
+    except InputError as error:
+        found["tuning.json"] = f"cannot be understood ({error})"
     return found

@@ -14,7 +14,6 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -22,24 +21,29 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from sextant.base.errors import InputError
-from sextant.base.files import provenance, write_json, write_parquet
+from sextant.base.files import provenance
 from sextant.base.sheets import Row, load_sheet
+from sextant.cells.files import write_cell
+from sextant.cells.run import CellRun, LevelRun, PublishedMedians
+from sextant.cells.tables import REQUEST_SCHEMA, concatenated
+from sextant.cells.tuning import Tuning
+from sextant.cells.verdict import Outcome, Verdict
 from sextant.experiment.cell_key import CellKey
-from sextant.experiment.memory import Feasibility
-from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.experiment.variants import DEFAULT_VARIANT, Variant
 from sextant.importing.llm_pilot_requests import Results, read_results
-from sextant.load.level import REQUEST_SCHEMA
-from sextant.telemetry.watcher import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
 log = logging.getLogger(__name__)
 
 _CELLS_SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "cells.schema.yaml"
-REASONS = {
-    "measured": "measured (LLM-Pilot, Table III)",
-    "too_small": "memory too small (LLM-Pilot, Table III)",
-    "omitted": "omitted by LLM-Pilot: software or hardware limits",
+VERDICTS = {
+    status: Verdict(outcome, source="LLM-Pilot, Table III")
+    for status, outcome in (
+        ("measured", Outcome.FEASIBLE),
+        ("too_small", Outcome.MEMORY_TOO_SMALL),
+        ("omitted", Outcome.OMITTED),
+    )
 }
-"""What table `feasibility` says of a cell, by its `status`."""
+"""What came of a cell, by its `status` in the sheet of cells."""
 _FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
 _PROFILE = re.compile(r"(\d+)x(\w+)-\d+GB")
 _N_READERS = 2
@@ -60,32 +64,18 @@ class _File(NamedTuple):
     """What its name says of `model`, `n_gpus`, `gpu_type` and `num_users`."""
 
 
-@dataclass(frozen=True)
-class _Level:
+class _Level(NamedTuple):
     """What a file, or a published point, says of a cell at one number of users."""
 
-    users: int
+    run: LevelRun
     requests: pa.Table
     started_ms: int | None = None
     """Start of the first request, since the epoch."""
-    duration_s: float | None = None
-    published_medians: Mapping[str, float] | None = None
 
-    def entry(self) -> dict:
-        """Return the level's entry in `run.json`."""
-        medians = {"published_medians": self.published_medians} if self.published_medians else {}
-        return {
-            "level": self.users,
-            "started_s": None if self.started_ms is None else 0.0,
-            "duration_s": self.duration_s,
-            "n_warmup_requests": None,
-            "n_cooldown_requests": None,
-            "n_prepared_late": None,
-            "client_lag_ms": {"median": None, "p99": None, "max": None},
-            "send_lag_ms": {"median": None, "p99": None, "max": None},
-            "server_mean_itl_ms": None,
-            **medians,
-        }
+    @property
+    def users(self) -> int:
+        """Its level."""
+        return int(self.run.level)
 
 
 class _Plan(NamedTuple):
@@ -132,10 +122,7 @@ def import_archive(
     results = _read_all(source, {file.path: file for plan in plans for file in plan.files})
 
     def write(plan: _Plan) -> None:
-        levels = [
-            *(_Level(file.expected["num_users"], *results[file.path]) for file in plan.files),
-            *plan.published,
-        ]
+        levels = [*(_level(file, results[file.path]) for file in plan.files), *plan.published]
         key = CellKey(plan.llm_id, plan.gpu_profile_id, workload_id, scenario_id)
         target = out / source_name / key.folder
         _write_cell(target, plan, sorted(levels, key=lambda level: level.users), names)
@@ -144,6 +131,12 @@ def import_archive(
         list(pool.map(write, plans))
     n_requests = sum(len(file.requests) for file in results.values())
     log.info("%d cells, %d files, %d requests", len(plans), len(results), n_requests)
+
+
+def _level(file: _File, found: Results) -> _Level:
+    users = float(file.expected["num_users"])
+    run = LevelRun(users, started_s=0.0, duration_s=found.duration_s)
+    return _Level(run, found.requests, found.started_ms)
 
 
 # The sheets
@@ -176,8 +169,8 @@ def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Pl
         llm_id, profile_id, status = row["llm_id"], row["gpu_profile_id"], row["status"]
         match = _PROFILE.fullmatch(profile_id)
         if not match:
-            where = {"file": cells, "row": row.line, "field": "gpu_profile_id"}
-            raise InputError("no number and type of GPUs", **where, fix="write it as 2xA100-40GB")
+            problem, fix = "no number and type of GPUs", "write it as 2xA100-40GB"
+            raise InputError(problem, file=cells, row=row.line, field="gpu_profile_id", fix=fix)
         found = files.pop((llm_id, int(match[1]), match[2].lower()), [])
         plan = _Plan(llm_id, profile_id, status, found, published.pop((llm_id, profile_id), []))
         users = [file.expected["num_users"] for file in plan.files]
@@ -229,7 +222,8 @@ def _read_published(path: Path) -> dict[tuple, list[_Level]]:
         if users < 1 or not all(value > 0 and math.isfinite(value) for value in values.values()):
             fix = "give users from 1 on and medians above 0"
             raise InputError("no measurement", file=path, row=row.line, fix=fix)
-        level = _Level(users, REQUEST_SCHEMA.empty_table(), published_medians=values)
+        run = LevelRun(float(users), published_medians=PublishedMedians(**values))
+        level = _Level(run, REQUEST_SCHEMA.empty_table())
         points.setdefault((row["llm_id"], row["gpu_profile_id"]), []).append(level)
     return points
 
@@ -314,43 +308,28 @@ def _check_size(
 def _write_cell(
     folder: Path, plan: _Plan, levels: Sequence[_Level], names: Mapping[str, str]
 ) -> None:
-    """Write a cell's files as `benchmark.cell` does; `run.json`, which vouches for them, last."""
-    origin = provenance(inputs_sha256={file.path: file.sha256 for file in plan.files})
-    verdict = {"is_feasible": plan.status == "measured", "reason": REASONS[plan.status]}
-    (folder / "run.json").unlink(missing_ok=True)
-    empty = REQUEST_SCHEMA.empty_table()
-    requests = pa.concat_tables([empty, *(level.requests for level in levels)])
-    write_parquet(folder / "requests.parquet", requests, origin)
-    write_parquet(folder / "server.parquet", SERVER_SCHEMA.empty_table(), origin)
-    write_parquet(folder / "telemetry.parquet", TELEMETRY_SCHEMA.empty_table(), origin)
-    memory = dict.fromkeys(field.name for field in fields(Feasibility)) | verdict
-    tuning = {"memory": memory, "batch_weight_tokens": None, "probes": None}
-    write_json(folder / "tuning.json", {**verdict, **tuning})
+    verdict = VERDICTS[plan.status]
     started_ms = min((level.started_ms for level in levels if level.started_ms), default=None)
-    durations_s = {level.duration_s for level in levels if level.duration_s}
-    run = {
-        "llm_id": plan.llm_id,
-        "gpu_profile_id": plan.gpu_profile_id,
-        **names,
-        "variant_id": DEFAULT_VARIANT,
-        "variant": {"replicas": 1},
-        "scenario": {
-            "kind": "closed_loop",
-            "levels": [level.users for level in levels],
-            "warmup_s": None,
-            "duration_s": durations_s.pop() if len(durations_s) == 1 else None,
-        },
-        **verdict,
-        "batch_weight_tokens": None,
-        "server": None,
-        "unsent_parameters": None,
-        "levels": [level.entry() for level in levels],
-        "started_at": _utc(started_ms) if started_ms else None,
-        "host": None,
-        "provenance": origin,
+    durations_s = {level.run.duration_s for level in levels} - {None}
+    scenario = {
+        "kind": "closed_loop",
+        "levels": [level.users for level in levels],
+        "warmup_s": None,
+        "duration_s": durations_s.pop() if len(durations_s) == 1 else None,
     }
-    write_json(folder / "run.json", run)
-
-
-def _utc(epoch_ms: int) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="seconds")
+    run = CellRun(
+        llm_id=plan.llm_id,
+        gpu_profile_id=plan.gpu_profile_id,
+        source=names["source"],
+        workload_id=names["workload_id"],
+        scenario_id=names["scenario_id"],
+        variant_id=DEFAULT_VARIANT,
+        scenario=scenario,
+        variant=Variant(),
+        verdict=verdict,
+        levels=tuple(level.run for level in levels),
+        started_at=datetime.fromtimestamp(started_ms // 1000, UTC) if started_ms else None,
+        provenance=provenance(inputs_sha256={file.path: file.sha256 for file in plan.files}),
+    )
+    requests = concatenated("requests", [level.requests for level in levels])
+    write_cell(folder, run, Tuning(verdict, probes=None), {"requests": requests})

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from sextant.base.errors import InputError
-from sextant.load.level import REQUEST_SCHEMA
+from sextant.cells.tables import REQUEST_SCHEMA
 
 # Found by name: some files have one more column in front of them.
 _COLUMNS = {

@@ -5,27 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from sextant.cells.tables import REQUEST_SCHEMA
 from sextant.load.client import Exchange
-
-REQUEST_SCHEMA = pa.schema(
-    [
-        pa.field("level", pa.float64()),
-        pa.field("request_id", pa.string()),
-        pa.field("replica", pa.int32()),
-        pa.field("user", pa.int32()),
-        pa.field("scheduled_s", pa.float64()),
-        pa.field("sent_s", pa.float64()),
-        pa.field("first_token_s", pa.float64()),
-        pa.field("last_token_s", pa.float64()),
-        pa.field("token_offsets_ms", pa.list_(pa.float32())),
-        pa.field("input_tokens", pa.int32()),
-        pa.field("output_tokens", pa.int32()),
-        pa.field("requested_input_tokens", pa.int32()),
-        pa.field("requested_output_tokens", pa.int32()),
-        pa.field("status", pa.string()),
-        pa.field("error", pa.string()),
-    ]
-)
 
 
 def requests_table(level: float | None, exchanges: Sequence[Exchange], epoch_ns: int) -> pa.Table:

@@ -140,7 +140,7 @@ def _write(measured: Measured, out: Path, target: Target, facts: dict[str, Any])
     import pyarrow as pa
 
     from sextant.base.files import provenance, write_json, write_parquet
-    from sextant.load.level import REQUEST_SCHEMA
+    from sextant.cells.tables import REQUEST_SCHEMA
 
     summaries = [_summary(result) for result in measured.results]
     origin = provenance(base_url=target.base_url, model=target.model, **facts)

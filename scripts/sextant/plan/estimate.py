@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sextant.cells.memory import Feasibility, assess_variant
+from sextant.cells.verdict import FEASIBLE
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.experiment import Experiment
-from sextant.experiment.memory import Feasibility, assess_variant
 from sextant.experiment.scenarios import Scenario
 from sextant.experiment.variants import Variant
 
@@ -57,7 +58,7 @@ def feasibility(experiment: Experiment, key: CellKey, config: Mapping[str, Any])
         config["engine"]["memory_utilization"],
         workload["max_input_tokens"] + workload["max_output_tokens"],
     )
-    return replace(found, is_feasible=True, reason="fits") if experiment.endpoint(key) else found
+    return replace(found, verdict=FEASIBLE) if experiment.endpoint(key) else found
 
 
 def max_starts(experiment: Experiment, key: CellKey, config: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_json
+from sextant.cells.files import read_cell
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import Batch
@@ -44,17 +44,13 @@ def finished_cells(
         folder = results / "benchmarks" / source / key.folder
         times = benchmarks / "benchmark_cell" / source / f"{key.folder}.tsv"
         try:
-            run, tuning = (read_json(folder / name) for name in ("run.json", "tuning.json"))
-            found.append(
-                Finished(
-                    key=key,
-                    starts_s=tuple(probe["duration_s"] for probe in tuning["probes"]),
-                    levels_s={float(it["level"]): it["duration_s"] for it in run["levels"]},
-                    wall_s=None if "imported" in run else _wall_s(times),
-                )
-            )
-        except (FileNotFoundError, InputError, KeyError, TypeError, ValueError):
+            cell = read_cell(folder)
+            wall_s = None if cell.run.imported else _wall_s(times)
+        except (FileNotFoundError, InputError, KeyError, ValueError):
             continue  # not measured, or damaged, which a run will report
+        starts_s = tuple(probe.duration_s for probe in cell.tuning.probes or ())
+        levels_s = {it.level: it.duration_s for it in cell.run.levels if it.duration_s is not None}
+        found.append(Finished(key, starts_s, levels_s, wall_s))
     return [cell for cell in found if cell.levels_s]
 
 

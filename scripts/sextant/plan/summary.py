@@ -133,7 +133,7 @@ def _cell_plan(
         ),
         n_devices=profile.n_gpus * variant.n_device_sets,
         n_levels=len(scenario.levels) if found.is_feasible else 0,
-        verdict=found.reason,
+        verdict=found.verdict.reason,
         seconds=seconds,
         usd=seconds / 3600 * profile.usd_per_hour * variant.n_device_sets,
         basis=known if found.is_feasible else None,

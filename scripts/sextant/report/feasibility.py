@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Outline
 
 from sextant.base.rows import Row, group_by
+from sextant.cells.verdict import Kind, Outcome
 from sextant.pages.figure import COLOURS, INK, Look, figure_settings, svg
 from sextant.report.store_tables import Tables
 
@@ -18,8 +19,6 @@ _MAX_WIDE_PROFILES = 6
 _MAX_REASONS = 3
 
 FEASIBLE, TOO_SMALL, OTHER, UNTRIED = "✓", "✗", "–", ""
-_MEMORY_WORDS = ("does not fit", "memory too small")
-"""How reasons begin that speak of memory."""
 
 _TICK = Outline([(-0.5, -0.05), (-0.12, -0.45), (0.55, 0.5)])
 _MARKS = {FEASIBLE: _TICK, TOO_SMALL: "x", OTHER: "_"}
@@ -67,9 +66,11 @@ def _matrix(tables: Tables, name: str, rows: Sequence[Row]) -> Matrix:
 
 
 def _mark(row: Row) -> str:
-    if row["is_feasible"]:
-        return FEASIBLE
-    return TOO_SMALL if (row["reason"] or "").startswith(_MEMORY_WORDS) else OTHER
+    return {Kind.FITS: FEASIBLE, Kind.DOES_NOT_FIT: TOO_SMALL}.get(_kind(row), OTHER)
+
+
+def _kind(row: Row) -> Kind:
+    return Outcome(row["verdict"]).kind
 
 
 def _columns(profiles: Sequence[Row], rows: Sequence[Row]) -> list[Column]:
@@ -88,14 +89,13 @@ def _columns(profiles: Sequence[Row], rows: Sequence[Row]) -> list[Column]:
 
 
 def _legend(rows: Sequence[Row]) -> list[tuple[str, str, int]]:
-    reasons = {row["reason"] or "no reason given" for row in rows if row["mark"] != FEASIBLE}
+    reasons = {row["reason"] for row in rows if row["mark"] != FEASIBLE}
     # Of many different reasons only the kind; each cell has its own.
     is_long = len(reasons) > _MAX_REASONS
     found: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        reason = row["reason"] or "no reason given"
-        kind = reason.split(":")[0] if is_long else reason
-        found[row["mark"], "can be served" if row["is_feasible"] else kind] += 1
+        why = _kind(row).value if is_long else row["reason"]
+        found[row["mark"], "can be served" if row["is_feasible"] else why] += 1
     order = [FEASIBLE, TOO_SMALL, OTHER]
     ordered = sorted(found.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
     return [(mark, words, count) for (mark, words), count in ordered]

@@ -10,7 +10,7 @@ import duckdb
 
 from sextant.base.rows import Row
 from sextant.experiment.variants import DEFAULT_VARIANT
-from sextant.store.build import open_store
+from sextant.store.connection import open_store
 
 Tables = Mapping[str, Sequence[Row]]
 """Rows by table. A row is a dict by column; what is not known is None, also where the store

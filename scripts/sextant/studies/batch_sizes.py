@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sextant.experiment.memory import assess
+from sextant.cells.memory import assess
 from sextant.hardware.gpu import Devices
 from sextant.llm import LLM, load_llm
 from sextant.studies.published_tables import (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant.cells.files import MeasuredCell
 from sextant.pages.sections import Section
 from sextant.pages.wording import number, percent
 from sextant.studies.burst_measures import Phase, averages, by_setting, phases
@@ -20,8 +21,7 @@ from sextant.studies.burst_sections import (
     warmup_section,
 )
 from sextant.studies.findings import Finding, findings_table, findings_words
-from sextant.studies.labels import place_words
-from sextant.studies.study_data import Analysis, Cell, StudyData
+from sextant.studies.study_data import Analysis, StudyData
 
 _NOTABLE_FAILURES = 0.01
 """Failure rate from which failures are more than single ones."""
@@ -45,11 +45,11 @@ def analyse(data: StudyData) -> Analysis:
     return Analysis(summary, {"cells": numbers}, sections)
 
 
-def _place(cell: Cell, data: StudyData) -> str:
-    words = place_words(cell.run)
+def _place(cell: MeasuredCell, data: StudyData) -> str:
+    _, llm_id, profile_id, *parts = cell.key
+    pair = f"{llm_id} on {profile_id}"
     same = [each for each in data.cells if each.key[1:3] == cell.key[1:3]]
-    parts = [cell.run[name] for name in ("workload_id", "scenario_id", "variant_id")]
-    return words if len(same) == 1 else f"{words} ({', '.join(parts)})"
+    return pair if len(same) == 1 else f"{pair} ({', '.join(parts)})"
 
 
 def _sections(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]) -> list[Section]:
@@ -170,7 +170,9 @@ def _largest_change(values: pd.Series) -> float:
     return float(values.max() / values.min())
 
 
-def _numbers(cell: Cell, measured: Mapping[str, Phase], found: Sequence[Finding]) -> dict[str, Any]:
+def _numbers(
+    cell: MeasuredCell, measured: Mapping[str, Phase], found: Sequence[Finding]
+) -> dict[str, Any]:
     return {
         "key": list(cell.key),
         "phases": [

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.studies.study_data import Cell
+from sextant.cells.files import MeasuredCell
+from sextant.cells.run import LevelRun
 
 MAX_SLICES = 40
 """Most equal parts of a phase's time in its curves over time."""
@@ -51,17 +52,19 @@ class Phase:
         return float(self.requests["due_s"].max())
 
 
-def phases(cell: Cell) -> Iterator[Phase]:
+def phases(cell: MeasuredCell) -> Iterator[Phase]:
     """Yield the phases of a cell by level: none if it is infeasible or of another scenario."""
     rows, server = cell.requests(list(_COLUMNS)), cell.server()
-    for level in sorted(cell.run["levels"], key=lambda level: level["level"]):
-        own = rows[rows["level"] == level["level"]].sort_values("scheduled_s", kind="stable")
-        if len(own) and "phase" in level:
-            yield _phase(level, own.reset_index(drop=True), server)
+    for level in sorted(cell.run.levels, key=lambda run: run.level):
+        own = rows[rows["level"] == level.level].sort_values("scheduled_s", kind="stable")
+        if len(own) and level.phase:
+            yield _phase(level, level.phase, own.reset_index(drop=True), server)
 
 
-def _phase(level: Mapping[str, Any], rows: pd.DataFrame, server: pd.DataFrame) -> Phase:
-    start_s, facts = level["started_s"], level["phase"]
+def _phase(
+    level: LevelRun, facts: Mapping[str, Any], rows: pd.DataFrame, server: pd.DataFrame
+) -> Phase:
+    start_s = level.started_s or 0.0
     is_ok = rows["status"] == "ok"
     requests = pd.DataFrame(
         {
@@ -79,7 +82,7 @@ def _phase(level: Mapping[str, Any], rows: pd.DataFrame, server: pd.DataFrame) -
     offsets = [np.asarray(row, float) / 1e3 for row in rows.loc[is_ok, "token_offsets_ms"]]
     sent_s = np.repeat(rows.loc[is_ok, "sent_s"].to_numpy(), [len(row) for row in offsets])
     token_s = np.sort(np.concatenate([*offsets, np.empty(0)]) + sent_s - start_s)
-    return Phase(facts, level["duration_s"], requests, token_s, _kv_usage(level, server))
+    return Phase(facts, level.duration_s or 0.0, requests, token_s, _kv_usage(level, server))
 
 
 def _settings_of(due_s: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
@@ -92,12 +95,12 @@ def _settings_of(due_s: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
     return np.clip(places, 0, n_settings - 1)
 
 
-def _kv_usage(level: Mapping[str, Any], server: pd.DataFrame) -> pd.DataFrame:
-    own = server[(server["level"] == level["level"]) & server["kv_cache_usage"].notna()]
+def _kv_usage(level: LevelRun, server: pd.DataFrame) -> pd.DataFrame:
+    own = server[(server["level"] == level.level) & server["kv_cache_usage"].notna()]
     readings = pd.DataFrame(
-        {"time_s": own["time_s"] - level["started_s"], "usage": own["kv_cache_usage"]}
+        {"time_s": own["time_s"] - level.started_s, "usage": own["kv_cache_usage"]}
     )
-    readings = readings[readings["time_s"].between(0, level["duration_s"])]
+    readings = readings[readings["time_s"].between(0, level.duration_s)]
     # Replicas are read at about the same time: what they come to is their mean.
     return readings.sort_values("time_s").reset_index(drop=True)
 

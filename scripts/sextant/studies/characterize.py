@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from sextant.cells.run import CELL_KEY
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, plural
 from sextant.studies.labels import level_axis, place_words, table_of
-from sextant.studies.study_data import CELL_KEY, Analysis, StudyData
+from sextant.studies.study_data import Analysis, StudyData
 
 SATURATION = 0.9
 """A combination is saturated from the fewest users that reach this share of its highest
@@ -62,8 +63,10 @@ def feasibility(data: StudyData) -> pd.DataFrame:
     rows = data.feasibility.merge(
         measured.rename("levels").reset_index(), on=list(CELL_KEY), how="left"
     )
-    parts = rows["reason"].str.partition(": ")
-    return rows.assign(verdict=parts[0], why=parts[2].where(parts[2] != ""))
+    verdicts = {cell.key: cell.run.verdict for cell in data.cells}
+    own = [verdicts[key] for key in rows[list(CELL_KEY)].itertuples(index=False, name=None)]
+    kinds = [verdict.outcome.kind.value for verdict in own]
+    return rows.assign(verdict=kinds, why=[verdict.why for verdict in own])
 
 
 def saturation(points: pd.DataFrame) -> pd.DataFrame:

@@ -27,20 +27,21 @@ def measured_facts(data: StudyData) -> dict[str, Any]:
     (days), `n_cells, n_infeasible_cells, infeasible` (in words), `n_points, n_requests, warnings`.
     """
     runs = [cell.run for cell in data.cells]
-    infeasible = [run for run in runs if not run["is_feasible"]]
+    infeasible = [run for run in runs if not run.verdict.is_feasible]
     n_requests = data.points["n_ok"].sum() + data.points["n_failed"].sum()
     return {
-        "sources": _distinct(run["source"] for run in runs),
-        "llm_ids": _distinct(run["llm_id"] for run in runs),
-        "gpu_profile_ids": _distinct(run["gpu_profile_id"] for run in runs),
-        "hosts": _distinct((run["host"] or {}).get("processor") for run in runs),
-        "gpu_drivers": _distinct((run["host"] or {}).get("gpu_driver") for run in runs),
-        "engine_versions": _distinct((run["server"] or {}).get("version") for run in runs),
-        "measured_on": _distinct((run.get("started_at") or "")[:10] or None for run in runs),
+        "sources": _distinct(run.source for run in runs),
+        "llm_ids": _distinct(run.llm_id for run in runs),
+        "gpu_profile_ids": _distinct(run.gpu_profile_id for run in runs),
+        "hosts": _distinct(run.processor for run in runs),
+        "gpu_drivers": _distinct(run.host and run.host.gpu_driver for run in runs),
+        "engine_versions": _distinct(run.engine_version for run in runs),
+        "measured_on": _distinct(f"{run.started_at:%Y-%m-%d}" for run in runs if run.started_at),
         "n_cells": len(runs),
         "n_infeasible_cells": len(infeasible),
         "infeasible": _distinct(
-            f"{place_words(run)} ({run['variant_id']}): {run['reason']}" for run in infeasible
+            f"{run.llm_id} on {run.gpu_profile_id} ({run.variant_id}): {run.verdict.reason}"
+            for run in infeasible
         ),
         "n_points": len(data.points),
         "n_requests": int(n_requests),

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from sextant.studies.study_data import CELL_KEY, Cell, StudyData
+from sextant.cells.files import MeasuredCell
+from sextant.cells.run import CELL_KEY
+from sextant.studies.study_data import StudyData
 
 LEVEL_KEY = [*CELL_KEY, "level"]
 _FEW_READINGS = 5
@@ -12,7 +14,9 @@ _USES = ("utilization", "memory_utilization", "sm_active", "sm_occupancy")
 
 
 def with_measures(
-    points: pd.DataFrame, data: StudyData, measures: Sequence[Callable[[Cell], pd.DataFrame]]
+    points: pd.DataFrame,
+    data: StudyData,
+    measures: Sequence[Callable[[MeasuredCell], pd.DataFrame]],
 ) -> pd.DataFrame:
     """Return points with the columns that each measure gives of a cell by `level`, and of devices.
 
@@ -29,7 +33,7 @@ def with_measures(
     return points.merge(device_use(data.telemetry), on=LEVEL_KEY, how="left")
 
 
-def request_times(cell: Cell) -> pd.DataFrame:
+def request_times(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level the mean time of ok requests, and the tokens that a request may take.
 
     Columns: `mean_processing_ms`, from sent to last token, which is the latency of Recasens et
@@ -60,7 +64,7 @@ def device_use(telemetry: pd.DataFrame) -> pd.DataFrame:
     return known.groupby(LEVEL_KEY).agg(statistics).reset_index()
 
 
-def server_load(cell: Cell) -> pd.DataFrame:
+def server_load(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level what the servers held, all replicas together.
 
     Columns: `mean_running`, requests in the batch on average; `n_preemptions` during the level;
@@ -68,10 +72,7 @@ def server_load(cell: Cell) -> pd.DataFrame:
     of few readings the mean is not known, of a single one the counter's gain neither.
     """
     windows = pd.DataFrame(
-        [
-            (float(level["level"]), level["started_s"], level["started_s"] + level["duration_s"])
-            for level in cell.run["levels"]
-        ],
+        [(level.level, level.started_s, level.ended_s) for level in cell.run.levels],
         columns=["level", "from_s", "to_s"],
         dtype=float,
     )

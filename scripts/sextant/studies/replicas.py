@@ -10,10 +10,12 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from sextant.cells.files import MeasuredCell
+from sextant.cells.run import CELL_KEY
 from sextant.pages.wording import listed, plural
 from sextant.studies.point_measures import request_times, with_measures
 from sextant.studies.replicas_sections import curve_section, device_section, gain_section
-from sextant.studies.study_data import CELL_KEY, Analysis, Cell, StudyData
+from sextant.studies.study_data import Analysis, StudyData
 from sextant.studies.uncertainty import N_BLOCKS, processing_blocks, ratio_of_means
 
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
@@ -33,7 +35,7 @@ def analyse(data: StudyData) -> Analysis:
     )
 
 
-def replica_sums(cell: Cell) -> pd.DataFrame:
+def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level the sum of the replicas' throughputs, and the largest of their latencies.
 
     Columns: `summed_throughput_tok_s`, each replica's output tokens of ok requests over the time
@@ -61,7 +63,7 @@ def replica_sums(cell: Cell) -> pd.DataFrame:
     return pd.DataFrame(sums).reset_index()
 
 
-def add_gains(points: pd.DataFrame, cells: Mapping[tuple, Cell]) -> pd.DataFrame:
+def add_gains(points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell]) -> pd.DataFrame:
     """Return points with what they gain over one server at the same level of the same setting.
 
     Columns: `fits` (whole requests, within the batch weights), `is_compared` (see
@@ -93,7 +95,9 @@ def _compared_level(rows: pd.DataFrame) -> float:
 _ENDS = ("", "_low", "_high")
 
 
-def _gains(row: pd.Series, points: pd.DataFrame, cells: Mapping[tuple, Cell]) -> list[float]:
+def _gains(
+    row: pd.Series, points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell]
+) -> list[float]:
     same = (points[[*SETTING, "level"]] == row[[*SETTING, "level"]]).all(axis=1)
     ones = points[same & (points["replicas"] == 1)]
     if ones.empty:
@@ -108,7 +112,7 @@ def _gains(row: pd.Series, points: pd.DataFrame, cells: Mapping[tuple, Cell]) ->
     return ratios
 
 
-def _blocks(point: pd.Series, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(point: pd.Series, cell: MeasuredCell) -> tuple[np.ndarray, np.ndarray]:
     """Return the blocks of a point's throughput, and of its slowest replica's latency.
 
     In a full batch throughput is batch size over processing time (Little's law), so that the

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant.cells.run import CELL_KEY
 from sextant.pages.charts import bars_figure
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, plural
@@ -22,7 +23,7 @@ from sextant.studies.batch_weight import (
     weight_ratios,
 )
 from sextant.studies.labels import place_words
-from sextant.studies.study_data import CELL_KEY, Analysis, StudyData
+from sextant.studies.study_data import Analysis, StudyData
 
 FACTORS = {
     "cpu_cores": "CPU cores",
@@ -66,7 +67,7 @@ def _points(data: StudyData) -> pd.DataFrame:
         [
             {
                 **dict(zip(CELL_KEY, cell.key, strict=True)),
-                **{name: cell.run["variant"].get(name) for name in _SET_UP},
+                **{name: getattr(cell.run.variant, name) for name in _SET_UP},
             }
             for cell in data.cells
         ]

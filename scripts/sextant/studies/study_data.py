@@ -2,45 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from sextant.base.files import read_json, read_parquet
+from sextant.base.files import read_parquet
+from sextant.cells.files import MeasuredCell, read_cell
+from sextant.cells.run import CELL_KEY
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.pages.sections import Section
-
-CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
-"""What names a cell, in `run.json` and in every row of the store."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One measured cell: its folder, `run.json` and `tuning.json`."""
-
-    folder: Path
-    run: Mapping[str, Any]
-    tuning: Mapping[str, Any]
-
-    @cached_property
-    def key(self) -> tuple[str, ...]:
-        """The cell's values of `CELL_KEY`."""
-        return tuple(self.run[name] for name in CELL_KEY)
-
-    def requests(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return the rows of `requests.parquet`, one a measured request, failed ones included."""
-        return read_parquet(self.folder / "requests.parquet", columns).to_pandas()
-
-    def server(self) -> pd.DataFrame:
-        """Return the rows of `server.parquet`, one a reading of a replica's metrics."""
-        return read_parquet(self.folder / "server.parquet").to_pandas()
-
-    def telemetry(self) -> pd.DataFrame:
-        """Return the rows of `telemetry.parquet`, one a reading of a device."""
-        return read_parquet(self.folder / "telemetry.parquet").to_pandas()
 
 
 @dataclass(frozen=True)
@@ -50,7 +22,7 @@ class StudyData:
     points: pd.DataFrame
     feasibility: pd.DataFrame
     telemetry: pd.DataFrame
-    cells: Sequence[Cell]
+    cells: Sequence[MeasuredCell]
     llms: Mapping[str, LLM]
     profiles: Mapping[str, GPUProfile]
     seed: int = 0
@@ -85,12 +57,9 @@ def read_study_data(
         seed: of whatever the analysis draws.
 
     Raises:
-        InputError: a cell's `run.json` or `tuning.json` is no JSON.
+        InputError: a cell's `run.json` or `tuning.json` is malformed.
     """
-    found = [
-        Cell(folder, read_json(folder / "run.json"), read_json(folder / "tuning.json"))
-        for folder in map(Path, cells)
-    ]
+    found = [read_cell(Path(folder)) for folder in cells]
     frames = {
         name: _as_cells(read_parquet(path).to_pandas(), found) for name, path in tables.items()
     }
@@ -105,7 +74,7 @@ def read_study_data(
     )
 
 
-def _as_cells(rows: pd.DataFrame, cells: Sequence[Cell]) -> pd.DataFrame:
+def _as_cells(rows: pd.DataFrame, cells: Sequence[MeasuredCell]) -> pd.DataFrame:
     """Return rows in the order of their cells, which is that of the sheets, else as they were."""
     places = {cell.key: place for place, cell in enumerate(cells)}
     keys = rows[[*CELL_KEY]].itertuples(index=False, name=None)

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant.cells.files import MeasuredCell
+from sextant.cells.run import CELL_KEY
 from sextant.hardware.gpu import GIB
 from sextant.pages.wording import listed, number
 from sextant.studies.findings import Finding, findings_words
 from sextant.studies.labels import place_words
-from sextant.studies.study_data import CELL_KEY, Analysis, Cell, StudyData
+from sextant.studies.study_data import Analysis, StudyData
 from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, throughput_blocks
 from sextant.studies.workload_choice_sections import (
     cache_section,
@@ -65,7 +67,9 @@ def _points(data: StudyData) -> pd.DataFrame:
     return rows.sort_values([*_COMPARED, "batch_weight_tokens"]).reset_index(drop=True)
 
 
-def cache_effects(points: pd.DataFrame, cells: Mapping[tuple, Cell], seed: int) -> pd.DataFrame:
+def cache_effects(
+    points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell], seed: int
+) -> pd.DataFrame:
     """Return what the largest cache brings over the smallest, a row a use case and level.
 
     Columns: those compared within, `inference`, `{small,large}_tokens` and `_kv_gib`,
@@ -93,7 +97,10 @@ def cache_effects(points: pd.DataFrame, cells: Mapping[tuple, Cell], seed: int) 
 
 
 def _ratios(
-    small: pd.Series, large: pd.Series, cells: Mapping[tuple, Cell], rng: np.random.Generator
+    small: pd.Series,
+    large: pd.Series,
+    cells: Mapping[tuple, MeasuredCell],
+    rng: np.random.Generator,
 ) -> dict[str, float]:
     runs = {}
     for name, point in (("large", large), ("small", small)):
@@ -116,7 +123,7 @@ def _ratios(
     return ratios
 
 
-def _served(point: pd.Series, cell: Cell) -> pd.DataFrame:
+def _served(point: pd.Series, cell: MeasuredCell) -> pd.DataFrame:
     """Return a point's served requests in the order of their schedule."""
     rows = cell.requests(_COLUMNS)
     served = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]

@@ -9,7 +9,7 @@ from sextant.base.rows import jsonable
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.pages.write import render_sections, write_page
-from sextant.store.build import aggregate_points
+from sextant.store.points import aggregate_points
 from sextant.studies.measured_section import caution_words, measured_facts, measured_section
 from sextant.studies.registry import STUDIES, analysis_of
 from sextant.studies.study_data import read_study_data

@@ -13,38 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json
 
+from sextant.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
 from sextant.engine.prometheus import VLLM_METRICS, MetricNames
 
 log = logging.getLogger(__name__)
 
-TELEMETRY_SCHEMA = pa.schema(
-    [
-        pa.field("level", pa.float64()),
-        pa.field("time_s", pa.float64()),
-        pa.field("device", pa.string()),
-        pa.field("power_w", pa.float64()),
-        pa.field("energy_j", pa.float64()),
-        pa.field("utilization", pa.float64()),
-        pa.field("memory_utilization", pa.float64()),
-        pa.field("memory_used_gib", pa.float64()),
-        pa.field("sm_clock_mhz", pa.float64()),
-        pa.field("temperature_c", pa.float64()),
-        pa.field("throttle_reasons", pa.string()),
-        pa.field("sm_active", pa.float64()),
-        pa.field("sm_occupancy", pa.float64()),
-    ]
-)
-SERVER_SCHEMA = pa.schema(
-    [
-        pa.field("level", pa.float64()),
-        pa.field("replica", pa.int32()),
-        pa.field("time_s", pa.float64()),
-        pa.field("n_running", pa.float64()),
-        pa.field("n_waiting", pa.float64()),
-        pa.field("kv_cache_usage", pa.float64()),
-        pa.field("n_preemptions", pa.float64()),
-    ]
-)
 # NVML takes a second or more to start where no other process holds the driver.
 START_LIMIT_S = 10.0
 # More than the process itself waits for a last reading that hangs.

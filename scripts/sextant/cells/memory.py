@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from sextant.cells.verdict import FEASIBLE, Outcome, Verdict
 from sextant.experiment.variants import Variant
 from sextant.hardware.gpu import GIB, Devices
 from sextant.llm import LLM
@@ -9,10 +10,9 @@ from sextant.llm import LLM
 
 @dataclass(frozen=True)
 class Feasibility:
-    """Whether an LLM can serve a workload's longest request on a GPU profile, and why not."""
+    """Whether memory holds an LLM and a workload's longest request, by facts alone."""
 
-    is_feasible: bool
-    reason: str
+    verdict: Verdict
     memory_utilization: float
     """Fraction of the memory that the server may use."""
     weight_gib: float
@@ -20,6 +20,11 @@ class Feasibility:
     """Memory left for the KV cache after the weights (never below 0)."""
     max_batch_weight_tokens: int
     """Upper bound of the batch weight: tokens whose KV cache fits into `kv_gib`."""
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether a server may be started."""
+        return self.verdict.is_feasible
 
 
 def assess(
@@ -39,31 +44,17 @@ def assess(
     usable_bytes = devices.memory_bytes * memory_utilization
     kv_bytes = max(0.0, usable_bytes - llm.weight_bytes)
     tokens = int(kv_bytes // (llm.kv_bytes_per_token * _kv_copies(llm, devices)))
+    verdict = FEASIBLE
     if devices.kind == "gpu" and not _splits_evenly(llm, devices.n_gpus):
-        reason = (
-            f"unsupported: {llm.n_heads} heads ({llm.n_kv_heads} KV heads) "
-            f"cannot be split over {devices.n_gpus} GPUs"
-        )
+        heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": devices.n_gpus}
+        verdict = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, heads)
     elif kv_bytes == 0:
-        reason = (
-            f"does not fit: the weights take {llm.weight_bytes / GIB:.3f} GiB "
-            f"of {usable_bytes / GIB:.3f} GiB"
-        )
+        sizes = {"weight_gib": llm.weight_bytes / GIB, "usable_gib": usable_bytes / GIB}
+        verdict = Verdict(Outcome.WEIGHTS_TOO_LARGE, sizes)
     elif tokens < longest_request_tokens:
-        reason = (
-            f"does not fit: the KV cache holds {tokens} tokens, "
-            f"the longest request needs {longest_request_tokens}"
-        )
-    else:
-        reason = "fits"
-    return Feasibility(
-        is_feasible=reason == "fits",
-        reason=reason,
-        memory_utilization=memory_utilization,
-        weight_gib=llm.weight_bytes / GIB,
-        kv_gib=kv_bytes / GIB,
-        max_batch_weight_tokens=tokens,
-    )
+        lengths = {"kv_tokens": tokens, "longest_request_tokens": longest_request_tokens}
+        verdict = Verdict(Outcome.KV_CACHE_TOO_SMALL, lengths)
+    return Feasibility(verdict, memory_utilization, llm.weight_bytes / GIB, kv_bytes / GIB, tokens)
 
 
 def assess_variant(
@@ -85,16 +76,14 @@ def assess_variant(
     weight = variant.batch_weight_tokens
     if weight is None or not found.is_feasible:
         return found
-    reason = "fits"
+    numbers = {"batch_weight_tokens": weight}
     if weight > found.max_batch_weight_tokens:
-        most = found.max_batch_weight_tokens
-        reason = f"does not fit: the KV cache holds {most} tokens, the variant asks for {weight}"
-    elif weight < longest_request_tokens:
-        reason = (
-            f"does not fit: the variant's batch weight is {weight} tokens, "
-            f"the longest request needs {longest_request_tokens}"
-        )
-    return replace(found, is_feasible=reason == "fits", reason=reason)
+        numbers["kv_tokens"] = found.max_batch_weight_tokens
+        return replace(found, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_LARGE, numbers))
+    if weight < longest_request_tokens:
+        numbers["longest_request_tokens"] = longest_request_tokens
+        return replace(found, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_SMALL, numbers))
+    return found
 
 
 def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
