@@ -149,7 +149,8 @@ def _judge(cell: FoundCell, here: Here, taken: Mapping[CellKey, Path]) -> tuple[
     if key and key not in here.experiment.cells:
         return Status.not_asked_for, "no row of benchmarks.tsv asks for it"
     if isinstance(cell, DamagedCell):
-        return Status.damaged, "; ".join(f"{name} {why}" for name, why in cell.damage.items())
+        problems = "; ".join(f"{name} {why}" for name, why in cell.damage.items())
+        return Status.damaged, printable(problems)
     if differences := here.differences(cell.run.key, cell.run):
         return Status.other_definition, "; ".join(differences)
     if cell.run.key not in taken:

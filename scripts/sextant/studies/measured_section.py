@@ -34,7 +34,7 @@ def measured_facts(data: StudyData) -> dict[str, Any]:
         "llm_ids": _distinct(run.llm_id for run in runs),
         "gpu_profile_ids": _distinct(run.gpu_profile_id for run in runs),
         "hosts": _distinct(run.processor for run in runs),
-        "gpu_drivers": _distinct(run.host and run.host.gpu_driver for run in runs),
+        "gpu_drivers": _distinct(run.host.gpu_driver for run in runs if run.host),
         "engine_versions": _distinct(run.engine_version for run in runs),
         "measured_on": _distinct(f"{run.started_at:%Y-%m-%d}" for run in runs if run.started_at),
         "n_cells": len(runs),
