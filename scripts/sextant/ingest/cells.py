@@ -1,14 +1,13 @@
 """The cells of a source's lines, typed: what each line says, before any rule judges it.
 
-Arrow parses many lines of CSV at once, but refuses them all for one odd cell or line. They are
-then halved, until few lines are left, which are split one by one.
+Arrow parses a block of CSV at once. A block with an odd cell is parsed as texts, which are read
+one by one; a block in which it is unclear where a cell ends is split line by line.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from sextant.ingest.start import FIRST_NS, LAST_NS, NS_PER_S
+from sextant.ingest.date_times import UNKNOWN, is_null, read_date_times
 from sextant.ingest.trace_format import (
     BLANK,
     CODED,
@@ -26,18 +25,9 @@ from sextant.ingest.trace_format import (
     TraceFormat,
 )
 
-UNKNOWN, UNZONED, ZONED = -1, 0, 1
 _TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)
 _TRUTHS |= dict.fromkeys(("false", "f", "no", "n", "0"), False)
-_DATETIME = re.compile(
-    r"((?:1[7-9]|2[01])\d\d)(?P<mark>[-/])(\d\d?)(?P=mark)(\d\d?)"
-    r"(?:(?: +|T)(\d\d?):(\d\d)(?::(\d\d)(?:\.(\d*))?)?)?"
-    r" ?(?:(Z|UTC)|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?",
-    re.ASCII,
-)
-_SHORTEST_DATETIME = {UNZONED: len("2023-11-16 18:15"), ZONED: len("2023-11-16 18:15:46Z")}
-_FEW_BYTES = 4096
-"""Lines of CSV that are split one by one where Arrow refuses them."""
+_WRONG_NUMBER = "wrong number of columns"
 _CELL = '("(?:[^"]|"")*"|[^,"]*)'
 _QUOTED_LINE, _NEXT_CELL = re.compile(f"{_CELL}(?:,{_CELL})*"), re.compile(f",{_CELL}")
 
@@ -65,13 +55,17 @@ def read_csv(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
         form: the format of the source.
         names: the source's columns, in its order.
     """
-    try:
-        return _parse(text, form, names)
-    except pa.ArrowInvalid:
-        cut = text.find(b"\n", len(text) // 2) + 1
-        if len(text) <= _FEW_BYTES or cut == len(text):
-            return _read_lines(text, form, names, lambda line: _split(line, names))
-        return _joined([read_csv(part, form, names) for part in (text[:cut], text[cut:])])
+    sources = form.sources(names)
+    n_lines = text.count(b"\n")
+    for types in ({name: _parsed_type(form, target) for target, name in sources.items()}, {}):
+        faults: dict[int, str] = {}
+        try:
+            table = _parse(text, names, list(sources.values()), types, faults)
+        except pa.ArrowInvalid:
+            continue  # a cell is not of its type: all as texts, which are then read one by one
+        if len(table) + len(faults) == n_lines:
+            return _of_table(text, table, form, sources, faults)
+    return _read_lines(text, form, names, lambda line: _split(line, names))
 
 
 def read_json(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
@@ -98,44 +92,74 @@ def lines_of(text: bytes) -> list[str]:
     return [line.rstrip("\r") for line in text.decode().removesuffix("\n").split("\n")]
 
 
-def _parse(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
-    """Parse lines of CSV at once; ArrowInvalid if one of them is odd."""
+def _parse(
+    text: bytes,
+    names: list[str],
+    wanted: list[str],
+    types: Mapping[str, pa.DataType],
+    faults: dict[int, str],
+) -> pa.Table:
+    """Parse lines of CSV at once; ArrowInvalid if a line's cells or a cell's type are unclear.
+
+    Args:
+        text: as of `read_csv`.
+        names: the source's columns.
+        wanted: those that are read.
+        types: their types; text where a type is missing.
+        faults: gets the places of lines that are left out, and why.
+    """
     # A carriage return alone ends a line for Arrow.
     has_quotes = b'"' in text
     is_plain = text.count(b"\r") == text.count(b"\r\n")
     if not is_plain or (has_quotes and not _is_plainly_quoted(text)):
         raise pa.ArrowInvalid("not plain CSV")
-    sources = form.sources(names)
-    table = pa.csv.read_csv(
+
+    def leave_out(row: pa.csv.InvalidRow) -> str:
+        faults[row.number - 1] = _WRONG_NUMBER if row.text.strip() else BLANK
+        return "skip"
+
+    return pa.csv.read_csv(
         pa.BufferReader(text),
         pa.csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1),
-        pa.csv.ParseOptions(quote_char='"' if has_quotes else False, ignore_empty_lines=False),
+        pa.csv.ParseOptions(
+            quote_char='"' if has_quotes else False,
+            ignore_empty_lines=False,
+            invalid_row_handler=leave_out,
+        ),
         pa.csv.ConvertOptions(
             check_utf8=False,
-            column_types={name: _parsed_type(form, target) for target, name in sources.items()},
-            include_columns=list(sources.values()),
+            column_types={name: types.get(name, pa.string()) for name in wanted},
+            include_columns=wanted,
             null_values=[""],
             strings_can_be_null=True,
             true_values=["true", "True", "TRUE", "1"],
             false_values=["false", "False", "FALSE", "0"],
         ),
     )
-    # A blank line is a row without values here.
-    if any(table[sources[name]].null_count for name in NEEDED_COLUMNS):
-        raise pa.ArrowInvalid("a value is missing")
-    columns = {name: _trimmed(table[source].combine_chunks()) for name, source in sources.items()}
-    return _typed(columns, form, np.full(len(table), None))
 
 
-def _joined(parts: Sequence[Cells]) -> Cells:
-    """Return the cells of successive lines as one."""
-    names = parts[0].columns
-    return Cells(
-        {name: pa.concat_arrays([part.columns[name] for part in parts]) for name in names},
-        {name: np.concatenate([part.unreadable[name] for part in parts]) for name in names},
-        np.concatenate([part.zones for part in parts]),
-        np.concatenate([part.line_faults for part in parts]),
-    )
+def _of_table(
+    text: bytes,
+    table: pa.Table,
+    form: TraceFormat,
+    sources: Mapping[str, str],
+    faults: Mapping[int, str],
+) -> Cells:
+    """Return the cells of parsed lines, with a row of nulls for each line that was left out."""
+    line_faults = np.full(len(table) + len(faults), None)
+    for place, fault in faults.items():
+        line_faults[place] = fault
+    columns = {name: table[source].combine_chunks() for name, source in sources.items()}
+    if faults:
+        is_kept = np.equal(line_faults, np.array(None)).astype(bool)
+        places = pa.array(np.cumsum(is_kept) - 1, mask=~is_kept)
+        columns = {name: column.take(places) for name, column in columns.items()}
+    if all(columns[name].null_count > len(faults) for name in NEEDED_COLUMNS):
+        # For Arrow a blank line is a row of nulls.
+        for place, line in enumerate(lines_of(text)):
+            if not line.strip():
+                line_faults[place] = BLANK
+    return _typed({name: _trimmed(column) for name, column in columns.items()}, form, line_faults)
 
 
 def _is_plainly_quoted(text: bytes) -> bool:
@@ -182,7 +206,7 @@ def _split(line: str, names: list[str]) -> dict[str, Any] | str:
     else:
         return "malformed quotes"
     if len(cells) != len(names):
-        return "wrong number of columns"
+        return _WRONG_NUMBER
     return dict(zip(names, cells, strict=True))
 
 
@@ -234,17 +258,22 @@ def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.n
     for name, column in columns.items():
         wanted = _parsed_type(form, name)
         if name == "arrival_s" and form.is_datetime:
-            found[name], zones = _moments(column)
+            found[name], zones = read_date_times(column)
         elif column.type == pa.string() and wanted in _READ:
-            values = [None if text is None else _READ[wanted](text) for text in column.to_pylist()]
-            found[name] = pa.array(values, wanted)
+            found[name] = _converted(column, wanted)
         unreadable[name] = is_null(found[name]) & ~is_null(column)
     return Cells(found, unreadable, zones, line_faults)
 
 
-def is_null(column: pa.Array) -> np.ndarray:
-    """Return (n,) whether a value is missing."""
-    return column.is_null().to_numpy(zero_copy_only=False)
+def _converted(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Read texts as numbers or truth values; null where one is not."""
+    try:
+        return texts.cast(wanted)
+    except pa.ArrowInvalid:
+        read = _READ[wanted]
+        return pa.array(
+            [None if text is None else read(text) for text in texts.to_pylist()], wanted
+        )
 
 
 def _number(text: str) -> float | None:
@@ -258,44 +287,3 @@ _READ: Mapping[pa.DataType, Callable[[str], Any]] = {
     pa.float64(): _number,
     pa.bool_(): lambda text: _TRUTHS.get(text.lower()),
 }
-
-
-def _moments(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return nanoseconds since 1970 (UTC) and zones of date-times; null where unreadable."""
-    for zone, kind in ((UNZONED, pa.timestamp("ns")), (ZONED, pa.timestamp("ns", "UTC"))):
-        try:
-            moments = texts.cast(kind).cast(pa.int64())
-        except pa.ArrowInvalid:
-            continue
-        # Arrow also takes hours without minutes, and years that nanoseconds do not hold.
-        shortest, ends = pc.min(pc.binary_length(texts)).as_py(), pc.min_max(moments).as_py()
-        if shortest is None or shortest < _SHORTEST_DATETIME[zone]:
-            continue
-        if ends["min"] >= FIRST_NS and ends["max"] <= LAST_NS:
-            return moments, np.where(is_null(moments), UNKNOWN, zone)
-    read = [(None, UNKNOWN) if text is None else _moment(text) for text in texts.to_pylist()]
-    moments, zones = zip(*read, strict=True) if read else ((), ())
-    return pa.array(moments, pa.int64()), np.array(zones, int)
-
-
-def _moment(text: str) -> tuple[int | None, int]:
-    """Return a date-time's nanoseconds since 1970 (UTC), None if it is not one, and its zone."""
-    match = _DATETIME.fullmatch(text)
-    if match is None:
-        return None, UNKNOWN
-    year, _, month, day, hour, *parts, fraction, utc, sign, hours, minutes = match.groups()
-    minute, second = (int(part or 0) for part in parts)
-    is_midnight = hour == "24" and not minute and not second  # of the day that follows
-    try:
-        date = datetime(int(year), int(month), int(day)) + timedelta(days=is_midnight)
-        moment = date.replace(
-            hour=0 if is_midnight else int(hour or 0), minute=minute, second=second
-        )
-    except ValueError:
-        return None, UNKNOWN
-    if sign:
-        offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
-        moment += offset if sign == "-" else -offset
-    seconds = (moment - datetime(1970, 1, 1)) // timedelta(seconds=1)
-    ns = seconds * NS_PER_S + int((fraction or "")[:9].ljust(9, "0"))
-    return ns, ZONED if utc or sign else UNZONED

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sextant.ingest.cells import UNKNOWN, UNZONED, ZONED
+from sextant.ingest.date_times import UNKNOWN, UNZONED, ZONED
 from sextant.ingest.rules import Judged, is_accepted, set_aside
 
 REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})

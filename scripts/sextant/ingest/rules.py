@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sextant.ingest.cells import Cells, is_null
+from sextant.ingest.cells import Cells
+from sextant.ingest.date_times import is_null
 from sextant.ingest.trace_format import (
     MAX_INT32,
     MINIMUM,
