@@ -179,7 +179,7 @@ def test_a_killed_keeper_takes_the_server_along(family):
         (server,) = psutil.Process(keeper.pid).children()[:1]
         keeper.kill()
         keeper.wait(WAIT_S)
-        wait_for(lambda: not runs(server.pids[0]), "the server is left")
+        wait_for(lambda: not runs(server.pid), "the server is left")
 
 
 def test_signals_work_in_the_server_as_anywhere():

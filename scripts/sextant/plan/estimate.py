@@ -61,9 +61,18 @@ def feasibility(experiment: Experiment, key: CellKey, config: Mapping[str, Any])
     return replace(found, verdict=FEASIBLE) if experiment.endpoint(key) else found
 
 
-def max_starts(experiment: Experiment, key: CellKey, config: Mapping[str, Any]) -> int:
-    """Return the most server starts of a cell: none if its servers run already."""
-    return 0 if experiment.endpoint(key) else config["engine"]["max_server_starts"]
+def weight_gib(experiment: Experiment, key: CellKey) -> float:
+    """Return the size of the weights of a cell's LLM in GiB."""
+    return experiment.llm_facts[key.llm_id].weight_bytes / 2**30
+
+
+def expected_s(
+    experiment: Experiment, key: CellKey, config: Mapping[str, Any], basis: Basis
+) -> float:
+    """Return how long a cell takes that fits into memory, in seconds (`cell_s`)."""
+    max_starts = 0 if experiment.endpoint(key) else config["engine"]["max_server_starts"]
+    scenario, variant = experiment.scenarios[key.scenario_id], experiment.variants[key.variant_id]
+    return cell_s(scenario, variant, weight_gib(experiment, key), max_starts, basis)
 
 
 def cell_s(

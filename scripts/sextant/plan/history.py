@@ -12,7 +12,7 @@ from sextant.cells.files import read_cell
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import Batch
-from sextant.plan.estimate import ASSUMED, Basis, cell_s, max_starts
+from sextant.plan.estimate import ASSUMED, Basis, expected_s, weight_gib
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def basis(experiment: Experiment, key: CellKey, finished: Sequence[Finished]) ->
 
 def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, name: str) -> Basis:
     starts = [
-        max(0.0, start_s - _weight_gib(experiment, cell) / assumed.load_gib_per_s)
+        max(0.0, start_s - weight_gib(experiment, cell.key) / assumed.load_gib_per_s)
         for cell in near
         for start_s in cell.starts_s
     ]
@@ -114,17 +114,13 @@ def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, n
 
 def _extras_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
     """Return the time of each cell beyond its starts and levels, per level."""
-    return [
-        max(0.0, cell.wall_s - sum(cell.starts_s) - _all_levels_s(experiment, cell))
-        / len(cell.levels_s)
-        for cell in cells
-        if cell.wall_s is not None
-    ]
-
-
-def _all_levels_s(experiment: Experiment, cell: Finished) -> float:
-    scenario = experiment.scenarios[cell.key.scenario_id]
-    return sum(cell.levels_s.values()) + scenario.unmeasured_s * len(cell.levels_s)
+    found = []
+    for cell in (cell for cell in cells if cell.wall_s is not None):
+        scenario, n_levels = experiment.scenarios[cell.key.scenario_id], len(cell.levels_s)
+        levels_s = sum(cell.levels_s.values()) + n_levels * scenario.unmeasured_s
+        known_s = sum(cell.starts_s) + levels_s
+        found.append(max(0.0, cell.wall_s - known_s) / n_levels)
+    return found
 
 
 def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
@@ -135,10 +131,6 @@ def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float
         if isinstance(scenario, Batch):
             found += [took / scenario.n_waves(level) for level, took in cell.levels_s.items()]
     return found
-
-
-def _weight_gib(experiment: Experiment, cell: Finished) -> float:
-    return experiment.llm_facts[cell.key.llm_id].weight_bytes / 2**30
 
 
 @dataclass(frozen=True)
@@ -164,22 +156,9 @@ def estimate_errors(
     for cell, wall_s in timed:
         others = [other for other in finished if other is not cell]
         for name, known in (("assumed", []), ("medians", others)):
-            estimate = _estimate_s(experiment, config, cell, basis(experiment, cell.key, known))
-            pairs[name].append((estimate, wall_s))
+            terms = basis(experiment, cell.key, known)
+            pairs[name].append((expected_s(experiment, cell.key, config, terms), wall_s))
     return {name: _error(found) for name, found in pairs.items() if found}
-
-
-def _estimate_s(
-    experiment: Experiment, config: Mapping[str, Any], cell: Finished, known: Basis
-) -> float:
-    key = cell.key
-    return cell_s(
-        experiment.scenarios[key.scenario_id],
-        experiment.variants[key.variant_id],
-        _weight_gib(experiment, cell),
-        max_starts(experiment, key, config),
-        known,
-    )
 
 
 def _error(pairs: Iterable[tuple[float, float]]) -> Error:

@@ -1,4 +1,4 @@
-"""The plan: jobs, what each GPU profile is asked for, hours, cost, and how sure that is."""
+"""The plan: jobs, requests by GPU profile, hours, cost, and the estimate's error."""
 
 import heapq
 import itertools
@@ -10,7 +10,7 @@ from typing import Any
 
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.experiment import Experiment
-from sextant.plan.estimate import Basis, cell_s, feasibility, max_starts
+from sextant.plan.estimate import Basis, expected_s, feasibility
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
 from sextant.plan.jobs import DryRun, Job
 
@@ -39,7 +39,7 @@ class CellPlan:
     seconds: float
     usd: float
     basis: Basis | None
-    """What the seconds rest on; None where there is nothing to measure."""
+    """The terms of the estimate; None where there is nothing to measure."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Plan:
     n_submissions: int
     cells: tuple[CellPlan, ...]
     gpu_hours: float
-    """Devices times hours; processor cores that stand in for devices count as devices."""
+    """Devices times hours; processor cores that are used as devices count as devices."""
     usd: float
     hours: Hours
     errors: dict[str, Error]
@@ -73,7 +73,7 @@ class Plan:
 def make_plan(
     experiment: Experiment, config: Mapping[str, Any], run: DryRun, folder: Path, n_nodes: int = 1
 ) -> Plan:
-    """Say what a run would do, and estimate what it takes.
+    """Return what a run would do, and an estimate of what it takes.
 
     Args:
         experiment: all sheets, of `config`.
@@ -117,10 +117,7 @@ def _cell_plan(
 ) -> CellPlan:
     profile, variant = experiment.profiles[key.gpu_profile_id], experiment.variants[key.variant_id]
     scenario, found = experiment.scenarios[key.scenario_id], feasibility(experiment, key, config)
-    seconds = 0.0
-    if found.is_feasible:
-        most = max_starts(experiment, key, config)
-        seconds = cell_s(scenario, variant, found.weight_gib, most, known)
+    seconds = expected_s(experiment, key, config, known) if found.is_feasible else 0.0
     return CellPlan(
         key=key,
         request=Request(

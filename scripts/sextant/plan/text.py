@@ -1,4 +1,4 @@
-"""The plan in words, and as JSON."""
+"""The plan as text and as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from sextant.plan.history import Error
 from sextant.plan.summary import CellPlan, Plan
 
 _LLM_PILOT = (
-    "           (LLM-Pilot reckons so: about 8 h for 10 LLMs on 14 GPU profiles at 8 levels, an\n"
+    "           (LLM-Pilot counts so: about 8 h for 10 LLMs on 14 GPU profiles at 8 levels, an\n"
     "           LLM 30 minutes to tune batch weights and 20 to load; here {minutes:.0f} minutes)"
 )
 
@@ -35,19 +35,17 @@ def plan_text(plan: Plan) -> str:
 def _cells_text(plan: Plan) -> list[str]:
     cells = plan.cells
     fitting = [cell for cell in cells if cell.n_levels]
-    llms, profiles = ({getattr(cell.key, name) for cell in cells} for name in _IDS)
-    return [
+    llms = {cell.key.llm_id for cell in cells}
+    profiles = {cell.key.gpu_profile_id for cell in cells}
+    lines = [
         f"{len(cells):,} cells to measure ({len(llms)} LLMs, {len(profiles)} GPU profiles), "
-        f"{sum(cell.n_levels for cell in cells):,} points",
-        *(
-            [f"{len(cells) - len(fitting):,} of them do not fit into memory and end at once"]
-            if len(fitting) < len(cells)
-            else []
-        ),
+        f"{sum(cell.n_levels for cell in cells):,} points"
     ]
+    if n_left_out := len(cells) - len(fitting):
+        lines.append(f"{n_left_out:,} of them do not fit into memory and end at once")
+    return lines
 
 
-_IDS = ("llm_id", "gpu_profile_id")
 _HEADER = (
     *("GPU profile", "cells", "fit", "GPUs", "GPU model", "cores", "memory GB", "limit h"),
     *("hours", "GPU-hours", "USD"),
@@ -55,7 +53,7 @@ _HEADER = (
 
 
 def _profile_table(cells: Sequence[CellPlan]) -> list[str]:
-    """Return a line a GPU profile; requests that differ among its cells as least-most."""
+    """Return a line for each GPU profile; a request that differs among its cells is a range."""
     names = sorted({cell.key.gpu_profile_id for cell in cells})
     rows = [[c for c in cells if c.key.gpu_profile_id == name] for name in names]
     table = [_HEADER, *(_profile_row(own) for own in rows)]
