@@ -115,7 +115,9 @@ def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, n
 def _extras_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
     """Return the time of each cell beyond its starts and levels, per level."""
     found = []
-    for cell in (cell for cell in cells if cell.wall_s is not None):
+    for cell in cells:
+        if cell.wall_s is None:
+            continue
         scenario, n_levels = experiment.scenarios[cell.key.scenario_id], len(cell.levels_s)
         levels_s = sum(cell.levels_s.values()) + n_levels * scenario.unmeasured_s
         known_s = sum(cell.starts_s) + levels_s
