@@ -376,7 +376,7 @@ def test_facts_of_workload_feasibility_and_scores_are_on_the_page(report):
     assert "2,000 of 2,010 requests accepted, 10 rejected" in text
     assert "26,668 tokens" in text and "unsupported: 3 heads" in text
     assert "chat llm_pilot 100 % 200 % 0 % 20 % – 1 1 – 1.5" in text
-    assert "✓ +200 %" in text and "1 × large 0.3 (not judged)" in text
+    assert "✓ +200 %" in text and "1 × large 0.3 USD/h (not judged)" in text
 
 
 def test_summary_is_aligned_and_names_each_answer(report):
@@ -503,7 +503,7 @@ def test_many_predictors_are_not_set_side_by_side_for_a_terminal(tmp_path):
     }
     database, html, _ = written(tmp_path, rows)
     assert "unseen" not in summary_text(database)
-    assert "good 2 × small 0.2 USD/h 2 × large (not judged)" in _Page(html).text
+    assert "good 2 × small 0.2 USD/h 2 × large 0.6 USD/h (not judged)" in _Page(html).text
 
 
 def test_only_what_is_shown_is_read(tmp_path):

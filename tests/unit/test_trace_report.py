@@ -264,7 +264,7 @@ def test_a_relation_that_neither_rises_nor_falls_is_seen(tmp_path):
     found, _ = report(trace, workload)
     assert abs(found["parameters"]["spearman"]["input_tokens"]["output_tokens"]) < 0.1
     assert found["lengths"]["output_rank_by_input_fraction"] > 0.9
-    assert "no mere rise or fall" in found["takeaways"]["parameters"]
+    assert "not a mere rise or fall" in found["takeaways"]["parameters"]
     by_sampler = found["fidelity"]["workload"]["output_rank_by_input_fraction"]
     assert by_sampler["joint"] > 0.9 and by_sampler["independent"] < 0.05
 
@@ -464,7 +464,7 @@ def test_without_a_workload_the_default_model_is_judged_and_said_to_be(tmp_path)
     [
         (
             lambda w: w / "requests.parquet",
-            r"requests\.parquet: is no folder\. Fix: give the folder",
+            r"requests\.parquet: is not a folder\. Fix: give the folder",
         ),
         (lambda w: w / "none", r"none: there is no such folder"),
         (lambda w: _arrivals(w, "{"), r"arrivals\.json: is no JSON .*Fix: fit the workload again"),

@@ -1,10 +1,11 @@
 """An answer as lines of text: the terminal prints all, the page takes single ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sextant.advice.options import SAFE
 from sextant.decide.names import MEASURED
+from sextant.pages.wording import aligned
 
 Answer = Mapping[str, Any]
 LIMITS = {"nttft": "nTTFT", "itl": "ITL"}
@@ -160,8 +161,8 @@ def change_lines(answer: Answer) -> list[str]:
 
 def _reasons(answer: Answer) -> list[list[str]]:
     parts = {
-        "Price against probability:": _aligned([_option(row) for row in _shown(answer)]),
-        "GPU profiles:": _aligned([profile_cells(row) for row in answer["alternatives"]]),
+        "Price against probability:": aligned([_option(row) for row in _shown(answer)]),
+        "GPU profiles:": aligned([profile_cells(row) for row in answer["alternatives"]]),
         "Nearest measurements:": evidence_lines(answer),
         "What would change the answer:": change_lines(answer),
         "Outside of what was measured, so the answer is less certain than it says:": [
@@ -221,10 +222,3 @@ def candidate_line(row: Answer) -> str:
         return f"{name}: {limit} is {row['limit_ratio']:.2f} times its limit"
     reason = f" ({row['reason']})" if row["reason"] else ""
     return f"{name}: {row['status'].replace('_', ' ')}{reason}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

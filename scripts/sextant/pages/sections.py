@@ -19,7 +19,7 @@ class Table(NamedTuple):
     """One label a column; all empty for a table without a head."""
     rows: Sequence[Sequence[str]]
     text_columns: Collection[int] = (0,)
-    """Places of the columns of words; the others are numbers and stand right."""
+    """Places of the columns of words; the others are numbers, aligned right."""
 
     @classmethod
     def of_frame(cls, frame: pd.DataFrame, labels: Mapping[str, str]) -> Self:

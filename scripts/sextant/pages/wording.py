@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -39,6 +40,14 @@ def interval(low: float, high: float) -> str:
 def yes_or_no(holds: bool | None, unknown: str = "cannot be told") -> str:
     """Write what was found true, false or neither."""
     return unknown if holds is None else "yes" if holds else "no"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines whose columns begin below each other; rows may lack their last cells."""
+    columns = list(zip_longest(*rows, fillvalue=""))
+    widths = [max(map(len, column)) for column in columns]
+    padded = zip(*columns, strict=True)
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in padded]
 
 
 def duration_words(seconds: float) -> str:

@@ -20,9 +20,9 @@ def recommendations(tables: Tables) -> list[Row]:
     """Return the answers: from points where an LLM was measured, else from each predictor.
 
     Columns: `source, slo_id, llm_id, predictor, basis` (`measured` or `predicted`),
-    `gpu_profile_id` (None: nobody meets the SLO), `replicas, users_per_replica,
+    `gpu_profile_id` (None: no profile meets the SLO), `replicas, users_per_replica,
     usd_per_hour, alternatives` (other profiles that meet it, cheapest first),
-    `nearest_miss` (only where nobody does; None if no latency tells), `does_not_fit` and
+    `nearest_miss` (only where none does; None if no latency tells), `does_not_fit` and
     `not_measured` (profiles without latencies, by the reason).
     """
     key = ("source", "slo_id", "predictor", "llm_id")

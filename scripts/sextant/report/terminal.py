@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sextant.base.rows import Row
-from sextant.pages.wording import number, percent
+from sextant.pages.wording import aligned, number, percent
 from sextant.report.slo_answers import (
     deployment,
     miss_words,
@@ -40,7 +40,7 @@ def _summary_block(summary: Row, n_slos: int) -> str:
         for row in summary["means"]
     ]
     if rows:
-        lines += _aligned([["predictor", *_RATE_NAMES, "SLOs judged"], *rows])
+        lines += _indented([["predictor", *_RATE_NAMES, "SLOs judged"], *rows])
     return "\n".join(lines)
 
 
@@ -51,10 +51,10 @@ def _slo_block(answer: Row) -> str:
     header = ["LLM", "recommended", "USD/h", "basis", *(f"unseen: {p}" for p in predictors)]
     rows = [[row["llm_id"], *_answer_cells(row, answer, predictors)] for row in answer["answers"]]
     rows += [[llm_id, "neither measured nor predicted"] for llm_id in answer["unanswered"]]
-    lines += _aligned([header, *rows]) if rows else ["  no LLM is known"]
+    lines += _indented([header, *rows]) if rows else ["  no LLM is known"]
     scores = [_score_cells(score) for score in answer["scores"]]
     if scores:
-        lines += ["", *_aligned([["predictor", *_RATE_NAMES, "LLMs", "note"], *scores])]
+        lines += ["", *_indented([["predictor", *_RATE_NAMES, "LLMs", "note"], *scores])]
     return "\n".join(lines)
 
 
@@ -74,8 +74,5 @@ def _score_cells(score: Row) -> list[str]:
     return [*cells, number(score["n_llms"]), score["note"] or ""]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    n_columns = max(map(len, rows))
-    padded = [[*row, *[""] * (n_columns - len(row))] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
-    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in padded]
+def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"  {line}" for line in aligned(rows)]

@@ -20,7 +20,7 @@ def series(points: pd.DataFrame, others: Sequence[str]) -> pd.DataFrame:
     """Return the points at the most users of servers that differ in their batch weight alone.
 
     Args:
-        points: of closed loops; a point without a served request takes no part.
+        points: of closed loops; a point without a served request is left out.
         others: columns that have to be equal, null being a value of its own. Of several such
             series of an LLM, GPU profile, workload and scenario the one with most weights is taken.
     """

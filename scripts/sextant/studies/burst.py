@@ -1,4 +1,4 @@
-"""How a server bears bursts: failures, latency and throughput as load and lengths change.
+"""How a server takes bursts: failures, latency and throughput as load and lengths change.
 
 Wang et al.: Towards Efficient and Reliable LLM Serving: A Real-World Workload Study (BurstGPT),
 section V.

@@ -1,4 +1,4 @@
-"""Where throughput stops to grow with the batch size, and which points nobody beats."""
+"""Where throughput stops growing with the batch size, and which points no other beats."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def knee(
 ) -> int | None:
     """Return the place of the smallest size from which no further doubling gains `least_gain`.
 
-    All later steps count, not only the next: one slow run is no knee.
+    All later steps count, not only the next: one slow run is not a knee.
 
     Args:
         sizes: batch sizes, ascending.

@@ -1,4 +1,4 @@
-"""What the papers print, to stand beside what is computed and measured here."""
+"""Tables of the papers, shown beside what is computed and measured here."""
 
 import pandas as pd
 

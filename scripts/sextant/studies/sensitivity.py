@@ -79,7 +79,7 @@ def _points(data: StudyData) -> pd.DataFrame:
 def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
     """Return what random forests of `N_SEEDS` seeds say of the factors of one target.
 
-    A factor that has one value at all points, or none at some, takes no part: its importance is
+    A factor that has one value at all points, or none at some, is left out: its importance is
     null, `not_varied` and `not_known` name it.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant.base.rows import column_lists
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
@@ -27,8 +28,8 @@ _MAX_WINDOWS = 150
 """With more windows their intervals would cover each other: spans of many are drawn instead."""
 _N_SPANS = 60
 _EACH, _MANY = _DRAWN = ("each window with its 95 % interval", "the windows' median and quartiles")
-_FIGURES = ("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s", "cv", "ks",
-            "p_value")  # fmt: skip
+_COLUMNS = ["start_s", "duration_s", "n_requests", "alpha", "alpha_lo", "alpha_hi", "beta_s",
+            "beta_lo_s", "beta_hi_s", "cv", "ks", "p_value"]  # fmt: skip
 
 
 def measure_burstiness(
@@ -48,9 +49,8 @@ def measure_burstiness(
     groups = []
     for group in facts["groups"][:MAX_SHOWN]:
         own = rows_of(windows, group)
-        groups.append(
-            {"name": group["name"], **_summary(own), "windows": _columns(own[own["alpha"].notna()])}
-        )
+        fitted = own.loc[own["alpha"].notna(), _COLUMNS]
+        groups.append({"name": group["name"], **_summary(own), "windows": column_lists(fitted)})
     return {
         "window_s": WINDOW_S,
         "groups": groups,
@@ -97,14 +97,6 @@ def _quartiles(values: pd.Series) -> dict[str, float] | None:
         return None
     found = np.percentile(values.to_numpy(float), [10, 25, 50, 75, 90])
     return dict(zip(("p10", "q1", "median", "q3", "p90"), found.tolist(), strict=True))
-
-
-def _columns(windows: pd.DataFrame) -> dict[str, list]:
-    columns = {name: windows[name].astype(float).tolist() for name in ("start_s", "duration_s")}
-    columns["n_requests"] = windows["n_requests"].astype(int).tolist()
-    for name in _FIGURES:
-        columns[name] = windows[name].astype(float).tolist()
-    return columns
 
 
 def show_burstiness(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
+from sextant.base.rows import jsonable
 from sextant.pages.sections import Table
 from sextant.pages.wording import MINUTE_S, number
 from sextant.trace_report.trace_file import SHORTEST_BUCKET_S, TraceFile, rows_of
@@ -31,7 +30,7 @@ def measure_doublings(
         busy = summarize_doublings(count_doublings(trace.path, minutes, min_count=BUSY_REQUESTS))
         for group in groups:
             own = rows_of(totals, group).drop(columns=["llm", "service"]).iloc[0].to_dict()
-            known = {key: None if pd.isna(x) else float(x) for key, x in own.items()}
+            known = jsonable(own)
             known["n_busy_doublings"] = float(rows_of(busy, group)["n_doublings"].iloc[0])
             found.append({"name": group["name"], "minutes": minutes, **known})
     return found

@@ -10,6 +10,7 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.base.ids import file_name
+from sextant.base.rows import jsonable
 from sextant.pages.charts import Panel, cumulative_curve, matrix_figure, panels_figure
 from sextant.pages.figure import Axis, floats
 from sextant.pages.sections import Section, Table
@@ -132,13 +133,13 @@ def _together(
         output_by_input(*(clipped[s] for s in SIDES.values()))["input_lo"] if has_both else []
     )
     of_trace = spearman(clipped)
-    coefficients, differences, fractions = {"trace": _nested(of_trace)}, {}, {}
+    coefficients, differences, fractions = {"trace": jsonable(of_trace.to_dict())}, {}, {}
     if has_both:
         fractions["trace"] = rank_by_input_fraction(clipped, input_lo)
     for sampler in SAMPLERS:
         drawn = model.sample(n_draws, seed=seed, sampler=sampler)
         of_drawn = spearman(drawn)
-        coefficients[sampler] = _nested(of_drawn)
+        coefficients[sampler] = jsonable(of_drawn.to_dict())
         differences[sampler] = largest_difference(of_trace, of_drawn)
         if has_both:
             # As many as of the trace will do.
@@ -147,14 +148,6 @@ def _together(
         "spearman": coefficients,
         "spearman_difference": differences,
         "output_rank_by_input_fraction": fractions or None,
-    }
-
-
-def _nested(matrix: pd.DataFrame) -> dict[str, dict[str, float | None]]:
-    """Return a matrix as JSON has it, None where a coefficient is undefined."""
-    return {
-        row: {name: None if np.isnan(value) else float(value) for name, value in cells.items()}
-        for row, cells in matrix.to_dict().items()
     }
 
 

@@ -40,7 +40,7 @@ def open_workloads(folders: Sequence[str | Path]) -> list[Fitted]:
     found: dict[str, Fitted] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
-            problem = "is no folder" if folder.exists() else "there is no such folder"
+            problem = "is not a folder" if folder.exists() else "there is no such folder"
             fix = "give the folder of a fitted workload (see `sextant fit`)"
             raise InputError(problem, file=folder, fix=fix)
         name = id_of(folder.resolve().name)

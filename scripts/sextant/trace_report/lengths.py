@@ -1,6 +1,6 @@
 """Lengths of inputs and outputs: distributions, Zipf's law, outputs by input, modes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -101,7 +101,7 @@ def show_lengths(found: Mapping[str, Any]) -> Section:
     section = Section("Lengths", _takeaway(found))
     if found["n_served"] == 0:
         return section
-    section.tables.append(_quantile_table(found))
+    section.tables.append(quantile_table({f"{side.capitalize()}s": found[side] for side in SIDES}))
     section.figures.append(_distribution_figure(found))
     section.tables.append(_zipf_table(found))
     section.notes.append(_zipf_words(found["input"]))
@@ -163,14 +163,14 @@ def _mode_words(modes: Mapping[str, Any]) -> str:
     )
 
 
-def _quantile_table(found: Mapping[str, Any]) -> Table:
-    names = list(found["input"]["quantiles"])
-    header = ("Tokens", "Mean", *(name.capitalize() for name in names))
-    rows = []
-    for side in SIDES:
-        values = (found[side]["mean"], *found[side]["quantiles"].values())
-        rows.append((f"{side.capitalize()}s", *(number(value) for value in values)))
-    return Table(header, rows)
+def quantile_table(sides: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return a row a side, by its name: `mean` and `quantiles` of its lengths."""
+    rows = [
+        (name, *(number(value) for value in (side["mean"], *side["quantiles"].values())))
+        for name, side in sides.items()
+    ]
+    names = next(iter(sides.values()))["quantiles"]
+    return Table(("Tokens", "Mean", *(name.capitalize() for name in names)), rows)
 
 
 def _zipf_table(found: Mapping[str, Any]) -> Table:
@@ -194,13 +194,17 @@ def _distribution_figure(found: Mapping[str, Any]) -> tuple[str, str]:
         fit = found[side]["zipf"]
         if fit is not None:
             curves.append(_zipf_curve(fit))
-        across = Axis(
-            f"{side.capitalize()} (tokens)", is_log=found[side]["quantiles"]["lowest"] > 0
-        )
-        up = Axis("Share of requests up to it", low=0, high=1.02)
-        panels.append(Panel(f"{side.capitalize()}s", across, up, curves))
+        is_log = found[side]["quantiles"]["lowest"] > 0
+        panels.append(distribution_panel(side, curves, is_log=is_log))
     svg = panels_figure(panels, "Distribution of lengths", is_step=True)
     return svg, "Cumulative distributions of the lengths, and the bounded Zipf law that fits best."
+
+
+def distribution_panel(side: str, curves: Sequence[Curve], *, is_log: bool) -> Panel:
+    """Return a panel of the distribution functions of one side's lengths."""
+    across = Axis(f"{side.capitalize()} (tokens)", is_log=is_log)
+    up = Axis("Share of requests up to it", low=0, high=1.02)
+    return Panel(f"{side.capitalize()}s", across, up, curves)
 
 
 def _zipf_curve(fit: Mapping[str, Any]) -> Curve:

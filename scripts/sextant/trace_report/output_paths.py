@@ -10,7 +10,7 @@ def json_beside(html_out: str | Path) -> Path:
     """Return the path of the JSON that goes beside a page.
 
     Raises:
-        InputError: the page's path is no file's, or does not end in `.html`.
+        InputError: the page's path is a folder, or does not end in `.html`.
     """
     page = Path(html_out)
     if page.suffix != ".html" or page.is_dir():

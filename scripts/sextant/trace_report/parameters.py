@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
+from sextant.base.rows import jsonable
 from sextant.pages.charts import bars_figure, matrix_figure
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import number, percent, plural
@@ -19,7 +20,7 @@ LATENCY = "e2e_ms"
 _MAX_FOREST_ROWS = 20_000
 """Requests that a forest is trained on: more take minutes and change no share visibly."""
 _WEAK = 0.1
-"""Coefficient below which nobody would see that two parameters go together."""
+"""Coefficient below which the relation of two parameters cannot be seen in a plot."""
 
 
 def measure_parameters(
@@ -35,7 +36,6 @@ def measure_parameters(
     """
     names = [*parameters, LATENCY] if LATENCY in sampled else parameters
     matrix = spearman(sampled[names])
-    cells = {row: {name: _known(matrix.loc[row, name]) for name in names} for row in names}
     importance, reason = None, "the trace has no latencies"
     if LATENCY in sampled:
         try:
@@ -50,14 +50,10 @@ def measure_parameters(
         "n_sampled": len(sampled),
         "n_served": n_served,
         "parameters": parameters,
-        "spearman": cells,
+        "spearman": jsonable(matrix.to_dict()),
         "importance": importance,
         "importance_reason": None if importance else reason,
     }
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def show_parameters(found: Mapping[str, Any], lengths: Mapping[str, Any]) -> Section:
@@ -129,7 +125,7 @@ def _unseen_words(found: Mapping[str, Any], lengths: Mapping[str, Any]) -> str:
         return ""
     return (
         f" Yet input_tokens explains {percent(fraction)} of the variance of the ranks of "
-        "output_tokens: a relation that is no mere rise or fall."
+        "output_tokens: a relation that is not a mere rise or fall."
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from sextant.base.rows import column_lists, jsonable
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
@@ -40,26 +40,12 @@ def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str,
         groups.append(
             {
                 "name": group["name"],
-                "summary": {name: _plain(value) for name, value in figures.items()},
-                "series": _series(own),
+                "summary": jsonable(figures),
+                "series": column_lists(own[["start_s", "failure_fraction", "is_outlier"]]),
             }
         )
     known = {"n_failed": facts["n_failed"], "bucket_s": size}
     return {**known, "n_groups": n_groups, "groups": groups}
-
-
-def _series(rows: pd.DataFrame) -> dict[str, list]:
-    return {
-        "start_s": rows["start_s"].astype(float).tolist(),
-        "failure_fraction": [_plain(value) for value in rows["failure_fraction"]],
-        "is_outlier": rows["is_outlier"].astype(bool).tolist(),
-    }
-
-
-def _plain(value: Any) -> int | float | None:
-    if value is None or pd.isna(value):
-        return None
-    return int(value) if isinstance(value, int | np.integer) else float(value)
 
 
 def show_reliability(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:

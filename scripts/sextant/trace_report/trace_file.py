@@ -40,7 +40,7 @@ class TraceFile:
     path: Path
 
     def query(self, query: str) -> duckdb.DuckDBPyConnection:
-        """Run a query in which `trace` stands for the rows and `row` for a row's position."""
+        """Run a query in which `trace` names the rows and `row` a row's position."""
         stored = parquet_rows(self.path, has_row_number=True)
         rows = f"(SELECT * RENAME (file_row_number AS row) FROM {stored})"
         connection = duckdb.connect()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant.base.rows import column_lists
 from sextant.pages.charts import Curve, Panel, panels_figure, stacked_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
@@ -96,7 +97,7 @@ def _range(counts: pd.Series) -> dict[str, float]:
 
 def _too_short(duration_s: float) -> str:
     if duration_s == 0:
-        return "All requests arrive at one moment: there is no course over time."
+        return "All requests arrive at one moment: nothing changes over time."
     return (
         f"No daily profile can be seen in {duration_words(duration_s)}: it takes "
         f"{_MIN_DAYS} days or more."
@@ -104,9 +105,8 @@ def _too_short(duration_s: float) -> str:
 
 
 def _series(rows: pd.DataFrame) -> dict[str, list]:
-    columns = {name: rows[name].astype(int).tolist() for name in _COUNTED}
-    is_whole = rows["is_whole"].astype(bool).tolist()
-    return {"start_s": rows["start_s"].astype(float).tolist(), "is_whole": is_whole, **columns}
+    counts = rows[[*_COUNTED]].astype(int)
+    return column_lists(rows[["start_s", "is_whole"]].join(counts))
 
 
 def _daily(profile: pd.DataFrame) -> dict[str, list]:
@@ -122,7 +122,7 @@ def _weekly(profile: pd.DataFrame) -> dict[str, list]:
 
 def _spread(rows: pd.DataFrame) -> dict[str, list]:
     names = ("mean", "q1", "median", "q3")
-    return {f"requests_{name}": rows[f"requests_{name}"].astype(float).tolist() for name in names}
+    return column_lists(rows[[f"requests_{name}" for name in names]])
 
 
 def _explained(hourly: pd.DataFrame) -> Explained | None:

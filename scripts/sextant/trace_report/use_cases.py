@@ -9,12 +9,11 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.ids import id_of
-from sextant.pages.charts import Panel, cumulative_curve, panels_figure
-from sextant.pages.figure import Axis
-from sextant.pages.sections import Section, Table
+from sextant.pages.charts import cumulative_curve, panels_figure
+from sextant.pages.sections import Section
 from sextant.pages.wording import number
 from sextant.pages.write import render_sections, write_page
-from sextant.trace_report.lengths import SIDES, quantiles
+from sextant.trace_report.lengths import SIDES, distribution_panel, quantile_table, quantiles
 from sextant.trace_report.output_paths import check_outputs
 from sextant.workload.draw import open_workload
 from sextant.workload.fidelity import cumulative
@@ -101,12 +100,11 @@ def show_use_cases(found: Mapping[str, Mapping[str, Any]]) -> Section:
     panels = []
     for side in SIDES:
         curves = [cumulative_curve(name, case[side]["cdf"]) for name, case in found.items()]
-        across = Axis(f"{side.capitalize()} (tokens)", is_log=True)
-        up = Axis("Share of requests up to it", low=0, high=1.02)
-        panels.append(Panel(f"{side.capitalize()}s", across, up, curves))
+        panels.append(distribution_panel(side, curves, is_log=True))
     svg = panels_figure(panels, "Lengths of the use cases", is_step=True, height_in=2.8)
     section.figures.append((svg, "Cumulative distributions of the lengths of each use case."))
-    section.tables.append(_table(found))
+    sides = {f"{name}, {side}": case[side] for name, case in found.items() for side in SIDES}
+    section.tables.append(quantile_table(sides))
     return section
 
 
@@ -124,14 +122,3 @@ def _takeaway(found: Mapping[str, Mapping[str, Any]]) -> str:
         medians = tuple(number(median(name, side)) for side in SIDES)
         return f"{name}: the median request has {medians[0]} tokens in and {medians[1]} out."
     return f"Across the {len(found)} workloads, {extreme('input')}, {extreme('output')}."
-
-
-def _table(found: Mapping[str, Mapping[str, Any]]) -> Table:
-    names = list(next(iter(found.values()))["input"]["quantiles"])
-    header = ("Tokens", "Mean", *(name.capitalize() for name in names))
-    rows = []
-    for name, case in found.items():
-        for side in SIDES:
-            values = (case[side]["mean"], *case[side]["quantiles"].values())
-            rows.append((f"{name}, {side}", *(number(value) for value in values)))
-    return Table(header, rows)
