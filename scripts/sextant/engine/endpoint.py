@@ -83,7 +83,7 @@ class EndpointServer:
         return MemoryFacts()
 
     def stop_watching_memory(self) -> None:
-        """Do nothing: nobody watches it."""
+        """Do nothing: its memory is not watched."""
 
     def error(self, message: str) -> ServerError:
         """Return the error for a server that failed; why is in its own log."""
