@@ -154,7 +154,7 @@ def _specs(cell: Cell, llm: LLM, model: Path, scratch: Path) -> Callable[[int], 
     """Return what makes the servers of a cell, one a replica, with a batch weight."""
     variant = cell.variant
     places = pick_devices(cell.devices, variant.replicas, variant.placement)
-    cores: list[tuple[int | str, ...] | None] = [None] * variant.replicas
+    cores: list[tuple[int, ...] | None] = [None] * variant.replicas
     if variant.cpu_cores:
         cores = list(pick_cores(variant.cpu_cores, variant.replicas, variant.placement))
 

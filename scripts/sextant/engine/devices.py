@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pynvml
 
 from sextant.base.errors import InputError
 from sextant.hardware.gpu import MIG_PREFIX, Devices
 
+Device = TypeVar("Device", int, int | str)
 _UUID_PREFIXES = ("GPU-", MIG_PREFIX)
 
 
@@ -43,9 +45,7 @@ def pick_devices(
     return _shares(picked, devices.n_gpus, replicas, placement)
 
 
-def pick_cores(
-    n_cores: int, replicas: int = 1, placement: str = "own"
-) -> list[tuple[int | str, ...]]:
+def pick_cores(n_cores: int, replicas: int = 1, placement: str = "own") -> list[tuple[int, ...]]:
     """Return the cores of each replica beside its devices: the first that this job may use.
 
     Raises:
@@ -56,7 +56,7 @@ def pick_cores(
     return _shares(picked, n_cores, replicas, placement)
 
 
-def _first(available: Sequence[int | str], n_needed: int, kind: str) -> Sequence[int | str]:
+def _first(available: Sequence[Device], n_needed: int, kind: str) -> Sequence[Device]:
     if len(available) < n_needed:
         fix = "run on a machine that has them, or remove the profile from benchmarks.tsv"
         raise InputError(f"{n_needed} devices ({kind}) needed, {len(available)} here", fix=fix)
@@ -64,8 +64,8 @@ def _first(available: Sequence[int | str], n_needed: int, kind: str) -> Sequence
 
 
 def _shares(
-    picked: Sequence[int | str], n_each: int, replicas: int, placement: str
-) -> list[tuple[int | str, ...]]:
+    picked: Sequence[Device], n_each: int, replicas: int, placement: str
+) -> list[tuple[Device, ...]]:
     starts = [n * n_each if placement == "own" else 0 for n in range(replicas)]
     return [tuple(picked[start : start + n_each]) for start in starts]
 
