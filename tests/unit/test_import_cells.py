@@ -427,6 +427,17 @@ def test_what_was_not_recorded_agrees_with_anything() -> None:
     assert provenance_conflicts([run_of("1xA", "0.33.0")], here) == []
 
 
+def test_of_a_server_that_ran_already_its_own_version_counts_and_no_machine() -> None:
+    def measured(version: str, processor: str) -> CellRun:
+        server = ServerFacts("endpoint", version, url="http://h:1")
+        return replace(run_of("1xA", processor=processor), server=server)
+
+    here = [run_of("1xA", "0.32.0", processor="x"), measured("9.1", "x")]
+    assert provenance_conflicts([measured("9.1", "y")], here) == []
+    conflicts = provenance_conflicts([measured("9.2", "x")], here)
+    assert conflicts == ["engine of http://h:1: endpoint 9.2 there, endpoint 9.1 here"]
+
+
 def tar_of(world: World, path: Path, *more: tarfile.TarInfo) -> Path:
     with tarfile.open(path, "w:gz") as archive:
         archive.add(world.there, "results")

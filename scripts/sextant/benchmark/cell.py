@@ -83,11 +83,11 @@ def _measure(
     scratch: Path,
 ) -> None:
     """Measure what is not in the checkpoint yet; write the results."""
-    record = Record()
-    if not ENGINES[settings.name].starts_servers:
+    engine, record = ENGINES[settings.name], Record()
+    if not engine.starts_servers:
         kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, hardware("cpu", ()))
         measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
-        with ENGINES[settings.name].serve((), settings, server_log) as servers:
+        with engine.serve((), settings, server_log) as servers:
             measurement.run(servers)
         write_results(cell, folder, record, None, kept)
         return

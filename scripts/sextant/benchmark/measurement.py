@@ -15,9 +15,8 @@ from sextant.benchmark.burst import run_phases
 from sextant.benchmark.burst_loads import BurstPlan
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell
-from sextant.benchmark.levels import level_medians
 from sextant.benchmark.results import Record
-from sextant.benchmark.stopping import tells_nothing
+from sextant.benchmark.stopping import level_medians, tells_nothing
 from sextant.cells.run import LeftOut, LevelRun, Quantiles, ServerFacts
 from sextant.cells.verdict import Stop
 from sextant.engine import prometheus

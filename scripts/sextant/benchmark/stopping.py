@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 
+import duckdb
+import pyarrow as pa
+
 from sextant.base.errors import InputError
+from sextant.cells.metrics import points_query
 from sextant.cells.verdict import LevelMedians, Stop
 
 MIN_REQUESTS = 10
@@ -49,3 +53,17 @@ def _check(
             raise InputError(f"a limit of {limit:g} ms", field=field, fix="give more than 0 ms")
     if not factor >= 1:
         raise InputError(f"a factor of {factor:g}", field="factor", fix="give 1 or more")
+
+
+def level_medians(level: float, requests: pa.Table) -> LevelMedians:
+    """Return what the stop rule looks at, of a closed loop's rows."""
+    with duckdb.connect() as database:
+        database.execute("SET enable_progress_bar = false")
+        database.register("rows", requests)
+        query = points_query(
+            "(SELECT 0 AS cell, sent_s AS start_s, * FROM rows)",
+            f"(SELECT 0 AS cell, '{level}'::DOUBLE AS level, 1.0 AS duration_s)",
+        )
+        names = "n_ok, median_nttft_ms, median_itl_ms"
+        (row,) = database.execute(f"SELECT {names} FROM ({query})").fetchall()
+    return LevelMedians(level, *row)

@@ -37,6 +37,12 @@ class ProbeRecord:
             log.info("%d server starts are known from an earlier attempt", len(self.probes))
         self._write()
 
+    @property
+    def chosen(self) -> int | None:
+        """The batch weight of a search that has ended; None if no weight works."""
+        last = self.probes[-1] if self.probes else None
+        return last.batch_weight_tokens if last and last.outcome == "ok" else None
+
     def add(self, probe: Probe) -> None:
         """Keep a probe. One that failed under load replaces its pass: one start is one probe."""
         last = self.probes[-1] if self.probes else None
@@ -98,16 +104,14 @@ def tune_and_load(
         ServerError: a server failed for a reason other than memory.
     """
     while True:
-        weight = next_weight(record.probes, limits)
-        is_known = weight is None
-        if is_known:
-            if not record.probes or record.probes[-1].outcome != "ok":
-                return None
-            weight = record.probes[-1].batch_weight_tokens
+        untried = next_weight(record.probes, limits)
+        weight = record.chosen if untried is None else untried
+        if weight is None:
+            return None
         started_s = time.monotonic()
         try:
             with start(weight) as servers:
-                if not is_known:
+                if untried is not None:
                     check(servers, weight)
                     memory = worst([server.memory() for server in servers])
                     detail, duration_s = "all corner cases passed", time.monotonic() - started_s

@@ -175,7 +175,8 @@ def provenance_conflicts(new: Iterable[CellRun], here: Iterable[CellRun]) -> lis
     """Return what cells were measured with that those here, or each other, were not.
 
     Versions have to agree throughout, a GPU profile's machines within the profile: otherwise
-    a comparison of cells would compare these too. What was not recorded agrees with anything.
+    a comparison of cells would compare these too. What was not recorded agrees with anything. Of a
+    server that ran already only its own version has to agree.
     """
     incoming, known = _facts(new), _facts(here)
     conflicts = []
@@ -193,19 +194,21 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def _facts(runs: Iterable[CellRun]) -> dict[tuple[str, str], set[str]]:
-    """Return the values of each fact by GPU profile, or by "" for those of all."""
+    """Return the values of each fact by GPU profile or address, or by "" for those of all."""
     found: dict[tuple[str, str], set[str]] = {}
     for run in runs:
-        host = run.host or HostFacts()
-        profile = run.gpu_profile_id
-        facts = {
-            (profile, "GPU driver"): host.gpu_driver,
-            (profile, "CUDA version"): host.cuda_version,
-            (profile, "GPUs"): _listed({str(gpu.name) for gpu in host.gpus or ()}) or None,
-            (profile, "processor"): host.processor,
-            ("", "engine"): run.engine,
-            ("", "sextant"): run.sextant_version,
-        }
+        facts = {("", "sextant"): run.sextant_version}
+        if run.server and run.server.url:  # the host is that of the load client alone
+            facts[run.server.url, "engine"] = run.engine
+        else:
+            host, profile = run.host or HostFacts(), run.gpu_profile_id
+            facts |= {
+                (profile, "GPU driver"): host.gpu_driver,
+                (profile, "CUDA version"): host.cuda_version,
+                (profile, "GPUs"): _listed({str(gpu.name) for gpu in host.gpus or ()}) or None,
+                (profile, "processor"): host.processor,
+                ("", "engine"): run.engine,
+            }
         for fact, value in facts.items():
             if value is not None:
                 found.setdefault(fact, set()).add(printable(value))
