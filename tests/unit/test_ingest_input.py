@@ -248,9 +248,9 @@ def test_start_of_other_formats(tmp_path):
     ("trace_format", "start_time", "message"),
     [
         ("azure", "2023-11-16", "field 'start_time': the format has date-times of its own"),
-        ("burstgpt", "yesterday", "field 'start_time': 'yesterday' is no date-time. Fix: give an"),
-        ("burstgpt", "", "field 'start_time': '' is no date-time"),
-        ("burstgpt", "2023-13-01", "is no date-time"),
+        ("burstgpt", "yesterday", "field 'start_time': 'yesterday' is not a date-time. Fix: give"),
+        ("burstgpt", "", "field 'start_time': '' is not a date-time"),
+        ("burstgpt", "2023-13-01", "is not a date-time"),
         ("burstgpt", "0001-01-01", "'0001-01-01' is in none of the years 1700 to 2199. Fix: give"),
         ("burstgpt", "9999-12-31T23:00:00Z", "field 'start_time': .* none of the years 1700 to"),
     ],

@@ -161,7 +161,7 @@ def test_groups_have_whiskers_of_their_own(tmp_path):
         ([0.0], None, 0.0, "field 'bucket_s': buckets of 0.0 s"),
         ([], None, 60.0, "the trace has no request"),
         ([0.0, 1e9], None, 1.0, "field 'bucket_s': 1000000001 buckets for each of 1"),
-        ([0.0], "yesterday", 60.0, "field 'start_time': 'yesterday' is no ISO date and time"),
+        ([0.0], "yesterday", 60.0, "field 'start_time': 'yesterday' is not an ISO date and time"),
     ],
 )
 def test_bad_traces_and_buckets_are_refused(tmp_path, arrival_s, start, bucket_s, message):

@@ -219,7 +219,7 @@ def _json_object(line: str) -> dict[str, Any] | str:
     try:
         found = json.loads(line)
         if "\\u" in line:
-            json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+            json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is not text
     except (ValueError, RecursionError):
         return "no JSON object"
     return found if isinstance(found, dict) else "no JSON object"

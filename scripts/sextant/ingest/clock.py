@@ -25,7 +25,7 @@ class Rows:
     is_zoned: bool | None
     """Whether the date-times have a zone; None: arrivals are numbers, or none could be read."""
     rejected: pa.Table | None
-    """The other lines, as `REJECTED`; None: there are none."""
+    """The other lines, as `REJECTED`; None: all were accepted."""
 
 
 @dataclass

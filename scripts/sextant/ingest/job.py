@@ -68,15 +68,15 @@ def ingest_trace(
         **provenance_facts: more facts for the outputs' provenance.
 
     A request without an output token is `failed`, unless the source has a status of its own.
-    A request without an id gets its line number. Blank lines are no rows; they are counted.
+    A request without an id gets its line number. Blank lines are not rows; they are counted.
     The report and the provenance carry `start_time`, the date-time of `arrival_s` = 0 (in UTC
     where a zone is known; null if nothing tells it), and `first_tick_s`, what the source's
     clock shows then (null for date-times).
 
     Raises:
-        InputError: wrong columns, no rows, too many malformed ones, a `start_time` that is none
-            or not needed, no share, or an output in the place of the source or of another; no
-            output is written.
+        InputError: wrong columns, no rows, too many malformed ones, a `start_time` that is not a
+            date-time or not needed, a share outside 0 to 1, or an output that would replace the
+            source or another output; no output is written.
     """
     source = Path(source)
     form = _format(trace_format)

@@ -20,7 +20,7 @@ def parse_time(text: str) -> tuple[int, bool]:
     With a zone they count in UTC; a date alone is its midnight.
 
     Raises:
-        ValueError: `text` is no date-time.
+        ValueError: `text` is not a date-time.
     """
     moment = datetime.fromisoformat(text)
     epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
@@ -30,7 +30,7 @@ def parse_time(text: str) -> tuple[int, bool]:
 def check_start_time(
     start_time: str, form: TraceFormat, *, file: str | Path | None = None, row: int | None = None
 ) -> None:
-    """Refuse a `start_time` that is no date-time, or for a format that has its own.
+    """Refuse a `start_time` that is not a date-time, or for a format that has its own.
 
     Args:
         start_time: what the user gave.
@@ -51,7 +51,7 @@ def check_start_time(
     try:
         moment_ns, _ = parse_time(start_time)
     except (TypeError, ValueError):
-        raise refused(f"{start_time!r} is no date-time", fix) from None
+        raise refused(f"{start_time!r} is not a date-time", fix) from None
     if not FIRST_NS <= moment_ns <= LAST_NS:
         raise refused(f"{start_time!r} is in none of the years 1700 to 2199", fix)
 

@@ -26,7 +26,7 @@ class Output:
     def __init__(
         self, trace: Path, rejected: Path, units_per_s: float, constants: Mapping[str, str | None]
     ) -> None:
-        """Open both; `constants` stand in a text column where the source names nothing."""
+        """Open both; `constants` fill a text column where the source names nothing."""
         # A split into bytes compresses slowly moving numbers better than a dictionary, faster.
         self._trace = pq.ParquetWriter(
             trace,

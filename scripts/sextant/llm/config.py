@@ -78,7 +78,7 @@ class Config:
         """Return a name that has to be there."""
         value = self.get(name)
         if not isinstance(value, str):
-            raise self.error(f"{value!r} is no name", name, "write one name in quotes")
+            raise self.error(f"{value!r} is not a name", name, "write one name in quotes")
         return value
 
     def listing(self, name: str, kind: type, default: list | None = None) -> list:
@@ -87,14 +87,14 @@ class Config:
         # By the exact type: `true` is an `int` to Python.
         if not isinstance(value, list) or any(type(each) is not kind for each in value):
             what = {str: "names", int: "whole numbers"}[kind]
-            raise self.error(f"{value!r} is no list of {what}", name, f"give {what} in [ ]")
+            raise self.error(f"{value!r} is not a list of {what}", name, f"give {what} in [ ]")
         return value
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """Return a switch; it may be absent if it has a default."""
         value = self.get(name) if default is None else self.optional(name, default)
         if not isinstance(value, bool):
-            raise self.error(f"{value!r} is no switch", name, "write true or false")
+            raise self.error(f"{value!r} is not true or false", name, "write true or false")
         return value
 
     def require(self, name: str, expected: Any) -> None:

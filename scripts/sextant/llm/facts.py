@@ -47,7 +47,7 @@ class LLM:
     The encoder's matrices, and K and V of the decoder's cross-attention; 0 if decoder-only.
     """
     n_experts: int = 0
-    """Routed experts of a layer; 0 if dense. Shared experts, which every token uses, are none."""
+    """Routed experts of a layer; 0 if dense. Shared experts, used by every token, do not count."""
     n_experts_per_token: int = 0
     """Routed experts of a layer that one token uses."""
     n_expert_parameters: int = 0

@@ -2,7 +2,7 @@
 
 K and V of all heads come from one latent vector per token and layer, and the positions from one
 rotary key that the heads share; the cache keeps these two. The extra layer that predicts further
-tokens (`num_nextn_predict_layers`) is no part of V3's main model and is not counted.
+tokens (`num_nextn_predict_layers`) is not part of V3's main model and is not counted.
 """
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ class Sizes(NamedTuple):
 
 
 class Experts(NamedTuple):
-    """The layers of a mixture of experts; those of a dense LLM are none."""
+    """The layers of a mixture of experts; a dense LLM has none."""
 
     layers: int = 0
     n: int = 0

@@ -117,7 +117,7 @@ def _block_scale_bits(inner: _Method, name: str) -> float:
     block = inner.listing(name, int)
     if len(block) != 2 or min(block) < 1:
         fix = "give [rows, columns], each 1 or more"
-        raise inner.error(f"{block!r} is no block", name, fix)
+        raise inner.error(f"{block!r} is not a block", name, fix)
     return 32 / (block[0] * block[1])
 
 

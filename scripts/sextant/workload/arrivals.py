@@ -207,12 +207,12 @@ def _read_stored(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError("there is no arrival model", file=path, fix="fit the workload first")
     fix = MAKE_WORKLOAD_AGAIN
-    stored = read_json(path, problem="is no JSON", fix=fix)
+    stored = read_json(path, problem="is not JSON", fix=fix)
     if not isinstance(stored, dict):
-        raise InputError("is no JSON object", file=path, fix=fix)
+        raise InputError("is not a JSON object", file=path, fix=fix)
     facts = stored.get("fit", {})
     if not isinstance(facts, dict):
-        raise InputError("is no JSON object", file=path, field="fit", fix=fix)
+        raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
     names = list(ArrivalModel.__dataclass_fields__)
     missing = [name for name in names if name not in stored]
     if missing:
@@ -221,7 +221,7 @@ def _read_stored(path: str | Path) -> dict[str, Any]:
     numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
     for name, value in numbers.items():
         if not _is_number_or_null(value):
-            raise InputError(f"{value!r} is no number", file=path, field=name, fix=fix)
+            raise InputError(f"{value!r} is not a number", file=path, field=name, fix=fix)
     if stored["alpha"] is not None:
         for name in ("alpha_lo", "alpha_hi", "beta_s", "cv", "ks"):
             if stored[name] is None:

@@ -147,7 +147,7 @@ def _items(path: Path) -> Iterator[tuple[dict[str, int], Any]]:
         for number, item in enumerate(_parse(path, text, None), start=1):
             yield {"item": number}, item
         return
-    # Not splitlines: JSON text may hold line separators that are none of JSON Lines.
+    # Not splitlines: JSON text may hold line separators that do not end a line of JSON Lines.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield {"line": number}, _parse(path, line, number)
@@ -197,7 +197,7 @@ def _text(path: str | Path, place: dict[str, int], item: dict, key: str) -> str:
         raise _rejected(
             path, place, key, f"{type(value).__name__} instead of text", "give a string"
         )
-    # White space alone is no text, though a tokenizer would find tokens in it.
+    # White space alone is not text, though a tokenizer would find tokens in it.
     if not value or not value.strip():
         return ""
     # JSON can hold half of a surrogate pair, which no tokenizer takes.
@@ -225,7 +225,7 @@ def _count_tokens(tokenizer: Tokenizer, items: list[list[Turn]]) -> list[list[in
 def _requests(
     turns: list[Turn], n_tokens: list[int], include_history: bool, n_empty: dict[str, int]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield number, input and output tokens of each request; count in `n_empty` what is none."""
+    """Yield number, input and output tokens of each request; count the rest in `n_empty`."""
     history, number, asked = 0, 0, None
     for role, side in groupby(zip(turns, n_tokens, strict=True), key=lambda pair: pair[0].role):
         said = [(turn.text != "", n) for turn, n in side]

@@ -26,11 +26,11 @@ def check_format(form: str, out: str | Path) -> None:
     """Refuse a format that `write_trace` does not know.
 
     Raises:
-        InputError: it is none of `FORMATS`.
+        InputError: it is not one of `FORMATS`.
     """
     if form not in FORMATS:
         fix = f"end the file in .parquet or .csv, or give --format: {', '.join(FORMATS)}"
-        raise InputError(f"{form!r} is no format", file=out, field="--format", fix=fix)
+        raise InputError(f"{form!r} is not a format", file=out, field="--format", fix=fix)
 
 
 def write_trace(

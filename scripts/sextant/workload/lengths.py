@@ -66,7 +66,7 @@ def fit_zipf(
         counts: occurrences of each of `tokens`; 1 each by default.
 
     Raises:
-        InputError: a length that is no whole number, or without `lowest` one below 1; fewer
+        InputError: a length that is not a whole number, or without `lowest` one below 1; fewer
             than two distinct lengths within the bounds, or none but those at one bound.
     """
     values, weights = _weighted_lengths(tokens, counts)

@@ -36,14 +36,14 @@ def start_time(trace: str | Path) -> datetime | None:
     """Return when a trace began by its own clock, without time zone; None: not known.
 
     Raises:
-        InputError: the provenance's `start_time` is no ISO date and time.
+        InputError: the provenance's `start_time` is not an ISO date and time.
     """
     stored = read_provenance(trace).get("start_time")
     try:
         return None if stored is None else datetime.fromisoformat(stored).replace(tzinfo=None)
     except ValueError:
         fix = "ingest the trace again, with an ISO date and time or none"
-        problem = f"{stored!r} is no ISO date and time"
+        problem = f"{stored!r} is not an ISO date and time"
         raise InputError(problem, file=trace, field="start_time", fix=fix) from None
 
 
@@ -209,7 +209,7 @@ def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
         `llm`, `service`, `n_requests`, `n_failed` and `failure_fraction` of all buckets
         together; `n_buckets` judged and `n_too_few` (not judged, the empty ones among them);
         of the judged ones' shares `mean`, `q1`, `median`, `q3`, `whisker_lo` and `whisker_hi`
-        (the lowest and highest that is no outlier), and `n_outliers`.
+        (the lowest and highest that is not an outlier), and `n_outliers`.
     """
     groups = series.groupby(list(GROUP), dropna=False)
     share = groups["failure_fraction"]

@@ -54,7 +54,7 @@ def load_request_model(path: str | Path) -> RequestModel:
             `probability`. Any set of parameters will do; bins keep their order.
 
     Raises:
-        InputError: there is no such file, it is no Parquet, a column is unknown, there twice or
+        InputError: there is no such file, it is not Parquet, a column is unknown, there twice or
             has an impossible value, or the weights are missing, negative, not finite or all zero.
     """
     path = Path(path)

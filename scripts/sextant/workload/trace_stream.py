@@ -36,7 +36,7 @@ class Arrivals(NamedTuple):
 
 
 def window_of(arrival_s: np.ndarray | float, window_s: float) -> np.ndarray:
-    """Return the number of the window that an arrival stands in."""
+    """Return the number of the window that an arrival falls into."""
     return np.floor(np.asarray(arrival_s) / window_s).astype(np.int64)
 
 

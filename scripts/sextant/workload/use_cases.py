@@ -43,7 +43,7 @@ def load_use_case(name: str) -> UseCase:
     """Build the workload of a shipped use case from its published figures.
 
     Nothing in it is random. Which figures are published and which shapes are inferred from them
-    stands in `resources/workloads/use_cases.yaml`.
+    is in `resources/workloads/use_cases.yaml`.
 
     Args:
         name: one of `use_case_names()`.
