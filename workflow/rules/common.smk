@@ -22,7 +22,8 @@ from sextant.workload.use_cases import use_case_sha256
 try:
     require_docstrings()
     EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
-    check_installed(config["predictors"], "predictors")
+    if not workflow.deployment_settings.deployment_method:  # conda brings them for each rule
+        check_installed(config["predictors"], "predictors")
 except InputError as error:
     # The message says everything; a traceback would hide it.
     sys.exit(f"Error: {error}")
