@@ -18,6 +18,7 @@ from sextant.cli.options import (
     Seed,
     grouped,
 )
+from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
     from sextant.load.measure import Source
@@ -176,7 +177,7 @@ def load(
                 targets, source_of, scenario, out, timeout_s=way.timeout, seed=seed, **facts
             )
     except Stopped as stop:
-        typer.echo(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
+        say(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
         raise typer.Exit(stop.exit_status) from None
     _show(rows, out)
 
@@ -189,10 +190,10 @@ def _show(rows: list[dict[str, Any]], out: Path) -> None:
         lags = [row["send_lag_ms"]["p99"], row["client_lag_ms"]["p99"]]
         lines.append([_figure(value) for value in [*(row[name] for name in shown), *lags]])
     for cells in lines:
-        typer.echo("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, names, strict=True)))
-    typer.echo(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'levels.json'}")
+        say("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, names, strict=True)))
+    say(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'levels.json'}")
     if not all(row["n_ok"] for row in rows):
-        typer.echo("Error: no request succeeded at some level; see requests.parquet", err=True)
+        say("Error: no request succeeded at some level; see requests.parquet", err=True)
         raise typer.Exit(1)
 
 
