@@ -57,6 +57,15 @@ def test_a_batch_larger_than_memory_counts_for_no_knee(tmp_path):
     assert found["llms"]["one_device"].tolist() == ["still growing"]
 
 
+def test_batches_on_a_server_of_unknown_batch_weight_count(tmp_path):
+    endpoint = batches(tmp_path / "c", {1: 1.0, 2: 1.0}, batch_weight_tokens=None)
+    found = numbers(tmp_path, endpoint)
+    assert found["batches"]["fits"].tolist() == [True, True]
+    (curve,) = found["curves"].to_dict("records")
+    assert (curve["largest_size"], curve["largest_fitting_size"]) == (2, None)
+    assert found["llms"]["one_device"].tolist() == ["still growing"]
+
+
 def test_more_devices_are_told_from_one(tmp_path):
     one = batches(tmp_path / "1", {1: 1.0, 2: 1.0}, batch_weight_tokens=24)
     two = batches(

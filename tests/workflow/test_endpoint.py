@@ -1,6 +1,8 @@
 """A server that runs already, measured through the whole DAG, beside servers that are started."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import duckdb
@@ -82,6 +84,18 @@ def test_it_is_recommended(measured: Project) -> None:
         if row["llm_id"] == "llm-opt-6m" and row["predictor"] == "measured"
     }
     assert "1xA10-24GB" in found and found <= {"1xA10-24GB", None}
+
+
+def test_a_question_about_it_is_answered_from_its_points(measured: Project) -> None:
+    limits = ["--users", "4", "--nttft-ms", "1000", "--itl-ms", "1000", "--decision", "paper"]
+    which = ["--llm", "llm-opt-6m", "--source", "measured"]
+    main = "from sextant.cli.app import main; main()"
+    command = [sys.executable, "-c", main, "recommend", *which, *limits]
+    done = subprocess.run(command, cwd=measured.folder, capture_output=True, text=True)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+    # Two users were measured at most, so four need two replicas of 1.01 USD an hour.
+    assert "2 × 1xA10-24GB" in done.stdout and "2.02" in done.stdout
 
 
 def test_its_key_is_in_no_file(measured: Project) -> None:

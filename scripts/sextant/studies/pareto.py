@@ -67,7 +67,8 @@ def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     found["n_gpus"] = [data.profiles[name].n_gpus for name in found["gpu_profile_id"]]
     found["batch_size"] = found["level"].astype(int)
     weight_tokens = found["batch_weight_tokens"] * found["replicas"]
-    found["fits"] = found["level"] * found["request_tokens"] <= weight_tokens
+    # Of a server that ran already the weight is unknown, and compares as no limit.
+    found["fits"] = ~(found["level"] * found["request_tokens"] > weight_tokens)
     found["is_optimal"] = False
     for _, rows in found[found["fits"]].groupby(["llm_id", "workload_id"]):
         is_optimal = pareto_optimal(rows["throughput_tok_s"], rows["mean_processing_ms"])
@@ -97,11 +98,12 @@ def _curve(rows: pd.DataFrame) -> dict:
     places = {gain: knee(sizes, rates, gain) for gain in _OTHER_GAINS}
     place, gains = places[LEAST_GAIN], gains_per_doubling(sizes, rates)
     weight_tokens = rows["batch_weight_tokens"].iloc[0] * rows["replicas"].iloc[0]
+    largest = largest_power_of_two(weight_tokens / rows["request_tokens"].max())
     found = {
         "n_gpus": int(rows["n_gpus"].iloc[0]),
         "n_sizes": len(sizes),
         "largest_size": sizes[-1] if sizes else None,
-        "largest_fitting_size": largest_power_of_two(weight_tokens / rows["request_tokens"].max()),
+        "largest_fitting_size": None if pd.isna(weight_tokens) else largest,
         "knee_size": None if place is None else sizes[place],
         "knee_size_by_gain": {
             str(gain): None if at is None else sizes[at] for gain, at in places.items()

@@ -71,7 +71,8 @@ def add_gains(points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell]) -> pd.D
     `_high`, a 95% interval from the blocks of both runs; null where one server was not measured.
     """
     weight_tokens = points["batch_weight_tokens"] * points["replicas"]
-    points["fits"] = points["level"] * points["request_tokens"] <= weight_tokens
+    # Of servers that ran already the weight is unknown, and compares as no limit.
+    points["fits"] = ~(points["level"] * points["request_tokens"] > weight_tokens)
     points["is_compared"] = False
     for _, rows in points.groupby(SETTING):
         points.loc[rows.index, "is_compared"] = rows["level"] == _compared_level(rows)
