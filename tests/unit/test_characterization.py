@@ -3,10 +3,11 @@
 import json
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from llm_configs import PUBLISHED
-from sextant.characterizations.characterization import load_characterization
+from sextant.characterizations.characterization import Characterization, load_characterization
 from sextant.hardware.gpu import GPUProfile, load_gpu
 from sextant.llm import load_llm
 from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
@@ -39,3 +40,13 @@ def test_facts_of_llms_and_gpus_come_back_as_they_were(tmp_path, name):
         columns = "attention, weight_bytes, kv_bytes_per_token"
         stored = store.execute(f"SELECT {columns} FROM llm WHERE llm_id = 'quantized'").fetchone()
     assert stored == (plain.attention, quantized.weight_bytes, plain.kv_bytes_per_token // 2)
+
+
+def test_of_servers_that_ran_already_the_share_of_memory_is_the_engines_default() -> None:
+    def share(*values: float | None) -> float:
+        rows = pd.DataFrame({"memory_utilization": values}, dtype=float)
+        facts = (pd.DataFrame(), {}, {}, [], None, rows, 100)
+        return Characterization("s", "w", "c", *facts).memory_utilization
+
+    assert share(None, None) == 0.9
+    assert share(None, 0.8, 0.7) == 0.8

@@ -76,7 +76,9 @@ def test_its_cells_are_in_the_store_beside_those_of_started_servers(measured: Pr
     assert query(measured, f"{sql} AND is_feasible") == [(0, None), (0, None)]
 
 
-def test_it_is_recommended(measured: Project) -> None:
+def test_it_is_recommended_and_reported(measured: Project) -> None:
+    page = (measured.folder / "results/report/index.html").read_text()
+    assert "it ran already: memory and batch weight are not known" in page
     answer = json.loads((measured.folder / "results/report/recommendations.json").read_text())
     found = {
         row["gpu_profile_id"]
@@ -95,7 +97,7 @@ def test_a_question_about_it_is_answered_from_its_points(measured: Project) -> N
     print(done.stdout)
     assert done.returncode == 0, done.stderr
     # Two users were measured at most, so four need two replicas of 1.01 USD an hour.
-    assert "2 × 1xA10-24GB" in done.stdout and "2.02" in done.stdout
+    assert done.stdout.startswith("llm-opt-6m: 2 replicas × 1xA10-24GB = 2.02 USD/h (measured)")
 
 
 def test_its_key_is_in_no_file(measured: Project) -> None:

@@ -47,7 +47,7 @@ def evaluate_predictors(
         known.feasibility,
         Facts(known.llms, known.profiles, known.features),
         known.longest_request_tokens,
-        known.feasibility["memory_utilization"].max(),
+        known.memory_utilization,
     )
     scores = pd.concat(
         evaluate(task, targets, name, seed, n_jobs=cpu_count(), progress=progress).scores

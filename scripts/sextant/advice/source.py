@@ -86,7 +86,7 @@ def _knows(store: Path, llm_id: str | None) -> bool:
 def _complete(known: Characterization, origin: str) -> Source:
     longest, note = known.longest_request_tokens, None
     if longest is not None:
-        utilization = known.feasibility["memory_utilization"].max()
+        utilization = known.memory_utilization
     elif known.source in shipped_sources():
         # The publication's store does not say; what ships of it does.
         facts = shipped_facts(shipped_sources()[known.source])

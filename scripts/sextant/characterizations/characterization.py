@@ -14,6 +14,9 @@ from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 from sextant.store.connection import open_store
 
+DEFAULT_MEMORY_UTILIZATION = 0.9
+"""vLLM's default of `--gpu-memory-utilization`."""
+
 
 @dataclass(frozen=True)
 class Characterization:
@@ -32,6 +35,12 @@ class Characterization:
     feasibility: pd.DataFrame
     longest_request_tokens: int | None
     """None for an archive, whose workload is not known in full."""
+
+    @property
+    def memory_utilization(self) -> float:
+        """Fraction of the memory that servers may use; vLLM's default if all ran already."""
+        known = self.feasibility["memory_utilization"].dropna()
+        return DEFAULT_MEMORY_UTILIZATION if known.empty else float(known.max())
 
 
 def load_characterization(
