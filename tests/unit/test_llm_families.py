@@ -207,7 +207,7 @@ BAD = {
     "types of layers in no list": ({**TEXT_OF["Qwen3-8B"], "layer_types": 5}, "'layer_types'.*5"),
     "types of layers in lists": (
         {**TEXT_OF["Qwen3-8B"], "layer_types": [["full_attention"]] * 36},
-        "'layer_types'.*no list of names",
+        "'layer_types'.*not a list of names",
     ),
     "dense layers in no list": (
         {**published.QWEN3_30B_A3B, "mlp_only_layers": 5},

@@ -1,6 +1,7 @@
 """GPT and its kind: layer norms, an MLP of two matrices, mostly with biases."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from sextant.llm.config import Config
 from sextant.llm.facts import LLM, UNBOUNDED_TOKENS
@@ -8,48 +9,58 @@ from sextant.llm.layers import Sizes, biases, decoder, head_dim
 from sextant.llm.sliding_window import all_layers, window_facts
 
 
-def _hf_sizes(config: Config, kv_heads: int | None = None) -> Sizes:
-    """Read the sizes of a family that names them as most do."""
-    h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+class _Names(NamedTuple):
+    """How a family's configs name its sizes."""
+
+    hidden: str = "hidden_size"
+    heads: str = "num_attention_heads"
+    layers: str = "num_hidden_layers"
+    ffn: str = "intermediate_size"
+    context: str = "max_position_embeddings"
+
+
+_HUGGING_FACE = _Names()
+_GPT_2 = _Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions")
+_MPT = _Names("d_model", "n_heads", "n_layers", context="max_seq_len")
+_BLOOM = _Names("hidden_size", "n_head", "n_layer", "n_inner", "seq_length")
+
+
+def _sizes(
+    config: Config,
+    names: _Names = _HUGGING_FACE,
+    *,
+    kv_heads: int | None = None,
+    ffn: int | None = None,
+    default_ffn_ratio: int = 0,
+    default_context: int | None = None,
+) -> Sizes:
+    """Read the sizes of a decoder.
+
+    Args:
+        config: the config.
+        names: how it names them.
+        kv_heads: KV heads, if not as many as heads.
+        ffn: width of the MLP, if the config does not say it in one field.
+        default_ffn_ratio: that width over the hidden size where the field is absent; 0: it must
+            be there.
+        default_context: the context where the field is absent.
+    """
+    h, heads = config.integer(names.hidden), config.integer(names.heads)
     return Sizes(
         hidden=h,
-        ffn=config.integer("intermediate_size"),
-        layers=config.integer("num_hidden_layers"),
+        ffn=ffn or config.integer(names.ffn, default=default_ffn_ratio * h or None),
+        layers=config.integer(names.layers),
         heads=heads,
         kv_heads=kv_heads or heads,
         head_dim=head_dim(config, h, heads),
         vocab=config.integer("vocab_size"),
-        context=config.integer("max_position_embeddings"),
-    )
-
-
-def _gpt2_sizes(config: Config, kv_heads: int | None = None) -> Sizes:
-    """Read the sizes of a family that names them as GPT-2 does."""
-    h, layers, heads = (config.integer(name) for name in ("n_embd", "n_layer", "n_head"))
-    return Sizes(
-        hidden=h,
-        ffn=config.integer("n_inner", default=4 * h),
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads or heads,
-        head_dim=head_dim(config, h, heads),
-        vocab=config.integer("vocab_size"),
-        context=config.integer("n_positions"),
+        context=config.integer(names.context, default=default_context),
     )
 
 
 def _opt(config: Config) -> LLM:
-    h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    s = Sizes(
-        hidden=h,
-        ffn=config.integer("ffn_dim"),
-        layers=config.integer("num_hidden_layers"),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_dim(config, h, heads),
-        vocab=config.integer("vocab_size"),
-        context=config.integer("max_position_embeddings"),
-    )
+    s = _sizes(config, _HUGGING_FACE._replace(ffn="ffn_dim"))
+    h = s.hidden
     projected = config.integer("word_embed_proj_dim")
     for name in ("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"):
         config.require(name, True)
@@ -66,7 +77,7 @@ def _opt(config: Config) -> LLM:
 
 
 def _gpt_neox(config: Config) -> LLM:
-    s = _hf_sizes(config)
+    s = _sizes(config)
     config.require("attention_bias", True)
     return decoder(
         config,
@@ -80,7 +91,7 @@ def _gpt_neox(config: Config) -> LLM:
 def _gpt2(config: Config) -> LLM:
     """GPT-2, and GPT-BigCode, where all heads may share one K and V."""
     is_shared = config.get("model_type") == "gpt_bigcode" and config.flag("multi_query")
-    s = _gpt2_sizes(config, kv_heads=1 if is_shared else None)
+    s = _sizes(config, _GPT_2, kv_heads=1 if is_shared else None, default_ffn_ratio=4)
     config.require("num_key_value_heads", s.kv_heads)  # newer configs write it out
     config.require("tie_word_embeddings", True)
     return decoder(
@@ -95,7 +106,7 @@ def _gpt2(config: Config) -> LLM:
 
 def _gptj(config: Config) -> LLM:
     """GPT-J and CodeGen: attention and MLP side by side behind one norm, rotary positions."""
-    s = _gpt2_sizes(config)
+    s = _sizes(config, _GPT_2, default_ffn_ratio=4)
     config.require("tie_word_embeddings", False)
     return decoder(
         config,
@@ -108,7 +119,6 @@ def _gptj(config: Config) -> LLM:
 
 
 def _mpt(config: Config) -> LLM:
-    h, layers, heads = (config.integer(name) for name in ("d_model", "n_layers", "n_heads"))
     if not config.get("no_bias"):
         fix = "set no_bias to true, as every published MPT has it"
         raise config.error("biases are not supported", "no_bias", fix)
@@ -118,35 +128,17 @@ def _mpt(config: Config) -> LLM:
         raise config.error("unknown attention", "attn_config", fix)
     if attention.get("qk_ln"):
         raise config.error("norms of Q and K", "attn_config", "only qk_ln = false is supported")
-    s = Sizes(
-        hidden=h,
-        ffn=config.integer("expansion_ratio") * h,
-        layers=layers,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_dim(config, h, heads),
-        vocab=config.integer("vocab_size"),
-        context=config.integer("max_seq_len"),
-    )
+    s = _sizes(config, _MPT, ffn=config.integer("expansion_ratio") * config.integer("d_model"))
     config.require("tie_word_embeddings", True)
     # ALiBi has no table of positions.
-    return decoder(config, s, is_tied=True, mlp_matrices=2, vectors=layers * 2 * h + h)
+    return decoder(config, s, is_tied=True, mlp_matrices=2, vectors=(2 * s.layers + 1) * s.hidden)
 
 
 def _bloom(config: Config) -> LLM:
-    h, heads = config.integer("hidden_size"), config.integer("n_head")
-    s = Sizes(
-        hidden=h,
-        ffn=4 * h,
-        layers=config.integer("n_layer"),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_dim(config, h, heads),
-        vocab=config.integer("vocab_size"),
-        # ALiBi sets no limit; `seq_length`, the length in training, is what servers go by.
-        context=config.integer("seq_length", default=UNBOUNDED_TOKENS),
-    )
-    config.require("n_inner", s.ffn)
+    # ALiBi sets no limit; `seq_length`, the length in training, is what servers go by.
+    s = _sizes(config, _BLOOM, default_ffn_ratio=4, default_context=UNBOUNDED_TOKENS)
+    h = s.hidden
+    config.require("n_inner", 4 * h)
     norms = 4 * h * s.layers + 2 * h + 2 * h  # one of the embedding, one at the end
     return decoder(
         config,
@@ -158,18 +150,11 @@ def _bloom(config: Config) -> LLM:
 
 
 def _falcon(config: Config) -> LLM:
-    h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    s = Sizes(
-        hidden=h,
-        ffn=config.integer("ffn_hidden_size", default=4 * h),
-        layers=config.integer("num_hidden_layers"),
-        heads=heads,
-        kv_heads=_falcon_kv_heads(config, heads),
-        head_dim=head_dim(config, h, heads),
-        vocab=config.integer("vocab_size"),
-        # Falcon 7B and 40B leave it to the class.
-        context=config.integer("max_position_embeddings", default=2048),
-    )
+    names = _HUGGING_FACE._replace(ffn="ffn_hidden_size")
+    kv_heads = _falcon_kv_heads(config, config.integer(names.heads))
+    # Falcon 7B and 40B leave the context to the class.
+    s = _sizes(config, names, kv_heads=kv_heads, default_ffn_ratio=4, default_context=2048)
+    h = s.hidden
     has_bias = config.flag("bias")
     return decoder(
         config,
@@ -199,7 +184,7 @@ def _falcon_norms(config: Config) -> int:
 
 def _phi(config: Config) -> LLM:
     heads = config.integer("num_attention_heads")
-    s = _hf_sizes(config, kv_heads=config.integer("num_key_value_heads", default=heads))
+    s = _sizes(config, kv_heads=config.integer("num_key_value_heads", default=heads))
     qk_norm = 4 * s.head_dim if config.flag("qk_layernorm", default=False) else 0
     config.require("tie_word_embeddings", False)
     bias = biases(s, qkv=True, out=True, mlp=True)
@@ -213,7 +198,7 @@ def _phi(config: Config) -> LLM:
 
 
 def _starcoder2(config: Config) -> LLM:
-    s = _hf_sizes(config, kv_heads=config.integer("num_key_value_heads"))
+    s = _sizes(config, kv_heads=config.integer("num_key_value_heads"))
     has_bias = config.flag("use_bias", default=True)
     bias = biases(s, qkv=has_bias, out=has_bias, mlp=has_bias)
     return decoder(

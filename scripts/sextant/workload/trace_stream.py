@@ -27,7 +27,7 @@ class Survey(NamedTuple):
     end_s: float
 
 
-class Arrivals(NamedTuple):
+class ArrivalBatch(NamedTuple):
     """Requests in the order of arrival, with a uniform draw each for `judge_steps`."""
 
     arrival_s: np.ndarray
@@ -71,7 +71,7 @@ def survey_trace(trace: str | Path) -> Survey:
 
 def read_arrivals(
     trace: str | Path, groups: dict[Group, int], rng: np.random.Generator | None
-) -> Iterator[Arrivals]:
+) -> Iterator[ArrivalBatch]:
     """Yield the trace in batches; a group that is not in `groups` gets the next number."""
     known: tuple[dict, dict] = ({}, {})
     for batch in _batches(trace):
@@ -93,7 +93,7 @@ def read_arrivals(
         arrival_s = batch.column("arrival_s").to_numpy(zero_copy_only=False)
         # Drawn in the file's order, so that no batch size changes a request's draw.
         offset = np.zeros(0) if rng is None else rng.random(len(arrival_s))
-        yield Arrivals(arrival_s, number[place], offset)
+        yield ArrivalBatch(arrival_s, number[place], offset)
 
 
 def _batches(trace: str | Path) -> Iterator[pa.RecordBatch]:
@@ -114,25 +114,25 @@ def _codes(column: pa.Array, known: dict[str | None, int]) -> np.ndarray:
     return numbers[encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)]
 
 
-def by_group(rows: Arrivals) -> Arrivals:
+def by_group(rows: ArrivalBatch) -> ArrivalBatch:
     """Order requests by group; within one they stay in the order of arrival."""
     if np.all(rows.group == rows.group[0]):
         return rows
     order = np.argsort(rows.group, kind="stable")
-    return Arrivals(*(values[order] if len(values) else values for values in rows))
+    return ArrivalBatch(*(values[order] if len(values) else values for values in rows))
 
 
-def whole_windows(batches: Iterator[Arrivals], window_s: float) -> Iterator[Arrivals]:
+def whole_windows(batches: Iterator[ArrivalBatch], window_s: float) -> Iterator[ArrivalBatch]:
     """Cut the stream between windows instead of within them."""
-    held: list[Arrivals] = []
+    held: list[ArrivalBatch] = []
     for rows in batches:
         held.append(rows)
         ends = window_of(np.array([held[0].arrival_s[0], rows.arrival_s[-1]]), window_s)
         if ends[0] == ends[1]:
             continue
-        rows = Arrivals(*map(np.concatenate, zip(*held, strict=True)))
+        rows = ArrivalBatch(*map(np.concatenate, zip(*held, strict=True)))
         cut = int(np.searchsorted(window_of(rows.arrival_s, window_s), ends[1]))
-        yield Arrivals(*(values[:cut] for values in rows))
-        held = [Arrivals(*(values[cut:] for values in rows))]
+        yield ArrivalBatch(*(values[:cut] for values in rows))
+        held = [ArrivalBatch(*(values[cut:] for values in rows))]
     if held:
-        yield Arrivals(*map(np.concatenate, zip(*held, strict=True)))
+        yield ArrivalBatch(*map(np.concatenate, zip(*held, strict=True)))

@@ -19,7 +19,7 @@ from sextant.workload.step_distance import judge_steps
 from sextant.workload.step_fit import fit_steps
 from sextant.workload.step_probability import MAX_STEPS, count_steps
 from sextant.workload.trace_stream import (
-    Arrivals,
+    ArrivalBatch,
     Survey,
     by_group,
     read_arrivals,
@@ -124,7 +124,7 @@ def _keys(
 
 
 def _fit(
-    rows: Arrivals,
+    rows: ArrivalBatch,
     step_s: np.ndarray,
     window_s: float,
     n_windows: int,
