@@ -40,6 +40,13 @@ _GEMMA_3 = {
     "vocab_size": 262_208,
     "max_position_embeddings": 131_072,
 }
+_QWEN_2 = Traits(has_qkv_bias=True, window=sliding_window.upper_layers)
+_QWEN_3 = Traits(
+    has_head_dim=True,
+    reads_attention_bias=True,
+    qk_norm="head",
+    window=sliding_window.upper_layers,
+)
 _TRAITS = {
     "llama": Traits(kv_heads_follow=True, reads_attention_bias=True),
     "granite": Traits(kv_heads_follow=True, reads_attention_bias=True),
@@ -47,23 +54,10 @@ _TRAITS = {
     "phi3": Traits(kv_heads_follow=True, window=sliding_window.all_layers),
     "mistral": Traits(window=sliding_window.all_layers),
     "mixtral": Traits(window=sliding_window.all_layers, experts=experts.every_layer),
-    "qwen2": Traits(has_qkv_bias=True, window=sliding_window.upper_layers),
-    "qwen2_moe": Traits(
-        has_qkv_bias=True, window=sliding_window.upper_layers, experts=experts.qwen2
-    ),
-    "qwen3": Traits(
-        has_head_dim=True,
-        reads_attention_bias=True,
-        qk_norm="head",
-        window=sliding_window.upper_layers,
-    ),
-    "qwen3_moe": Traits(
-        has_head_dim=True,
-        reads_attention_bias=True,
-        qk_norm="head",
-        window=sliding_window.upper_layers,
-        experts=experts.qwen3,
-    ),
+    "qwen2": _QWEN_2,
+    "qwen2_moe": _QWEN_2._replace(experts=experts.qwen2),
+    "qwen3": _QWEN_3,
+    "qwen3_moe": _QWEN_3._replace(experts=experts.qwen3),
     "gemma": Traits(is_tied=True, has_head_dim=True, reads_attention_bias=True),
     "gemma2": Traits(
         is_tied=True,
