@@ -1,12 +1,14 @@
-# Each target does its own set-up: make demo · make test · make test-slurm ·
+# Each target does its own set-up: make demo · make test · make test-all · make test-slurm ·
 # make reproduce-llm-pilot · make baselines · make lint · make format · make lock
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3.11
 BIN := .venv/bin
 CORES ?= all
+# Processes of pytest. Half of the time a test waits for a server or for a process to end.
+WORKERS ?= 4
 
-.PHONY: demo test test-slurm reproduce-llm-pilot baselines lint format lock
+.PHONY: demo test test-all test-slurm reproduce-llm-pilot baselines lint format lock
 
 .venv/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -38,14 +40,19 @@ reproduce-llm-pilot: .venv/.baselines
 		$(if $(ARCHIVE),--config 'archive={"data": "$(ARCHIVE)"}')
 	$(BIN)/sextant show --database results/llm-pilot/sextant.duckdb
 
+# All but the slow tests, in minutes: units, whole DAGs on the fake engine, and one run from a
+# trace to the report on real vLLM.
 test: .venv/.ready .venv-vllm/.ready
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-# On a SLURM cluster of one node that the tests start here, as root, and stop again: the demo
-# with real vLLM, and all that `make test` has of SLURM where it is installed.
+# And the slow ones, an hour: one at a time, since servers and clusters share the cores.
+test-all: test .venv/.baselines
+	$(BIN)/pytest -m slow
+
+# The slow tests of SLURM: on a cluster of one node that they start here, as root, and stop again.
 test-slurm: .venv/.ready .venv-vllm/.ready
 	tests/slurm/cluster install
-	SEXTANT_SLURM_ALL=1 $(BIN)/pytest tests/slurm
+	$(BIN)/pytest -m slow tests/slurm
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

@@ -1,11 +1,45 @@
-"""What tests share: the mirror, a small experiment, and a fake engine."""
+"""What tests share: the mirror, a place of its own for each worker, and the order of units."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from support import ROOT
+# Before a library is loaded that reads it. Workers share the cores: threads of one that wait for
+# each other in a spin would take them from the others.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+from support import ROOT  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each worker a temporary folder of its own: servers' locks and scratch are node-wide."""
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        # Short, since sockets have their place in it.
+        place = tempfile.TemporaryDirectory(prefix="sx-", ignore_cleanup_errors=True)
+        config.add_cleanup(place.cleanup)
+        os.environ["TMPDIR"] = tempfile.tempdir = place.name
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Form the units that a worker runs as a whole; those that take longest are begun first.
+
+    A unit is a file, or all that uses one project. Beside the whole DAGs, which are few and long,
+    the many short tests fill the workers.
+    """
+    for item in items:
+        uses = getattr(item, "fixturenames", ())
+        unit = "finished" if "finished" in uses else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(unit))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    turns = ("tests/integration/", "tests/workflow/")
+    return next((n for n, place in enumerate(turns) if item.nodeid.startswith(place)), len(turns))
 
 
 @pytest.fixture(scope="session")

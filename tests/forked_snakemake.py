@@ -1,4 +1,4 @@
-"""Dry runs of a project in forks of one process: what Snakemake imports is imported once."""
+"""Runs of Snakemake in forks of one process: what Snakemake imports is imported once."""
 
 import contextlib
 import json
@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +42,27 @@ class Jobs(list[dict[str, Any]]):
 
 def dry_run(folder: Path, *arguments: str) -> Jobs:
     """Return the jobs that `snakemake --dry-run` plans in a folder, by the real command line."""
-    log = folder / ".snakemake" / "dry_run"
-    log.parent.mkdir(exist_ok=True)
-    pid = os.fork()
-    if pid == 0:
-        _run(folder, log, [*(arguments or ("--cores", "2"))])
-    _, status = os.waitpid(pid, 0)
-    text = log.read_text()
-    log.unlink()
+    planned = ("--dry-run", "--nolock", "--logger", "sextant-plan")
+    status, text = run(folder, *planned, *(arguments or ("--cores", "2")))
     assert status == 0, text[-3000:]
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     return Jobs(line for line in lines if "rule" in line)
 
 
-def _run(folder: Path, log: Path, arguments: list[str]) -> None:
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Return the exit status of `snakemake` with these arguments in a folder, and all it says."""
+    log = folder / ".snakemake" / "forked"
+    log.parent.mkdir(exist_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        _run_here(folder, log, arguments)
+    _, status = os.waitpid(pid, 0)
+    text = log.read_text()
+    log.unlink()
+    return os.waitstatus_to_exitcode(status), text
+
+
+def _run_here(folder: Path, log: Path, arguments: Sequence[str]) -> None:
     """Run Snakemake in this process, which ends with it."""
     status = 1
     try:
@@ -62,9 +70,8 @@ def _run(folder: Path, log: Path, arguments: list[str]) -> None:
         with log.open("w") as out, contextlib.redirect_stdout(out):
             os.dup2(out.fileno(), 1)
             os.dup2(out.fileno(), 2)
-            command = ["--dry-run", "--nolock", "--logger", "sextant-plan", *arguments]
             try:
-                snakemake.cli.main(command)
+                snakemake.cli.main([*arguments])
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from support import ROOT
+from support import FAKE_PYTHON, ROOT
 
 COPIED = ("Snakefile", "environment.yml", "workflow", "scripts", "config", "resources")
 
@@ -35,7 +35,7 @@ class Project:
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "snakemake", "--nocolor", *arguments]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=600)
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
 
     def set_config(self, **values: object) -> None:
         path = self.folder / "config" / "config.yaml"
@@ -47,6 +47,20 @@ class Project:
                 part = part[parent]
             part[last] = value
         path.write_text(yaml.safe_dump(config))
+
+    def measure_little(self, *llms: str, **config: object) -> None:
+        """Ask for these LLMs of the demo on the fake engine, with levels of half a second."""
+        self.set_config(engine__python=str(FAKE_PYTHON), **config)
+        rows = [(f"llm-{name}", f"resources/llms/demo-{name}.json", "") for name in llms]
+        self.write_sheet("llms", "llm_id config model", *rows)
+        header = "scenario_id kind levels warmup_s duration_s"
+        self.write_sheet("scenarios", header, ("users-1-8", "closed_loop", "1,2", 0.1, 0.4))
+
+    def fit_one_workload(self) -> None:
+        """Leave out the demo's workloads that no cell uses."""
+        header = "workload_id trace_id max_input_tokens max_output_tokens"
+        row = ("conversation", "azure-2023-conv-sample", 1024, 128)
+        self.write_sheet("workloads", header, row)
 
     def sheet(self, name: str) -> Path:
         return self.folder / "config" / f"{name}.tsv"

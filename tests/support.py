@@ -21,11 +21,13 @@ needs_baselines = pytest.mark.skipif(
 )
 FAKE_PYTHON = ROOT / "tests" / "fake_engine" / "python"
 """Interpreter whose vLLM is a fake that answers in a second."""
+PATIENCE_S = 300.0
+"""How long a test waits for what has to come; only a failure takes that long."""
 Found = TypeVar("Found")
 
 
 def wait_for(
-    look: Callable[[], Found], what: str, *, timeout_s: float, period_s: float = 0.02
+    look: Callable[[], Found], what: str, *, timeout_s: float = PATIENCE_S, period_s: float = 0.02
 ) -> Found:
     """Return what `look` finds as soon as it finds anything."""
     deadline = time.monotonic() + timeout_s

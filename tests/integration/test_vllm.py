@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from real_vllm import NEEDS_VLLM
-from support import ROOT
+from support import PATIENCE_S, ROOT
 
-pytestmark = NEEDS_VLLM
+pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
 
 
 def command(out: Path, users: str) -> list[str]:
@@ -101,6 +101,6 @@ def test_killing_the_job_leaves_no_process_behind(workload: Path) -> None:
     assert len(below) >= 4
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
-    _, alive = psutil.wait_procs(below, timeout=20)
+    _, alive = psutil.wait_procs(below, timeout=PATIENCE_S)
     assert alive == []
     assert not (out / "run.json").exists()

@@ -21,7 +21,7 @@ from sextant.hardware.gpu import GIB, Devices
 from sextant.llm import load_llm
 from sextant.workload.prompts import RandomTokens
 
-pytestmark = NEEDS_VLLM
+pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
 LLM = load_llm(CONFIG, "bfloat16")
 LENGTHS = RequestLengths((16, 96, 256), (4, 8, 16))
 LIMIT_GIB = 1.25

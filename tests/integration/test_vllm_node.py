@@ -20,7 +20,7 @@ from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 from sextant.processes.scratch import scratch_folder
 
-pytestmark = NEEDS_VLLM
+pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
 SETTINGS = replace(SMALL, start_timeout_s=600)
 
 

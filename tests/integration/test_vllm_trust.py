@@ -14,7 +14,7 @@ from sextant.engine.vllm import VLLMServer
 from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 
-pytestmark = NEEDS_VLLM
+pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
 KEY = "distinctive0123456789abcdef"
 
 

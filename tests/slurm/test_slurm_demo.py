@@ -1,20 +1,12 @@
-"""The demo through SLURM, with real vLLM servers: minutes, so only `make test-slurm` runs it."""
-
-import os
+"""The demo through SLURM, with real vLLM servers."""
 
 import duckdb
-import pytest
 
 from real_vllm import NEEDS_VLLM, PYTHON
 from slurm_project import SlurmProject, assert_devices_are_apart, cell_jobs
 from support import ROOT
 
-pytestmark = [
-    *NEEDS_VLLM,
-    pytest.mark.skipif(
-        "SEXTANT_SLURM_ALL" not in os.environ, reason="minutes of real vLLM: make test-slurm"
-    ),
-]
+pytestmark = NEEDS_VLLM
 
 
 def test_the_demo_on_real_vllm(cluster, tmp_path) -> None:

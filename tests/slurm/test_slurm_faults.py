@@ -30,9 +30,6 @@ from slurm_runs import (
     wait_for,
 )
 
-pytestmark = pytest.mark.skipif(
-    "SEXTANT_SLURM_ALL" not in os.environ, reason="minutes of faults on a cluster: make test-slurm"
-)
 OPT, LLAMA, BIGCODE, NEOX = LLMS
 # Four levels that take longer than SLURM's shortest time limit, a minute.
 CELLS = dict.fromkeys(LLMS, "rates") | {NEOX: "slow"}

@@ -98,7 +98,8 @@ def test_throughput_is_output_tokens_over_the_measured_time():
     assert result.started_s <= rows["sent_s"].min()
     assert rows["last_token_s"].max() <= result.ended_s
     assert 0.5 <= result.duration_s == result.ended_s - result.started_s <= wall_s
-    assert result.duration_s - (rows["last_token_s"].max() - rows["sent_s"].min()) < 0.2
+    idle_s = result.duration_s - (rows["last_token_s"].max() - rows["sent_s"].min())
+    assert idle_s < 0.2 + result.client_lag_ms["max"] / 1e3  # what a busy machine takes aside
 
 
 def test_no_request_starts_after_the_end_and_those_in_flight_run_out():
@@ -131,22 +132,26 @@ def test_a_cool_down_keeps_the_load_on_and_is_left_out():
         await answer_tokens(next(delays_s))(request, writer)
 
     with StubServer(answer) as server:
-        result = load(server.url, users=2, duration_s=0.1, cooldown_s=10.0)
+        began_s = time.monotonic()
+        result = load(server.url, users=2, duration_s=0.1, cooldown_s=600.0)
     assert result.n_ok == 2
     assert result.n_cooldown_requests == len(server.requests) - 2 > 2
-    assert 0.6 <= result.duration_s < 5
+    assert 0.6 <= result.duration_s <= time.monotonic() - began_s < 600
 
 
 def test_a_cool_down_ends_when_it_is_over():
-    delays_s = iter([1.0, *[0.01] * 1000])
+    """The first request is answered when none has come for a while: else the load never ends."""
 
     async def answer(request, writer):
-        await answer_tokens(next(delays_s))(request, writer)
+        n_known = 0
+        while request is server.requests[0] and len(server.requests) > n_known:
+            n_known = len(server.requests)
+            await asyncio.sleep(0.3)
+        await answer_tokens(0.01)(request, writer)
 
     with StubServer(answer) as server:
         result = load(server.url, users=2, duration_s=0.05, cooldown_s=0.2)
-    last_s = (server.requests[-1].received_ns - server.requests[0].received_ns) / 1e9
-    assert last_s < 0.9 and result.n_cooldown_requests > 0
+    assert result.n_cooldown_requests > 0 and set(frame_of(result)["status"]) == {"ok"}
 
 
 def test_users_are_spread_over_replicas():

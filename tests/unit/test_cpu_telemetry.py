@@ -3,16 +3,18 @@
 import contextlib
 import subprocess
 import sys
-import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from sextant.telemetry import cpu
 from sextant.telemetry.cpu import cpu_reader
 from sextant.telemetry.series import SeriesEndedError
+from support import wait_for
 
 BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
-IDLE = "import time; time.sleep(60)"
+IDLE = "import time; print(flush=True); time.sleep(60)"
 # A parent that does nothing and a child that holds 200 MB: the memory of both counts.
 FAMILY = (
     "import subprocess, sys, time; "
@@ -26,89 +28,98 @@ def child():
     """Start Python on a script; it ends, with its children, when the test does."""
     started = []
 
-    def start(script: str) -> int:
-        started.append(subprocess.Popen([sys.executable, "-c", script]))
-        return started[-1].pid
+    def start(script: str) -> subprocess.Popen:
+        command = [sys.executable, "-c", script]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return started[-1]
 
     yield start
     for process in started:
         with contextlib.suppress(psutil.NoSuchProcess):
             for below in psutil.Process(process.pid).children(recursive=True):
                 below.kill()
-        process.kill()
-        process.wait()
+        with process:  # closes its pipes
+            process.kill()
 
 
-def used_s(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
+def used_s(*pids: int) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(its.user + its.system for its in times)
+
+
+class Clock:
+    """The clock of the accounting, which a test sets: how long work takes is no matter."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(cpu, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    return Clock(monkeypatch)
 
 
 @pytest.mark.parametrize(("n_busy", "n_cores"), [(1, 1), (2, 4)])
-def test_utilization_is_the_part_of_the_cores_in_use(child, n_busy, n_cores):
-    pids = [child(BUSY) for _ in range(n_busy)]
-    read = cpu_reader(pids, n_cores)
-
-    def moment() -> tuple[float, float]:
-        return time.monotonic(), sum(map(used_s, pids))
-
-    before, _, after = moment(), read(), moment()
-    time.sleep(1.0)
-    before_last, row, after_last = moment(), read(), moment()
-    # What they got of a machine that others use too is what the system accounts to them: at
-    # least from after the first reading to before the last, at most the other way round.
-    least = (before_last[1] - after[1]) / (after_last[0] - before[0])
-    most = (after_last[1] - before[1]) / (before_last[0] - after[0])
-    assert least > 0.02 and row["device"] == "cpu"
-    assert least / n_cores - 0.01 <= row["utilization"] <= most / n_cores + 0.01
+def test_utilization_is_the_part_of_the_cores_in_use(child, clock, n_busy, n_cores):
+    busy = [child(BUSY).pid for _ in range(n_busy)]
+    read = cpu_reader(busy, n_cores)
+    before_s, _, after_s = used_s(*busy), read(), used_s(*busy)
+    wait_for(lambda: used_s(*busy) > after_s + 0.3, "work")
+    clock.now_s = 10.0
+    least_s, row, most_s = used_s(*busy) - after_s, read(), used_s(*busy) - before_s
+    assert row["device"] == "cpu"
+    assert least_s - 0.02 <= row["utilization"] * 10 * n_cores <= most_s + 0.02
 
 
 def test_the_first_reading_has_nothing_to_compare_with(child):
-    assert "utilization" not in cpu_reader([child(BUSY)], 1)()
+    assert "utilization" not in cpu_reader([child(BUSY).pid], 1)()
 
 
-def test_what_started_between_two_readings_counts(child):
+def test_what_started_between_two_readings_counts(child, clock):
     parent = child(
-        "import subprocess, sys, time; time.sleep(1); "
+        "import subprocess, sys; sys.stdin.readline(); "
         f"subprocess.Popen([sys.executable, '-c', {BUSY!r}]).wait()"
     )
-    read = cpu_reader([parent], 1)
+    read = cpu_reader([parent.pid], 1)
     read()
-    deadline = time.monotonic() + 20
-    while not any(used_s(p.pid) > 0.5 for p in psutil.Process(parent).children()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert read()["utilization"] > 0.1
+    parent.stdin.close()
+    below = wait_for(psutil.Process(parent.pid).children, "a child")
+    wait_for(lambda: used_s(below[0].pid) > 0.3, "work")
+    clock.now_s = 10.0
+    assert read()["utilization"] * 10 > 0.3 - 0.02
 
 
-def test_no_utilization_is_made_of_a_moment(child):
-    read = cpu_reader([child(BUSY)], 1)
+def test_no_utilization_is_made_of_a_moment(child, clock):
+    busy = child(BUSY).pid
+    read = cpu_reader([busy], 1)
     read()
+    first_s = used_s(busy)
+    clock.now_s = 0.09
     assert set(read()) == {"device", "memory_used_gib"}
-    time.sleep(0.5)
+    wait_for(lambda: used_s(busy) > first_s + 0.3, "work")
+    clock.now_s = 10.0
     # Counted from the first reading: what was too short to tell is not lost.
-    assert 0.05 < read()["utilization"] < 1.1
+    assert read()["utilization"] * 10 > 0.3 - 0.02
 
 
-def test_an_idle_process_uses_none(child):
-    read = cpu_reader([child(IDLE)], 1)
-    time.sleep(0.3)
+def test_an_idle_process_uses_none(child, clock):
+    idle = child(IDLE)
+    idle.stdout.readline()  # it has started
+    read = cpu_reader([idle.pid], 1)
     read()
-    time.sleep(0.3)
+    clock.now_s = 1.0
     assert read()["utilization"] < 0.1
 
 
 def test_memory_of_children_counts(child):
-    read = cpu_reader([child(FAMILY)], 1)
-    deadline = time.monotonic() + 20
-    while read()["memory_used_gib"] < 200e6 / 2**30:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    read = cpu_reader([child(FAMILY).pid], 1)
+    wait_for(lambda: read()["memory_used_gib"] >= 200e6 / 2**30, "memory")
     assert read()["memory_used_gib"] < 1
 
 
 def test_the_series_ends_with_the_last_server(child):
-    first, last = child(IDLE), child(IDLE)
+    first, last = child(IDLE).pid, child(IDLE).pid
     read = cpu_reader([first, last], 2)
     psutil.Process(first).kill()
     psutil.Process(first).wait()

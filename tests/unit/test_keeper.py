@@ -6,16 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-import support
-
-WAIT_S = 20.0
-wait_for = partial(support.wait_for, timeout_s=WAIT_S)
+from support import PATIENCE_S, wait_for
 
 # A server with a worker, and a daemon that has cut every tie: own session, parent 1.
 FAMILY = """
@@ -97,7 +93,7 @@ def kept(*command: str, cpus: str = "-", limit: str = "-"):
     finally:
         keeper.stdin.close()
         keeper.stdout.close()
-        keeper.wait(WAIT_S)
+        keeper.wait(PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -123,7 +119,7 @@ def test_a_closed_pipe_ends_all_daemons_too(family):
         family.started()
         assert all(map(runs, family.pids()))
         keeper.stdin.close()
-        keeper.wait(WAIT_S)
+        keeper.wait(PATIENCE_S)
         # When the keeper is gone so are all, not some time later.
         assert not any(map(runs, family.pids()))
 
@@ -133,14 +129,14 @@ def test_who_ignores_sigterm_is_killed(family):
         family.started()
         started = time.monotonic()
         keeper.stdin.close()
-        keeper.wait(WAIT_S)
+        keeper.wait(PATIENCE_S)
         assert time.monotonic() - started >= 4  # it had its grace
         assert not any(map(runs, family.pids()))
 
 
 def test_a_server_that_ends_takes_its_daemons_along(family):
     with kept(*family("--ends")) as keeper:
-        assert keeper.wait(WAIT_S) == 7
+        assert keeper.wait(PATIENCE_S) == 7
     assert len(family.pids()) == 3
     assert not any(map(runs, family.pids()))
 
@@ -150,7 +146,7 @@ def test_an_owner_that_is_killed_leaves_nothing(family, number):
     with owned(*family()) as (owner, keeper_pid):
         family.started()
         owner.send_signal(number)
-        owner.wait(WAIT_S)
+        owner.wait(PATIENCE_S)
         left = [keeper_pid, *family.pids()]
         wait_for(lambda: not any(map(runs, left)), "processes are left")
 
@@ -159,7 +155,7 @@ def test_ctrl_c_in_the_owners_terminal_leaves_nothing(family):
     with owned(*family()) as (owner, keeper_pid):
         family.started()
         os.killpg(owner.pid, signal.SIGINT)
-        owner.wait(WAIT_S)
+        owner.wait(PATIENCE_S)
         assert not any(map(runs, [keeper_pid, *family.pids()]))
 
 
@@ -178,7 +174,7 @@ def test_a_killed_keeper_takes_the_server_along(family):
         family.started()
         (server,) = psutil.Process(keeper.pid).children()[:1]
         keeper.kill()
-        keeper.wait(WAIT_S)
+        keeper.wait(PATIENCE_S)
         wait_for(lambda: not runs(server.pid), "the server is left")
 
 
@@ -198,7 +194,7 @@ def test_signals_work_in_the_server_as_anywhere():
 )
 def test_the_status_is_the_servers(script, status):
     with kept(sys.executable, "-c", script) as keeper:
-        assert keeper.wait(WAIT_S) == status
+        assert keeper.wait(PATIENCE_S) == status
 
 
 def test_the_server_runs_on_the_given_cores():
@@ -222,4 +218,4 @@ def test_the_limit_is_on_what_each_process_takes(limit, said):
 
 def test_a_command_that_is_not_there(tmp_path: Path):
     with kept(str(tmp_path / "nothing")) as keeper:
-        assert keeper.wait(WAIT_S) != 0
+        assert keeper.wait(PATIENCE_S) != 0

@@ -17,7 +17,7 @@ from sextant.predict.perfnetv2 import PerfNetV2
 from sextant.predict.tuning import HeldOut, mape_error
 from support import needs_baselines
 
-pytestmark = needs_baselines
+pytestmark = [pytest.mark.slow, needs_baselines]
 BRIEF = {"epochs": 3, "batch_size": 16}
 ROWS = rows_of(SIZES, noise=0.2)
 UNSEEN, KNOWN = ROWS.of(["c"]), ROWS.without(["c"])

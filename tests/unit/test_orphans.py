@@ -4,16 +4,12 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-import support
-
-WAIT_S = 30.0
-wait_for = partial(support.wait_for, timeout_s=WAIT_S)
+from support import PATIENCE_S, wait_for
 
 JOB = """
 import sys, time
@@ -99,7 +95,7 @@ def test_a_job_ends_when_its_snakemake_is_killed(job, wait, shell):
     time.sleep(1.5)
     assert all(process.is_running() for process in below)
     main.kill()  # and not reaped yet, as by a parent that does not look
-    _, alive = psutil.wait_procs(below, timeout=20)
+    _, alive = psutil.wait_procs(below, timeout=PATIENCE_S)
     main.wait()
     assert not alive
     assert not unfinished(result) and not result.exists()
@@ -113,7 +109,7 @@ def test_a_job_that_starts_when_its_snakemake_is_gone_ends_at_once(job):
     main.kill()
     main.wait()
     wait_for(log.exists, "the job did not start")
-    _, alive = psutil.wait_procs(below, timeout=30)
+    _, alive = psutil.wait_procs(below, timeout=PATIENCE_S)
     assert not alive
     assert "parent process exited" in log.read_text()
 
@@ -148,7 +144,7 @@ def test_a_snakemake_that_holds_its_own_lock_ends_with_the_shell_of_its_job(tmp_
     assert stuck.is_running()
     shell.kill()
     shell.wait()
-    _, alive = psutil.wait_procs([stuck], timeout=40)
+    _, alive = psutil.wait_procs([stuck], timeout=PATIENCE_S)
     assert not alive
 
 
@@ -157,7 +153,7 @@ def test_a_job_goes_on_when_it_cannot_look(job):
     command, _, result = job(WITHOUT_FILES)
     main = start(command)
     wait_for(result.exists, "the job was ended")
-    assert main.wait(WAIT_S) == 0
+    assert main.wait(PATIENCE_S) == 0
 
 
 def test_a_job_goes_on_where_no_snakemake_has_started_it(job):

@@ -8,19 +8,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-import support
 from sextant.base.errors import InputError
 from sextant.processes import caretaker
 from sextant.processes.scratch import scratch_folder, share
-
-WAIT_S = 20.0
-wait_for = partial(support.wait_for, timeout_s=WAIT_S)
+from support import PATIENCE_S, time_limit, wait_for
 
 # A job with a scratch folder, an unfinished result and a child that shares the folder.
 JOB = """
@@ -205,7 +201,7 @@ def test_what_another_user_put_into_the_temporary_folder_is_left_alone(place, tm
     (ours / "lock").touch()
     (linked / "lock").symlink_to(ours / "lock")
     (place / "sextant-elsewhere").symlink_to(ours)
-    with support.time_limit(WAIT_S), scratch_folder(tmp_path):
+    with time_limit(PATIENCE_S), scratch_folder(tmp_path):
         pass
     assert {path.name for path in place.iterdir()} == {pipe.name, linked.name, "sextant-elsewhere"}
     assert (ours / "lock").exists()
@@ -227,4 +223,4 @@ def test_the_caretaker_does_not_wait_for_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "scratch" / "lock")
     command = [sys.executable, "-I", "-S", str(Path(caretaker.__file__))]
     command += [str(tmp_path / "scratch"), str(tmp_path), "1"]
-    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=WAIT_S)
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=PATIENCE_S)

@@ -11,7 +11,7 @@ from sextant.predict.selecta import Selecta
 from sextant.predict.tuning import HeldOut, mape_error
 from support import needs_baselines
 
-pytestmark = needs_baselines
+pytestmark = [pytest.mark.slow, needs_baselines]
 SETTINGS = Selecta.GRID[0]
 
 

@@ -2,11 +2,15 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import duckdb
 import psutil
@@ -15,32 +19,58 @@ import pytest
 from fake_nvml import use_fake_nvml, use_no_nvml
 from sextant.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
 from sextant.store.energy import device_query
+from sextant.telemetry import series
+from sextant.telemetry.process import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
 from stub_server import StubServer
+from support import wait_for
 
 MEASURED = [n for n in TELEMETRY_SCHEMA.names if n not in ("level", "time_s", "device")]
+LOST_AT = re.compile(r"\(at ([0-9.]+) s\)$")
 VLLM = 'vllm:num_requests_running{engine="0"} 3\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n'
 
 
-def watch_for(seconds: float, plan: WatchPlan, level: float = 4) -> Watched:
+def watched_until(
+    look: Callable[[Watched], object], plan: WatchPlan, level: float = 4, *, what: str = "rows"
+) -> Watched:
+    """Watch until what there is so far has what a test waits for, however long that takes."""
     with watch(plan, time.monotonic_ns(), level) as watcher:
-        time.sleep(seconds)
+        wait_for(lambda: look(so_far(watcher)), what)
         return watcher.stop()
+
+
+def watched_once(plan: WatchPlan, level: float = 4) -> Watched:
+    """Watch until every source was read once."""
+    return watched_until(lambda _: True, plan, level)
+
+
+def so_far(watcher: Watcher) -> Watched:
+    telemetry, server, errors = (
+        os.pread(file, os.fstat(file).st_size, 0)
+        for file in (watcher._telemetry, watcher._server, watcher._errors)
+    )
+    return Watched(
+        read_rows(telemetry, TELEMETRY_SCHEMA, 0),
+        read_rows(server, SERVER_SCHEMA, 0),
+        errors.decode().splitlines(),
+    )
 
 
 def rows_of(watched: Watched, device: str) -> list[dict]:
     return [row for row in watched.telemetry.to_pylist() if row["device"] == device]
 
 
+def most_rows(rows: list[dict], period_s: float) -> float:
+    """Return how many readings of a grid lie between the first and the last, and one at the end."""
+    return (rows[-1]["time_s"] - rows[0]["time_s"]) / period_s + 2
+
+
 def gaps_s(rows: list[dict]) -> list[float]:
     return [after["time_s"] - before["time_s"] for before, after in itertools.pairwise(rows)]
 
 
-def until_gone(pid: int, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def answering(body: str):
@@ -53,7 +83,7 @@ def answering(body: str):
 
 def test_gpus_report_in_our_units(monkeypatch):
     use_fake_nvml(monkeypatch)
-    watched = watch_for(0.3, WatchPlan("gpu", (0, "GPU-1")), level=2.5)
+    watched = watched_once(WatchPlan("gpu", (0, "GPU-1")), level=2.5)
     assert watched.warnings == [] and watched.telemetry.schema == TELEMETRY_SCHEMA
     first, second = rows_of(watched, "gpu0")[0], rows_of(watched, "gpu1")[0]
     assert first["time_s"] > 0 and 7000 < first["energy_j"] < 8000
@@ -76,37 +106,79 @@ def test_gpus_report_in_our_units(monkeypatch):
 
 def test_only_the_devices_of_the_job_are_read(monkeypatch):
     use_fake_nvml(monkeypatch, gpus=4)
-    watched = watch_for(0.2, WatchPlan("gpu", (2,)))
+    watched = watched_once(WatchPlan("gpu", (2,)))
     assert set(watched.telemetry["device"].to_pylist()) == {"gpu2"}
 
 
-def test_a_device_is_read_ten_times_a_second_and_once_more_at_the_end(monkeypatch):
+class Grid:
+    """A clock that stands still but for readings and waits, and the event that ends a series."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, n_readings: int) -> None:
+        self.now_s, self.n_left, self.read_s = 0.0, n_readings, []
+        monkeypatch.setattr(series, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+    def reading(self, takes_s: float) -> list[dict]:
+        self.read_s.append(self.now_s)
+        self.now_s += takes_s
+        self.n_left -= 1
+        return [{"time_s": self.now_s}]
+
+    def is_set(self) -> bool:
+        return self.n_left <= 0
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "read_s"),
+    [
+        (0.01, [0.0, 0.1, 0.2, 0.3, 0.4]),
+        # Readings do not overlap and do not queue: the next one waits for its place on the grid.
+        (0.35, [0.0, 0.4, 0.8, 1.2, 1.6]),
+    ],
+)
+@pytest.mark.parametrize("is_read_at_end", [True, False])
+def test_a_source_is_read_on_a_grid(monkeypatch, takes_s, read_s, is_read_at_end):
+    grid = Grid(monkeypatch, n_readings=4)
+    file = os.memfd_create("rows")
+    one = series.Series(lambda: grid.reading(takes_s), GPU_PERIOD_S, file, is_read_at_end)
+    one.run(grid, begun := threading.Event())
+    assert begun.is_set()
+    assert grid.read_s == pytest.approx(read_s if is_read_at_end else read_s[:-1])
+    assert os.pread(file, 9999, 0).count(b"\n") == len(grid.read_s)
+    os.close(file)
+
+
+def test_a_device_is_read_once_more_at_the_end(monkeypatch):
     use_fake_nvml(monkeypatch)
     epoch_ns = time.monotonic_ns()
     with watch(WatchPlan("gpu", (0,)), epoch_ns, 1) as watcher:
-        time.sleep(2.0)
+        wait_for(lambda: so_far(watcher).telemetry.num_rows >= 5, "rows")
         stopped_s = (time.monotonic_ns() - epoch_ns) / 1e9
         rows = rows_of(watcher.stop(), "gpu0")
-    assert 10 <= len(rows) <= 24
-    assert min(gaps_s(rows)) > 0
-    assert rows[-2]["time_s"] < stopped_s < rows[-1]["time_s"]
+    assert min(gaps_s(rows)) > 0 and stopped_s < rows[-1]["time_s"]
+    assert len(rows) <= most_rows(rows, GPU_PERIOD_S)
 
 
 def test_a_slow_device_leaves_gaps_and_holds_up_no_other(monkeypatch):
     use_fake_nvml(monkeypatch, slow="1:0.35")
-    watched = watch_for(2.0, WatchPlan("gpu", (0, 1)))
-    slow = rows_of(watched, "gpu1")
-    # Readings do not overlap and do not queue: the next one waits for its place on the grid.
-    assert 3 <= len(slow) <= 8
+
+    def is_read_between(watched: Watched) -> bool:
+        """Whether the other is read twice between two readings of the slow one."""
+        devices = ",".join(watched.telemetry["device"].to_pylist())
+        return devices.count("gpu1") > 3 and "gpu1,gpu0,gpu0," in devices
+
+    slow = rows_of(watched_until(is_read_between, WatchPlan("gpu", (0, 1))), "gpu1")
     assert min(gaps_s(slow[:-1])) > 0.35
-    assert len(rows_of(watched, "gpu0")) >= 10
 
 
 def test_what_a_device_does_not_support_is_asked_once_and_null(monkeypatch, tmp_path):
     calls = tmp_path / "calls"
     unsupported = "TotalEnergyConsumption,ClocksThrottleReasons"
     use_fake_nvml(monkeypatch, unsupported=unsupported, log=calls)
-    rows = rows_of(watch_for(0.5, WatchPlan("gpu", (0,))), "gpu0")
+    plan = WatchPlan("gpu", (0,))
+    rows = rows_of(watched_until(lambda it: it.telemetry.num_rows > 3, plan), "gpu0")
     assert {(row["energy_j"], row["throttle_reasons"]) for row in rows} == {(None, None)}
     assert {row["power_w"] for row in rows} == {100.0}
     times = Counter(line.split()[0] for line in calls.read_text().splitlines())
@@ -116,34 +188,44 @@ def test_what_a_device_does_not_support_is_asked_once_and_null(monkeypatch, tmp_
 
 def test_a_lost_device_ends_its_own_series_only(monkeypatch):
     use_fake_nvml(monkeypatch, lost="1:0.5")
-    watched = watch_for(1.2, WatchPlan("gpu", (0, 1)))
+
+    def goes_on(watched: Watched) -> bool:
+        lost = watched.warnings and float(LOST_AT.search(watched.warnings[0])[1])
+        return bool(lost) and rows_of(watched, "gpu0")[-1]["time_s"] > lost + 0.1
+
+    watched = watched_until(goes_on, WatchPlan("gpu", (0, 1)))
     (warning,) = watched.warnings
     assert warning.startswith("gpu1 is lost (GPU is lost): its series ends (at ")
     lost, other = rows_of(watched, "gpu1"), rows_of(watched, "gpu0")
-    lost_s = float(warning.rsplit("(at ", 1)[1].removesuffix(" s)"))
+    lost_s = float(LOST_AT.search(warning)[1])
     assert lost and lost[-1]["time_s"] < lost_s + 0.1 < other[-1]["time_s"]
 
 
 def test_the_energy_across_a_reset_of_the_counter_is_power_times_time(monkeypatch):
     use_fake_nvml(monkeypatch, reset="1:0.8")
-    with watch(WatchPlan("gpu", (1,)), time.monotonic_ns(), 1) as watcher:
-        time.sleep(1.5)
-        telemetry = watcher.stop().telemetry
+
+    def is_longer_than_the_window(watched: Watched) -> bool:
+        rows = rows_of(watched, "gpu1")
+        return rows[-1]["time_s"] > rows[0]["time_s"] + 1.2 and rows[-1]["energy_j"] < 1000
+
+    telemetry = watched_until(is_longer_than_the_window, WatchPlan("gpu", (1,)), 1).telemetry
     counter = telemetry["energy_j"].to_pylist()
     assert counter[0] > 7000 > 1000 > counter[-1]
+    reset = next(n for n, (a, b) in enumerate(itertools.pairwise(counter)) if b < a)
+    missed_s = gaps_s(telemetry.to_pylist())[reset]
     window = (
         f"SELECT 0 AS cell, 1.0 AS level, {telemetry['time_s'][0]} AS started_s, 1 AS duration_s"
     )
     query = device_query("(SELECT 0 AS cell, * FROM telemetry)", f"({window})")
     row = duckdb.sql(query).to_arrow_table().to_pylist()[0]
-    # GPU 1 draws 200 W, of which the meter missed one interval of about 0.1 s.
+    # GPU 1 draws 200 W, of which the meter missed the interval of the reset.
     assert row["energy_j"] == pytest.approx(200, rel=0.02)
-    assert 0 < row["energy_bridged_fraction"] < 0.6
+    assert row["energy_bridged_fraction"] == pytest.approx(missed_s, rel=0.05)
 
 
 def test_of_a_mig_instance_the_memory_is_its_own_and_the_rest_its_gpus(monkeypatch):
     use_fake_nvml(monkeypatch, mig=1)
-    watched = watch_for(0.3, WatchPlan("gpu", ("MIG-1-0", "MIG-1-1")))
+    watched = watched_once(WatchPlan("gpu", ("MIG-1-0", "MIG-1-1")))
     assert set(watched.telemetry["device"].to_pylist()) == {"MIG-1-0", "MIG-1-1", "gpu1"}
     instance, gpu = rows_of(watched, "MIG-1-1")[0], rows_of(watched, "gpu1")[0]
     assert {name for name in MEASURED if instance[name] is not None} == {"memory_used_gib"}
@@ -153,7 +235,7 @@ def test_of_a_mig_instance_the_memory_is_its_own_and_the_rest_its_gpus(monkeypat
 
 def test_without_nvml_there_are_nulls_and_one_warning(monkeypatch, tmp_path):
     use_no_nvml(monkeypatch, tmp_path)
-    watched = watch_for(0.3, WatchPlan("gpu", (1, "GPU-3")))
+    watched = watched_once(WatchPlan("gpu", (1, "GPU-3")))
     (warning,) = watched.warnings
     assert warning.startswith("no telemetry of GPUs 1, GPU-3: NVML says")
     rows = watched.telemetry.to_pylist()
@@ -163,7 +245,7 @@ def test_without_nvml_there_are_nulls_and_one_warning(monkeypatch, tmp_path):
 
 def test_a_device_that_nvml_does_not_know_is_named(monkeypatch):
     use_fake_nvml(monkeypatch)
-    watched = watch_for(0.2, WatchPlan("gpu", (0, 7, "MIG-0-0")))
+    watched = watched_once(WatchPlan("gpu", (0, 7, "MIG-0-0")))
     assert [warning.split(":")[0] for warning in watched.warnings] == [
         "no telemetry of GPU 7",
         "no telemetry of GPU MIG-0-0",
@@ -176,14 +258,19 @@ def test_servers_are_asked_each_second_and_a_dead_one_is_a_gap():
     with StubServer(answering(VLLM)) as server:
         dead = "http://127.0.0.1:9"
         plan = WatchPlan("cpu", (0,), (os.getpid(),), (server.url, dead, server.url))
-        watched = watch_for(2.3, plan, level=8)
+        watched = watched_until(lambda it: it.server.num_rows >= 4, plan, level=8)
     assert watched.server.schema == SERVER_SCHEMA
     rows = watched.server.to_pylist()
     assert Counter(row["replica"] for row in rows).keys() == {0, 2}
-    assert 2 <= sum(row["replica"] == 0 for row in rows) <= 4
+    first_replica = [row for row in rows if row["replica"] == 0]
+    assert len(first_replica) <= most_rows(first_replica, HTTP_PERIOD_S)
     first = rows[0]
     assert (first["level"], first["n_running"], first["kv_cache_usage"]) == (8, 3, 0.5)
     assert first["n_waiting"] is first["n_preemptions"] is None
+
+
+def of_dcgm(watched: Watched) -> list[dict]:
+    return [row for row in rows_of(watched, "gpu0") if row["sm_active"] is not None]
 
 
 def test_dcgm_adds_sm_activity(monkeypatch):
@@ -191,9 +278,10 @@ def test_dcgm_adds_sm_activity(monkeypatch):
     text = 'DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-0"} 0.25\n'
     text += 'DCGM_FI_PROF_SM_OCCUPANCY{gpu="0",UUID="GPU-0"} 0.125\n'
     with StubServer(answering(text)) as exporter:
-        watched = watch_for(1.5, WatchPlan("gpu", (0,), dcgm_url=f"{exporter.url}/metrics"))
-    rows = [row for row in rows_of(watched, "gpu0") if row["sm_active"] is not None]
-    assert 1 <= len(rows) <= 3 and watched.warnings == []
+        plan = WatchPlan("gpu", (0,), dcgm_url=f"{exporter.url}/metrics")
+        watched = watched_until(lambda it: len(of_dcgm(it)) > 1, plan)
+    rows = of_dcgm(watched)
+    assert len(rows) <= most_rows(rows, HTTP_PERIOD_S) and watched.warnings == []
     assert (rows[0]["sm_active"], rows[0]["sm_occupancy"], rows[0]["power_w"]) == (
         0.25,
         0.125,
@@ -223,13 +311,13 @@ def test_it_ends_with_its_parent(monkeypatch, number):
     parent.send_signal(number)
     parent.wait(20)
     parent.stdout.close()
-    until_gone(pid)
+    wait_for(lambda: is_gone(pid), "its end")
 
 
 def test_what_a_killed_process_had_sampled_is_kept(monkeypatch):
     use_fake_nvml(monkeypatch)
     with watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1) as watcher:
-        time.sleep(0.5)
+        wait_for(lambda: so_far(watcher).telemetry.num_rows >= 2, "rows")
         os.kill(watcher.pid, signal.SIGKILL)
         watched = watcher.stop()
     assert len(rows_of(watched, "gpu0")) >= 2
@@ -249,11 +337,12 @@ def test_half_a_line_is_no_row():
 def test_a_device_that_hangs_keeps_nobody(monkeypatch):
     use_fake_nvml(monkeypatch, slow="1:60")
     with Watcher(WatchPlan("gpu", (0, 1)), time.monotonic_ns(), 1) as watcher:
-        watcher.wait_until_watching(3.0)
+        wait_for(lambda: so_far(watcher).telemetry.num_rows, "rows")
+        watcher.wait_until_watching(0.5)
         watched = watcher.stop()
     assert not psutil.pid_exists(watcher.pid)
     assert len(rows_of(watched, "gpu0")) >= 1 and rows_of(watched, "gpu1") == []
-    assert watched.warnings == ["not every source was read within 3 s"]
+    assert watched.warnings == ["not every source was read within 0.5 s"]
 
 
 def test_it_ends_when_the_measurement_fails(monkeypatch):

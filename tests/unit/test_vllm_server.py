@@ -26,7 +26,7 @@ from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.engine.vllm_command import command, environment, n_blocks
 from sextant.processes.port import held_port
-from support import FAKE_PYTHON
+from support import FAKE_PYTHON, PATIENCE_S
 
 
 @pytest.fixture
@@ -164,9 +164,10 @@ def test_the_clients_environment_does_not_leak(monkeypatch):
 
 
 def test_a_server_that_is_entered_answers_and_one_that_is_left_is_gone(start):
+    began_s = time.monotonic()
     with start() as server:
         assert server.is_alive()
-        assert 0 < server.start_duration_s < 30
+        assert 0 < server.start_duration_s < time.monotonic() - began_s
         with urllib.request.urlopen(f"{server.base_url}/health", timeout=10) as answer:
             assert answer.status == 200
         processes = descendants(server)
@@ -193,11 +194,9 @@ def test_a_proxy_of_the_cluster_is_not_asked(start, monkeypatch):
 
 def test_a_server_that_never_gets_healthy(start, monkeypatch):
     monkeypatch.setenv("FAKE_HANG", "1")
-    server = start(start_timeout_s=4.0)
-    began = time.monotonic()
-    with pytest.raises(ServerError, match=r"not healthy within 4 s") as caught, server:
+    server = start(start_timeout_s=8.0)
+    with pytest.raises(ServerError, match=r"not healthy within 8 s") as caught, server:
         pass
-    assert time.monotonic() - began < 20
     assert "loading weights, slowly" in str(caught.value)
     assert not caught.value.is_out_of_memory
     assert not server.is_alive()
@@ -346,7 +345,7 @@ def test_no_process_outlives_its_owner(tmp_path, number):
         assert len(processes) >= 2
         os.killpg(owner.pid, number)
         owner.wait(20)
-        _, alive = psutil.wait_procs(processes, timeout=20)
+        _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
         assert not alive
     finally:
         owner.kill()

@@ -3,21 +3,13 @@
 import pytest
 
 from project import COPIED, Project
-from support import FAKE_PYTHON
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose three LLMs on two profiles have been measured (fake engine)."""
+    """A project whose four LLMs on two profiles have been measured (fake engine)."""
     project = Project(tmp_path_factory.mktemp("project"))
-    project.set_config(engine__python=str(FAKE_PYTHON))
-    llms = [
-        (f"llm-{name}", f"resources/llms/demo-{name}.json", "")
-        for name in ("opt-6m", "llama-16m", "bigcode-21m", "neox-34m")
-    ]
-    project.write_sheet("llms", "llm_id config model", *llms)
-    header = "scenario_id kind levels warmup_s duration_s"
-    project.write_sheet("scenarios", header, ("users-1-8", "closed_loop", "1,2", 0.1, 0.4))
+    project.measure_little("opt-6m", "llama-16m", "bigcode-21m", "neox-34m")
     done = project.snakemake("--cores", "2")
     assert done.returncode == 0, done.stderr
     return project

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from forked_snakemake import dry_run, run
+
 CELL = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
 
 
@@ -78,8 +80,8 @@ def test_every_profile_plans_the_same_jobs(project, profile: str) -> None:
     project.sheet("demo/slos").write_text(
         project.sheet("demo/slos").read_text() + "new\t1\t2\t50\t3\n"
     )
-    planned = project.planned("--workflow-profile", f"workflow/profiles/{profile}")
-    assert planned == {"evaluate_predictor": 4, "build_store": 1, "write_report": 1}
+    planned = dry_run(project.folder, "--workflow-profile", f"workflow/profiles/{profile}")
+    assert planned.by_rule == {"evaluate_predictor": 4, "build_store": 1, "write_report": 1}
 
 
 BAD_INPUTS = {
@@ -176,9 +178,9 @@ def test_bad_input_gets_one_clear_error_before_anything_runs(project, name: str)
         old = "".join(text.splitlines(keepends=True)[2:])
     assert old in text
     file.write_text(text.replace(old, new, 1))
-    done = project.snakemake("--cores", "1")
-    assert done.returncode != 0
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    status, text = run(project.folder, "--cores", "1")
+    assert status == 1
+    (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
     for part in said:
         assert part in line
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in text

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from project import Project
-from support import FAKE_PYTHON
 
 CELLS = "results/benchmarks/measured"
 PLACE = "1xcpu-core/conversation/users-1-8"
@@ -25,11 +24,8 @@ AFTER_POINTS = {"evaluate_predictor": 2, "build_store": 1, "write_report": 1}
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Two LLMs on one profile (fake engine), and the quickest of the predictors."""
     project = Project(tmp_path_factory.mktemp("damage"))
-    project.set_config(engine__python=str(FAKE_PYTHON), predictors=["static_policy"])
-    llms = [(f"llm-{n}", f"resources/llms/demo-{n}.json", "") for n in ("opt-6m", "llama-16m")]
-    project.write_sheet("llms", "llm_id config model", *llms)
-    header = "scenario_id kind levels warmup_s duration_s"
-    project.write_sheet("scenarios", header, ("users-1-8", "closed_loop", "1,2", 0.1, 0.4))
+    project.measure_little("opt-6m", "llama-16m", predictors=["static_policy"])
+    project.fit_one_workload()
     header = "gpu_profile_id gpu_id n_gpus usd_per_hour"
     project.write_sheet("gpu_profiles", header, ("1xcpu-core", "cpu-core", 1, 0.04))
     run(project)
@@ -203,7 +199,7 @@ def test_a_second_snakemake_is_refused_and_harms_nothing(measured: Project) -> N
     first.send_signal(signal.SIGSTOP)  # it is not done before the second has come, however slow
     second = measured.snakemake("--cores", "1")
     first.send_signal(signal.SIGCONT)
-    first.communicate(timeout=300)
+    first.communicate()
     assert second.returncode != 0
     assert "Directory cannot be locked" in second.stderr
     assert first.returncode == 0

@@ -10,7 +10,6 @@ import pytest
 
 from project import Project
 from stub_server import StubServer, answer_endpoint
-from support import FAKE_PYTHON
 
 KEY = "sk-0123456789abcdefghij"
 
@@ -19,15 +18,9 @@ KEY = "sk-0123456789abcdefghij"
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """Two LLMs on a GPU that this machine does not have, and one of them on a core as well."""
     project = Project(tmp_path_factory.mktemp("endpoint"))
-    project.set_config(
-        engine__python=str(FAKE_PYTHON),
-        predictors=["static_policy"],
-        sheets__endpoints="config/endpoints.tsv",
-    )
-    llms = [(f"llm-{n}", f"resources/llms/demo-{n}.json") for n in ("opt-6m", "llama-16m")]
-    project.write_sheet("llms", "llm_id config", *llms)
-    header = "scenario_id kind levels warmup_s duration_s"
-    project.write_sheet("scenarios", header, ("users-1-8", "closed_loop", "1,2", 0.1, 0.4))
+    settings = {"predictors": ["static_policy"], "sheets__endpoints": "config/endpoints.tsv"}
+    project.measure_little("opt-6m", "llama-16m", **settings)
+    project.fit_one_workload()
     header = "gpu_profile_id gpu_id n_gpus usd_per_hour"
     gpu, core = ("1xA10-24GB", "A10-24GB", 1, 1.01), ("1xcpu-core", "cpu-core", 1, 0.04)
     project.write_sheet("gpu_profiles", header, gpu, core)

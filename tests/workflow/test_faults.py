@@ -72,6 +72,7 @@ def forget_cells(project: Project) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_snakemake_is_killed_at_20_moments(run: InterruptedRun, undisturbed) -> None:
     """Each run goes on from the last until one comes to its end; the next begins with nothing."""
     expected, took_s = undisturbed

@@ -27,7 +27,7 @@ CONVERSATION = "results/workloads/conversation/requests.parquet"
 
 def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
-    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")

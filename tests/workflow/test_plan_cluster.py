@@ -14,7 +14,7 @@ OPTIONS = ("--configfile", "config/cluster.yaml", "--workflow-profile", "workflo
 
 def sextant_plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from sextant.cli.app import main; main()", "plan", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")

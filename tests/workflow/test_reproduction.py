@@ -11,6 +11,7 @@ from project import Project
 from sextant.store.connection import connect
 from support import ROOT
 
+pytestmark = pytest.mark.slow
 ARGUMENTS = ("--cores", "2", "--configfile", "config/llm-pilot.yaml", "--config")
 
 

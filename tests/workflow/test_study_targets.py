@@ -8,6 +8,7 @@ import pytest
 from project import Project
 from support import FAKE_PYTHON
 
+pytestmark = pytest.mark.slow
 CONFIG = ("--configfile", "config/studies-cpu.yaml")
 PAGES = "results/studies-cpu/studies"
 
