@@ -39,6 +39,8 @@ def test_each_kind_takes_its_own_fields():
         (CLOSED | {"levels": "1.5"}, "levels"),
         (CLOSED | {"levels": "1,inf"}, "levels"),
         (CLOSED | {"stop_itl_ms": 50.0}, "stop_nttft_ms"),
+        (CLOSED | {"stop_nttft_ms": 0.0, "stop_itl_ms": 50.0}, "stop_nttft_ms"),
+        (CLOSED | {"stop_factor": 0.5}, "stop_factor"),
         ({"kind": "closed_loop", "levels": "1"}, "duration_s"),
         ({"kind": "open_loop", "levels": "1"}, "duration_s"),
         ({"kind": "open_loop", "levels": "1", "duration_s": 9.0, "n_requests": 5}, "duration_s"),

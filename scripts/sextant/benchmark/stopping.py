@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
-from sextant.base.errors import InputError
 from sextant.cells.metrics import points_query
 from sextant.cells.verdict import LevelMedians, Stop
 
 MIN_REQUESTS = 10
-"""Fewest served requests whose medians decide. Below, a level is no ground to stop."""
+"""Fewest served requests whose medians decide. A level with fewer is no reason to stop."""
 
 
 def tells_nothing(
@@ -28,31 +27,13 @@ def tells_nothing(
         nttft_limit_ms: limit of the median nTTFT (ms per input token).
         itl_limit_ms: limit of the median ITL (ms).
         factor: how far beyond both limits, 1 or more.
-
-    Raises:
-        InputError: users that do not ascend, a limit that is not positive, a factor below 1.
     """
-    _check(levels, nttft_limit_ms, itl_limit_ms, factor)
     last = levels[-1] if levels else None
     if last is None or last.n_ok < MIN_REQUESTS or last.nttft_ms is None or last.itl_ms is None:
         return None
     if last.nttft_ms <= factor * nttft_limit_ms or last.itl_ms <= factor * itl_limit_ms:
         return None
     return Stop(last, nttft_limit_ms, itl_limit_ms, factor)
-
-
-def _check(
-    levels: Sequence[LevelMedians], nttft_limit_ms: float, itl_limit_ms: float, factor: float
-) -> None:
-    users = [level.users for level in levels]
-    if users != sorted({*users}):
-        fix = "measure from few users to many"
-        raise InputError(f"the users {users} do not ascend", field="levels", fix=fix)
-    for field, limit in (("nttft_ms", nttft_limit_ms), ("itl_ms", itl_limit_ms)):
-        if not limit > 0:
-            raise InputError(f"a limit of {limit:g} ms", field=field, fix="give more than 0 ms")
-    if not factor >= 1:
-        raise InputError(f"a factor of {factor:g}", field="factor", fix="give 1 or more")
 
 
 def level_medians(level: float, requests: pa.Table) -> LevelMedians:

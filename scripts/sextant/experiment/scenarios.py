@@ -82,6 +82,9 @@ class ClosedLoop(Scenario):
         super().__post_init__()
         if (self.stop_nttft_ms is None) != (self.stop_itl_ms is None):
             _refuse("stop_nttft_ms", "one limit without the other", "give both or neither")
+        _check_times(self, "stop_nttft_ms", "stop_itl_ms", is_positive=True)
+        if not self.stop_factor >= 1:
+            _refuse("stop_factor", f"a factor of {self.stop_factor:g}", "give 1 or more")
 
     @property
     def unmeasured_s(self) -> float:
@@ -224,7 +227,7 @@ def _check_times(scenario: Scenario, *names: str, is_positive: bool = False) -> 
         value = getattr(scenario, name, None)
         if value is not None and not (0 <= value < math.inf and (value or not is_positive)):
             least = "more than 0" if is_positive else "0 or more"
-            _refuse(name, f"{value} seconds", f"give a finite number of seconds, {least}")
+            _refuse(name, f"{value:g} is not possible", f"give a finite number, {least}")
 
 
 def _refuse(field: str, problem: str, fix: str) -> None:
