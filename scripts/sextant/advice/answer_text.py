@@ -5,7 +5,7 @@ from typing import Any
 
 from sextant.advice.options import SAFE
 from sextant.decide.names import MEASURED
-from sextant.pages.wording import aligned
+from sextant.pages.wording import aligned, plural
 
 Answer = Mapping[str, Any]
 LIMITS = {"nttft": "nTTFT", "itl": "ITL"}
@@ -28,12 +28,7 @@ def as_text(answer: Answer) -> str:
 def deployment(option: Answer) -> str:
     """Return e.g. `4 replicas × 1xA100-40GB = 16.39 USD/h`."""
     price = f"{option['usd_per_hour']:.2f} USD/h"
-    return f"{count(option['replicas'], 'replica')} × {option['gpu_profile_id']} = {price}"
-
-
-def count(number: int, noun: str) -> str:
-    """Return e.g. `1 user` or `2 users`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{plural(option['replicas'], 'replica')} × {option['gpu_profile_id']} = {price}"
 
 
 def headline(answer: Answer) -> str:
@@ -104,9 +99,9 @@ def load_lines(answer: Answer) -> list[str]:
         for key, name in LIMITS.items()
     ]
     lines = [
-        f"A replica gets {count(latency['users'], 'user')}: {'; '.join(each)}.",
+        f"A replica gets {plural(latency['users'], 'user')}: {'; '.join(each)}.",
         f"{LIMITS[latency['binding_limit']]} binds. A replica meets both limits with "
-        f"{count(latency['users_median'], 'user')} (90% interval "
+        f"{plural(latency['users_median'], 'user')} (90% interval "
         f"{_interval(latency)}).",
     ]
     if latency["checked_at_users"] not in (None, latency["users"]):
@@ -127,7 +122,7 @@ def evidence_lines(answer: Answer) -> list[str]:
     lines = []
     for row in answer["evidence"]:
         alike = "" if row["is_executed_alike"] else f", executed otherwise ({row['execution']})"
-        served = count(row["users_per_replica"], "user")
+        served = plural(row["users_per_replica"], "user")
         if row["users_per_replica"] == row["most_users_tried"]:
             served += " (no more were tried)"
         lines.append(
@@ -194,7 +189,7 @@ def profile_cells(row: Answer) -> list[str]:
     name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
     if row["status"] == "does_not_fit":
         return [name, "ruled out", "", row["reason"]]
-    users = f"serves {count(row['users_median'], 'user')} ({_interval(row)})"
+    users = f"serves {plural(row['users_median'], 'user')} ({_interval(row)})"
     if row["status"] == "too_slow":
         limit = LIMITS["itl" if row["itl_ratio"] >= row["nttft_ratio"] else "nttft"]
         miss = f"{limit} is {row['limit_ratio']:.3g} times its limit"
@@ -202,10 +197,10 @@ def profile_cells(row: Answer) -> list[str]:
             name,
             "too slow",
             chance(row["probability_met"]),
-            f"{miss} with {count(row['fewest_users'], 'user')}",
+            f"{miss} with {plural(row['fewest_users'], 'user')}",
         ]
     state = "" if row["status"] == "meets" else "unsure: "
-    plan = f"{state}{count(row['replicas'], 'replica')}, {users}"
+    plan = f"{state}{plural(row['replicas'], 'replica')}, {users}"
     return [name, f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
 
 

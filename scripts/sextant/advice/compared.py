@@ -5,7 +5,6 @@ from typing import Any
 
 from joblib import cpu_count
 
-from sextant.advice.predicted import exclusions
 from sextant.advice.question import Question
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
@@ -13,7 +12,7 @@ from sextant.base.rows import frame_rows
 from sextant.characterizations.features import Facts
 from sextant.decide.evaluate import evaluate
 from sextant.decide.names import MEASURED
-from sextant.decide.pairs import task_of
+from sextant.decide.pairs import ruled_out, task_of
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.predict.folds import Task
@@ -37,7 +36,7 @@ def compare(
         problem = f"{known.source} has features of its own LLMs only, not of {llm_id!r}"
         fix = "use --predictor roofline, or ask a source that you measured"
         raise InputError(problem, field="--predictor", fix=fix)
-    excluded = exclusions(llm, source, profiles)
+    excluded = ruled_out(llm, profiles, source.longest_request_tokens, source.memory_utilization)
     tried = known.feasibility[known.feasibility["llm_id"] == llm_id]
     reasons = dict(zip(tried["gpu_profile_id"], tried["reason"], strict=True)) | excluded
     task = _task(llm_id, llm, source, profiles, set(excluded))

@@ -101,17 +101,14 @@ def _execution_on(subject: Subject, gpu_id: str) -> dict[str, Any] | None:
 
 def _number(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:
     unit, measure = _NUMBERS[name]
-    value, low, high = measure(llm), *_range([measure(other) for other in others])
+    value, values = measure(llm), [measure(other) for other in others]
+    low, high = min(values), max(values)
     if low <= value <= high:
         return None
     direction = "above" if value > high else "below"
     bound, more = (high, "more") if value > high else (low, "fewer" if unit == "layers" else "less")
     text = f"{value:.4g} {unit}: {more} than any measured LLM has ({bound:.4g})"
     return _entry(name, value, [low, high], direction, text)
-
-
-def _range(values: list[float]) -> tuple[float, float]:
-    return min(values), max(values)
 
 
 def _kind(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ import pandas as pd
 from sextant.advice.offer import profile
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
-from sextant.cells.memory import assess
 from sextant.cells.verdict import Outcome, Verdict
 from sextant.characterizations.execution import execution_classes
 from sextant.characterizations.features import Facts
@@ -19,6 +18,7 @@ from sextant.characterizations.points import (
     has_latency,
 )
 from sextant.decide.decision import weigh
+from sextant.decide.pairs import ruled_out
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
@@ -91,7 +91,7 @@ def subject_of(
     """
     measured = set(source.known.points["llm_id"])
     llms = {name: facts for name, facts in source.known.llms.items() if name in measured}
-    excluded = exclusions(llm, source, profiles)
+    excluded = ruled_out(llm, profiles, source.longest_request_tokens, source.memory_utilization)
     left_out = _left_out(llm_id, llms | {llm_id: llm}, source, profiles)
     excluded = {name: why for name, why in left_out.items() if name not in wanted} | excluded
     if len(excluded) == len(profiles):
@@ -100,25 +100,6 @@ def subject_of(
         fix = "offer larger profiles (--gpu-profiles, --prices), or quantize the LLM"
         raise InputError(f"no GPU profile can serve {llm_id}; {name}: {reason}", fix=fix)
     return Subject(llm_id, llms | {llm_id: llm}, profiles, excluded, source)
-
-
-def exclusions(llm: LLM, source: Source, profiles: Mapping[str, GPUProfile]) -> dict[str, str]:
-    """Return why an LLM cannot serve the workload's longest request, by profile."""
-    longest = source.longest_request_tokens
-    if llm.context_tokens < longest:
-        reason = (
-            f"its context of {llm.context_tokens} tokens is below the longest request's {longest}"
-        )
-        return dict.fromkeys(profiles, reason)
-    found = {
-        name: assess(llm, each.devices, source.memory_utilization, longest)
-        for name, each in profiles.items()
-    }
-    return {
-        name: feasibility.verdict.why
-        for name, feasibility in found.items()
-        if feasibility.verdict.why
-    }
 
 
 def _left_out(

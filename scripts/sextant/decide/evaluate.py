@@ -15,7 +15,7 @@ from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, mape, summarize
 from sextant.decide.static_policy import best_policy
 from sextant.experiment.slo import SLO
-from sextant.predict.folds import Outcome, Task, fit_folds
+from sextant.predict.folds import FitResult, Task, fit_folds
 from sextant.predict.references import reference_profiles
 from sextant.predict.registry import check_installed, predictor_class
 
@@ -99,7 +99,7 @@ def evaluate(
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     _check(task)
-    fits: dict[tuple, Outcome] = {}
+    fits: dict[tuple, FitResult] = {}
     parts = []
     for slo in slos:
         if predictor == MEASURED:
@@ -183,7 +183,7 @@ def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
 
 
 def _recommend_predicted(
-    task: Task, slo: SLO, predictor: str, outcome: Outcome
+    task: Task, slo: SLO, predictor: str, outcome: FitResult
 ) -> tuple[pd.DataFrame, ...]:
     truth = _truth(task, slo, task.feasible)
     options, chosen = truth.candidates.iloc[:0], truth.optimum.iloc[:0]
@@ -227,7 +227,7 @@ def _frames(
     )
 
 
-def _decide(outcome: Outcome, task: Task, slo: SLO) -> pd.DataFrame:
+def _decide(outcome: FitResult, task: Task, slo: SLO) -> pd.DataFrame:
     """Return the best option of each LLM under the draws; none where memory rules out all."""
     options = [weigh(draws, task.facts.profiles, slo) for draws in outcome.draws]
     chosen = choose(pd.concat(options, ignore_index=True))

@@ -1,10 +1,14 @@
 """Which (LLM, GPU profile) pairs may be recommended, and which were tried and do not fit."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from sextant.cells.memory import assess
 from sextant.characterizations.features import Facts
 from sextant.characterizations.points import IDENTIFIERS, Pair
+from sextant.hardware.gpu import GPUProfile
+from sextant.llm import LLM
 from sextant.predict.folds import Task
 
 
@@ -47,10 +51,26 @@ def feasible_pairs(
 
     Facts only: what a probe has shown of an LLM is not known of one that is held out.
     """
-    return {
-        (llm_id, profile_id)
-        for llm_id, llm in facts.llms.items()
-        if llm.context_tokens >= longest_request_tokens
-        for profile_id, profile in facts.profiles.items()
-        if assess(llm, profile.devices, memory_utilization, longest_request_tokens).is_feasible
+    pairs = {(llm_id, profile_id) for llm_id in facts.llms for profile_id in facts.profiles}
+    for llm_id, llm in facts.llms.items():
+        reasons = ruled_out(llm, facts.profiles, longest_request_tokens, memory_utilization)
+        pairs -= {(llm_id, profile_id) for profile_id in reasons}
+    return pairs
+
+
+def ruled_out(
+    llm: LLM,
+    profiles: Mapping[str, GPUProfile],
+    longest_request_tokens: int,
+    memory_utilization: float,
+) -> dict[str, str]:
+    """Return why an LLM cannot serve a workload's longest request, by the profiles that cannot."""
+    if llm.context_tokens < longest_request_tokens:
+        limit = f"the longest request's {longest_request_tokens}"
+        reason = f"its context of {llm.context_tokens} tokens is below {limit}"
+        return dict.fromkeys(profiles, reason)
+    verdicts = {
+        name: assess(llm, each.devices, memory_utilization, longest_request_tokens).verdict
+        for name, each in profiles.items()
     }
+    return {name: verdict.why for name, verdict in verdicts.items() if verdict.why}

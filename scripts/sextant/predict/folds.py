@@ -55,7 +55,7 @@ class _Fold(NamedTuple):
     """Those to predict, from all others."""
 
 
-class Outcome(NamedTuple):
+class FitResult(NamedTuple):
     """What came of all folds of one fit."""
 
     llm_ids: list[str]
@@ -95,7 +95,7 @@ def fit_folds(
     seed: int,
     n_jobs: int,
     progress: Callable[[str], None],
-) -> Outcome:
+) -> FitResult:
     """Fit a predictor for one SLO, once for each LLM held out and for all unseen ones.
 
     With too few measured LLMs the outcome names none. Arguments are those of
@@ -121,7 +121,7 @@ def fit_folds(
         tell(f"fold {number} of {len(folds)} ({fold.name})")
         predicted.append(frame.assign(fold=fold.name))
         draws += [drawn] if drawn else []
-    return Outcome(
+    return FitResult(
         llm_ids=[llm_id for fold in folds for llm_id in fold.llm_ids],
         latencies=pd.concat(predicted, ignore_index=True) if predicted else None,
         is_judged=is_judged,
