@@ -1,0 +1,286 @@
+"""The contract of a measured cell: what is written is read back, and what is malformed is named."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cells import KEY, TOO_LARGE, failed_request, request, write_cell
+from sextant.base.errors import InputError
+from sextant.base.files import read_json, write_json
+from sextant.cells.files import (
+    FORMAT_VERSION,
+    from_json,
+    read_cell,
+    read_run,
+    read_tuning,
+    to_json,
+    write_run,
+)
+from sextant.cells.integrity import damaged_files, recorded_facts, sealed
+from sextant.cells.run import (
+    CellRun,
+    HostFacts,
+    HostGPU,
+    ImportedFrom,
+    LeftOut,
+    LevelRun,
+    PublishedMedians,
+    Quantiles,
+    ServerFacts,
+)
+from sextant.cells.verdict import FEASIBLE, Kind, LevelMedians, Outcome, Stop, Verdict
+from sextant.experiment.variants import Variant
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NUMBERS = {
+    Outcome.FEASIBLE: {},
+    Outcome.WEIGHTS_TOO_LARGE: {"weight_gib": 12.5, "usable_gib": 10.0},
+    Outcome.KV_CACHE_TOO_SMALL: {"kv_tokens": 71, "longest_request_tokens": 72},
+    Outcome.BATCH_WEIGHT_TOO_LARGE: {"kv_tokens": 71, "batch_weight_tokens": 80},
+    Outcome.BATCH_WEIGHT_TOO_SMALL: {"batch_weight_tokens": 60, "longest_request_tokens": 72},
+    Outcome.NO_BATCH_WEIGHT_PASSED: {"n_server_starts": 5},
+    Outcome.HEADS_CANNOT_BE_SPLIT: {"n_heads": 7, "n_kv_heads": 1, "n_gpus": 2},
+    Outcome.MEMORY_TOO_SMALL: {},
+    Outcome.OMITTED: {},
+}
+
+
+def whole_run(**changes: Any) -> CellRun:
+    """Return a run with a value in every field."""
+    lag = Quantiles(0.1, 0.5, 2.0)
+    medians = LevelMedians(4.0, 12, 333.3, None)
+    level = LevelRun(
+        level=math.inf,
+        started_s=0.1,
+        duration_s=1 / 3,
+        n_warmup_requests=1,
+        n_cooldown_requests=2,
+        n_prepared_late=3,
+        n_unfinished=4,
+        client_lag_ms=lag,
+        send_lag_ms=lag,
+        lag_warning="late",
+        server_mean_itl_ms=20.5,
+        telemetry_warnings=("no NVML",),
+        host="node-1",
+        engine_version="0.32.0",
+        timeout_s=300.0,
+        times_since=NOW,
+        medians=medians,
+        phase={"name": "warm-up", "settings": [{"start_s": 0.0}]},
+        published_medians=PublishedMedians(5.5, 50.5),
+    )
+    facts: dict[str, Any] = {
+        **KEY,
+        "scenario": {"kind": "open_loop", "levels": [1, "inf"]},
+        "variant": Variant("pair", 2, "shared", 4000, 2, 1.5),
+        "verdict": FEASIBLE,
+        "batch_weight_tokens": 4000,
+        "server": ServerFacts(
+            "vllm", "0.32.0", "float16", ("vllm", "serve"), None, 30.5, ((0, "GPU-1"),), 4000
+        ),
+        "seed": 7,
+        "sampler": "joint",
+        "prompts": "a corpus",
+        "unsent_parameters": ("batch_size",),
+        "levels": (level, LevelRun(0.5)),
+        "left_out": LeftOut((8.0, math.inf), Stop(LevelMedians(4, 12, 333.0, 99.0), 100, 30, 2)),
+        "is_complete": False,
+        "interruption": "SIGTERM",
+        "started_at": NOW,
+        "host": HostFacts(
+            "n", "Linux", "x × 2", "3.11", "550", "12.4", (HostGPU("A", True),), False
+        ),
+        "definition": {"scenario": {"levels": [1, "inf"]}, "seed": 7},
+        "definition_sha256": "ab" * 32,
+        "imported": ImportedFrom("a folder", "a/b", NOW, "other", None, "cd" * 32, ("driver",)),
+        "provenance": {"sextant_version": "1", "inputs_sha256": {"workload": "ef" * 32}},
+    }
+    return CellRun(**facts | changes)
+
+
+# What is written is read
+
+
+def test_every_field_of_a_run_comes_back(tmp_path: Path) -> None:
+    folder = write_cell(tmp_path)
+    write_run(folder, whole_run())
+    assert read_run(folder) == whole_run()
+    assert damaged_files(folder) == {}
+
+
+def test_a_cell_comes_back_with_its_tables(tmp_path: Path) -> None:
+    rows = [request(1.0), request(1.0), failed_request(4.0)]
+    readings = [{"level": 1.0, "replica": 0, "time_s": 0.5, "n_running": 2.0}]
+    cell = read_cell(write_cell(tmp_path, rows, server=readings, starts_s=(20.0, 30.5)))
+    assert cell.key == tuple(KEY.values())
+    assert [level.level for level in cell.run.levels] == [1.0, 4.0]
+    assert list(cell.requests(["level", "status"])["status"]) == ["ok", "ok", "timeout"]
+    assert list(cell.server()["n_running"]) == [2.0] and cell.telemetry().empty
+    assert [probe.duration_s for probe in cell.tuning.probes or ()] == [20.0, 30.5]
+
+
+def test_an_ad_hoc_run_of_a_server_that_runs_already_is_a_cell(tmp_path: Path) -> None:
+    server = ServerFacts(engine="endpoint", version=None, url="http://host:8000")
+    unknown = {"definition": None, "definition_sha256": None, "batch_weight_tokens": None}
+    write_run(write_cell(tmp_path), whole_run(server=server, **unknown))
+    run = read_run(tmp_path)
+    assert (run.server, run.definition, run.engine) == (server, None, "endpoint")
+    assert (run.engine_version, run.is_complete, run.interruption) == (None, False, "SIGTERM")
+
+
+def test_a_level_has_the_name_that_sheets_give_it(tmp_path: Path) -> None:
+    write_run(write_cell(tmp_path), whole_run())
+    levels = [level["level"] for level in read_json(tmp_path / "run.json")["levels"]]
+    assert levels == ["inf", 0.5]
+
+
+def test_a_run_written_over_files_of_others_is_not_whole(tmp_path: Path) -> None:
+    folder = write_cell(tmp_path / "cell", [request()])
+    facts = recorded_facts(folder)
+    write_cell(folder, [request(), request()])
+    write_run(folder, whole_run(), facts)
+    assert list(damaged_files(folder)) == ["requests.parquet"]
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("source", [None, "a paper"])
+def test_a_verdict_comes_back_and_says_its_numbers(outcome: Outcome, source: str | None) -> None:
+    verdict = Verdict(outcome, NUMBERS[outcome], source)
+    assert from_json(Verdict, to_json(verdict)) == verdict
+    assert verdict.is_feasible == (outcome is Outcome.FEASIBLE) == (outcome.kind is Kind.FITS)
+    assert verdict.reason.startswith(outcome.kind.value)
+    assert all(f"{value}" in verdict.reason for value in NUMBERS[outcome].values())
+    assert (source is not None) == verdict.reason.endswith("(a paper)")
+
+
+def test_sentences_are_those_that_people_know() -> None:
+    assert TOO_LARGE.reason == "does not fit: the weights take 9.000 GiB of 8.000 GiB"
+    assert TOO_LARGE.why == "the weights take 9.000 GiB of 8.000 GiB"
+    assert (FEASIBLE.reason, FEASIBLE.why) == ("fits", None)
+    no_split = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, NUMBERS[Outcome.HEADS_CANNOT_BE_SPLIT])
+    assert no_split.reason == "unsupported: 7 heads (1 KV heads) cannot be split over 2 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "numbers"),
+    [
+        (Outcome.FEASIBLE, {"kv_tokens": 1}),
+        (Outcome.WEIGHTS_TOO_LARGE, {"weight_gib": 1.0}),
+        (Outcome.NO_BATCH_WEIGHT_PASSED, {}),
+    ],
+)
+def test_a_verdict_has_the_numbers_of_its_outcome(
+    outcome: Outcome, numbers: Mapping[str, float]
+) -> None:
+    with pytest.raises(ValueError, match=f"verdict {outcome} has the numbers"):
+        Verdict(outcome, numbers)
+    with pytest.raises(ValueError, match=f"verdict {outcome} has the numbers"):
+        from_json(Verdict, {"outcome": outcome, "numbers": numbers, "source": None})
+
+
+@given(st.floats(min_value=1e-3, max_value=1e6), st.integers(min_value=0, max_value=10**9))
+def test_a_level_comes_back_to_the_last_digit(duration_s: float, n_requests: int) -> None:
+    level = LevelRun(1.0, duration_s / 3, duration_s, n_warmup_requests=n_requests)
+    assert from_json(LevelRun, to_json(level)) == level
+
+
+# What is malformed
+
+
+def changed(tmp_path: Path, name: str = "run.json", **values: Any) -> Path:
+    """Write a cell of which fields of a file have other values; None as a default removes one."""
+    folder = write_cell(tmp_path, [request()])
+    content = {**read_json(folder / name), **values}
+    content = {field: value for field, value in content.items() if value is not ...}
+    write_json(folder / name, sealed(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"llm_id": ...}, "llm_id"),
+        ({"llm_id": 7}, "llm_id"),
+        ({"batch_weight_tokens": "4000"}, "batch_weight_tokens"),
+        ({"batch_weight_tokens": 1.5}, "batch_weight_tokens"),
+        ({"is_feasible": True}, "is_feasible"),
+        ({"levels": [{"level": "many"}]}, "levels.0.level"),
+        ({"levels": [{"level": 1, "duration_s": "1"}]}, "levels.0.duration_s"),
+        ({"levels": {}}, "levels"),
+        ({"verdict": {"outcome": "perhaps"}}, "verdict.outcome"),
+        ({"verdict": {"outcome": "weights_too_large"}}, "verdict"),
+        ({"started_at": "yesterday"}, "started_at"),
+        ({"variant": {"replicas": "two"}}, "variant.replicas"),
+        ({"host": {"gpus": [{"name": []}]}}, "host.gpus.0.name"),
+        ({"scenario": []}, "scenario"),
+    ],
+)
+def test_a_malformed_run_names_its_file_and_field(tmp_path: Path, values, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_run(changed(tmp_path, **values))
+    assert f"run.json, field '{field}'" in str(caught.value) and "Fix: " in str(caught.value)
+
+
+def test_a_scenario_has_a_kind(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.json.*the scenario has no kind"):
+        read_run(changed(tmp_path, scenario={"levels": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"probes": [{"outcome": "ok"}]}, "probes.0.batch_weight_tokens"),
+        ({"memory": {"weight_gib": 1.0}}, "memory.verdict"),
+    ],
+)
+def test_a_malformed_tuning_names_its_file_and_field(tmp_path: Path, values, field: str) -> None:
+    with pytest.raises(InputError, match=rf"tuning\.json, field '{field}'"):
+        read_tuning(changed(tmp_path, "tuning.json", **values, content_sha256=...))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"format_version": NaN}'])
+def test_what_is_not_an_object_of_json_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(InputError, match=r"run\.json"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_duration_is_a_number(tmp_path: Path, value: str) -> None:
+    folder = write_cell(tmp_path, [request()], durations_s={1.0: 77.5})
+    path = folder / "run.json"
+    path.write_text(path.read_text().replace("77.5", value))
+    with pytest.raises(InputError, match=r"levels\.0\.duration_s"):
+        read_run(folder)
+
+
+# Versions
+
+
+@pytest.mark.parametrize("version", [..., None, FORMAT_VERSION - 1, FORMAT_VERSION + 1, "2"])
+@pytest.mark.parametrize(("name", "read"), [("run.json", read_run), ("tuning.json", read_tuning)])
+def test_another_format_version_says_what_to_do(tmp_path: Path, version, name, read) -> None:
+    folder = changed(tmp_path, name, format_version=version, content_sha256=...)
+    with pytest.raises(InputError) as caught:
+        read(folder)
+    said = str(caught.value)
+    assert f"{name}, field 'format_version'" in said
+    assert f"this version of sextant reads {FORMAT_VERSION}" in said
+    assert "Fix: read it with the version that wrote it, or delete it" in said
+
+
+def test_the_writer_refuses_what_the_reader_would(tmp_path: Path) -> None:
+    wrong: Any = "4000"
+    with pytest.raises(ValueError, match="batch_weight_tokens"):
+        write_run(write_cell(tmp_path), replace(whole_run(), batch_weight_tokens=wrong))
