@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.importing.llm_pilot_requests import read_results
+from sextant.importing.llm_pilot_requests import FileName, read_results
 from sextant.predict.importance import parameter_importance
 
 FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
@@ -42,7 +42,7 @@ def files(archive: Path) -> Iterator[tuple[tuple, pd.DataFrame]]:
             if not match:
                 continue
             llm, n_gpus, gpu, users = match[1], int(match[2]), match[3], int(match[4])
-            expected = {"model": llm, "n_gpus": n_gpus, "gpu_type": gpu, "num_users": users}
+            expected = FileName(llm, n_gpus, gpu, users)
             content = stream.extractfile(member).read()
             table = read_results(content, member.name, expected).requests
             yield (llm, n_gpus, gpu), table.drop(["token_offsets_ms"]).to_pandas()

@@ -8,6 +8,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import load_characterization
 from sextant.report import summary_text
+from sextant.store.build import build_store
 from sextant.store.connection import open_store
 from support import time_limit
 
@@ -75,4 +76,18 @@ def test_a_table_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch) -
     with duckdb.connect(str(path)) as store:
         store.execute("CREATE TABLE point AS FROM range(10)")
     with pytest.raises(InputError, match="10 rows in 'point'"), open_store(path):
+        pass
+
+
+def test_a_store_of_another_version_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "store.duckdb"
+    build_store(path, {}, {})
+    with open_store(path):
+        pass
+    with duckdb.connect(str(path)) as store:
+        store.execute("ALTER TABLE feasibility DROP COLUMN verdict")
+    said = (
+        "another version of sextant: table feasibility has no column verdict.*Fix: build it again"
+    )
+    with pytest.raises(InputError, match=said), open_store(path):
         pass

@@ -4,11 +4,9 @@ Which cells there are, which were too large and which were left out stands in th
 Table III (Lazuka et al., LLM-Pilot, SC 2024). What the archive does not say is null.
 """
 
-import csv
 import hashlib
 import logging
 import lzma
-import math
 import re
 import tarfile
 import zlib
@@ -22,7 +20,7 @@ import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
-from sextant.base.sheets import Row, load_sheet
+from sextant.base.sheets import SCHEMAS, load_sheet
 from sextant.cells.files import write_cell
 from sextant.cells.run import CellRun, LevelRun, PublishedMedians
 from sextant.cells.tables import REQUEST_SCHEMA, concatenated
@@ -30,11 +28,10 @@ from sextant.cells.tuning import Tuning
 from sextant.cells.verdict import Outcome, Verdict
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant
-from sextant.importing.llm_pilot_requests import Results, read_results
+from sextant.importing.llm_pilot_requests import FileName, Results, read_results
 
 log = logging.getLogger(__name__)
 
-_CELLS_SCHEMA = Path(__file__).parents[3] / "workflow" / "schemas" / "cells.schema.yaml"
 VERDICTS = {
     status: Verdict(outcome, source="LLM-Pilot, Table III")
     for status, outcome in (
@@ -44,7 +41,6 @@ VERDICTS = {
     )
 }
 """What came of a cell, by its `status` in the sheet of cells."""
-_FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
 _PROFILE = re.compile(r"(\d+)x(\w+)-\d+GB")
 _N_READERS = 2
 # Writers wait for the disk, which syncs each file, more than for a core.
@@ -60,8 +56,7 @@ class _File(NamedTuple):
     path: str
     """Below the repository's top."""
     sha256: str
-    expected: dict[str, str | int]
-    """What its name says of `model`, `n_gpus`, `gpu_type` and `num_users`."""
+    named: FileName
 
 
 class _Level(NamedTuple):
@@ -134,7 +129,7 @@ def import_archive(
 
 
 def _level(file: _File, found: Results) -> _Level:
-    users = float(file.expected["num_users"])
+    users = float(file.named.num_users)
     run = LevelRun(users, started_s=0.0, duration_s=found.duration_s)
     return _Level(run, found.requests, found.started_ms)
 
@@ -142,30 +137,10 @@ def _level(file: _File, found: Results) -> _Level:
 # The sheets
 
 
-def _read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
-    """Read a small CSV; lines that start with `#` are comments."""
-    if not path.is_file():
-        raise InputError("there is no such file", file=path, fix="correct the configuration")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"no UTF-8 ({error})", file=path, fix="save it as UTF-8") from None
-    lines = [
-        (number, next(csv.reader([line])))
-        for number, line in enumerate(text.splitlines(), 1)
-        if line.strip() and not line.startswith("#")
-    ]
-    for number, cells in lines:
-        if lines[0][1] != list(columns) or len(cells) != len(columns) or not all(cells):
-            fix = f"the columns are {', '.join(columns)}; fill in every cell"
-            raise InputError("wrong columns or an empty cell", file=path, row=number, fix=fix)
-    return [Row(dict(zip(columns, cells, strict=True)), number) for number, cells in lines[1:]]
-
-
 def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Plan]:
     files, published = _read_manifest(manifest), _read_published(published_points)
     plans: dict[tuple[str, str], _Plan] = {}
-    for row in load_sheet(cells, _CELLS_SCHEMA):
+    for row in load_sheet(cells, SCHEMAS / "cells.schema.yaml"):
         llm_id, profile_id, status = row["llm_id"], row["gpu_profile_id"], row["status"]
         match = _PROFILE.fullmatch(profile_id)
         if not match:
@@ -173,14 +148,14 @@ def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Pl
             raise InputError(problem, file=cells, row=row.line, field="gpu_profile_id", fix=fix)
         found = files.pop((llm_id, int(match[1]), match[2].lower()), [])
         plan = _Plan(llm_id, profile_id, status, found, published.pop((llm_id, profile_id), []))
-        users = [file.expected["num_users"] for file in plan.files]
+        users = [file.named.num_users for file in plan.files]
         users += [level.users for level in plan.published]
         if (status == "measured") != bool(users) or len(users) > len(set(users)):
             problem = f"{llm_id} on {profile_id} is {status} and has points at {users} users"
             fix = f"let it agree with {manifest} and {published_points}"
             raise InputError(problem, file=cells, row=row.line, fix=fix)
         if (llm_id, profile_id) in plans:
-            problem = f"{llm_id} on {profile_id} stands twice"
+            problem = f"{llm_id} on {profile_id} is there twice"
             raise InputError(problem, file=cells, row=row.line, fix="remove one of the rows")
         plans[llm_id, profile_id] = plan
     for path, left in ((manifest, files), (published_points, published)):
@@ -190,39 +165,22 @@ def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Pl
     return list(plans.values())
 
 
-def _read_manifest(path: Path) -> dict[tuple, list[_File]]:
+def _read_manifest(path: Path) -> dict[tuple[str, int, str], list[_File]]:
     """Return the files by LLM, number and type of GPUs."""
-    files: dict[tuple, list[_File]] = {}
-    for row in _read_csv(path, ("path", "sha256")):
-        place = Path(row["path"])
-        if place.is_absolute() or ".." in place.parts:
-            fix = "name files by their path below the repository's top"
-            raise InputError(f"{place} leaves the archive", file=path, row=row.line, fix=fix)
-        match = _FILE_NAME.fullmatch(place.name)
-        if not match:
-            fix = "name only files results_<llm>_gpu<n>_<type>_u<users>.csv"
-            raise InputError(f"{row['path']} is no file of results", file=path, fix=fix)
-        model, n_gpus, gpu_type, users = match.groups()
-        key = (model, int(n_gpus), gpu_type)
-        expected = dict(zip(("model", "n_gpus", "gpu_type"), key, strict=True))
-        file = _File(row["path"], row["sha256"], {**expected, "num_users": int(users)})
-        files.setdefault(key, []).append(file)
+    files: dict[tuple[str, int, str], list[_File]] = {}
+    for row in load_sheet(path, SCHEMAS / "manifest.schema.yaml", delimiter=","):
+        named = FileName.of(row["path"])
+        file = _File(row["path"], row["sha256"], named)
+        files.setdefault((named.model, named.n_gpus, named.gpu_type), []).append(file)
     return files
 
 
-def _read_published(path: Path) -> dict[tuple, list[_Level]]:
+def _read_published(path: Path) -> dict[tuple[str, str], list[_Level]]:
     """Return the published points by LLM and GPU profile."""
-    medians = ("median_nttft_ms", "median_itl_ms")
-    points: dict[tuple, list[_Level]] = {}
-    for row in _read_csv(path, ("llm_id", "gpu_profile_id", "users", *medians)):
-        try:
-            users, values = int(row["users"]), {name: float(row[name]) for name in medians}
-        except ValueError as error:
-            raise InputError(str(error), file=path, row=row.line, fix="write numbers") from None
-        if users < 1 or not all(value > 0 and math.isfinite(value) for value in values.values()):
-            fix = "give users from 1 on and medians above 0"
-            raise InputError("no measurement", file=path, row=row.line, fix=fix)
-        run = LevelRun(float(users), published_medians=PublishedMedians(**values))
+    points: dict[tuple[str, str], list[_Level]] = {}
+    for row in load_sheet(path, SCHEMAS / "published_points.schema.yaml", delimiter=","):
+        medians = PublishedMedians(row["median_nttft_ms"], row["median_itl_ms"])
+        run = LevelRun(float(row["users"]), published_medians=medians)
         level = _Level(run, REQUEST_SCHEMA.empty_table())
         points.setdefault((row["llm_id"], row["gpu_profile_id"]), []).append(level)
     return points
@@ -243,7 +201,7 @@ def _read_all(source: Path, files: Mapping[str, _File]) -> dict[str, Results]:
                 continue
             if hashlib.sha256(content).hexdigest() != files[path].sha256:
                 raise InputError(f"{path} was altered", file=source, fix=_FETCH)
-            results[path] = pool.submit(read_results, content, path, files[path].expected)
+            results[path] = pool.submit(read_results, content, path, files[path].named)
     for path in files:
         if path not in results:
             raise InputError(f"{path} is missing", file=source, fix=_FETCH)
@@ -276,7 +234,9 @@ def _contents(source: Path, folders: Collection[str]) -> Iterator[tuple[str, byt
                 folder = next((known for known in folders if parent.endswith(f"/{known}")), None)
                 if member.isfile() and folder and name.endswith(".csv"):
                     _check_size(member.name, member.size, source)
-                    yield f"{folder}/{name}", archive.extractfile(member).read()
+                    content = archive.extractfile(member)
+                    assert content is not None  # it is a file
+                    yield f"{folder}/{name}", content.read()
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
         fix = "give the repository's folder, or a tar of it, whole as it was published"
         raise InputError(f"cannot be unpacked ({error})", file=source, fix=fix) from None
@@ -291,7 +251,7 @@ class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if not self.isreg() and self.size > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {self.size} bytes")
-        return super()._proc_member(archive)
+        return super()._proc_member(archive)  # type: ignore[misc]  # not in its stubs
 
 
 def _check_size(

@@ -6,7 +6,9 @@ and the entries after it are ITL. A request is therefore `scheduled` here when i
 `sent` when its stream was acknowledged. A level's clock starts with its first request.
 """
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +40,26 @@ _ERROR_CHARACTERS = 300
 _FIX = "give the file as its publisher wrote it"
 
 
+_FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
+
+
+class FileName(NamedTuple):
+    """What the name of a file says of the columns of these names, spelt as in the name."""
+
+    model: str
+    n_gpus: int
+    gpu_type: str
+    num_users: int
+
+    @classmethod
+    def of(cls, path: str) -> "FileName":
+        """Read `results_<llm>_gpu<n>_<type>_u<users>.csv`, which the path ends in."""
+        match = _FILE_NAME.fullmatch(Path(path).name)
+        assert match is not None  # by the manifest's schema
+        model, n_gpus, gpu_type, users = match.groups()
+        return cls(model, int(n_gpus), gpu_type, int(users))
+
+
 class Results(NamedTuple):
     """What one file holds."""
 
@@ -49,14 +71,13 @@ class Results(NamedTuple):
     """`experiment_duration_s`, which throughput refers to."""
 
 
-def read_results(content: bytes, file: str, expected: Mapping[str, str | int]) -> Results:
+def read_results(content: bytes, file: str, expected: FileName) -> Results:
     """Read a file of results.
 
     Args:
         content: the file's bytes.
         file: its path, for messages.
-        expected: what its name says of `model`, `n_gpus`, `gpu_type` and `num_users`, spelt as
-            in the name.
+        expected: what its name says.
 
     Raises:
         InputError: a column is missing, a row is malformed or is not what the name says.
@@ -76,11 +97,11 @@ def read_results(content: bytes, file: str, expected: Mapping[str, str | int]) -
             line = pc.index(is_fault, True).as_py() + 2  # below the header
             raise InputError(problem, file=file, row=line, field=field, fix=_FIX)
     started_ms = pc.min(columns["start_timestamp"]).as_py()
-    requests = _requests(columns, expected["num_users"], started_ms)
+    requests = _requests(columns, expected.num_users, started_ms)
     return Results(requests, started_ms, columns["experiment_duration_s"][0].as_py())
 
 
-def _checks(columns: Mapping[str, pa.Array], expected: Mapping[str, str | int]) -> dict:
+def _checks(columns: Mapping[str, pa.Array], expected: FileName) -> dict:
     """Return by field which rows are sound, and what is wrong with the others."""
     spelt = {
         **columns,
@@ -89,10 +110,10 @@ def _checks(columns: Mapping[str, pa.Array], expected: Mapping[str, str | int]) 
     }
     checks = {
         field: (pc.equal(spelt[field], value), f"not {value}, as the file's name says")
-        for field, value in expected.items()
+        for field, value in expected._asdict().items()
     }
     for field in ("status", "start_timestamp"):
-        checks[field] = pc.is_valid(columns[field]), "no number"
+        checks[field] = pc.is_valid(columns[field]), "not a number"
     durations_s, texts = columns["experiment_duration_s"], columns["latency_ms_per_token"]
     is_duration = pc.and_(pc.greater(durations_s, 0), pc.equal(durations_s, durations_s[0]))
     checks["experiment_duration_s"] = is_duration, "not positive, or not the same in all rows"
@@ -101,10 +122,13 @@ def _checks(columns: Mapping[str, pa.Array], expected: Mapping[str, str | int]) 
         count = columns[field]
         is_count = pc.and_(pc.greater(count, 0), pc.equal(count, pc.trunc(count)))
         is_unknown = pc.and_(is_failed, pc.is_null(count))
-        checks[field] = pc.or_kleene(is_unknown, is_count), "no count"
+        checks[field] = pc.or_kleene(is_unknown, is_count), "not a count"
     is_list = pc.match_substring_regex(texts, _MILLISECONDS)
     has_token = pc.or_(is_failed, pc.match_substring(texts, ","))
-    checks["latency_ms_per_token"] = pc.and_(is_list, has_token), "no list of ms, or no token's"
+    checks["latency_ms_per_token"] = (
+        pc.and_(is_list, has_token),
+        "not a list of ms, or without a token's",
+    )
     return checks
 
 

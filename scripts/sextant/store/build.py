@@ -20,9 +20,7 @@ from sextant.base.files import (
 )
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.store.connection import connect
-
-SCHEMA_SQL = Path(__file__).parents[3] / "resources" / "sql" / "schema.sql"
+from sextant.store.connection import SCHEMA_SQL, connect
 
 
 def llm_rows(llms: Mapping[str, LLM]) -> list[dict]:

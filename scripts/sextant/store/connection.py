@@ -8,6 +8,7 @@ import duckdb
 
 from sextant.base.errors import InputError
 
+SCHEMA_SQL = Path(__file__).parents[3] / "resources" / "sql" / "schema.sql"
 _BUILD_AGAIN = (
     "build it again: delete it and run the pipeline, which makes it from the Parquet files and "
     "measures nothing"
@@ -43,6 +44,7 @@ def open_store(path: str | Path) -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         with connect(path, read_only=True) as store:
             _require_tables(store, path)
+            _require_columns(store, path)
             yield store
     except duckdb.Error as error:
         problem = f"the store cannot be read ({' '.join(str(error).split())[:300]})"
@@ -57,6 +59,7 @@ _CATALOG = (
 )
 _TABLES = "SELECT table_name, estimated_size, sql FROM system.main.duckdb_tables()"
 _MAX_ROWS = 10_000_000
+_COLUMNS = "SELECT table_name, column_name FROM system.main.duckdb_columns() WHERE NOT internal"
 
 
 def _require_tables(store: duckdb.DuckDBPyConnection, path: str | Path) -> None:
@@ -73,3 +76,14 @@ def _require_tables(store: duckdb.DuckDBPyConnection, path: str | Path) -> None:
     if found:
         problem = f"not a store of this project: it has {found[0]}"
         raise InputError(problem, file=path, fix="build the store again from the Parquet files")
+
+
+def _require_columns(store: duckdb.DuckDBPyConnection, path: str | Path) -> None:
+    """Refuse a store that was built by another version."""
+    with connect() as fresh:
+        fresh.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
+        wanted = fresh.execute(_COLUMNS).fetchall()
+    if missing := set(wanted) - set(store.execute(_COLUMNS).fetchall()):
+        table, column = min(missing)
+        problem = f"built by another version of sextant: table {table} has no column {column}"
+        raise InputError(problem, file=path, fix=_BUILD_AGAIN)
