@@ -34,6 +34,7 @@ Answer = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
 class StubServer:
     """Calls `answer` for each request; use it as a context manager.
 
+    A GET is answered 404, unless the answer has the attribute `takes_get`.
     With `certificate`, a file of a certificate and its key, it speaks https.
     """
 
@@ -82,6 +83,9 @@ class StubServer:
                 lengths = [line for line in head.splitlines() if line.startswith("Content-Length")]
                 body = await reader.readexactly(int(lengths[0].split()[1]) if lengths else 0)
                 request = Received(head, body, connection, time.monotonic_ns())
+                if head.startswith("GET") and not hasattr(self.answer, "takes_get"):
+                    writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                    continue
                 self.requests.append(request)
                 self.in_flight += 1
                 self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -155,4 +159,5 @@ def answer_endpoint(
         else:
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
+    answer.takes_get = True  # type: ignore[attr-defined]
     return answer

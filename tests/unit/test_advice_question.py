@@ -9,10 +9,11 @@ import pytest
 
 from sextant.advice.offer import offered, read_probe
 from sextant.advice.predicted import subject_of
-from sextant.advice.question import Question, check, name_of, named_llm
+from sextant.advice.question import Question, check, named_llm
 from sextant.advice.source import find_source
 from sextant.base.errors import InputError
 from sextant.experiment.slo import SLO
+from sextant.llm.config_files import name_of
 from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT
 

@@ -1,6 +1,7 @@
 """Arrival generators: rates, burstiness, bytes that depend on the seed alone, what is refused."""
 
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.workload.generators import (
+    Arrivals,
     AtOnce,
     Constant,
     Gamma,
@@ -22,17 +24,24 @@ ONE_WINDOW = pd.DataFrame(
 )
 
 
-def replay_thirds(seed: int, **ends) -> np.ndarray:
-    return replayed(np.arange(300) / 3, **ends)
+@dataclass(frozen=True)
+class Drawn(Arrivals):
+    """What a function draws, as a process that ends by itself."""
+
+    draw: Callable[..., np.ndarray]
+    ends_itself = True
+
+    def _draw(self, most, end_s, seed):
+        return self.draw(seed)
 
 
 ONE_OF_EACH = {
     "constant": Constant(2.0).times,
     "poisson": poisson(2.0).times,
     "gamma": Gamma(2.0, 0.5).times,
-    "mirrored": partial(mirrored, ONE_WINDOW),
+    "mirrored": Drawn(lambda seed: mirrored(ONE_WINDOW, seed=seed)).times,
     "varying": Varying((0.5, 0.001, 0.0), (1.0, 0.0)).times,
-    "replayed": replay_thirds,
+    "replayed": Drawn(lambda _: replayed(np.arange(300) / 3)).times,
     "inf": AtOnce().times,
 }
 
@@ -194,7 +203,8 @@ def test_replay_is_exact_and_scales_time():
     arrival_s = [2.0, 2.5, 2.5, 10.0]
     assert replayed(arrival_s).tolist() == [0.0, 0.5, 0.5, 8.0]
     assert replayed(arrival_s, time_factor=0.5).tolist() == [0.0, 0.25, 0.25, 4.0]
-    assert replayed(arrival_s, time_factor=0.5, duration_s=4.0).tolist() == [0.0, 0.25, 0.25]
+    halved = Drawn(lambda _: replayed(arrival_s, time_factor=0.5))
+    assert halved.times(duration_s=4.0).tolist() == [0.0, 0.25, 0.25]
     assert replayed([]).tolist() == []
     with pytest.raises(InputError, match="field 'arrival_s': the times do not ascend"):
         replayed([1.0, 0.5])
@@ -212,7 +222,7 @@ def test_everything_at_once_is_at_zero():
         (lambda: poisson(1.0).times(), "field 'n': the arrivals have no end"),
         (lambda: poisson(1e6).times(duration_s=1e6), "1e.12 requests are too many"),
         (lambda: poisson(1.0).times(n=2.5), "field 'n': 2.5 is not a whole number"),
-        (lambda: AtOnce().times(duration_s=1.0), "field 'n': all at once has no end"),
+        (lambda: AtOnce().times(duration_s=1.0), "requests are too many"),
         (lambda: replayed([0.0], time_factor=-1.0), "field 'time_factor': -1.0"),
     ],
 )

@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
+from sextant.cells.integrity import damaged_files
 from sextant.cells.tables import REQUEST_SCHEMA
 from sextant.cli.app import app
 from sextant.load.lag import lag_warning
+from sextant.store.points import aggregate_points
 from stub_server import StubServer, answer_tokens
 
 FIXED = ("--input-tokens", 8, "--output-tokens", 3)
@@ -26,14 +28,19 @@ KEY = "a-very-secret-key"
 
 
 def load(url: str, out: Path, *options, exit_code: int = 0, **environment: str):
-    """Run the command in this process; return the rows and levels.json."""
+    """Run the command in this process; return the rows and run.json."""
     arguments = ["load", "--base-url", url, "--model", "m", "--out", out, *options]
     done = CliRunner().invoke(app, list(map(str, arguments)), env=environment)
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == exit_code, done.output
-    levels = json.loads((out / "levels.json").read_text())
-    return pd.read_parquet(out / "requests.parquet"), levels
+    return pd.read_parquet(out / "requests.parquet"), written_to(out)
+
+
+def written_to(out: Path) -> dict:
+    """Return a whole cell's run.json."""
+    assert not damaged_files(out)
+    return json.loads((out / "run.json").read_text())
 
 
 def start(url: str, out: Path, *options, program: str = "main()", **environment: str):
@@ -59,13 +66,11 @@ def test_users_level_by_level(tmp_path):
             server.url, tmp_path / "new" / "out", *FIXED, "--users", "1,3", *times
         )
         n_received = len(server.requests)
-    assert written["is_complete"] is True and written["reason"] is None
-    assert [level["level"] for level in written["levels"]] == [1.0, 3.0]
+    assert written["is_complete"] is True and written["interruption"] is None
+    assert [level["level"] for level in written["levels"]] == [1, 3]
     for level in written["levels"]:
         rows = frame[frame["level"] == level["level"]]
-        assert (level["n_ok"], level["n_failed"], level["n_unfinished"]) == (len(rows), 0, 0)
-        tokens = level["throughput_tok_s"] * level["duration_s"]
-        assert tokens == pytest.approx(rows["output_tokens"].sum()) and tokens > 0
+        assert (rows["status"] == "ok").all() and level["n_unfinished"] == 0 < len(rows)
         assert level["n_warmup_requests"] >= level["level"]
     # Requests of the warm-up were sent but are no rows; no prompt came twice.
     n_warmup = sum(level["n_warmup_requests"] for level in written["levels"])
@@ -75,8 +80,9 @@ def test_users_level_by_level(tmp_path):
     schema = pq.read_schema(tmp_path / "new" / "out" / "requests.parquet")
     assert schema.remove_metadata().equals(REQUEST_SCHEMA)
     origin = read_provenance(tmp_path / "new" / "out" / "requests.parquet")
-    assert origin == written["provenance"] and origin["input_tokens"] == 8
-    assert origin["scenario"] == {
+    assert origin == written["provenance"] and written["definition"]["max_input_tokens"] == 8
+    assert (written["llm_id"], written["workload_id"]) == ("m", "8-in-3-out")
+    assert written["scenario"] == {
         "kind": "closed_loop",
         "levels": [1, 3],
         "warmup_s": 0.1,
@@ -94,11 +100,11 @@ def test_rates_and_all_at_once(tmp_path):
         rates = ("--request-rate", "40,80,inf", "--n-requests", 20, "--burstiness", 0.5)
         frame, written = load(server.url, tmp_path, *FIXED, *rates)
     # JSON has no infinity; the table has.
-    assert [level["level"] for level in written["levels"]] == [40.0, 80.0, "inf"]
+    assert [level["level"] for level in written["levels"]] == [40, 80, "inf"]
     assert frame.groupby("level").size().to_dict() == {40.0: 20, 80.0: 20, float("inf"): 20}
     scheduled_s = frame[frame["level"] == float("inf")]["scheduled_s"]
     assert scheduled_s.nunique() == 1
-    scenario = written["provenance"]["scenario"]
+    scenario = written["scenario"]
     assert (scenario["kind"], scenario["burstiness"], scenario["warmup_s"]) == ("open_loop", 0.5, 0)
     spans_s = frame.groupby("level")["scheduled_s"].agg(np.ptp)
     # The same gaps at twice the rate.
@@ -123,7 +129,7 @@ def test_a_batch_has_a_limit(tmp_path):
         frame, written = load(server.url, tmp_path, *FIXED, *batch)
     assert frame.groupby("level").size().to_dict() == {2.0: 10, 5.0: 10}
     assert server.most_in_flight == 5
-    assert [level["n_ok"] for level in written["levels"]] == [10, 10]
+    assert [level["level"] for level in written["levels"]] == [2, 5]
 
 
 def test_a_batch_is_as_many_requests_as_its_level(tmp_path):
@@ -141,8 +147,7 @@ def test_the_usual_limit_on_open_files_fails_no_request(tmp_path):
         process = start(server.url, tmp_path, "--batch", 80, program=program)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    (level,) = json.loads((tmp_path / "levels.json").read_text())["levels"]
-    assert (level["n_ok"], level["n_failed"]) == (80, 0)
+    assert pd.read_parquet(tmp_path / "requests.parquet")["status"].tolist() == ["ok"] * 80
 
 
 def test_too_few_file_descriptors_are_named_and_finished_levels_kept(tmp_path):
@@ -153,11 +158,13 @@ def test_too_few_file_descriptors_are_named_and_finished_levels_kept(tmp_path):
         _, said = process.communicate(timeout=60)
     assert process.returncode == 2 and "Traceback" not in said
     assert "100 connections" in said and "64 (RLIMIT_NOFILE)" in said and "ulimit -n" in said
-    written = json.loads((tmp_path / "levels.json").read_text())
-    (level,) = written["levels"]
-    assert (level["level"], level["n_failed"], written["is_complete"]) == (10, 0, False)
-    assert "RLIMIT_NOFILE" in written["reason"]
-    assert len(pd.read_parquet(tmp_path / "requests.parquet")) == level["n_ok"] > 0
+    written, frame = written_to(tmp_path), pd.read_parquet(tmp_path / "requests.parquet")
+    assert ([level["level"] for level in written["levels"]], written["is_complete"]) == (
+        [10],
+        False,
+    )
+    assert "RLIMIT_NOFILE" in written["interruption"]
+    assert set(frame["status"]) == {"ok"} and set(frame["level"]) == {10.0}
 
 
 def test_arrivals_of_a_trace_are_replayed_whole(tmp_path):
@@ -172,7 +179,7 @@ def test_arrivals_of_a_trace_are_replayed_whole(tmp_path):
     frame = frame.sort_values("user")
     gaps_s = np.diff(frame["scheduled_s"])
     assert gaps_s == pytest.approx([0.2, 0.6, 0.2], abs=1e-6)
-    scenario = written["provenance"]["scenario"]
+    scenario = written["scenario"]
     assert (scenario["arrivals"]["kind"], scenario["max_in_flight"]) == ("replay", 3)
     assert (scenario["arrivals"]["trace"], scenario["arrivals"]["time_factor"]) == (str(trace), 2)
     assert (scenario["warmup_s"], scenario["cooldown_s"], scenario["duration_s"]) == (0, 0, None)
@@ -196,9 +203,9 @@ def test_a_workload_is_capped_and_drawn(tmp_path):
             server.url, tmp_path, "--workload", "text-generation", *caps, "--batch", 30
         )
     assert frame["input_tokens"].max() <= 40 and frame["output_tokens"].max() <= 4
-    origin = written["provenance"]
-    assert (origin["workload"], origin["sampler"]) == ("text-generation", "joint")
-    assert origin["unsent_parameters"] == []
+    assert (written["workload_id"], written["sampler"]) == ("text-generation", "joint")
+    assert written["unsent_parameters"] == []
+    assert written["definition"]["max_input_tokens"] == 40
 
 
 def test_replicas_share_the_users(tmp_path):
@@ -305,7 +312,7 @@ def test_a_time_limit_that_no_result_could_state_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_what_had_ended_is_written_when_a_signal_ends_the_load(tmp_path, number, status):
-    (tmp_path / "levels.json").write_text('{"is_complete": true, "of": "an earlier run"}')
+    (tmp_path / "run.json").write_text('{"is_complete": true, "of": "an earlier run"}')
     with StubServer(answer_tokens(0.05)) as server:
         options = ("--users", "2,3", "--duration", 60, "--warmup", 0)
         process = start(server.url, tmp_path, *options)
@@ -317,11 +324,11 @@ def test_what_had_ended_is_written_when_a_signal_ends_the_load(tmp_path, number,
     assert process.returncode == status
     name = signal.Signals(number).name
     assert f"Stopped by {name}" in said and "Traceback" not in said
-    written = json.loads((tmp_path / "levels.json").read_text())
-    assert (written["is_complete"], written["reason"]) == (False, name)
+    written = written_to(tmp_path)
+    assert (written["is_complete"], written["interruption"]) == (False, name)
     frame = pd.read_parquet(tmp_path / "requests.parquet")
     (level,) = written["levels"]
-    assert (level["n_ok"], level["n_unfinished"]) == (len(frame), 2)
+    assert level["n_unfinished"] == 2
     assert (frame["status"] == "ok").all() and (frame["output_tokens"] == 3).all()
     assert 18 <= len(frame) <= len(server.requests) - 2
 
@@ -340,9 +347,9 @@ def test_a_signal_is_no_failure_of_the_connection_that_it_came_upon(tmp_path, n_
         process = start(server.url, tmp_path, *options, program=program)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    written = json.loads((tmp_path / "levels.json").read_text())
-    assert not written["is_complete"] and written["levels"][0]["n_failed"] == 0
-    assert 5 <= written["levels"][0]["n_ok"] <= 20
+    assert not written_to(tmp_path)["is_complete"]
+    frame = pd.read_parquet(tmp_path / "requests.parquet")
+    assert (frame["status"] == "ok").all() and 5 <= len(frame) <= 20
 
 
 def test_a_signal_while_results_are_written_loses_nothing(tmp_path):
@@ -356,9 +363,8 @@ def test_a_signal_while_results_are_written_loses_nothing(tmp_path):
         process = start(server.url, tmp_path, *options, program=program)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    written = json.loads((tmp_path / "levels.json").read_text())
-    assert written["is_complete"]
-    assert len(pd.read_parquet(tmp_path / "requests.parquet")) == written["levels"][0]["n_ok"] > 0
+    assert written_to(tmp_path)["is_complete"]
+    assert len(pd.read_parquet(tmp_path / "requests.parquet")) > 0
 
 
 def test_a_second_level_that_was_ended_leaves_the_first_whole(tmp_path):
@@ -371,11 +377,13 @@ def test_a_second_level_that_was_ended_leaves_the_first_whole(tmp_path):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 143
-    first, second = json.loads((tmp_path / "levels.json").read_text())["levels"]
+    first, second = written_to(tmp_path)["levels"]
     assert first["n_unfinished"] == 0 and first["duration_s"] >= 0.5
-    assert second["level"] == 2.0
-    frame = pd.read_parquet(tmp_path / "requests.parquet")
-    assert (frame["level"] == 1.0).sum() == first["n_ok"]
+    assert second["level"] == 2
+    tables = [tmp_path / name for name in ("point", "feasibility", "telemetry")]
+    aggregate_points([tmp_path], *tables)
+    assert pd.read_parquet(tables[0])["level"].tolist() == [1]  # half a level is not a point
+    assert (pd.read_parquet(tmp_path / "requests.parquet")["level"] == 1.0).sum() > 10
 
 
 def test_an_interrupted_warm_up_is_no_result(tmp_path):
@@ -386,7 +394,7 @@ def test_an_interrupted_warm_up_is_no_result(tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-    written = json.loads((tmp_path / "levels.json").read_text())
+    written = written_to(tmp_path)
     assert process.returncode == 130
     assert (written["is_complete"], written["levels"]) == (False, [])
     assert pq.read_metadata(tmp_path / "requests.parquet").num_rows == 0
@@ -400,7 +408,7 @@ main()
 
 
 def test_a_full_disk_is_one_clear_error_and_nothing_looks_whole(tmp_path):
-    (tmp_path / "levels.json").write_text('{"is_complete": true}')
+    (tmp_path / "run.json").write_text('{"is_complete": true}')
     with StubServer(answer_tokens()) as server:
         process = start(server.url, tmp_path, "--batch", 200, program=SMALL_FILES)
         _, said = process.communicate(timeout=60)
@@ -479,6 +487,6 @@ main()
         options = ("--users", 4, "--duration", 0.5, "--warmup", 0)
         process = start(server.url, tmp_path, *options, program=program)
         _, said = process.communicate(timeout=60)
-    (level,) = json.loads((tmp_path / "levels.json").read_text())["levels"]
+    (level,) = written_to(tmp_path)["levels"]
     assert "could have shaped the result" in level["lag_warning"]
     assert level["lag_warning"] in said

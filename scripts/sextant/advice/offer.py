@@ -9,7 +9,6 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
-from sextant.characterizations.shipped import GPUS
 from sextant.hardware.gpu import GPUProfile, profile_of_id
 
 
@@ -39,7 +38,7 @@ def offered(
     chosen = {}
     for name in dict.fromkeys(wanted or known):
         found = profile(name, known, field="--gpu-profiles")
-        if need_prices and name not in usd:
+        if need_prices and math.isnan(usd.get(name, math.nan)):
             fix = "give it a row in --prices" if prices is None else f"add a row to {prices}"
             raise InputError(f"{name} has no price", field="--gpu-profiles", fix=fix)
         chosen[name] = replace(found, usd_per_hour=usd.get(name, math.nan))
@@ -62,7 +61,7 @@ def profile(
     if name in known:
         return known[name]
     try:
-        return profile_of_id(name, GPUS)
+        return profile_of_id(name)
     except InputError as error:
         raise error.at(file=file, row=row, field=field) from None
 

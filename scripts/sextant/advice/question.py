@@ -11,6 +11,7 @@ from sextant.decide.names import configurable
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM, load_llm
+from sextant.llm.config_files import config_file, name_of
 from sextant.llm.facts import DTYPE_BYTES
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.registry import PREDICTORS, predictor_class
@@ -89,19 +90,6 @@ def _one_of(value: Any, known: Any, field: str) -> None:
         fix = f"use one of {', '.join(name for name in known if name)}"
         kind = field.removeprefix("--").replace("-", " ")
         raise InputError(f"unknown {kind} {value!r}", field=field, fix=fix)
-
-
-def config_file(hf_config: Path) -> Path:
-    """Return the file of an LLM's config: the one that is given, or that of its folder."""
-    return hf_config / "config.json" if hf_config.is_dir() else hf_config
-
-
-def name_of(hf_config: Path) -> str:
-    """Return the name of an LLM: its file's, or its folder's if the file is `config.json`."""
-    path = config_file(hf_config)
-    if path.name == "config.json":
-        return path.resolve().parent.name or path.stem
-    return path.stem
 
 
 def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:

@@ -13,6 +13,7 @@ from sextant.characterizations.shipped import (
     shipped_sources,
 )
 from sextant.store.connection import open_store
+from sextant.store.of_cells import store_of_cells
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
 
@@ -49,7 +50,12 @@ class Source(NamedTuple):
 
 
 def store_path(database: Path | None, source: str | None = None) -> Path:
-    """Return the given store, or the one that the pipeline builds for a source."""
+    """Return the given store, or the one that the pipeline builds for a source.
+
+    Of a folder of measured cells it is the store of these, built now.
+    """
+    if database is not None and database.is_dir():
+        return store_of_cells(database)
     kind, _, name = (source or "").partition(":")
     default = Path("results", name, "sextant.duckdb") if kind == "archive" else PIPELINE_STORE
     return database or default

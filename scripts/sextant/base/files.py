@@ -9,13 +9,13 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from sextant import __version__
 from sextant.base.errors import InputError
+
+if TYPE_CHECKING:  # the load client does without: it would double its memory
+    import pyarrow as pa
 
 PROVENANCE_KEY = b"sextant"
 # The disk, the user's quota and the process's own limit.
@@ -120,8 +120,10 @@ def read_json(path: str | Path, *, problem: str = "not JSON", fix: str = MAKE_AG
         raise InputError(f"{problem} ({error})", file=path, fix=fix) from None
 
 
-def write_parquet(path: str | Path, table: pa.Table, origin: Mapping[str, Any]) -> None:
+def write_parquet(path: str | Path, table: "pa.Table", origin: Mapping[str, Any]) -> None:
     """Write `table` as zstd Parquet with `origin` (see `provenance`) in its metadata."""
+    import pyarrow.parquet as pq
+
     metadata = {**(table.schema.metadata or {}), PROVENANCE_KEY: json.dumps(origin).encode()}
     with atomic_path(path) as temporary:
         described = table.replace_schema_metadata(metadata)
@@ -140,6 +142,8 @@ def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -
     Raises:
         InputError: the block raised one of them.
     """
+    import pyarrow as pa
+
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError, *errors) as error:
@@ -149,7 +153,7 @@ def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -
 
 def read_parquet(
     path: str | Path, columns: Sequence[str] | None = None, *, fix: str = MAKE_AGAIN
-) -> pa.Table:
+) -> "pa.Table":
     """Read a Parquet file, all of it or some columns.
 
     Pages with a checksum (`write_parquet` writes them) are verified.
@@ -157,12 +161,16 @@ def read_parquet(
     Raises:
         InputError: there is no such file, or it is damaged; `fix` is what the error says to do.
     """
+    import pyarrow.parquet as pq
+
     with reading(path, fix=fix), pq.ParquetFile(path, page_checksum_verification=True) as file:
         return file.read(columns)
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
     """Return the provenance that `write_parquet` stored, empty if there is none."""
+    import pyarrow.parquet as pq
+
     with reading(path, ValueError):
         metadata = pq.read_schema(path).metadata or {}
         return json.loads(metadata.get(PROVENANCE_KEY, b"{}"))

@@ -12,7 +12,6 @@ from sextant.benchmark.batch_weight import WeightRange, possible_gain
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.corner_cases import check_corner_cases, corner_cases, request_lengths
 from sextant.benchmark.definition import Cell
-from sextant.benchmark.host import hardware
 from sextant.benchmark.measurement import Measurement
 from sextant.benchmark.results import Record, write_results
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
@@ -27,6 +26,7 @@ from sextant.experiment.engine_settings import EngineSettings
 from sextant.llm import LLM, load_llm
 from sextant.processes.lock import cell_lock
 from sextant.processes.scratch import scratch_folder
+from sextant.telemetry.host import hardware
 from sextant.workload.prompts import RandomTokens
 
 log = logging.getLogger(__name__)

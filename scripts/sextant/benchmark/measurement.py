@@ -1,11 +1,11 @@
 """Measures the levels of a cell on servers that run, and keeps each as it ends."""
 
 import logging
-import platform
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell
 from sextant.benchmark.results import Record
 from sextant.benchmark.stopping import level_medians, tells_nothing
-from sextant.cells.run import LeftOut, LevelRun, Quantiles, ServerFacts
+from sextant.cells.run import LeftOut, LevelRun, ServerFacts
 from sextant.cells.verdict import Stop
 from sextant.engine import prometheus
 from sextant.engine.protocol import Server
@@ -27,6 +27,7 @@ from sextant.experiment.scenarios import Burst, ClosedLoop
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
 from sextant.load.measure import LevelResult
 from sextant.load.request import Target
+from sextant.load.results import level_run
 from sextant.load.source import RequestSource, unsent_parameters
 from sextant.telemetry.watcher import Watched, WatchPlan, watch
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
@@ -203,21 +204,12 @@ class Measurement:
         watched: Watched = found["watched"]
         requests = result.table()
         engine_version = self.record.server.version if self.record.server else None
-        run = LevelRun(
-            level=level,
-            started_s=result.started_s,
-            duration_s=result.duration_s,
-            n_warmup_requests=result.n_warmup_requests,
-            n_cooldown_requests=result.n_cooldown_requests,
-            n_prepared_late=result.n_prepared_late,
-            client_lag_ms=Quantiles(**result.client_lag_ms),
-            send_lag_ms=Quantiles(**result.send_lag_ms),
-            lag_warning=result.lag_warning,
+        run = replace(
+            level_run(level, result),
             server_mean_itl_ms=prometheus.mean_itl_ms(
                 found["before"], found["after"], self._metric_names
             ),
             telemetry_warnings=tuple(watched.warnings),
-            host=platform.node(),
             engine_version=engine_version,
             timeout_s=self._timeout_s,
             times_since=self.record.started_at,

@@ -8,7 +8,6 @@ from pathlib import Path
 from sextant.base.files import provenance
 from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell
-from sextant.benchmark.host import host_facts
 from sextant.cells.files import write_cell
 from sextant.cells.memory import Feasibility
 from sextant.cells.run import CellRun, LeftOut, LevelRun, ServerFacts
@@ -16,6 +15,7 @@ from sextant.cells.tables import TABLES
 from sextant.cells.tuning import Probe, Tuning
 from sextant.cells.verdict import FEASIBLE, Outcome, Verdict
 from sextant.experiment.scenarios import as_json
+from sextant.telemetry.host import host_facts
 
 
 @dataclass

@@ -14,13 +14,12 @@ from sextant.cells.metrics import LATENCIES, PERCENTILES
 from sextant.characterizations.characterization import Characterization, load_characterization
 from sextant.characterizations.features import Features
 from sextant.experiment.variants import DEFAULT_VARIANT
-from sextant.hardware.gpu import load_gpu, profile_from_row
+from sextant.hardware.gpu import GPUS, load_gpu, profile_from_row
 from sextant.importing.llm_pilot import VERDICTS
 from sextant.llm import load_llm
 
 ROOT = SCHEMAS.parents[1]
 SHIPPED = ROOT / "resources" / "characterizations"
-GPUS = ROOT / "resources" / "gpus"
 DEFAULT_NAME = "llm-pilot"
 
 _NUMBERS = (

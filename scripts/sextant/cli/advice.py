@@ -1,61 +1,95 @@
 """The commands that answer questions: recommend, explain, evaluate, export-characterization."""
 
 import json
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sextant.base.errors import InputError
+from sextant.cli.options import Seed, grouped
 from sextant.cli.terminal import say
-from sextant.cli.workload import Seed
+
+if TYPE_CHECKING:
+    from sextant.advice.question import Question
 
 Database = Annotated[
     Path | None,
     typer.Option(
-        help="Store that the pipeline built; by default results/sextant.duckdb, or "
-        "results/NAME/sextant.duckdb for the source archive:NAME."
+        help="Store that the pipeline built, or a folder of what `sextant load` has written; by "
+        "default results/sextant.duckdb, or results/NAME/sextant.duckdb for archive:NAME."
     ),
 ]
 # LLM-Pilot's own seed, with which its published predictions come out.
 _SEED = 42
-Source = Annotated[
-    str | None,
-    typer.Option(help="Characterization to use; one that ships where there is no store of it."),
-]
-WorkloadId = Annotated[str | None, typer.Option(help="Workload; the store's own by default.")]
-ScenarioId = Annotated[str | None, typer.Option(help="Scenario; the store's own by default.")]
-Llm = Annotated[str | None, typer.Option(help="An LLM of the characterization.")]
-HfConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--hf-config", "--llm-config", help="config.json, or its folder, of an LLM never measured."
-    ),
-]
-Percentile = Annotated[int, typer.Option(help="Percentile of both limits: 50, 90, 99.")]
-Prices = Annotated[
-    Path | None, typer.Option(help="CSV or TSV gpu_profile_id, usd_per_hour: prices that hold.")
-]
-Probe = Annotated[
-    Path | None,
-    typer.Option(help="CSV or TSV gpu_profile_id, users, nttft_ms, itl_ms measured of this LLM."),
-]
-Dtype = Annotated[
-    str | None, typer.Option(help="Data type of the weights; that of the measured LLMs by default.")
-]
-KvDtype = Annotated[
-    str | None, typer.Option(help="Data type of the KV cache, e.g. fp8; that of the weights else.")
-]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Which measurements to answer from."""
+
+    database: Database = None
+    source: Annotated[
+        str | None,
+        typer.Option(help="Characterization to use; one that ships where no store has it."),
+    ] = None
+    workload_id: Annotated[
+        str | None, typer.Option(help="Workload; the store's own by default.")
+    ] = None
+    scenario_id: Annotated[
+        str | None, typer.Option(help="Scenario; the store's own by default.")
+    ] = None
+    seed: Seed = _SEED
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOptions(StoreOptions):
+    """The LLM that is asked about."""
+
+    llm: Annotated[str | None, typer.Option(help="An LLM of the characterization.")] = None
+    hf_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf-config",
+            "--llm-config",
+            help="config.json, or its folder, of an LLM never measured.",
+        ),
+    ] = None
+    percentile: Annotated[int, typer.Option(help="Percentile of both limits: 50, 90, 99.")] = 50
+    probe: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV or TSV gpu_profile_id, users, nttft_ms, itl_ms measured of this LLM."
+        ),
+    ] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Data type of the weights; that of the measured LLMs by default."),
+    ] = None
+    kv_dtype: Annotated[
+        str | None,
+        typer.Option(help="Data type of the KV cache, e.g. fp8; that of the weights else."),
+    ] = None
+
+    def question(self, users: int, nttft_ms: float, itl_ms: float, **more: Any) -> "Question":
+        """Return what is asked; `more` are other fields of `Question`."""
+        from sextant.advice.question import Question
+        from sextant.experiment.slo import SLO
+
+        given = asdict(self)
+        slo = SLO("asked", nttft_ms, itl_ms, given.pop("percentile"), users)
+        return Question(slo, given.pop("llm"), **given, **more)
+
+
+@grouped
 def recommend(
+    *,
     users: Annotated[int, typer.Option(min=1, help="Concurrent users to serve.")],
     nttft_ms: Annotated[float, typer.Option(help="Limit of TTFT per input token in ms.")],
     itl_ms: Annotated[float, typer.Option(help="Limit of the inter-token latency in ms.")],
-    llm: Llm = None,
-    hf_config: HfConfig = None,
-    percentile: Percentile = 50,
+    asked: AskedOptions,
     predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "roofline",
     decision: Annotated[
         Literal["utility", "paper"],
@@ -68,15 +102,9 @@ def recommend(
     gpu_profiles: Annotated[
         str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")
     ] = None,
-    prices: Prices = None,
-    probe: Probe = None,
-    dtype: Dtype = None,
-    kv_dtype: KvDtype = None,
-    database: Database = None,
-    source: Source = None,
-    workload_id: WorkloadId = None,
-    scenario_id: ScenarioId = None,
-    seed: Seed = _SEED,
+    prices: Annotated[
+        Path | None, typer.Option(help="CSV or TSV gpu_profile_id, usd_per_hour: prices that hold.")
+    ] = None,
     printed: Annotated[
         Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
     ] = "text",
@@ -85,31 +113,12 @@ def recommend(
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
     from sextant.advice.answer import recommend_llm
     from sextant.advice.page import write_answer
-    from sextant.advice.question import Question
-    from sextant.experiment.slo import SLO
 
     if (out is None) == (printed == "html"):
         raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
-    answer = recommend_llm(
-        Question(
-            slo=SLO("asked", nttft_ms, itl_ms, percentile, users),
-            llm_id=llm,
-            hf_config=hf_config,
-            database=database,
-            source=source,
-            workload_id=workload_id,
-            scenario_id=scenario_id,
-            predictor=predictor,
-            decision=decision,
-            risk=risk,
-            gpu_profile_ids=_names(gpu_profiles),
-            prices=prices,
-            probe=probe,
-            dtype=dtype,
-            kv_dtype=kv_dtype,
-            seed=seed,
-        )
-    )
+    offer = {"gpu_profile_ids": _names(gpu_profiles), "prices": prices}
+    how = {"predictor": predictor, "decision": decision, "risk": risk}
+    answer = recommend_llm(asked.question(users, nttft_ms, itl_ms, **offer, **how))
     if out is not None:
         write_answer(answer, out)
         say(f"{out}: {answer['text'].splitlines()[0]}")
@@ -119,57 +128,33 @@ def recommend(
         raise typer.Exit(3)
 
 
+@grouped
 def explain(
+    *,
     gpu_profile: Annotated[str, typer.Option(help="GPU profile, e.g. 1xA100-40GB.")],
     users_per_replica: Annotated[int, typer.Option(min=1, help="Concurrent users of a replica.")],
-    llm: Llm = None,
-    hf_config: HfConfig = None,
-    percentile: Percentile = 50,
-    probe: Probe = None,
-    dtype: Dtype = None,
-    kv_dtype: KvDtype = None,
-    database: Database = None,
-    source: Source = None,
-    workload_id: WorkloadId = None,
-    scenario_id: ScenarioId = None,
-    seed: Seed = _SEED,
+    asked: AskedOptions,
     printed: Annotated[
         Literal["text", "json"], typer.Option("--format", help="How to print the result.")
     ] = "text",
 ) -> None:
     """Say what a predicted latency is made of: the terms of the mechanistic model."""
     from sextant.advice.explanation import explain_llm
-    from sextant.advice.question import Question
-    from sextant.experiment.slo import SLO
 
-    question = Question(
-        # The limits play no part: latencies are explained, not judged.
-        slo=SLO("asked", 1.0, 1.0, percentile, users_per_replica),
-        llm_id=llm,
-        hf_config=hf_config,
-        database=database,
-        source=source,
-        workload_id=workload_id,
-        scenario_id=scenario_id,
-        probe=probe,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        seed=seed,
-    )
+    # The limits play no part: latencies are explained, not judged.
+    question = asked.question(users_per_replica, 1.0, 1.0)
     _echo(explain_llm(question, gpu_profile, users_per_replica), printed == "json")
 
 
+@grouped
 def evaluate(
+    *,
     slos: Annotated[Path, typer.Option(help="Sheet of SLOs (columns as config/slos.tsv).")],
     predictor: Annotated[
         list[str] | None,
         typer.Option(help="Predictor to judge; may be given again. Those of the store by default."),
     ] = None,
-    database: Database = None,
-    source: Annotated[str | None, typer.Option(help="Characterization to judge on.")] = None,
-    workload_id: WorkloadId = None,
-    scenario_id: ScenarioId = None,
-    seed: Seed = _SEED,
+    store: StoreOptions,
     printed: Annotated[
         Literal["table", "json"], typer.Option("--format", help="How to print the result.")
     ] = "table",
@@ -181,18 +166,18 @@ def evaluate(
     from sextant.advice.source import store_path
 
     result = evaluate_predictors(
-        store_path(database, source),
+        store_path(store.database, store.source),
         slos,
         predictor,
-        source,
-        seed,
-        workload_id,
-        scenario_id,
+        store.source,
+        store.seed,
+        store.workload_id,
+        store.scenario_id,
         # Standard output is for the result alone.
         progress=partial(say, err=True),
     )
     if printed == "json":
-        say(json.dumps(result, indent=2, allow_nan=False))
+        typer.echo(json.dumps(result, indent=2, allow_nan=False))
         return
     for part in ("predictors", "scenarios"):
         say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
@@ -207,7 +192,7 @@ def export_characterization(
     from sextant.advice.source import store_path
     from sextant.characterizations.shipped import export_points
 
-    say(f"{out}: {export_points(store_path(database, source), source, out)} points")
+    typer.echo(f"{out}: {export_points(store_path(database, source), source, out)} points")
 
 
 def _names(text: str | None) -> tuple[str, ...]:

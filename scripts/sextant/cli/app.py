@@ -1,6 +1,7 @@
 """The command line: the same library as the pipeline's, for use without Snakemake."""
 
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,13 +15,13 @@ from sextant.cli import cluster as cli_cluster
 from sextant.cli import load as cli_load
 from sextant.cli import workload as cli_workload
 from sextant.cli.advice import Database
-from sextant.cli.options import Seed, naming_options, numbers
+from sextant.cli.options import Seed, gpu_profile_facts, naming_options, numbers
 from sextant.cli.terminal import say
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="From production traces of LLM requests to the cheapest GPU that keeps a latency promise.",
+    help="From production traces of LLM requests to the cheapest GPU that meets a latency target.",
 )
 
 
@@ -61,7 +62,7 @@ def ingest(
         max_rejected_fraction=max_rejected_fraction,
         start_time=start_time,
     )
-    say(
+    typer.echo(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
         f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests"
     )
@@ -74,7 +75,16 @@ def serve_and_load(
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
     max_input_tokens: Annotated[int, typer.Option(help="Longest input of the workload, tokens.")],
     max_output_tokens: Annotated[int, typer.Option(help="Longest output, tokens.")],
-    memory_gib: Annotated[float, typer.Option(help="Memory of one device in GiB.")],
+    gpu_profile: Annotated[
+        str | None, typer.Option(help="What the server runs on, <n>x<gpu_id>, e.g. 2xA100-40GB.")
+    ] = None,
+    usd_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="Price of this GPU profile.")
+    ] = None,
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(help="Memory of one device in GiB, in place of a GPU profile."),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Folder of the weights; random weights without it.")
     ] = None,
@@ -93,6 +103,7 @@ def serve_and_load(
     from sextant.base.yaml_files import read_yaml
     from sextant.benchmark.job import run_job
     from sextant.experiment.scenarios import ClosedLoop, plain
+    from sextant.llm import load_llm
     from sextant.workload.published import load_request_model
 
     settings = read_yaml(config)
@@ -102,10 +113,19 @@ def serve_and_load(
     with naming_options({"levels": "--users"}):
         levels = tuple(numbers(users, "--users"))
         scenario = ClosedLoop(levels=levels, warmup_s=warmup, duration_s=duration)
+    profile = gpu_profile_facts(gpu_profile, usd_per_hour)
+    if (profile is None) == (memory_gib is None):
+        fix = "give --gpu-profile, or --memory-gib with --kind and --n-gpus"
+        raise InputError("what to serve on is not clear", field="--gpu-profile", fix=fix)
+    if profile:
+        kind, n_gpus = Kind(profile["gpu"]["kind"]), profile["n_gpus"]
+        memory_gib = profile["gpu"]["memory_gib"]
     definition = {
         "source": "measured",
         "llm_id": llm_config.stem,
-        "gpu_profile_id": f"{n_gpus}x{kind}",
+        "llm": asdict(load_llm(llm_config, settings["engine"]["dtype"])),
+        "gpu_profile_id": gpu_profile or f"{n_gpus}x{kind}",
+        "gpu_profile": profile,
         "workload_id": workload.name,
         "scenario_id": "closed_loop",
         "config_path": str(llm_config),
@@ -126,7 +146,7 @@ def serve_and_load(
         | {name: str(out / f"{name}.json") for name in ("tuning", "run")},
         {"job": str(out / "job.log"), "server": str(out / "server.log")},
     )
-    say(f"{out / 'run.json'}")
+    typer.echo(f"{out / 'run.json'}")
 
 
 app.command()(cli_load.load)
@@ -154,13 +174,13 @@ def show(
     say(summary_text(database))
     page = database.parent / "report" / "index.html"
     if page.exists():
-        say(f"\nReport: {page}")
+        typer.echo(f"\nReport: {page}")
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
-    say(__version__)
+    typer.echo(__version__)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,17 +16,29 @@ from sextant.cli.options import (
     MaxInput,
     MaxOutput,
     Seed,
+    gpu_profile_facts,
     grouped,
 )
-from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
-    from sextant.load.measure import Source
+    from sextant.load.measure import LevelResult, Source
     from sextant.load.request import Target
+    from sextant.load.run import Subject
     from sextant.workload.prompts import PromptSource
 
-Requests = tuple[Callable[[int], "Source"], dict[str, Any]]
-"""What makes a level's requests from its seed, and what to say of them."""
+
+@dataclass(frozen=True)
+class Content:
+    """What is sent."""
+
+    source_of: Callable[[int], "Source"]
+    """Makes a level's requests from its seed."""
+    workload_id: str
+    facts: dict[str, Any]
+    """`max_input_tokens`, `max_output_tokens`, and what else is known of the requests."""
+    prompts: str = "random token ids"
+    sampler: str | None = None
+    unsent_parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,43 +99,44 @@ class RequestOptions:
         str | None, typer.Option(help="joint (default), or independent (an ablation).")
     ] = None
 
-    def requests(self, model: str) -> Requests:
+    def content(self, model: str) -> Content:
         """Return what makes requests to a model.
 
         Raises:
             InputError: options that do not go together, or a file that cannot be read.
         """
-        has_lengths = (self.input_tokens, self.output_tokens) != (None, None)
-        is_half = has_lengths and None in (self.input_tokens, self.output_tokens)
-        if (self.workload is None) != has_lengths or is_half:
+        lengths = (self.input_tokens, self.output_tokens)
+        if (self.workload is None) == (lengths == (None, None)):
             fix = "give --workload, or both --input-tokens and --output-tokens"
             raise InputError("what to send is not clear", field="--workload", fix=fix)
         if (self.prompts is None) != (self.tokenizer is None):
             fix = "give both, or neither for random token ids"
             raise InputError("--prompts goes with --tokenizer", field="--prompts", fix=fix)
-        facts = {"prompt_source": "random token ids" if self.prompts is None else str(self.prompts)}
-        source_of, more = self._drawn(model) if self.workload else self._fixed(model)
-        return source_of, facts | more
+        made = self._fixed(model) if self.workload is None else self._drawn(model, self.workload)
+        return made if self.prompts is None else replace(made, prompts=str(self.prompts))
 
-    def _fixed(self, model: str) -> Requests:
+    def _fixed(self, model: str) -> Content:
         """Return requests of one length; without texts this loads no library of data frames."""
         from sextant.load.source import ListedRequests, RandomIds
 
+        if self.input_tokens is None or self.output_tokens is None:
+            fix = "give both --input-tokens and --output-tokens"
+            raise InputError("what to send is not clear", field="--workload", fix=fix)
         for name in ("max_input_tokens", "max_output_tokens", "sampler"):
             if getattr(self, name) is not None:
                 option = "--" + name.replace("_", "-")
                 problem = "requests of given lengths do not use it"
                 raise InputError(problem, field=option, fix="leave it out")
         prompts = self._texts() or RandomIds(self.vocab_size)
-        lengths = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-        inputs, outputs = ([tokens or 0] for tokens in lengths.values())
+        inputs, outputs = self.input_tokens, self.output_tokens
 
         def source_of(seed: int) -> ListedRequests:
-            return ListedRequests(model, inputs, outputs, prompts, seed)
+            return ListedRequests(model, [inputs], [outputs], prompts, seed)
 
-        return source_of, lengths
+        facts = {"max_input_tokens": inputs, "max_output_tokens": outputs}
+        return Content(source_of, f"{inputs}-in-{outputs}-out", facts)
 
-    def _drawn(self, model: str) -> Requests:
+    def _drawn(self, model: str, workload: str) -> Content:
         """Return requests drawn from a workload."""
         from sextant.load.source import RequestSource, unsent_parameters
         from sextant.workload.draw import open_workload
@@ -131,20 +144,20 @@ class RequestOptions:
         from sextant.workload.without_trace import cap_model
 
         caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
-        requests, clipped_fraction = cap_model(open_workload(self.workload or ""), caps)
+        requests, clipped_fraction = cap_model(open_workload(workload), caps)
         prompts, sampler = self._texts() or RandomTokens(self.vocab_size), self.sampler or "joint"
-        facts = {
-            "workload": self.workload,
-            **{f"max_{name}": cap for name, cap in caps.items()},
-            "clipped_fraction": clipped_fraction,
-            "unsent_parameters": unsent_parameters(requests),
-            "sampler": sampler,
-        }
 
         def source_of(seed: int) -> RequestSource:
             return RequestSource(model, requests, prompts, seed, sampler)
 
-        return source_of, facts
+        longest = {f"max_{name}": int(requests.frame[name].max()) for name in caps}
+        return Content(
+            source_of,
+            Path(workload).stem,
+            facts={"workload": workload, "clipped_fraction": clipped_fraction, **longest},
+            sampler=sampler,
+            unsent_parameters=tuple(unsent_parameters(requests)),
+        )
 
     def _texts(self) -> "PromptSource | None":
         """Return what cuts prompts from a text, None for random token ids."""
@@ -155,47 +168,110 @@ class RequestOptions:
         return load_prompt_source(self.prompts, self.tokenizer)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SubjectOptions:
+    """What is measured, so that a recommendation can name it."""
+
+    llm_id: Annotated[
+        str | None,
+        typer.Option(
+            help="LLM that the server runs; its facts are known if it is in resources/llms. By "
+            "default the name of --hf-config, else --model."
+        ),
+    ] = None
+    hf_config: Annotated[
+        Path | None, typer.Option(help="Hugging Face config.json of the LLM, or its folder.")
+    ] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Data type of the weights as served; the config's by default."),
+    ] = None
+    gpu_profile: Annotated[
+        str | None,
+        typer.Option(help="What one replica runs on, <n>x<gpu_id>, e.g. 2xA100-40GB."),
+    ] = None
+    usd_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="Price of this GPU profile.")
+    ] = None
+    engine: Annotated[
+        str, typer.Option(help="What serves, e.g. vllm, sglang or tgis; for the results.")
+    ] = "endpoint"
+
+    def subject(self, model: str, content: Content) -> "Subject":
+        """Return the ids, and the facts of LLM and GPU profile as far as they are known.
+
+        Raises:
+            InputError: a config or a GPU profile is unknown.
+        """
+        from sextant.llm import load_llm
+        from sextant.llm.config_files import config_file, name_of, shipped_config
+        from sextant.load.run import Subject
+
+        llm_id = self.llm_id or (name_of(self.hf_config) if self.hf_config else model)
+        config = config_file(self.hf_config) if self.hf_config else shipped_config(llm_id)
+        return Subject(
+            llm_id=llm_id,
+            gpu_profile_id=self.gpu_profile or "unknown",
+            workload_id=content.workload_id,
+            engine=self.engine,
+            sampler=content.sampler,
+            prompts=content.prompts,
+            unsent_parameters=content.unsent_parameters,
+            facts={
+                "llm": asdict(load_llm(config, self.dtype)) if config else None,
+                "gpu_profile": gpu_profile_facts(self.gpu_profile, self.usd_per_hour),
+                **content.facts,
+            },
+        )
+
+
 @grouped
 def load(
     *,
     server: ServerOptions,
-    out: Annotated[Path, typer.Option(help="Folder for requests.parquet and levels.json.")],
-    content: RequestOptions,
+    out: Annotated[Path, typer.Option(help="Folder of the results, a cell: run.json and tables.")],
+    what: SubjectOptions,
+    requests: RequestOptions,
     way: LevelOptions,
     process: ArrivalOptions,
     seed: Seed = 0,
 ) -> None:
-    """Load a running server and write every request."""
+    """Load a running server and write every request.
+
+    With --llm-id or --hf-config, and --gpu-profile, the results can be asked for a recommendation:
+    sextant recommend --database OUT.
+    """
     from sextant.load.run import Stopped, load_server, stoppable
 
     targets = server.targets()
-    source_of, facts = content.requests(server.model)
-    scenario = way.scenario(process, content.workload, seed)
+    content = requests.content(server.model)
+    scenario = way.scenario(process, requests.workload, seed)
+    subject = what.subject(server.model, content)
     try:
         with stoppable():
-            rows = load_server(
-                targets, source_of, scenario, out, timeout_s=way.timeout, seed=seed, **facts
+            measured = load_server(
+                targets, content.source_of, scenario, out, subject, timeout_s=way.timeout, seed=seed
             )
     except Stopped as stop:
-        say(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
+        typer.echo(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
         raise typer.Exit(stop.exit_status) from None
-    _show(rows, out)
+    _show(measured.results, out)
 
 
-def _show(rows: list[dict[str, Any]], out: Path) -> None:
+def _show(results: "list[LevelResult]", out: Path) -> None:
     shown = ("level", "n_ok", "n_failed", "duration_s", "throughput_tok_s")
-    names = [*shown, "send_lag_p99_ms", "client_lag_p99_ms"]
-    lines = [names]
-    for row in rows:
-        lags = [row["send_lag_ms"]["p99"], row["client_lag_ms"]["p99"]]
-        lines.append([_figure(value) for value in [*(row[name] for name in shown), *lags]])
+    lines = [[*shown, "send_lag_p99_ms", "client_lag_p99_ms"]]
+    for result in results:
+        figures = [result.level, result.n_ok, result.n_failed, result.duration_s]
+        figures += [result.throughput_tok_s, result.send_lag_ms["p99"], result.client_lag_ms["p99"]]
+        lines.append([_figure(value) for value in figures])
     for cells in lines:
-        say("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, names, strict=True)))
-    say(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'levels.json'}")
-    if not all(row["n_ok"] for row in rows):
-        say("Error: no request succeeded at some level; see requests.parquet", err=True)
+        typer.echo("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, lines[0], strict=True)))
+    typer.echo(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'run.json'}")
+    if not all(result.n_ok for result in results):
+        typer.echo("Error: no request succeeded at some level; see requests.parquet", err=True)
         raise typer.Exit(1)
 
 
-def _figure(value: float | str | None) -> str:
+def _figure(value: float | None) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)

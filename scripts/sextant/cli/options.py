@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -61,16 +61,30 @@ def _parameter(field: Field, annotation: Any) -> inspect.Parameter:
 
 
 @contextmanager
-def naming_options(options: Mapping[str, str]) -> Iterator[None]:
+def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
     """Have an InputError name the option that gave a field: by default `--` and its name."""
     try:
         yield
     except InputError as error:
         field = error.field
-        if field is None or field.startswith("-"):
+        if field is not None and field.startswith("-"):
             raise
-        default = "--" + field.removesuffix("_s").replace("_", "-")
+        default = field and "--" + field.removesuffix("_s").replace("_", "-")
         raise error.at(field=options.get(field, default)) from None
+
+
+def gpu_profile_facts(gpu_profile: str | None, usd_per_hour: float | None) -> dict[str, Any] | None:
+    """Return a GPU profile `<n>x<gpu_id>` as a cell's definition has it, None if none is given.
+
+    Raises:
+        InputError: it is unknown.
+    """
+    from sextant.hardware.gpu import profile_of_id
+
+    if gpu_profile is None:
+        return None
+    with naming_options({None: "--gpu-profile"}):
+        return asdict(profile_of_id(gpu_profile)) | {"usd_per_hour": usd_per_hour}  # no nan in JSON
 
 
 def numbers(text: str, option: str) -> list[float]:

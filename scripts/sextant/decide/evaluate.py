@@ -159,7 +159,7 @@ def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
 
 
 def _recommend_measured(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
-    truth = _truth(task, slo, set(task.feasible) - set(task.failed))
+    truth = _truth(task, slo, {*task.feasible, *task.served} - set(task.failed))
     judged = judge(truth.optimum, truth.candidates, truth.optimum, slo.users)
     score = {"fit_seconds": 0.0, "n_unused_points": truth.n_unused_points}
     return _frames(None, truth.candidates, judged, summarize(judged) | score)

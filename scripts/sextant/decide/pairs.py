@@ -35,9 +35,10 @@ def task_of(
     """
     is_feasible = tried["is_feasible"].astype(bool)
     found = _pairs(tried[is_feasible])
+    served = {pair for pair in found if pair[1] in facts.profiles}
     if longest_request_tokens is not None:
         found = feasible_pairs(facts, longest_request_tokens, memory_utilization)
-    return Task(source, points, facts, found, failed=_pairs(tried[~is_feasible]))
+    return Task(source, points, facts, found, _pairs(tried[~is_feasible]), served)
 
 
 def _pairs(tried: pd.DataFrame) -> set[Pair]:

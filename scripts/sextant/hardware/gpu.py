@@ -10,6 +10,8 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, validate
 from sextant.base.yaml_files import read_yaml
 
+GPUS = Path(__file__).parents[3] / "resources" / "gpus"
+"""The facts of devices that ship."""
 GIB = 2**30
 MAX_GPUS = 9999
 """Most devices of a profile that `<n>x<gpu_id>` names."""
@@ -88,7 +90,7 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
     return GPU(**facts)
 
 
-def profile_of_id(profile_id: str, folder: str | Path) -> GPUProfile:
+def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
     """Return the profile that `<n>x<gpu_id>` names, without a price.
 
     Raises:

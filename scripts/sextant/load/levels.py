@@ -1,10 +1,7 @@
 """The level runner: puts one level of a scenario on servers, for the benchmark and for `load`."""
 
-import errno
 import resource
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from sextant.base.errors import InputError
@@ -36,15 +33,13 @@ def warm_up(
     Raises:
         InputError: the level needs more connections than this process may open.
     """
-    n_connections = _least_connections(scenario, level)
-    _check_descriptors(n_connections)
+    _check_descriptors(_least_connections(scenario, level))
     if not scenario.warmup_s or (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
         return 0
     users = len(targets) if isinstance(scenario, OpenLoop) else int(level)
     try:
-        with _naming_descriptors(n_connections):
-            load = (targets, source, users, scenario.warmup_s, timeout_s, epoch_ns)
-            return len(run_closed_loop(*load).exchanges)
+        load = (targets, source, users, scenario.warmup_s, timeout_s, epoch_ns)
+        return len(run_closed_loop(*load).exchanges)
     except LevelInterrupted as interrupted:
         raise interrupted.interrupt from None  # a warm-up is not a result
 
@@ -74,22 +69,16 @@ def measure_level(
         LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
     """
     load = (timeout_s, epoch_ns)
-    n_connections = _least_connections(scenario, level)
-    _check_descriptors(n_connections)
-    with _naming_descriptors(n_connections):
-        match scenario:
-            case ClosedLoop(duration_s=duration_s, cooldown_s=cooldown_s):
-                users = int(level)
-                return run_closed_loop(
-                    targets, source, users, duration_s, *load, cooldown_s=cooldown_s
-                )
-            case Batch():
-                arrival_s = AtOnce().times(n=scenario.n_requests or int(level))
-                return run_open_loop(
-                    targets, source, arrival_s, *load, level, max_in_flight=int(level)
-                )
-            case OpenLoop():
-                return _measure_open_loop(scenario, level, targets, source, load, seed)
+    _check_descriptors(_least_connections(scenario, level))
+    match scenario:
+        case ClosedLoop(duration_s=duration_s, cooldown_s=cooldown_s):
+            users = int(level)
+            return run_closed_loop(targets, source, users, duration_s, *load, cooldown_s=cooldown_s)
+        case Batch():
+            arrival_s = AtOnce().times(n=scenario.n_requests or int(level))
+            return run_open_loop(targets, source, arrival_s, *load, level, max_in_flight=int(level))
+        case OpenLoop():
+            return _measure_open_loop(scenario, level, targets, source, load, seed)
     raise TypeError(f"{scenario.kind} has a runner of its own")
 
 
@@ -127,32 +116,12 @@ def _least_connections(scenario: Scenario, level: float) -> int:
 def _check_descriptors(n_connections: int) -> None:
     """Raise InputError if the hard limit on open files is too low for a level."""
     n_open = len(list(Path("/proc/self/fd").iterdir()))
-    n_needed, most = n_open + n_connections + _OWN_DESCRIPTORS, _most_descriptors()
-    if n_needed > most:
-        raise _too_few(n_connections, n_needed, most)
-
-
-@contextmanager
-def _naming_descriptors(n_connections: int) -> Iterator[None]:
-    """Name the limit where a level runs into it in spite of the check."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            raise
-        most = _most_descriptors()
-        raise _too_few(n_connections, most + n_connections, most) from error
-
-
-def _most_descriptors() -> int:
+    n_needed = n_open + n_connections + _OWN_DESCRIPTORS
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return sys.maxsize if most == resource.RLIM_INFINITY else most
-
-
-def _too_few(n_connections: int, n_needed: int, most: int) -> InputError:
-    problem = (
-        f"a level of {n_connections} connections needs about {n_needed} file descriptors, "
-        f"the limit of this process is {most} (RLIMIT_NOFILE)"
-    )
-    fix = f"raise it (`ulimit -n {n_needed}`, by root or in limits.conf), or lower the level"
-    return InputError(problem, field="levels", fix=fix)
+    if most != resource.RLIM_INFINITY and n_needed > most:
+        problem = (
+            f"a level of {n_connections} connections needs about {n_needed} file descriptors, "
+            f"the limit of this process is {most} (RLIMIT_NOFILE)"
+        )
+        fix = f"raise it (`ulimit -n {n_needed}`, by root or in limits.conf), or lower the level"
+        raise InputError(problem, field="levels", fix=fix)

@@ -4,14 +4,15 @@ import logging
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.experiment.scenarios import Scenario, as_json, level_to_json
+from sextant.experiment.scenarios import Scenario
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
 from sextant.load.measure import LevelInterrupted, LevelResult, Source
 from sextant.load.request import Target
@@ -99,78 +100,50 @@ def measure(
     return measured
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What a load run measures, as far as the user has said."""
+
+    llm_id: str
+    gpu_profile_id: str
+    workload_id: str
+    engine: str
+    sampler: str | None
+    prompts: str
+    unsent_parameters: Sequence[str]
+    facts: Mapping[str, Any]
+    """What its store needs (see `sextant.store.of_cells`), and whatever else is to be told."""
+
+
 def load_server(
     targets: Sequence[Target],
     source_of: Callable[[int], Source],
     scenario: Scenario,
     out: Path,
+    subject: Subject,
     *,
     timeout_s: float,
     seed: int,
-    **facts: Any,
-) -> list[dict]:
-    """Load servers; write `requests.parquet` and `levels.json` to `out`, with `facts` in both.
-
-    The other arguments are those of `measure`.
-
-    Returns:
-        One dict a run: level, requests by outcome, duration, throughput and the client's lag.
+) -> Measured:
+    """Load servers and write a cell to `out`; other arguments are those of `measure`.
 
     Raises:
         KeyboardInterrupt: after what had ended until then was written, as not complete.
         InputError: likewise, if a level cannot run.
     """
-    (out / "levels.json").unlink(missing_ok=True)  # it must not declare the files of two runs whole
+    (out / "run.json").unlink(missing_ok=True)  # it must not declare the files of two runs whole
     out.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=out).close()  # what cannot be written is told before the load
+    started_at = datetime.now(UTC)
     measured = measure(targets, source_of, scenario, timeout_s=timeout_s, seed=seed)
     interruption = measured.interruption
     if interruption and not measured.results and not isinstance(interruption, KeyboardInterrupt):
         raise interruption
     with _handling_signals(signal.SIG_IGN):  # it would lose all that was measured
-        facts = {"seed": seed, "scenario": as_json(scenario), **facts}
-        summaries = _write(measured, out, targets[0], facts)
+        # Not before the last level has ended: pyarrow would double the memory of the client.
+        from sextant.load.results import write_load
+
+        write_load(out, targets, scenario, subject, measured, started_at, seed)
     if interruption:
         raise interruption
-    return summaries
-
-
-def _write(measured: Measured, out: Path, target: Target, facts: dict[str, Any]) -> list[dict]:
-    # Not before the last level has ended: pyarrow would double the memory of the client.
-    import pyarrow as pa
-
-    from sextant.base.files import provenance, write_json, write_parquet
-    from sextant.cells.tables import REQUEST_SCHEMA
-
-    summaries = [_summary(result) for result in measured.results]
-    origin = provenance(base_url=target.base_url, model=target.model, **facts)
-    empty = REQUEST_SCHEMA.empty_table()
-    table = pa.concat_tables([empty, *(result.table() for result in measured.results)])
-    write_parquet(out / "requests.parquet", table, origin)
-    interruption = measured.interruption
-    verdict = {
-        "is_complete": interruption is None,
-        "reason": str(interruption) if interruption else None,
-    }
-    write_json(out / "levels.json", {**verdict, "levels": summaries, "provenance": origin})
-    return summaries
-
-
-def _summary(result: LevelResult) -> dict[str, Any]:
-    ok = [each for each in result.exchanges if each.status == "ok"]
-    n_tokens = sum(each.output_tokens or 0 for each in ok)
-    return {
-        "level": None if result.level is None else level_to_json(result.level),
-        "n_ok": result.n_ok,
-        "n_failed": result.n_failed,
-        "n_unfinished": result.n_unfinished,
-        "n_warmup_requests": result.n_warmup_requests,
-        "n_cooldown_requests": result.n_cooldown_requests,
-        "n_prepared_late": result.n_prepared_late,
-        "started_s": result.started_s,
-        "duration_s": result.duration_s,
-        "throughput_tok_s": n_tokens / result.duration_s if result.duration_s else None,
-        "send_lag_ms": result.send_lag_ms,
-        "client_lag_ms": result.client_lag_ms,
-        "lag_warning": result.lag_warning,
-    }
+    return measured

@@ -47,6 +47,8 @@ class Task:
     """(LLM, GPU profile) pairs that memory facts allow."""
     failed: Collection[Pair] = frozenset()
     """Pairs that were tried and do not fit; no predictor knows of them."""
+    served: Collection[Pair] = frozenset()
+    """Pairs that were measured, whatever memory facts say; no predictor knows of them."""
 
 
 class _Fold(NamedTuple):

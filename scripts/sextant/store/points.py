@@ -157,6 +157,7 @@ def _register_cells(database: duckdb.DuckDBPyConnection, cells: Sequence[Measure
         {"cell": number, **_level_row(cell.run, level)}
         for number, cell in enumerate(cells)
         for level in cell.run.levels
+        if not level.n_unfinished  # the last one, of a load that was interrupted
     ]
     database.register("cells", _table(rows, _CELL_TYPES))
     database.register("levels", _table(levels, _LEVEL_TYPES))

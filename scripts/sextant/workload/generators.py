@@ -1,16 +1,16 @@
 """Arrival processes: when requests come, drawn from a seed. No gap is rescaled or cut.
 
-A frozen dataclass for each process; its fields are checked when it is made. `times` returns float64
-seconds from 0, ascending, and stops after `n` requests or before `duration_s`, whichever comes
-first. `trace_arrivals` has the processes that repeat a trace.
+A frozen dataclass for each process; its fields are checked when it is made. `trace_arrivals` has
+those that repeat a trace.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -32,71 +32,93 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 14
 
 
-class Arrivals(Protocol):
+@dataclass(frozen=True)
+class Arrivals(ABC):
     """An arrival process."""
 
     kind: ClassVar[str]
-    ends_itself: ClassVar[bool]
+    ends_itself: ClassVar[bool] = False
     """Whether it has an end without `n` and `duration_s`."""
 
     def times(
         self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
     ) -> np.ndarray:
-        """Return when requests arrive: at most `n`, all before `duration_s`."""
+        """Return when requests arrive: float64 seconds from 0, ascending.
+
+        Args:
+            n: most requests.
+            duration_s: end of the arrivals; the first of the two ends them.
+            seed: of the draws.
+
+        Raises:
+            InputError: no end, or more requests than anybody means to draw.
+        """
+        end_s = np.inf if duration_s is None and self.ends_itself else duration_s
+        most, end_s = extent(n, end_s, self._rate_rps)
+        return cut(self._draw(most, end_s, seed), most, end_s)
+
+    @property
+    def _rate_rps(self) -> float:
+        """Requests per second, by which a size is checked; 0 if it is not known."""
+        return 0.0
+
+    @abstractmethod
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        """Return the first `most` arrivals, or all before `end_s`, or more."""
 
 
 @dataclass(frozen=True)
-class Constant:
-    """Arrivals at 0 and then every 1 / `rate_rps` seconds."""
+class _AtRate(Arrivals):
+    """Arrivals at a mean rate."""
 
-    kind: ClassVar[str] = "constant"
-    ends_itself: ClassVar[bool] = False
     rate_rps: float
 
     def __post_init__(self) -> None:
         check_positive(rate_rps=self.rate_rps)
 
-    def times(
-        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
-    ) -> np.ndarray:
-        """Return the arrivals; nothing is drawn."""
-        most, end_s = extent(n, duration_s, self.rate_rps)
-        n_drawn = min(most, math.ceil(min(end_s * self.rate_rps, most)) + 1)
-        return cut(np.arange(n_drawn) / self.rate_rps, most, end_s)
+    @property
+    def _rate_rps(self) -> float:
+        return self.rate_rps
 
 
 @dataclass(frozen=True)
-class Gamma:
+class Constant(_AtRate):
+    """Arrivals at 0 and then every 1 / `rate_rps` seconds."""
+
+    kind = "constant"
+
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        n_drawn = min(most, math.ceil(min(end_s * self.rate_rps, most)) + 1)
+        return np.arange(n_drawn) / self.rate_rps
+
+
+@dataclass(frozen=True)
+class Gamma(_AtRate):
     """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
 
     Time 0 is any moment of a process that has long been running, not an arrival of it: the first
     arrival is the rest of a gap that is under way. The requests of a duration are therefore
     rate · duration on average, whatever the burstiness; from an arrival on they would be
-    (1/alpha + 1) / 2 more.
+    (1/alpha + 1) / 2 more. A longer run of the same seed begins with the same arrivals.
     """
 
-    kind: ClassVar[str] = "gamma"
-    ends_itself: ClassVar[bool] = False
-    rate_rps: float
+    kind = "gamma"
     alpha: float
     """Shape. The same number as vLLM's `--burstiness` and AIPerf's `--arrival-smoothness`; Vidur's
     `cv` is 1 / √alpha. 1 is Poisson, less is burstier."""
 
     def __post_init__(self) -> None:
-        check_positive(alpha=self.alpha, rate_rps=self.rate_rps)
+        super().__post_init__()
+        check_positive(alpha=self.alpha)
 
-    def times(
-        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
-    ) -> np.ndarray:
-        """Return the arrivals; a longer run of the same seed begins with the same ones."""
-        most, end_s = extent(n, duration_s, self.rate_rps)
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
         times = [np.array([_rest_of_gap(rng, self.alpha) / self.rate_rps])]
         n_drawn = 1
         while n_drawn < most and times[-1][-1] < end_s:
             times.append(times[-1][-1] + np.cumsum(rng.gamma(self.alpha, beta_s, _BLOCK)))
             n_drawn += _BLOCK
-        return cut(np.concatenate(times), most, end_s)
+        return np.concatenate(times)
 
 
 def poisson(rate_rps: float) -> Gamma:
@@ -105,17 +127,16 @@ def poisson(rate_rps: float) -> Gamma:
 
 
 @dataclass(frozen=True)
-class Varying:
+class Varying(Arrivals):
     """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2).
 
     After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u,
     with u the seconds passed (`over="time"`) or the steps taken (`over="steps"`). The study's
     own change after each 200 requests (V) is over="steps", every=200. The first arrival is
-    one gap after 0.
+    one gap after 0. A shape or scale that is not positive at some u that is reached is an error.
     """
 
-    kind: ClassVar[str] = "varying"
-    ends_itself: ClassVar[bool] = False
+    kind = "varying"
     alpha: Sequence[float]
     """a0, a1, a2."""
     beta_s: Sequence[float]
@@ -137,15 +158,7 @@ class Varying:
         alpha, beta_s = self.alpha, self.beta_s
         return alpha[0] + u * (alpha[1] + u * alpha[2]), beta_s[0] + u * beta_s[1]
 
-    def times(
-        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
-    ) -> np.ndarray:
-        """Return the arrivals.
-
-        Raises:
-            InputError: no end, or a shape or scale that is not positive at some u that is reached.
-        """
-        most, end_s = extent(n, duration_s, 0.0)
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         rng = np.random.default_rng(seed)
         times, now_s, step = [np.zeros(0)], 0.0, 0
         while step * self.every < most and now_s < end_s:
@@ -155,34 +168,21 @@ class Varying:
             times.append(now_s + np.cumsum(rng.gamma(shape, scale_s, self.every)))
             now_s, step = float(times[-1][-1]), step + 1
             check_size(step * self.every)
-        return cut(np.concatenate(times), most, end_s)
+        return np.concatenate(times)
 
 
 @dataclass(frozen=True)
-class AtOnce:
-    """All requests at 0: a rate of `inf` in other tools."""
+class AtOnce(Arrivals):
+    """All requests at 0, of which `n` says how many: a rate of `inf` in other tools."""
 
-    kind: ClassVar[str] = "inf"
-    ends_itself: ClassVar[bool] = False
+    kind = "inf"
 
-    def times(
-        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
-    ) -> np.ndarray:
-        """Return `n` arrivals at 0; nothing is drawn."""
-        if n is None:
-            fix = "give n, the number of requests"
-            raise InputError("all at once has no end", field="n", fix=fix)
-        return np.zeros(extent(n, None, 0.0)[0])
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        check_size(most)
+        return np.zeros(most)
 
 
-def mirrored(
-    windows: pd.DataFrame,
-    *,
-    beta_factor: float = 1.0,
-    n: int | None = None,
-    duration_s: float | None = None,
-    seed: Seed = 0,
-) -> np.ndarray:
+def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0) -> np.ndarray:
     """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1).
 
     Each window keeps its duration and shape and has its counted rate, divided by
@@ -197,8 +197,6 @@ def mirrored(
             user's own: `start_s` (ascending), `duration_s`, `n_requests` and `alpha`. Times
             count from the first row's start.
         beta_factor: factor on every scale; 0.5 gives twice the rate.
-        n: most requests; there are fewer if the windows end before.
-        duration_s: end of the arrivals, by default that of the last window.
         seed: seed of the draws.
 
     Raises:
@@ -221,24 +219,11 @@ def mirrored(
         n_inside = int(np.searchsorted(points, units))
         wait = points[n_inside] - units
         times.append(begin_s + points[:n_inside] * (own_s / units if units else 0.0))
-    most, end_s = extent(n, np.inf if duration_s is None else duration_s, 0.0)
-    return cut(np.concatenate(times), most, end_s)
+    return np.concatenate(times)
 
 
-def replayed(
-    arrival_s: np.ndarray | Sequence[float],
-    *,
-    time_factor: float = 1.0,
-    n: int | None = None,
-    duration_s: float | None = None,
-) -> np.ndarray:
+def replayed(arrival_s: np.ndarray | Sequence[float], *, time_factor: float = 1.0) -> np.ndarray:
     """Return a trace's own arrivals from its first on, their gaps times `time_factor`.
-
-    Args:
-        arrival_s: arrival times in ascending order, seconds.
-        time_factor: 0.5 replays in half the time, at twice the rate.
-        n: most requests.
-        duration_s: end of the replayed arrivals, after the factor.
 
     Raises:
         InputError: a factor that is not positive, or times that do not ascend.
@@ -248,8 +233,7 @@ def replayed(
     if not (np.all(np.isfinite(arrival_s)) and np.all(np.diff(arrival_s) >= 0)):
         fix = "give the arrivals of a normalised trace"
         raise InputError("the times do not ascend", field="arrival_s", fix=fix)
-    most, end_s = extent(n, np.inf if duration_s is None else duration_s, 0.0)
-    return cut((arrival_s - arrival_s[:1]) * time_factor, most, end_s)
+    return (arrival_s - arrival_s[:1]) * time_factor
 
 
 def _rest_of_gap(rng: np.random.Generator, alpha: float) -> float:

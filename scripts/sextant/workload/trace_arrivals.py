@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,10 +31,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _OfTrace:
-    """The requests of a normalised trace, or of one LLM or service of it."""
+class _OfTrace(Arrivals):
+    """The requests of a normalised trace, or of one LLM or service of it.
 
-    ends_itself: ClassVar[bool] = True
+    `times` raises InputError if the file is not such a trace, or has not one such group.
+    """
+
+    ends_itself = True
     trace: str | Path
     llm: str | None = None
     service: str | None = None
@@ -54,18 +57,10 @@ class _OfTrace:
 class Replay(_OfTrace):
     """The trace's own arrivals from its first on."""
 
-    kind: ClassVar[str] = "replay"
+    kind = "replay"
 
-    def times(
-        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
-    ) -> np.ndarray:
-        """Return the arrivals; nothing is drawn.
-
-        Raises:
-            InputError: the file is not a trace, or has no request of the LLM or service.
-        """
-        factor = self.time_factor
-        return replayed(self._arrival_s(), time_factor=factor, n=n, duration_s=duration_s)
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        return replayed(self._arrival_s(), time_factor=self.time_factor)
 
     def _arrival_s(self) -> np.ndarray:
         import pyarrow.compute as pc
@@ -88,18 +83,10 @@ class Replay(_OfTrace):
 class Windows(_OfTrace):
     """Arrivals that mirror the trace window by window (see `generators.mirrored`)."""
 
-    kind: ClassVar[str] = "windows"
+    kind = "windows"
 
-    def times(
-        self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
-    ) -> np.ndarray:
-        """Return the arrivals.
-
-        Raises:
-            InputError: the file is not a trace, or its requests are not of one LLM and service.
-        """
-        windows, factor = self._windows(), self.time_factor
-        return mirrored(windows, beta_factor=factor, n=n, duration_s=duration_s, seed=seed)
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        return mirrored(self._windows(), beta_factor=self.time_factor, seed=seed)
 
     def _windows(self) -> pd.DataFrame:
         from sextant.ingest.trace_format import require_trace

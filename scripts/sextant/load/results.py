@@ -1,0 +1,88 @@
+"""A load run as a cell: the files of the benchmark contract, written when the load has ended."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from sextant.base.files import provenance
+from sextant.cells.files import write_cell
+from sextant.cells.run import CellRun, LevelRun, Quantiles, ServerFacts
+from sextant.cells.tables import concatenated
+from sextant.cells.tuning import Tuning
+from sextant.cells.verdict import FEASIBLE
+from sextant.engine.endpoint import EndpointServer
+from sextant.experiment.scenarios import Scenario, as_json
+from sextant.experiment.variants import DEFAULT_VARIANT, Variant
+from sextant.load.measure import LevelResult
+from sextant.load.request import Target
+from sextant.load.run import Measured, Subject
+from sextant.telemetry.host import host_facts
+
+
+def write_load(
+    out: Path,
+    targets: Sequence[Target],
+    scenario: Scenario,
+    subject: Subject,
+    measured: Measured,
+    started_at: datetime,
+    seed: int,
+) -> None:
+    """Write what became of the levels of a scenario to the folder `out`."""
+    interruption, first = measured.interruption, targets[0]
+    version = EndpointServer(first.base_url, first.model, first.api_key, first.ca_file).version()
+    n_replicas = len(targets)
+    levels = [
+        replace(
+            level_run(level, result),
+            engine_version=version,
+            timeout_s=scenario.timeout_s,
+            times_since=started_at,
+        )
+        # Fewer results than levels, if the load was interrupted.
+        for level, result in zip(scenario.levels, measured.results, strict=False)
+    ]
+    run = CellRun(
+        source="measured",
+        llm_id=subject.llm_id,
+        gpu_profile_id=subject.gpu_profile_id,
+        workload_id=subject.workload_id,
+        scenario_id=scenario.kind,
+        variant_id=DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas",
+        scenario=as_json(scenario),
+        variant=Variant(replicas=n_replicas),
+        verdict=FEASIBLE,
+        server=ServerFacts(engine=subject.engine, version=version, url=first.base_url),
+        seed=seed,
+        sampler=subject.sampler,
+        prompts=subject.prompts,
+        unsent_parameters=tuple(subject.unsent_parameters),
+        levels=tuple(levels),
+        is_complete=interruption is None,
+        interruption=str(interruption) if interruption else None,
+        started_at=started_at.replace(microsecond=0),
+        host=host_facts(),
+        definition=dict(subject.facts),
+        provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
+    )
+    requests = concatenated("requests", [result.table() for result in measured.results])
+    write_cell(out, run, Tuning(verdict=FEASIBLE, probes=()), {"requests": requests})
+
+
+def level_run(level: float, result: LevelResult) -> LevelRun:
+    """Return what a level's result says of it in `run.json`."""
+    return LevelRun(
+        level=level,
+        started_s=result.started_s,
+        duration_s=result.duration_s,
+        n_warmup_requests=result.n_warmup_requests,
+        n_cooldown_requests=result.n_cooldown_requests,
+        n_prepared_late=result.n_prepared_late,
+        n_unfinished=result.n_unfinished,
+        client_lag_ms=Quantiles(**result.client_lag_ms),
+        send_lag_ms=Quantiles(**result.send_lag_ms),
+        lag_warning=result.lag_warning,
+        host=platform.node(),
+    )

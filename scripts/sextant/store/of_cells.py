@@ -1,0 +1,92 @@
+"""A store of cells alone, e.g. of load runs: what it needs of LLMs and GPUs, the cells say."""
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sextant.base.errors import InputError
+from sextant.cells.files import MeasuredCell, read_cell
+from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.llm import LLM
+from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.store.points import aggregate_points
+
+STORE = "sextant.duckdb"
+_TABLES = ("point", "feasibility", "telemetry")
+
+
+def store_of_cells(folder: Path) -> Path:
+    """Build the store of all cells below a folder, in this folder; return its path.
+
+    Raises:
+        InputError: there is no cell, two are alike, or one does not say what was measured on what.
+    """
+    cells = [read_cell(path.parent) for path in sorted(folder.rglob("run.json"))]
+    if not cells:
+        fix = "give a store, or a folder of what `sextant load` has written"
+        raise InputError("there is no measured cell", file=folder, fix=fix)
+    _check_distinct(cells)
+    store = folder / STORE
+    with tempfile.TemporaryDirectory() as scratch:
+        files = {name: [Path(scratch) / f"{name}.parquet"] for name in _TABLES}
+        aggregate_points([cell.folder for cell in cells], *(files[name][0] for name in _TABLES))
+        build_store(store, _rows(cells), files)
+    return store
+
+
+def _check_distinct(cells: Sequence[MeasuredCell]) -> None:
+    folders: dict[tuple[str, ...], Path] = {}
+    for cell in cells:
+        other = folders.setdefault(cell.key, cell.folder)
+        if other != cell.folder:
+            fix = "move one of them elsewhere"
+            raise InputError(f"the same was measured in {other}", file=cell.folder, fix=fix)
+
+
+def _rows(cells: Sequence[MeasuredCell]) -> dict[str, Sequence[Mapping[str, Any]]]:
+    llms: dict[str, LLM] = {}
+    profiles: dict[str, GPUProfile] = {}
+    workloads: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        run = cell.run
+        llms[run.llm_id] = LLM(**_fact(cell, "llm", "--llm-id or --hf-config"))
+        given = _fact(cell, "gpu_profile", "--gpu-profile and --usd-per-hour")
+        usd_per_hour = math.nan if given["usd_per_hour"] is None else given["usd_per_hour"]
+        profiles[run.gpu_profile_id] = GPUProfile(
+            run.gpu_profile_id, GPU(**given["gpu"]), given["n_gpus"], usd_per_hour
+        )
+        caps = {name: _fact(cell, name) for name in ("max_input_tokens", "max_output_tokens")}
+        workloads[run.workload_id] = {"workload_id": run.workload_id, **caps}
+    return {
+        "llm": llm_rows(llms),
+        "gpu": gpu_rows(profiles),
+        "gpu_profile": gpu_profile_rows(profiles),
+        "workload": list(workloads.values()),
+        "decision": _decisions(cells),
+    }
+
+
+def _fact(cell: MeasuredCell, name: str, options: str = "") -> Any:
+    """Return what a cell's definition says."""
+    value = (cell.run.definition or {}).get(name)
+    if value is None:
+        fix = f"load again with {options}" if options else "measure it again with `sextant load`"
+        path = cell.folder / "run.json"
+        raise InputError("it is not known", file=path, field=f"definition.{name}", fix=fix)
+    return value
+
+
+def _decisions(cells: Sequence[MeasuredCell]) -> list[Mapping[str, Any]]:
+    """Return the workload and scenario that answers rest on, of a source that has but one."""
+    found = {
+        (run.source, run.workload_id, run.scenario_id)
+        for run in (cell.run for cell in cells)
+        if run.scenario_kind == "closed_loop" and run.variant_id == DEFAULT_VARIANT
+    }
+    if len(found) != 1:
+        return []
+    ((source, workload_id, scenario_id),) = found
+    return [{"source": source, "workload_id": workload_id, "scenario_id": scenario_id}]

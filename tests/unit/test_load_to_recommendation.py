@@ -1,0 +1,115 @@
+"""A server that somebody else started: loaded, its points in a store, and a recommendation."""
+
+import json
+import shutil
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+from sextant.base.errors import InputError
+from sextant.cli.app import app
+from stub_server import StubServer, answer_endpoint, answer_tokens
+
+LENGTHS = ("--input-tokens", 16, "--output-tokens", 5)
+SUBJECT = ("--llm-id", "llama-7b", "--gpu-profile", "1xA100-40GB", "--engine", "tgis")
+SLO = ("--nttft-ms", 1000, "--itl-ms", 1000)
+
+
+def sextant(*arguments: object) -> str:
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    if done.exception:
+        raise done.exception
+    return done.stdout
+
+
+def load(url: str, out, *options: object) -> str:
+    times = ("--duration", 0.3, "--warmup", 0)
+    return sextant("load", "--base-url", url, "--model", "m", "--out", out, *times, *options)
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory):
+    """Two loads: a cheap GPU profile, and one of twice the price."""
+    folder = tmp_path_factory.mktemp("loads")
+    with StubServer(answer_endpoint("m")) as server:
+        price = ("--usd-per-hour", 2)
+        load(server.url, folder / "a100", *LENGTHS, "--users", "1,2,4", *SUBJECT, *price)
+        dear = ("--llm-id", "llama-7b", "--gpu-profile", "1xH100-80GB", "--usd-per-hour", 4)
+        load(server.url, folder / "h100", *LENGTHS, "--users", "1,2", *dear)
+    return folder
+
+
+def test_a_loaded_server_is_recommended(loads):
+    asked = ("recommend", "--database", loads, "--llm", "llama-7b", "--users", 10, *SLO)
+    answer = json.loads(sextant(*asked, "--format", "json"))
+    assert (answer["gpu_profile_id"], answer["replicas"]) == ("1xA100-40GB", 3)
+    assert (answer["users_per_replica"], answer["usd_per_hour"]) == (4, 6.0)
+    others = {row["gpu_profile_id"]: row["status"] for row in answer["alternatives"]}
+    assert set(others) == {"1xA100-40GB", "1xH100-80GB"}
+
+
+def test_its_points_are_in_the_store(loads):
+    sextant("recommend", "--database", loads, "--llm", "llama-7b", "--users", 1, *SLO)
+    with duckdb.connect(str(loads / "sextant.duckdb"), read_only=True) as store:
+        points = store.execute(
+            "SELECT gpu_profile_id, users, n_failed, mean_output_tokens FROM point ORDER BY ALL"
+        ).fetchall()
+        versions = store.execute("SELECT value FROM provenance WHERE key = 'engine_versions'")
+        assert json.loads(versions.fetchone()[0]) == ["9.9"]
+    a100 = [("1xA100-40GB", users, 0, 5.0) for users in (1, 2, 4)]
+    assert points == [*a100, *(("1xH100-80GB", users, 0, 5.0) for users in (1, 2))]
+    run = json.loads((loads / "a100" / "run.json").read_text())
+    assert (run["server"]["engine"], run["server"]["version"]) == ("tgis", "9.9")
+
+
+def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):
+    # 13 billion parameters in 16 bits do not fit into 16 GiB: who serves them has quantized them.
+    subject = ("--llm-id", "llama-13b", "--gpu-profile", "1xT4-16GB", "--usd-per-hour", 1)
+    with StubServer(answer_tokens(0.002, 0.002)) as server:
+        load(server.url, tmp_path / "t4", *LENGTHS, "--users", "1,2", *subject)
+    asked = ("recommend", "--database", tmp_path, "--llm", "llama-13b", "--users", 2, *SLO)
+    assert json.loads(sextant(*asked, "--format", "json"))["gpu_profile_id"] == "1xT4-16GB"
+
+
+def test_without_a_price_one_is_asked_for(tmp_path):
+    with StubServer(answer_tokens(0.002, 0.002)) as server:
+        load(server.url, tmp_path / "one", *LENGTHS, "--users", 1, *SUBJECT)
+    asked = ("recommend", "--database", tmp_path, "--llm", "llama-7b", "--users", 1, *SLO)
+    with pytest.raises(InputError, match=r"1xA100-40GB has no price.*--prices"):
+        sextant(*asked)
+    (tmp_path / "prices.csv").write_text("gpu_profile_id,usd_per_hour\n1xA100-40GB,3\n")
+    priced = sextant(*asked, "--prices", tmp_path / "prices.csv", "--format", "json")
+    assert json.loads(priced)["usd_per_hour"] == 3
+
+
+@pytest.mark.parametrize(
+    ("subject", "said"),
+    [
+        (("--gpu-profile", "1xA100-40GB"), "'definition.llm'.*--llm-id or --hf-config"),
+        (("--llm-id", "llama-7b"), "'definition.gpu_profile'.*--gpu-profile"),
+    ],
+)
+def test_what_a_load_does_not_say_of_its_server_is_asked_for(tmp_path, subject, said):
+    with StubServer(answer_tokens(0.002, 0.002)) as server:
+        load(server.url, tmp_path / "one", *LENGTHS, "--users", 1, *subject)
+    with pytest.raises(InputError, match=rf"one.run\.json, field {said}"):
+        sextant("recommend", "--database", tmp_path, "--llm", "m", "--users", 1, *SLO)
+
+
+def test_two_loads_of_the_same_and_a_folder_of_none_are_refused(tmp_path, loads):
+    shutil.copytree(loads / "a100", tmp_path / "one")
+    shutil.copytree(loads / "a100", tmp_path / "two")
+    asked = ("--llm", "llama-7b", "--users", 1, *SLO)
+    with pytest.raises(InputError, match=r"two: the same was measured in .*one"):
+        sextant("recommend", "--database", tmp_path, *asked)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty: there is no measured cell"):
+        sextant("recommend", "--database", tmp_path / "empty", *asked)
+
+
+def test_an_unknown_gpu_profile_is_refused_before_the_load(tmp_path):
+    subject = ("--llm-id", "llama-7b", "--gpu-profile", "A100")
+    with pytest.raises(InputError, match="'--gpu-profile': unknown GPU profile 'A100'"):
+        load("http://127.0.0.1:9", tmp_path / "out", *LENGTHS, "--users", 1, *subject)
+    assert not (tmp_path / "out").exists()
