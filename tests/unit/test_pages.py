@@ -1,6 +1,7 @@
 """The kit for pages: words, tables and sections, whatever they are about."""
 
 import math
+import tomllib
 
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ from sextant.pages.sections import Section, Table
 from sextant.pages.wording import aligned, interval, plural, yes_or_no
 from sextant.pages.write import render_sections, write_page
 from sextant.store.labels import LATENCY_NAMES, POINT_LABELS
+from support import ROOT
 
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "inputs_sha256": {}}
 
@@ -64,3 +66,10 @@ def test_a_page_has_files_beside_it_and_old_figures_go(tmp_path):
     assert [path.name for path in figures.iterdir()] == ["new.svg"]
     assert '<h2 id="power-energy">Power &amp; energy</h2>' in html
     assert '<p class="lead">It grows.</p>' in html and "<figcaption>A figure." in html
+
+
+def test_an_installed_package_has_every_template():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    library = ROOT / "scripts" / "sextant"
+    shipped = {path for form in settings["package-data"]["sextant"] for path in library.glob(form)}
+    assert shipped == {*library.rglob("*.j2"), *library.rglob("*.css")}

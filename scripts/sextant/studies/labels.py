@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from sextant.pages.charts import Curve
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Table
 from sextant.store.labels import POINT_LABELS
@@ -89,6 +90,13 @@ def level_axis(label: str, levels: Sequence[float] | pd.Series, *, is_log: bool 
     """Return an axis with a tick at each level that was measured."""
     ticks = sorted({*levels})
     return Axis(label, is_log=is_log, ticks=ticks, names=[level_words(level) for level in ticks])
+
+
+def level_curve(name: str, rows: pd.DataFrame, x: str, y: str) -> Curve:
+    """Return a curve with a point a level, labelled by it; hollow where `fits` is false."""
+    fits = rows["fits"] if "fits" in rows else [True] * len(rows)
+    hollow = [place for place, does_fit in enumerate(fits) if not does_fit]
+    return Curve(name, rows[x], rows[y], labels=[*map(level_words, rows["level"])], hollow=hollow)
 
 
 def place_words(row: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from sextant.studies.pareto_sections import (
     memory_section,
     published_section,
 )
-from sextant.studies.point_measures import request_times, server_load, with_measures
+from sextant.studies.point_measures import fits_memory, request_times, server_load, with_measures
 from sextant.studies.study_data import Analysis, StudyData
 
 CURVE = ["llm_id", "gpu_profile_id", "workload_id", "variant_id"]
@@ -66,9 +66,7 @@ def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     found = points[points["n_ok"] > 0].copy()
     found["n_gpus"] = [data.profiles[name].n_gpus for name in found["gpu_profile_id"]]
     found["batch_size"] = found["level"].astype(int)
-    weight_tokens = found["batch_weight_tokens"] * found["replicas"]
-    # Of a server that ran already the weight is unknown, and compares as no limit.
-    found["fits"] = ~(found["level"] * found["request_tokens"] > weight_tokens)
+    found["fits"] = fits_memory(found)
     found["is_optimal"] = False
     for _, rows in found[found["fits"]].groupby(["llm_id", "workload_id"]):
         is_optimal = pareto_optimal(rows["throughput_tok_s"], rows["mean_processing_ms"])

@@ -9,7 +9,7 @@ from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import plural
 from sextant.studies.frontier import LEAST_GAIN
-from sextant.studies.labels import level_axis, level_words, place_words, table_of
+from sextant.studies.labels import level_axis, level_curve, level_words, place_words, table_of
 from sextant.studies.published_tables import OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS
 from sextant.studies.study_data import StudyData
 
@@ -56,15 +56,10 @@ def _frontier_figure(batches: pd.DataFrame, curves: pd.DataFrame) -> str:
         ):
             sizes = list(rows["batch_size"])
             knee_size = knees[llm_id, profile_id, workload_id, variant_id]
-            line = Curve(
-                profile_id if variant_id == "default" else f"{profile_id}, {variant_id}",
-                rows["throughput_tok_s"],
-                rows["mean_processing_ms"],
-                labels=[str(size) for size in sizes],
-                ringed=[sizes.index(knee_size)] if knee_size in sizes else [],
-                hollow=[place for place, fits in enumerate(rows["fits"]) if not fits],
-            )
-            lines.append(line)
+            name = profile_id if variant_id == "default" else f"{profile_id}, {variant_id}"
+            line = level_curve(name, rows, "throughput_tok_s", "mean_processing_ms")
+            ringed = [sizes.index(knee_size)] if knee_size in sizes else []
+            lines.append(line._replace(ringed=ringed))
         panels.append(Panel(f"{llm_id}, {workload_id}", _THROUGHPUT, _PROCESSING, lines))
     return panels_figure(
         panels, "Processing time against throughput by batch size", has_points=True
@@ -127,12 +122,7 @@ def lengths_section(rates: pd.DataFrame) -> Section:
     panels = []
     for (llm_id, profile_id), own in rates.groupby(["llm_id", "gpu_profile_id"], sort=False):
         lines = [
-            Curve(
-                workload_id,
-                rows["throughput_tok_s"],
-                rows["mean_latency_ms"],
-                labels=[level_words(level) for level in rows["level"]],
-            )
+            level_curve(workload_id, rows, "throughput_tok_s", "mean_latency_ms")
             for workload_id, rows in own.groupby("workload_id", sort=False)
         ]
         panels.append(Panel(f"{llm_id} on {profile_id}", _THROUGHPUT, latency, lines))

@@ -53,6 +53,13 @@ def request_times(cell: MeasuredCell) -> pd.DataFrame:
     return means.assign(request_tokens=by_level["request_tokens"].max()).reset_index()
 
 
+def fits_memory(points: pd.DataFrame) -> pd.Series:
+    """Tell of each point whether whole requests of its level are within the batch weights."""
+    weight_tokens = points["batch_weight_tokens"] * points["replicas"]
+    # Of servers that ran already the weight is unknown, and compares as no limit.
+    return ~(points["level"] * points["request_tokens"] > weight_tokens)
+
+
 def device_use(telemetry: pd.DataFrame) -> pd.DataFrame:
     """Return by point how busy the devices were: the mean over devices, and the highest maximum.
 

@@ -13,7 +13,7 @@ import pandas as pd
 from sextant.cells.files import MeasuredCell
 from sextant.cells.run import CELL_KEY
 from sextant.pages.wording import listed, plural
-from sextant.studies.point_measures import request_times, with_measures
+from sextant.studies.point_measures import fits_memory, request_times, with_measures
 from sextant.studies.replicas_sections import curve_section, device_section, gain_section
 from sextant.studies.study_data import Analysis, StudyData
 from sextant.studies.uncertainty import N_BLOCKS, processing_blocks, ratio_of_means
@@ -70,9 +70,7 @@ def add_gains(points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell]) -> pd.D
     `_compared_level`), and `{throughput,latency}_ratio` with `_low` and
     `_high`, a 95% interval from the blocks of both runs; null where one server was not measured.
     """
-    weight_tokens = points["batch_weight_tokens"] * points["replicas"]
-    # Of servers that ran already the weight is unknown, and compares as no limit.
-    points["fits"] = ~(points["level"] * points["request_tokens"] > weight_tokens)
+    points["fits"] = fits_memory(points)
     points["is_compared"] = False
     for _, rows in points.groupby(SETTING):
         points.loc[rows.index, "is_compared"] = rows["level"] == _compared_level(rows)

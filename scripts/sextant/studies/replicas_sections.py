@@ -5,8 +5,8 @@ import pandas as pd
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
-from sextant.pages.wording import interval
-from sextant.studies.labels import level_axis, level_words, table_of, workload_place_words
+from sextant.pages.wording import interval, plural
+from sextant.studies.labels import level_axis, level_curve, table_of, workload_place_words
 from sextant.studies.study_data import StudyData
 from sextant.studies.uncertainty import N_BLOCKS
 
@@ -78,16 +78,10 @@ def curve_section(points: pd.DataFrame) -> Section:
     for _, own in points.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False):
         lines = []
         for (replicas, variant_id), rows in own.groupby(["replicas", "variant_id"]):
-            name = f"{replicas} server" + "s" * (replicas > 1)
+            name = plural(replicas, "server")
             is_alone = own.loc[own["replicas"] == replicas, "variant_id"].nunique() == 1
-            line = Curve(
-                name if is_alone else f"{name}, {variant_id}",
-                rows["summed_throughput_tok_s"],
-                rows["largest_latency_ms"],
-                labels=[level_words(level) for level in rows["level"]],
-                hollow=[place for place, fits in enumerate(rows["fits"]) if not fits],
-            )
-            lines.append(line)
+            name = name if is_alone else f"{name}, {variant_id}"
+            lines.append(level_curve(name, rows, "summed_throughput_tok_s", "largest_latency_ms"))
         panels.append(Panel(workload_place_words(own), throughput, latency, lines))
     text = (
         "Numbers at points are requests in flight on all servers together. Hollow points are "
