@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sextant.ingest.date_times import UNKNOWN, UNZONED, ZONED
-from sextant.ingest.rules import Judged, is_accepted, set_aside
+from sextant.ingest.rules import Judged, is_accepted
 
 REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
 
@@ -49,10 +49,9 @@ class Clock:
         """
         reasons, tick, n_lines = judged.reasons.copy(), judged.tick, len(judged.tick)
         self._judge_zones(judged.zones, reasons)
-        self._judge_order(tick, reasons)
+        accepted = self._judge_order(tick, reasons)
         columns, rejected = dict(judged.columns), None
         columns["request_id"] = self._ids(columns.get("request_id"), n_lines)
-        accepted = is_accepted(reasons)
         places = np.flatnonzero(~accepted)
         if len(places):
             lines = [places + self.next_line, reasons[places], raw(places)]
@@ -75,12 +74,15 @@ class Clock:
             problem, is_unlike = "has a time zone, the first row's has none", zones == ZONED
         reasons[is_unlike] = f"{self.arrival_name}: {problem}"
 
-    def _judge_order(self, tick: np.ndarray, reasons: np.ndarray) -> None:
+    def _judge_order(self, tick: np.ndarray, reasons: np.ndarray) -> np.ndarray:
+        """Set aside what goes back in time; return which lines are accepted."""
+        accepted = is_accepted(reasons)
         earliest = np.finfo(float).min if tick.dtype == float else np.iinfo(tick.dtype).min
         before = earliest if self.latest_tick is None else self.latest_tick
-        latest = np.maximum.accumulate(np.where(is_accepted(reasons), tick, before))
-        is_back = tick < np.maximum(latest, before)
-        set_aside(reasons, is_back, f"{self.arrival_name}: goes back in time")
+        latest = np.maximum.accumulate(np.where(accepted, tick, before))
+        is_back = accepted & (tick < np.maximum(latest, before))
+        reasons[is_back] = f"{self.arrival_name}: goes back in time"
+        return accepted & ~is_back
 
     def _ids(self, given: pa.Array | None, n_lines: int) -> pa.Array:
         if given is not None and not given.null_count:

@@ -21,6 +21,8 @@ _SHORTEST_DATETIME = {UNZONED: len("2023-11-16 18:15"), ZONED: len("2023-11-16 1
 
 def is_null(column: pa.Array) -> np.ndarray:
     """Return (n,) whether a value is missing."""
+    if not column.null_count:
+        return np.zeros(len(column), bool)
     return column.is_null().to_numpy(zero_copy_only=False)
 
 
