@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from sextant.experiment.scenarios import WITH_USERS_SQL
+
 PERCENTILES = {"median": 0.5, "p90": 0.9, "p99": 0.99}
 
 
@@ -71,7 +73,7 @@ LATENCIES = (
 START_FORMULA = "sent_s of a closed loop, else scheduled_s"
 """Users wait for their answers, so a closed loop has no schedule. Otherwise what a request
 waited before it was sent counts: for a place under a cap, or for a client that was late."""
-START_SQL = "CASE WHEN scenario_kind = 'closed_loop' THEN sent_s ELSE scheduled_s END"
+START_SQL = f"CASE WHEN {WITH_USERS_SQL} THEN sent_s ELSE scheduled_s END"
 
 # Latencies whose mean is kept beside the quantiles.
 MEANS = ("ttft_ms", "itl_ms", "e2e_ms")

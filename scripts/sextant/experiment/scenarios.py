@@ -212,6 +212,12 @@ KINDS: dict[str, type[Scenario]] = {
 }
 
 
+WITH_USERS_SQL = "scenario_kind IN ({})".format(
+    ", ".join(f"'{name}'" for name, kind in KINDS.items() if kind.has_users)
+)
+"""Whether a row is of a scenario with users."""
+
+
 def _check_levels(levels: Sequence[float], *, is_whole: bool) -> None:
     if list(levels) != sorted(set(levels)) or not levels:
         problem = f"{', '.join(f'{level:g}' for level in levels)} do not ascend"

@@ -27,6 +27,7 @@ from sextant.cells.tables import REQUEST_SCHEMA, concatenated
 from sextant.cells.tuning import Tuning
 from sextant.cells.verdict import Outcome, Verdict
 from sextant.experiment.cell_key import CellKey
+from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant
 from sextant.importing.llm_pilot_requests import FileName, Results, read_results
 
@@ -272,7 +273,7 @@ def _write_cell(
     started_ms = min((level.started_ms for level in levels if level.started_ms), default=None)
     durations_s = {level.run.duration_s for level in levels} - {None}
     scenario = {
-        "kind": "closed_loop",
+        "kind": ClosedLoop.kind,
         "levels": [level.users for level in levels],
         "warmup_s": None,
         "duration_s": durations_s.pop() if len(durations_s) == 1 else None,

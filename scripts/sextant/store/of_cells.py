@@ -8,6 +8,7 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.cells.files import MeasuredCell, read_cell
+from sextant.experiment.scenarios import KINDS
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
@@ -84,7 +85,7 @@ def _decisions(cells: Sequence[MeasuredCell]) -> list[Mapping[str, Any]]:
     found = {
         (run.source, run.workload_id, run.scenario_id)
         for run in (cell.run for cell in cells)
-        if run.scenario_kind == "closed_loop" and run.variant_id == DEFAULT_VARIANT
+        if KINDS[run.scenario_kind].has_users and run.variant_id == DEFAULT_VARIANT
     }
     if len(found) != 1:
         return []

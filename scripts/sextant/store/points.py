@@ -12,6 +12,7 @@ from sextant.cells.files import MeasuredCell, read_cell
 from sextant.cells.integrity import require_whole
 from sextant.cells.metrics import REQUEST_COLUMNS, START_SQL, points_query
 from sextant.cells.run import CELL_KEY, CellRun, LevelRun
+from sextant.experiment.scenarios import WITH_USERS_SQL
 from sextant.store.connection import connect
 from sextant.store.energy import (
     ENERGY_PER_OUTPUT_TOKEN_SQL,
@@ -107,7 +108,7 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
     _register_cells(database, cells)
     points = database.sql(
         f"""SELECT c.* EXCLUDE (cell, folder), p.level,
-            CASE WHEN c.scenario_kind = 'closed_loop' THEN p.level::INTEGER END AS users,
+            CASE WHEN c.{WITH_USERS_SQL} THEN p.level::INTEGER END AS users,
             p.* EXCLUDE (cell, level) REPLACE (
                 -- Of a published median the requests are unknown, not none.
                 CASE WHEN NOT l.is_published_median THEN p.n_ok END AS n_ok,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from sextant.cells.run import CELL_KEY
+from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
@@ -30,7 +31,7 @@ _CURVES = (
 
 def analyse(data: StudyData) -> Analysis:
     """Draw the curves of closed loops; list every cell with its verdict."""
-    points = data.points[data.points["scenario_kind"] == "closed_loop"]
+    points = data.points[data.points["scenario_kind"] == ClosedLoop.kind]
     points = points.sort_values([*_COMBINATION, "level"]).reset_index(drop=True)
     cells, combinations = feasibility(data), saturation(points)
     sections = [_feasibility_section(cells)]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.pages.wording import listed, plural
 from sextant.studies.batch_sizes import agreement_words, largest_power_of_two, opt_batch_sizes
 from sextant.studies.frontier import LEAST_GAIN, gains_per_doubling, knee, pareto_optimal
@@ -30,8 +31,8 @@ _OTHER_GAINS = (0.05, LEAST_GAIN, 0.2)
 def analyse(data: StudyData) -> Analysis:
     """Find each LLM's frontier of throughput, its knee, and whether one device reaches it."""
     points = with_measures(data.points, data, (request_times, server_load))
-    batches = batch_points(points[points["scenario_kind"] == "batch"], data)
-    rates = points[points["scenario_kind"] == "open_loop"]
+    batches = batch_points(points[points["scenario_kind"] == Batch.kind], data)
+    rates = points[points["scenario_kind"] == OpenLoop.kind]
     curves = find_knees(batches)
     verdicts = judge_llms(curves)
     published = opt_batch_sizes()

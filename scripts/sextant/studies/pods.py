@@ -5,6 +5,7 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 
 import pandas as pd
 
+from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
@@ -19,7 +20,7 @@ _PUBLISHED = "published"
 
 def analyse(data: StudyData) -> Analysis:
     """Compare throughput per replica along the diagonals of replicas × users."""
-    points = data.points[data.points["scenario_kind"] == "closed_loop"]
+    points = data.points[data.points["scenario_kind"] == ClosedLoop.kind]
     grids = {
         key: rows.assign(per_replica=rows["throughput_tok_s"] / rows["replicas"]).pivot_table(
             "per_replica", "replicas", "users"

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.cells.run import CELL_KEY
+from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.charts import bars_figure
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, plural
@@ -72,7 +73,7 @@ def _points(data: StudyData) -> pd.DataFrame:
             for cell in data.cells
         ]
     ).astype(dict.fromkeys(_SET_UP, float))
-    rows = data.points[data.points["scenario_kind"] == "closed_loop"]
+    rows = data.points[data.points["scenario_kind"] == ClosedLoop.kind]
     return rows.merge(variants, on=list(CELL_KEY), how="left")
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from sextant.cells.files import MeasuredCell
 from sextant.cells.run import CELL_KEY
+from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.hardware.gpu import GIB
 from sextant.pages.wording import listed, number
 from sextant.studies.findings import Finding, findings_words
@@ -57,8 +58,8 @@ def _points(data: StudyData) -> pd.DataFrame:
 
     `kv_gib` is what the batch weight's tokens take; null where the LLM's facts are not known.
     """
-    rows = data.points[data.points["scenario_kind"].isin(["open_loop", "batch"])].copy()
-    is_effort = (rows["scenario_kind"] == "batch") | np.isinf(rows["level"])
+    rows = data.points[data.points["scenario_kind"].isin([OpenLoop.kind, Batch.kind])].copy()
+    is_effort = (rows["scenario_kind"] == Batch.kind) | np.isinf(rows["level"])
     rows["inference"] = np.where(is_effort, EFFORT, CRITICAL)
     kv_bytes = {name: float(llm.kv_bytes_per_token) for name, llm in data.llms.items()}
     per_token = rows["llm_id"].map(kv_bytes).astype(float)

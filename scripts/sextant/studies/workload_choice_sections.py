@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from sextant.experiment.scenarios import Batch
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
@@ -41,7 +42,7 @@ def use_case_section(points: pd.DataFrame) -> Section:
 
 
 def _load_words(scenario_kind: str, level: float) -> str:
-    if scenario_kind == "batch":
+    if scenario_kind == Batch.kind:
         return f"{level_words(level)} in flight"
     return "all at once" if np.isinf(level) else f"{level_words(level)} requests/s"
 
