@@ -46,7 +46,7 @@ test: .venv/.ready .venv-vllm/.ready
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # And the slow ones, an hour: one at a time, since servers and clusters share the cores.
-test-all: test .venv/.baselines
+test-all: .venv/.baselines test
 	$(BIN)/pytest -m slow
 
 # The slow tests of SLURM: on a cluster of one node that they start here, as root, and stop again.
