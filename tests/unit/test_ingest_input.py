@@ -64,6 +64,12 @@ def test_a_time_that_goes_back_behind_an_earlier_block_is_seen(tmp_path, monkeyp
     assert rejected["line"].tolist() == [4, 5, 6]
 
 
+def test_a_trace_may_span_centuries(tmp_path):
+    text = _azure("1700-01-01 00:00:00", "2199-12-31 00:00:00")
+    trace, _, _ = _ingest(tmp_path, text, "azure")
+    assert trace["arrival_s"].tolist() == [0, 182_620 * 86_400]
+
+
 def test_offsets_are_converted_to_utc(tmp_path):
     text = _azure(
         "2023-11-16T10:00:00+02:00",  # 08:00:00 in UTC

@@ -67,7 +67,10 @@ class Output:
     def _write_trace(self, rows: Rows) -> None:
         if not self.n_accepted:
             self.first_tick, self.is_zoned = rows.tick[0].item(), rows.is_zoned
-        arrival_s = (rows.tick - self.first_tick) / self._units_per_s
+        elapsed = rows.tick - self.first_tick
+        if elapsed.dtype == np.int64:
+            elapsed = elapsed.view(np.uint64)  # five centuries of nanoseconds
+        arrival_s = elapsed / self._units_per_s
         columns = {**rows.columns, "arrival_s": pa.array(arrival_s)}
         arrays = {
             name: self._array(columns.get(name), name, len(arrival_s)) for name in SCHEMA.names

@@ -189,15 +189,9 @@ def _fit_stepped(
 
 
 def _columns(fits: GammaFits, unit_s: np.ndarray) -> dict[str, np.ndarray]:
-    return {
-        "alpha": fits.alpha,
-        "alpha_lo": fits.alpha_lo,
-        "alpha_hi": fits.alpha_hi,
-        "beta_s": fits.beta * unit_s,
-        "beta_lo_s": fits.beta_lo * unit_s,
-        "beta_hi_s": fits.beta_hi * unit_s,
-        "cv": fits.cv,
-    }
+    alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi")}
+    betas = {f"{name}_s": getattr(fits, name) * unit_s for name in ("beta", "beta_lo", "beta_hi")}
+    return alphas | betas | {"cv": fits.cv}
 
 
 def count_doublings(
