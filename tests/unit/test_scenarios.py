@@ -7,8 +7,9 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
-from sextant.experiment.scenarios import Scenario, plain, scenario_from_row, scenario_of
+from sextant.experiment.scenarios import OpenLoop, Scenario, plain, scenario_from_row, scenario_of
 from sextant.experiment.variants import Variant, variant_from_row, without_defaults
+from sextant.workload.trace_arrivals import Replay
 
 
 def scenario(**values) -> Scenario:
@@ -64,6 +65,14 @@ def test_a_definition_is_json_and_says_only_what_is_not_the_default():
     assert scenario_of(json.loads(text)) == rates
     assert without_defaults(Variant()) == {}
     assert without_defaults(Variant("pair", replicas=2)) == {"variant_id": "pair", "replicas": 2}
+
+
+def test_a_definition_names_an_arrival_process(tmp_path):
+    process = Replay(str(tmp_path / "trace.parquet"), llm="a", time_factor=0.5)
+    replayed = OpenLoop(levels=(3.0,), arrivals=process, max_in_flight=8)
+    text = json.dumps(plain(replayed), allow_nan=False)
+    assert json.loads(text)["arrivals"]["kind"] == "replay"
+    assert scenario_of(json.loads(text)) == replayed
 
 
 def test_replicas_that_share_devices_share_their_memory():

@@ -35,19 +35,22 @@ class Scenario:
     has_users: ClassVar[bool] = False
     """Whether users wait for answers. Then a latency counts from when a request was sent; else
     from when it was due."""
+    _has_whole_levels: ClassVar[bool] = True
+    _slow_share: ClassVar[float] = 0.0
+    """Of the time limit: what each request that others wait for is allowed to take."""
     levels: tuple[float, ...]
     warmup_s: float = 0.0
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_levels(self.levels, is_whole=True)
+        _check_levels(self.levels, is_whole=self._has_whole_levels)
         _check_times(self, "warmup_s", "cooldown_s")
         _check_times(self, "duration_s", "timeout_s", is_positive=True)
 
     @property
     def unmeasured_s(self) -> float:
-        """Seconds of load before and after what is measured of a level."""
-        return self.warmup_s
+        """Seconds of warm-up and cool-down of a level."""
+        return self.warmup_s + getattr(self, "cooldown_s", 0.0)
 
     def planned_s(self, level: float, request_s: float) -> float:
         """Return how long a level is planned to take if a request takes `request_s`."""
@@ -56,13 +59,8 @@ class Scenario:
     def longest_s(self, request_timeout_s: float) -> float:
         """Return how long all levels may take, with two slow last requests each."""
         timeout_s = self.timeout_s or request_timeout_s
-        return sum(
-            self.warmup_s + self._longest_level_s(level, timeout_s) + 2 * timeout_s
-            for level in self.levels
-        )
-
-    def _longest_level_s(self, level: float, timeout_s: float) -> float:
-        raise NotImplementedError
+        slow_s = timeout_s * self._slow_share
+        return sum(self.planned_s(level, slow_s) + 2 * timeout_s for level in self.levels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +84,9 @@ class ClosedLoop(Scenario):
         if not self.stop_factor >= 1:
             _refuse("stop_factor", f"a factor of {self.stop_factor:g}", "give 1 or more")
 
-    @property
-    def unmeasured_s(self) -> float:
-        """Seconds of warm-up and cool-down."""
-        return self.warmup_s + self.cooldown_s
-
     def planned_s(self, level: float, request_s: float) -> float:
         """Return the seconds of load."""
         return self.unmeasured_s + self.duration_s
-
-    def _longest_level_s(self, level: float, timeout_s: float) -> float:
-        return self.duration_s + self.cooldown_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +94,7 @@ class OpenLoop(Scenario):
     """Requests at a rate, whatever became of those before: by default with Gamma gaps."""
 
     kind = "open_loop"
+    _has_whole_levels = False
     level_words = "requests per second"
     duration_s: float | None = None
     cooldown_s: float = 0.0
@@ -115,9 +106,7 @@ class OpenLoop(Scenario):
     max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
-        _check_levels(self.levels, is_whole=False)
-        _check_times(self, "warmup_s", "cooldown_s")
-        _check_times(self, "duration_s", "timeout_s", is_positive=True)
+        super().__post_init__()
         if self.duration_s is not None and self.n_requests is not None:
             _refuse("duration_s", "two ends of a level", _ONE_OF_TWO)
         if math.inf in self.levels and self.n_requests is None:
@@ -143,19 +132,11 @@ class OpenLoop(Scenario):
             return None
         return self.unmeasured_s + self.duration_s
 
-    @property
-    def unmeasured_s(self) -> float:
-        """Seconds of warm-up and cool-down."""
-        return self.warmup_s + self.cooldown_s
-
     def planned_s(self, level: float, request_s: float) -> float:
         """Return the seconds of load; a number of requests takes as long as its arrivals."""
         if self.n_requests is None:
             return self.extent_s or 0.0
         return self.unmeasured_s + self.n_requests / level + request_s
-
-    def _longest_level_s(self, level: float, timeout_s: float) -> float:
-        return self.cooldown_s + (self.duration_s or (self.n_requests or 0) / level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +144,7 @@ class Batch(Scenario):
     """Best effort: all requests at once, so many of them in flight."""
 
     kind = "batch"
+    _slow_share = 0.1  # how long a wave takes is not known beforehand
     level_words = "requests in flight"
     n_requests: int | None = None
     """By default as many as in flight."""
@@ -174,10 +156,6 @@ class Batch(Scenario):
     def planned_s(self, level: float, request_s: float) -> float:
         """Return the seconds that the requests take in waves as wide as those in flight."""
         return self.warmup_s + self.n_waves(level) * request_s
-
-    def _longest_level_s(self, level: float, timeout_s: float) -> float:
-        # How long a wave takes is not known beforehand.
-        return (self.n_requests or 0) / level * timeout_s / 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,9 +180,6 @@ class Burst(Scenario):
     def planned_s(self, level: float, request_s: float) -> float:
         """Return the seconds of load."""
         return self.warmup_s + self.duration_s
-
-    def _longest_level_s(self, level: float, timeout_s: float) -> float:
-        return self.duration_s
 
 
 KINDS: dict[str, type[Scenario]] = {
