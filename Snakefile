@@ -1,4 +1,4 @@
-# Sextant: from production traces of LLM requests to the cheapest GPU that keeps a promise.
+# Sextant: from production traces of LLM requests to the cheapest GPU that meets an SLO.
 #
 # traces → workloads → benchmarks of real servers → points → predictors → store → report.
 # `snakemake --cores all` runs the demo; docs/adding.md tells how to run your own.

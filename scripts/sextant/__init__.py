@@ -1,4 +1,4 @@
-"""Sextant: from production traces of LLM requests to the cheapest GPU that keeps a promise."""
+"""Sextant: from production traces of LLM requests to the cheapest GPU that meets an SLO."""
 
 from importlib.metadata import version
 

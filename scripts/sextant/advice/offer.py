@@ -70,7 +70,7 @@ def read_probe(path: Path, llm_id: str, known: Mapping[str, GPUProfile]) -> pd.D
     """Return measurements of an LLM: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`.
 
     Raises:
-        InputError: a row is wrong, stands twice or names an unknown profile.
+        InputError: a row is wrong, is repeated or names an unknown profile.
     """
     rows = _table(path, "probe")
     seen: dict[tuple, int] = {}

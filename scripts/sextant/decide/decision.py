@@ -150,6 +150,6 @@ def _chances(
         price = pd.Series({name: profiles[name].usd_per_hour for name in served})
         cost = np.ceil(slo.users / served.where(served > 0)) * price
         won = cost.eq(cost.min(axis=1), axis=0) & cost.notna()
-        # Where nobody serves anybody all count alike.
+        # Draws in which no profile serves a user count alike for all.
         shares.append(won.mean() + 1 / len(won))
     return (reduce(add, shares) / len(slos)).to_dict()

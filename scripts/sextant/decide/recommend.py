@@ -16,7 +16,7 @@ def users_served(users: np.ndarray, latencies_ms: np.ndarray, slo: SLO) -> np.nd
     """Return the most users one replica serves within both limits, 0 if not even the fewest.
 
     Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too. User counts
-    without a row are not asked about, since nobody tried them; NaN breaks the limits.
+    without a row were not tried, so they do not count; NaN breaks the limits.
 
     Args:
         users: in rising order, shape (points,).
@@ -107,7 +107,7 @@ def _curves(latencies: pd.DataFrame) -> dict[Pair, _Curve]:
 def _assess(curve: _Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
     users, latencies_ms = curve
     served = int(users_served(users, latencies_ms, slo))
-    # Of a point without latencies (NaN) nobody knows by how much it misses the limits.
+    # By how much a point without latencies (NaN) misses the limits is not known.
     nttft_ratio, itl_ratio = (latencies_ms[0] / (slo.nttft_ms, slo.itl_ms)).tolist()
     row = {
         "status": "meets" if served else "too_slow",

@@ -33,7 +33,7 @@ def judge(
 ) -> pd.DataFrame:
     """Return the recommendations with `is_success` and `overspend` against the measured truth.
 
-    No profile recommended, one that truly serves nobody, or one never measured: a failure.
+    It is a failure to recommend no profile, one that truly serves no user, or one never measured.
     An LLM that no profile truly serves cannot be judged: both stay null.
 
     Args:

@@ -28,7 +28,7 @@ def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, users: int) -> Polic
     those it is judged on included, as in the paper: no predictor knows as much. Ties go to the
     cheaper one, then to the first profile by identifier. Replica counts tried on a profile are
     those that some LLM truly needs there: between two of them no further LLM succeeds while all
-    pay more, so none other can win.
+    pay more, so no other count can win.
 
     Args:
         truth: `sextant.decide.recommend.candidates` of the measured latencies.

@@ -1,8 +1,8 @@
 """Features of an LLM on a GPU profile serving some users, as predictors take them.
 
 A design matrix has one row per (LLM, GPU profile, users): the two identifiers, which are
-never features, numbers, and categories as strings. Which columns it holds beyond
-`IDENTIFIERS` and `users` is the tables' affair, so facts from elsewhere fit in as well.
+never features, numbers, and categories as strings. The tables of features decide which columns
+it holds beyond `IDENTIFIERS` and `users`, so published features fit in as well.
 """
 
 from collections.abc import Sequence

@@ -83,8 +83,8 @@ def design_rows(
 def share_lengths(training: pd.DataFrame, asked: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Give all rows the lengths of the workload: medians over the training rows.
 
-    A point's own mean length depends on which requests it could answer, and nobody knows it of
-    an LLM that was not measured.
+    A point's own mean length depends on which requests it could answer, and is not known of an
+    LLM that was not measured.
     """
     lengths = training[LENGTHS].median()
     return training.assign(**lengths), asked.assign(**lengths)

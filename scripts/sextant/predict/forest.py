@@ -93,7 +93,7 @@ def _split_by(criterion: str, y: np.ndarray) -> np.ndarray:
     """Return the targets to grow trees on: those of `friedman_mse` split by the sum of both.
 
     That is what scikit-learn did until 1.8 with more than one target (1.9 takes it for
-    `squared_error`). The first latency rides along, too small to have a say in a split.
+    `squared_error`). The first latency is added so small that it changes no split.
     """
     return np.column_stack([y.sum(axis=1), _TINY * y[:, 0]]) if criterion == _FRIEDMAN else y
 
