@@ -17,8 +17,8 @@ from sextant.trace_report.doublings import doubling_table, measure_doublings
 from sextant.trace_report.fitted_workloads import Fitted
 from sextant.trace_report.trace_file import TraceFile, rows_of
 from sextant.trace_report.traffic import MAX_SHOWN, counted_words
-from sextant.workload.arrivals import CLOCK_HIDES, ArrivalModel
-from sextant.workload.windows import WINDOW_S, fit_windows
+from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, ArrivalModel
+from sextant.workload.windows import TOO_FEW, WINDOW_S, fit_windows
 
 REJECTED_BELOW = 0.05
 """p-value below which a window's gaps are said not to be Gamma-distributed."""
@@ -76,7 +76,7 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
         "n_windows": len(windows),
         "n_fitted": len(fitted),
         "n_empty": int((windows["n_requests"] == 0).sum()),
-        "n_hidden": int(left["reason"].str.startswith(CLOCK_HIDES).sum()),
+        "n_hidden": int((~left["reason"].isin((TOO_FEW, ALL_AT_ONCE, ALL_EQUAL))).sum()),
         "not_fitted": {str(reason): int(count) for reason, count in reasons.items()},
         "rejected_fraction": int(n_rejected) / len(fitted) if len(fitted) else None,
         "zero_gap_fraction": _zero_gap_fraction(fitted),

@@ -21,8 +21,6 @@ OFF_GRID = 0.05
 _SHORT = 10
 """Most steps of gaps of which a step's length is averaged."""
 ALL_AT_ONCE = "all requests arrive at the same time"
-CLOCK_HIDES = "the clock's step of"
-"""How the reason begins where a coarse clock leaves the shape open."""
 ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
 
 
@@ -117,7 +115,7 @@ def _fit_stepped(
 
 def hidden(step_s: float, what: str) -> str:
     """Return the reason why nothing is fitted where a coarse clock leaves the shape open."""
-    return f"{CLOCK_HIDES} {step_s:.3g} s hides {what}"
+    return f"the clock's step of {step_s:.3g} s hides {what}"
 
 
 def _clock_step(arrival_s: np.ndarray) -> float:
