@@ -477,7 +477,7 @@ def test_without_a_workload_the_default_model_is_judged_and_said_to_be(tmp_path)
         (lambda w: _changed(w, fit=7), r"arrivals\.json, field 'fit': is not a JSON object"),
         (
             lambda w: _changed(w, fit={"max_input_tokens": "9"}),
-            r"'max_input_tokens': '9' is no num",
+            r"'max_input_tokens': '9' is not a num",
         ),
         (
             lambda w: save_workload(w, pd.DataFrame({"top_k": [5], "count": [1]}, dtype="int32")),
