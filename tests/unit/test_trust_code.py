@@ -111,4 +111,21 @@ def test_only_figures_of_our_own_stand_in_pages_as_they_are() -> None:
             assert re.search(r"svg|figure|grids", found), (template, found)
     for path in (ROOT / "scripts").rglob("*.py"):
         if "Markup(" in path.read_text() or "import Markup" in path.read_text():
-            assert path.name == "pages.py"
+            assert path.parts[-2:] == ("pages", "write.py")
+
+
+@pytest.mark.parametrize(
+    ("library", "places"),
+    [("yaml", {"base/yaml_files.py"}), ("typer.echo", {"cli/terminal.py"})],
+)
+def test_what_strangers_wrote_is_read_and_printed_in_one_place(
+    library: str, places: set[str]
+) -> None:
+    root = ROOT / "scripts" / "sextant"
+    used = re.compile(rf"\b{re.escape(library)}(\.|\()(?!yaml)|import {re.escape(library)}$", re.M)
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if used.search(re.sub(r"\w+\.yaml|yaml_files", "", path.read_text(encoding="utf-8")))
+    }
+    assert found == places

@@ -83,7 +83,7 @@ def test_a_plan_writes_nothing_of_the_project(fresh: Project) -> None:
     assert done.returncode == 0, done.stderr
     assert files() == before
     assert "142 submissions" in done.stdout
-    assert "LLM-Pilot reckons so: about 8 h" in done.stdout
+    assert "LLM-Pilot counts so: about 8 h" in done.stdout
 
 
 def test_a_plan_is_made_beside_a_run(fresh: Project) -> None:

@@ -31,7 +31,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise yaml.YAMLError(f"it has more than {_MAX_BYTES >> 10} KiB")
-        found = yaml.load(content.decode(), _Loader)
+        found = _Loader(content.decode()).get_single_data()
     except OSError as error:
         fix = "correct its path"
         raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None

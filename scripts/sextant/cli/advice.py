@@ -177,7 +177,7 @@ def evaluate(
         progress=partial(say, err=True),
     )
     if printed == "json":
-        typer.echo(json.dumps(result, indent=2, allow_nan=False))
+        say(json.dumps(result, indent=2, allow_nan=False))
         return
     for part in ("predictors", "scenarios"):
         say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
@@ -192,7 +192,7 @@ def export_characterization(
     from sextant.advice.source import store_path
     from sextant.characterizations.shipped import export_points
 
-    typer.echo(f"{out}: {export_points(store_path(database, source), source, out)} points")
+    say(f"{out}: {export_points(store_path(database, source), source, out)} points")
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def ingest(
         max_rejected_fraction=max_rejected_fraction,
         start_time=start_time,
     )
-    typer.echo(
+    say(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
         f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests"
     )
@@ -146,7 +146,7 @@ def serve_and_load(
         | {name: str(out / f"{name}.json") for name in ("tuning", "run")},
         {"job": str(out / "job.log"), "server": str(out / "server.log")},
     )
-    typer.echo(f"{out / 'run.json'}")
+    say(f"{out / 'run.json'}")
 
 
 app.command()(cli_load.load)
@@ -174,13 +174,13 @@ def show(
     say(summary_text(database))
     page = database.parent / "report" / "index.html"
     if page.exists():
-        typer.echo(f"\nReport: {page}")
+        say(f"\nReport: {page}")
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(__version__)
+    say(__version__)
 
 
 def main() -> None:

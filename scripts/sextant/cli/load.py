@@ -19,6 +19,7 @@ from sextant.cli.options import (
     gpu_profile_facts,
     grouped,
 )
+from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
     from sextant.load.measure import LevelResult, Source
@@ -253,7 +254,7 @@ def load(
                 targets, content.source_of, scenario, out, subject, timeout_s=way.timeout, seed=seed
             )
     except Stopped as stop:
-        typer.echo(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
+        say(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
         raise typer.Exit(stop.exit_status) from None
     _show(measured.results, out)
 
@@ -266,10 +267,10 @@ def _show(results: "list[LevelResult]", out: Path) -> None:
         figures += [result.throughput_tok_s, result.send_lag_ms["p99"], result.client_lag_ms["p99"]]
         lines.append([_figure(value) for value in figures])
     for cells in lines:
-        typer.echo("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, lines[0], strict=True)))
-    typer.echo(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'run.json'}")
+        say("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, lines[0], strict=True)))
+    say(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'run.json'}")
     if not all(result.n_ok for result in results):
-        typer.echo("Error: no request succeeded at some level; see requests.parquet", err=True)
+        say("Error: no request succeeded at some level; see requests.parquet", err=True)
         raise typer.Exit(1)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.options import WORKLOAD_HELP, ArrivalOptions, MaxInput, MaxOutput, Seed, grouped
+from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,14 +63,14 @@ def fit(
     else:
         figures = fit_workload(path, *files, **caps, n_bins=n_bins or N_BINS, seed=seed)
         distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
-        typer.echo(
+        say(
             f"{out}: {figures['n_requests']:,} requests in {figures['n_joint_bins']:,} joint "
             f"bins; caps touched {figures['n_clipped_input']:,} inputs and "
             f"{figures['n_clipped_output']:,} outputs; KS distances: {distances}"
         )
         return
     shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
-    typer.echo(f"{out}: {figures['n_joint_bins']:,} joint bins; caps shortened {shares}")
+    say(f"{out}: {figures['n_joint_bins']:,} joint bins; caps shortened {shares}")
 
 
 def _is_histogram(source: Path) -> bool:
@@ -107,7 +108,7 @@ def _model_of(
     left_out = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in read.n_empty.items()
     )
-    typer.echo(f"{source}: {len(read.requests):,} requests of {read.n_items:,} items; {left_out}")
+    say(f"{source}: {len(read.requests):,} requests of {read.n_items:,} items; {left_out}")
     inputs["tokenizer"] = sha256_file(tokenizer)
     return fit_request_model(read.requests, n_bins), origin | {"n_bins": n_bins}
 
@@ -178,7 +179,7 @@ def sample(
     facts |= {"workload": workload, "sampler": sampler, "arrivals": kind, "seed": seed}
     write_trace(drawn, out, form, texts, **facts)
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
-    typer.echo(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+    say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
 
 
 def _requests(
@@ -233,8 +234,8 @@ def trace_report(
 
     report = write_trace_report(trace, workload or [], out, json_beside(out), seed=seed)
     for sentence in report["takeaways"].values():
-        typer.echo(f"- {sentence}")
-    typer.echo(f"\nPage: {out}")
+        say(f"- {sentence}")
+    say(f"\nPage: {out}")
 
 
 def compare_workloads(
@@ -248,4 +249,4 @@ def compare_workloads(
     from sextant.trace_report import json_beside, write_use_case_report
 
     write_use_case_report(workloads, out, json_beside(out))
-    typer.echo(f"Page: {out}")
+    say(f"Page: {out}")
