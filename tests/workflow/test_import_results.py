@@ -137,7 +137,7 @@ def test_a_conflict_is_named_and_nothing_is_written(finished, elsewhere, tmp_pat
     done = sextant(elsewhere, "import", str(tmp_path / "theirs"))
     assert done.returncode == 2
     assert "conflicts, nothing was written" in done.stderr
-    assert "vLLM: " in done.stdout
+    assert "engine: vllm 9.9 there" in done.stdout
     assert "9.9" in done.stdout
     assert not (elsewhere.folder / "results" / "benchmarks").exists()
     allowed = sextant(elsewhere, "import", "--allow-mixed", str(tmp_path / "theirs"))

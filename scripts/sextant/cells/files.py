@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import pandas as pd
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,6 +16,9 @@ from sextant.cells.integrity import CELL_FILES, FILES, SEAL, file_facts, sealed
 from sextant.cells.run import CELL_KEY, CellRun
 from sextant.cells.tables import TABLES
 from sextant.cells.tuning import Tuning
+
+if TYPE_CHECKING:  # a job that measures has no use for its memory
+    import pandas as pd
 
 FORMAT_VERSION = 2
 """Of `run.json` and `tuning.json`. Add 1 where a reader of the former version would misread."""
@@ -128,19 +130,19 @@ class MeasuredCell:
         """The cell's values of `CELL_KEY`."""
         return tuple(getattr(self.run, name) for name in CELL_KEY)
 
-    def requests(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def requests(self, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return the rows of `requests.parquet`, one a measured request, failed ones included."""
         return self._table("requests", columns)
 
-    def server(self) -> pd.DataFrame:
+    def server(self) -> "pd.DataFrame":
         """Return the rows of `server.parquet`, one a reading of a replica's metrics."""
         return self._table("server")
 
-    def telemetry(self) -> pd.DataFrame:
+    def telemetry(self) -> "pd.DataFrame":
         """Return the rows of `telemetry.parquet`, one a reading of a device."""
         return self._table("telemetry")
 
-    def _table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def _table(self, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         return read_parquet(self.folder / f"{name}.parquet", columns).to_pandas()
 
 
