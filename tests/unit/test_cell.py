@@ -419,7 +419,8 @@ def test_rates_leave_warm_up_and_cool_down_out_and_infinity_is_all_at_once(tmp_p
 
 def test_a_sweep_ends_once_both_limits_are_far_exceeded_and_says_so(tmp_path):
     stop = {"stop_nttft_ms": 1e-4, "stop_itl_ms": 1e-4, "stop_factor": 2.0}
-    outputs = measure(tmp_path, levels=(1, 2, 4), duration_s=2.0, scenario=stop)
+    sweep = {"kind": "closed_loop", "duration_s": 2.0} | stop
+    outputs = measure(tmp_path, levels=(1, 2, 4), scenario=sweep)
     run = read(outputs.run)
     assert run["levels"][0]["medians"]["itl_ms"] > 1e-4
     assert [level["level"] for level in run["levels"]] == [1]
