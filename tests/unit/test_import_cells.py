@@ -133,7 +133,10 @@ def test_what_an_interrupted_import_left_unrecorded_is_recorded_by_the_next(worl
 @pytest.mark.parametrize(
     "name", ["files", "definition", "host", "server", "provenance", "levels", "verdict"]
 )
-@pytest.mark.parametrize("value", [None, [], [1], "x", 7, {"a": 1}])
+@pytest.mark.parametrize(
+    "value",
+    [None, [], [1], "x", 7, {"a": 1}, {"sextant_version": [1], "inputs_sha256": ["x"]}],
+)
 def test_a_run_that_says_nothing_of_use_gets_a_verdict(world: World, name: str, value) -> None:
     _forge(world, name, value)
     assert verdicts(world.run(is_dry_run=True)) in [

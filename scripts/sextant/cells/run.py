@@ -224,12 +224,14 @@ class CellRun:
     @property
     def sextant_version(self) -> str | None:
         """Version of this package that measured it."""
-        return self.provenance.get("sextant_version")
+        version = self.provenance.get("sextant_version")
+        return version if isinstance(version, str) else None
 
     @property
     def workload_sha256(self) -> str | None:
         """Of the workload that was replayed."""
-        return (self.provenance.get("inputs_sha256") or {}).get("workload")
+        inputs = self.provenance.get("inputs_sha256")
+        return inputs.get("workload") if isinstance(inputs, Mapping) else None
 
     @property
     def processor(self) -> str | None:
