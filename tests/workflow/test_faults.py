@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ from project import Project
 from sextant.cells.integrity import damaged_files
 from support import FAKE_PYTHON
 
+SLOW = partial(pytest.param, marks=pytest.mark.slow)
 SEED, N_KILLS = 7, 20
 TARGET = "results/points/measured/point.parquet"
 SCENARIOS = (
@@ -102,7 +104,7 @@ def test_snakemake_is_killed_at_20_moments(run: InterruptedRun, undisturbed) -> 
     print(f"{n_killed} kills, {n_finished + 1} runs finished, {longest_s:.1f} s until all ended")
 
 
-@pytest.mark.parametrize("moment", ["start", "4", "45"])
+@pytest.mark.parametrize("moment", [SLOW("start"), SLOW("4"), "45"])
 def test_somebody_kills_the_server(run, undisturbed, tmp_path, monkeypatch, moment) -> None:
     """At its start, in the corner cases, under load: the job fails, its retry goes on."""
     cell = forget_cells(run.project)
@@ -114,7 +116,7 @@ def test_somebody_kills_the_server(run, undisturbed, tmp_path, monkeypatch, mome
     assert not run.processes() and not list(run.scratch.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, SLOW(signal.SIGTERM)])
 def test_a_job_is_killed(run, undisturbed, number) -> None:
     cell = forget_cells(run.project)
     main = run.start()
