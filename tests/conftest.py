@@ -23,17 +23,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = place.name
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Form the units that a worker runs as a whole; those that take longest are begun first.
+    """Let a worker run a file as a whole, and begin with those that take longest.
 
-    A unit is a file, or all that uses one project. Beside the whole DAGs, which are few and long,
-    the many short tests fill the workers.
+    Beside the whole DAGs, which are few and long, the many short tests fill the workers.
     """
     for item in items:
-        uses = getattr(item, "fixturenames", ())
-        unit = "finished" if "finished" in uses else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(unit))
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     items.sort(key=_turn)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from sextant.engine.protocol import ServerSpec
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.hardware.gpu import Devices
-from support import FAKE_PYTHON
+from support import FAKE_PYTHON, PATIENCE_S
 
 SETTINGS = EngineSettings(
     python=str(FAKE_PYTHON),
@@ -14,7 +14,7 @@ SETTINGS = EngineSettings(
     block_size_tokens=16,
     max_num_seqs=64,
     memory_utilization=0.9,
-    start_timeout_s=30.0,
+    start_timeout_s=PATIENCE_S,
     request_timeout_s=10.0,
     max_server_starts=4,
     extra_arguments=("--max-log-len", "10"),

@@ -1,5 +1,6 @@
 """A copy of the project that a test may change and run."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
 
+import duckdb
 import yaml
 
 from support import FAKE_PYTHON, ROOT
@@ -21,10 +23,18 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         for name in COPIED:
             source = ROOT / name
             copy = shutil.copytree if source.is_dir() else shutil.copy
             copy(source, folder / name)
+
+    @classmethod
+    def at(cls, folder: Path) -> "Project":
+        """Return the project that is in a folder."""
+        project = cls.__new__(cls)
+        project.folder = folder
+        return project
 
     def copy(self, folder: Path, copy_file: Callable = shutil.copy2) -> "Project":
         """Return a copy, results included; by default all files keep their dates."""
@@ -47,6 +57,18 @@ class Project:
                 part = part[parent]
             part[last] = value
         path.write_text(yaml.safe_dump(config))
+
+    def sextant(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line in the project's folder."""
+        command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
+        given = os.environ | environment
+        return subprocess.run(command, cwd=self.folder, env=given, capture_output=True, text=True)
+
+    def query(self, sql: str) -> list[tuple]:
+        """Ask the store."""
+        store = self.folder / "results" / "sextant.duckdb"
+        with duckdb.connect(str(store), read_only=True) as database:
+            return database.execute(sql).fetchall()
 
     def measure_little(self, *llms: str, **config: object) -> None:
         """Ask for these LLMs of the demo on the fake engine, with levels of half a second."""

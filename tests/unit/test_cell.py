@@ -26,7 +26,7 @@ from sextant.engine.protocol import ServerError
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
-from support import FAKE_PYTHON
+from support import FAKE_PYTHON, PATIENCE_S
 
 # Two layers of size 64: a token's K and V take 2 · 2 · 64 · 2 = 512 bytes.
 CONFIG = {
@@ -55,7 +55,7 @@ SETTINGS = EngineSettings(
     block_size_tokens=16,
     max_num_seqs=8,
     memory_utilization=0.5,
-    start_timeout_s=60.0,
+    start_timeout_s=PATIENCE_S,
     request_timeout_s=30.0,
     max_server_starts=8,
 )

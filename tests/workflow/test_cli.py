@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import duckdb
 import pandas as pd
@@ -19,17 +18,7 @@ SAMPLE = "resources/traces/azure-2023-conv-sample.csv"
 
 @pytest.fixture
 def sextant(finished):
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
-        return subprocess.run(
-            command,
-            cwd=finished.folder,
-            capture_output=True,
-            text=True,
-            env=os.environ | environment,
-        )
-
-    return run
+    return finished.sextant
 
 
 def test_ingest_fit_and_sample_lead_back_to_a_trace(sextant, tmp_path) -> None:

@@ -1,11 +1,8 @@
 """A server that runs already, measured through the whole DAG, beside servers that are started."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
-import duckdb
 import pytest
 
 from project import Project
@@ -47,11 +44,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
 
 
-def query(project: Project, sql: str) -> list[tuple]:
-    with duckdb.connect(str(project.folder / "results/sextant.duckdb"), read_only=True) as store:
-        return store.execute(sql).fetchall()
-
-
 def test_its_cells_are_in_the_store_beside_those_of_started_servers(measured: Project) -> None:
     sql = """SELECT llm_id, gpu_profile_id, users, n_ok > 0, n_failed, median_itl_ms > 0,
         batch_weight_tokens IS NULL, energy_j IS NULL FROM point ORDER BY ALL"""
@@ -64,9 +56,9 @@ def test_its_cells_are_in_the_store_beside_those_of_started_servers(measured: Pr
         )
         for users in (1, 2)
     ]
-    assert query(measured, sql) == rows
+    assert measured.query(sql) == rows
     sql = "SELECT n_server_starts, kv_gib FROM feasibility WHERE gpu_profile_id = '1xA10-24GB'"
-    assert query(measured, f"{sql} AND is_feasible") == [(0, None), (0, None)]
+    assert measured.query(f"{sql} AND is_feasible") == [(0, None), (0, None)]
 
 
 def test_it_is_recommended_and_reported(measured: Project) -> None:
@@ -84,10 +76,7 @@ def test_it_is_recommended_and_reported(measured: Project) -> None:
 def test_a_question_about_it_is_answered_from_its_points(measured: Project) -> None:
     limits = ["--users", "4", "--nttft-ms", "1000", "--itl-ms", "1000", "--decision", "paper"]
     which = ["--llm", "llm-opt-6m", "--source", "measured"]
-    main = "from sextant.cli.app import main; main()"
-    command = [sys.executable, "-c", main, "recommend", *which, *limits]
-    done = subprocess.run(command, cwd=measured.folder, capture_output=True, text=True)
-    print(done.stdout)
+    done = measured.sextant("recommend", *which, *limits)
     assert done.returncode == 0, done.stderr
     # Two users were measured at most, so four need two replicas of 1.01 USD an hour.
     assert done.stdout.startswith("llm-opt-6m: 2 replicas × 1xA10-24GB = 2.02 USD/h (measured)")

@@ -2,13 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import duckdb
 import pandas as pd
 import pytest
 
@@ -61,8 +58,7 @@ def test_no_key_of_a_server_is_in_any_file(hostile, tmp_path_factory) -> None:
 
 
 def query(project: Project, sql: str) -> set:
-    with duckdb.connect(str(project.folder / "results/sextant.duckdb"), read_only=True) as store:
-        return set(store.execute(sql).fetchall())
+    return set(project.query(sql))
 
 
 def test_the_store_has_the_ids_as_they_were_written(hostile) -> None:
@@ -160,27 +156,22 @@ def test_every_figure_is_sound_xml_with_the_names_as_text(hostile) -> None:
         assert given in drawn, given
 
 
-def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
-    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
-
-
 def test_the_command_line_answers_by_id(hostile, tmp_path) -> None:
     limits = ("--users", "4", "--nttft-ms", "1000", "--itl-ms", "1000")
-    shown = sextant(hostile, "show")
+    shown = hostile.sextant("show")
     assert shown.returncode == 0, shown.stderr
     table = tmp_path / "points.csv"
-    done = sextant(hostile, "export-characterization", "--out", str(table))
+    done = hostile.sextant("export-characterization", "--out", str(table))
     assert done.returncode == 0, done.stderr
     exported = pd.read_csv(table)
     for llm in LLMS:
         assert llm in shown.stdout
         assert llm in set(exported["llm_id"])
-        done = sextant(hostile, "recommend", f"--llm={llm}", *limits)
+        done = hostile.sextant("recommend", f"--llm={llm}", *limits)
         assert done.returncode == 0, done.stderr
         assert llm in done.stdout
         told = (f"--llm={llm}", f"--gpu-profile={PROFILES[0]}", "--users-per-replica", "1")
-        done = sextant(hostile, "explain", *told)
+        done = hostile.sextant("explain", *told)
         assert done.returncode == 0, done.stderr
         assert PROFILES[0] in done.stdout
 
@@ -193,7 +184,7 @@ def test_the_page_of_an_answer_escapes_ids(hostile, tmp_path) -> None:
     source = hostile.folder / "resources/llms/demo-qwen2-26m.json"
     (config / "config.json").write_text(source.read_text())
     asked = ("--hf-config", str(config), "--database", "results/sextant.duckdb", *limits)
-    done = sextant(hostile, "recommend", *asked, "--format", "html", "--out", str(out))
+    done = hostile.sextant("recommend", *asked, "--format", "html", "--out", str(out))
     (config / "config.json").unlink()
     config.rmdir()
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import tarfile
 from collections import Counter
@@ -25,11 +24,6 @@ AGGREGATED = PAGES + Counter(
 CONVERSATION = "results/workloads/conversation/requests.parquet"
 
 
-def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
-    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def clean(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The same project on another machine, where traces and workloads have been prepared."""
@@ -44,10 +38,7 @@ def clean(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Projec
 @pytest.fixture
 def elsewhere(clean: Project, tmp_path: Path) -> Project:
     """A copy of it, whose files are as old as they were."""
-    project = Project.__new__(Project)
-    project.folder = tmp_path / "project"
-    shutil.copytree(clean.folder, project.folder)
-    return project
+    return clean.copy(tmp_path / "project")
 
 
 def points(folder: Path) -> list[tuple]:
@@ -57,7 +48,7 @@ def points(folder: Path) -> list[tuple]:
 
 def test_what_was_imported_is_aggregated_and_never_measured(finished, elsewhere) -> None:
     assert dry_run(elsewhere.folder).by_rule == AGGREGATED + Counter(benchmark_cell=8)
-    done = sextant(elsewhere, "import", str(finished.folder / "results"))
+    done = elsewhere.sextant("import", str(finished.folder / "results"))
     assert done.returncode == 0, done.stderr
     assert "8 taken over" in done.stdout
     assert dry_run(elsewhere.folder).by_rule == AGGREGATED
@@ -66,7 +57,7 @@ def test_what_was_imported_is_aggregated_and_never_measured(finished, elsewhere)
     assert points(elsewhere.folder) == points(finished.folder)
     assert dry_run(elsewhere.folder).by_rule == AGGREGATED - Counter(aggregate_points=1)
 
-    again = sextant(elsewhere, "import", str(finished.folder / "results"))
+    again = elsewhere.sextant("import", str(finished.folder / "results"))
     assert "8 here already" in again.stdout
     assert dry_run(elsewhere.folder).by_rule == AGGREGATED - Counter(aggregate_points=1)
 
@@ -79,7 +70,7 @@ def test_what_was_imported_is_aggregated_and_never_measured(finished, elsewhere)
 
 
 def test_an_imported_cell_grows_stale_as_any_other(finished, elsewhere) -> None:
-    done = sextant(elsewhere, "import", str(finished.folder / "results"))
+    done = elsewhere.sextant("import", str(finished.folder / "results"))
     assert done.returncode == 0, done.stderr
     scenarios = elsewhere.sheet("scenarios")
     scenarios.write_text(scenarios.read_text().replace("1,2", "1,2,4"))
@@ -91,7 +82,7 @@ def test_a_part_of_the_cells_leaves_the_others_to_be_measured(
 ) -> None:
     with tarfile.open(tmp_path / "cells.tar", "w") as archive:
         archive.add(finished.folder / "results/benchmarks/measured/llm-opt-6m", "opt")
-    done = sextant(elsewhere, "import", str(tmp_path / "cells.tar"))
+    done = elsewhere.sextant("import", str(tmp_path / "cells.tar"))
     assert "2 taken over" in done.stdout, done.stderr
     measured = dry_run(elsewhere.folder).cells()
     assert len(measured) == 6
@@ -104,7 +95,7 @@ def test_a_damaged_cell_is_left_out_and_the_import_says_so_by_its_status(
     shutil.copytree(finished.folder / "results" / "benchmarks", tmp_path / "theirs")
     broken = sorted((tmp_path / "theirs").rglob("requests.parquet"))[0]
     broken.write_bytes(broken.read_bytes()[:-1])
-    done = sextant(elsewhere, "import", str(tmp_path / "theirs"))
+    done = elsewhere.sextant("import", str(tmp_path / "theirs"))
     assert done.returncode == 2
     assert "7 taken over" in done.stdout
     assert "1 damaged cells are left out" in done.stderr
@@ -121,7 +112,7 @@ def test_what_snakemake_knew_of_the_cells_gives_way(finished, elsewhere) -> None
     assert made.returncode == 0, made.stderr
     scenarios.write_text(now)
     assert "llm-opt-6m 1xcpu-core conversation users-1-8" in dry_run(elsewhere.folder).cells()
-    done = sextant(elsewhere, "import", str(finished.folder / "results"))
+    done = elsewhere.sextant("import", str(finished.folder / "results"))
     assert done.returncode == 0, done.stderr
     assert dry_run(elsewhere.folder).cells() == set()
     levels = json.loads((elsewhere.folder / cell / "run.json").read_text())["levels"]
@@ -134,13 +125,13 @@ def test_a_conflict_is_named_and_nothing_is_written(finished, elsewhere, tmp_pat
         run = json.loads(path.read_text())
         run["server"]["version"] = "9.9"
         path.write_text(json.dumps(sealed(run)))
-    done = sextant(elsewhere, "import", str(tmp_path / "theirs"))
+    done = elsewhere.sextant("import", str(tmp_path / "theirs"))
     assert done.returncode == 2
     assert "conflicts, nothing was written" in done.stderr
     assert "engine: vllm 9.9 there" in done.stdout
     assert "9.9" in done.stdout
     assert not (elsewhere.folder / "results" / "benchmarks").exists()
-    allowed = sextant(elsewhere, "import", "--allow-mixed", str(tmp_path / "theirs"))
+    allowed = elsewhere.sextant("import", "--allow-mixed", str(tmp_path / "theirs"))
     assert allowed.returncode == 0, allowed.stderr
     assert dry_run(elsewhere.folder).cells() == set()
 
@@ -151,7 +142,7 @@ def test_an_import_disturbs_no_run(finished, elsewhere) -> None:
     locks.mkdir(parents=True, exist_ok=True)
     cell = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
     (locks / "0.output.lock").write_text(f"results/sextant.duckdb\n{cell}/run.json\n")
-    done = sextant(elsewhere, "import", str(finished.folder / "results"))
+    done = elsewhere.sextant("import", str(finished.folder / "results"))
     assert done.returncode == 2
     assert "a run works with this file" in done.stderr
     assert not (elsewhere.folder / "results" / "benchmarks").exists()

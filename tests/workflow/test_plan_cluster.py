@@ -1,8 +1,6 @@
 """The plan of a cluster of LLM-Pilot's size, through the SLURM profile."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +10,6 @@ from project import Project
 OPTIONS = ("--configfile", "config/cluster.yaml", "--workflow-profile", "workflow/profiles/slurm")
 
 
-def sextant_plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from sextant.cli.app import main; main()", "plan", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return Project(tmp_path_factory.mktemp("fresh"))
@@ -24,7 +17,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="module")
 def plan(fresh: Project) -> dict:
-    done = sextant_plan(fresh.folder, *OPTIONS, "--nodes", "2", "--json")
+    done = fresh.sextant("plan", *OPTIONS, "--nodes", "2", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -79,7 +72,7 @@ def test_a_plan_writes_nothing_of_the_project(fresh: Project) -> None:
         }
 
     before = files()
-    done = sextant_plan(fresh.folder, *OPTIONS)
+    done = fresh.sextant("plan", *OPTIONS)
     assert done.returncode == 0, done.stderr
     assert files() == before
     assert "142 submissions" in done.stdout
@@ -91,8 +84,8 @@ def test_a_plan_is_made_beside_a_run(fresh: Project) -> None:
     locks = fresh.folder / ".snakemake" / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     (locks / "0.output.lock").write_text(f"{fresh.folder}/results/sextant.duckdb\n")
-    done = sextant_plan(
-        fresh.folder, *OPTIONS, "results/cluster/workloads/conversation/requests.parquet"
+    done = fresh.sextant(
+        "plan", *OPTIONS, "results/cluster/workloads/conversation/requests.parquet"
     )
     assert done.returncode == 0, done.stderr
     assert "nothing that costs GPU time" in done.stdout
@@ -100,13 +93,13 @@ def test_a_plan_is_made_beside_a_run(fresh: Project) -> None:
 
 
 def test_bad_input_gets_the_line_that_a_run_would_give(fresh: Project) -> None:
-    done = sextant_plan(fresh.folder, "--configfile", "config/none.yaml")
+    done = fresh.sextant("plan", "--configfile", "config/none.yaml")
     assert done.returncode == 2
     assert "none.yaml" in done.stderr
     sheet = fresh.sheet("llms")
     kept = sheet.read_text()
     sheet.write_text(kept.replace("llm_id", "llm", 1))
-    done = sextant_plan(fresh.folder)
+    done = fresh.sextant("plan")
     sheet.write_text(kept)
     assert done.returncode == 2
     assert done.stderr.startswith("Error: config/llms.tsv, line 1, field 'llm': unknown column")

@@ -81,11 +81,6 @@ def test_evaluate_finds_the_store_of_an_archive(reproduced: Project, tmp_path: P
     assert [row["slo_id"] for row in result["scenarios"]] == ["mine"]
 
 
-def sextant(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("sextant")), *arguments]
-    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
-
-
 def test_a_new_llm_is_predicted_from_facts_but_not_from_features(reproduced: Project) -> None:
     options = [
         "--source",
@@ -98,10 +93,10 @@ def test_a_new_llm_is_predicted_from_facts_but_not_from_features(reproduced: Pro
         "90",
     ]
     config = ["--hf-config", str(ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json")]
-    done = sextant(reproduced, "recommend", *options, *config, "--predictor", "llm_pilot")
+    done = reproduced.sextant("recommend", *options, *config, "--predictor", "llm_pilot")
     assert done.returncode == 2
     assert "features of its own LLMs only" in done.stderr
-    done = sextant(reproduced, "recommend", *options, *config)
+    done = reproduced.sextant("recommend", *options, *config)
     assert done.returncode == 0, done.stderr
     assert "archive:llm-pilot (results/llm-pilot/sextant.duckdb)" in done.stdout
 
@@ -109,7 +104,7 @@ def test_a_new_llm_is_predicted_from_facts_but_not_from_features(reproduced: Pro
 def test_what_ships_is_what_the_archive_gives(reproduced: Project, tmp_path: Path) -> None:
     out = tmp_path / "points.csv"
     options = ("--source", "archive:llm-pilot", "--out", str(out))
-    done = sextant(reproduced, "export-characterization", *options)
+    done = reproduced.sextant("export-characterization", *options)
     assert done.returncode == 0, done.stderr
     shipped = ROOT / "resources" / "characterizations" / "llm-pilot" / "points.csv"
     assert out.read_bytes() == shipped.read_bytes()
