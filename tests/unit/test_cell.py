@@ -79,6 +79,7 @@ def prepare_cell(
     (folder / "llm.json").write_text(json.dumps(CONFIG))
     workload = pd.DataFrame({"input_tokens": [20, 60], "output_tokens": [4, 8], "count": [1, 1]})
     workload.to_parquet(folder / "workload.parquet")
+    closed_loop = {"kind": "closed_loop", "duration_s": duration_s}
     definition = {
         "source": "measured",
         "llm_id": "tiny",
@@ -91,7 +92,8 @@ def prepare_cell(
         "max_output_tokens": 8,
         "scenario_id": "users",
         "scenario": {"levels": list(levels), "warmup_s": 0.1}
-        | (scenario or {"kind": "closed_loop", "duration_s": duration_s}),
+        | ({} if "kind" in (scenario or {}) else closed_loop)
+        | (scenario or {}),
         "variant": variant or {},
         "seed": 0,
         "engine": {"what the cell": "does not use"},
