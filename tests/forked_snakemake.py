@@ -74,6 +74,8 @@ def _run_here(folder: Path, log: Path, arguments: Sequence[str]) -> None:
                 snakemake.cli.main([*arguments])
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else int(end.code is not None)
+                if isinstance(end.code, str):  # as the interpreter would
+                    print(end.code)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -302,7 +302,7 @@ EDITS: dict[str, Counter[str]] = {
     "engine/vllm_command.py": Counter(),
     "experiment/slo.py": AFTER_POINTS,
     "hardware/gpu.py": AGGREGATED,
-    "importing/copying.py": Counter(),
+    "importing/merge.py": Counter(),
     "ingest/rules.py": Counter(),
     "llm/layers.py": AGGREGATED,
     "load/closed_loop.py": Counter(),
