@@ -43,7 +43,7 @@ reproduce-llm-pilot: .venv/.baselines
 # All but the slow tests, in minutes: units, whole DAGs on the fake engine, and one run from a
 # trace to the report on real vLLM.
 test: .venv/.ready .venv-vllm/.ready
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # And the slow ones, an hour: one at a time, since servers and clusters share the cores.
 test-all: .venv/.baselines test

@@ -23,14 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = place.name
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a worker run a file as a whole, and begin with those that take longest.
+    """Begin with the files that take longest.
 
     Beside the whole DAGs, which are few and long, the many short tests fill the workers.
     """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     items.sort(key=_turn)
 
 
