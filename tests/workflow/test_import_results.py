@@ -16,11 +16,7 @@ from forked_snakemake import dry_run
 from project import Project
 from sextant.cells.integrity import sealed
 
-# The paths of the library are absolute, so that in a copied folder the pages are stale as well.
-PAGES = Counter(write_trace_report=1, write_workload_report=1)
-AGGREGATED = PAGES + Counter(
-    aggregate_points=1, evaluate_predictor=4, build_store=1, write_report=1
-)
+AGGREGATED = Counter(aggregate_points=1, evaluate_predictor=4, build_store=1, write_report=1)
 CONVERSATION = "results/workloads/conversation/requests.parquet"
 
 
