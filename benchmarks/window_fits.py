@@ -7,7 +7,7 @@ Makes a trace of 121 days in 4 groups of LLM and service, of Gamma gaps with sta
 times or whole seconds, and fits its 20-minute windows. The baseline reads the same three
 columns and calls scipy.stats.gamma.fit and ks_1samp for each window with 30 gaps or more; it
 leaves gaps of zero out, knows nothing of the clock (ours fits counts of whole seconds), has no
-interval, and its p-value takes no heed of the fit. Both run in processes of their own,
+interval, and its p-value does not account for the fit. Both run in processes of their own,
 alternated; the shortest time of each counts.
 """
 

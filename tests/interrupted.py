@@ -104,7 +104,7 @@ class InterruptedRun:
         return time.monotonic() - killed_s
 
     def processes(self) -> list[psutil.Process]:
-        """Return all processes of the run, whoever their parent is by now."""
+        """Return all processes of the run, whatever their parent is by now."""
         found = []
         for process in psutil.process_iter():
             try:

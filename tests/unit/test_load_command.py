@@ -150,14 +150,24 @@ def test_the_usual_limit_on_open_files_fails_no_request(tmp_path):
     assert pd.read_parquet(tmp_path / "requests.parquet")["status"].tolist() == ["ok"] * 80
 
 
-def test_too_few_file_descriptors_are_named_and_finished_levels_kept(tmp_path):
-    program = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64)); main()"
+FEW_FILES = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64)); main()"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--users", "10,100", "--duration", 0.3, "--warmup", 0),
+        ("--request-rate", "10,100", "--duration", 1, "--warmup", 0, "--cooldown", 0),
+    ],
+)
+def test_too_few_file_descriptors_are_named_and_finished_levels_kept(tmp_path, options):
     with StubServer(answer_tokens(0.01)) as server:
-        options = ("--users", "10,100", "--duration", 0.3, "--warmup", 0)
-        process = start(server.url, tmp_path, *options, program=program)
+        process = start(server.url, tmp_path, *options, program=FEW_FILES)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 2 and "Traceback" not in said
-    assert "100 connections" in said and "64 (RLIMIT_NOFILE)" in said and "ulimit -n" in said
+    assert (
+        "connections needs about" in said and "64 (RLIMIT_NOFILE)" in said and "ulimit -n" in said
+    )
     written, frame = written_to(tmp_path), pd.read_parquet(tmp_path / "requests.parquet")
     assert ([level["level"] for level in written["levels"]], written["is_complete"]) == (
         [10],
@@ -165,6 +175,15 @@ def test_too_few_file_descriptors_are_named_and_finished_levels_kept(tmp_path):
     )
     assert "RLIMIT_NOFILE" in written["interruption"]
     assert set(frame["status"]) == {"ok"} and set(frame["level"]) == {10.0}
+
+
+def test_a_load_that_cannot_start_leaves_an_earlier_one_whole(tmp_path):
+    with StubServer(answer_tokens()) as server:
+        earlier = load(server.url, tmp_path, *FIXED, "--batch", 1)[1]
+        process = start(server.url, tmp_path, "--batch", 100, program=FEW_FILES)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2 and "RLIMIT_NOFILE" in said
+    assert written_to(tmp_path) == earlier
 
 
 def test_arrivals_of_a_trace_are_replayed_whole(tmp_path):
@@ -244,7 +263,8 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
         with_key = ("--batch", 2, "--api-key-env", "MY_KEY")
         process = start(server.url, out, *with_key, MY_KEY=KEY)
         said = "".join(process.communicate())
-    assert process.returncode == 1 and "no request succeeded" in said
+    assert process.returncode == 1
+    assert "no request succeeded at level 2; the first: http_error (HTTP 401: [API key])" in said
     assert server.requests[-1].head.count(f"Authorization: Bearer {KEY}\r\n") == 1
     assert KEY not in said
     for path in out.iterdir():

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
+from sextant.cells.integrity import sealed
 from sextant.cli.app import app
 from stub_server import StubServer, answer_endpoint, answer_tokens
 
@@ -106,6 +107,34 @@ def test_two_loads_of_the_same_and_a_folder_of_none_are_refused(tmp_path, loads)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty: there is no measured cell"):
         sextant("recommend", "--database", tmp_path / "empty", *asked)
+
+
+def test_a_damaged_load_is_named_and_stays_where_it_is(tmp_path, loads):
+    cell = tmp_path / "one"
+    shutil.copytree(loads / "a100", cell)
+    run = (cell / "run.json").read_text()
+    (cell / "run.json").write_text(run.replace('"usd_per_hour": 2', '"usd_per_hour": 1'))
+    names = {path.name for path in cell.iterdir()}
+    asked = ("recommend", "--database", tmp_path, "--llm", "llama-7b", "--users", 1, *SLO)
+    with pytest.raises(InputError, match=r"one: the cell is damaged: run\.json.*Fix: load again"):
+        sextant(*asked)
+    assert {path.name for path in cell.iterdir()} == names
+    (cell / "run.json").write_text(run)
+    (cell / "damaged-1").mkdir()
+    (cell / "damaged-1" / "run.json").write_text("set aside by a pipeline")
+    assert sextant(*asked).startswith("llama-7b: 1 replica")
+
+
+@pytest.mark.parametrize(
+    ("facts", "field"), [({"llm": {}}, "llm.llm_type"), ({"gpu_profile": 3}, "gpu_profile")]
+)
+def test_facts_of_another_type_are_named(tmp_path, loads, facts, field):
+    run = json.loads((loads / "a100" / "run.json").read_text())
+    shutil.copytree(loads / "a100", tmp_path / "one")
+    run["definition"] |= facts
+    (tmp_path / "one" / "run.json").write_text(json.dumps(sealed(run)))
+    with pytest.raises(InputError, match=rf"run\.json, field 'definition\.{field}'"):
+        sextant("recommend", "--database", tmp_path, "--llm", "llama-7b", "--users", 1, *SLO)
 
 
 def test_an_unknown_gpu_profile_is_refused_before_the_load(tmp_path):

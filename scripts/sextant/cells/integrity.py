@@ -119,7 +119,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
     except OSError as error:
         return {"run.json": _no_file(error)}
     except InputError as error:
-        return {"run.json": f"cannot be read ({error})"}
+        return {"run.json": f"cannot be read ({error.problem})"}
     if not isinstance(run, dict) or not isinstance(run.get(FILES), dict) or SEAL not in run:
         return {"run.json": "does not say what was written"}
     if run[SEAL] != _content_sha256(run):

@@ -177,7 +177,7 @@ class SubjectOptions:
         str | None,
         typer.Option(
             help="LLM that the server runs; its facts are known if it is in resources/llms. By "
-            "default the name of --hf-config, else --model."
+            "default the name of --hf-config (of its folder, if it is config.json), else --model."
         ),
     ] = None
     hf_config: Annotated[
@@ -269,9 +269,19 @@ def _show(results: "list[LevelResult]", out: Path) -> None:
     for cells in lines:
         say("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, lines[0], strict=True)))
     say(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'run.json'}")
-    if not all(result.n_ok for result in results):
-        say("Error: no request succeeded at some level; see requests.parquet", err=True)
+    failed = [result for result in results if not result.n_ok]
+    if failed:
+        levels = ", ".join(_figure(result.level) for result in failed)
+        say(f"Error: no request succeeded at level {levels}{_first_failure(failed[0])}", err=True)
         raise typer.Exit(1)
+
+
+def _first_failure(result: "LevelResult") -> str:
+    """Return what became of the first request of a level at which none succeeded."""
+    if not result.exchanges:
+        return ": none ended"
+    first = result.exchanges[0]
+    return f"; the first: {first.status}{f' ({first.error})' if first.error else ''}"
 
 
 def _figure(value: float | None) -> str:

@@ -27,7 +27,7 @@ class Dataset:
     version: str
     url: str
     sha256: str
-    """The file's checksum or, of an archive that its publisher packs anew for each download,
+    """The file's checksum or, of an archive that its publisher packs again for each download,
     the path of a manifest: a CSV with the checksums of the files in it."""
     licence: str
     mirror_path: str

@@ -45,6 +45,6 @@ class Alarm:
     def _on_time(self) -> None:
         try:
             os.read(self._fd, 8)
-        except BlockingIOError:  # it was set anew meanwhile
+        except BlockingIOError:  # it was set again meanwhile
             return
         self._ring()

@@ -8,7 +8,7 @@ from sextant.base.errors import InputError
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.measure import LevelInterrupted, LevelResult, Source
-from sextant.load.open_loop import run_open_loop
+from sextant.load.open_loop import first_connections, run_open_loop
 from sextant.load.request import Target
 from sextant.workload.generators import AtOnce
 
@@ -92,10 +92,12 @@ def _measure_open_loop(
 ) -> LevelResult:
     """Run one schedule without a pause: the load is steady when measuring begins."""
     arrivals, is_counted = scenario.arrivals_at(level), scenario.n_requests is not None
+    arrival_s = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed)
+    _check_descriptors(first_connections(arrival_s, scenario.max_in_flight))
     return run_open_loop(
         targets,
         source,
-        arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed),
+        arrival_s,
         *load,
         level,
         warmup_s=0.0 if is_counted else scenario.warmup_s,

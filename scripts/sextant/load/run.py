@@ -131,7 +131,6 @@ def load_server(
         KeyboardInterrupt: after what had ended until then was written, as not complete.
         InputError: likewise, if a level cannot run.
     """
-    (out / "run.json").unlink(missing_ok=True)  # it must not declare the files of two runs whole
     out.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=out).close()  # what cannot be written is told before the load
     started_at = datetime.now(UTC)
@@ -145,5 +144,7 @@ def load_server(
 
         write_load(out, targets, scenario, subject, measured, started_at, seed)
     if interruption:
+        if not isinstance(interruption, KeyboardInterrupt):
+            log.warning("levels that had ended are in %s, not complete", out)
         raise interruption
     return measured

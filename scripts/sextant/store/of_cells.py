@@ -1,31 +1,37 @@
 """A store of cells alone, e.g. of load runs: what it needs of LLMs and GPUs, the cells say."""
 
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from sextant.base.errors import InputError
-from sextant.cells.files import MeasuredCell, read_cell
+from sextant.cells.files import MeasuredCell, from_json, read_cell
+from sextant.cells.integrity import DAMAGED, damaged_files
 from sextant.experiment.scenarios import KINDS
 from sextant.experiment.variants import DEFAULT_VARIANT
-from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from sextant.store.points import aggregate_points
 
 STORE = "sextant.duckdb"
 _TABLES = ("point", "feasibility", "telemetry")
+_LOAD_AGAIN = "load again into this folder, or move it elsewhere"
+_T = TypeVar("_T")
 
 
 def store_of_cells(folder: Path) -> Path:
     """Build the store of all cells below a folder, in this folder; return its path.
 
     Raises:
-        InputError: there is no cell, two are alike, or one does not say what was measured on what.
+        InputError: there is no cell, one is damaged, two are alike, or one does not say what was
+            measured on what.
     """
-    cells = [read_cell(path.parent) for path in sorted(folder.rglob("run.json"))]
+    folders = [path.parent for path in sorted(folder.rglob("run.json"))]
+    cells = [_whole_cell(each) for each in folders if not each.name.startswith(DAMAGED)]
     if not cells:
         fix = "give a store, or a folder of what `sextant load` has written"
         raise InputError("there is no measured cell", file=folder, fix=fix)
@@ -36,6 +42,14 @@ def store_of_cells(folder: Path) -> Path:
         aggregate_points([cell.folder for cell in cells], *(files[name][0] for name in _TABLES))
         build_store(store, _rows(cells), files)
     return store
+
+
+def _whole_cell(folder: Path) -> MeasuredCell:
+    """Read a cell. A damaged one stays where it is: no command here measures it again."""
+    if damage := damaged_files(folder):
+        found = ", ".join(f"{name} {problem}" for name, problem in damage.items())
+        raise InputError(f"the cell is damaged: {found}", file=folder, fix=_LOAD_AGAIN)
+    return read_cell(folder)
 
 
 def _check_distinct(cells: Sequence[MeasuredCell]) -> None:
@@ -53,13 +67,10 @@ def _rows(cells: Sequence[MeasuredCell]) -> dict[str, Sequence[Mapping[str, Any]
     workloads: dict[str, dict[str, Any]] = {}
     for cell in cells:
         run = cell.run
-        llms[run.llm_id] = LLM(**_fact(cell, "llm", "--llm-id or --hf-config"))
-        given = _fact(cell, "gpu_profile", "--gpu-profile and --usd-per-hour")
-        usd_per_hour = math.nan if given["usd_per_hour"] is None else given["usd_per_hour"]
-        profiles[run.gpu_profile_id] = GPUProfile(
-            run.gpu_profile_id, GPU(**given["gpu"]), given["n_gpus"], usd_per_hour
-        )
-        caps = {name: _fact(cell, name) for name in ("max_input_tokens", "max_output_tokens")}
+        llms[run.llm_id] = _fact(cell, "llm", LLM, "--llm-id or --hf-config")
+        options = "--gpu-profile and --usd-per-hour"
+        profiles[run.gpu_profile_id] = _fact(cell, "gpu_profile", GPUProfile, options)
+        caps = {name: _fact(cell, name, int) for name in ("max_input_tokens", "max_output_tokens")}
         workloads[run.workload_id] = {"workload_id": run.workload_id, **caps}
     return {
         "llm": llm_rows(llms),
@@ -70,14 +81,21 @@ def _rows(cells: Sequence[MeasuredCell]) -> dict[str, Sequence[Mapping[str, Any]
     }
 
 
-def _fact(cell: MeasuredCell, name: str, options: str = "") -> Any:
-    """Return what a cell's definition says."""
-    value = (cell.run.definition or {}).get(name)
+def _fact(cell: MeasuredCell, name: str, kind: type[_T], options: str = "") -> _T:
+    """Return what a cell's definition says, as a `kind`."""
+    value, place = (cell.run.definition or {}).get(name), f"definition.{name}"
+    path = cell.folder / "run.json"
     if value is None:
         fix = f"load again with {options}" if options else "measure it again with `sextant load`"
-        path = cell.folder / "run.json"
-        raise InputError("it is not known", file=path, field=f"definition.{name}", fix=fix)
-    return value
+        raise InputError("it is not known", file=path, field=place, fix=fix)
+    if isinstance(value, dict):  # a price that is not known is null, for a dataclass left out
+        value = {key: fact for key, fact in value.items() if fact is not None}
+    try:
+        return from_json(kind, value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, (place, *first["loc"])))
+        raise InputError(first["msg"], file=path, field=field, fix=_LOAD_AGAIN) from None
 
 
 def _decisions(cells: Sequence[MeasuredCell]) -> list[Mapping[str, Any]]:
