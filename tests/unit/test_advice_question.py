@@ -218,6 +218,13 @@ def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path,
     assert find_source(replace(ASKED, source="measured")).known.source == "measured"
 
 
+@pytest.mark.parametrize("name", ["workload_id", "scenario_id"])
+def test_what_ships_has_no_choice_of_workload_or_scenario(tmp_path, monkeypatch, name) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"'--{name.replace('_', '-')}'.*--database"):
+        find_source(replace(ASKED, **{name: "other"}))
+
+
 def test_a_source_without_a_store_is_an_error(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="no store here"):

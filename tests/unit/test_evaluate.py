@@ -249,7 +249,7 @@ def test_an_llm_too_large_for_every_profile_is_listed_without_one():
     [
         ({"llm_id": "other"}, "unknown 'other'"),
         ({"gpu_profile_id": "other"}, "unknown 'other'"),
-        ({"users": np.nan}, "select closed-loop points"),
+        ({"users": np.nan}, "have no users.*--scenario-id"),
         ({"users": 4}, r"more than one point.*select one workload"),
     ],
 )

@@ -310,7 +310,10 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
         ((*FIXED, "--arrivals", "sometimes"), "unknown arrivals 'sometimes'"),
         ((*FIXED, "--users", 1, "--prompts", "text.txt"), "'--prompts'.*--tokenizer"),
         ((*FIXED, "--users", 1, "--vocab-size", 16), "'vocab_size'"),
-        ((*FIXED, "--users", 1, "--base-url", "host:1"), "'host:1' is not a base URL"),
+        (
+            (*FIXED, "--users", 1, "--base-url", "host:1"),
+            "'--base-url': 'host:1' is not a",
+        ),
         ((*FIXED, "--users", 1, "--sampler", "joint"), "'--sampler'.*leave it out"),
     ],
 )

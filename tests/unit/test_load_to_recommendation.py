@@ -125,6 +125,31 @@ def test_a_damaged_load_is_named_and_stays_where_it_is(tmp_path, loads):
     assert sextant(*asked).startswith("llama-7b: 1 replica")
 
 
+def test_loads_without_an_answer_say_why_there_is_none(tmp_path):
+    def refuse(_, writer):
+        writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+        return writer.drain()
+
+    asked = ("recommend", "--database", tmp_path, "--llm", "llama-7b", "--users", 1, *SLO)
+    with StubServer(refuse) as server, pytest.raises(SystemExit):
+        load(server.url, tmp_path / "one", *LENGTHS, "--users", 1, *SUBJECT)
+    with pytest.raises(InputError, match="no point has a request that succeeded"):
+        sextant(*asked)
+    with StubServer(answer_tokens()) as server:
+        load(
+            server.url,
+            tmp_path / "one",
+            *LENGTHS,
+            "--request-rate",
+            20,
+            *SUBJECT,
+            "--usd-per-hour",
+            2,
+        )
+    with pytest.raises(InputError, match=r"'scenario_id': some points have no users.*--users"):
+        sextant(*asked)
+
+
 @pytest.mark.parametrize(
     ("facts", "field"), [({"llm": {}}, "llm.llm_type"), ({"gpu_profile": 3}, "gpu_profile")]
 )

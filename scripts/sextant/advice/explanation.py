@@ -41,7 +41,13 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
     source = find_source(question)
     known = source.known
     llm_id, llm = named_llm(question, known)
-    profiles = offered(known.profiles, (gpu_profile_id,), question.prices, need_prices=False)
+    profiles = offered(
+        known.profiles,
+        (gpu_profile_id,),
+        question.prices,
+        need_prices=False,
+        field="--gpu-profile",
+    )
     every, slo = {**known.profiles, **profiles}, question.slo
     probe = read_probe(question.probe, llm_id, every) if question.probe else None
     subject = subject_of(llm_id, llm, source, profiles, [gpu_profile_id])

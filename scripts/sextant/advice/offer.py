@@ -18,6 +18,7 @@ def offered(
     prices: Path | None,
     *,
     need_prices: bool = True,
+    field: str = "--gpu-profiles",
 ) -> dict[str, GPUProfile]:
     """Return the GPU profiles on offer, with the prices that hold.
 
@@ -27,6 +28,7 @@ def offered(
             the known need a price.
         prices: CSV or TSV `gpu_profile_id, usd_per_hour`, in place of the known prices.
         need_prices: whether a profile without a price is an error.
+        field: the option that names the wanted profiles.
 
     Raises:
         InputError: a profile is unknown or has no price, or the table is wrong.
@@ -37,7 +39,7 @@ def offered(
         usd[row["gpu_profile_id"]] = row["usd_per_hour"]
     chosen = {}
     for name in dict.fromkeys(wanted or known):
-        found = profile(name, known, field="--gpu-profiles")
+        found = profile(name, known, field=field)
         if need_prices and math.isnan(usd.get(name, math.nan)):
             fix = "give it a row in --prices" if prices is None else f"add a row to {prices}"
             raise InputError(f"{name} has no price", field="--gpu-profiles", fix=fix)

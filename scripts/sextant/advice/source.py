@@ -73,13 +73,22 @@ def find_source(question: Question) -> Source:
     asked = store_path(question.database, question.source)
     shipped = shipped_sources()
     if question.database is None and question.source is None and not _knows(asked, question.llm_id):
-        return _complete(load_shipped(DEFAULT_NAME), "shipped")
+        return _shipped(DEFAULT_NAME, question)
     if question.database is None and not asked.is_file() and question.source in shipped:
-        return _complete(load_shipped(shipped[question.source]), "shipped")
+        return _shipped(shipped[question.source], question)
     known = load_characterization(
         asked, question.source, question.workload_id, question.scenario_id
     )
     return _complete(known, str(asked))
+
+
+def _shipped(name: str, question: Question) -> Source:
+    for field in ("workload_id", "scenario_id"):
+        if getattr(question, field) is not None:
+            fix = "leave it out, or name your own points (--source, --database)"
+            problem = "what ships has one workload and one scenario"
+            raise InputError(problem, field=f"--{field.replace('_', '-')}", fix=fix)
+    return _complete(load_shipped(name), "shipped")
 
 
 def _knows(store: Path, llm_id: str | None) -> bool:
@@ -113,6 +122,6 @@ def _lengths(known: Characterization, origin: str) -> tuple[float, float]:
     names = ["mean_input_tokens", "mean_output_tokens"]
     lengths = known.points.reindex(columns=names).astype(float).median()
     if lengths.isna().any():
-        fix = "build it again: run the pipeline"
-        raise InputError("the store has no lengths of requests", file=origin, fix=fix)
+        fix = "see `error` in the cells' requests.parquet, and measure again"
+        raise InputError("no point has a request that succeeded", file=origin, fix=fix)
     return tuple(lengths)

@@ -18,14 +18,16 @@ def host_and_port(
     """Return the host and the port of a base URL.
 
     Raises:
-        InputError: a URL of another kind, or one with a user's name or with /v1 at its end.
+        InputError: a URL of another kind, with a user's name or a query, or with /v1 at its end.
     """
-    parts = urlsplit(base_url)
     try:
+        parts = urlsplit(base_url)
         host, port = parts.hostname, parts.port
-    except ValueError:  # the port is not a number
-        host = port = None
-    if parts.scheme not in _PORTS or not host:
+    except ValueError:  # the port is not a number, a bracket of an address is not closed
+        parts, host, port = urlsplit(""), None, None
+    # What a request line cannot hold, or what its path would come after.
+    is_path = not any(mark <= " " or mark in "?#\x7f" for mark in base_url)
+    if parts.scheme not in _PORTS or not host or not is_path:
         fix = "write it as http://HOST:PORT or https://HOST"
         raise InputError(
             f"{base_url!r} is not a base URL", file=file, row=row, field=field, fix=fix

@@ -118,7 +118,10 @@ def _only(
     if value is None and len(found) == 1:
         return found[0]
     if value is None or value not in found:
-        fix = f"give {option}, one of {', '.join(found)}" if found else "measure something first"
+        if not found:
+            fix = "measure a level to its end"
+            raise InputError("the store has no points", file=database, fix=fix)
+        fix = f"give {option}, one of {', '.join(found)}"
         problem = f"no points of {name} {value!r}" if value else f"{len(found)} values of {name}"
         raise InputError(problem, file=database, field=option, fix=fix)
     return value

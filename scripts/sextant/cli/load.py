@@ -18,6 +18,7 @@ from sextant.cli.options import (
     Seed,
     gpu_profile_facts,
     grouped,
+    naming_options,
 )
 from sextant.cli.terminal import say
 
@@ -71,8 +72,9 @@ class ServerOptions:
 
         key = os.environ.get(self.api_key_env) or None
         targets = [Target(url, self.model, key, self.ca_file) for url in self.base_url]
-        for target in targets:
-            target.address()
+        with naming_options({}):
+            for target in targets:
+                target.address()
         return targets
 
 

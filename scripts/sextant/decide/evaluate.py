@@ -129,7 +129,8 @@ def _check(task: Task) -> None:
                 fix = f"add {name!r} to its sheet or remove its points"
                 raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
     if points["users"].isna().any():
-        raise InputError("a point has no users", field="users", fix="select closed-loop points")
+        fix = "choose a closed loop by --scenario-id, or measure one (`sextant load --users`)"
+        raise InputError("some points have no users", field="scenario_id", fix=fix)
     twice = points.loc[points.duplicated([*IDENTIFIERS, "users"]), [*IDENTIFIERS, "users"]]
     if len(twice):
         fix = "select one workload and one scenario"

@@ -26,7 +26,7 @@ _FIRST_S, _PREPARED_AT_LEAST = 1.0, 512
 
 def first_connections(arrival_s: np.ndarray, max_in_flight: int | None) -> int:
     """Return how many connections a schedule needs at once: those opened before, all due at 0."""
-    n_at_once = max(np.count_nonzero(arrival_s <= 0), min(len(arrival_s), _MOST_OPENED))
+    n_at_once = max(int(np.count_nonzero(arrival_s <= 0)), min(len(arrival_s), _MOST_OPENED))
     return min(n_at_once, max_in_flight or n_at_once)
 
 
