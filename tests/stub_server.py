@@ -136,6 +136,20 @@ def answer_tokens(ttft_s: float = 0.0, itl_s: float = 0.0) -> Answer:
     return answer
 
 
+def answer_text(body: str, status: str = "200 OK", length: int | None = None) -> Answer:
+    """Return what answers every request with a text; with `length`, it breaks off before that."""
+
+    async def answer(_: Received, writer: asyncio.StreamWriter) -> None:
+        data = body.encode()
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {length or len(data)}\r\n\r\n"
+        writer.write(head.encode() + data)
+        if length is not None:
+            writer.close()
+
+    answer.takes_get = True  # type: ignore[attr-defined]
+    return answer
+
+
 def answer_endpoint(
     model: str, *, key: str | None = None, metrics: str | None = None, itl_s: float = 0.002
 ) -> Answer:

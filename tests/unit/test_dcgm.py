@@ -4,7 +4,7 @@ import pytest
 
 from sextant.telemetry.dcgm import dcgm_reader
 from sextant.telemetry.nvml import Gpu
-from stub_server import StubServer
+from stub_server import StubServer, answer_text
 
 # As the exporter writes them: other devices and fields, instances, marks for no value.
 TEXT = """\
@@ -21,13 +21,8 @@ DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a"} 88
 
 
 def read(text: str, *gpus: Gpu, status: str = "200 OK") -> tuple[list[dict], list[str]]:
-    async def answer(_, writer):
-        data = text.encode()
-        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(data)}\r\n\r\n"
-        writer.write(head.encode() + data)
-
     warnings: list[str] = []
-    with StubServer(answer) as exporter:
+    with StubServer(answer_text(text, status)) as exporter:
         reader = dcgm_reader(exporter.url, gpus, warnings.append)
         reader()
         return reader(), warnings

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from sextant.engine import prometheus
-from stub_server import StubServer
+from stub_server import StubServer, answer_text
 
 VLLM = [prometheus.VLLM_METRICS]
 # As vLLM writes them: several engines, help lines, buckets, exponents.
@@ -27,17 +27,6 @@ python_gc_objects_collected_total 17
 def itl(total_s: float, count: float) -> str:
     name = "vllm:inter_token_latency_seconds"
     return f'{name}_sum{{engine="0"}} {total_s}\n{name}_count{{engine="0"}} {count}\n'
-
-
-def answering(body: str, status: str = "200 OK", length: int | None = None):
-    async def answer(_, writer):
-        data = body.encode()
-        head = f"HTTP/1.1 {status}\r\nContent-Length: {length or len(data)}\r\n\r\n"
-        writer.write(head.encode() + data)
-        if length is not None:
-            writer.close()
-
-    return answer
 
 
 @pytest.mark.parametrize(
@@ -71,7 +60,7 @@ def test_no_token_between_two_readings_has_no_mean():
 def test_metrics_are_fetched(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a cluster's proxy is not asked
     monkeypatch.delenv("no_proxy", raising=False)
-    with StubServer(answering(TEXT)) as server:
+    with StubServer(answer_text(TEXT)) as server:
         assert prometheus.fetch(server.url) == TEXT
     assert server.requests[0].head.startswith("GET /metrics ")
 
@@ -79,9 +68,9 @@ def test_metrics_are_fetched(monkeypatch):
 @pytest.mark.parametrize(
     "answer",
     [
-        answering("busy", status="503 Service Unavailable"),
-        answering(TEXT, length=len(TEXT) + 100),
-        answering("", status="nonsense"),
+        answer_text("busy", status="503 Service Unavailable"),
+        answer_text(TEXT, length=len(TEXT) + 100),
+        answer_text("", status="nonsense"),
     ],
 )
 def test_what_is_no_answer_is_an_os_error(answer):
@@ -122,6 +111,7 @@ def test_a_server_that_hangs_does_not_keep_the_poller():
     async def hang(*_):
         await asyncio.sleep(60)
 
+    hang.takes_get = True
     with StubServer(hang) as server, pytest.raises(OSError):
         prometheus.fetch(server.url, timeout_s=0.3)
 

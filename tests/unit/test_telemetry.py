@@ -22,7 +22,7 @@ from sextant.store.energy import device_query
 from sextant.telemetry import series
 from sextant.telemetry.process import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
-from stub_server import StubServer
+from stub_server import StubServer, answer_text
 from support import wait_for
 
 MEASURED = [n for n in TELEMETRY_SCHEMA.names if n not in ("level", "time_s", "device")]
@@ -71,14 +71,6 @@ def gaps_s(rows: list[dict]) -> list[float]:
 
 def is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def answering(body: str):
-    async def answer(_, writer):
-        data = body.encode()
-        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
-
-    return answer
 
 
 def test_gpus_report_in_our_units(monkeypatch):
@@ -255,7 +247,7 @@ def test_a_device_that_nvml_does_not_know_is_named(monkeypatch):
 
 
 def test_servers_are_asked_each_second_and_a_dead_one_is_a_gap():
-    with StubServer(answering(VLLM)) as server:
+    with StubServer(answer_text(VLLM)) as server:
         dead = "http://127.0.0.1:9"
         plan = WatchPlan("cpu", (0,), (os.getpid(),), (server.url, dead, server.url))
         watched = watched_until(lambda it: it.server.num_rows >= 4, plan, level=8)
@@ -277,7 +269,7 @@ def test_dcgm_adds_sm_activity(monkeypatch):
     use_fake_nvml(monkeypatch)
     text = 'DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-0"} 0.25\n'
     text += 'DCGM_FI_PROF_SM_OCCUPANCY{gpu="0",UUID="GPU-0"} 0.125\n'
-    with StubServer(answering(text)) as exporter:
+    with StubServer(answer_text(text)) as exporter:
         plan = WatchPlan("gpu", (0,), dcgm_url=f"{exporter.url}/metrics")
         watched = watched_until(lambda it: len(of_dcgm(it)) > 1, plan)
     rows = of_dcgm(watched)
