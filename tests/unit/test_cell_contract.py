@@ -232,9 +232,10 @@ def test_a_malformed_run_names_its_file_and_field(tmp_path: Path, values, field:
     assert f"run.json, field '{field}'" in str(caught.value) and "Fix: " in str(caught.value)
 
 
-def test_a_scenario_has_a_kind(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"run\.json.*the scenario has no kind"):
-        read_run(changed(tmp_path, scenario={"levels": [1]}))
+@pytest.mark.parametrize("scenario", [{"levels": [1]}, {"kind": "nope"}, {"kind": [1]}])
+def test_a_scenario_has_a_kind(tmp_path: Path, scenario: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"run\.json.*the scenario has no kind of closed_loop, "):
+        read_run(changed(tmp_path, scenario=scenario))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pydantic import AllowInfNan, BeforeValidator, ConfigDict, PlainSerializer
 
 from sextant.cells.verdict import LevelMedians, Stop, Verdict
 from sextant.experiment.cell_key import CellKey
-from sextant.experiment.scenarios import level_to_json
+from sextant.experiment.scenarios import KINDS, level_to_json
 from sextant.experiment.variants import Variant
 
 CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
@@ -195,8 +195,9 @@ class CellRun:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.scenario.get("kind"), str):
-            raise ValueError("the scenario has no kind")
+        kind = self.scenario.get("kind")
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise ValueError(f"the scenario has no kind of {', '.join(KINDS)}")
 
     @property
     def key(self) -> CellKey:
