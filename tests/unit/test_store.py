@@ -324,7 +324,7 @@ def test_points_that_stand_twice_are_refused(tmp_path, parts):
     rows, files = parts
     path = tmp_path / "store" / "sextant.duckdb"
     twice = {**files, "point": files["point"] * 2}
-    with pytest.raises(InputError, match=r"point\.parquet: rows of table point stand twice"):
+    with pytest.raises(InputError, match=r"point\.parquet: rows of table point have the same key"):
         build_store(path, rows, twice)
     assert list(path.parent.iterdir()) == []
 

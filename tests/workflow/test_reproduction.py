@@ -127,7 +127,7 @@ def test_an_llm_without_features_or_a_cell_twice_is_an_error(tmp_path: Path) -> 
     cells = project.folder / "resources" / "llm-pilot" / "cells.tsv"
     cells.write_text(cells.read_text() + "llama-7b\t1xT4-16GB\ttoo_small\n")
     done = project.snakemake(*ARGUMENTS, "seed=1")
-    assert done.returncode != 0 and "stands twice" in done.stderr
+    assert done.returncode != 0 and "has two rows" in done.stderr
 
 
 @pytest.mark.parametrize(

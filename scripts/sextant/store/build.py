@@ -134,5 +134,5 @@ def _insert_file(database: duckdb.DuckDBPyConnection, table: str, file: Path) ->
     try:
         database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM rows")
     except duckdb.ConstraintException as error:
-        problem = f"rows of table {table} stand twice ({str(error).splitlines()[0]})"
+        problem = f"rows of table {table} have the same key ({str(error).splitlines()[0]})"
         raise InputError(problem, file=file, fix="remove one of the two results") from None
