@@ -29,6 +29,8 @@ from sextant.engine.protocol import ServerError
 from sextant.processes.lock import cell_lock
 from support import PATIENCE_S, wait_for
 
+pytestmark = pytest.mark.slow
+
 BATCH = {"kind": "batch", "levels": [2, 6], "n_requests": 6}
 
 # A job as Snakemake's script runs it.

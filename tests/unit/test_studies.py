@@ -162,7 +162,7 @@ def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):
 def test_a_broken_run_names_its_file(tmp_path):
     cell = write_cell(tmp_path / "c", many(1))
     (cell / "run.json").write_text("{")
-    with pytest.raises(InputError, match=r"c/run\.json"):
+    with pytest.raises(InputError, match=r"c: run\.json cannot be read"):
         write(tmp_path, "pods", [cell])
 
 

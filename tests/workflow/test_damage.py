@@ -16,6 +16,8 @@ import pytest
 from forked_snakemake import dry_run
 from project import Project
 
+pytestmark = pytest.mark.slow
+
 CELLS = "results/benchmarks/measured"
 PLACE = "1xcpu-core/conversation/users-1-8"
 STORE = "results/sextant.duckdb"

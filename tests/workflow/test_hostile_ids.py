@@ -26,6 +26,8 @@ from hostile import (
 from project import Project
 from sextant.base.ids import file_name
 
+pytestmark = pytest.mark.slow
+
 MADE = {"results", "logs", ".snakemake"}
 # Elements that load or run something, which no page of ours needs.
 ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "base", "form", "input", "image"}

@@ -124,7 +124,7 @@ def test_a_conflict_is_named_and_nothing_is_written(finished, elsewhere, tmp_pat
     done = elsewhere.sextant("import", str(tmp_path / "theirs"))
     assert done.returncode == 2
     assert "conflicts, nothing was written" in done.stderr
-    assert "engine: vllm 9.9 there" in done.stdout
+    assert "engine: vllm 9.9, vllm fake there" in done.stdout
     assert "9.9" in done.stdout
     assert not (elsewhere.folder / "results" / "benchmarks").exists()
     allowed = elsewhere.sextant("import", "--allow-mixed", str(tmp_path / "theirs"))
