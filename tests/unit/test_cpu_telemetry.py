@@ -48,7 +48,7 @@ def used_s(*pids: int) -> float:
 
 
 class Clock:
-    """The clock of the accounting, which a test sets: how long work takes is no matter."""
+    """The clock of the accounting, which a test sets: how long work takes does not matter."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0

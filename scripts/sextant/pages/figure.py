@@ -63,7 +63,7 @@ class Axis(NamedTuple):
 def figure_settings(title: str) -> Iterator[None]:
     """Draw for an SVG that is the same bytes each time.
 
-    Text stays text, in the page's font; a `$` in a name is no formula. The salt makes ids,
+    Text stays text, in the page's font; a `$` in a name is not a formula. The salt makes ids,
     which have to be unique in the page, unlike those of other figures.
     """
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
