@@ -267,3 +267,14 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "GPT-OSS-20B": (GPT_OSS_20B, 20_914_757_184),
     "Llama-4-Scout": (LLAMA4_SCOUT, 107_769_861_120),
 }
+
+SHIPPED: dict[str, tuple[float, float]] = {
+    "MiniMaxAI__MiniMax-M2.5": (228.7, 10),
+    "Qwen__Qwen3-235B-A22B-FP8": (235, 22),
+    "Qwen__Qwen3-32B": (32.8, 32.8),
+    "meta-llama__Llama-3.1-70B": (70.6, 70.6),
+    "moonshotai__Kimi-K2.5": (1026, 32),
+    "nvidia__Llama-3.1-8B-Instruct-FP8": (8.03, 8.03),
+    "openai__gpt-oss-120b": (116.8, 5.1),
+}
+"""By `resources/llms`: billions of parameters as published, of all and of those a token uses."""

@@ -5,14 +5,18 @@ CREATE TABLE llm (
     context_tokens INTEGER, dtype VARCHAR, n_parameters BIGINT, n_flop_parameters BIGINT,
     is_encoder_decoder BOOLEAN, n_encoder_layers INTEGER, n_encoder_flop_parameters BIGINT,
     n_experts INTEGER, n_experts_per_token INTEGER, n_expert_parameters BIGINT,
+    n_attention_parameters BIGINT, n_mlp_parameters BIGINT,
     kv_latent_size INTEGER, kv_dtype VARCHAR, weight_bits DOUBLE, n_quantized_parameters BIGINT,
+    n_quantized_expert_parameters BIGINT, weight_format VARCHAR, expert_format VARCHAR,
+    expert_bits DOUBLE, is_weight_only BOOLEAN,
     sliding_window_tokens INTEGER, n_sliding_layers INTEGER, attention VARCHAR,
     weight_bytes BIGINT, kv_bytes_per_token BIGINT
 );
 CREATE TABLE gpu (
     gpu_id VARCHAR PRIMARY KEY, kind VARCHAR, architecture VARCHAR, memory_gib DOUBLE,
     memory_bandwidth_gb_s DOUBLE, dense_16bit_tflops DOUBLE,
-    interconnect_gb_s DOUBLE, source VARCHAR
+    interconnect_gb_s DOUBLE, source VARCHAR,
+    dense_fp8_tflops DOUBLE, dense_int8_tflops DOUBLE, dense_fp4_tflops DOUBLE
 );
 CREATE TABLE gpu_profile (
     gpu_profile_id VARCHAR PRIMARY KEY, gpu_id VARCHAR, n_gpus INTEGER, usd_per_hour DOUBLE

@@ -6,7 +6,9 @@ import pytest
 
 import llm_configs as published
 from sextant.base.errors import InputError
+from sextant.base.files import read_json
 from sextant.llm import FAMILIES, load_llm
+from support import ROOT
 
 TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}
 
@@ -31,6 +33,9 @@ def test_every_family_has_a_published_count():
     import test_llm
 
     configs = [*TEXT_OF.values(), *(config for config, _ in test_llm.PUBLISHED.values())]
+    configs += [
+        read_json(ROOT / f"resources/llms/{name}.json", fix="") for name in published.SHIPPED
+    ]
     assert {c.get("text_config", c)["model_type"] for c in configs} == set(FAMILIES)
 
 

@@ -36,6 +36,30 @@ class GPU:
     interconnect_gb_s: float
     """Bandwidth of one device to its peers together, in one direction: PCIe or NVLink."""
     source: str
+    dense_fp8_tflops: float | None = None
+    """As above for 8-bit floats; None where the device has no units for them, as below."""
+    dense_int8_tflops: float | None = None
+    dense_fp4_tflops: float | None = None
+    """As above for 4-bit floats (NVFP4)."""
+
+    def dense_tflops(self, precision: str) -> float:
+        """Return the peak rate of an LLM's products in a served precision.
+
+        Weights in a type that the device has no units for are multiplied as 16-bit numbers, as
+        are those of weight-only formats (INT4). MXFP4 weights are multiplied with 8-bit
+        activations where there are units for 4-bit floats. TF32 has half of the 16-bit rate.
+
+        Args:
+            precision: one of `sextant.llm.precision.PRECISIONS`.
+        """
+        rates = {
+            "fp32": self.dense_16bit_tflops / 2,
+            "fp8": self.dense_fp8_tflops,
+            "int8": self.dense_int8_tflops,
+            "nvfp4": self.dense_fp4_tflops,
+            "mxfp4": self.dense_fp8_tflops if self.dense_fp4_tflops else None,
+        }
+        return rates.get(precision) or self.dense_16bit_tflops
 
 
 @dataclass(frozen=True)

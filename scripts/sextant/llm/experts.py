@@ -5,7 +5,7 @@ from sextant.llm.layers import Experts, Sizes
 
 
 def every_layer(config: Config, s: Sizes) -> Experts:
-    """Mixtral and GPT-OSS: experts of the MLP's width in every layer."""
+    """Mixtral, GPT-OSS and MiniMax: experts of the MLP's width in every layer."""
     n = config.integer("num_local_experts")
     return Experts(s.layers, n, config.integer("num_experts_per_tok"), s.ffn, 0, s.hidden * n)
 

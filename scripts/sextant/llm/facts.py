@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-_KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1}
+DTYPE_PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+# NVFP4: 16 numbers share a scale of 8 bits.
+_KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
 UNBOUNDED_TOKENS = 2**31 - 1
 """The context of an LLM whose positions set no limit."""
 
@@ -52,20 +54,34 @@ class LLM:
     """Routed experts of a layer that one token uses."""
     n_expert_parameters: int = 0
     """Matrices of all routed experts of all layers."""
+    n_attention_parameters: int = 0
+    """Matrices of the attention of all layers."""
+    n_mlp_parameters: int = 0
+    """Matrices of the MLPs of all layers, shared experts included, routed experts not."""
     kv_latent_size: int = 0
     """Numbers in the one vector that multi-head latent attention (MLA) keeps per token and layer.
 
     0 for attention that keeps K and V of every KV head.
     """
     kv_dtype: str = ""
-    """Data type of the KV cache (float32, float16, bfloat16, fp8); empty for `dtype`.
+    """Data type of the KV cache (float32, float16, bfloat16, fp8, int8, nvfp4); empty for `dtype`.
 
     The server's choice, not the config's: `dataclasses.replace` sets it.
     """
     weight_bits: float = 0.0
     """Bits of a quantized weight, its share of scales and zero points included; 0: unquantized."""
     n_quantized_parameters: int = 0
-    """Parameters stored with `weight_bits`; the others are stored as `dtype`."""
+    """Quantized parameters; the others are stored as `dtype`."""
+    n_quantized_expert_parameters: int = 0
+    """Of these, parameters of routed experts."""
+    weight_format: str = ""
+    """Type of the quantized weights, one of `precision.QUANTIZED`; empty: unquantized."""
+    expert_format: str = ""
+    """Type of the routed experts' quantized weights, where it is not `weight_format`."""
+    expert_bits: float = 0.0
+    """Bits of the routed experts' quantized weights, where they are not `weight_bits`."""
+    is_weight_only: bool = False
+    """Whether quantized weights are multiplied as 16-bit numbers (GPTQ, AWQ, INT4)."""
     sliding_window_tokens: int = 0
     """Tokens that a layer with sliding-window attention looks back on; 0 if no layer has it.
 
@@ -86,9 +102,55 @@ class LLM:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights: quantized ones, and the others at the data type."""
-        plain = self.n_parameters - self.n_quantized_parameters
-        quantized_bytes = round(self.n_quantized_parameters * self.weight_bits / 8)
-        return plain * DTYPE_BYTES[self.dtype] + quantized_bytes
+        return self.dense_weight_bytes + self.expert_weight_bytes
+
+    @property
+    def dense_weight_bytes(self) -> int:
+        """Bytes of all weights but those of the routed experts; embeddings are among them."""
+        return self._dense_bytes(self.n_parameters - self.n_expert_parameters)
+
+    @property
+    def expert_weight_bytes(self) -> int:
+        """Bytes of all routed experts of all layers."""
+        n, bits = self.n_quantized_expert_parameters, self.expert_bits or self.weight_bits
+        return (self.n_expert_parameters - n) * DTYPE_BYTES[self.dtype] + round(n * bits / 8)
+
+    @property
+    def step_weight_bytes(self) -> int:
+        """Bytes of the decoder's matrices that every step reads: routed experts do not count.
+
+        Look-up tables do not count either. Of an encoder-decoder's quantized weights the decoder
+        has its share of the matrices.
+        """
+        dense = self.n_flop_parameters - self.n_active_expert_parameters
+        share = dense / ((dense + self.n_encoder_flop_parameters) or 1)
+        return self._dense_bytes(dense, share)
+
+    def _dense_bytes(self, n_parameters: int, share: float = 1.0) -> int:
+        n = share * (self.n_quantized_parameters - self.n_quantized_expert_parameters)
+        return round((n_parameters - n) * DTYPE_BYTES[self.dtype] + n * self.weight_bits / 8)
+
+    @property
+    def n_active_expert_parameters(self) -> int:
+        """Parameters of the routed experts that one token is multiplied with."""
+        return self.n_expert_parameters * self.n_experts_per_token // (self.n_experts or 1)
+
+    @property
+    def flop_parameters(self) -> dict[str, float]:
+        """`n_flop_parameters` by the precision (`precision.PRECISIONS`) of their products."""
+        dense: float = self.n_quantized_parameters - self.n_quantized_expert_parameters
+        active = self.n_active_expert_parameters * (
+            self.n_quantized_expert_parameters / (self.n_expert_parameters or 1)
+        )
+        decoder = self.n_flop_parameters - self.n_active_expert_parameters
+        dense *= decoder / ((decoder + self.n_encoder_flop_parameters) or 1)
+        plain, packed = DTYPE_PRECISION[self.dtype], self.weight_format
+        if self.is_weight_only or not packed:
+            return {plain: float(self.n_flop_parameters)}
+        found = {plain: self.n_flop_parameters - dense - active, packed: float(dense)}
+        experts = self.expert_format or packed
+        found[experts] = found.get(experts, 0.0) + active
+        return {name: n for name, n in found.items() if n}
 
     @property
     def kv_values_per_token_layer(self) -> int:
@@ -103,4 +165,4 @@ class LLM:
         token in its cross-attention, which is of the same size.
         """
         kv_bytes = _KV_DTYPE_BYTES[self.kv_dtype or self.dtype]
-        return self.n_layers * self.kv_values_per_token_layer * kv_bytes
+        return round(self.n_layers * self.kv_values_per_token_layer * kv_bytes)

@@ -37,7 +37,7 @@ def _deepseek(config: Config) -> LLM:
     queries = q_latent * (h + query) if q_latent else h * query
     mixture = experts.deepseek(config, s)
     # V3 balances the load of its experts with a bias each, in place of a loss.
-    balance = mixture.layers * mixture.n if config.get("model_type") == "deepseek_v3" else 0
+    balance = mixture.layers * mixture.n if config.get("model_type") != "deepseek_v2" else 0
     attention = queries + h * (latent + rotary) + latent * heads * (plain + v) + heads * v * h
     return decoder(
         config,
@@ -53,4 +53,5 @@ def _deepseek(config: Config) -> LLM:
 FAMILIES: dict[str, Callable[[Config], LLM]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
 }

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from sextant.llm.config import Config
 from sextant.llm.facts import DTYPE_BYTES, LLM
-from sextant.llm.quantization import quantization
+from sextant.llm.quantization import Matrices, quantization
 
 
 class Sizes(NamedTuple):
@@ -80,16 +80,18 @@ def decoder(
     if moe.per_token > moe.n:
         problem = f"a token uses {moe.per_token} of {moe.n} experts"
         raise config.error(problem, "num_experts_per_tok", "correct one of the two")
-    always = width * ((s.layers - moe.layers) * s.ffn + moe.layers * moe.shared_ffn)
+    plain, shared_experts = (
+        width * (s.layers - moe.layers) * s.ffn,
+        width * moe.layers * moe.shared_ffn,
+    )
     one_of_each = moe.layers * width * moe.ffn
     routed, used = moe.n * one_of_each, moe.per_token * one_of_each
-    shared = s.layers * attention + moe.layers * moe.router + always
+    shared = s.layers * attention + moe.layers * moe.router + plain + shared_experts
     head = s.hidden * s.vocab if head is None else head
     embedding = 0 if is_tied else s.hidden * s.vocab
     return assemble(
         config,
-        attention_matrices=s.layers * attention,
-        mlp_matrices=always + routed,
+        Matrices(s.layers * attention, plain, shared_experts, routed),
         n_layers=s.layers,
         hidden_size=s.hidden,
         ffn_size=moe.ffn if moe.layers else s.ffn,
@@ -102,27 +104,36 @@ def decoder(
         n_flop_parameters=head + shared + used,
         n_experts=moe.n if moe.layers else 0,
         n_experts_per_token=moe.per_token if moe.layers else 0,
-        n_expert_parameters=routed,
         **facts,
     )
 
 
-def assemble(config: Config, attention_matrices: int, mlp_matrices: int, **facts: Any) -> LLM:
+def assemble(config: Config, matrices: Matrices, **facts: Any) -> LLM:
     """Build an `LLM` with what all families share: data type and quantization."""
-    dtype = config.word("dtype")
-    if dtype not in DTYPE_BYTES:
-        problem = f"unknown type {dtype!r}"
-        raise config.error(problem, "dtype", f"use one of {', '.join(DTYPE_BYTES)}")
+    dtype = _dtype(config)
     if facts["n_heads"] % facts["n_kv_heads"]:
         problem = f"{facts['n_heads']} heads cannot share {facts['n_kv_heads']} KV heads evenly"
         fix = "correct it or num_attention_heads"
         raise config.error(problem, "num_key_value_heads", fix)
-    experts = facts.get("n_expert_parameters", 0)
-    bits, n_quantized = quantization(config, attention_matrices, mlp_matrices, experts)
     return LLM(
         llm_type=config.get("model_type"),
         dtype=dtype,
-        weight_bits=bits,
-        n_quantized_parameters=n_quantized,
+        n_expert_parameters=matrices.experts,
+        n_attention_parameters=matrices.attention,
+        n_mlp_parameters=matrices.mlp + matrices.shared_experts,
+        **quantization(config, matrices),
         **facts,
     )
+
+
+def _dtype(config: Config) -> str:
+    # The configs of FP8 and MXFP4 checkpoints may leave it out; their other weights have bfloat16.
+    packed = config.optional("quantization_config")
+    method = packed.get("quant_method") if isinstance(packed, dict) else None
+    if config.optional("dtype") is None and method in ("fp8", "mxfp4"):
+        return "bfloat16"
+    dtype = config.word("dtype")
+    if dtype not in DTYPE_BYTES:
+        problem = f"unknown type {dtype!r}"
+        raise config.error(problem, "dtype", f"use one of {', '.join(DTYPE_BYTES)}")
+    return dtype

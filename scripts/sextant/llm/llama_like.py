@@ -59,6 +59,7 @@ _TRAITS = {
     "qwen3": _QWEN_3,
     "qwen3_moe": _QWEN_3._replace(experts=experts.qwen3),
     "gemma": Traits(is_tied=True, has_head_dim=True, reads_attention_bias=True),
+    "minimax_m2": Traits(has_head_dim=True, qk_norm="all", experts=experts.every_layer),
     "gemma2": Traits(
         is_tied=True,
         has_head_dim=True,
@@ -79,6 +80,11 @@ _TRAITS = {
 
 def _llama_like(config: Config) -> LLM:
     traits = _TRAITS[config.get("model_type")]
+    if traits.qk_norm:
+        config.require("use_qk_norm", True)
+        config.require("qk_norm_type", "per_layer")
+    # MiniMax: layers that predict further tokens are not part of the main model.
+    config.ignore("mtp_transformer_layers")
     s = _sizes(config, traits)
     has_bias = traits.reads_attention_bias and config.flag("attention_bias", default=False)
     has_qkv_bias = traits.has_qkv_bias and config.flag("qkv_bias", default=True)
@@ -88,12 +94,15 @@ def _llama_like(config: Config) -> LLM:
         "head": 2 * s.head_dim,
         "all": (s.heads + s.kv_heads) * s.head_dim,
     }[traits.qk_norm]
+    mixture = traits.experts(config, s) if traits.experts else None
+    if mixture and config.flag("use_routing_bias", default=False):
+        bias += mixture.n
     return decoder(
         config,
         s,
         is_tied=config.flag("tie_word_embeddings", default=traits.is_tied),
         vectors=s.layers * (traits.norms * s.hidden + qk_norm + bias) + s.hidden,
-        experts=traits.experts(config, s) if traits.experts else None,
+        experts=mixture,
         **sliding_window.window_facts(config, s.layers, traits.window),
     )
 

@@ -7,7 +7,7 @@ that share them; where a whole row or matrix shares one, it is left out: less th
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sextant.base.errors import InputError
 from sextant.llm.config import Config
@@ -16,27 +16,57 @@ _SCALE_BITS = 16
 _MOST_BITS = 16
 # Parts that are never counted as quantized: naming them as exceptions changes nothing.
 _NEVER_QUANTIZED = re.compile(
-    r"lm_head|embed|norm|vision|visual|multi_?modal|(^|[.*])(gate|router|shared_expert_gate)\$?$"
+    r"lm_head|embed|norm|vision|visual|multi_?modal|mm_projector|e_score_correction_bias"
+    r"|(^|[.*])(gate|router|shared_expert_gate)\$?$"
 )
-_ATTENTION = re.compile(r"(^|[.*])(self_)?attn\*?$")
+# Modules that a checkpoint may leave unquantized, by field of `Matrices`.
+_PARTS = {
+    "attention": re.compile(r"(^|[.*])(self_)?attn$"),
+    "shared_experts": re.compile(r"(^|[.*])shared_experts?$"),
+    "mlp": re.compile(r"(^|[.*])mlp\.\(gate\|up\|gate_up\|down\)_proj$"),
+}
 _EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
 
 
-def quantization(config: Config, attention: int, mlp: int, experts: int) -> tuple[float, int]:
-    """Return `weight_bits` and `n_quantized_parameters`; zeros if unquantized.
+class Matrices(NamedTuple):
+    """Parameters of the layers' matrices, the only ones that are ever quantized."""
 
-    Args:
-        config: the config; its `quantization_config` is read.
-        attention: parameters of the layers' attention matrices.
-        mlp: parameters of the layers' MLP matrices, all experts' included.
-        experts: of these, the parameters of the routed experts.
+    attention: int
+    mlp: int
+    """MLPs of the layers without experts."""
+    shared_experts: int = 0
+    experts: int = 0
+    """Routed experts."""
+
+
+class Scheme(NamedTuple):
+    """How a quantized weight is stored and multiplied."""
+
+    name: str
+    """One of `precision.QUANTIZED`."""
+    bits: float
+    """Bits of a weight, its share of the scales included."""
+    is_weight_only: bool = False
+    """Whether the products are those of 16-bit numbers."""
+
+
+FP8 = Scheme("fp8", 8.0)
+NVFP4 = Scheme("nvfp4", 4 + 8 / 16)
+"""16 weights share a scale of 8 bits."""
+MXFP4 = Scheme("mxfp4", 4 + 8 / 32)
+"""32 weights share an exponent of 8 bits (OCP Microscaling Formats 1.0)."""
+_ALGORITHMS = {"NVFP4": NVFP4, "FP8": FP8}
+
+
+def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
+    """Return the fields of `LLM` that tell how its weights are quantized; none if they are not.
 
     Raises:
         InputError: the method or one of its variants is unknown.
     """
     values = config.optional("quantization_config")
     if values is None:
-        return 0.0, 0
+        return {}
     if not isinstance(values, dict):
         raise config.error("not a JSON object", "quantization_config", "save the config again")
     inner = _Method(values, config.file)
@@ -44,12 +74,22 @@ def quantization(config: Config, attention: int, mlp: int, experts: int) -> tupl
     if method not in METHODS:
         problem = f"unknown method {method!r}"
         raise inner.error(problem, "quant_method", f"use one of {', '.join(sorted(METHODS))}")
-    bits = METHODS[method](inner)
-    if _keeps_attention(inner):
-        attention = 0
-    # MXFP4 packs experts alone, which are most of such an LLM.
-    n_quantized = experts if method == "mxfp4" else attention + mlp
-    return bits, n_quantized
+    scheme = METHODS[method](inner)
+    kept = _kept_parts(inner)
+    if method == "mxfp4":  # packs experts alone, which are most of such an LLM
+        kept = set(_PARTS)
+    return quantized(scheme, matrices._replace(**dict.fromkeys(kept, 0)))
+
+
+def quantized(scheme: Scheme, matrices: Matrices) -> dict[str, Any]:
+    """Return the fields of `LLM` for matrices that are all stored in one scheme."""
+    return {
+        "weight_format": scheme.name,
+        "weight_bits": scheme.bits,
+        "is_weight_only": scheme.is_weight_only,
+        "n_quantized_parameters": sum(matrices),
+        "n_quantized_expert_parameters": matrices.experts,
+    }
 
 
 class _Method(Config):
@@ -59,26 +99,31 @@ class _Method(Config):
         return super().error(problem, f"quantization_config.{field}", fix)
 
 
-def _keeps_attention(inner: _Method) -> bool:
-    """Return whether attention is left unquantized; refuse other exceptions to the convention."""
-    keeps = False
+def _kept_parts(inner: _Method) -> set[str]:
+    """Return the parts left unquantized; refuse other exceptions to the convention."""
+    kept = set()
     for field in _EXCEPTIONS:
         for name in inner.listing(field, str, default=[]):
-            if _ATTENTION.search(name):
-                keeps = True
-            elif not _NEVER_QUANTIZED.search(name):
+            module = name.removeprefix("re:").replace("\\", "").rstrip(".*")
+            parts = {part for part, pattern in _PARTS.items() if pattern.search(module)}
+            if not parts and not _NEVER_QUANTIZED.search(name):
                 fix = "quantize all matrices of the layers, or add the exception to sextant/llm/"
                 raise inner.error(f"{name!r} is left unquantized: cannot be sized", field, fix)
-    return keeps
+            kept |= parts
+    return kept
 
 
-def _gptq(inner: _Method) -> float:
+def _gptq(inner: _Method) -> Scheme:
     inner.require("dynamic", {})
-    return _grouped(inner, "bits", "group_size", has_zeros=True)
+    return _integers(_grouped(inner, "bits", "group_size", has_zeros=True))
 
 
-def _awq(inner: _Method) -> float:
-    return _grouped(inner, "bits", "group_size", has_zeros=inner.flag("zero_point"))
+def _awq(inner: _Method) -> Scheme:
+    return _integers(_grouped(inner, "bits", "group_size", has_zeros=inner.flag("zero_point")))
+
+
+def _integers(bits: float) -> Scheme:
+    return Scheme("int4" if bits < 8 else "int8", bits, is_weight_only=True)
 
 
 def _grouped(inner: _Method, bits_name: str, group_name: str, *, has_zeros: bool) -> float:
@@ -93,23 +138,23 @@ def _bits(inner: _Method, name: str) -> int:
     return inner.integer(name, most=_MOST_BITS)
 
 
-def _bitsandbytes(inner: _Method) -> float:
+def _bitsandbytes(inner: _Method) -> Scheme:
     four, eight = (inner.flag(f"load_in_{n}bit", default=False) for n in (4, 8))
     if four == eight:
         fix = "set one of load_in_4bit and load_in_8bit"
         raise inner.error("neither 4 nor 8 bits, or both", "load_in_4bit", fix)
     if eight:
-        return 8.0
+        return Scheme("int8", 8.0)
     # 64 weights share a 32-bit maximum; double quantization stores it in 8 bits, and a 32-bit
     # number for 256 of them (Dettmers et al., QLoRA, NeurIPS 2023, section 3).
     is_double = inner.flag("bnb_4bit_use_double_quant", default=False)
-    return 4 + (8 / 64 + 32 / (64 * 256) if is_double else 32 / 64)
+    return _integers(4 + (8 / 64 + 32 / (64 * 256) if is_double else 32 / 64))
 
 
-def _fp8(inner: _Method) -> float:
+def _fp8(inner: _Method) -> Scheme:
     if inner.optional("weight_block_size") is None:
-        return 8.0
-    return 8 + _block_scale_bits(inner, "weight_block_size")
+        return FP8
+    return Scheme("fp8", 8 + _block_scale_bits(inner, "weight_block_size"))
 
 
 def _block_scale_bits(inner: _Method, name: str) -> float:
@@ -121,20 +166,33 @@ def _block_scale_bits(inner: _Method, name: str) -> float:
     return 32 / (block[0] * block[1])
 
 
-def _compressed_tensors(inner: _Method) -> float:
-    groups = inner.get("config_groups")
-    if not isinstance(groups, dict) or len(groups) != 1:
-        fix = "only one group of weights is supported"
-        raise inner.error("weights of several kinds", "config_groups", fix)
-    (group,) = groups.values()
-    is_known = isinstance(group, dict) and group.get("targets") == ["Linear"]
-    if not is_known or not isinstance(group.get("weights"), dict):
+def _compressed_tensors(inner: _Method) -> Scheme:
+    group = _only_group(inner)
+    if group.get("targets") != ["Linear"]:
         fix = 'only quantized weights of the targets ["Linear"] are supported'
         raise inner.error("unknown group", "config_groups", fix)
     sparsity = inner.optional("sparsity_config", {})
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
         raise inner.error("sparse weights", "sparsity_config", "only dense weights are supported")
-    return _scheme_bits(_Method(group["weights"], inner.file))
+    weights = _Method(group["weights"], inner.file)
+    bits = _scheme_bits(weights)
+    is_float = weights.optional("type", "int") == "float"
+    kind = "fp8" if bits >= 8 else "nvfp4"
+    name = kind if is_float else _integers(bits).name
+    return Scheme(name, bits, is_weight_only=group.get("input_activations") is None)
+
+
+def _only_group(inner: _Method) -> dict[str, Any]:
+    """Return the one group of weights, which describes its `weights`."""
+    groups = inner.get("config_groups")
+    if not isinstance(groups, dict) or len(groups) != 1:
+        fix = "only one group of weights is supported"
+        raise inner.error("weights of several kinds", "config_groups", fix)
+    (group,) = groups.values()
+    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
+        fix = 'only quantized weights of the targets ["Linear"] are supported'
+        raise inner.error("unknown group", "config_groups", fix)
+    return group
 
 
 def _scheme_bits(weights: _Method) -> float:
@@ -152,15 +210,20 @@ def _scheme_bits(weights: _Method) -> float:
     raise weights.error(f"unknown strategy {strategy!r}", "config_groups", fix)
 
 
-def _mxfp4(inner: _Method) -> float:
-    return 4 + 8 / 32  # 32 weights share an 8-bit exponent (OCP Microscaling Formats 1.0)
+def _modelopt(inner: _Method) -> Scheme:
+    algorithm = inner.word("quant_algo")
+    if algorithm not in _ALGORITHMS:
+        problem = f"unknown algorithm {algorithm!r}"
+        raise inner.error(problem, "quant_algo", f"use one of {', '.join(_ALGORITHMS)}")
+    return _ALGORITHMS[algorithm]
 
 
-METHODS: Mapping[str, Callable[[Any], float]] = {
+METHODS: Mapping[str, Callable[[Any], Scheme]] = {
     "gptq": _gptq,
     "awq": _awq,
     "bitsandbytes": _bitsandbytes,
     "fp8": _fp8,
     "compressed-tensors": _compressed_tensors,
-    "mxfp4": _mxfp4,
+    "modelopt": _modelopt,
+    "mxfp4": lambda _: MXFP4,
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from sextant.llm.config import Config
 from sextant.llm.facts import LLM, UNBOUNDED_TOKENS
 from sextant.llm.layers import assemble
+from sextant.llm.quantization import Matrices
 
 
 def _t5(config: Config) -> LLM:
@@ -24,8 +25,7 @@ def _t5(config: Config) -> LLM:
     lookup = 0 if config.flag("tie_word_embeddings", default=True) else vocab * h
     return assemble(
         config,
-        attention_matrices=(4 * layers + 8 * decoder_layers) * product,
-        mlp_matrices=(layers + decoder_layers) * mlp,
+        Matrices((4 * layers + 8 * decoder_layers) * product, (layers + decoder_layers) * mlp),
         n_parameters=lookup + matrices + encoder + vectors,
         n_flop_parameters=matrices,
         is_encoder_decoder=True,

@@ -1,0 +1,69 @@
+"""The precision in which an LLM is served: names, and the facts of the LLM served so."""
+
+from dataclasses import replace
+
+from sextant.base.errors import InputError
+from sextant.llm.facts import DTYPE_PRECISION, LLM
+from sextant.llm.quantization import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized
+
+_DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
+QUANTIZED = {
+    "fp8": FP8,
+    "nvfp4": NVFP4,
+    "mxfp4": MXFP4,
+    "int4": Scheme("int4", 4 + 16 / 128, is_weight_only=True),
+    "int8": Scheme("int8", 8.0),
+}
+"""The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
+PRECISIONS = (*_DTYPES, *QUANTIZED)
+KV_PRECISIONS = (*_DTYPES, "fp8", "nvfp4", "int8")
+
+
+def precision_of(llm: LLM) -> str:
+    """Return the precision of most of an LLM's weights, one of `PRECISIONS`."""
+    return llm.expert_format or llm.weight_format or DTYPE_PRECISION[llm.dtype]
+
+
+def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
+    """Return the facts of an LLM that is served in a precision, its config's if None.
+
+    A checkpoint that has the precision keeps what it quantizes. Otherwise all matrices of the
+    layers are quantized, but in 4-bit floats (NVFP4, MXFP4) of a mixture of experts attention
+    keeps its data type, and in MXFP4 all but the routed experts does, as in the checkpoints that
+    are published.
+
+    Raises:
+        InputError: a precision is unknown.
+    """
+    if kv_precision is not None:
+        _check(kv_precision, KV_PRECISIONS, "kv_precision")
+        llm = replace(llm, kv_dtype=_DTYPES.get(kv_precision, kv_precision))
+    if precision is None:
+        return llm
+    _check(precision, PRECISIONS, "precision")
+    if precision == precision_of(llm):
+        return llm
+    plain = replace(
+        llm,
+        weight_format="",
+        weight_bits=0.0,
+        expert_format="",
+        expert_bits=0.0,
+        is_weight_only=False,
+        n_quantized_parameters=0,
+        n_quantized_expert_parameters=0,
+    )
+    if precision in _DTYPES:
+        return replace(plain, dtype=_DTYPES[precision])
+    parts = Matrices(llm.n_attention_parameters, llm.n_mlp_parameters, 0, llm.n_expert_parameters)
+    if llm.n_experts and precision in ("nvfp4", "mxfp4"):
+        parts = parts._replace(attention=0)
+    if llm.n_experts and precision == "mxfp4":
+        parts = parts._replace(mlp=0)
+    return replace(plain, **quantized(QUANTIZED[precision], parts))
+
+
+def _check(value: str, known: tuple[str, ...], field: str) -> None:
+    if value not in known:
+        fix = f"use one of {', '.join(known)}"
+        raise InputError(f"unknown precision {value!r}", field=field, fix=fix)
