@@ -2,7 +2,7 @@
 
 import pytest
 
-from sextant.characterizations.shipped import SHIPPED, export_points, load_shipped, shipped_facts
+from sextant.characterizations.shipped import SHIPPED, export_points, load_shipped
 from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 
 POINTS = SHIPPED / "llm-pilot" / "points.csv"
@@ -22,19 +22,21 @@ def test_it_is_the_published_study(known) -> None:
     tried = known.feasibility
     pairs = known.points[["llm_id", "gpu_profile_id"]].drop_duplicates()
     assert len(tried) == 140 and tried["is_feasible"].sum() == len(pairs) == 66
-    assert shipped_facts()["longest_request_tokens"] == 946
+    assert known.description.longest_request_tokens == 946
     assert known.profiles["1xA100-40GB"].usd_per_hour == 4.09625
 
 
 def test_two_points_are_published_medians_without_requests(known) -> None:
-    published = known.points[known.points["is_published_median"]]
+    published = known.points[known.points["n_ok"].isna()]
     assert len(published) == 2
-    assert published[["n_ok", "mean_input_tokens", "p90_itl_ms"]].isna().all(axis=None)
+    assert published[["n_failed", "input_tokens", "p90_itl_ms"]].isna().all(axis=None)
     assert published[["median_nttft_ms", "median_itl_ms"]].notna().all(axis=None)
 
 
 def test_a_store_of_these_points_gives_the_same_table(known, tmp_path) -> None:
-    rows = known.points.astype(object).where(known.points.notna(), None)
+    names = {"input_tokens": "mean_input_tokens", "output_tokens": "mean_output_tokens"}
+    points = known.points.rename(columns=names).assign(level=known.points["users"])
+    rows = points.astype(object).where(points.notna(), None)
     database, out = tmp_path / "sextant.duckdb", tmp_path / "points.csv"
     build_store(
         database,

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 from sextant.advice.question import Question
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.points import LENGTHS
 from sextant.characterizations.shipped import (
     DEFAULT_NAME,
     load_shipped,
-    shipped_facts,
+    shipped_description,
     shipped_sources,
 )
 from sextant.store.connection import open_store
@@ -75,7 +76,7 @@ def find_source(question: Question) -> Source:
     if question.database is None and question.source is None and not _knows(asked, question.llm_id):
         return _shipped(DEFAULT_NAME, question)
     if question.database is None and not asked.is_file() and question.source in shipped:
-        return _shipped(shipped[question.source], question)
+        return _shipped(shipped[question.source].name, question)
     known = load_characterization(
         asked, question.source, question.workload_id, question.scenario_id
     )
@@ -99,19 +100,23 @@ def _knows(store: Path, llm_id: str | None) -> bool:
 
 
 def _complete(known: Characterization, origin: str) -> Source:
-    longest, note = known.longest_request_tokens, None
-    if longest is not None:
-        utilization = known.memory_utilization
-    elif known.source in shipped_sources():
-        # The publication's store does not say; what ships of it does.
-        facts = shipped_facts(shipped_sources()[known.source])
-        longest, utilization = facts["longest_request_tokens"], facts["memory_utilization"]
-        note = facts["note"]
-    else:
+    # The publication's store does not say; what ships of it does.
+    about = known.description or shipped_description(known.source)
+    longest, utilization = known.longest_request_tokens, known.memory_utilization
+    if longest is None and about is not None:
+        longest = about.longest_request_tokens or _longest_mean(known)
+        utilization = about.memory_utilization or utilization
+    if longest is None:
         problem = f"the longest request of {known.source} is not known"
         fix = "ask a source that you measured, or one that ships"
         raise InputError(problem, file=origin, field="--source", fix=fix)
+    note = about.note if about else None
     return Source(known, origin, int(longest), float(utilization), *_lengths(known, origin), note)
+
+
+def _longest_mean(known: Characterization) -> int | None:
+    longest = known.points[LENGTHS].sum(axis=1).max()
+    return round(longest) if longest > 0 else None
 
 
 def _lengths(known: Characterization, origin: str) -> tuple[float, float]:
@@ -119,8 +124,7 @@ def _lengths(known: Characterization, origin: str) -> tuple[float, float]:
 
     A point's own mean depends on which requests it could answer.
     """
-    names = ["mean_input_tokens", "mean_output_tokens"]
-    lengths = known.points.reindex(columns=names).astype(float).median()
+    lengths = known.points[LENGTHS].median()
     if lengths.isna().any():
         fix = "see `error` in the cells' requests.parquet, and measure again"
         raise InputError("no point has a request that succeeded", file=origin, fix=fix)

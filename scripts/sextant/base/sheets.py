@@ -93,16 +93,15 @@ def load_sheet(
     Raises:
         InputError: names file, line, field and the fix.
     """
-    path, schema = Path(path), _schema(Path(schema_path))
-    (first, *others) = _lines(path)
-    header = _header(path, first, schema, delimiter)
+    path, properties = Path(path), _schema(Path(schema_path))["properties"]
     rows: list[Row] = []
     seen: dict[str, Row] = {}
-    for number, line in others:
+    for cells in sheet_cells(path, schema_path, delimiter=delimiter):
+        number = cells.line
         row = Row(
             {
-                column: _typed(cell, schema["properties"][column], path, number, column)
-                for column, cell in _cells(path, number, line, header, delimiter).items()
+                column: typed(cell, properties[column], path, number, column)
+                for column, cell in cells.items()
                 if cell
             },
             number,
@@ -116,6 +115,18 @@ def load_sheet(
     if not rows:
         raise InputError("the sheet has no rows", file=path, fix="add one below the header")
     return rows
+
+
+def sheet_cells(path: str | Path, schema_path: str | Path, *, delimiter: str = "\t") -> list[Row]:
+    """Return the rows of a sheet as texts, whose columns alone were checked by the schema.
+
+    Raises:
+        InputError: the file cannot be read, or a column is unknown, missing or there twice.
+    """
+    path = Path(path)
+    (first, *others) = _lines(path)
+    header = _header(path, first, _schema(Path(schema_path)), delimiter)
+    return [Row(_cells(path, number, line, header, delimiter), number) for number, line in others]
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -166,7 +177,12 @@ def _header(
     return header
 
 
-def _typed(cell: str, schema: Mapping[str, Any], path: Path, row: int, field: str) -> Any:
+def typed(cell: str, schema: Mapping[str, Any], path: Path, row: int, field: str) -> Any:
+    """Return a cell's value, of the type that the column's schema says.
+
+    Raises:
+        InputError: it is of another type; names the place.
+    """
     kind = schema["type"]
     try:
         value = _PARSERS[kind](cell)

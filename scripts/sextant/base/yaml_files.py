@@ -11,13 +11,22 @@ _MAX_BYTES = 2**18
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases: ten lines of them stand for gigabytes."""
+    """Refuses aliases: ten lines of them stand for gigabytes; and a key that is there twice."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
             raise yaml.YAMLError(f"line {mark.line + 1}: aliases such as *name are not allowed")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if (other := seen.setdefault(str(key.value), line)) != line:
+                problem = f"line {line}: the key {key.value!r} is already in line {other}"
+                raise yaml.YAMLError(f"{problem}; keep one of them")
+        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:

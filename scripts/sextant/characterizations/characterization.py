@@ -8,7 +8,9 @@ import duckdb
 import pandas as pd
 
 from sextant.base.errors import InputError
+from sextant.characterizations.description import Description
 from sextant.characterizations.features import Features
+from sextant.characterizations.points import complete
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
@@ -16,6 +18,12 @@ from sextant.store.connection import open_store
 
 DEFAULT_MEMORY_UTILIZATION = 0.9
 """vLLM's default of `--gpu-memory-utilization`."""
+
+_OF_STORE = {
+    "mean_input_tokens": "input_tokens",
+    "mean_output_tokens": "output_tokens",
+    "energy_per_output_token_j": "energy_j_per_token",
+}
 
 
 @dataclass(frozen=True)
@@ -35,10 +43,14 @@ class Characterization:
     feasibility: pd.DataFrame
     longest_request_tokens: int | None
     """None for an archive, whose workload is not known in full."""
+    description: Description | None = None
+    """What a folder says of its points; None for a store."""
 
     @property
     def memory_utilization(self) -> float:
         """Fraction of the memory that servers may use; vLLM's default if all ran already."""
+        if self.description and self.description.memory_utilization:
+            return self.description.memory_utilization
         known = self.feasibility["memory_utilization"].dropna()
         return DEFAULT_MEMORY_UTILIZATION if known.empty else float(known.max())
 
@@ -78,10 +90,11 @@ def load_characterization(
             "SELECT max_input_tokens + max_output_tokens FROM workload WHERE workload_id = ?",
             [chosen["workload_id"]],
         ).fetchone()
-        del chosen["variant_id"]
         return Characterization(
-            **chosen,
-            points=points,
+            source=source,
+            workload_id=chosen["workload_id"],
+            scenario_id=chosen["scenario_id"],
+            points=complete(points.rename(columns=_OF_STORE)),
             llms=_llms(store),
             profiles=_profiles(store),
             feasibility=feasibility,

@@ -1,4 +1,7 @@
-"""The points of a characterization as frames: their keys, targets and latencies at a percentile."""
+"""The points of a characterization as frames: their columns, and latencies at a percentile."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -6,29 +9,96 @@ import pandas as pd
 from sextant.experiment.slo import PERCENTILE_PREFIX
 
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
-TARGETS = ["nttft_ms", "itl_ms"]
+SERVING = [
+    "engine",
+    "engine_version",
+    "precision",
+    "kv_precision",
+    "tensor_parallel",
+    "data_parallel",
+    "expert_parallel",
+]
+"""How an LLM was served. A replica has `tensor_parallel` x `data_parallel` devices; without
+`tensor_parallel` it is split over all devices of its profile."""
 LENGTHS = ["input_tokens", "output_tokens"]
 """Mean lengths of a point's requests."""
+LOAD = ["users", "request_rate_rps"]
+"""Of a closed loop `users`; `request_rate_rps` is then what came of it."""
+TARGETS = ["nttft_ms", "itl_ms"]
+STATISTICS = ("mean", "median", "p90", "p95", "p99")
+LATENCIES = ("ttft_ms", "nttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+LATENCY_COLUMNS = [f"{statistic}_{name}" for statistic in STATISTICS for name in LATENCIES]
+_INTEGERS = ("tensor_parallel", "data_parallel", "expert_parallel", "users", "n_ok", "n_failed")
+_TEXTS = (*IDENTIFIERS, "engine", "engine_version", "precision", "kv_precision")
+COLUMNS = [
+    *IDENTIFIERS,
+    *SERVING,
+    *LENGTHS,
+    *LOAD,
+    *LATENCY_COLUMNS,
+    "throughput_tok_s",
+    "energy_j_per_token",
+    "n_ok",
+    "n_failed",
+    "measured_on",
+    "run_id",
+]
+"""Every frame of points has these, null where its source lacks them; one row a measurement."""
+TYPES = {
+    **dict.fromkeys(COLUMNS, "float64"),
+    **dict.fromkeys(_INTEGERS, "Int64"),
+    **dict.fromkeys((*_TEXTS, "measured_on", "run_id"), "str"),
+}
 
 Pair = tuple[str, str]
 """(`llm_id`, `gpu_profile_id`)"""
 
 
-def at_percentile(points: pd.DataFrame, percentile: int) -> pd.DataFrame:
-    """Return the points' keys, `input_tokens, output_tokens` and numbers, sorted by the keys.
+def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Return points with all of `COLUMNS`, typed, then whatever else they have.
 
-    Keys are `llm_id, gpu_profile_id, users`; the numbers `nttft_ms, itl_ms`, at one percentile,
-    and `throughput_tok_s`. Mean lengths are missing where they were not published.
+    A value that is missing comes from `defaults`. What follows from other columns is filled in:
+    nTTFT = TTFT / input tokens (exact for requests of one length, else a ratio of means), and, of
+    mean and median, ITL and TPOT from each other, where the source has only one of them.
     """
+    others = [name for name in points if name not in TYPES]
+    frame = points.reindex(columns=[*COLUMNS, *others])
+    for name, value in (defaults or {}).items():
+        frame[name] = frame[name].astype(object).where(frame[name].notna(), value)
+    frame = frame.astype(TYPES)
+    for statistic in STATISTICS:
+        per_token = f"{statistic}_nttft_ms"
+        if frame[per_token].isna().all():
+            frame[per_token] = frame[f"{statistic}_ttft_ms"] / frame["input_tokens"]
+    for statistic in ("mean", "median"):
+        gap, per_output = f"{statistic}_itl_ms", f"{statistic}_tpot_ms"
+        for one, other in ((gap, per_output), (per_output, gap)):
+            if frame[one].isna().all():
+                frame[one] = frame[other]
+    return frame
+
+
+def at_percentile(points: pd.DataFrame, percentile: int) -> pd.DataFrame:
+    """Return the points at one percentile, sorted by LLM, GPU profile and users.
+
+    Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, and
+    `throughput_tok_s, energy_j_per_token`; and `source`, where points of several are in one frame.
+    Where a source has means alone, they take the place of medians.
+    """
+    frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
     prefix = PERCENTILE_PREFIX[percentile]
-    columns = {f"{prefix}_{target}": target for target in TARGETS}
-    columns |= {f"mean_{length}": length for length in LENGTHS}
-    numbers = [*LENGTHS, *TARGETS, "throughput_tok_s"]
-    frame = points.rename(columns=columns)
-    unknown = {length: np.nan for length in LENGTHS if length not in frame}
-    frame = frame.assign(**unknown)[[*IDENTIFIERS, "users", *numbers]]
-    ordered = frame.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
-    return ordered.astype(dict.fromkeys(numbers, float))
+    for target in TARGETS:
+        values = frame[f"{prefix}_{target}"].astype(float)
+        if prefix == "median":
+            values = values.fillna(frame[f"mean_{target}"].astype(float))
+        frame[target] = values
+    numbers = [*LENGTHS, *TARGETS, "throughput_tok_s", "energy_j_per_token"]
+    source = ["source"] if "source" in frame else []
+    chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers]]
+    ordered = chosen.sort_values([*IDENTIFIERS, "users"], ignore_index=True, kind="stable")
+    users = "int64" if ordered["users"].notna().all() else "Int64"
+    types = dict.fromkeys([*numbers, "request_rate_rps"], "float64")
+    return ordered.astype({**types, "users": users})
 
 
 def has_latency(latencies: pd.DataFrame) -> pd.Series:

@@ -25,7 +25,8 @@ from sextant.cells.files import write_cell
 from sextant.cells.run import CellRun, LevelRun, PublishedMedians
 from sextant.cells.tables import REQUEST_SCHEMA, concatenated
 from sextant.cells.tuning import Tuning
-from sextant.cells.verdict import Outcome, Verdict
+from sextant.cells.verdict import Verdict
+from sextant.characterizations.feasibility import OUTCOMES
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant
@@ -34,12 +35,7 @@ from sextant.importing.llm_pilot_requests import FileName, Results, read_results
 log = logging.getLogger(__name__)
 
 VERDICTS = {
-    status: Verdict(outcome, source="LLM-Pilot, Table III")
-    for status, outcome in (
-        ("measured", Outcome.FEASIBLE),
-        ("too_small", Outcome.MEMORY_TOO_SMALL),
-        ("omitted", Outcome.OMITTED),
-    )
+    status: Verdict(outcome, source="LLM-Pilot, Table III") for status, outcome in OUTCOMES.items()
 }
 """What came of a cell, by its `status` in the sheet of cells."""
 _PROFILE = re.compile(r"(\d+)x(\w+)-\d+GB")
