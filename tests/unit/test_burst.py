@@ -1,6 +1,7 @@
 """The burst study's phases on a server, and the search for its rate."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +150,18 @@ def test_a_server_that_does_not_tell_its_use_is_refused(quick_trials):
     ):
         phases(server, BurstPlan(), lambda: None)
     assert server.requests == []
+
+
+def test_too_few_file_descriptors_are_named_before_a_phase(quick_trials, monkeypatch):
+    plan = BurstPlan(phases=(1, 4), warmup_s=2.0, n_per_change=30)  # 270 requests in phase 4
+    few = len(list(Path("/proc/self/fd").iterdir())) + 250
+    monkeypatch.setattr("resource.getrlimit", lambda _: (few, few))
+    monkeypatch.setattr("resource.setrlimit", lambda *_: None)
+    with (
+        StubServer(answer_tokens(ttft_s=0.1, itl_s=0.01)) as server,
+        pytest.raises(InputError, match=rf"256 connections.*limit of this process is {few} "),
+    ):
+        phases(server, plan, lambda: min(1.0, server.in_flight / 8))
 
 
 def test_a_request_that_fails_alone_is_refused(quick_trials):

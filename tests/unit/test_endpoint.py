@@ -213,6 +213,16 @@ def test_rows_that_contradict_each_other_are_refused(config, rows, said) -> None
     assert all(part in message for part in ["config/endpoints.tsv", "Fix: ", *said]), message
 
 
+@pytest.mark.parametrize("name", ["missing.pem", "empty.pem"])
+def test_a_file_without_certificates_is_found_with_the_sheet(config, tmp_path, name) -> None:
+    (tmp_path / "empty.pem").write_text("")
+    sheet = Path("config/endpoints.tsv")
+    sheet.write_text(f"{HEADER}\tca_file\n{ROW}\t{name}\n")
+    said = rf"endpoints\.tsv, line 2, field 'ca_file': {name}: no certificates.*Fix: .*PEM"
+    with pytest.raises(InputError, match=said):
+        load_experiment(config, "config.yaml", check_engine=check_settings)
+
+
 def test_a_variant_cannot_set_up_a_server_that_runs_already(config) -> None:
     config["sheets"]["variants"] = "config/variants.tsv"
     Path("config/variants.tsv").write_text("variant_id\tbatch_weight_tokens\nsmall\t900\n")

@@ -315,6 +315,10 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
             "'--base-url': 'host:1' is not a",
         ),
         ((*FIXED, "--users", 1, "--sampler", "joint"), "'--sampler'.*leave it out"),
+        (
+            (*FIXED, "--users", 1, "--api-key-env", "NO_SUCH_KEY"),
+            "'--api-key-env': the environment has no NO_SUCH_KEY. Fix: export it, or leave",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_named(tmp_path, options, said):

@@ -122,7 +122,9 @@ def test_a_damaged_load_is_named_and_stays_where_it_is(tmp_path, loads):
     (cell / "run.json").write_text(run)
     (cell / "damaged-1").mkdir()
     (cell / "damaged-1" / "run.json").write_text("set aside by a pipeline")
-    assert sextant(*asked).startswith("llama-7b: 1 replica")
+    said = sextant(*asked)
+    assert said.startswith("llama-7b: 1 replica")
+    assert "1 LLM × 1 GPU profile, 3 points" in said
 
 
 def test_loads_without_an_answer_say_why_there_is_none(tmp_path):
@@ -151,12 +153,22 @@ def test_loads_without_an_answer_say_why_there_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("facts", "field"), [({"llm": {}}, "llm.llm_type"), ({"gpu_profile": 3}, "gpu_profile")]
+    ("name", "fact", "field"),
+    [
+        ("llm", {"llm_type": 3}, "llm.llm_type"),
+        ("llm", {"n_layers": 0}, "llm.n_layers"),
+        ("llm", {"head_dim": -1}, "llm.head_dim"),
+        ("llm", {"dtype": "float17"}, "llm.dtype"),
+        ("gpu_profile", 3, "gpu_profile"),
+        ("gpu_profile", {"n_gpus": 0}, "gpu_profile.n_gpus"),
+        ("gpu_profile", {"usd_per_hour": -1}, "gpu_profile.usd_per_hour"),
+    ],
 )
-def test_facts_of_another_type_are_named(tmp_path, loads, facts, field):
+def test_facts_that_cannot_be_are_named(tmp_path, loads, name, fact, field):
     run = json.loads((loads / "a100" / "run.json").read_text())
     shutil.copytree(loads / "a100", tmp_path / "one")
-    run["definition"] |= facts
+    known = run["definition"][name]
+    run["definition"][name] = known | fact if isinstance(fact, dict) else fact
     (tmp_path / "one" / "run.json").write_text(json.dumps(sealed(run)))
     with pytest.raises(InputError, match=rf"run\.json, field 'definition\.{field}'"):
         sextant("recommend", "--database", tmp_path, "--llm", "llama-7b", "--users", 1, *SLO)

@@ -80,8 +80,9 @@ def source_line(answer: Answer) -> str:
     known = answer["characterization"]
     where = "ships with Sextant" if known["origin"] == "shipped" else known["origin"]
     text = (
-        f"From {known['source']} ({where}): {known['n_llms']} LLMs × "
-        f"{known['n_gpu_profiles']} GPU profiles, {known['n_points']} points; requests of "
+        f"From {known['source']} ({where}): {plural(known['n_llms'], 'LLM')} × "
+        f"{plural(known['n_gpu_profiles'], 'GPU profile')}, {plural(known['n_points'], 'point')}; "
+        "requests of "
         f"{known['mean_input_tokens']:.0f} input and {known['mean_output_tokens']:.0f} output "
         "tokens on average."
     )

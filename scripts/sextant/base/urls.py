@@ -1,5 +1,6 @@
-"""Base URLs of servers."""
+"""Base URLs of servers, and what is trusted of those with https."""
 
+import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -40,3 +41,16 @@ def host_and_port(
         problem = f"{base_url!r} ends with /v1, which requests add"
         raise InputError(problem, file=file, row=row, field=field, fix="leave /v1 out")
     return host, port or _PORTS[parts.scheme]
+
+
+def tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    """Return what https trusts: the system's certificates, or those of a file (PEM).
+
+    Raises:
+        InputError: the file does not exist, or holds no certificates.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        problem, fix = f"no certificates ({error})", "give a file of certificates in PEM"
+        raise InputError(problem, file=ca_file, field="ca_file", fix=fix) from None

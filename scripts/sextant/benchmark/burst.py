@@ -22,8 +22,9 @@ from sextant.benchmark.burst_rate import (
     Trial,
     find_rate,
 )
+from sextant.load.levels import check_descriptors
 from sextant.load.measure import LevelResult
-from sextant.load.open_loop import run_open_loop
+from sextant.load.open_loop import first_connections, run_open_loop
 from sextant.load.request import Target
 from sextant.load.source import ListedRequests
 from sextant.workload.prompts import PromptSource
@@ -109,7 +110,12 @@ class _Runner:
     def __call__(
         self, load: Load, level: float | None = None, readings_per_s: float = 4.0
     ) -> tuple[LevelResult, KVWatch]:
-        """Run a load to its last request's end."""
+        """Run a load to its last request's end.
+
+        Raises:
+            InputError: it needs more connections than this process may open.
+        """
+        check_descriptors(first_connections(load.arrival_s, None))
         name, seed = self.targets[0].model, next(self.seeds)
         source = ListedRequests(name, load.input_tokens, load.output_tokens, self.prompts, seed)
         with KVWatch(self.kv_usage, 1 / readings_per_s, self.epoch_ns) as watch:

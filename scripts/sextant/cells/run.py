@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AllowInfNan, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BeforeValidator,
+    ConfigDict,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PlainSerializer,
+)
 
 from sextant.cells.verdict import LevelMedians, Stop, Verdict
 from sextant.experiment.cell_key import CellKey
@@ -15,11 +23,20 @@ from sextant.experiment.variants import Variant
 
 CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
 """What names a cell, in `run.json` and in every row of the store."""
+_LEVEL_LIMIT = 2**31
+
+
+def _checked_level(level: float) -> float:
+    if not (0 < level < _LEVEL_LIMIT or level == math.inf):
+        raise ValueError("a level is above 0 and below 2**31, or inf")
+    return level
+
 
 Level = Annotated[
     float,
     AllowInfNan(True),
     BeforeValidator(lambda value: math.inf if value == "inf" else value),
+    AfterValidator(_checked_level),
     PlainSerializer(level_to_json, return_type=Any),
 ]
 """Users, requests per second, requests in flight or a phase; all at once is `inf` in JSON."""
@@ -48,13 +65,13 @@ class LevelRun:
 
     level: Level
     started_s: float | None = None
-    duration_s: float | None = None
+    duration_s: NonNegativeFloat | None = None
     """From the start of the measured part to the last end."""
-    n_warmup_requests: int | None = None
-    n_cooldown_requests: int | None = None
-    n_prepared_late: int | None = None
+    n_warmup_requests: NonNegativeInt | None = None
+    n_cooldown_requests: NonNegativeInt | None = None
+    n_prepared_late: NonNegativeInt | None = None
     """Requests encoded while one was due."""
-    n_unfinished: int = 0
+    n_unfinished: NonNegativeInt = 0
     """Measured requests in flight when the level was interrupted; they have no row."""
     client_lag_ms: Quantiles = Quantiles()
     """How late the client's event loop was."""

@@ -33,7 +33,7 @@ class StoreOptions:
     database: Database = None
     source: Annotated[
         str | None,
-        typer.Option(help="Characterization to use; one that ships where no store has it."),
+        typer.Option(help="Characterization of the store, if it has several."),
     ] = None
     workload_id: Annotated[
         str | None, typer.Option(help="Workload; the store's own by default.")
@@ -48,6 +48,10 @@ class StoreOptions:
 class AskedOptions(StoreOptions):
     """The LLM that is asked about."""
 
+    source: Annotated[
+        str | None,
+        typer.Option(help="Characterization to use; one that ships where no store has it."),
+    ] = None
     llm: Annotated[str | None, typer.Option(help="An LLM of the characterization.")] = None
     hf_config: Annotated[
         Path | None,
@@ -97,7 +101,10 @@ def recommend(
     ] = "utility",
     risk: Annotated[
         float | None,
-        typer.Option(help="Take the cheapest option that breaks a limit at most this likely."),
+        typer.Option(
+            help="Take the cheapest option that breaks a limit at most this likely; needs a "
+            "predictor that draws samples: roofline."
+        ),
     ] = None,
     gpu_profiles: Annotated[
         str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")

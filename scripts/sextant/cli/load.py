@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sextant.load.run import Subject
     from sextant.workload.prompts import PromptSource
 
+_KEY_VARIABLE = "OPENAI_API_KEY"
+
 
 @dataclass(frozen=True)
 class Content:
@@ -56,8 +58,12 @@ class ServerOptions:
     ]
     model: Annotated[str, typer.Option(help="Model name that the server answers to.")]
     api_key_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the server's API key.")
-    ] = "OPENAI_API_KEY"
+        str | None,
+        typer.Option(
+            help="Environment variable that holds the server's API key; by default "
+            f"{_KEY_VARIABLE}, if it is set."
+        ),
+    ] = None
     ca_file: Annotated[
         Path | None, typer.Option(help="Certificates (PEM) to trust for https, of a private CA.")
     ] = None
@@ -66,11 +72,16 @@ class ServerOptions:
         """Return the replicas.
 
         Raises:
-            InputError: a URL is not one, or the certificates cannot be read.
+            InputError: a URL is not one, the variable for the key is not set, or the certificates
+                cannot be read.
         """
         from sextant.load.request import Target
 
-        key = os.environ.get(self.api_key_env) or None
+        key = os.environ.get(self.api_key_env or _KEY_VARIABLE) or None
+        if self.api_key_env is not None and key is None:
+            problem = f"the environment has no {self.api_key_env}"
+            fix = "export it, or leave the option out if the server needs no key"
+            raise InputError(problem, field="--api-key-env", fix=fix)
         targets = [Target(url, self.model, key, self.ca_file) for url in self.base_url]
         with naming_options({}):
             for target in targets:

@@ -1,9 +1,10 @@
 """GET requests to a server: no proxy, no redirect, so that an API key goes nowhere else."""
 
 import http.client
-import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from sextant.base.urls import tls_context
 
 
 def get(
@@ -19,7 +20,7 @@ def get(
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     connection = http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
     if parts.scheme == "https":
-        context = ssl.create_default_context(cafile=ca_file)
+        context = tls_context(ca_file)
         connection = http.client.HTTPSConnection(parts.netloc, timeout=timeout_s, context=context)
     try:
         connection.request("GET", parts.path.rstrip("/") + path, headers=headers)

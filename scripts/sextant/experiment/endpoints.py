@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, load_sheet
-from sextant.base.urls import host_and_port
+from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.base.urls import host_and_port, tls_context
 from sextant.experiment.variants import Variant, without_defaults
 
 ENDPOINT = "endpoint"
@@ -32,8 +32,8 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
     """Read the sheet of endpoints; without a path there are none.
 
     Raises:
-        InputError: a base URL that is not one, two rows for an LLM on a GPU profile, or two rows
-            for one server.
+        InputError: a base URL that is not one, two rows for an LLM on a GPU profile, two rows for
+            one server, or a `ca_file` without certificates.
     """
     found: dict[tuple[str, str], Endpoint] = {}
     served: dict[tuple[str, str], int] = {}
@@ -51,9 +51,21 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
                 fix = "name it once, with the LLM that it is and the GPU profile that it runs on"
                 raise InputError(problem, file=path, row=row.line, field="base_urls", fix=fix)
             served[url, name] = row.line
-        ca_file = Path(row["ca_file"]) if "ca_file" in row else None
-        found[key] = Endpoint(urls, name, row.get("api_key_env"), ca_file, row.line)
+        found[key] = Endpoint(urls, name, row.get("api_key_env"), _ca_file(row, path), row.line)
     return found
+
+
+def _ca_file(row: Row, sheet: str | None) -> Path | None:
+    """Return the row's file of certificates, read once to see that it holds some."""
+    if "ca_file" not in row:
+        return None
+    path = Path(row["ca_file"])
+    try:
+        tls_context(path)
+    except InputError as error:
+        problem, fix = f"{path}: {error.problem}", error.fix
+        raise InputError(problem, file=sheet, row=row.line, field="ca_file", fix=fix) from None
+    return path
 
 
 def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> None:

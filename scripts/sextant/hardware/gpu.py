@@ -4,7 +4,9 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, validate
@@ -18,28 +20,34 @@ MAX_GPUS = 9999
 _PROFILE_ID = re.compile(r"([1-9][0-9]{0,3})x(.+)")
 # Prefix of the UUID of an instance of a divided GPU.
 MIG_PREFIX = "MIG-"
+PositiveSize = Annotated[float, Field(gt=0, lt=1e9)]
+_MAX_PRICE = 1e6
 
 
 @dataclass(frozen=True)
 class GPU:
-    """One device type, as `resources/gpus/<gpu_id>.yaml` describes it."""
+    """One device type, as `resources/gpus/<gpu_id>.yaml` describes it.
+
+    Bounds, here and of `GPUProfile`, are checked where facts are read from a file of a cell; of
+    sheets the schemas check them.
+    """
 
     gpu_id: str
     kind: str
     """`gpu`, or `cpu` for a share of a processor that is used as a device."""
     architecture: str
-    memory_gib: float
-    memory_bandwidth_gb_s: float
-    dense_16bit_tflops: float
+    memory_gib: PositiveSize
+    memory_bandwidth_gb_s: PositiveSize
+    dense_16bit_tflops: PositiveSize
     """Peak rate of dense 16-bit products, without structured sparsity: bfloat16, or float16
     where the device has no bfloat16."""
-    interconnect_gb_s: float
+    interconnect_gb_s: PositiveSize
     """Bandwidth of one device to its peers together, in one direction: PCIe or NVLink."""
     source: str
-    dense_fp8_tflops: float | None = None
+    dense_fp8_tflops: PositiveSize | None = None
     """As above for 8-bit floats; None where the device has no units for them, as below."""
-    dense_int8_tflops: float | None = None
-    dense_fp4_tflops: float | None = None
+    dense_int8_tflops: PositiveSize | None = None
+    dense_fp4_tflops: PositiveSize | None = None
     """As above for 4-bit floats (NVFP4)."""
 
     def dense_tflops(self, precision: str) -> float:
@@ -83,8 +91,8 @@ class GPUProfile:
 
     gpu_profile_id: str
     gpu: GPU
-    n_gpus: int
-    usd_per_hour: float = math.nan
+    n_gpus: Annotated[int, Field(ge=1, le=MAX_GPUS)]
+    usd_per_hour: Annotated[float, Field(ge=0, le=_MAX_PRICE)] = math.nan
     """Price; nan if it is not known."""
     gpu_model: str | None = None
     """The device type as a cluster's scheduler names it; no measurement depends on it."""

@@ -1,6 +1,9 @@
 """What Sextant knows of an LLM: its shapes, and the bytes and products that follow from them."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 DTYPE_PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -14,27 +17,29 @@ UNBOUNDED_TOKENS = 2**31 - 1
 class LLM:
     """An LLM's architecture. Sizes are counts; nothing here depends on where it runs.
 
+    Bounds are checked where facts are read from a file of a cell, not by `LLM(…)`.
+
     The fields with a default describe a dense, unquantized decoder with ordinary attention.
     """
 
     llm_type: str
     """`model_type` of the config, e.g. `opt`; of its text part if it has others."""
-    n_layers: int
+    n_layers: PositiveInt
     """Layers that generate: those of the decoder."""
-    hidden_size: int
-    ffn_size: int
+    hidden_size: PositiveInt
+    ffn_size: PositiveInt
     """Width of a layer's MLP; in a mixture of experts, of one routed expert."""
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
+    n_heads: PositiveInt
+    n_kv_heads: PositiveInt
+    head_dim: PositiveInt
     """Numbers in a head's query and key."""
-    vocab_size: int
-    context_tokens: int
+    vocab_size: PositiveInt
+    context_tokens: PositiveInt
     """Longest sequence, input and output together; `UNBOUNDED_TOKENS` if there is no limit."""
-    dtype: str
-    n_parameters: int
+    dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_BYTES)})$")]
+    n_parameters: PositiveInt
     """All parameters, embeddings and every expert included; tied matrices count once."""
-    n_flop_parameters: int
+    n_flop_parameters: PositiveInt
     """Parameters that a token is multiplied with on its way through the decoder.
 
     Decoder-only: every token, of input or output; all matrices but the look-up tables, and of
@@ -42,53 +47,53 @@ class LLM:
     Encoder-decoder: every output token; the decoder's matrices, of cross-attention Q and O.
     """
     is_encoder_decoder: bool = False
-    n_encoder_layers: int = 0
-    n_encoder_flop_parameters: int = 0
+    n_encoder_layers: NonNegativeInt = 0
+    n_encoder_flop_parameters: NonNegativeInt = 0
     """Parameters that an input token of an encoder-decoder is multiplied with, once.
 
     The encoder's matrices, and K and V of the decoder's cross-attention; 0 if decoder-only.
     """
-    n_experts: int = 0
+    n_experts: NonNegativeInt = 0
     """Routed experts of a layer; 0 if dense. Shared experts, used by every token, do not count."""
-    n_experts_per_token: int = 0
+    n_experts_per_token: NonNegativeInt = 0
     """Routed experts of a layer that one token uses."""
-    n_expert_parameters: int = 0
+    n_expert_parameters: NonNegativeInt = 0
     """Matrices of all routed experts of all layers."""
-    n_attention_parameters: int = 0
+    n_attention_parameters: NonNegativeInt = 0
     """Matrices of the attention of all layers."""
-    n_mlp_parameters: int = 0
+    n_mlp_parameters: NonNegativeInt = 0
     """Matrices of the MLPs of all layers, shared experts included, routed experts not."""
-    kv_latent_size: int = 0
+    kv_latent_size: NonNegativeInt = 0
     """Numbers in the one vector that multi-head latent attention (MLA) keeps per token and layer.
 
     0 for attention that keeps K and V of every KV head.
     """
-    kv_dtype: str = ""
+    kv_dtype: Annotated[str, Field(pattern=f"^({'|'.join(_KV_DTYPE_BYTES)})?$")] = ""
     """Data type of the KV cache (float32, float16, bfloat16, fp8, int8, nvfp4); empty for `dtype`.
 
     The server's choice, not the config's: `dataclasses.replace` sets it.
     """
-    weight_bits: float = 0.0
+    weight_bits: NonNegativeFloat = 0.0
     """Bits of a quantized weight, its share of scales and zero points included; 0: unquantized."""
-    n_quantized_parameters: int = 0
+    n_quantized_parameters: NonNegativeInt = 0
     """Quantized parameters; the others are stored as `dtype`."""
-    n_quantized_expert_parameters: int = 0
+    n_quantized_expert_parameters: NonNegativeInt = 0
     """Of these, parameters of routed experts."""
     weight_format: str = ""
     """Type of the quantized weights, one of `precision.QUANTIZED`; empty: unquantized."""
     expert_format: str = ""
     """Type of the routed experts' quantized weights, where it is not `weight_format`."""
-    expert_bits: float = 0.0
+    expert_bits: NonNegativeFloat = 0.0
     """Bits of the routed experts' quantized weights, where they are not `weight_bits`."""
     is_weight_only: bool = False
     """Whether quantized weights are multiplied as 16-bit numbers (GPTQ, AWQ, INT4)."""
-    sliding_window_tokens: int = 0
+    sliding_window_tokens: NonNegativeInt = 0
     """Tokens that a layer with sliding-window attention looks back on; 0 if no layer has it.
 
     A recorded fact: `kv_bytes_per_token` takes every layer to keep every token, which is an
     upper bound.
     """
-    n_sliding_layers: int = 0
+    n_sliding_layers: NonNegativeInt = 0
 
     @property
     def attention(self) -> str:

@@ -33,7 +33,7 @@ def warm_up(
     Raises:
         InputError: the level needs more connections than this process may open.
     """
-    _check_descriptors(_least_connections(scenario, level))
+    check_descriptors(_least_connections(scenario, level))
     if not scenario.warmup_s or (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
         return 0
     users = len(targets) if isinstance(scenario, OpenLoop) else int(level)
@@ -69,7 +69,7 @@ def measure_level(
         LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
     """
     load = (timeout_s, epoch_ns)
-    _check_descriptors(_least_connections(scenario, level))
+    check_descriptors(_least_connections(scenario, level))
     match scenario:
         case ClosedLoop(duration_s=duration_s, cooldown_s=cooldown_s):
             users = int(level)
@@ -93,7 +93,7 @@ def _measure_open_loop(
     """Run one schedule without a pause: the load is steady when measuring begins."""
     arrivals, is_counted = scenario.arrivals_at(level), scenario.n_requests is not None
     arrival_s = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed)
-    _check_descriptors(first_connections(arrival_s, scenario.max_in_flight))
+    check_descriptors(first_connections(arrival_s, scenario.max_in_flight))
     return run_open_loop(
         targets,
         source,
@@ -115,7 +115,7 @@ def _least_connections(scenario: Scenario, level: float) -> int:
     return 1
 
 
-def _check_descriptors(n_connections: int) -> None:
+def check_descriptors(n_connections: int) -> None:
     """Raise InputError if the hard limit on open files is too low for a level."""
     n_open = len(list(Path("/proc/self/fd").iterdir()))
     n_needed = n_open + n_connections + _OWN_DESCRIPTORS

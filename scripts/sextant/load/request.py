@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from sextant.base.errors import InputError
-from sextant.base.urls import host_and_port
+from sextant.base.urls import host_and_port, tls_context
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,7 @@ class Target:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        try:
-            return ssl.create_default_context(cafile=self.ca_file)
-        except OSError as error:  # ssl.SSLError is one
-            fix = "give a file of certificates in PEM"
-            problem = f"no certificates ({error})"
-            raise InputError(problem, file=self.ca_file, field="ca_file", fix=fix) from None
+        return tls_context(self.ca_file)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sextant.pages.wording import plural
 from sextant.plan.history import Error
 from sextant.plan.summary import CellPlan, Plan
 
@@ -22,7 +23,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 def plan_text(plan: Plan) -> str:
     """Return a plan as a person reads it."""
     n_jobs = sum(plan.jobs.values())
-    parts = [f"{n_jobs:,} jobs would run ({plan.n_submissions:,} submissions to a scheduler):"]
+    parts = [
+        f"{plural(n_jobs, 'job')} would run ({plural(plan.n_submissions, 'submission')} to a "
+        "scheduler):"
+    ]
     parts += [f"  {rule:24} {count:6,}" for rule, count in plan.jobs.items()]
     if plan.cells:
         parts += ["", *_cells_text(plan), "", *_profile_table(plan.cells), "", *_hours_text(plan)]
@@ -38,8 +42,9 @@ def _cells_text(plan: Plan) -> list[str]:
     llms = {cell.key.llm_id for cell in cells}
     profiles = {cell.key.gpu_profile_id for cell in cells}
     lines = [
-        f"{len(cells):,} cells to measure ({len(llms)} LLMs, {len(profiles)} GPU profiles), "
-        f"{sum(cell.n_levels for cell in cells):,} points"
+        f"{plural(len(cells), 'cell')} to measure ({plural(len(llms), 'LLM')}, "
+        f"{plural(len(profiles), 'GPU profile')}), "
+        f"{plural(sum(cell.n_levels for cell in cells), 'point')}"
     ]
     if n_left_out := len(cells) - len(fitting):
         lines.append(f"{n_left_out:,} of them do not fit into memory and end at once")
