@@ -94,6 +94,7 @@ def test_a_slow_server_lacks_no_memory(servers):
     with servers[0], pytest.raises(ServerError, match=r"no end within 0\.2 s") as caught:
         check_corner_cases(servers[:1], [CornerCase("long", 1, 10, 90)], PROMPTS, 1, 0.2)
     assert not caught.value.is_out_of_memory
+    assert "Fix: raise engine.request_timeout_s" in str(caught.value)
 
 
 def test_the_text_of_requests_is_nowhere_in_the_log(servers):

@@ -105,6 +105,8 @@ def check_corner_cases(
         failed = rows.filter(pc.not_equal(rows["status"], "ok")).to_pylist()
         if failed:
             server, problem = servers[failed[0]["replica"]], failed[0]["error"]
+            if failed[0]["status"] == "timeout":
+                problem += ". Fix: raise engine.request_timeout_s, unless the server hangs"
             raise server.error(f"corner case '{case.name}' failed: {problem}")
         for server in servers:
             if not server.is_healthy():
