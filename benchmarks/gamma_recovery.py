@@ -30,8 +30,7 @@ from sextant.workload.gamma import (
     uniform_distance,
 )
 from sextant.workload.step_distance import ks_blend, step_shares
-from sextant.workload.step_fit import fit_steps
-from sextant.workload.step_probability import count_steps
+from sextant.workload.steps import count_steps, fit_steps
 
 SHAPES = (0.25, 0.5, 1.0, 4.0)
 TABLE_SHAPES = (0.02, 0.1, 0.3, 1.0, 3.0, 30.0)

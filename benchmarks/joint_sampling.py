@@ -21,15 +21,15 @@ import pandas as pd
 import scipy
 import yaml
 
+from sextant.benchmark.cell import model_folder
 from sextant.engine.devices import pick_devices
-from sextant.engine.model_folder import model_folder
+from sextant.engine.http import Target
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.experiment.engine_settings import engine_settings
 from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 from sextant.load.closed_loop import run_closed_loop
-from sextant.load.request import Target
 from sextant.load.source import RequestSource
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.published import load_request_model
@@ -131,7 +131,7 @@ def main() -> None:
         model_folder(options.llm_config) as folder,
         server(folder, caps, Path(scratch) / "server.log") as running,
     ):
-        target = Target(running.base_url, "sextant", running.api_key)
+        target = running.target
         for repetition, users in itertools.product(range(options.repetitions), USERS):
             for sampler in SAMPLERS if repetition % 2 == 0 else SAMPLERS[::-1]:
                 seed = 1_000_003 * users + repetition

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sextant.cells.tuning import MemoryFacts
+from sextant.engine.http import Target
 from sextant.engine.prometheus import MetricNames, fetch
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.engine_settings import EngineSettings
@@ -24,10 +25,7 @@ class StubEngineServer:
     """A server that was started for a spec."""
 
     spec: ServerSpec
-    base_url: str
-    model_name: str = "stub-model"
-    api_key: str | None = None
-    ca_file: Path | None = None
+    target: Target
     command: tuple[str, ...] = ("stub", "serve")
     start_duration_s: float = 0.0
 
@@ -50,7 +48,7 @@ class StubEngineServer:
         return True
 
     def metrics(self) -> str:
-        return fetch(self.base_url)
+        return fetch(self.target.base_url)
 
     def memory(self) -> MemoryFacts:
         return MemoryFacts()
@@ -85,5 +83,6 @@ class StubEngine:
                 if spec.batch_weight_tokens > self.most_tokens:
                     raise ServerError("the stub ran out of memory", is_out_of_memory=True)
                 stub = StubServer(answer_endpoint("stub-model", metrics=METRICS))
-                servers.append(StubEngineServer(spec, stack.enter_context(stub).url))
+                target = Target(stack.enter_context(stub).url, "stub-model")
+                servers.append(StubEngineServer(spec, target))
             yield servers

@@ -11,10 +11,10 @@ import pytest
 from real_vllm import CONFIG, NEEDS_VLLM
 from real_vllm import SEARCH as SETTINGS
 from sextant.benchmark.batch_weight import WeightRange, possible_gain
+from sextant.benchmark.cell import model_folder
 from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
 from sextant.cells.tuning import Probe
-from sextant.engine.model_folder import model_folder
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.hardware.gpu import GIB, Devices

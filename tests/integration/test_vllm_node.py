@@ -13,7 +13,7 @@ import pytest
 
 from real_vllm import CONFIG, NEEDS_VLLM
 from real_vllm import SETTINGS as SMALL
-from sextant.engine.model_folder import model_folder
+from sextant.benchmark.cell import model_folder
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.hardware.gpu import Devices

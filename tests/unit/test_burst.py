@@ -9,7 +9,7 @@ from sextant.base.errors import InputError
 from sextant.benchmark import burst
 from sextant.benchmark.burst_loads import BurstPlan
 from sextant.benchmark.burst_rate import KVWatch, Trial, closest, find_rate, next_rate
-from sextant.load.request import Target
+from sextant.engine.http import Target
 from sextant.workload.lengths import zipf_request_model
 from sextant.workload.prompts import RandomTokens
 from stub_server import StubServer, answer_tokens

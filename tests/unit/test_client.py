@@ -12,9 +12,10 @@ import pytest
 import uvloop
 
 from sextant.base.errors import InputError
+from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Connection, Exchange
-from sextant.load.request import Target, prepare
+from sextant.load.request import prepare
 from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk, event
 
 PROMPT = np.array([101, 102, 103, 104], dtype=np.int32)

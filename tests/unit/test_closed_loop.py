@@ -13,10 +13,10 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.cells.tables import REQUEST_SCHEMA
+from sextant.engine.http import Target
 from sextant.load.client import Connection
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.levels import LEVEL_SEED_STRIDE
-from sextant.load.request import Target
 from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters
 from sextant.processes.job_log import job_log
 from sextant.workload.prompts import RandomTokens

@@ -8,16 +8,8 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.workload.generators import (
-    Arrivals,
-    AtOnce,
-    Constant,
-    Gamma,
-    Varying,
-    mirrored,
-    poisson,
-    replayed,
-)
+from sextant.workload.generators import Arrivals, AtOnce, Constant, Gamma, Varying, poisson
+from sextant.workload.trace_arrivals import Replay, mirrored
 
 ONE_WINDOW = pd.DataFrame(
     {"start_s": [0.0], "duration_s": [500.0], "n_requests": [1000], "alpha": [0.5]}
@@ -35,13 +27,20 @@ class Drawn(Arrivals):
         return self.draw(seed)
 
 
+class Listed(Replay):
+    """A replay of the times that are given in place of a trace."""
+
+    def _arrival_s(self):
+        return np.asarray(self.trace, float)
+
+
 ONE_OF_EACH = {
     "constant": Constant(2.0).times,
     "poisson": poisson(2.0).times,
     "gamma": Gamma(2.0, 0.5).times,
     "mirrored": Drawn(lambda seed: mirrored(ONE_WINDOW, seed=seed)).times,
     "varying": Varying((0.5, 0.001, 0.0), (1.0, 0.0)).times,
-    "replayed": Drawn(lambda _: replayed(np.arange(300) / 3)).times,
+    "replayed": Listed(np.arange(300) / 3).times,
     "inf": AtOnce().times,
 }
 
@@ -201,13 +200,12 @@ def test_variation_that_leaves_the_possible_says_where():
 
 def test_replay_is_exact_and_scales_time():
     arrival_s = [2.0, 2.5, 2.5, 10.0]
-    assert replayed(arrival_s).tolist() == [0.0, 0.5, 0.5, 8.0]
-    assert replayed(arrival_s, time_factor=0.5).tolist() == [0.0, 0.25, 0.25, 4.0]
-    halved = Drawn(lambda _: replayed(arrival_s, time_factor=0.5))
+    assert Listed(arrival_s).times().tolist() == [0.0, 0.5, 0.5, 8.0]
+    halved = Listed(arrival_s, time_factor=0.5)
+    assert halved.times().tolist() == [0.0, 0.25, 0.25, 4.0]
     assert halved.times(duration_s=4.0).tolist() == [0.0, 0.25, 0.25]
-    assert replayed([]).tolist() == []
     with pytest.raises(InputError, match="field 'arrival_s': the times do not ascend"):
-        replayed([1.0, 0.5])
+        Listed([1.0, 0.5]).times()
 
 
 def test_everything_at_once_is_at_zero():
@@ -223,7 +221,7 @@ def test_everything_at_once_is_at_zero():
         (lambda: poisson(1e6).times(duration_s=1e6), "1e.12 requests are too many"),
         (lambda: poisson(1.0).times(n=2.5), "field 'n': 2.5 is not a whole number"),
         (lambda: AtOnce().times(duration_s=1.0), "requests are too many"),
-        (lambda: replayed([0.0], time_factor=-1.0), "field 'time_factor': -1.0"),
+        (lambda: Replay("t", time_factor=-1.0), "field 'time_factor': -1.0"),
     ],
 )
 def test_bad_parameters_are_named(draw, message):

@@ -18,9 +18,9 @@ import pytest
 
 from cells import KEY, request, write_cell
 from project import Project
-from sextant.base.configuration import read_configuration
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
+from sextant.base.yaml_files import read_configuration
 from sextant.benchmark.definition import cell_from_definition, definition_sha256
 from sextant.cells.integrity import CELL_FILES, file_facts, sealed
 from sextant.cells.run import CellRun, HostFacts, HostGPU, ServerFacts

@@ -12,7 +12,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.ingest import blocks, ingest_trace
-from sextant.ingest.start import check_start_time
+from sextant.ingest.date_times import check_start_time
 from sextant.ingest.trace_format import FORMATS
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"

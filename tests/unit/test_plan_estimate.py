@@ -10,7 +10,7 @@ import pytest
 
 from cells import TOO_LARGE, request, write_cell
 from project import Project
-from sextant.base.configuration import merged, read_configuration
+from sextant.base.yaml_files import merged, read_configuration
 from sextant.cells.run import ImportedFrom
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.endpoints import Endpoint

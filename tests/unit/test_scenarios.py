@@ -8,7 +8,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
 from sextant.experiment.scenarios import OpenLoop, Scenario, plain, scenario_from_row, scenario_of
-from sextant.experiment.variants import Variant, variant_from_row, without_defaults
+from sextant.experiment.variants import Variant, without_defaults
 from sextant.workload.trace_arrivals import Replay
 
 
@@ -76,9 +76,9 @@ def test_a_definition_names_an_arrival_process(tmp_path):
 
 
 def test_replicas_that_share_devices_share_their_memory():
-    shared = variant_from_row(Row({"variant_id": "v", "replicas": 3, "placement": "shared"}, 2))
+    shared = Variant(**{"variant_id": "v", "replicas": 3, "placement": "shared"})
     assert (shared.memory_share, shared.n_device_sets) == (pytest.approx(1 / 3), 1)
-    own = variant_from_row(Row({"variant_id": "v", "replicas": 3}, 2))
+    own = Variant(**{"variant_id": "v", "replicas": 3})
     assert (own.memory_share, own.n_device_sets) == (1.0, 3)
 
 

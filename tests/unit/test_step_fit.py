@@ -6,8 +6,7 @@ from scipy import integrate, stats
 
 from sextant.workload.gamma import uniform_distance
 from sextant.workload.step_distance import judge_steps, step_shares
-from sextant.workload.step_fit import fit_steps
-from sextant.workload.step_probability import StepCounts, count_steps, log_probability
+from sextant.workload.steps import StepCounts, count_steps, fit_steps, log_probability
 
 
 def _draw(alpha: float, step: float, shape: tuple[int, int], seed: int = 1) -> np.ndarray:

@@ -11,15 +11,15 @@ from test_cell import SETTINGS as CELL_SETTINGS
 from test_cell import prepare_cell
 
 from fake_servers import CPU, SETTINGS
-from sextant.base.api_keys import remove_key, without_keys
 from sextant.base.files import write_json, write_parquet
 from sextant.base.progress import Progress
+from sextant.base.text import remove_key, without_keys
 from sextant.benchmark.cell import measure_cell
 from sextant.engine import prometheus
+from sextant.engine.http import Target
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.load.closed_loop import run_closed_loop
-from sextant.load.request import Target
 from sextant.load.source import ListedRequests, RandomIds
 from sextant.processes.job_log import job_log
 
@@ -85,7 +85,7 @@ def test_requests_that_a_server_refuses_with_their_headers_do_not_tell_the_key(
     monkeypatch.setenv("FAKE_REFUSE", "500:0")
     source = ListedRequests("m", np.full(100, 4), np.full(100, 2), RandomIds(100), 0)
     with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
-        targets = [Target(server.base_url, "m", server.api_key)]
+        targets = [Target(server.target.base_url, "m", server.api_key)]
         assert KEY not in repr(targets)
         result = run_closed_loop(targets, source, 1, 0.1, 5.0, 0)
     write_parquet(tmp_path / "requests.parquet", result.table(), {})
@@ -145,7 +145,7 @@ def test_a_proxy_never_sees_what_goes_to_servers_on_this_machine(proxy, tmp_path
     cell, outputs = prepare_cell(tmp_path)
     measure_cell(cell, CELL_SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1))
     with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
-        assert "vllm:num_requests_running" in prometheus.fetch(server.base_url)
+        assert "vllm:num_requests_running" in prometheus.fetch(server.target.base_url)
         assert server.version() == "fake"
     assert proxy == []
 

@@ -7,8 +7,8 @@ import pytest
 
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Exchange
-from sextant.load.level import requests_table
 from sextant.load.request import prepare
+from sextant.load.results import requests_table
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
 from sextant.base.errors import InputError
-from sextant.engine.model_folder import model_folder
+from sextant.benchmark.cell import model_folder
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.engine.vllm_command import command, environment, n_blocks
@@ -168,14 +168,14 @@ def test_a_server_that_is_entered_answers_and_one_that_is_left_is_gone(start):
     with start() as server:
         assert server.is_alive()
         assert 0 < server.start_duration_s < time.monotonic() - began_s
-        with urllib.request.urlopen(f"{server.base_url}/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"{server.target.base_url}/health", timeout=10) as answer:
             assert answer.status == 200
         processes = descendants(server)
         assert len(processes) >= 2
     assert not server.is_alive()
     assert not any(process.is_running() for process in processes)
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"{server.base_url}/health", timeout=10)
+        urllib.request.urlopen(f"{server.target.base_url}/health", timeout=10)
 
 
 def test_an_error_inside_ends_the_server_too(start):

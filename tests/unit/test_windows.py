@@ -8,7 +8,7 @@ from scipy import stats
 from sextant.base.errors import InputError
 from sextant.workload import trace_stream
 from sextant.workload.arrivals import fit_arrivals
-from sextant.workload.generators import mirrored
+from sextant.workload.trace_arrivals import mirrored
 from sextant.workload.windows import count_doublings, fit_windows, summarize_doublings
 from support import write_trace
 

@@ -4,7 +4,7 @@ In: files, sheets and texts of users and strangers. Out: typed and checked value
 `InputError` that names file, line, field and fix; files that are written whole or not at all.
 
 Read `errors` first. `files` reads and writes files, `sheets` and `yaml_files` read and check what
-users write, `configuration` merges their configuration files, `ids` checks ids and makes file names
-of them, `text` and `api_keys` keep terminals and logs safe, `progress` shows progress, `imports`
-finds the library files that a rule depends on.
+users write (the latter merges configuration files too), `ids` checks ids and makes file names of
+them, `text` keeps terminals and logs safe, `progress` shows progress, `imports` finds the library
+files that a rule depends on.
 """

@@ -1,5 +1,6 @@
-"""The one reader of YAML files, which may come from strangers."""
+"""The one reader of YAML files, also of strangers; configuration merged as Snakemake does."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,28 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict | None):
         raise InputError("no keys and values", file=path, fix="write key: value")
     return found or {}
+
+
+DEFAULT_FILE = "config/config.yaml"
+"""The file that the Snakefile names; others are merged into it."""
+
+
+def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:
+    """Read the Snakefile's configuration in a folder and merge others into it; the last wins.
+
+    Raises:
+        InputError: a file is missing or not YAML.
+    """
+    return merged(read_yaml(folder / file) for file in [Path(DEFAULT_FILE), *config_files])
+
+
+def merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge configurations key by key, also below keys; later ones win."""
+    config: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            before = config.get(key)
+            if isinstance(value, Mapping) and isinstance(before, Mapping):
+                value = merged([before, value])
+            config[key] = value
+    return config

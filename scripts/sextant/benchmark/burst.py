@@ -22,10 +22,10 @@ from sextant.benchmark.burst_rate import (
     Trial,
     find_rate,
 )
+from sextant.engine.http import Target
 from sextant.load.levels import check_descriptors
 from sextant.load.measure import LevelResult
 from sextant.load.open_loop import first_connections, run_open_loop
-from sextant.load.request import Target
 from sextant.load.source import ListedRequests
 from sextant.workload.prompts import PromptSource
 from sextant.workload.request_model import RequestModel

@@ -2,8 +2,9 @@
 
 import logging
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from sextant.base.errors import InputError
@@ -19,7 +20,6 @@ from sextant.cells.files import read_run
 from sextant.cells.integrity import CHECKPOINT, damaged_files
 from sextant.cells.memory import Feasibility, assess_variant, kv_bytes_per_device
 from sextant.engine.devices import pick_cores, pick_devices
-from sextant.engine.model_folder import model_folder
 from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
@@ -94,7 +94,10 @@ def _measure(
     feasibility = assess_variant(
         llm, cell.devices, cell.variant, settings.memory_utilization, cell.longest_request_tokens
     )
-    with _model(cell, scratch) as model:
+    weights = (
+        nullcontext(Path(cell.model)) if cell.model else model_folder(cell.config_path, scratch)
+    )
+    with weights as model:
         specs = _specs(cell, llm, model, scratch) if feasibility.is_feasible else None
         devices = {device for spec in specs(1) for device in spec.device_indices} if specs else ()
         machine = hardware(cell.devices.kind, sorted(devices, key=str))
@@ -181,12 +184,11 @@ def _specs(cell: Cell, llm: LLM, model: Path, scratch: Path) -> Callable[[int], 
 
 
 @contextmanager
-def _model(cell: Cell, scratch: Path) -> Iterator[Path]:
-    if cell.model:
-        yield Path(cell.model)
-    else:
-        with model_folder(cell.config_path, scratch) as folder:
-            yield folder
+def model_folder(config_path: Path, scratch: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary folder with the LLM's `config.json`, for servers with random weights."""
+    with tempfile.TemporaryDirectory(prefix="sextant-model-", dir=scratch) as folder:
+        shutil.copy(config_path, Path(folder) / "config.json")
+        yield Path(folder)
 
 
 def _require_disk(folder: Path) -> None:

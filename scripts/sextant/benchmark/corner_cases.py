@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 
 from sextant.engine.protocol import Server
 from sextant.load.open_loop import run_open_loop
-from sextant.load.request import Target
 from sextant.load.source import ListedRequests
 from sextant.workload.prompts import PromptSource
 from sextant.workload.request_model import RequestModel
@@ -91,14 +90,14 @@ def check_corner_cases(
         ServerError: a request failed, or a server died; the error tells whether memory
             ran out.
     """
-    targets = [Target(s.base_url, s.model_name, s.api_key, s.ca_file) for s in servers]
+    targets = [server.target for server in servers]
     for number, case in enumerate(cases):
         # Request i goes to server i mod n: each gets the whole case.
         n_requests = case.n_requests * len(servers)
         inputs, outputs = (
             np.full(n_requests, tokens) for tokens in (case.input_tokens, case.output_tokens)
         )
-        source = ListedRequests(servers[0].model_name, inputs, outputs, prompts, seed + number)
+        source = ListedRequests(targets[0].model, inputs, outputs, prompts, seed + number)
         due_s = np.zeros(n_requests)
         result = run_open_loop(targets, source, due_s, timeout_s, time.monotonic_ns())
         rows = result.table().select(["status", "error", "replica"])

@@ -20,13 +20,13 @@ from sextant.benchmark.stopping import level_medians, tells_nothing
 from sextant.cells.run import LeftOut, LevelRun, ServerFacts
 from sextant.cells.verdict import Stop
 from sextant.engine import prometheus
+from sextant.engine.http import Target
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.experiment.scenarios import Burst, ClosedLoop
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
 from sextant.load.measure import LevelResult
-from sextant.load.request import Target
 from sextant.load.results import level_run
 from sextant.load.source import RequestSource, unsent_parameters
 from sextant.telemetry.watcher import Watched, WatchPlan, watch
@@ -75,7 +75,7 @@ class Measurement:
             log.info("%d levels were measured by an earlier attempt", len(record.levels))
             self._go_on_from(record.levels)
         prompts, record.prompts = _prompts(cell, self._vocab_size)
-        targets = [Target(s.base_url, s.model_name, s.api_key, s.ca_file) for s in servers]
+        targets = [server.target for server in servers]
         if isinstance(cell.scenario, Burst):
             self._measure_phases(cell.scenario, servers, targets, prompts)
         else:
@@ -180,7 +180,7 @@ class Measurement:
             kind=self.cell.devices.kind,
             devices=tuple(dict.fromkeys(i for s in servers for i in s.device_indices)),
             pids=tuple(pid for s in servers for pid in s.pids) if is_cpu else (),
-            server_urls=tuple(server.base_url for server in servers),
+            server_urls=tuple(server.target.base_url for server in servers),
             metric_names=self._metric_names,
             dcgm_url=self.settings.dcgm_url,
         )
@@ -240,7 +240,7 @@ def _server_facts(servers: Sequence[Server], settings: EngineSettings) -> Server
         version=first.version(),
         precision=settings.dtype if starts_servers else None,
         command=tuple(first.command) if first.command else None,
-        url=None if starts_servers else first.base_url,
+        url=None if starts_servers else first.target.base_url,
         start_duration_s=first.start_duration_s,
         devices=tuple(server.device_indices for server in servers),
         batch_weight_tokens=first.batch_weight_tokens,

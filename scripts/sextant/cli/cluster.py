@@ -59,7 +59,7 @@ def import_results(
     ] = False,
 ) -> None:
     """Import cells that others measured and that the sheets here ask for; nothing is measured."""
-    from sextant.base.configuration import read_configuration
+    from sextant.base.yaml_files import read_configuration
     from sextant.experiment.loading import load_experiment
     from sextant.importing.decisions import Status
     from sextant.importing.merge import import_cells, report_text

@@ -23,9 +23,10 @@ from sextant.cli.options import (
 from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
-    from sextant.load.measure import LevelResult, Source
-    from sextant.load.request import Target
+    from sextant.engine.http import Target
+    from sextant.load.measure import LevelResult
     from sextant.load.run import Subject
+    from sextant.load.source import Source
     from sextant.workload.prompts import PromptSource
 
 _KEY_VARIABLE = "OPENAI_API_KEY"
@@ -75,7 +76,7 @@ class ServerOptions:
             InputError: a URL is not one, the variable for the key is not set, or the certificates
                 cannot be read.
         """
-        from sextant.load.request import Target
+        from sextant.engine.http import Target
 
         key = os.environ.get(self.api_key_env or _KEY_VARIABLE) or None
         if self.api_key_env is not None and key is None:

@@ -4,12 +4,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sextant.base.errors import InputError
 from sextant.cells.tuning import MemoryFacts
-from sextant.engine.http import get
+from sextant.engine.http import Target, get
 from sextant.engine.prometheus import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.endpoints import Endpoint
@@ -23,10 +23,7 @@ _VERSION_PATHS = ("/version", "/get_server_info", "/info")
 class EndpointServer:
     """A server that somebody else started; what only its host knows of it is unknown."""
 
-    base_url: str
-    model_name: str
-    api_key: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None
+    target: Target
     command: None = None
     start_duration_s: None = None
     batch_weight_tokens: None = None
@@ -42,14 +39,14 @@ class EndpointServer:
         status, content = self._get("/v1/models")
         if status is None:
             fix = "start the server, or correct its address"
-            raise InputError(f"{self.base_url} does not answer", field="base_urls", fix=fix)
+            raise InputError(f"{self.target.base_url} does not answer", field="base_urls", fix=fix)
         if status in (401, 403):
-            problem = f"{self.base_url} refuses the API key (status {status})"
+            problem = f"{self.target.base_url} refuses the API key (status {status})"
             fix = "name the environment variable that holds the key, and export it"
             raise InputError(problem, field="api_key_env", fix=fix)
         names = _model_names(content) if status == 200 else []
-        if names and self.model_name not in names:
-            problem = f"{self.base_url} serves no model {self.model_name!r}"
+        if names and self.target.model not in names:
+            problem = f"{self.target.base_url} serves no model {self.target.model!r}"
             fix = f"use one of: {', '.join(names)}"
             raise InputError(problem, field="served_model_name", fix=fix)
 
@@ -75,7 +72,7 @@ class EndpointServer:
         """
         status, content = self._get("/metrics")
         if status is None:
-            raise ConnectionError(f"{self.base_url} does not answer")
+            raise ConnectionError(f"{self.target.base_url} does not answer")
         return content.decode(errors="replace") if status == 200 else ""
 
     def memory(self) -> MemoryFacts:
@@ -87,10 +84,11 @@ class EndpointServer:
 
     def error(self, message: str) -> ServerError:
         """Return the error for a server that failed; why is in its own log."""
-        return ServerError(f"{self.base_url}: {message}")
+        return ServerError(f"{self.target.base_url}: {message}")
 
     def _get(self, path: str) -> tuple[int | None, bytes]:
-        return get(self.base_url, path, self.api_key, ca_file=self.ca_file)
+        target = self.target
+        return get(target.base_url, path, target.api_key, ca_file=target.ca_file)
 
 
 class EndpointEngine:
@@ -132,7 +130,7 @@ def endpoint_servers(endpoint: Endpoint) -> list[EndpointServer]:
         fix = "export it where the job runs, or leave api_key_env empty if no key is needed"
         raise InputError(problem, field="api_key_env", fix=fix)
     name, ca_file = endpoint.served_model_name, endpoint.ca_file
-    return [EndpointServer(url, name, key, ca_file) for url in endpoint.base_urls]
+    return [EndpointServer(Target(url, name, key, ca_file)) for url in endpoint.base_urls]
 
 
 def _model_names(content: bytes) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sextant.cells.tuning import MemoryFacts
+from sextant.engine.http import Target
 from sextant.engine.prometheus import MetricNames
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.hardware.gpu import Devices
@@ -62,20 +63,8 @@ class Server(Protocol):
     """A server that answers `/v1/completions`."""
 
     @property
-    def base_url(self) -> str:
-        """Address of the server."""
-
-    @property
-    def model_name(self) -> str:
-        """What the server calls the LLM."""
-
-    @property
-    def api_key(self) -> str | None:
-        """Its key, if it has one."""
-
-    @property
-    def ca_file(self) -> Path | None:
-        """Certificates (PEM) to trust for https in place of the system's."""
+    def target(self) -> Target:
+        """Where and as what it is asked."""
 
     @property
     def command(self) -> list[str] | None:

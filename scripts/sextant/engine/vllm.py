@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from sextant.base.api_keys import remove_key, without_keys
 from sextant.base.errors import InputError
+from sextant.base.text import remove_key, without_keys
 from sextant.cells.tuning import MemoryFacts
 from sextant.engine.free_memory import FreeMemory, gpus, limited_processes, n_oom_kills
 from sextant.engine.group import replica_log, running
-from sextant.engine.http import get
+from sextant.engine.http import Target, get
 from sextant.engine.prometheus import VLLM_METRICS, MetricNames, fetch
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm_arguments import check_extra_arguments
@@ -62,17 +62,15 @@ class VLLMServer:
     _n_oom_kills: int | None = None
     started_s: float = 0.0
     start_duration_s: float = 0.0
-    model_name: str = MODEL_NAME
-    ca_file: None = None
 
     def __post_init__(self) -> None:
         """Take the port that is held for the server until it has stopped."""
         self.port: int = self._held_port.getsockname()[1]
 
     @property
-    def base_url(self) -> str:
-        """Address of the server."""
-        return f"http://127.0.0.1:{self.port}"
+    def target(self) -> Target:
+        """Its address on loopback, and the key that it asks for."""
+        return Target(f"http://127.0.0.1:{self.port}", MODEL_NAME, self.api_key)
 
     @property
     def command(self) -> list[str]:
@@ -250,10 +248,10 @@ class VLLMServer:
 
     def metrics(self) -> str:
         """Return the server's Prometheus text; raises `OSError` if it does not answer."""
-        return fetch(self.base_url)
+        return fetch(self.target.base_url)
 
     def _get(self, path: str, api_key: str | None = None) -> tuple[int | None, bytes]:
-        return get(self.base_url, path, api_key)
+        return get(self.target.base_url, path, api_key)
 
     def error(self, message: str) -> ServerError:
         """Build the error for a server that failed, with the end of its log."""

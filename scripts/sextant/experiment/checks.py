@@ -10,7 +10,7 @@ from sextant.experiment.cells_asked import check_known
 from sextant.experiment.endpoints import ENDPOINT, check_endpoint
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.variants import DEFAULT_VARIANT
-from sextant.ingest.start import check_start_time
+from sextant.ingest.date_times import check_start_time
 from sextant.ingest.trace_format import FORMATS
 from sextant.workload.use_cases import use_case_names
 

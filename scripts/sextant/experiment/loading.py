@@ -15,7 +15,7 @@ from sextant.experiment.engine_settings import EngineSettings, engine_settings
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import scenario_from_row
 from sextant.experiment.slo import SLO
-from sextant.experiment.variants import DEFAULT_VARIANT, Variant, variant_from_row
+from sextant.experiment.variants import DEFAULT_VARIANT, Variant
 from sextant.hardware.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.llm import load_llm
 
@@ -126,4 +126,4 @@ def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
 
 def _variants(path: str | None) -> dict[str, Variant]:
     rows = load_sheet(path, SCHEMAS / "variants.schema.yaml", "variant_id") if path else []
-    return {DEFAULT_VARIANT: Variant()} | {row["variant_id"]: variant_from_row(row) for row in rows}
+    return {DEFAULT_VARIANT: Variant()} | {row["variant_id"]: Variant(**row) for row in rows}

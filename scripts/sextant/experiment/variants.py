@@ -3,8 +3,6 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sextant.base.sheets import Row
-
 DEFAULT_VARIANT = "default"
 
 
@@ -30,19 +28,13 @@ class Variant:
         return 1 if self.placement == "shared" else self.replicas
 
 
-def variant_from_row(row: Row) -> Variant:
-    """Read a variant that the schema has accepted."""
-    return Variant(**row)
-
-
 def without_defaults(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults.
 
     A definition says no more, so that a field that is new makes no measurement stale.
     """
-    changed = {
+    return {
         field.name: getattr(value, field.name)
         for field in fields(value)
         if getattr(value, field.name) != field.default
     }
-    return changed

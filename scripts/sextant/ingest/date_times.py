@@ -1,14 +1,20 @@
-"""Date-times of a source as nanoseconds, with or without a time zone."""
+"""Date-times of a source as nanoseconds, with or without a zone; the moment a trace begins."""
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sextant.ingest.start import FIRST_NS, LAST_NS, NS_PER_S
+from sextant.base.errors import InputError
+from sextant.ingest.trace_format import TraceFormat
 
+NS_PER_S = 10**9
+# Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
+FIRST_NS, LAST_NS = -8_520_336_000 * NS_PER_S, 7_258_118_400 * NS_PER_S - 1
 UNKNOWN, UNZONED, ZONED = -1, 0, 1
 _DATETIME = re.compile(
     r"((?:1[7-9]|2[01])\d\d)(?P<mark>[-/])(\d\d?)(?P=mark)(\d\d?)"
@@ -65,3 +71,78 @@ def _moment(text: str) -> tuple[int | None, int]:
     seconds = (moment - datetime(1970, 1, 1)) // timedelta(seconds=1)
     ns = seconds * NS_PER_S + int((fraction or "")[:9].ljust(9, "0"))
     return ns, ZONED if utc or sign else UNZONED
+
+
+def parse_time(text: str) -> tuple[int, bool]:
+    """Return nanoseconds since 1970 of an ISO 8601 date-time, and whether it has a zone.
+
+    With a zone they count in UTC; a date alone is its midnight.
+
+    Raises:
+        ValueError: `text` is not a date-time.
+    """
+    moment = datetime.fromisoformat(text)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
+    return (moment - epoch) // timedelta(microseconds=1) * 1000, moment.tzinfo is not None
+
+
+def check_start_time(
+    start_time: str, form: TraceFormat, *, file: str | Path | None = None, row: int | None = None
+) -> None:
+    """Refuse a `start_time` that is not a date-time, or for a format that has its own.
+
+    Args:
+        start_time: what the user gave.
+        form: the trace's format.
+        file: the sheet in which it stands, if any.
+        row: its line there.
+
+    Raises:
+        InputError: no ISO 8601 date-time of the years 1700 to 2199, or none is needed.
+    """
+
+    def refused(problem: str, fix: str) -> InputError:
+        return InputError(problem, file=file, row=row, field="start_time", fix=fix)
+
+    if form.is_datetime:
+        raise refused("the format has date-times of its own", "leave it out")
+    fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
+    try:
+        moment_ns, _ = parse_time(start_time)
+    except (TypeError, ValueError):
+        raise refused(f"{start_time!r} is not a date-time", fix) from None
+    if not FIRST_NS <= moment_ns <= LAST_NS:
+        raise refused(f"{start_time!r} is in none of the years 1700 to 2199", fix)
+
+
+def start_facts(
+    first_tick: float, form: TraceFormat, start_time: str | None, is_zoned: bool | None
+) -> dict[str, Any]:
+    """Return `start_time`, the moment of `arrival_s` = 0, and `first_tick_s`.
+
+    Args:
+        first_tick: arrival of the first row in the source's unit.
+        form: the source's format.
+        start_time: when the source's clock shows zero, if that is known.
+        is_zoned: whether the source's date-times have a zone.
+
+    `start_time` is ISO 8601, in UTC (`+00:00`) where a zone is known, None if nothing tells it;
+    `first_tick_s` is what the source's clock shows then, None where it shows date-times.
+    """
+    if form.is_datetime:
+        return {"start_time": _iso(int(first_tick), bool(is_zoned)), "first_tick_s": None}
+    first_tick_s = first_tick / form.units_per_s
+    if start_time is None:
+        return {"start_time": None, "first_tick_s": first_tick_s}
+    zero_ns, is_zoned = parse_time(start_time)
+    begin_ns = zero_ns + round(first_tick_s * NS_PER_S)
+    if begin_ns > LAST_NS:
+        problem = f"the first row is {first_tick_s:g} s later, after the year 2199"
+        fix = "give the date-time at which the source's clock shows zero, or correct the first row"
+        raise InputError(problem, field="start_time", fix=fix)
+    return {"start_time": _iso(begin_ns, is_zoned), "first_tick_s": first_tick_s}
+
+
+def _iso(moment_ns: int, is_zoned: bool) -> str:
+    text = str(np.datetime64(moment_ns, "ns")).rstrip("0").rstrip(".")
+    return text + "+00:00" * is_zoned

@@ -25,8 +25,8 @@ from sextant.base.files import atomic_path, provenance, write_json
 from sextant.ingest.blocks import ahead, check_utf8, fetched, read_blocks
 from sextant.ingest.cells import lines_of, read_batch, read_csv, read_json
 from sextant.ingest.clock import Clock, Rows
+from sextant.ingest.date_times import check_start_time, start_facts
 from sextant.ingest.rules import Judged, judge
-from sextant.ingest.start import check_start_time, start_facts
 from sextant.ingest.trace_format import BLANK, FORMATS, TraceFormat
 from sextant.ingest.write import Output
 

@@ -6,7 +6,7 @@ Token counts are the server's own (`usage`), never chunks counted as tokens.
 import re
 from collections.abc import Collection
 
-from sextant.base.api_keys import without_keys
+from sextant.base.text import without_keys
 from sextant.load.client import Exchange, Part, Piece
 
 # The closing quote of a key cannot appear unescaped inside generated text.

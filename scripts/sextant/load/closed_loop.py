@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
+from sextant.engine.http import Target
 from sextant.load.client import Connection, Exchange, open_all
-from sextant.load.measure import LevelResult, Recorder, Source, run_level
-from sextant.load.request import Target
+from sextant.load.measure import LevelResult, Recorder, run_level
+from sextant.load.source import Source
 
 _PAUSE_AFTER_FAILURE_S = 0.1
 # Requests prepared before a level starts, per user; more are prepared while it runs.

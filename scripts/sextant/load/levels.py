@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sextant.base.errors import InputError
+from sextant.engine.http import Target
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario
 from sextant.load.closed_loop import run_closed_loop
-from sextant.load.measure import LevelInterrupted, LevelResult, Source
+from sextant.load.measure import LevelInterrupted, LevelResult
 from sextant.load.open_loop import first_connections, run_open_loop
-from sextant.load.request import Target
+from sextant.load.source import Source
 from sextant.workload.generators import AtOnce
 
 LEVEL_SEED_STRIDE = 1_000_003

@@ -16,31 +16,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import uvloop
 
+from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Exchange, Part
 from sextant.load.lag import LagWatch, lag_warning, quantiles_ms
-from sextant.load.request import PreparedRequest, Target
+from sextant.load.source import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # Answers are read after the tokens that came with them have been stamped.
 _READ_AFTER_S = 0.002
-
-
-class Source(Protocol):
-    """Where requests come from (see `source`)."""
-
-    n_prepared_late: int
-
-    def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
-        """Encode the next requests."""
-
-    def take(self) -> PreparedRequest:
-        """Return the next request."""
-
-    def top_up(self) -> bool:
-        """Encode one more request if one is missing; return whether there was."""
 
 
 @dataclass
@@ -96,8 +82,8 @@ class LevelResult:
         return len(self.exchanges) - self.n_ok
 
     def table(self) -> "pa.Table":
-        """Return a row for each measured request, as `level.REQUEST_SCHEMA` has them."""
-        from sextant.load.level import requests_table
+        """Return a row for each measured request, as `cells.tables.REQUEST_SCHEMA` has them."""
+        from sextant.load.results import requests_table
 
         return requests_table(self.level, self.exchanges, self.epoch_ns)
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sextant.engine.http import Target
 from sextant.load.alarm import Alarm
 from sextant.load.client import Connection, Exchange, open_all
-from sextant.load.measure import LevelResult, Recorder, Source, run_level
-from sextant.load.request import Target
+from sextant.load.measure import LevelResult, Recorder, run_level
+from sextant.load.source import Source
 
 # Connections opened before the clock starts, at most; others are opened when they are needed.
 _MOST_OPENED = 256

@@ -1,4 +1,4 @@
-"""A load run as a cell: the files of the benchmark contract, written when the load has ended."""
+"""What a load came to: rows of requests, and a load run as a cell, written when it has ended."""
 
 import platform
 from collections.abc import Sequence
@@ -6,17 +6,21 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from sextant.base.files import provenance
 from sextant.cells.files import write_cell
 from sextant.cells.run import CellRun, LevelRun, Quantiles, ServerFacts
-from sextant.cells.tables import concatenated
+from sextant.cells.tables import REQUEST_SCHEMA, concatenated
 from sextant.cells.tuning import Tuning
 from sextant.cells.verdict import FEASIBLE
 from sextant.engine.endpoint import EndpointServer
+from sextant.engine.http import Target
 from sextant.experiment.scenarios import Scenario, as_json
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant
+from sextant.load.client import Exchange
 from sextant.load.measure import LevelResult
-from sextant.load.request import Target
 from sextant.load.run import Measured, Subject
 from sextant.telemetry.host import host_facts
 
@@ -32,7 +36,7 @@ def write_load(
 ) -> None:
     """Write what became of the levels of a scenario to the folder `out`."""
     interruption, first = measured.interruption, targets[0]
-    version = EndpointServer(first.base_url, first.model, first.api_key, first.ca_file).version()
+    version = EndpointServer(first).version()
     n_replicas = len(targets)
     levels = [
         replace(
@@ -86,3 +90,33 @@ def level_run(level: float, result: LevelResult) -> LevelRun:
         lag_warning=result.lag_warning,
         host=platform.node(),
     )
+
+
+def requests_table(level: float | None, exchanges: Sequence[Exchange], epoch_ns: int) -> pa.Table:
+    """Return a row for each exchange, in their order; times are seconds since `epoch_ns`."""
+    columns: dict[str, list] = {
+        name: [getattr(exchange, name) for exchange in exchanges]
+        for name in ("replica", "user", "input_tokens", "output_tokens", "status", "error")
+    }
+    for moment in ("scheduled", "sent", "first_token", "last_token"):
+        times_ns = [getattr(exchange, f"{moment}_ns") for exchange in exchanges]
+        columns[f"{moment}_s"] = [(at - epoch_ns) / 1e9 if at else None for at in times_ns]
+    requests = [exchange.request for exchange in exchanges]
+    columns["request_id"] = [request.request_id for request in requests]
+    for name in ("input_tokens", "output_tokens"):
+        columns[f"requested_{name}"] = [getattr(request, name) for request in requests]
+    columns["level"] = [level] * len(exchanges)
+    arrays = {
+        field.name: _offsets(exchanges)
+        if field.name == "token_offsets_ms"
+        else pa.array(columns[field.name], field.type)
+        for field in REQUEST_SCHEMA
+    }
+    return pa.table(arrays, schema=REQUEST_SCHEMA)
+
+
+def _offsets(exchanges: Sequence[Exchange]) -> pa.ListArray:
+    lengths = [len(exchange.token_offsets_ms) for exchange in exchanges]
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int32)]).astype(np.int32)
+    values = b"".join(exchange.token_offsets_ms.tobytes() for exchange in exchanges)
+    return pa.ListArray.from_arrays(ends, pa.array(np.frombuffer(values, np.float32)))

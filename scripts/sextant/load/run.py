@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
+from sextant.engine.http import Target
 from sextant.experiment.scenarios import Scenario
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
-from sextant.load.measure import LevelInterrupted, LevelResult, Source
-from sextant.load.request import Target
-from sextant.processes.signals import raise_between_callbacks
+from sextant.load.measure import LevelInterrupted, LevelResult
+from sextant.load.source import Source
+from sextant.processes.job_log import raise_between_callbacks
 
 log = logging.getLogger(__name__)
 

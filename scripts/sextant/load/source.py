@@ -24,7 +24,7 @@ Drawn = Iterable[tuple[np.ndarray, int, Mapping[str, float]]]
 """Of each request the prompt, the output tokens and how it samples them."""
 
 
-class _Ahead:
+class Source:
     """Encodes requests ahead of time; the same seed gives the same bytes, whatever the timing."""
 
     n_prepared_late = 0
@@ -83,7 +83,7 @@ class _Ahead:
         raise NotImplementedError
 
 
-class RequestSource(_Ahead):
+class RequestSource(Source):
     """Requests drawn from a workload."""
 
     def __init__(
@@ -105,7 +105,7 @@ class RequestSource(_Ahead):
             yield prompt, int(request["output_tokens"]), _sampling(request)
 
 
-class ListedRequests(_Ahead):
+class ListedRequests(Source):
     """Requests of these lengths in this order, and then from the first again."""
 
     def __init__(

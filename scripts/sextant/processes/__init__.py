@@ -5,5 +5,5 @@ scratch folder that disappear with the job (SIGKILL included), servers that stop
 
 Read `job_log` first: it opens a job's log and stops the job in order. `parent_watch` stops it with
 its Snakemake. `lock`, `scratch` and `caretaker` hold a job's lock and scratch folder, `keeper`
-stops all processes below it, `port` reserves a port, `signals` raises from signal handlers.
+stops all processes below it, `port` reserves a port.
 """

@@ -1,5 +1,6 @@
 """A job's log, uncaught errors included, and the job's orderly stop."""
 
+import asyncio
 import contextlib
 import logging
 import signal
@@ -11,7 +12,6 @@ from pathlib import Path
 from sextant.base.errors import InputError
 from sextant.base.text import printable
 from sextant.processes.parent_watch import end_with_snakemake
-from sextant.processes.signals import raise_between_callbacks
 
 
 @contextlib.contextmanager
@@ -66,3 +66,20 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record), keep="\n\t")
+
+
+def raise_between_callbacks(error: BaseException) -> None:
+    """Raise an exception in a signal handler; while a loop runs, after the current callback.
+
+    uvloop takes an exception inside a connection's callback for a failure of that connection, and
+    continues.
+    """
+
+    def raise_error() -> None:
+        raise error
+
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise error from None
+    loop.call_soon_threadsafe(raise_error)

@@ -8,10 +8,10 @@ arrivals and prompts drawn from it, by a seed.
 To read, in order:
 
 - requests: `request_model` (with `sampling`), `published` (read from files), `lengths` (Zipf's
-  law), `length_modes`, `independent_lengths`, `use_cases`, `conversations`; `prompts`.
-- arrivals: `gamma` (exact gaps); `step_probability`, `step_fit`, `step_distance` (gaps of a coarse
-  clock); `arrivals` of a whole trace, `windows` of a part; `generators`.
+  law), `length_modes`, `use_cases`, `conversations`; `prompts`.
+- arrivals: `gamma` (exact gaps); `steps`, `step_distance` (gaps of a coarse clock); `arrivals` of a
+  whole trace, `windows` of a part; `generators` and `trace_arrivals` draw.
 - workloads: `fit` (from a trace), `without_trace`; `fidelity` judges them.
 - a trace over time: `profiles`, and `trace_stream` where it is too long for the memory.
-- traces drawn from workloads: `draw`, `trace_arrivals`, `export`.
+- traces drawn from workloads: `draw`, `export`.
 """

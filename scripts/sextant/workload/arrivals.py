@@ -12,8 +12,7 @@ from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_json
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.sampling import Seed
 from sextant.workload.step_distance import judge_steps
-from sextant.workload.step_fit import fit_steps
-from sextant.workload.step_probability import MAX_STEPS, count_steps
+from sextant.workload.steps import MAX_STEPS, count_steps, fit_steps
 
 MIN_GAPS = 2
 OFF_GRID = 0.05
@@ -44,7 +43,7 @@ class ArrivalModel:
     clock_step_s: float | None
     """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
     alpha_lo: float | None = None
-    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `step_fit.fit_steps`)."""
+    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `steps.fit_steps`)."""
     alpha_hi: float | None = None
     """Its upper end."""
     ks: float | None = None
@@ -57,15 +56,10 @@ class ArrivalModel:
 def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
     """Fit a Gamma distribution to the gaps between arrivals, by maximum likelihood.
 
-    A gap of zero says that the trace's clock is coarse. If there are any, all gaps are counted
-    in steps of the clock (see `common_steps`) and fitted by the likelihood of those counts, which
-    knows that a step may hold several arrivals (see `step_fit`). Otherwise gaps are exact (see
-    `gamma.fit_gamma`).
-
-    Args:
-        arrival_s: arrival times in ascending order, seconds.
-        seed: seed of the draws that place each gap within its steps for the test of the fit;
-            unused where no gap is zero.
+    Equal stamps say that the trace's clock is coarse. Then all gaps are counted in its steps
+    (`common_steps`) and fitted by the likelihood of those counts (`steps`); else they are exact
+    (`gamma.fit_gamma`). `arrival_s` ascends; `seed` places gaps within their steps for the test of
+    the fit, and nothing else depends on it.
     """
     arrival_s = np.asarray(arrival_s, float)
     gaps = np.diff(arrival_s)
@@ -138,7 +132,7 @@ def common_steps(
     Args:
         gaps: positive gaps of all groups, seconds.
         group: number of the group of each.
-        step_s: what the step has been found to be; NaN: the group has none.
+        step_s: what the step of each group has been found to be; NaN: it has none.
         end_s: latest time of all, which says what rounding there is.
 
     Returns:
@@ -160,7 +154,6 @@ def common_steps(
 
 
 def _averaged(gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: float) -> np.ndarray:
-    """Return the steps as the short gaps that are whole numbers of them have it."""
     steps = gaps / step_s[group]
     whole = np.rint(steps)
     is_short = (whole <= _SHORT) & (whole > 0) & (np.abs(steps - whole) <= OFF_GRID)
@@ -191,11 +184,7 @@ def load_arrivals(path: str | Path) -> ArrivalModel:
 
 
 def fit_facts(path: str | Path) -> dict[str, Any]:
-    """Return what a workload's `arrivals.json` says of how it was fitted, e.g. its caps.
-
-    Raises:
-        InputError: as `load_arrivals`.
-    """
+    """Return what `arrivals.json` says of how it was fitted, e.g. its caps; see `load_arrivals`."""
     return _read_stored(path).get("fit", {})
 
 

@@ -63,20 +63,15 @@ def read_conversations(
 ) -> ConversationLengths:
     """Count the tokens of prompts and responses in a file, for `fit_request_model`.
 
-    The file is a JSON list or JSON Lines, and each item one of: ShareGPT's `conversations` of
-    `from` and `value`; `messages` of `role` and `content`; Alpaca's `instruction`, `input` and
-    `output`; `prompt` and `response` (or `completion`). Each response is one request. Turns of
-    one side that follow each other are one turn.
-
-    Tokens are those of the texts alone: neither a chat template nor start and end markers are
-    counted, which a server adds to the input (some 5 to 30 tokens a turn).
+    The file (UTF-8) is a JSON list or JSON Lines; docs/workloads.md has the forms of an item. Each
+    response is one request; turns of one side that follow each other are one turn. Tokens are those
+    of the texts alone, without chat template and special tokens.
 
     Args:
-        path: the file, UTF-8 with or without BOM.
+        path: the file.
         tokenizer: the LLM's own, or the path of its `tokenizer.json`.
-        include_history: whether a request's input is all of the conversation before the
-            response (what a server without a memory of its own gets each turn, system prompt
-            included) or the last prompt only.
+        include_history: whether a request's input is the whole conversation before the response
+            or the last prompt only.
 
     Raises:
         InputError: no such file, an item in none of these forms (named with its number and

@@ -71,11 +71,8 @@ ARRIVALS: dict[str, Callable[..., Arrivals]] = {
 def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arrivals:
     """Return the arrival process that the options of a command describe.
 
-    Args:
-        name: one of `ARRIVALS`. `fitted` is the workload's own Gamma process, `windows`
-            mirrors a trace window by window, `replay` repeats its arrivals, `inf` is all at once.
-        workload: folder of the workload, for `fitted`.
-        **given: parameters of the processes; None is as good as absent.
+    `name` is one of `ARRIVALS`, `workload` a folder for `fitted`. Of the parameters `given`, None
+    is as good as absent.
 
     Raises:
         InputError: an unknown process, a parameter that it lacks, does not know or refuses, or a
@@ -107,7 +104,6 @@ def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arr
 
 
 def _option(parameter: str, arrivals: str) -> str:
-    """Return the command line's option for a parameter of an arrival process."""
     if parameter == "alpha" and arrivals != "varying":
         return "--burstiness"
     names = {"rate_rps": "--request-rate", "trace": "--arrivals-from"}
@@ -124,15 +120,9 @@ def draw_trace(
 ) -> pd.DataFrame:
     """Draw requests and their arrivals, in the trace contract's columns.
 
-    The two come from independent streams of `seed`; times are rounded to nanoseconds.
-
-    Args:
-        requests: draws requests when called with their number and `seed=`, as
-            `RequestModel.sample` does.
-        arrivals: when they come.
-        seed: same seed, same trace.
-        n: most requests.
-        duration_s: no request arrives later.
+    The two come from independent streams of `seed`; times are rounded to nanoseconds. `requests`
+    draws when called with a number and `seed=`, as `RequestModel.sample` does. There are at most
+    `n`, and none after `duration_s`.
 
     Raises:
         InputError: neither `n` nor `duration_s` ends the process, or a parameter is wrong.

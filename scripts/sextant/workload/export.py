@@ -23,11 +23,7 @@ FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace", "vllm-custom")
 
 
 def check_format(form: str, out: str | Path) -> None:
-    """Refuse a format that `write_trace` does not know.
-
-    Raises:
-        InputError: it is not one of `FORMATS`.
-    """
+    """Raise InputError if `write_trace` does not know a format."""
     if form not in FORMATS:
         fix = f"end the file in .parquet or .csv, or give --format: {', '.join(FORMATS)}"
         raise InputError(f"{form!r} is not a format", file=out, field="--format", fix=fix)
@@ -40,24 +36,11 @@ def write_trace(
     prompts: Sequence[str] | None = None,
     **origin: Any,
 ) -> None:
-    """Write requests for a load tool.
+    """Write requests, in the order of arrival, for a load tool; docs/workloads.md has the formats.
 
-    - `parquet`, `csv`: all columns of the trace contract.
-    - `mooncake`: JSON lines with `timestamp` in whole milliseconds, `input_length`,
-      `output_length` and `hash_ids`; AIPerf reads it as `mooncake_trace`.
-    - `vllm-timed-trace`: the same with seconds and blocks of 16 tokens, which are the defaults
-      of `vllm bench serve --dataset-name timed_trace`.
-    - `vllm-custom`: JSON lines with `prompt` and `output_tokens`, for `--dataset-name custom`;
-      it has no times: give vLLM `--request-rate` and `--burstiness`.
-
-    No two requests share a block id, so that no prefix cache answers one with another's work.
-
-    Args:
-        trace: requests in the trace contract, in the order of arrival.
-        out: the file; it is either whole or absent.
-        form: one of `FORMATS`.
-        prompts: the text of each request's input, which `vllm-custom` needs.
-        **origin: facts for the provenance of a Parquet file.
+    `form` is one of `FORMATS`; `vllm-custom` needs `prompts`, the text of each request's input;
+    `origin` is for the provenance of a Parquet file. The file is either whole or absent. No two
+    requests share a block id, so that no prefix cache answers one with another's work.
 
     Raises:
         InputError: an unknown format, or `vllm-custom` without prompts.

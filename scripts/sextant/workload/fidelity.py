@@ -26,13 +26,8 @@ def ks_distance(
 ) -> float:
     """Return the Kolmogorov-Smirnov distance: the largest difference of two cumulative shares.
 
-    A null counts as a value below all others, so that different shares of nulls are seen too.
-
-    Args:
-        a: numbers, booleans or nulls, shape (n,).
-        b: the same, shape (m,).
-        weights_a: weight of each value of `a`, equal by default.
-        weights_b: weight of each value of `b`, equal by default.
+    `a` (n,) and `b` (m,) are numbers, booleans or nulls, of equal weight by default. A null counts
+    as a value below all others, so that different shares of nulls are seen too.
 
     Raises:
         InputError: one of them is empty.
@@ -70,15 +65,11 @@ def cumulative(
 
 
 def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataFrame:
-    """Return Spearman's rank correlation of each pair of columns.
+    """Return Spearman's rank correlation of each pair of columns; NaN: one of the two is constant.
 
-    Ranks are mid-ranks, and a row of weight w counts as w equal rows: so are ranks and
-    correlations those of the rows a histogram stands for. A pair uses the rows where both are
-    known. NaN: one of the two is constant there.
-
-    Args:
-        frame: numbers, booleans or nulls, a column per parameter.
-        weights: weight of each row, equal by default.
+    Ranks are mid-ranks, and a row of weight w (1 by default) counts as w equal rows: so are ranks
+    and correlations those of the rows a histogram stands for. A pair uses the rows where both are
+    known.
     """
     names = list(frame.columns)
     row_weights = np.ones(len(frame)) if weights is None else np.asarray(weights, float)
@@ -112,13 +103,10 @@ def compare(
     *,
     of_trace: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Compare requests of a trace with others that are to be like them.
+    """Compare requests of a trace, a column per parameter, with draws or with a model's joint bins.
 
-    Args:
-        served: requests of the trace, a column per parameter.
-        modelled: the same columns: draws, or the joint bins of a model.
-        weights: weight of each row of `modelled`, equal by default.
-        of_trace: `spearman(served)`, where it is known already.
+    `weights` are those of `modelled`, equal by default; `of_trace` is `spearman(served)`, where it
+    is known already.
 
     Returns:
         By parameter `ks`, and `mean_ratio`, the mean over that of the trace (None where that is
@@ -139,10 +127,6 @@ def compare(
 
 def exact_fidelity(served: pd.DataFrame, model: RequestModel) -> dict[str, Any]:
     """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
-
-    Args:
-        served: requests of the trace, a column for each of the model's parameters.
-        model: the model to judge.
 
     Returns:
         `ks` and `mean_ratio` by parameter (see `compare`); `spearman_trace`, `spearman_model`;
@@ -168,12 +152,6 @@ def model_fidelity(
     served: pd.DataFrame, model: RequestModel, n_draws: int = N_DRAWS, *, seed: Seed
 ) -> dict[str, Any]:
     """Compare a trace with what each sampler of its model draws.
-
-    Args:
-        served: requests of the trace, a column for each of the model's parameters.
-        model: the model to judge.
-        n_draws: requests to draw.
-        seed: seed of the draws.
 
     Returns:
         `n_draws`; `spearman_trace`; and what `compare` says of the samplers `joint` and

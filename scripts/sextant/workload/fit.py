@@ -43,7 +43,7 @@ def fit_workload(
         max_input_tokens: cap on the input of a request.
         max_output_tokens: cap on its output.
         n_bins: most bins per parameter.
-        seed: seed of the arrival fit's draws (see `fit_arrivals`).
+        seed: see `fit_arrivals`.
         **provenance_facts: more facts for the provenance in `validation_out`.
 
     Raises:

@@ -39,14 +39,8 @@ class GammaFits:
 def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaFits:
     """Fit a Gamma distribution to each group from its sufficient statistics.
 
-    The shape solves ln α - ψ(α) = s with s = ln(mean) - mean(ln), the scale is mean / α.
-
-    The intervals come from the Fisher information, on a log scale, where the estimates are
-    nearly symmetric. They are centred where the bias of a small sample is taken out: s has
-    the expectation ψ(nα) - ln n - ψ(α), and it alone, being free of scale, tells of the
-    shape; equating the two, and taking the information n (ψ'(α) - n ψ'(nα)) that s carries,
-    is the conditional likelihood given the mean. With many values it becomes the usual
-    interval; with 30 it lies a few percent lower and still covers as often as it says.
+    The shape solves ln α - ψ(α) = s with s = ln(mean) - mean(ln), the scale is mean / α. The
+    intervals come from the Fisher information of s on a log scale (docs/workloads.md).
 
     Args:
         n: values in each group, an array or a number.
@@ -70,11 +64,7 @@ def intervals(
 ) -> GammaFits:
     """Return fits of known shape and mean, with the intervals of `fit_gamma`.
 
-    Args:
-        alpha: shape of each group.
-        mean: mean of its values.
-        n_shape: exact values that would tell as much of the shape as the group's do.
-        n_mean: those that would tell as much of the mean.
+    `n_shape` and `n_mean` exact values would tell as much of a group's shape, and of its mean.
     """
     return _with_intervals(alpha, mean, np.log(alpha) - special.psi(alpha), n_shape, n_mean)
 
@@ -122,11 +112,8 @@ def ks_distance(
 ) -> np.ndarray:
     """Return each group's Kolmogorov-Smirnov distance from its Gamma distribution.
 
-    Args:
-        values: all groups' values, one group after the other, unordered within a group.
-        n: values in each group, 1 or more.
-        alpha: shape of each group's distribution.
-        beta: its scale.
+    `values` has one group after the other, unordered within a group; `n`, 1 or more, is the number
+    of each; `alpha` and `beta` are shape and scale of its distribution.
     """
     ends = np.cumsum(n)
     cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1], CHUNK)) + 1)
@@ -147,9 +134,7 @@ def _distance(values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.nda
 def uniform_distance(share: np.ndarray, n: np.ndarray) -> np.ndarray:
     """Return each group's Kolmogorov-Smirnov distance from the uniform distribution on [0, 1].
 
-    Args:
-        share: all groups' values, one group after the other, unordered within a group.
-        n: values in each group, 1 or more.
+    `share` has one group after the other, unordered within a group; `n` is the number of each.
     """
     place = np.repeat(np.arange(len(n)), n)
     group = place.astype(float)
@@ -168,11 +153,9 @@ def ks_p_value(
 ) -> np.ndarray:
     """Return how often draws of a Gamma distribution lie as far from the one fitted to them.
 
-    The textbook's p-value takes the distribution as given before the data were seen; here
-    both parameters were fitted to them, which makes distances shorter by about a third, and
-    the textbook would hardly ever reject (Lilliefors, JASA 1967, for the normal). The scale
-    drops out of the distance's distribution, the shape does not: `_POINTS` has it, simulated,
-    and what is between is interpolated, ln p linear in the distance's square.
+    The textbook takes the distribution as given; here it was fitted, which makes distances
+    shorter by about a third (Lilliefors, JASA 1967, for the normal). Their distribution depends on
+    the shape alone: `_POINTS` has it, and ln p is interpolated linearly in the distance's square.
 
     Args:
         distance: from `ks_distance`, of a distribution fitted by `fit_gamma`.
@@ -193,11 +176,9 @@ def ks_p_value(
 
 
 def ks_edges(alpha: np.ndarray, p_values: np.ndarray) -> np.ndarray:
-    """Return the quantiles of distance · (√n + 0.2): a row a shape, a column a p-value.
+    """Return the quantiles of distance · (√n + 0.2): a row a fitted shape, a column a p-value.
 
-    Args:
-        alpha: the fitted shapes.
-        p_values: some of those of `_TABLE`.
+    `p_values` are some of those of `_TABLE`.
     """
     place, places = alpha / (alpha + 0.5), _ALPHAS / (_ALPHAS + 0.5)
     rows = _POINTS[np.searchsorted(-_P_VALUES, -np.asarray(p_values))]

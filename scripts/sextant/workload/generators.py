@@ -15,20 +15,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.workload.generator_limits import (
-    check_positive,
-    check_reached,
-    check_size,
-    check_windows,
-    cut,
-    extent,
-)
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from sextant.workload.sampling import Seed
 
+MAX_REQUESTS = 100_000_000
 _BLOCK = 1 << 14
 
 
@@ -96,10 +87,9 @@ class Constant(_AtRate):
 class Gamma(_AtRate):
     """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
 
-    Time 0 is any moment of a process that has long been running, not an arrival of it: the first
-    arrival is the rest of a gap that is under way. The requests of a duration are therefore
-    rate · duration on average, whatever the burstiness; from an arrival on they would be
-    (1/alpha + 1) / 2 more. A longer run of the same seed begins with the same arrivals.
+    Time 0 is any moment of a process that has long been running: the first arrival is the rest of a
+    gap that is under way, and a duration has rate · duration requests on average. A longer run of
+    the same seed begins with the same arrivals.
     """
 
     kind = "gamma"
@@ -113,7 +103,7 @@ class Gamma(_AtRate):
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
-        times = [np.array([_rest_of_gap(rng, self.alpha) / self.rate_rps])]
+        times = [np.array([rest_of_gap(rng, self.alpha) / self.rate_rps])]
         n_drawn = 1
         while n_drawn < most and times[-1][-1] < end_s:
             times.append(times[-1][-1] + np.cumsum(rng.gamma(self.alpha, beta_s, _BLOCK)))
@@ -131,9 +121,8 @@ class Varying(Arrivals):
     """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2).
 
     After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u,
-    with u the seconds passed (`over="time"`) or the steps taken (`over="steps"`). The study's
-    own change after each 200 requests (V) is over="steps", every=200. The first arrival is
-    one gap after 0. A shape or scale that is not positive at some u that is reached is an error.
+    with u the seconds passed (`over="time"`) or the steps taken (`over="steps"`). The first arrival
+    is one gap after 0. A shape or scale that is not positive at some u that is reached is an error.
     """
 
     kind = "varying"
@@ -182,64 +171,57 @@ class AtOnce(Arrivals):
         return np.zeros(most)
 
 
-def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0) -> np.ndarray:
-    """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1).
-
-    Each window keeps its duration and shape and has its counted rate, divided by
-    `beta_factor`: its scale is duration / (requests · alpha) · beta_factor. (The `beta_s` of
-    the fit is not used: a window's inner gaps are shorter than its mean, the more so the
-    fewer requests it has.) A window without a fit, alpha null, is Poisson at its counted
-    rate; one without a request stays empty. A gap that is under way at the end of a window
-    goes on in the next one at that one's pace, so that no window begins with an arrival.
-
-    Args:
-        windows: rows of `windows.fit_windows` of one LLM and service, from any one on, or the
-            user's own: `start_s` (ascending), `duration_s`, `n_requests` and `alpha`. Times
-            count from the first row's start.
-        beta_factor: factor on every scale; 0.5 gives twice the rate.
-        seed: seed of the draws.
-
-    Raises:
-        InputError: a column is missing, windows overlap, or a value is out of range.
-    """
-    check_positive(beta_factor=beta_factor)
-    start_s, lasting_s, weight, alpha = check_windows(windows)
-    expected = weight / beta_factor
-    check_size(float(expected.sum()))
-    rng = np.random.default_rng(seed)
-    times = [np.zeros(0)]
-    # In units of the mean gap, where all windows have the pace 1.
-    wait = _rest_of_gap(rng, alpha[0])
-    for begin_s, own_s, units, shape in zip(start_s, lasting_s, expected, alpha, strict=True):
-        points = np.array([wait])
-        while points[-1] < units:
-            n_drawn = int(units - points[-1]) + 16
-            drawn = rng.gamma(shape, 1 / shape, n_drawn)
-            points = np.concatenate([points, points[-1] + np.cumsum(drawn)])
-        n_inside = int(np.searchsorted(points, units))
-        wait = points[n_inside] - units
-        times.append(begin_s + points[:n_inside] * (own_s / units if units else 0.0))
-    return np.concatenate(times)
-
-
-def replayed(arrival_s: np.ndarray | Sequence[float], *, time_factor: float = 1.0) -> np.ndarray:
-    """Return a trace's own arrivals from its first on, their gaps times `time_factor`.
-
-    Raises:
-        InputError: a factor that is not positive, or times that do not ascend.
-    """
-    check_positive(time_factor=time_factor)
-    arrival_s = np.asarray(arrival_s, float)
-    if not (np.all(np.isfinite(arrival_s)) and np.all(np.diff(arrival_s) >= 0)):
-        fix = "give the arrivals of a normalised trace"
-        raise InputError("the times do not ascend", field="arrival_s", fix=fix)
-    return (arrival_s - arrival_s[:1]) * time_factor
-
-
-def _rest_of_gap(rng: np.random.Generator, alpha: float) -> float:
+def rest_of_gap(rng: np.random.Generator, alpha: float) -> float:
     """Draw how long a gap of mean 1 still lasts, seen at any moment.
 
     A moment falls into a gap the more easily the longer it is; gaps weighted by length are
     Gamma-distributed with alpha + 1, and the moment lies anywhere in it.
     """
     return rng.random() * rng.gamma(alpha + 1, 1 / alpha)
+
+
+def extent(n: int | None, duration_s: float | None, rate_rps: float) -> tuple[int, float]:
+    """Return the most requests and the end, one of which may be missing."""
+    if n is None and duration_s is None:
+        fix = "give n, the number of requests, or duration_s"
+        raise InputError("the arrivals have no end", field="n", fix=fix)
+    ends = {"n": n, "duration_s": duration_s}
+    check_positive(**{name: end for name, end in ends.items() if end is not None})
+    if n is not None and n != int(n):
+        raise InputError(f"{n} is not a whole number", field="n", fix="give the number of requests")
+    most = MAX_REQUESTS + 1 if n is None else int(n)
+    end_s = np.inf if duration_s is None else float(duration_s)
+    # Without a rate nothing is known of how many a duration has.
+    expected = ([] if n is None else [n]) + ([end_s * rate_rps] if rate_rps else [])
+    check_size(min(expected, default=0.0))
+    return most, end_s
+
+
+def cut(times: np.ndarray, most: int, end_s: float) -> np.ndarray:
+    """Return the first `most` of the times that lie before `end_s`."""
+    return times[: min(most, int(np.searchsorted(times, end_s)))]
+
+
+def check_positive(**numbers: float) -> None:
+    """Refuse what is not above 0, or not finite; only a duration may be infinite."""
+    for name, value in numbers.items():
+        is_end = name == "duration_s"
+        if not (value > 0 and (is_end or math.isfinite(value))):
+            fix = "give a finite number above 0"
+            raise InputError(f"{value} is out of range", field=name, fix=fix)
+
+
+def check_reached(over: str, u: float, **numbers: float) -> None:
+    """Refuse a shape or scale that a variation takes to 0 or below at `u`."""
+    for name, value in numbers.items():
+        if not value > 0:
+            where = f"at {u:g} s" if over == "time" else f"at step {u:g}"
+            fix = "end the arrivals before, or change the coefficients"
+            raise InputError(f"it is {value:g} {where}", field=name, fix=fix)
+
+
+def check_size(n: float) -> None:
+    """Refuse more requests than anybody means to draw."""
+    if n > MAX_REQUESTS:
+        fix = "give a shorter duration or a lower rate"
+        raise InputError(f"{n:.3g} requests are too many", field="duration_s", fix=fix)

@@ -37,23 +37,12 @@ class Modality:
 def modality(tokens: Sequence[int] | np.ndarray, *, seed: Seed) -> Modality:
     """Count the modes of the density of ln(length), by Silverman's test.
 
-    A Gaussian kernel density has fewer modes the wider its kernel. Its critical bandwidth for
-    k modes is the smallest that shows no more than k; if that is large against those of samples
-    drawn from this very density (rescaled to the variance of the lengths), more than k modes are
-    real. The smallest k whose p-value is above 5% is reported (Silverman, *Using kernel density
+    The smallest number whose p-value is above 5% is reported (Silverman, *Using kernel density
     estimates to investigate multimodality*, J. R. Statist. Soc. B 43, 1981). Maxima less than 1%
     as dense as the densest are not counted: one short length far from all others would be a
-    mode otherwise, and unimodal samples with a long tail called bimodal too often.
-
-    Lengths are whole, so that ln(1), ln(2), ln(3) … would be modes by themselves: each length is
-    moved by a uniform draw within half a token. A length that many requests share, such as a cap
-    on the output, stays a spike, and counts as a mode if it is heavy enough. At most 2,000
-    lengths, drawn at random, are tested: among millions any ripple would be significant, and
-    the time (some 50 ms) does not depend on the number.
-
-    Args:
-        tokens: lengths of 1 or more.
-        seed: of the draws.
+    mode otherwise. Each length is moved by a uniform draw within half a token, since ln(1), ln(2) …
+    would be modes by themselves. At most 2,000 lengths, drawn at random, are tested: among millions
+    any ripple would be significant.
 
     Raises:
         InputError: a length below 1 or missing, or fewer than 10 lengths.

@@ -8,8 +8,13 @@ import pandas as pd
 from scipy import optimize, special, stats
 
 from sextant.base.errors import InputError
-from sextant.workload.independent_lengths import in_bins, independent_model
-from sextant.workload.request_model import RequestModel, Seed, bin_starts
+from sextant.workload.request_model import (
+    RequestModel,
+    Seed,
+    bin_starts,
+    in_bins,
+    independent_model,
+)
 
 Tokens = Sequence[int] | np.ndarray
 CONFIDENCE = 0.95
@@ -49,15 +54,9 @@ def fit_zipf(
 ) -> ZipfFit:
     """Fit a bounded Zipf distribution to lengths, by maximum likelihood.
 
-    The family is exponential in ln x: theta is where the model's mean of ln x is the lengths'
-    (the likelihood is concave, so it is the only one), and the Fisher information of one length
-    is the model's variance of ln x. Theta may be 0 (uniform) or negative (long lengths are the
-    frequent ones); there Zipf says little, and `ks` shows how badly it fits.
-
-    Bounds that are not given are the smallest and the largest length seen, which is also their
-    own maximum likelihood. A sample's largest length lies below the true bound, and theta then
-    comes out a little too small; `theta_lo` and `theta_hi` take the bounds as known. So give
-    bounds where they are known: 1 and the context length.
+    Theta is where the model's mean of ln x is the lengths'; docs/workloads.md has the equations and
+    the limits. Bounds that are not given are the smallest and the largest length seen; the interval
+    takes bounds as known.
 
     Args:
         tokens: lengths, whole numbers.
@@ -141,15 +140,9 @@ def zipf_request_model(
 ) -> RequestModel:
     """Return a request model with Zipf input lengths (BurstGPT, IV-B) and given output lengths.
 
-    Args:
-        theta: exponent; a larger one makes short prompts more frequent.
-        lowest: shortest prompt, 1 or more tokens.
-        highest: longest prompt.
-        output_tokens: one output length for all, or lengths whose distribution the outputs
-            take, independently of the inputs.
-
-    Each parameter has at most 256 values: beyond that, neighbouring lengths are merged as in
-    `in_bins`, which moves no distribution function by more than 1/256.
+    Prompts have `lowest` (1 or more) to `highest` tokens. `output_tokens` is one length for all, or
+    lengths whose distribution the outputs take, independently of the inputs. Each parameter has at
+    most 256 values: neighbouring lengths are merged (`in_bins`).
     """
     outputs, counts = _weighted_lengths(np.atleast_1d(output_tokens), None)
     if outputs[0] < 1:
@@ -168,13 +161,8 @@ def output_by_input(
 ) -> pd.DataFrame:
     """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8).
 
-    Bins have about equally many requests each; an input length that is frequent by itself has
-    a bin of its own, so bins may be fewer or uneven.
-
-    Args:
-        input_tokens: lengths of the requests' inputs.
-        output_tokens: of their outputs, in the same order; leave failed requests out.
-        n_bins: most bins.
+    There are at most `n_bins`, of about equally many requests each; an input length that is
+    frequent by itself has a bin of its own. Leave failed requests out.
 
     Returns:
         A row a bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it), `n`,
@@ -201,19 +189,12 @@ def output_counts(
 ) -> pd.DataFrame:
     """Count requests per bin of input and bin of output lengths (BurstGPT, Fig. 9).
 
-    Args:
-        input_tokens: as in `output_by_input`, and binned as there.
-        output_tokens: likewise.
-        n_input_bins: most bins of inputs.
-        n_output_bins: most bins of outputs; their edges are whole numbers, evenly spaced on a
-            logarithmic scale as far as that allows, the same for every bin of inputs.
+    Inputs are binned as in `output_by_input`, which has the errors. The edges of the outputs' bins
+    are whole numbers, evenly spaced on a logarithmic scale as far as that allows.
 
     Returns:
         A row a pair of bins, empty ones too: `input_lo`, `input_hi`, `output_lo`, `output_hi`
         (both ends are in the bin), `n`.
-
-    Raises:
-        InputError: as `output_by_input`.
     """
     inputs, outputs, distinct, starts = _input_bins(input_tokens, output_tokens, n_input_bins)
     spaced = np.geomspace(max(outputs.min(), 1), outputs.max() + 1, n_output_bins + 1)

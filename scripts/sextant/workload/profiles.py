@@ -52,12 +52,8 @@ def traffic_series(
 ) -> pd.DataFrame:
     """Count requests and tokens per bucket of time (BurstGPT, III-B.1, Fig. 1-4).
 
-    Requests that failed are requests, and their tokens are counted like all others.
-
-    Args:
-        trace: Parquet in the trace contract.
-        bucket_s: duration of a bucket.
-        by: columns whose values (null is one) have a series of their own.
+    Failed requests count like all others. The values of the columns `by` (null is one) have a
+    series each.
 
     Returns:
         A row a group and bucket from the trace's start to its end, empty buckets too, in
@@ -125,8 +121,7 @@ def _with_empty(
 def traffic_profile(trace: str | Path) -> pd.DataFrame:
     """Describe the traffic of each hour of the day (BurstGPT, III-D, Fig. 10-13).
 
-    Only hours that the trace covers whole are observed, also those without a request; a
-    trace that covers none gives no row.
+    Only hours that the trace covers whole are observed; a trace that covers none gives no row.
 
     Returns:
         Rows ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all days
@@ -170,19 +165,12 @@ def failure_series(
 ) -> pd.DataFrame:
     """Return the share of failed requests per bucket, outliers marked (BurstGPT, III-E, Fig. 14).
 
-    An outlier is as in a box plot: of the shares of one LLM and service, more than 1.5
-    interquartile ranges below the first or above the third quartile. Where at least three
-    quarters of the buckets have no failure, every bucket with one is an outlier.
-
-    Args:
-        trace: Parquet in the trace contract.
-        bucket_s: duration of a bucket.
-        min_requests: fewest requests of a bucket that is judged.
+    An outlier is as in a box plot: more than 1.5 interquartile ranges from the quartiles of the
+    same LLM and service. Buckets of fewer than `min_requests` are not judged.
 
     Returns:
         `llm`, `service`, `start_s`, `moment` (see `traffic_series`), `n_requests`,
-        `n_failed`, `failure_fraction` (NaN: fewer than `min_requests`) and `is_outlier`
-        (False there).
+        `n_failed`, `failure_fraction` (NaN: not judged) and `is_outlier` (False there).
 
     Raises:
         InputError: see `traffic_series`, or `min_requests` below 1.
@@ -205,11 +193,10 @@ def failure_series(
 def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
     """Return the figures of a box plot of `failure_series`, a row an LLM and service.
 
-    Returns:
-        `llm`, `service`, `n_requests`, `n_failed` and `failure_fraction` of all buckets
-        together; `n_buckets` judged and `n_too_few` (not judged, the empty ones among them);
-        of the judged ones' shares `mean`, `q1`, `median`, `q3`, `whisker_lo` and `whisker_hi`
-        (the lowest and highest that is not an outlier), and `n_outliers`.
+    They are `llm`, `service`, `n_requests`, `n_failed` and `failure_fraction` of all buckets
+    together; `n_buckets` judged and `n_too_few` (not judged, the empty ones among them); of the
+    judged ones' shares `mean`, `q1`, `median`, `q3`, `whisker_lo` and `whisker_hi` (the lowest and
+    highest that is not an outlier), and `n_outliers`.
     """
     groups = series.groupby(list(GROUP), dropna=False)
     share = groups["failure_fraction"]

@@ -47,10 +47,9 @@ class RandomTokens:
 class CorpusTokens:
     """Prompts that are runs of a text's tokens, from seeded places.
 
-    No two prompts that a source makes in its life begin with the same 16 tokens, whatever the
-    calls and levels they were made for, so that no block of a prefix cache serves two of them.
-    Shorter ones, which fill no block, differ within a call. Where a run is taken already, the
-    next one in the text that is not is used. The text is a ring: its beginning follows its end.
+    No two prompts that a source makes in its life begin with the same 16 tokens, so that no block
+    of a prefix cache serves two of them. Shorter ones, which fill no block, differ within a call.
+    Where a run is taken already, the next one that is not is used; the text is a ring.
     """
 
     def __init__(self, token_ids: Sequence[int] | np.ndarray) -> None:
@@ -100,13 +99,12 @@ class CorpusTokens:
 def load_prompt_source(
     path: str | Path, tokenizer: Tokenizer | str | Path, *, vocab_size: int | None = None
 ) -> CorpusTokens:
-    """Read the text that prompts are cut from, and tokenize it.
+    """Read the text that prompts are cut from, and tokenize it without special tokens.
 
     Args:
         path: plain text (UTF-8), or a prompt/response file (`.json`, `.jsonl`; see
             `read_conversations`), of which the prompts are taken, one after the other.
-        tokenizer: the LLM's own, or the path of its `tokenizer.json`. No start, end or other
-            special token is added.
+        tokenizer: the LLM's own, or the path of its `tokenizer.json`.
         vocab_size: of the LLM, which then must have every token of the text.
 
     Raises:
@@ -141,15 +139,11 @@ def _token_ids(texts: list[str], tokenizer: Tokenizer) -> np.ndarray:
 
 
 def as_text(tokenizer: Tokenizer, token_ids: np.ndarray) -> str:
-    """Return a text that the tokenizer turns into exactly as many tokens as `token_ids`.
+    """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`.
 
-    For tools that take prompts as text. A run cut out of a text need not encode to the same
-    tokens by itself, nor do random ids: where their number differs, the end is cut off or
-    continued with " a" until it agrees. Special tokens that a server adds come on top.
-
-    Args:
-        tokenizer: the LLM's own.
-        token_ids: a prompt.
+    A run cut out of a text need not encode to the same tokens by itself, nor do random ids: where
+    their number differs, the end is cut off or continued with " a" until it agrees. Special tokens
+    that a server adds come on top.
 
     Raises:
         InputError: the number could not be brought to agree.
@@ -173,18 +167,10 @@ def as_text(tokenizer: Tokenizer, token_ids: np.ndarray) -> str:
 def random_token_ids(
     lengths: Sequence[int] | np.ndarray, vocab_size: int, seed: int | np.random.SeedSequence
 ) -> list[np.ndarray]:
-    """Draw one prompt per length, uniformly over the vocabulary.
+    """Draw a prompt of ids in [16, vocab_size) per length, an int32 array each, in their order.
 
     No two prompts are equal, so that a server's prefix cache cannot answer one with
-    another's work. Use `.tolist()` on a prompt that goes into a JSON body.
-
-    Args:
-        lengths: tokens of each prompt, 1 or more.
-        vocab_size: size of the LLM's vocabulary; ids are in [16, vocab_size).
-        seed: same seed, same prompts.
-
-    Returns:
-        An int32 array per prompt, in the order of `lengths`.
+    another's work.
 
     Raises:
         InputError: a length below 1, a vocabulary of 16 or fewer, or more prompts of one

@@ -1,17 +1,7 @@
 """Request models from files: our own, and histograms that others published.
 
-LLM-Pilot's authors published theirs with fmperf (`tgis_hist64`): 46,526 joint bins over seven
-parameters of TGIS requests. Its probabilities are multiples of 1 / 8,497,715, the requests it was
-fitted to, and sum to 1. All its values are kept as published, none is null, and where TGIS says
-"not set" by a zero they mean:
-
-- `params.top_k` 0: no limit, as in vLLM.
-- `params.temperature` 0 with `is_greedy` false, 40% of the requests: fmperf sends them to vLLM as
-  greedy, and so does our client, whose temperature 0 vLLM reads so.
-- `is_greedy` true with a temperature, 6% of them: sent as greedy, the temperature is left out.
-- `batch_size`: prompts in one call of TGIS, 1 to 5.
-
-A value there is the mean of its bin's requests, rounded for whole numbers, as in our own models.
+LLM-Pilot's authors published theirs with fmperf (`tgis_hist64`). All its values are kept as
+published; docs/workloads.md says what they mean, and what our client sends for them.
 """
 
 from pathlib import Path

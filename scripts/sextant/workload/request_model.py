@@ -58,12 +58,9 @@ class RequestModel:
     def sample(self, n: int, *, seed: Seed, sampler: str = "joint") -> pd.DataFrame:
         """Draw `n` independent requests: one row each, a column per parameter.
 
-        Args:
-            n: number of requests.
-            seed: same seed, same requests.
-            sampler: `joint` draws whole joint bins. `independent` is the ablation of LLM-Pilot,
-                V-A: each parameter comes from its own marginal distribution, with a stream of
-                random numbers of its own, so that no parameter goes with another.
+        The sampler `joint` draws whole joint bins. `independent` is the ablation of LLM-Pilot, V-A:
+        each parameter comes from its own marginal distribution, with a stream of random numbers of
+        its own.
 
         Raises:
             InputError: there is no such sampler.
@@ -113,16 +110,14 @@ def fit_request_model(
 ) -> RequestModel:
     """Fit the joint histogram to the requests of a trace that did not fail.
 
-    Each parameter is cut into at most `n_bins` intervals of about equal count, or one per
-    value where it has no more values than that. A request's value becomes the mean of the
-    requests in its interval, for a whole-number parameter rounded, halves up: as in the model
-    that LLM-Pilot's authors published, and unlike the interval's centre, of which the paper
-    writes, it keeps the mean of a parameter whose last interval is long. A parameter that is
-    null in all of the trace is left out.
+    Each parameter is cut into at most `n_bins` intervals of about equal count, or one per value
+    where it has no more values than that; truth values are never merged. A request's value becomes
+    the mean of the requests in its interval, whole numbers rounded, halves up (docs/workloads.md
+    says why not its centre). A parameter that is null in all of the trace is left out.
 
     Args:
         trace: a frame in the trace contract, or the path of its Parquet file.
-        n_bins: most intervals per parameter. Truth values are never merged into one.
+        n_bins: most intervals per parameter.
         parameters: columns to model; all of `PARAMETERS` that the trace has by default.
 
     Raises:
@@ -138,17 +133,9 @@ def fit_request_model(
 
 
 def resample_trace(trace: pd.DataFrame | str | Path, n: int, *, seed: Seed) -> pd.DataFrame:
-    """Draw `n` served requests of a trace with replacement, whole rows: no model at all.
+    """Draw `n` served requests of a trace with replacement, whole rows (LLM-Pilot, V-A).
 
-    The other baseline of LLM-Pilot, V-A. The columns are those of a model of the trace.
-
-    Args:
-        trace: a frame in the trace contract, or the path of its Parquet file.
-        n: number of requests.
-        seed: same seed, same requests.
-
-    Raises:
-        InputError: no request that succeeded.
+    `trace` and the errors are those of `fit_request_model`, the columns those of its model.
     """
     served = served_requests(trace)
     rows = np.random.default_rng(seed).integers(len(served), size=n)
@@ -203,7 +190,7 @@ def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
     Returns:
         Index of each run's first value. Of all cuts into so few runs it is one whose most
         crowded run is smallest; a value that alone is more frequent than that has a run of
-        its own, so a frequent value does not swallow its neighbours.
+        its own.
     """
     if len(counts) <= n_bins:
         return np.arange(len(counts))
@@ -255,3 +242,35 @@ def typed(column: pd.Series) -> pd.Series:
     if column.name in BOOLEANS:
         return column.astype("boolean" if has_null else "bool")
     return column
+
+
+def in_bins(
+    values: np.ndarray, probabilities: np.ndarray, n_bins: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merge neighbouring lengths into at most `n_bins` bins of about equal probability.
+
+    A bin's value is the mean of what is in it, rounded, so that the mean is kept; a length
+    that is frequent by itself keeps a bin of its own. `values` ascend, as do the distinct lengths
+    that are returned with their probabilities.
+    """
+    starts = bin_starts(np.rint(probabilities * 1e12).astype(np.int64), n_bins)
+    mass = np.add.reduceat(probabilities, starts)
+    sums = np.add.reduceat(probabilities * values, starts)
+    is_kept = mass > 0
+    means = np.rint(sums[is_kept] / mass[is_kept]).astype(np.int32)
+    return means, mass[is_kept]
+
+
+def independent_model(
+    inputs: tuple[np.ndarray, np.ndarray], outputs: tuple[np.ndarray, np.ndarray]
+) -> RequestModel:
+    """Return the request model of independent lengths: distinct ones and their probabilities."""
+    (input_tokens, p_input), (output_tokens, p_output) = inputs, outputs
+    frame = pd.DataFrame(
+        {
+            "input_tokens": np.repeat(input_tokens, len(output_tokens)).astype(np.int32),
+            "output_tokens": np.tile(output_tokens, len(input_tokens)).astype(np.int32),
+            "probability": np.outer(p_input, p_output).ravel(),
+        }
+    )
+    return RequestModel(frame)

@@ -58,9 +58,8 @@ class WeightedChoice:
 class ColumnBlocks:
     """A frame's columns, those of one type side by side, so that rows are taken per type.
 
-    A row's values of a type share a cache line. For a thousand rows, a frame made from separate
-    columns costs more than all else in a draw; `create_dataframe_from_blocks` is pandas's public
-    way around that.
+    For a thousand rows, a frame made from separate columns costs more than all else in a draw;
+    `create_dataframe_from_blocks` is pandas's public way around that.
     """
 
     columns: pd.Index

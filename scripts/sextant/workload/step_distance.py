@@ -9,7 +9,7 @@ import numpy as np
 from scipy import interpolate, special
 
 from sextant.workload.gamma import GammaFits, ks_p_value, uniform_distance
-from sextant.workload.step_probability import (
+from sextant.workload.steps import (
     FAR,
     StepCounts,
     log_density,
@@ -23,12 +23,8 @@ def step_shares(
 ) -> np.ndarray:
     """Return the randomised probability integral transform of each gap, uniform if they fit.
 
-    Args:
-        counts: gaps of some groups.
-        alpha: shape of each group.
-        mean: its mean gap in steps.
-        draws: a uniform draw for each gap, one group after the other: where it lies in the
-            probability of its number of steps.
+    `alpha` is the shape of each group, `mean` its mean gap in steps. `draws` has a uniform draw for
+    each gap, one group after the other: where it lies in the probability of its number of steps.
     """
     alpha, beta = (np.repeat(values, counts.n_distinct) for values in (alpha, mean / alpha))
     below, probability = np.empty((2, len(alpha)))
@@ -47,10 +43,7 @@ def judge_steps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the Kolmogorov-Smirnov distance of each group, and its p-value; NaN without a fit.
 
-    Args:
-        counts: gaps of some groups.
-        fits: from `fit_steps`.
-        draws: see `step_shares`, of all groups.
+    `fits` are those of `fit_steps`, `draws` as of `step_shares`.
     """
     found = np.full((2, len(fits.alpha)), np.nan)
     is_fitted = np.isfinite(fits.alpha)
@@ -69,10 +62,7 @@ def ks_blend(alpha: np.ndarray, step: np.ndarray) -> np.ndarray:
 
     The coarser the clock, the more of a distance is the draws' own, which no parameter was
     fitted to; where it is fine, successive gaps share what it cuts off, and distances are shorter.
-
-    Args:
-        alpha: fitted shapes.
-        step: the clock's step in mean gaps.
+    `alpha` are the fitted shapes, `step` is the clock's in mean gaps.
     """
     # Laws more regular than the table's are close to normal: their width in steps decides.
     step = step * np.sqrt(np.maximum(alpha / _SHAPES[-1], 1))

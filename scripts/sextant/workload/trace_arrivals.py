@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.workload.generator_limits import check_positive
 from sextant.workload.generators import (
     Arrivals,
     AtOnce,
     Constant,
     Gamma,
     Varying,
-    mirrored,
-    replayed,
+    check_positive,
+    check_size,
+    rest_of_gap,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,11 @@ class Replay(_OfTrace):
     kind = "replay"
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        return replayed(self._arrival_s(), time_factor=self.time_factor)
+        arrival_s = self._arrival_s()
+        if not (np.all(np.isfinite(arrival_s)) and np.all(np.diff(arrival_s) >= 0)):
+            problem, fix = "the times do not ascend", "give a normalised trace"
+            raise InputError(problem, file=self.trace, field="arrival_s", fix=fix)
+        return (arrival_s - arrival_s[0]) * self.time_factor
 
     def _arrival_s(self) -> np.ndarray:
         import pyarrow.compute as pc
@@ -81,7 +85,7 @@ class Replay(_OfTrace):
 
 @dataclass(frozen=True)
 class Windows(_OfTrace):
-    """Arrivals that mirror the trace window by window (see `generators.mirrored`)."""
+    """Arrivals that mirror the trace window by window (see `mirrored`)."""
 
     kind = "windows"
 
@@ -103,6 +107,63 @@ class Windows(_OfTrace):
             fix = f"choose one with --llm and --service: {listed or 'none matches'}"
             raise InputError(problem, file=self.trace, field="--llm", fix=fix)
         return windows
+
+
+def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0) -> np.ndarray:
+    """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1).
+
+    Each window keeps its duration and shape and has its counted rate, divided by `beta_factor`
+    (docs/workloads.md says why not the fitted scale). A window without a fit, alpha null, is
+    Poisson at its counted rate; one without a request stays empty. A gap that is under way at the
+    end of a window goes on in the next one at that one's pace, so that no window begins with an
+    arrival.
+
+    `windows` are rows of `windows.fit_windows` of one LLM and service, or the user's own: `start_s`
+    (ascending), `duration_s`, `n_requests` and `alpha`. Times count from the first row's start.
+
+    Raises:
+        InputError: a column is missing, windows overlap, or a value is out of range.
+    """
+    check_positive(beta_factor=beta_factor)
+    start_s, lasting_s, weight, alpha = _checked_windows(windows)
+    expected = weight / beta_factor
+    check_size(float(expected.sum()))
+    rng = np.random.default_rng(seed)
+    times = [np.zeros(0)]
+    # In units of the mean gap, where all windows have the pace 1.
+    wait = rest_of_gap(rng, alpha[0])
+    for begin_s, own_s, units, shape in zip(start_s, lasting_s, expected, alpha, strict=True):
+        points = np.array([wait])
+        while points[-1] < units:
+            n_drawn = int(units - points[-1]) + 16
+            drawn = rng.gamma(shape, 1 / shape, n_drawn)
+            points = np.concatenate([points, points[-1] + np.cumsum(drawn)])
+        n_inside = int(np.searchsorted(points, units))
+        wait = points[n_inside] - units
+        times.append(begin_s + points[:n_inside] * (own_s / units if units else 0.0))
+    return np.concatenate(times)
+
+
+def _checked_windows(windows: pd.DataFrame) -> tuple[np.ndarray, ...]:
+    """Return start (from 0), duration, requests and shape of each window."""
+    wanted = ("start_s", "duration_s", "n_requests", "alpha")
+    missing = [name for name in wanted if name not in windows]
+    if missing or windows.empty:
+        fix = f"give rows with {', '.join(wanted)}"
+        raise InputError("no windows to mirror", field=(missing or wanted)[0], fix=fix)
+    start_s, lasting_s, n_requests, alpha = (windows[name].to_numpy(float) for name in wanted)
+    alpha = np.where(np.isnan(alpha), 1.0, alpha)
+    for name, values, lowest in zip(
+        wanted[1:], (lasting_s, n_requests, alpha), (0.0, 0.0, np.finfo(float).tiny), strict=True
+    ):
+        if not np.all(np.isfinite(values) & (values >= lowest)):
+            problem, fix = "a window's value is out of range", "give finite numbers from 0 on"
+            raise InputError(problem, field=name, fix=fix)
+    # Rounding may let a window end a little after the next one's start.
+    if not np.all(np.diff(start_s) >= lasting_s[:-1] * (1 - 1e-9)):
+        fix = "give the windows of one LLM and service, in the order of time"
+        raise InputError("windows overlap", field="start_s", fix=fix)
+    return start_s - start_s[0], lasting_s, n_requests, alpha
 
 
 PROCESSES: dict[str, type[Arrivals]] = {

@@ -12,8 +12,7 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.yaml_files import read_yaml
-from sextant.workload.independent_lengths import in_bins, independent_model
-from sextant.workload.request_model import N_BINS, RequestModel
+from sextant.workload.request_model import N_BINS, RequestModel, in_bins, independent_model
 
 USE_CASES_FILE = Path(__file__).parents[3] / "resources" / "workloads" / "use_cases.yaml"
 LENGTHS = ("input_tokens", "output_tokens")
@@ -40,13 +39,10 @@ def use_case_names() -> list[str]:
 
 
 def load_use_case(name: str) -> UseCase:
-    """Build the workload of a shipped use case from its published figures.
+    """Build the workload of a shipped use case from its published figures; nothing is random.
 
-    Nothing in it is random. Which figures are published and which shapes are inferred from them
-    is in `resources/workloads/use_cases.yaml`.
-
-    Args:
-        name: one of `use_case_names()`.
+    Which figures are published and which shapes are inferred from them is in
+    `resources/workloads/use_cases.yaml`.
 
     Raises:
         InputError: no such use case.

@@ -16,8 +16,7 @@ from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, common_steps, hidd
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.profiles import DAY_S, GROUP, traffic_series
 from sextant.workload.step_distance import judge_steps
-from sextant.workload.step_fit import fit_steps
-from sextant.workload.step_probability import MAX_STEPS, count_steps
+from sextant.workload.steps import MAX_STEPS, count_steps, fit_steps
 from sextant.workload.trace_stream import (
     ArrivalBatch,
     Survey,
@@ -47,14 +46,10 @@ _FITTED = (
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) -> pd.DataFrame:
     """Fit a Gamma distribution to the gaps of every window, per LLM and service.
 
-    A window's gaps are those between two of its own requests, so that a silent night belongs
-    to no window. Where a group has equal stamps anywhere, all its gaps are counted in steps of
-    its clock (see `arrivals.fit_arrivals`). Failed requests take part: they arrived.
-
-    Args:
-        trace: Parquet in the trace contract, in the order of arrival.
-        window_s: duration of a window; the first begins at the trace's start.
-        seed: seed of the draws that place gaps within their steps, for the test of the fit.
+    A window's gaps are those between two of its own requests, so that a silent night belongs to no
+    window. Where a group has equal stamps anywhere, all its gaps are counted in steps of its clock
+    (see `arrivals.fit_arrivals`, also for `seed`). Failed requests take part: they arrived. The
+    first window begins at the trace's start.
 
     Returns:
         A row a group and window, empty windows too, in the order of group and time: `llm` and
@@ -199,23 +194,16 @@ def count_doublings(
 ) -> pd.DataFrame:
     """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
 
-    Windows follow one another without overlap, from midnight where the trace's start time is
-    known, else from its start; a window that the trace covers only in part takes no part. A
-    window doubles if the one before has `min_count` requests or more, and it has at least
-    twice as many. From zero there is no doubling: such rises are counted apart. The study
-    states no minimum; at few requests a window, chance alone doubles many of them.
-
-    Args:
-        trace: Parquet in the trace contract.
-        minutes: duration of a window; the study has 5 and 10.
-        by: columns whose values are counted apart, as in `traffic_series`.
-        min_count: fewest requests of the earlier window.
+    Windows follow one another from midnight where the trace's start time is known, else from its
+    start; a window that the trace covers only in part takes no part. A window doubles if the one
+    before has `min_count` requests or more, and it has at least twice as many. From zero there is
+    no doubling: such rises are counted apart. At few requests chance alone doubles many windows.
 
     Returns:
-        A row a group and day: the `by` columns, `day` (from 0, by the clock of the windows),
-        `date` and `is_workday` (Monday to Friday, holidays too; both null without a start
-        time), `n_windows` (compared with the one before), `n_doublings`, `n_from_zero`, and
-        `windows_per_day`, of a whole day.
+        A row a group and day: the `by` columns (see `traffic_series`), `day` (from 0), `date` and
+        `is_workday` (Monday to Friday, holidays too; both null without a start time), `n_windows`
+        (compared with the one before), `n_doublings`, `n_from_zero`, and `windows_per_day`, of a
+        whole day.
 
     Raises:
         InputError: see `traffic_series`, or `min_count` below 1.
@@ -248,10 +236,9 @@ def _with_days(series: pd.DataFrame) -> pd.DataFrame:
 def summarize_doublings(days: pd.DataFrame) -> pd.DataFrame:
     """Return the totals of `count_doublings`, a row a group.
 
-    Returns:
-        The groups' columns, `n_doublings`, `n_from_zero`, and `per_day` and `per_workday`:
-        doublings over the days that were observed, a day observed in part as that part (NaN
-        below one whole day; `per_workday` also where days have no date).
+    They are the groups' columns, `n_doublings`, `n_from_zero`, and `per_day` and `per_workday`:
+    doublings over the days that were observed, a day observed in part as that part (NaN below one
+    whole day; `per_workday` also where days have no date).
     """
     by = list(days.columns[: days.columns.get_loc("day")])
     days = days.assign(observed=days["n_windows"] / days["windows_per_day"])

@@ -34,19 +34,10 @@ def write_workload(
     max_input_tokens: int | None = None,
     max_output_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Write the three files of a workload for a model that comes without a trace.
+    """Write the three files of a workload for a model that comes without a trace (`origin`).
 
-    Longer requests are cut to the caps. `requests_out` and `arrivals_out` are a pure function
-    of the model, the caps and `origin`, as those of `fit_workload`.
-
-    Args:
-        model: the requests.
-        requests_out: `requests.parquet`.
-        arrivals_out: `arrivals.json`, without parameters.
-        validation_out: `validation.json`, the returned figures.
-        origin: where the model comes from, for the files' provenance.
-        max_input_tokens: cap on the input of a request.
-        max_output_tokens: cap on its output.
+    Longer requests are cut to the caps. The files are those of `fit_workload`; `arrivals.json` has
+    no parameters. The figures of `validation.json` are returned.
 
     Raises:
         InputError: a cap below 1.
@@ -97,10 +88,7 @@ def write_fixed_lengths(
 def cap_model(
     model: RequestModel, caps: dict[str, int | None]
 ) -> tuple[RequestModel, dict[str, float]]:
-    """Cut a model's lengths to caps; bins that become equal are merged.
-
-    Returns:
-        The model, and the share of its requests that each cap shortened.
+    """Return a model with its lengths cut to caps, and the share of requests each cap shortened.
 
     Raises:
         InputError: a cap below 1.
