@@ -15,7 +15,6 @@ from sextant.workload.prompts import (
     RandomTokens,
     as_text,
     load_prompt_source,
-    random_token_ids,
 )
 from support import ROOT
 
@@ -37,7 +36,7 @@ def tokenizer() -> Tokenizer:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(80, 50_000), st.integers(0, 9))
 def test_lengths_ids_and_uniqueness(lengths, vocab_size, seed):
-    prompts = random_token_ids(lengths, vocab_size, seed)
+    prompts = RandomTokens(vocab_size).prompts(lengths, seed)
     assert [len(prompt) for prompt in prompts] == lengths
     assert len({tuple(prompt.tolist()) for prompt in prompts}) == len(lengths)
     for prompt in prompts:
@@ -46,18 +45,18 @@ def test_lengths_ids_and_uniqueness(lengths, vocab_size, seed):
 
 def test_short_prompts_use_up_a_small_vocabulary_without_repeating():
     # 20 ids are free, so 20 prompts of one token are every one of them.
-    prompts = random_token_ids([1] * 20, 36, seed=0)
+    prompts = RandomTokens(36).prompts([1] * 20, seed=0)
     assert sorted(int(prompt[0]) for prompt in prompts) == list(range(16, 36))
 
 
 def test_seed_decides_the_prompts():
-    one, same, other = (random_token_ids([5, 6], 1000, seed) for seed in (1, 1, 2))
+    one, same, other = (RandomTokens(1000).prompts([5, 6], seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not np.array_equal(one[0], other[0])
 
 
 def test_ids_are_uniform_over_the_vocabulary():
-    (tokens,) = random_token_ids([100_000], 116, seed=0)
+    (tokens,) = RandomTokens(116).prompts([100_000], seed=0)
     counts = np.bincount(tokens, minlength=116)[16:]
     assert counts.min() > 800 and counts.max() < 1200
 
@@ -71,7 +70,7 @@ def test_a_thousand_prompts_are_one_draw(monkeypatch):
         return generator.integers(low, high, size, dtype)
 
     monkeypatch.setattr(np.random, "default_rng", lambda _: SimpleNamespace(integers=integers))
-    assert len(random_token_ids(np.full(1000, 1000), 32_000, seed=0)) == 1000
+    assert len(RandomTokens(32_000).prompts(np.full(1000, 1000), seed=0)) == 1000
     assert sizes == [1_000_000]
 
 
@@ -85,12 +84,7 @@ def test_a_thousand_prompts_are_one_draw(monkeypatch):
 )
 def test_impossible_prompts(lengths, vocab_size, message):
     with pytest.raises(InputError, match=message):
-        random_token_ids(lengths, vocab_size, 0)
-
-
-def test_the_random_source_is_the_random_ids():
-    one = RandomTokens(1000).prompts([3, 4], 7)
-    assert [p.tolist() for p in one] == [p.tolist() for p in random_token_ids([3, 4], 1000, 7)]
+        RandomTokens(vocab_size).prompts(lengths, 0)
 
 
 def test_prompts_of_a_text_are_runs_of_it(tokenizer):

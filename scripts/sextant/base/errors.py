@@ -48,11 +48,7 @@ class InputError(ValueError):
 
 
 def require_docstrings() -> None:
-    """Refuse `PYTHONOPTIMIZE=2`, without which libraries such as xgboost cannot be imported.
-
-    Raises:
-        InputError: Python has removed all docstrings.
-    """
+    """Raise InputError with `PYTHONOPTIMIZE=2`: libraries such as xgboost need their docstrings."""
     if sys.flags.optimize > 1:
         problem = "Python runs with -OO or PYTHONOPTIMIZE=2, but libraries need their docstrings"
         raise InputError(problem, fix="unset PYTHONOPTIMIZE, or set it to 1 at most")

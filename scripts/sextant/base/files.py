@@ -37,11 +37,8 @@ MAKE_WORKLOAD_AGAIN = (
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; move it there only if the block succeeds.
 
-    A full disk, an exception or a kill leaves no file that looks whole. The temporary name keeps
-    the ending, because libraries choose the format by it.
-
-    Raises:
-        InputError: the disk is full, or the quota used up.
+    A full disk (InputError), an exception or a kill leaves no file that looks whole. The temporary
+    name keeps the ending, because libraries choose the format by it.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,11 +106,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path, *, problem: str = "not JSON", fix: str = MAKE_AGAIN) -> Any:
-    """Read a JSON file; `problem` and `fix` are for the error if it is not JSON.
-
-    Raises:
-        InputError: it is not JSON.
-    """
+    """Read a JSON file; raise InputError with `problem` and `fix` if it is not JSON."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -134,13 +127,7 @@ def write_parquet(path: str | Path, table: "pa.Table", origin: Mapping[str, Any]
 def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -> Iterator[None]:
     """Turn a library's errors while it reads a file into an `InputError` that names the file.
 
-    Args:
-        path: the file that the block reads.
-        errors: what the library raises, besides the errors of Arrow and of the file system.
-        fix: what the error says to do.
-
-    Raises:
-        InputError: the block raised one of them.
+    Arrow's errors and the file system's are among them; `errors` are others that the block raises.
     """
     import pyarrow as pa
 
@@ -154,12 +141,9 @@ def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -
 def read_parquet(
     path: str | Path, columns: Sequence[str] | None = None, *, fix: str = MAKE_AGAIN
 ) -> "pa.Table":
-    """Read a Parquet file, all of it or some columns.
+    """Read a Parquet file, all of it or some columns; pages with a checksum are verified.
 
-    Pages with a checksum (`write_parquet` writes them) are verified.
-
-    Raises:
-        InputError: there is no such file, or it is damaged; `fix` is what the error says to do.
+    Raises InputError, with `fix`, if there is no such file or it is damaged.
     """
     import pyarrow.parquet as pq
 

@@ -13,12 +13,9 @@ _TEMPLATES = (".j2", ".css")
 def library_files(script: Path, *modules: str) -> list[str]:
     """Return the library files that decide a script's results, sorted.
 
-    They are the modules that the script imports, also through others and inside functions, and
-    the templates beside these.
-
-    Args:
-        script: a file that imports modules of the library, which lies beside it.
-        modules: dotted names of what the script imports by name at run time.
+    They are the modules that the script, which lies beside the library, imports, also through
+    others and inside functions; `modules`, which it imports by name at run time; and templates
+    beside these.
     """
     graph = _imports()
     direct = _named_in(script, graph.modules) | set(modules)
@@ -34,7 +31,6 @@ def _imports() -> grimp.ImportGraph:
 
 
 def _named_in(script: Path, known: set[str]) -> set[str]:
-    """Return the modules of the library that a file imports."""
     found = set()
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

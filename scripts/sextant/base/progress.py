@@ -5,10 +5,9 @@ import time
 
 
 class Progress:
-    """Shows the step that runs, its number and how long the rest will take.
+    """Shows the step that runs, its number and how long the rest will take, on a terminal's stderr.
 
-    Writes to stderr, only if it is a terminal, so that logs stay readable. Not by rich: that hides
-    the cursor, which stays hidden when a job is killed, and takes as many lines.
+    Not by rich: that hides the cursor, which stays hidden when a job is killed, and saves no line.
     """
 
     def __init__(self, title: str, n_steps: int) -> None:

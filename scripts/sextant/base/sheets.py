@@ -49,8 +49,7 @@ def validate(
 ) -> None:
     """Check a mapping, read from a file or one of its rows, against a schema.
 
-    Raises:
-        InputError: names the first field that does not fit and what the schema says about it.
+    Raises InputError with the first field that does not fit and what the schema says about it.
     """
     errors = _validator(Path(schema_path)).iter_errors(value)
     error = min(errors, key=lambda error: list(map(str, error.path)), default=None)
@@ -60,7 +59,6 @@ def validate(
 
 
 def _explained(error: ValidationError) -> tuple[str, str, str | None]:
-    """Return the field, the problem and the fix of a schema's error."""
     place = list(map(str, error.absolute_path))
     schema = error.schema if isinstance(error.schema, Mapping) else {}
     known = schema.get("properties", {})
@@ -88,10 +86,7 @@ def load_sheet(
 
     An empty cell is a missing value: the key is left out of the row. Lines that start
     with `#` are comments. With `key`, values of that column have to be unique, and differ by more
-    than case or Unicode normal form, which not every file system tells apart.
-
-    Raises:
-        InputError: names file, line, field and the fix.
+    than case or Unicode normal form, which not every file system tells apart. Raises InputError.
     """
     path, properties = Path(path), _schema(Path(schema_path))["properties"]
     rows: list[Row] = []
@@ -130,7 +125,6 @@ def sheet_cells(path: str | Path, schema_path: str | Path, *, delimiter: str = "
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """Return the lines of a sheet that are neither empty nor comments, with their numbers."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -146,7 +140,6 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 
 def _cells(path: Path, number: int, line: str, header: list[str], delimiter: str) -> dict[str, str]:
-    """Return the cells of a line by column."""
     try:
         cells = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
     except csv.Error as error:

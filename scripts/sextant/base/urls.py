@@ -18,8 +18,7 @@ def host_and_port(
 ) -> tuple[str, int]:
     """Return the host and the port of a base URL.
 
-    Raises:
-        InputError: a URL of another kind, with a user's name or a query, or with /v1 at its end.
+    Raises InputError: a URL of another kind, with a user's name or a query, or with /v1 at its end.
     """
     try:
         parts = urlsplit(base_url)

@@ -31,10 +31,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file of keys and values, without aliases and of at most 256 KiB.
+    """Read a YAML file of keys and values.
 
-    Raises:
-        InputError: it cannot be read, or is anything else.
+    Raises InputError if it is anything else, has aliases, or more than 256 KiB.
     """
     try:
         with Path(path).open("rb") as file:
@@ -59,11 +58,7 @@ DEFAULT_FILE = "config/config.yaml"
 
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:
-    """Read the Snakefile's configuration in a folder and merge others into it; the last wins.
-
-    Raises:
-        InputError: a file is missing or not YAML.
-    """
+    """Read the Snakefile's configuration in a folder and merge others into it; the last wins."""
     return merged(read_yaml(folder / file) for file in [Path(DEFAULT_FILE), *config_files])
 
 

@@ -78,10 +78,7 @@ def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
 
 
 def possible_gain(probes: list[Probe], limits: WeightRange) -> float | None:
-    """Return how much larger a weight that works may be, as a fraction of the best.
-
-    This is the resolution that the search has reached; None if no weight has passed.
-    """
+    """Return by which fraction a weight that works may exceed the best; None without one."""
     known = _Evidence(probes, limits)
     if known.best is None:
         return None

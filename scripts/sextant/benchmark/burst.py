@@ -64,8 +64,7 @@ def run_phases(
     Yields:
         What `run.json` says of a phase, and what it measured; the level is its number. Keys:
         `name, rate_rps` (the warm-up's), `n_requests, mean_kv_cache_usage, settings` (see
-        `Load`), those of `Load.facts`, and for the warm-up `search` and `is_within_limits`:
-        whether its mean use lies in 20 to 50%.
+        `Load`), those of `Load.facts`, and for the warm-up `search` and `is_within_limits`.
 
     Raises:
         InputError: the servers do not say how much of the cache is used, a request served
@@ -110,11 +109,7 @@ class _Runner:
     def __call__(
         self, load: Load, level: float | None = None, readings_per_s: float = 4.0
     ) -> tuple[LevelResult, KVWatch]:
-        """Run a load to its last request's end.
-
-        Raises:
-            InputError: it needs more connections than this process may open.
-        """
+        """Run a load to its end; InputError: it needs more connections than may be opened."""
         check_descriptors(first_connections(load.arrival_s, None))
         name, seed = self.targets[0].model, next(self.seeds)
         source = ListedRequests(name, load.input_tokens, load.output_tokens, self.prompts, seed)
@@ -148,9 +143,7 @@ def _find_rate(run: _Runner, plan: BurstPlan, model: RequestModel, seed: int) ->
 
 
 def _serve_alone(run: _Runner, sample: Load) -> tuple[float, float]:
-    """Return the mean use of the cache by one request of the sample's mean lengths, alone, and
-    its duration in seconds.
-    """
+    """Return the cache's use and the seconds of a request of mean lengths, served alone."""
     inputs, outputs = (
         np.rint([tokens.mean()]).astype(int)
         for tokens in (sample.input_tokens, sample.output_tokens)

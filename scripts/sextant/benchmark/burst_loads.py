@@ -80,8 +80,6 @@ class Load:
 
 
 class _Scale(NamedTuple):
-    """What the loads of one server have in common."""
-
     plan: BurstPlan
     rate_rps: float
     """The warm-up's."""
@@ -96,17 +94,10 @@ class _Scale(NamedTuple):
 def phase_load(
     phase: int, plan: BurstPlan, rate_rps: float, model: RequestModel, seed: int
 ) -> Load:
-    """Return the load of a phase.
+    """Return the load of a phase, a number in `PHASES`, for the warm-up's mean rate.
 
-    Args:
-        phase: a number in `PHASES`.
-        plan: parameters of all phases.
-        rate_rps: mean rate of the warm-up; from it follows its scale, 1 / (alpha · rate).
-        model: gives the outputs' distribution, and the inputs' bounds.
-        seed: same seed, same load; every phase has a stream of its own.
-
-    Raises:
-        InputError: the table of windows is missing or lacks a service.
+    `model` gives the outputs' distribution, and the inputs' bounds. Same seed, same load; every
+    phase has a stream of its own. InputError: the table of windows is missing or lacks a service.
     """
     scale = _Scale(plan, rate_rps, model, child_seed(seed, phase))
     match PHASES[phase]:
@@ -139,7 +130,6 @@ def _steady(scale: _Scale, duration_s: float) -> Load:
 
 
 def _some(arrival_s: np.ndarray) -> np.ndarray:
-    """Return the arrivals; one at the start where chance has drawn none."""
     return arrival_s if len(arrival_s) else np.zeros(1)
 
 
@@ -172,11 +162,7 @@ def _mirrored(service: str, scale: _Scale, rate_factor: float) -> Load:
 
 
 def read_windows(path: Path, service: str) -> pd.DataFrame:
-    """Return a service's windows in the order of time.
-
-    Raises:
-        InputError: there is no such table, or it has no window of the service.
-    """
+    """Return a service's windows in the order of time; raise InputError if there is none."""
     try:
         table = pd.read_csv(path, sep="\t", comment="#")
     except (OSError, ValueError) as error:

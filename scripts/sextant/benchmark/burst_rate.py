@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from sextant.base.errors import InputError
@@ -22,6 +23,7 @@ KV_USAGE_LIMITS = (0.2, 0.5)
 """Mean use of the cache that a warm-up has to have."""
 _CLOSE_ENOUGH = (0.3, 0.4)
 MAX_TRIALS = 10
+_usage = attrgetter("kv_usage")
 _MAX_FACTOR = 4.0
 """Most that a rate changes by while only one side of the target is known."""
 
@@ -70,11 +72,8 @@ def find_rate(
     is interpolated in ln(use). The search ends at a use of 30 to 40%, or after 10 trials with
     the one that came closest.
 
-    Args:
-        try_rate: loads the server at a rate (requests/s).
-        single_kv_usage: use of the cache by one request alone; 0 if too short to be seen.
-        single_request_s: duration of that request.
-        max_rate_rps: no higher rate is tried.
+    `try_rate` loads the server at a rate (requests/s), `max_rate_rps` at most. One request alone
+    takes `single_request_s` and uses `single_kv_usage`, 0 if it is too short to be seen.
 
     Raises:
         InputError: one request alone uses more than 50% of the cache, or no trial came to
@@ -127,10 +126,6 @@ def closest(trials: Sequence[Trial]) -> Trial | None:
     lowest, highest = KV_USAGE_LIMITS
     within = [trial for trial in trials if lowest <= trial.kv_usage <= highest]
     return min(within, key=lambda t: abs(t.kv_usage - TARGET_KV_USAGE), default=None)
-
-
-def _usage(trial: Trial) -> float:
-    return trial.kv_usage
 
 
 def _out_of_reach(trials: Sequence[Trial]) -> InputError:

@@ -82,7 +82,6 @@ def _measure(
     llm: LLM,
     scratch: Path,
 ) -> None:
-    """Measure what is not in the checkpoint yet; write the results."""
     engine, record = ENGINES[settings.name], Record()
     if not engine.starts_servers:
         kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, hardware("cpu", ()))

@@ -1,8 +1,7 @@
 """What a measurement has come to so far, kept until it is whole.
 
-A job that is killed, times out or loses its server starts again; Snakemake deletes the
-outputs of the first attempt, but not this folder beside them. Levels that were finished
-are not measured twice.
+A job that is killed, times out or loses its server starts again; Snakemake deletes the outputs of
+the first attempt, but not this folder beside them.
 """
 
 import logging
@@ -27,13 +26,7 @@ class Checkpoint:
     """The finished levels of a cell; those of another definition or machine are not taken over."""
 
     def __init__(self, folder: Path, definition_sha256: str, hardware: str) -> None:
-        """Keep of the levels in `folder` those that are whole and belong here.
-
-        Args:
-            folder: where an earlier attempt may have left levels.
-            definition_sha256: of the cell's definition.
-            hardware: the processor and GPUs that this attempt measures on.
-        """
+        """Keep the levels in `folder` that are whole and of this definition and hardware."""
         self.folder = folder
         self._key = {"definition_sha256": definition_sha256, "hardware": hardware}
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +36,6 @@ class Checkpoint:
                 shutil.rmtree(level)
 
     def _problem(self, level: Path) -> str | None:
-        """Return why a level cannot be taken over, None if it can."""
         if not (level / "level.json").exists():
             return "it was not finished"
         try:

@@ -86,9 +86,7 @@ def check_corner_cases(
 ) -> None:
     """Put each case on all servers at the same time.
 
-    Raises:
-        ServerError: a request failed, or a server died; the error tells whether memory
-            ran out.
+    Raises ServerError, which tells whether memory ran out: a request failed, or a server died.
     """
     targets = [server.target for server in servers]
     for number, case in enumerate(cases):

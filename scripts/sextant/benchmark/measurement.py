@@ -3,10 +3,10 @@
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ from sextant.benchmark.stopping import level_medians, tells_nothing
 from sextant.cells.run import LeftOut, LevelRun, ServerFacts
 from sextant.cells.verdict import Stop
 from sextant.engine import prometheus
-from sextant.engine.http import Target
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.experiment.scenarios import Burst, ClosedLoop
-from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
+from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.measure import LevelResult
 from sextant.load.results import level_run
 from sextant.load.source import RequestSource, unsent_parameters
@@ -57,11 +56,7 @@ class Measurement:
         self._metric_names = ENGINES[settings.name].metric_names
 
     def run(self, servers: Sequence[Server]) -> None:
-        """Measure what was not measured before at the servers' batch weight.
-
-        Raises:
-            ServerError: a server died.
-        """
+        """Measure what was not measured before at this batch weight; ServerError if one died."""
         cell, record = self.cell, self.record
         record.unsent_parameters = unsent_parameters(self.model)
         if record.unsent_parameters:
@@ -75,11 +70,10 @@ class Measurement:
             log.info("%d levels were measured by an earlier attempt", len(record.levels))
             self._go_on_from(record.levels)
         prompts, record.prompts = _prompts(cell, self._vocab_size)
-        targets = [server.target for server in servers]
         if isinstance(cell.scenario, Burst):
-            self._measure_phases(cell.scenario, servers, targets, prompts)
+            self._measure_phases(cell.scenario, servers, prompts)
         else:
-            self._measure_levels(servers, targets, prompts)
+            self._measure_levels(servers, prompts)
 
     def _go_on_from(self, levels: Sequence[LevelRun]) -> None:
         """Let times count from the start of the first attempt, so that no two levels overlap.
@@ -91,14 +85,9 @@ class Measurement:
         since_s = (datetime.now(UTC) - self.record.started_at).total_seconds()
         self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
 
-    def _measure_levels(
-        self,
-        servers: Sequence[Server],
-        targets: Sequence[Target],
-        prompts: PromptSource,
-    ) -> None:
+    def _measure_levels(self, servers: Sequence[Server], prompts: PromptSource) -> None:
         cell, record = self.cell, self.record
-        known = {run.level for run in record.levels}
+        known, targets = {run.level for run in record.levels}, [it.target for it in servers]
         for number, level in enumerate(cell.scenario.levels):
             if level in known:
                 continue
@@ -110,11 +99,9 @@ class Measurement:
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
             source = RequestSource(targets[0].model, self.model, prompts, seed, cell.sampler)
             load = (cell.scenario, level, targets, source, self._timeout_s, self._epoch_ns)
-            with self._watching(servers, level) as found:
-                n_warmup = warm_up(*load)
-                found["before"] = _metrics(servers, level)
-                result = measure_level(*load, seed)
-            result.n_warmup_requests += n_warmup
+            with self._watching(servers, level) as (found, note_metrics):
+                before = partial(note_metrics, "before")
+                result = measure_level(*load, seed=seed, before=before)
             self._keep(servers, level, result, found)
 
     def _stop(self) -> Stop | None:
@@ -129,11 +116,7 @@ class Measurement:
         return tells_nothing(medians, *limits, scenario.stop_factor)
 
     def _measure_phases(
-        self,
-        scenario: Burst,
-        servers: Sequence[Server],
-        targets: Sequence[Target],
-        prompts: PromptSource,
+        self, scenario: Burst, servers: Sequence[Server], prompts: PromptSource
     ) -> None:
         """Measure BurstGPT's phases; later ones rest on the first, so all are measured again."""
         self.kept.forget_levels()
@@ -145,14 +128,15 @@ class Measurement:
             mirrored_s=scenario.duration_s,
             n_per_change=scenario.n_requests or BurstPlan.n_per_change,
         )
+        targets = [server.target for server in servers]
         limits = (self._timeout_s, self._epoch_ns, self.cell.seed)
         phases = run_phases(
             targets, self.model, prompts, plan, *limits, lambda: self._kv_cache_usage(servers)
         )
         for number in sorted({1, *plan.phases}):
             self.progress.step(f"phase {number}")
-            with self._watching(servers, float(number)) as found:
-                found["before"] = _metrics(servers, number)
+            with self._watching(servers, float(number)) as (found, note_metrics):
+                note_metrics("before")
                 phase, result = next(phases)
             self._keep(servers, float(number), result, found, phase)
 
@@ -170,10 +154,12 @@ class Measurement:
         return statistics.fmean(usages)
 
     @contextmanager
-    def _watching(self, servers: Sequence[Server], level: float) -> Iterator[dict]:
+    def _watching(
+        self, servers: Sequence[Server], level: float
+    ) -> Iterator[tuple[dict, Callable[[str], None]]]:
         """Watch servers and devices; the dict then holds what was `watched`, and metrics `after`.
 
-        Whoever measures puts the servers' metrics `before` into it.
+        The function notes the servers' metrics there under another name.
         """
         is_cpu = self.cell.devices.kind == "cpu"
         plan = WatchPlan(
@@ -185,10 +171,14 @@ class Measurement:
             dcgm_url=self.settings.dcgm_url,
         )
         found: dict = {}
+
+        def note_metrics(name: str) -> None:
+            found[name] = _metrics(servers, level)
+
         with watch(plan, self._epoch_ns, level) as watcher:
-            yield found
+            yield found, note_metrics
             found["watched"] = watcher.stop()
-        found["after"] = _metrics(servers, level)
+        note_metrics("after")
 
     def _keep(
         self,
@@ -203,14 +193,14 @@ class Measurement:
             log.warning("level %g: %s", level, result.lag_warning)
         watched: Watched = found["watched"]
         requests = result.table()
-        engine_version = self.record.server.version if self.record.server else None
-        run = replace(
-            level_run(level, result),
+        run = level_run(
+            level,
+            result,
             server_mean_itl_ms=prometheus.mean_itl_ms(
                 found["before"], found["after"], self._metric_names
             ),
             telemetry_warnings=tuple(watched.warnings),
-            engine_version=engine_version,
+            engine_version=self.record.server.version if self.record.server else None,
             timeout_s=self._timeout_s,
             times_since=self.record.started_at,
             # Of users alone: elsewhere latency counts from due times.

@@ -10,7 +10,7 @@ from sextant.benchmark.checkpoint import Checkpoint
 from sextant.benchmark.definition import Cell
 from sextant.cells.files import write_cell
 from sextant.cells.memory import Feasibility
-from sextant.cells.run import CellRun, LeftOut, LevelRun, ServerFacts
+from sextant.cells.run import CELL_KEY, CellRun, LeftOut, LevelRun, ServerFacts
 from sextant.cells.tables import TABLES
 from sextant.cells.tuning import Probe, Tuning
 from sextant.cells.verdict import FEASIBLE, Outcome, Verdict
@@ -59,11 +59,7 @@ def write_results(
 
 def _run(cell: Cell, record: Record, tuning: Tuning) -> CellRun:
     return CellRun(
-        source=cell.source,
-        llm_id=cell.llm_id,
-        gpu_profile_id=cell.gpu_profile_id,
-        workload_id=cell.workload_id,
-        scenario_id=cell.scenario_id,
+        **{name: getattr(cell, name) for name in CELL_KEY if name != "variant_id"},
         variant_id=cell.variant.variant_id,
         scenario=as_json(cell.scenario),
         variant=cell.variant,

@@ -17,16 +17,10 @@ def tells_nothing(
 ) -> Stop | None:
     """Return why more users than those measured can tell nothing, None as long as they may.
 
-    They can where both medians at the last level exceed their limits by `factor`: more users wait
-    longer, so no larger level can meet either limit, and the least of them is far beyond the
-    largest number of users that a recommendation looks for. A level with fewer than 10 served
-    requests, or without one of the medians, decides nothing.
-
-    Args:
-        levels: those measured so far, in the order they were, users ascending.
-        nttft_limit_ms: limit of the median nTTFT (ms per input token).
-        itl_limit_ms: limit of the median ITL (ms).
-        factor: how far beyond both limits, 1 or more.
+    They can where both medians at the last level, users ascending, exceed their limits (ms per
+    input token, ms) by `factor` of 1 or more: more users wait longer, so no larger level can meet
+    either limit. A level with fewer than 10 served requests, or without one of the medians, decides
+    nothing.
     """
     last = levels[-1] if levels else None
     if last is None or last.n_ok < MIN_REQUESTS or last.nttft_ms is None or last.itl_ms is None:

@@ -23,12 +23,7 @@ class ProbeRecord:
     """The probes of a cell in a file that survives the job: a line each, written as it ends."""
 
     def __init__(self, path: Path, depends_on: object) -> None:
-        """Take the probes over that the file holds, if they depended on the same.
-
-        Args:
-            path: the file; a line that was torn or damaged is dropped.
-            depends_on: all that the outcome of a probe depends on, as JSON has it.
-        """
+        """Take over the probes in the file whose outcome depended on the same."""
         self.path = path
         text = json.dumps(depends_on, sort_keys=True)
         self._key = hashlib.sha256(text.encode()).hexdigest()

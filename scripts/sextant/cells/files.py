@@ -38,11 +38,7 @@ def to_json(value: object) -> dict[str, Any]:
 
 
 def from_json(kind: type[_T], value: object) -> _T:
-    """Read what `to_json` returned.
-
-    Raises:
-        ValueError: a field is missing, unknown or of another type.
-    """
+    """Read what `to_json` returned; ValueError if a field is missing, unknown or malformed."""
     known: Any = kind
     return _adapter(known).validate_json(json.dumps(value))
 
@@ -52,11 +48,7 @@ def write_cell(
 ) -> None:
     """Write a cell's files; `run.json`, which declares the cell whole, comes last.
 
-    Args:
-        folder: the cell's.
-        run: what was measured.
-        tuning: how its batch weight was found.
-        tables: of the names and columns of `TABLES`; one that is missing has no rows.
+    `tables` have the names and columns of `TABLES`; one that is missing has no rows.
     """
     (folder / "run.json").unlink(missing_ok=True)
     for name, schema in TABLES.items():
@@ -81,20 +73,14 @@ def write_run(
 def read_run(folder: Path) -> CellRun:
     """Read a cell's `run.json`; whether its files are whole, `damaged_files` tells.
 
-    Raises:
-        InputError: it is malformed, or of another format version; names the field.
-        FileNotFoundError: there is none.
+    Raises InputError, which names the field, if it is malformed or of another format version, and
+    FileNotFoundError.
     """
     return _read(folder / "run.json", CellRun, (FILES, SEAL))
 
 
 def read_tuning(folder: Path) -> Tuning:
-    """Read a cell's `tuning.json`.
-
-    Raises:
-        InputError: it is malformed, or of another format version; names the field.
-        FileNotFoundError: there is none.
-    """
+    """Read a cell's `tuning.json`; errors as of `read_run`."""
     return _read(folder / "tuning.json", Tuning)
 
 

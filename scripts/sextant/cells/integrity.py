@@ -61,10 +61,8 @@ def require_whole(cells: Sequence[Path]) -> None:
     """Check all cells; set aside the files of damaged ones, so that these are made again.
 
     All files of a damaged cell go to a folder `damaged-<n>` in the cell's own. Its results are
-    then missing: the next run of the same command makes them, and no other cell's.
-
-    Raises:
-        InputError: names every damaged file of every cell, and where it is now.
+    then missing: the next run of the same command makes them, and no other cell's. InputError names
+    every damaged file of every cell, and where it is now.
     """
     try:
         damage = {folder: found for folder in cells if (found := damaged_files(folder))}
@@ -84,7 +82,6 @@ def require_whole(cells: Sequence[Path]) -> None:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Move a cell's files to a new folder in its own, and return it."""
     for number in itertools.count(1):
         place = folder / f"{DAMAGED}{number}"
         with contextlib.suppress(FileExistsError):
@@ -110,9 +107,8 @@ def drop_checkpoints(cells: Iterable[Path]) -> None:
 def damaged_files(folder: Path) -> dict[str, str]:
     """Return the files of a cell's folder that are missing or damaged, and what is wrong.
 
-    Raises:
-        OSError: a file could not be read, which tells nothing of its content: a missing right, a
-            network file system that does not answer.
+    Raises OSError if a file could not be read, which tells nothing of its content: a missing right,
+    a network file system that does not answer.
     """
     try:
         run = read_json(folder / "run.json")
@@ -129,7 +125,6 @@ def damaged_files(folder: Path) -> dict[str, str]:
 
 
 def _damage(path: Path, facts: object) -> str | None:
-    """Return what is wrong with a file, None if nothing is."""
     try:
         n_bytes = path.stat().st_size
         if not isinstance(facts, dict):

@@ -33,13 +33,8 @@ def assess(
     """Decide from memory facts alone, before any server starts.
 
     The bound is optimistic: activations, fragmentation and the runtime take their share
-    too, which only a probe under load can show (LLM-Pilot, section III-C2).
-
-    Args:
-        llm: the LLM's facts.
-        devices: what the server runs on; weights and KV cache are sharded over all.
-        memory_utilization: fraction of the memory that the server may use.
-        longest_request_tokens: input and output tokens of the workload's longest request.
+    too, which only a probe under load can show (LLM-Pilot, section III-C2). Weights and KV cache
+    are sharded over all devices, of whose memory the server may use a fraction.
     """
     usable_bytes = devices.memory_bytes * memory_utilization
     kv_bytes = max(0.0, usable_bytes - llm.weight_bytes)
@@ -64,10 +59,7 @@ def assess_variant(
     memory_utilization: float,
     longest_request_tokens: int,
 ) -> Feasibility:
-    """Decide for servers of a variant: replicas share the memory, the batch weight may be given.
-
-    The arguments and the result are those of `assess`.
-    """
+    """As `assess`, of a variant: replicas share the memory, the batch weight may be given."""
     if variant.memory_limit_gib and devices.kind == "cpu":
         limit_gib = min(variant.memory_limit_gib, devices.memory_gib * devices.n_gpus)
         devices = replace(devices, memory_gib=limit_gib / devices.n_gpus)

@@ -103,11 +103,8 @@ MEAN_LENGTHS_SQL = ", ".join(
 def points_query(requests: str, levels: str) -> str:
     """Return the query that summarises requests to one row a cell and level.
 
-    Args:
-        requests: relation of `cell`, `start_s` (`START_SQL`) and `REQUEST_COLUMNS`.
-        levels: relation `cell, level, duration_s`, one row for each point that was measured.
-
-    Failed requests are counted and enter no latency.
+    `requests` is a relation of `cell`, `start_s` (`START_SQL`) and `REQUEST_COLUMNS`, `levels` one
+    of `cell, level, duration_s`. Failed requests are counted and enter no latency.
     """
     selected, computed, joined = [], [], []
     for metric in LATENCIES:

@@ -22,14 +22,9 @@ def pick_devices(
     """Return the devices of each replica: the first ones that this job may use.
 
     GPUs are indices or UUIDs, as `CUDA_VISIBLE_DEVICES` has them; on a CPU they are cores. Where
-    SLURM has given a job devices for a profile of kind `cpu`, which they stand in for, core n
-    belongs to device n, so that jobs side by side on a node share none.
-
-    Args:
-        devices: what one replica runs on.
-        replicas: number of servers.
-        placement: `own`: each replica has devices of its own; `shared`: all have the same.
-        environ: environment that tells which GPUs are visible, and of the job.
+    SLURM has given a job devices for a profile of kind `cpu`, core n belongs to device n, so that
+    jobs side by side on a node share none. With the placement `own` each replica has devices of its
+    own, with `shared` all have the same.
 
     Raises:
         InputError: the job has fewer devices than the replicas need, SLURM has given it none,
@@ -46,11 +41,7 @@ def pick_devices(
 
 
 def pick_cores(n_cores: int, replicas: int = 1, placement: str = "own") -> list[tuple[int, ...]]:
-    """Return the cores of each replica beside its devices: the first that this job may use.
-
-    Raises:
-        InputError: the job has fewer cores than the replicas need.
-    """
+    """Return the cores of each replica beside its devices; InputError: the job has too few."""
     n_needed = n_cores * (replicas if placement == "own" else 1)
     picked = _first(sorted(os.sched_getaffinity(0)), n_needed, "cpu")
     return _shares(picked, n_cores, replicas, placement)

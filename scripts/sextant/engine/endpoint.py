@@ -31,11 +31,7 @@ class EndpointServer:
     pids: tuple[int, ...] = ()
 
     def require_ready(self) -> None:
-        """Check that the server answers, takes the key and serves the model.
-
-        Raises:
-            InputError: it does not.
-        """
+        """Raise InputError unless the server answers, takes the key and serves the model."""
         status, content = self._get("/v1/models")
         if status is None:
             fix = "start the server, or correct its address"
@@ -65,11 +61,7 @@ class EndpointServer:
         return status is not None and status < 500
 
     def metrics(self) -> str:
-        """Return its Prometheus text, empty if it has none.
-
-        Raises:
-            OSError: it does not answer.
-        """
+        """Return its Prometheus text, empty if it has none; OSError if it does not answer."""
         status, content = self._get("/metrics")
         if status is None:
             raise ConnectionError(f"{self.target.base_url} does not answer")
@@ -119,11 +111,7 @@ class EndpointEngine:
 
 
 def endpoint_servers(endpoint: Endpoint) -> list[EndpointServer]:
-    """Return the servers of an endpoint, with the API key of the environment.
-
-    Raises:
-        InputError: the variable for the key is not set.
-    """
+    """Return the servers of an endpoint; raise InputError if the environment lacks the API key."""
     key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
     if endpoint.api_key_env and not key:
         problem = f"the environment has no {endpoint.api_key_env}"

@@ -70,9 +70,9 @@ def limited_processes(pid: int, limit_bytes: int) -> Callable[[], int | None]:
 
 
 def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
-    """Return a reader of the memory left on the fullest of these GPUs.
+    """Return a reader of the memory left on the fullest of these GPUs (indices or UUIDs).
 
-    Devices are indices or UUIDs. Without NVML, or where it does not tell, it is unknown.
+    Without NVML, or where it does not tell, it is unknown.
     """
     handles: list = []
     with contextlib.suppress(pynvml.NVMLError):

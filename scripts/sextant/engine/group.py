@@ -29,9 +29,7 @@ def replica_log(log_path: Path, number: int) -> Path:
 def running(servers: Sequence[Startable], one_by_one: bool) -> Iterator[None]:
     """Start servers; enter the context once all are healthy; end all of them after it.
 
-    Args:
-        servers: none of which was started.
-        one_by_one: start each when the one before it is healthy.
+    With `one_by_one` each starts when the one before it is healthy.
 
     Raises:
         ServerError: one of them failed to start.

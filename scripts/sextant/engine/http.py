@@ -23,8 +23,7 @@ class Target:
     def address(self) -> tuple[str, int, ssl.SSLContext | None]:
         """Return host, port and the TLS context (None for plain HTTP).
 
-        Raises:
-            InputError: a URL of another kind, or no certificates in `ca_file`.
+        Raises InputError: a URL of another kind, or no certificates in `ca_file`.
         """
         host, port = host_and_port(self.base_url)
         return host, port, self._tls if urlsplit(self.base_url).scheme == "https" else None

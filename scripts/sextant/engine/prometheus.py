@@ -66,11 +66,8 @@ def total(text: str, name: str | None) -> float | None:
 def server_gauges(text: str, known: Sequence[MetricNames]) -> dict[str, float | None]:
     """Return a server's queue and KV cache use, over its engines.
 
-    `kv_cache_usage` is a fraction, hence the mean of the engines; the others are their sum.
-
-    Args:
-        text: what the server answered.
-        known: names by engine; the first whose number of running requests is in the text counts.
+    `kv_cache_usage` is a fraction, hence the mean of the engines; the others are their sum. Of the
+    `known` names the first whose number of running requests is in the text count.
     """
     names = _names_in(text, known)
     usage_name = names.kv_cache_usage
@@ -100,11 +97,7 @@ def _names_in(text: str, known: Sequence[MetricNames]) -> MetricNames:
 
 
 def fetch(base_url: str, timeout_s: float = 5.0) -> str:
-    """Return the text of `/metrics`.
-
-    Raises:
-        OSError: the server did not answer, or not in whole.
-    """
+    """Return the text of `/metrics`; raises `OSError` without a whole answer."""
     status, content = get(base_url, "/metrics", timeout_s=timeout_s)
     if status != 200:
         raise ConnectionError(f"no metrics from {base_url}: {status or 'no whole answer'}")

@@ -18,8 +18,7 @@ ENGINES: dict[str, Engine] = {
 def check_settings(settings: EngineSettings, file: str | Path) -> list[str]:
     """Check the `engine` part of a configuration; return warnings.
 
-    Raises:
-        InputError: an unknown engine, or a setting that it cannot have.
+    Raises InputError: an unknown engine, or a setting that it cannot have.
     """
     if settings.name not in ENGINES:
         fix = f"use one of {', '.join(ENGINES)}"

@@ -64,7 +64,6 @@ class VLLMServer:
     start_duration_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Take the port that is held for the server until it has stopped."""
         self.port: int = self._held_port.getsockname()[1]
 
     @property
@@ -98,7 +97,6 @@ class VLLMServer:
         return self._keeper
 
     def __enter__(self) -> "VLLMServer":
-        """Start the server and wait until it is healthy (`start`)."""
         self.start()
         return self
 
@@ -158,7 +156,6 @@ class VLLMServer:
         return free
 
     def __exit__(self, *_: object) -> None:
-        """Stop the server and everything below it."""
         self.stop()
 
     def stop(self) -> None:
@@ -287,7 +284,6 @@ class VLLMServer:
         return now is None or self._n_oom_kills is None or now > self._n_oom_kills
 
     def _ended_at_its_limit(self) -> bool:
-        """Return whether the engine ended when its processes had used up their limit."""
         if self._is_stopped or self.spec.memory_limit_gib is None or self.is_healthy():
             return False
         left = self._free.least_bytes if self._free else None

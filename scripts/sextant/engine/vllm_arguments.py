@@ -70,10 +70,8 @@ _QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[str]:
     """Check `engine.extra_arguments`; return those that let a server run code of others.
 
-    vLLM also takes `_` for `-`, `--name=value` and any beginning of a name that is unique.
-
-    Raises:
-        InputError: an argument would change what the pipeline itself decides.
+    vLLM also takes `_` for `-`, `--name=value` and any beginning of a name that is unique. Raises
+    InputError for an argument that would change what the pipeline itself decides.
     """
     for argument in arguments:
         for name in _names(argument, _OF_SEXTANT):
@@ -115,7 +113,6 @@ def _loads_code(argument: str, following: str) -> bool:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what a JSON value holds in the end, each with the key it is under."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from _leaves(part, name)

@@ -18,8 +18,7 @@ Ids = Mapping[str, Collection[str]]
 def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, tuple[CellKey, ...]]:
     """Return the cells of each study; None is the study of rows that name none.
 
-    Raises:
-        InputError: an id is unknown, or a cell's name is too long for a file.
+    Raises InputError if an id is unknown, or a cell's name is too long for a file.
     """
     cells: dict[str | None, dict[CellKey, None]] = {}
     for row in rows:
@@ -39,11 +38,7 @@ def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, t
 
 
 def archived_cells(path: str, ids: Ids, decision: Mapping[str, str]) -> list[CellKey]:
-    """Return the cells of an archive.
-
-    Raises:
-        InputError: an id is unknown, or a cell has two rows.
-    """
+    """Return the cells of an archive; InputError if an id is unknown, or a cell is there twice."""
     cells: dict[CellKey, None] = {}
     for row in load_sheet(path, SCHEMAS / "cells.schema.yaml"):
         check_known(row["llm_id"], ids["llms"], path, row, "llm_id")

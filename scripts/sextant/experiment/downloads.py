@@ -46,26 +46,17 @@ class Dataset:
 
 
 def load_registry(path: str | Path) -> dict[str, Dataset]:
-    """Read the registry, keyed by `dataset_id`.
-
-    Raises:
-        InputError: a column or a cell is missing or malformed, or an id is there twice.
-    """
+    """Read the registry, keyed by `dataset_id`; raise InputError if it is malformed."""
     rows = load_sheet(path, SCHEMAS / "registry.schema.yaml", "dataset_id", delimiter=",")
     return {row["dataset_id"]: Dataset(**row) for row in rows}
 
 
 def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
-    """Download or copy a data set's file to `out_path`.
+    """Download a data set's file to `out_path`, or copy it from a `mirror`'s folder.
 
     The checksum is verified before the file gets its name, so `out_path` is either right or
     absent. An archive with a manifest is verified when it is read. There is one attempt: the
     rule's `retries` repeat it.
-
-    Args:
-        dataset: a row of the registry.
-        out_path: where the file goes.
-        mirror: folder to copy the file from, instead of downloading it.
 
     Raises:
         InputError: the mirror lacks the file, the download fails, or the bytes differ.

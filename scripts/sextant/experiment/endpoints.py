@@ -29,11 +29,10 @@ class Endpoint:
 
 
 def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
-    """Read the sheet of endpoints; without a path there are none.
+    """Read the sheet of endpoints by LLM and GPU profile; without a path there are none.
 
-    Raises:
-        InputError: a base URL that is not one, two rows for an LLM on a GPU profile, two rows for
-            one server, or a `ca_file` without certificates.
+    Raises InputError: a base URL that is not one, two rows for a pair or for one server, or a
+    `ca_file` without certificates.
     """
     found: dict[tuple[str, str], Endpoint] = {}
     served: dict[tuple[str, str], int] = {}
@@ -69,11 +68,7 @@ def _ca_file(row: Row, sheet: str | None) -> Path | None:
 
 
 def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> None:
-    """Check that servers that run already can be those of a variant.
-
-    Raises:
-        InputError: another number of servers, or a setting that only a start can give.
-    """
+    """Raise InputError unless servers that run already can be those of a variant."""
     of_start = sorted(set(without_defaults(variant)) - {"variant_id", "replicas"})
     if of_start:
         problem = (

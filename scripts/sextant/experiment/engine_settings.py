@@ -19,7 +19,7 @@ _FACTS = (
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How servers are run; the values come from the `engine` part of the configuration."""
+    """The `engine` part of the configuration."""
 
     python: str
     """Interpreter of the environment that has the engine."""

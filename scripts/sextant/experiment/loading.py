@@ -44,10 +44,8 @@ def load_experiment(
 
     This room knows neither predictors nor engines: `known_predictors` are the names that
     `predictors` may hold, `check_engine` checks the settings of the engine and returns warnings
-    (`sextant.engine.registry.check_settings`). None leaves them unchecked.
-
-    Raises:
-        InputError: names the first file, line and field that is wrong, before anything runs.
+    (`sextant.engine.registry.check_settings`). None leaves them unchecked. InputError names the
+    first file, line and field that is wrong, before anything runs.
     """
     _check_config(config, file, known_predictors, check_engine)
     paths, archive = config["sheets"], config.get("archive")

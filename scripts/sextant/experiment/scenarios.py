@@ -218,8 +218,7 @@ def _refuse(field: str, problem: str, fix: str) -> None:
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
     """Build a scenario from its kind and fields; `levels` are numbers or texts.
 
-    Raises:
-        InputError: a field that its kind does not use or lacks, or a value that it cannot have.
+    Raises InputError: a field that its kind does not use or lacks, or an impossible value.
     """
     chosen = KINDS[values["kind"]]
     given = {name: value for name, value in values.items() if name != "kind"}
@@ -236,11 +235,7 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
 
 
 def scenario_from_row(row: Row, file: str) -> Scenario:
-    """Read a scenario that the schema has accepted.
-
-    Raises:
-        InputError: names the file, the row and the field that is wrong.
-    """
+    """Read a scenario that the schema has accepted; InputError names file, row and field."""
     values = {name: value for name, value in row.items() if name != "scenario_id"}
     try:
         return scenario_of(values | {"levels": row["levels"].split(",")})

@@ -15,8 +15,7 @@ PERCENTILE_PREFIX = {50: "median", 90: "p90", 99: "p99"}
 class SLO:
     """Both limits hold at the percentile while `users` are served at once.
 
-    Raises:
-        InputError: a value that `workflow/schemas/slos.schema.yaml` does not allow.
+    Raises InputError for what `workflow/schemas/slos.schema.yaml` does not allow.
     """
 
     slo_id: str

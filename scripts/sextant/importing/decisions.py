@@ -48,7 +48,6 @@ class Here:
     def __init__(
         self, experiment: Experiment, config: Mapping[str, Any], folder: Path = Path()
     ) -> None:
-        """Take the results of a configuration, whose paths start from `folder`."""
         self.experiment, self.config, self._folder = experiment, config, folder
         self.results = folder / config["pathvars"]["results"]
         self.cells = self.results / "benchmarks" / config["source"]
@@ -62,11 +61,7 @@ class Here:
         return json.loads(json.dumps(cell_definition(self.experiment, key, self.config)))
 
     def inputs_sha256(self, key: CellKey) -> tuple[str, str]:
-        """Return the SHA-256 of a cell's workload and of its LLM's config.
-
-        Raises:
-            InputError: the workload has not been fitted here.
-        """
+        """Return the SHA-256 of a cell's workload (InputError: not fitted here) and LLM config."""
         workload = self.results / "workloads" / Path(key.folder).parts[2] / "requests.parquet"
         if not workload.is_file():
             fix = f"make it first: snakemake --cores 1 {workload}"

@@ -55,9 +55,8 @@ FoundCell = WholeCell | DamagedCell
 def opened(place: Path) -> Iterator[Path]:
     """Yield a folder, or what a tar holds, unpacked into a folder that is removed afterwards.
 
-    Raises:
-        InputError: neither a folder nor a tar, or a tar with anything but plain files and
-            folders below its own.
+    Raises InputError: neither a folder nor a tar, or a tar with anything but plain files and
+    folders below its own.
     """
     if place.is_dir():
         yield place
@@ -96,8 +95,7 @@ def _member_problem(member: tarfile.TarInfo) -> str | None:
 def find_cells(folder: Path) -> list[FoundCell]:
     """Return all cells below a folder, whole or not; links are not followed.
 
-    Raises:
-        OSError: a folder in it cannot be read.
+    Raises OSError if a folder in it cannot be read.
     """
     found: list[FoundCell] = []
     for name, folders, files in os.walk(folder, onerror=_raise):

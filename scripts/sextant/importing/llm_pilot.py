@@ -12,9 +12,10 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ from sextant.cells.verdict import Verdict
 from sextant.characterizations.feasibility import OUTCOMES
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.experiment.variants import DEFAULT_VARIANT, Variant
+from sextant.experiment.variants import Variant
 from sextant.importing.llm_pilot_requests import FileName, Results, read_results
 
 log = logging.getLogger(__name__)
@@ -110,14 +111,13 @@ def import_archive(
             malformed, or the three sheets contradict each other.
     """
     plans = _read_plans(manifest, cells, published_points)
-    names = {"source": source_name, "workload_id": workload_id, "scenario_id": scenario_id}
     results = _read_all(source, {file.path: file for plan in plans for file in plan.files})
 
     def write(plan: _Plan) -> None:
         levels = [*(_level(file, results[file.path]) for file in plan.files), *plan.published]
         key = CellKey(plan.llm_id, plan.gpu_profile_id, workload_id, scenario_id)
-        target = out / source_name / key.folder
-        _write_cell(target, plan, sorted(levels, key=lambda level: level.users), names)
+        levels.sort(key=lambda level: level.users)
+        _write_cell(out / source_name / key.folder, plan, levels, source=source_name, **asdict(key))
 
     with ThreadPoolExecutor(_N_WRITERS) as pool:
         list(pool.map(write, plans))
@@ -163,7 +163,6 @@ def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Pl
 
 
 def _read_manifest(path: Path) -> dict[tuple[str, int, str], list[_File]]:
-    """Return the files by LLM, number and type of GPUs."""
     files: dict[tuple[str, int, str], list[_File]] = {}
     for row in load_sheet(path, SCHEMAS / "manifest.schema.yaml", delimiter=","):
         named = FileName.of(row["path"])
@@ -173,7 +172,6 @@ def _read_manifest(path: Path) -> dict[tuple[str, int, str], list[_File]]:
 
 
 def _read_published(path: Path) -> dict[tuple[str, str], list[_Level]]:
-    """Return the published points by LLM and GPU profile."""
     points: dict[tuple[str, str], list[_Level]] = {}
     for row in load_sheet(path, SCHEMAS / "published_points.schema.yaml", delimiter=","):
         medians = PublishedMedians(row["median_nttft_ms"], row["median_itl_ms"])
@@ -262,9 +260,7 @@ def _check_size(
 # The benchmark contract
 
 
-def _write_cell(
-    folder: Path, plan: _Plan, levels: Sequence[_Level], names: Mapping[str, str]
-) -> None:
+def _write_cell(folder: Path, plan: _Plan, levels: Sequence[_Level], **names: Any) -> None:
     verdict = VERDICTS[plan.status]
     started_ms = min((level.started_ms for level in levels if level.started_ms), default=None)
     durations_s = {level.run.duration_s for level in levels} - {None}
@@ -275,12 +271,7 @@ def _write_cell(
         "duration_s": durations_s.pop() if len(durations_s) == 1 else None,
     }
     run = CellRun(
-        llm_id=plan.llm_id,
-        gpu_profile_id=plan.gpu_profile_id,
-        source=names["source"],
-        workload_id=names["workload_id"],
-        scenario_id=names["scenario_id"],
-        variant_id=DEFAULT_VARIANT,
+        **names,
         scenario=scenario,
         variant=Variant(),
         verdict=verdict,

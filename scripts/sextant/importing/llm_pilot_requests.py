@@ -72,15 +72,9 @@ class Results(NamedTuple):
 
 
 def read_results(content: bytes, file: str, expected: FileName) -> Results:
-    """Read a file of results.
+    """Read a file of results; `file` is its path, for messages, `expected` what its name says.
 
-    Args:
-        content: the file's bytes.
-        file: its path, for messages.
-        expected: what its name says.
-
-    Raises:
-        InputError: a column is missing, a row is malformed or is not what the name says.
+    Raises InputError: a column is missing, a row is malformed or is not what the name says.
     """
     options = csv.ConvertOptions(column_types=_COLUMNS, include_columns=list(_COLUMNS))
     try:

@@ -142,8 +142,7 @@ def _recorded(
 def _copy(cell: WholeCell, here: Here, origin: str, conflicts: Sequence[str]) -> None:
     """Copy a cell's files to where its own would be measured: whole or not at all.
 
-    Raises:
-        InputError: a job has measured the cell meanwhile, or a file is not what was read before.
+    Raises InputError: a job has measured it meanwhile, or a file is not what was read before.
     """
     target = here.folder(cell)
     target.mkdir(parents=True, exist_ok=True)

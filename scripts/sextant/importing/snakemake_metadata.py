@@ -12,10 +12,9 @@ _MAX_FILES = 4000
 
 
 def refuse_beside_a_run(folder: Path, files: Sequence[Path]) -> None:
-    """Check that no run works with files: it would measure them, or read them half replaced.
+    """Raise InputError if a run goes on that has locked one of these files, or was killed.
 
-    Raises:
-        InputError: a run that has locked one of them goes on, or was killed.
+    It would measure them, or read them half replaced.
     """
     locks = (folder / ".snakemake" / "locks").glob("*.lock")
     in_use = {line for lock in locks for line in lock.read_text(encoding="utf-8").splitlines()}
@@ -33,16 +32,9 @@ def record_cells(
     """Have Snakemake record cells as made by what is asked for now, without making them.
 
     Then it neither measures them again, whatever it knew of them before, nor takes them for
-    good when their definition changes.
-
-    Args:
-        folder: where the Snakefile lies.
-        runs: each cell's `run.json`.
-        config_files: as given to `snakemake --configfile`.
-        workflow_profile: as given to `snakemake --workflow-profile`.
-
-    Raises:
-        InputError: Snakemake refuses; with its own words.
+    good when their definition changes. `runs` are the cells' `run.json`, `config_files` and
+    `workflow_profile` what Snakemake is given beside the Snakefile in `folder`. InputError has
+    Snakemake's own words if it refuses.
     """
     command = [sys.executable, "-m", "snakemake", "--nocolor", "--quiet", "all", "--cores", "1"]
     command += ["--touch", "--force", "--rerun-incomplete"]

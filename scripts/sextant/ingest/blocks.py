@@ -22,11 +22,8 @@ Result = TypeVar("Result")
 def read_blocks(source: Path) -> Iterator[bytes]:
     """Yield the text of a file (`.gz` and `.zst` too), cut at ends of lines, without its BOM.
 
-    Each block ends in a newline, the last one too.
-
-    Raises:
-        OSError: the file is cut short or not what its ending says.
-        InputError: a line is longer than `MAX_LINE_BYTES`.
+    Each block ends in a newline, the last one too. Raises InputError if a line is longer than
+    `MAX_LINE_BYTES`, OSError if the file is cut short or not what its ending says.
     """
     with pa.input_stream(source, compression="detect") as stream:
         block = rest = b""
@@ -48,12 +45,6 @@ def read_blocks(source: Path) -> Iterator[bytes]:
             block += rest + b"\n"
         if block:
             yield block
-
-
-def check_utf8(text: bytes) -> None:
-    """Raise UnicodeDecodeError unless `text` is UTF-8."""
-    if not text.isascii():
-        text.decode()
 
 
 def fetched(pool: Executor, items: Iterator[Item]) -> Iterator[Item]:

@@ -48,13 +48,7 @@ class Cells:
 
 
 def read_csv(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
-    """Read lines of CSV.
-
-    Args:
-        text: whole lines of UTF-8, without the header.
-        form: the format of the source.
-        names: the source's columns, in its order.
-    """
+    """Read whole lines of UTF-8 CSV without their header; `names` are the source's columns."""
     sources = form.sources(names)
     n_lines = np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n"))
     for types in ({name: _parsed_type(form, target) for target, name in sources.items()}, {}):
@@ -101,12 +95,8 @@ def _parse(
 ) -> pa.Table:
     """Parse lines of CSV at once; ArrowInvalid if a line's cells or a cell's type are unclear.
 
-    Args:
-        text: as of `read_csv`.
-        names: the source's columns.
-        wanted: those that are read.
-        types: their types; text where a type is missing.
-        faults: gets the places of lines that are left out, and why.
+    The columns `wanted` of `names` are read, as text where `types` has none. `faults` gets the
+    places of lines that are left out, and why.
     """
     # A carriage return alone ends a line for Arrow.
     has_quotes = b'"' in text
@@ -198,7 +188,6 @@ def _trimmed(column: pa.Array) -> pa.Array:
 
 
 def _split(line: str, names: list[str]) -> dict[str, Any] | str:
-    """Return a CSV line's cells by column, or what is wrong with it."""
     if '"' not in line:
         cells = line.split(",")
     elif _QUOTED_LINE.fullmatch(line):
@@ -215,7 +204,6 @@ def _unquoted(cell: str) -> str:
 
 
 def _json_object(line: str) -> dict[str, Any] | str:
-    """Return a JSON line's values by key, or what is wrong with it."""
     try:
         found = json.loads(line)
         if "\\u" in line:

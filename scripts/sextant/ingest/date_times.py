@@ -76,10 +76,7 @@ def _moment(text: str) -> tuple[int | None, int]:
 def parse_time(text: str) -> tuple[int, bool]:
     """Return nanoseconds since 1970 of an ISO 8601 date-time, and whether it has a zone.
 
-    With a zone they count in UTC; a date alone is its midnight.
-
-    Raises:
-        ValueError: `text` is not a date-time.
+    With a zone they count in UTC; a date alone is its midnight. Raises ValueError.
     """
     moment = datetime.fromisoformat(text)
     epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
@@ -91,14 +88,8 @@ def check_start_time(
 ) -> None:
     """Refuse a `start_time` that is not a date-time, or for a format that has its own.
 
-    Args:
-        start_time: what the user gave.
-        form: the trace's format.
-        file: the sheet in which it stands, if any.
-        row: its line there.
-
-    Raises:
-        InputError: no ISO 8601 date-time of the years 1700 to 2199, or none is needed.
+    Raises InputError, with the sheet's `file` and `row` if it stands in one: no ISO 8601 date-time
+    of the years 1700 to 2199, or none is needed.
     """
 
     def refused(problem: str, fix: str) -> InputError:
@@ -120,14 +111,10 @@ def start_facts(
 ) -> dict[str, Any]:
     """Return `start_time`, the moment of `arrival_s` = 0, and `first_tick_s`.
 
-    Args:
-        first_tick: arrival of the first row in the source's unit.
-        form: the source's format.
-        start_time: when the source's clock shows zero, if that is known.
-        is_zoned: whether the source's date-times have a zone.
-
-    `start_time` is ISO 8601, in UTC (`+00:00`) where a zone is known, None if nothing tells it;
-    `first_tick_s` is what the source's clock shows then, None where it shows date-times.
+    `first_tick` is the first row's arrival in the source's unit, `start_time` when the source's
+    clock shows zero. What is returned is ISO 8601, in UTC (`+00:00`) where a zone is known, None if
+    nothing tells it; `first_tick_s` is what the source's clock shows then, None where it shows
+    date-times.
     """
     if form.is_datetime:
         return {"start_time": _iso(int(first_tick), bool(is_zoned)), "first_tick_s": None}

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, provenance, write_json
-from sextant.ingest.blocks import ahead, check_utf8, fetched, read_blocks
+from sextant.ingest.blocks import ahead, fetched, read_blocks
 from sextant.ingest.cells import lines_of, read_batch, read_csv, read_json
 from sextant.ingest.clock import Clock, Rows
 from sextant.ingest.date_times import check_start_time, start_facts
@@ -52,26 +52,26 @@ def ingest_trace(
 ) -> dict[str, Any]:
     """Normalise a trace to Parquet; write its malformed rows and a report beside it.
 
-    Args:
-        source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant`, also Parquet.
-        trace_format: `azure`, `burstgpt`, `mooncake` or `sextant`.
-        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival.
-        rejected_out: `line` (a CSV's header is line 1; Parquet's first row is 1), `reason`
-            and `raw` of every malformed row.
-        report_out: JSON with what this function returns.
-        llm: LLM of the requests where the source names none.
-        service: service of the requests where the source names none.
-        max_rejected_fraction: largest share of malformed rows that is tolerated.
-        start_time: ISO 8601 date-time at which the source's clock shows zero, for a format
-            whose arrivals are numbers.
-        threads: how many read at once; None: as many as there are cores, up to 16.
-        **provenance_facts: more facts for the outputs' provenance.
-
     A request without an output token is `failed`, unless the source has a status of its own.
     A request without an id gets its line number. Blank lines are not rows; they are counted.
     The report and the provenance carry `start_time`, the date-time of `arrival_s` = 0 (in UTC
     where a zone is known; null if nothing tells it), and `first_tick_s`, what the source's
     clock shows then (null for date-times).
+
+    Args:
+        source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant`, also Parquet.
+        trace_format: a name in `FORMATS`.
+        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival.
+        rejected_out: `line` (a CSV's header is line 1; Parquet's first row is 1), `reason`
+            and `raw` of every malformed row.
+        report_out: JSON with what this function returns.
+        llm: LLM of the requests where the source names none; likewise `service`.
+        service: see `llm`.
+        max_rejected_fraction: largest share of malformed rows that is tolerated.
+        start_time: ISO 8601 date-time at which the source's clock shows zero, for a format
+            whose arrivals are numbers.
+        threads: how many read at once; None: as many as there are cores, up to 16.
+        **provenance_facts: more facts for the outputs' provenance.
 
     Raises:
         InputError: wrong columns, no rows, too many malformed ones, a `start_time` that is not a
@@ -123,7 +123,6 @@ def _format(name: str) -> TraceFormat:
 
 
 def _check_paths(source: Path, paths: Sequence[Path]) -> None:
-    """Refuse an output that would replace the source, or another output."""
     taken = {source.resolve(): "the source"}
     for path in paths:
         if path.resolve() in taken:
@@ -133,7 +132,6 @@ def _check_paths(source: Path, paths: Sequence[Path]) -> None:
 
 
 def _read(source: Path, form: TraceFormat, pool: Executor, n_threads: int) -> Iterator[Rows]:
-    """Yield the rows of a source, checked, in its order."""
     is_parquet = source.suffix == ".parquet" and not form.is_jsonl
     try:
         yield from (_read_parquet if is_parquet else _read_text)(source, form, pool, n_threads)
@@ -187,7 +185,8 @@ def _read_text(source: Path, form: TraceFormat, pool: Executor, n_threads: int) 
 
 
 def _check_text(text: bytes, form: TraceFormat, names: list[str]) -> Judged:
-    check_utf8(text)
+    if not text.isascii():
+        text.decode()  # to be told where it is not UTF-8
     read = read_json if form.is_jsonl else read_csv
     return judge(read(text, form, names), form, names)
 

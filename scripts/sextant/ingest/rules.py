@@ -46,13 +46,7 @@ def is_accepted(reasons: np.ndarray) -> np.ndarray:
 
 
 def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
-    """Apply the rules that look at one line only.
-
-    Args:
-        cells: the cells of some lines.
-        form: their format.
-        names: the source's columns, in its order.
-    """
+    """Apply the rules that look at one line only; `names` are the source's columns in order."""
     reasons = cells.line_faults.copy()
     for target, source in form.sources(names).items():
         for is_fault, what in _faults(target, cells):

@@ -67,11 +67,7 @@ class TraceFormat:
         return [name for name in self.columns if name not in self.optional]
 
     def sources(self, names: Sequence[str]) -> dict[str, str]:
-        """Return trace column -> source column, of the columns that a file has.
-
-        Args:
-            names: the file's columns.
-        """
+        """Return trace column -> source column, of the columns `names` that a file has."""
         return {target: name for name, target in self.columns.items() if target and name in names}
 
 
@@ -120,8 +116,7 @@ FORMATS = {
 def require_trace(path: str | Path) -> pq.ParquetFile:
     """Open a normalised trace.
 
-    Raises:
-        InputError: no such file, no Parquet, a column of the contract is missing, or no row.
+    Raises InputError: no such file, no Parquet, a column of the contract is missing, or no row.
     """
     fix = "ingest the trace first (`sextant ingest`)"
     if not Path(path).is_file():
@@ -145,11 +140,7 @@ def parquet_rows(path: str | Path, *, has_row_number: bool = False) -> str:
     """Return the SQL relation of one Parquet file's rows, whatever its path looks like.
 
     DuckDB would take `*`, `?` and `[` for patterns, `~` for a home, and a folder `status=failed`
-    for a column that stands before the file's own.
-
-    Args:
-        path: the file.
-        has_row_number: whether to add each row's position, `file_row_number`.
+    for a column that stands before the file's own. `file_row_number` is added if asked for.
     """
     literal = re.sub(r"([*?\[])", r"[\1]", str(Path(path).absolute()))
     number = ", file_row_number = true" if has_row_number else ""

@@ -26,8 +26,6 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 class _Reading:
-    """How far an answer has been read."""
-
     __slots__ = (
         "error",
         "event_times_ns",
@@ -50,8 +48,7 @@ class _Reading:
 class AnswerReader:
     """Turns parts of answers, which may come in turns, into tokens of their exchanges.
 
-    Args:
-        keys: API keys that servers were sent, which they may repeat in what they say of an error.
+    `keys` are API keys that servers were sent, which they may repeat in what they say of an error.
     """
 
     def __init__(self, keys: Collection[str | None] = ()) -> None:
@@ -95,7 +92,6 @@ def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_
 
 
 def _after(pieces: list[Piece], position: int) -> list[Piece]:
-    """Return the pieces from a position of their text on."""
     for place, (at_ns, piece) in enumerate(pieces):
         if position < len(piece):
             return [(at_ns, piece[position:]), *pieces[place + 1 :]]
@@ -168,11 +164,7 @@ def _conclude(exchange: Exchange, reading: _Reading) -> None:
 
 
 def _time_events(exchange: Exchange, times_ns: list[int]) -> None:
-    """Time tokens by events where usage came only at the end.
-
-    Each event is timed once: the times are then those of chunks, and their number may be below
-    the server's count.
-    """
+    """Time tokens by events, that is chunks, where usage came only at the end."""
     times_ns = times_ns[: exchange.output_tokens]
     del exchange.token_offsets_ms[:]
     exchange.token_offsets_ms.extend((at_ns - exchange.sent_ns) / 1e6 for at_ns in times_ns)

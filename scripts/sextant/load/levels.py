@@ -1,7 +1,7 @@
 """The level runner: puts one level of a scenario on servers, for the benchmark and for `load`."""
 
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sextant.base.errors import InputError
@@ -19,32 +19,6 @@ LEVEL_SEED_STRIDE = 1_000_003
 _OWN_DESCRIPTORS = 16
 
 
-def warm_up(
-    scenario: Scenario,
-    level: float,
-    targets: Sequence[Target],
-    source: Source,
-    timeout_s: float,
-    epoch_ns: int,
-) -> int:
-    """Put load on servers before a level; return the number of requests.
-
-    An open loop with a duration has its warm-up in its own schedule instead.
-
-    Raises:
-        InputError: the level needs more connections than this process may open.
-    """
-    check_descriptors(_least_connections(scenario, level))
-    if not scenario.warmup_s or (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
-        return 0
-    users = len(targets) if isinstance(scenario, OpenLoop) else int(level)
-    try:
-        load = (targets, source, users, scenario.warmup_s, timeout_s, epoch_ns)
-        return len(run_closed_loop(*load).exchanges)
-    except LevelInterrupted as interrupted:
-        raise interrupted.interrupt from None  # a warm-up is not a result
-
-
 def measure_level(
     scenario: Scenario,
     level: float,
@@ -52,35 +26,56 @@ def measure_level(
     source: Source,
     timeout_s: float,
     epoch_ns: int,
+    *,
     seed: int,
+    before: Callable[[], None] = lambda: None,
 ) -> LevelResult:
-    """Load servers at one level of a scenario other than `burst`.
+    """Warm servers up and load them at one level of a scenario other than `burst`.
 
-    Args:
-        scenario: how.
-        level: one of its levels.
-        targets: replicas of one server; requests are spread evenly over them.
-        source: where requests come from.
-        timeout_s: limit of a request.
-        epoch_ns: zero of all times, on the monotonic clock.
-        seed: of the arrivals.
+    Requests are spread evenly over the replicas; `timeout_s` limits each, `epoch_ns` is zero of all
+    times on the monotonic clock, `seed` is of the arrivals. `before` is called after the warm-up.
 
     Raises:
         InputError: this process may not open as many connections as the level needs.
         LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
     """
-    load = (timeout_s, epoch_ns)
     check_descriptors(_least_connections(scenario, level))
+    load = (timeout_s, epoch_ns)
+    n_warmup = _warm_up(scenario, level, targets, source, load)
+    before()
     match scenario:
         case ClosedLoop(duration_s=duration_s, cooldown_s=cooldown_s):
             users = int(level)
-            return run_closed_loop(targets, source, users, duration_s, *load, cooldown_s=cooldown_s)
+            result = run_closed_loop(
+                targets, source, users, duration_s, *load, cooldown_s=cooldown_s
+            )
         case Batch():
-            arrival_s = AtOnce().times(n=scenario.n_requests or int(level))
-            return run_open_loop(targets, source, arrival_s, *load, level, max_in_flight=int(level))
+            at_once, most = AtOnce().times(n=scenario.n_requests or int(level)), int(level)
+            result = run_open_loop(targets, source, at_once, *load, level, max_in_flight=most)
         case OpenLoop():
-            return _measure_open_loop(scenario, level, targets, source, load, seed)
-    raise TypeError(f"{scenario.kind} has a runner of its own")
+            result = _measure_open_loop(scenario, level, targets, source, load, seed)
+        case _:
+            raise TypeError(f"{scenario.kind} has a runner of its own")
+    result.n_warmup_requests += n_warmup
+    return result
+
+
+def _warm_up(
+    scenario: Scenario,
+    level: float,
+    targets: Sequence[Target],
+    source: Source,
+    load: tuple[float, int],
+) -> int:
+    """Return the number of requests; the schedule of an open loop may have its own warm-up."""
+    if not scenario.warmup_s or (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
+        return 0
+    users = len(targets) if isinstance(scenario, OpenLoop) else int(level)
+    try:
+        result = run_closed_loop(targets, source, users, scenario.warmup_s, *load)
+        return len(result.exchanges)
+    except LevelInterrupted as interrupted:
+        raise interrupted.interrupt from None  # a warm-up is not a result
 
 
 def _measure_open_loop(

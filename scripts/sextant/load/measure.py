@@ -89,7 +89,6 @@ class LevelResult:
 
 
 def _median_latencies_ms(exchanges: list[Exchange]) -> tuple[float | None, float | None]:
-    """Return the medians of ITL and TTFT of requests that succeeded."""
     ok = [exchange for exchange in exchanges if exchange.status == "ok"]
     ttft_ms = [exchange.token_offsets_ms[0] for exchange in ok if exchange.token_offsets_ms]
     itl_ms = [np.diff(np.frombuffer(each.token_offsets_ms, np.float32)) for each in ok]
@@ -190,8 +189,7 @@ def run_level(
 ) -> LevelResult:
     """Put a prepared load on a server and return what was measured.
 
-    Raises:
-        LevelInterrupted: KeyboardInterrupt was raised meanwhile, with what was measured so far.
+    Raises LevelInterrupted, with what was measured so far, for a KeyboardInterrupt.
     """
     # A connection a request in flight: the usual 1,024 would fail what a server could serve.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

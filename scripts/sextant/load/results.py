@@ -2,9 +2,9 @@
 
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,8 +39,9 @@ def write_load(
     version = EndpointServer(first).version()
     n_replicas = len(targets)
     levels = [
-        replace(
-            level_run(level, result),
+        level_run(
+            level,
+            result,
             engine_version=version,
             timeout_s=scenario.timeout_s,
             times_since=started_at,
@@ -75,8 +76,8 @@ def write_load(
     write_cell(out, run, Tuning(verdict=FEASIBLE, probes=()), {"requests": requests})
 
 
-def level_run(level: float, result: LevelResult) -> LevelRun:
-    """Return what a level's result says of it in `run.json`."""
+def level_run(level: float, result: LevelResult, **more: Any) -> LevelRun:
+    """Return what a level's result says of it in `run.json`, and `more` fields of it."""
     return LevelRun(
         level=level,
         started_s=result.started_s,
@@ -89,6 +90,7 @@ def level_run(level: float, result: LevelResult) -> LevelRun:
         send_lag_ms=Quantiles(**result.send_lag_ms),
         lag_warning=result.lag_warning,
         host=platform.node(),
+        **more,
     )
 
 

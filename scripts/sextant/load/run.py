@@ -14,7 +14,7 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.engine.http import Target
 from sextant.experiment.scenarios import Scenario
-from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level, warm_up
+from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.measure import LevelInterrupted, LevelResult
 from sextant.load.source import Source
 from sextant.processes.job_log import raise_between_callbacks
@@ -76,23 +76,18 @@ def measure(
 ) -> Measured:
     """Load servers with each level of a scenario.
 
-    Args:
-        targets: replicas of one server; requests are spread evenly over them.
-        source_of: makes the requests of a level from its seed.
-        scenario: the levels.
-        timeout_s: limit of a request.
-        seed: of the arrivals and of the first level's requests.
+    `source_of` makes a level's requests from its seed; `seed` is of the arrivals and of the first
+    level's requests.
     """
     measured, epoch_ns = Measured(), time.monotonic_ns()
     try:
         for number, level in enumerate(scenario.levels):
             source = source_of(seed + LEVEL_SEED_STRIDE * number)
             load = (scenario, level, targets, source, timeout_s, epoch_ns)
-            n_warmup = warm_up(*load)
-            measured.results.append(measure_level(*load, seed))
-            measured.results[-1].n_warmup_requests += n_warmup
-            if measured.results[-1].lag_warning:
-                log.warning("level %g: %s", level, measured.results[-1].lag_warning)
+            result = measure_level(*load, seed=seed)
+            measured.results.append(result)
+            if result.lag_warning:
+                log.warning("level %g: %s", level, result.lag_warning)
     except LevelInterrupted as interrupted:
         measured.results.append(interrupted.result)
         measured.interruption = interrupted.interrupt
@@ -128,9 +123,8 @@ def load_server(
 ) -> Measured:
     """Load servers and write a cell to `out`; other arguments are those of `measure`.
 
-    Raises:
-        KeyboardInterrupt: after what had ended until then was written, as not complete.
-        InputError: likewise, if a level cannot run.
+    Raises KeyboardInterrupt, or InputError if a level cannot run: after what had ended until then
+    was written, as not complete.
     """
     out.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=out).close()  # what cannot be written is told before the load

@@ -37,9 +37,7 @@ class Source:
     def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
         """Encode `n_ahead` requests and keep so many ready; what earlier calls left is dropped.
 
-        Args:
-            n_ahead: requests to keep ready.
-            n_most: how many will be taken in all; None for no end.
+        At most `n_most` will be taken in all; None for no end.
         """
         self._n_calls += 1
         self._coming, self._ready = self._requests(n_ahead), deque[PreparedRequest]()

@@ -20,16 +20,11 @@ _PERIOD_S = 0.5
 
 @contextlib.contextmanager
 def cell_lock(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a cell; yields whether another job held it before.
+    """Hold the lock of a cell, `.lock` in its folder; yields whether another job held it before.
 
     The kernel releases the lock (flock(2)) when the process ends. It works across nodes on NFS,
-    Lustre (mounted with `flock`) and GPFS. A file system without locks gives a warning.
-
-    Args:
-        folder: the cell's; the file `.lock` in it is removed with the lock.
-
-    Raises:
-        OSError: `.lock` cannot be made, or is not a plain file.
+    Lustre (mounted with `flock`) and GPFS. A file system without locks gives a warning. Raises
+    OSError if `.lock` cannot be made, or is not a plain file.
     """
     path, has_waited, handle = folder / ".lock", False, None
     try:

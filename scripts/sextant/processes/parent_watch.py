@@ -72,7 +72,6 @@ def _started(pid: int) -> str | None:
 
 
 def _namespace() -> str:
-    """Return the namespace of this process's process id."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

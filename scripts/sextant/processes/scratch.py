@@ -30,11 +30,8 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     """Yield a new folder, removed when the block or this process ends, also by SIGKILL.
 
     It lies in `SLURM_TMPDIR` if the site sets it, else in `TMPDIR`. Folders of jobs that were
-    killed together with their caretakers (a node that went down) are removed first.
-
-    Args:
-        results: where this process writes; its unfinished files there are removed as well if it
-            is killed.
+    killed together with their caretakers (a node that went down) are removed first. In `results`,
+    where this process writes, its unfinished files are removed as well if it is killed.
 
     Raises:
         InputError: no folder can be made there, it lacks room, or its path is too long.
@@ -62,7 +59,6 @@ def scratch_folder(results: Path) -> Iterator[Path]:
 
 
 def _make(folder: Path) -> TextIO:
-    """Make a scratch folder; return the lock that keeps it."""
     new, name = folder / "lock.new", folder / "lock"
     try:
         folder.mkdir(mode=0o700)

@@ -207,7 +207,6 @@ def _rejected(
 
 
 def _count_tokens(tokenizer: Tokenizer, items: list[list[Turn]]) -> list[list[int]]:
-    """Return the tokens of each turn."""
     counts = []
     for first in range(0, len(items), _ITEMS_AT_ONCE):
         batch = items[first : first + _ITEMS_AT_ONCE]

@@ -2,12 +2,15 @@
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import special
 
 Z_95 = 1.959963984540054
 """The 97.5% quantile of the standard normal distribution."""
+trigamma = partial(special.polygamma, 1)
+"""ψ', the second derivative of ln Γ."""
 MIN_SPREAD = 1e-12
 """Least ln(mean) - mean(ln) that is a spread and not rounding: a CV of about 1.4e-6."""
 CHUNK = 1 << 16
@@ -56,22 +59,17 @@ def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaF
         s = np.where((n > 1) & np.isfinite(s) & (s > MIN_SPREAD), s, np.nan)
         # Within 1.5% of the root for any s (Minka, Estimating a Gamma distribution, 2002).
         alpha = _root(s, (3 - s + np.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s))
-        return _with_intervals(alpha, mean, s, n, n)
+        return intervals(alpha, mean, s, n, n)
 
 
 def intervals(
-    alpha: np.ndarray, mean: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
+    alpha: np.ndarray, mean: np.ndarray, s: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
 ) -> GammaFits:
     """Return fits of known shape and mean, with the intervals of `fit_gamma`.
 
-    `n_shape` and `n_mean` exact values would tell as much of a group's shape, and of its mean.
+    `s` is ln α - ψ(α). `n_shape` exact values would tell as much of a group's shape as it does,
+    and `n_mean` as much of its mean.
     """
-    return _with_intervals(alpha, mean, np.log(alpha) - special.psi(alpha), n_shape, n_mean)
-
-
-def _with_intervals(
-    alpha: np.ndarray, mean: np.ndarray, s: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
-) -> GammaFits:
     centre = _root(s, alpha, n_shape)
     information = n_shape * (trigamma(centre) - n_shape * trigamma(n_shape * centre))
     error = 1 / (centre * np.sqrt(information))
@@ -85,11 +83,6 @@ def _with_intervals(
         mean / centre * np.exp(-Z_95 * scale_error),
         mean / centre * np.exp(Z_95 * scale_error),
     )
-
-
-def trigamma(x: np.ndarray) -> np.ndarray:
-    """Return ψ', the second derivative of ln Γ."""
-    return special.polygamma(1, x)
 
 
 def _root(s: np.ndarray, alpha: np.ndarray, n: np.ndarray | None = None) -> np.ndarray:

@@ -60,8 +60,6 @@ class Arrivals(ABC):
 
 @dataclass(frozen=True)
 class _AtRate(Arrivals):
-    """Arrivals at a mean rate."""
-
     rate_rps: float
 
     def __post_init__(self) -> None:

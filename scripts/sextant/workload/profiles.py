@@ -149,7 +149,6 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
 
 
 def _describe(hours: pd.DataFrame) -> pd.DataFrame:
-    """Return count, mean and quartiles per group, weekday and hour."""
     keys = [*GROUP, "weekday", "hour"]
     groups = hours.groupby(keys, dropna=False)
     columns = {"n_hours": groups.size()}

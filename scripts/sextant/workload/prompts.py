@@ -30,18 +30,41 @@ class PromptSource(Protocol):
 
 
 class RandomTokens:
-    """Prompts of random ids, for a server without a tokenizer; see `random_token_ids`.
+    """Prompts of ids drawn uniformly from [16, vocab_size), for a server without a tokenizer.
 
-    Prompts of different calls differ if their seeds do, except by chance: two of k tokens are
-    equal with probability 1 / (vocabulary - 16)^k, which only the shortest will ever be.
+    No two prompts of a call are equal, so that a server's prefix cache cannot answer one with
+    another's work. Prompts of different calls differ if their seeds do, except by chance.
     """
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
-        """Return a prompt per length; same seed, same prompts."""
-        return random_token_ids(lengths, self._vocab_size, seed)
+        """Return a prompt per length; same seed, same prompts.
+
+        Raises InputError: a length below 1, a vocabulary of 16 or fewer, or more prompts of one
+        length than the vocabulary can tell apart.
+        """
+        n_ids = self._vocab_size - FIRST_TOKEN_ID
+        if n_ids <= 0:
+            fix = f"give the LLM's vocabulary, above {FIRST_TOKEN_ID}"
+            raise InputError(f"a vocabulary of {self._vocab_size}", field="vocab_size", fix=fix)
+        lengths = _checked(lengths)
+        _check_room(lengths, n_ids)
+        rng = np.random.default_rng(seed)
+        prompts = self._draw(rng, lengths)
+        for _ in range(_MAX_ROUNDS):
+            repeated = _repeated(prompts)
+            if not repeated:
+                return prompts
+            for place, prompt in zip(repeated, self._draw(rng, lengths[repeated]), strict=True):
+                prompts[place] = prompt
+        fix = "use longer prompts or a larger vocabulary"
+        raise InputError(f"{len(repeated)} prompts repeat others", field="input_tokens", fix=fix)
+
+    def _draw(self, rng: np.random.Generator, lengths: np.ndarray) -> list[np.ndarray]:
+        tokens = rng.integers(FIRST_TOKEN_ID, self._vocab_size, int(lengths.sum()), dtype=np.int32)
+        return np.split(tokens, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 class CorpusTokens:
@@ -53,11 +76,7 @@ class CorpusTokens:
     """
 
     def __init__(self, token_ids: Sequence[int] | np.ndarray) -> None:
-        """Take a text's tokens, in its order.
-
-        Raises:
-            InputError: there are none.
-        """
+        """Take a text's tokens, in its order; raise InputError if there are none."""
         ids = np.asarray(token_ids, dtype=np.int32)
         if not len(ids):
             fix = "give a file with some text"
@@ -69,8 +88,7 @@ class CorpusTokens:
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
         """Return a prompt per length. The same calls of a new source give the same prompts.
 
-        Raises:
-            InputError: a length below 1 or above the text's, or no unused run is left.
+        Raises InputError: a length below 1 or above the text's, or no unused run is left.
         """
         lengths = _checked(lengths)
         if len(lengths) and lengths.max() > self.n_tokens:
@@ -164,35 +182,6 @@ def as_text(tokenizer: Tokenizer, token_ids: np.ndarray) -> str:
     raise InputError(problem, field="prompts", fix="send token ids, or cut prompts from a text")
 
 
-def random_token_ids(
-    lengths: Sequence[int] | np.ndarray, vocab_size: int, seed: int | np.random.SeedSequence
-) -> list[np.ndarray]:
-    """Draw a prompt of ids in [16, vocab_size) per length, an int32 array each, in their order.
-
-    No two prompts are equal, so that a server's prefix cache cannot answer one with
-    another's work.
-
-    Raises:
-        InputError: a length below 1, a vocabulary of 16 or fewer, or more prompts of one
-            length than the vocabulary can tell apart.
-    """
-    if vocab_size <= FIRST_TOKEN_ID:
-        fix = f"give the LLM's vocabulary, above {FIRST_TOKEN_ID}"
-        raise InputError(f"a vocabulary of {vocab_size}", field="vocab_size", fix=fix)
-    lengths = _checked(lengths)
-    _check_room(lengths, vocab_size - FIRST_TOKEN_ID)
-    rng = np.random.default_rng(seed)
-    prompts = _draw(rng, lengths, vocab_size)
-    for _ in range(_MAX_ROUNDS):
-        repeated = _repeated(prompts)
-        if not repeated:
-            return prompts
-        for place, prompt in zip(repeated, _draw(rng, lengths[repeated], vocab_size), strict=True):
-            prompts[place] = prompt
-    fix = "use longer prompts or a larger vocabulary"
-    raise InputError(f"{len(repeated)} prompts repeat others", field="input_tokens", fix=fix)
-
-
 def _checked(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     lengths = np.asarray(lengths, dtype=np.int64)
     if len(lengths) and lengths.min() < 1:
@@ -209,13 +198,7 @@ def _check_room(lengths: np.ndarray, n_ids: int) -> None:
             raise InputError(problem, field="input_tokens", fix=fix)
 
 
-def _draw(rng: np.random.Generator, lengths: np.ndarray, vocab_size: int) -> list[np.ndarray]:
-    tokens = rng.integers(FIRST_TOKEN_ID, vocab_size, int(lengths.sum()), dtype=np.int32)
-    return np.split(tokens, np.cumsum(lengths)[:-1]) if len(lengths) else []
-
-
 def _repeated(prompts: list[np.ndarray]) -> list[int]:
-    """Return the places of prompts that stand earlier in the list already."""
     seen: set[bytes] = set()
     places = []
     for place, prompt in enumerate(prompts):

@@ -219,7 +219,6 @@ def _runs(cumulative: np.ndarray, most: int, limit: int) -> list[int]:
 
 
 def _bin_means(column: pd.Series, n_bins: int) -> pd.Series:
-    """Replace each value by the mean of its bin's requests."""
     is_known = column.notna().to_numpy()
     known = column[is_known].to_numpy(float)
     distinct, position, counts = np.unique(known, return_inverse=True, return_counts=True)

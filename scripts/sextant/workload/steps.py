@@ -186,7 +186,8 @@ def fit_steps(counts: StepCounts) -> GammaFits:
         guess[counts.n_distinct == 1] = np.nan
         alpha, curvature = _likeliest(likelihood, guess, mean)
         n_exact = curvature / (alpha**2 * (trigamma(alpha) - 1 / alpha))
-        fits = intervals(alpha, mean, np.where(n_exact > 0, n_exact, np.nan), n)
+        s = np.log(alpha) - special.psi(alpha)
+        fits = intervals(alpha, mean, s, np.where(n_exact > 0, n_exact, np.nan), n)
         most, *others = (
             likelihood.log_at(alpha * factor, mean)
             for factor in (1.0, DETERMINED**0.5, DETERMINED**-0.5)

@@ -69,7 +69,6 @@ def _shipped() -> dict[str, Any]:
 
 
 def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return lengths and probabilities by the rules that the YAML file states."""
     if "median" in figures:
         return _log_normal(figures["median"], figures["p90"], figures["highest_tokens"])
     words = figures.get("mean_words", 0.0) * figures.get("tokens_per_word", 1.0)
