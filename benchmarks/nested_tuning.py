@@ -60,7 +60,7 @@ class OneIntercept(XGBRegressor):
 
 def characterization(database: Path) -> Rows:
     known = load_characterization(database, "archive:llm-pilot")
-    points = at_percentile(known.points, PAPER.percentile)
+    points = at_percentile(known.points, PAPER.percentiles)
     facts = Facts(known.llms, known.profiles, known.features)
     return design_rows(LLMPilot(PAPER, {}, SEED), points, facts)
 
@@ -75,7 +75,7 @@ def ours(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
 
 
 def theirs(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
-    weights = pd.Series(sample_weights(*rows, PAPER.nttft_ms, PAPER.itl_ms), rows.X.index)
+    weights = pd.Series(sample_weights(*rows, *PAPER.target_limits_ms), rows.X.index)
     encoder = FeatureEncoder()
     encoder.fit_transform(*rows)
     trees = OneIntercept(

@@ -60,7 +60,7 @@ class Study:
     def __init__(self, known: Characterization, slos: Sequence[SLO]) -> None:
         self.known, self.slos = known, slos
         self.facts = Facts(known.llms, known.profiles, known.features)
-        self.truth = at_percentile(known.points, 50)
+        self.truth = at_percentile(known.points, (50, 50))
         model = Roofline(slos[0], known.profiles, SEED)
         self.rows = design_rows(model, self.truth, self.facts)
         self.llm_ids = sorted(self.rows.X["llm_id"].unique())
@@ -110,7 +110,7 @@ class Study:
             real = self.truth.merge(pairs, on=IDENTIFIERS)
             truth = candidates(real, list(pairs["llm_id"].unique()), profiles, slo)
             chosen = decide(answer, profiles, slo)
-            yield judge(chosen, truth, recommend(truth), slo.users).assign(slo_id=slo.slo_id)
+            yield judge(chosen, truth, recommend(truth), slo.load).assign(slo_id=slo.slo_id)
 
     def errors(self, answers: Sequence[Answer]) -> pd.DataFrame:
         """Return, a row a point that was not told: error of each target, and if it is inside."""

@@ -40,9 +40,9 @@ def score(known: Characterization, predicted: pd.DataFrame) -> dict[str, float]:
     llm_ids = sorted(predicted["llm_id"].unique())
     truth, guessed = (
         candidates(latencies, llm_ids, known.profiles, PAPER, task.feasible)
-        for latencies in (at_percentile(known.points, PAPER.percentile), predicted)
+        for latencies in (at_percentile(known.points, PAPER.percentiles), predicted)
     )
-    return summarize(judge(recommend(guessed), truth, recommend(truth), PAPER.users))
+    return summarize(judge(recommend(guessed), truth, recommend(truth), PAPER.load))
 
 
 def predict(make: type, rows: Rows, profiles, seed: int, settings: dict) -> pd.DataFrame:
@@ -70,7 +70,7 @@ def main() -> None:
     known = load_characterization(options.database, "archive:llm-pilot")
     for name in options.predictors:
         make, settings, found = predictor_class(name), {}, []
-        points = at_percentile(known.points, PAPER.percentile)
+        points = at_percentile(known.points, PAPER.percentiles)
         model = make(PAPER, known.profiles, FIRST_SEED)
         rows = design_rows(model, points, facts_of(known))
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):

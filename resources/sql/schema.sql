@@ -33,7 +33,10 @@ CREATE TABLE workload (
     ks_output_tokens DOUBLE
 );
 CREATE TABLE slo (
-    slo_id VARCHAR PRIMARY KEY, nttft_ms DOUBLE, itl_ms DOUBLE, percentile INTEGER, users INTEGER
+    slo_id VARCHAR PRIMARY KEY, nttft_ms DOUBLE, itl_ms DOUBLE, percentile INTEGER, users INTEGER,
+    request_rate_rps DOUBLE, ttft_ms DOUBLE, tpot_ms DOUBLE, e2e_ms DOUBLE,
+    ttft_percentile INTEGER, nttft_percentile INTEGER, itl_percentile INTEGER,
+    tpot_percentile INTEGER, e2e_percentile INTEGER
 );
 CREATE TABLE feasibility (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
@@ -77,7 +80,8 @@ CREATE TABLE prediction (
 CREATE TABLE candidate (
     source VARCHAR, slo_id VARCHAR, predictor VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,
     status VARCHAR, users_per_replica INTEGER, replicas INTEGER, usd_per_hour DOUBLE,
-    fewest_users INTEGER, nttft_ratio DOUBLE, itl_ratio DOUBLE, limit_ratio DOUBLE
+    fewest_users INTEGER, ttft_ratio DOUBLE, nttft_ratio DOUBLE, itl_ratio DOUBLE,
+    tpot_ratio DOUBLE, e2e_ratio DOUBLE, limit_ratio DOUBLE, load_per_replica DOUBLE
 );
 CREATE TABLE recommendation (
     source VARCHAR, slo_id VARCHAR, predictor VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,

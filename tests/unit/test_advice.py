@@ -193,7 +193,7 @@ def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, m
 class Mean:
     """Learns the mean of all points, whatever the LLM."""
 
-    depends_on = ("percentile",)
+    depends_on = ("percentiles",)
     min_training_llms = 1
     uses_references = False
 
@@ -262,7 +262,7 @@ def test_no_option_is_an_answer_of_its_own(made) -> None:
     options = made.options(impossible)
     chosen = decide(made, options, impossible, "utility", 0.1)
     assert chosen["gpu_profile_id"] is None and chosen["probability_met"] is None
-    text = headline(chosen | {"basis": "roofline", "risk": 0.1})
+    text = headline(chosen | {"basis": "roofline", "risk": 0.1, "slo": impossible.facts()})
     assert text == (
         "mistral-7b: no GPU profile meets both limits with probability 0.90 or more "
         "(predicted by roofline)"

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.characterizations.points import at_percentile, has_latency
+from sextant.characterizations.points import at_percentile, estimated, has_latency
 from sextant.decide.recommend import candidates, pods, recommend, u_max
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPU, GPUProfile
@@ -117,13 +117,40 @@ def test_the_percentile_chooses_the_columns():
     points = pd.DataFrame([["m", "cheap", 1, 1, 2, 3, 4, None, 6]])
     points.columns = ["llm_id", "gpu_profile_id", "users", *names]
     points["throughput_tok_s"] = 7
-    assert at_percentile(points, 50)[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [1, 2]
-    assert at_percentile(points, 90)[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [3, 4]
-    assert not has_latency(at_percentile(points, 99)).any()
+    assert at_percentile(points, (50, 50))[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [1, 2]
+    assert at_percentile(points, (90, 90))[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [3, 4]
+    mixed = at_percentile(points, (50, 90))
+    assert mixed[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [1, 4]
+    assert estimated(points, (50, 90)) == {}
+    assert not has_latency(mixed.assign(itl_ms=np.nan)).any()
+
+
+def test_a_percentile_that_a_source_lacks_is_estimated_from_the_nearest_that_it_has():
+    points = pd.DataFrame(
+        {
+            "llm_id": "m",
+            "gpu_profile_id": "cheap",
+            "users": [1, 2],
+            "source": ["old", "new"],
+            "median_nttft_ms": [1.0, 2.0],
+            "p90_nttft_ms": [4.0, np.nan],
+            "p99_nttft_ms": [8.0, np.nan],
+            "mean_itl_ms": [10.0, 20.0],
+            "throughput_tok_s": 1.0,
+        }
+    )
+    first, second = at_percentile(points, (95, 99))[["nttft_ms", "itl_ms"]].to_numpy()
+    # Between p90 and p99 on the normal scale, log-linear: (1.645 - 1.282) / (2.326 - 1.282).
+    assert first == pytest.approx([4.0 * 2**0.348, 10 * 2.5], rel=1e-3)
+    assert second == pytest.approx([2 * 1.91, 20 * 2.5])
+    assert estimated(points, (95, 50)) == {
+        "nttft_ms": ["median_nttft_ms", "p90_nttft_ms", "p99_nttft_ms"],
+        "itl_ms": ["mean_itl_ms"],
+    }
 
 
 def test_a_percentile_nobody_measures_is_an_input_error():
-    with pytest.raises(InputError, match=r"'percentile'.*75 is not one of \[50, 90, 99\]"):
+    with pytest.raises(InputError, match=r"'percentile'.*75 is not one of \[50, 90, 95, 99\]"):
         SLO("s", nttft_ms=1.0, itl_ms=1.0, percentile=75, users=1)
 
 

@@ -11,7 +11,7 @@ from sextant.decide.score import is_success, judge, mape, relative_overspend, so
     [(4, 50, True), (4, 49, False), (7, 32, True), (9, 0, False)],
 )
 def test_success_needs_all_users_carried(replicas, served, expected):
-    assert is_success(replicas, served, users=200) is expected
+    assert is_success(replicas, served, load=200) is expected
 
 
 def test_relative_overspend_is_a_fraction_of_the_best_price():
@@ -46,7 +46,7 @@ def judged() -> pd.DataFrame:
             ("none", "a", 200),
             ("left_out", "a", 0),
         ],
-        columns=["llm_id", "gpu_profile_id", "users_per_replica"],
+        columns=["llm_id", "gpu_profile_id", "load_per_replica"],
     )
     optimum = pd.DataFrame(
         {
@@ -64,7 +64,7 @@ def judged() -> pd.DataFrame:
         ],
         columns=["llm_id", "gpu_profile_id", "replicas", "usd_per_hour"],
     )
-    return judge(recommended, truth, optimum, users=200).set_index("llm_id")
+    return judge(recommended, truth, optimum, load=200).set_index("llm_id")
 
 
 def test_each_recommendation_is_judged_against_the_truth(judged):
@@ -79,7 +79,7 @@ def test_a_profile_that_truly_serves_nobody_or_was_not_measured_is_a_failure():
         {
             "llm_id": ["m", "m", "m"],
             "gpu_profile_id": ["a", "b", "c"],
-            "users_per_replica": pd.array([10, 0, None], dtype="Int64"),
+            "load_per_replica": pd.array([10, 0, None], dtype="Int64"),
         }
     )
     optimum = pd.DataFrame({"llm_id": ["m"], "usd_per_hour": [1.0]})

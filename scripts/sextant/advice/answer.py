@@ -1,6 +1,5 @@
 """The answer to a question: a recommendation, its reasons, and how far to trust it."""
 
-from dataclasses import asdict
 from typing import Any
 
 from sextant.advice.answer_text import as_text
@@ -13,6 +12,7 @@ from sextant.advice.question import Question, check, is_measured, make_predictor
 from sextant.advice.source import find_source
 from sextant.decide.decision import best_probe
 from sextant.decide.names import MEASURED
+from sextant.experiment.slo import worst_limit
 from sextant.hardware.gpu import GIB
 from sextant.llm import LLM
 from sextant.predict.protocols import JointPredictor
@@ -46,7 +46,7 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     else:
         answer = compare(question, llm_id, llm, source, profiles, question.predictor)
     answer |= {
-        "slo": asdict(question.slo),
+        "slo": question.slo.facts(),
         "llm": _llm_facts(llm),
         "characterization": source.facts(),
     }
@@ -88,20 +88,14 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
 def _latency(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
     """Return the latencies at the recommended load, which limit binds, and the load it serves."""
     profile_id, users = chosen["gpu_profile_id"], chosen["users_per_replica"]
-    row = {name: float(value) for name, value in made.at(profile_id, users).items()}
-    ratios = {
-        "nttft": row["nttft_ms"] / made.slo.nttft_ms,
-        "itl": row["itl_ms"] / made.slo.itl_ms,
-    }
+    row = made.at(profile_id, users).to_dict()
     of_profile = made.options().query("gpu_profile_id == @profile_id").iloc[0]
     X = made.draws.X
     tried = X.loc[X["gpu_profile_id"] == profile_id, "users"]
     return {
         "users": users,
         **row,
-        "nttft_ratio": ratios["nttft"],
-        "itl_ratio": ratios["itl"],
-        "binding_limit": max(ratios, key=ratios.__getitem__),
+        "binding_limit": worst_limit(row),
         **{name: int(of_profile[name]) for name in ("users_lo", "users_median", "users_hi")},
         "most_users_tried": int(tried.max()),
         # The SLO is checked at loads that were measured: at the next one, to be safe.

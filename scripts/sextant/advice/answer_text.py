@@ -5,10 +5,10 @@ from typing import Any
 
 from sextant.advice.options import SAFE
 from sextant.decide.names import MEASURED
+from sextant.experiment.slo import METRICS, limits_of, worst_limit
 from sextant.pages.wording import aligned, plural
 
 Answer = Mapping[str, Any]
-LIMITS = {"nttft": "nTTFT", "itl": "ITL"}
 _N_OPTIONS = 6
 _DOUBTFUL = 0.75
 """Below this probability the answer says at its head that it may well be wrong."""
@@ -38,10 +38,12 @@ def headline(answer: Answer) -> str:
         wanted = ""
         if answer.get("risk") is not None:
             wanted = f" with probability {1 - answer['risk']:.2f} or more"
-        return f"{answer['llm_id']}: no GPU profile meets both limits{wanted} ({how})"
+        return f"{answer['llm_id']}: no GPU profile meets {limits_words(answer)}{wanted} ({how})"
     text = f"{answer['llm_id']}: {deployment(answer)}"
     if answer["probability_met"] is not None:
-        text += f"; meets both limits with probability {chance(answer['probability_met'])}"
+        text += (
+            f"; meets {limits_words(answer)} with probability {chance(answer['probability_met'])}"
+        )
     return f"{text} ({how})"
 
 
@@ -68,11 +70,28 @@ def chance(probability: float) -> str:
 
 
 def slo_line(slo: Answer) -> str:
-    """Return the latency limits and the load in one line."""
-    return (
-        f"for {slo['users']} users, nTTFT ≤ {slo['nttft_ms']:g} ms, "
-        f"ITL ≤ {slo['itl_ms']:g} ms at p{slo['percentile']}"
-    )
+    """Return the load and the latency limits in one line."""
+    limits = limits_of(slo)
+    percentiles = {limit.percentile for limit in limits.values()}
+    words = [
+        f"{METRICS[name]} ≤ {limit.limit_ms:g} ms"
+        + (f" at p{limit.percentile}" if len(percentiles) > 1 else "")
+        for name, limit in limits.items()
+    ]
+    shared = f" at p{min(percentiles)}" if len(percentiles) == 1 else ""
+    return f"for {load_words(slo)}, {', '.join(words)}{shared}"
+
+
+def load_words(slo: Answer) -> str:
+    """Return e.g. `200 users` or `8 requests/s`."""
+    if slo.get("users") is not None:
+        return plural(slo["users"], "user")
+    return f"{slo['request_rate_rps']:g} requests/s"
+
+
+def limits_words(answer: Answer) -> str:
+    """Return `the limit`, `both limits` or `all limits`."""
+    return {1: "the limit", 2: "both limits"}.get(len(limits_of(answer["slo"])), "all limits")
 
 
 def source_line(answer: Answer) -> str:
@@ -93,15 +112,15 @@ def source_line(answer: Answer) -> str:
 
 def load_lines(answer: Answer) -> list[str]:
     """Return what is expected of a replica, and which limit binds."""
-    latency, slo = answer["latency"], answer["slo"]
+    latency, limits = answer["latency"], limits_of(answer["slo"])
     each = [
-        f"{name} {latency[f'{key}_ms']:.3g} ms (90% interval {latency[f'{key}_lo_ms']:.3g} to "
-        f"{latency[f'{key}_hi_ms']:.3g}, limit {slo[f'{key}_ms']:g})"
-        for key, name in LIMITS.items()
+        f"{METRICS[key]} {latency[f'{key}_ms']:.3g} ms (90% interval {latency[f'{key}_lo_ms']:.3g} "
+        f"to {latency[f'{key}_hi_ms']:.3g}, limit {limit.limit_ms:g})"
+        for key, limit in limits.items()
     ]
     lines = [
         f"A replica gets {plural(latency['users'], 'user')}: {'; '.join(each)}.",
-        f"{LIMITS[latency['binding_limit']]} binds. A replica meets both limits with "
+        f"{METRICS[latency['binding_limit']]} binds. A replica meets {limits_words(answer)} with "
         f"{plural(latency['users_median'], 'user')} (90% interval "
         f"{_interval(latency)}).",
     ]
@@ -192,7 +211,7 @@ def profile_cells(row: Answer) -> list[str]:
         return [name, "ruled out", "", row["reason"]]
     users = f"serves {plural(row['users_median'], 'user')} ({_interval(row)})"
     if row["status"] == "too_slow":
-        limit = LIMITS["itl" if row["itl_ratio"] >= row["nttft_ratio"] else "nttft"]
+        limit = METRICS[worst_limit(row)]
         miss = f"{limit} is {row['limit_ratio']:.3g} times its limit"
         return [
             name,
@@ -214,7 +233,7 @@ def candidate_line(row: Answer) -> str:
             f"{row['usd_per_hour']:.2f} USD/h"
         )
     if row["status"] == "too_slow" and row["limit_ratio"] is not None:
-        limit = LIMITS["itl" if row["itl_ratio"] >= row["nttft_ratio"] else "nttft"]
+        limit = METRICS[worst_limit(row)]
         return f"{name}: {limit} is {row['limit_ratio']:.2f} times its limit"
     reason = f" ({row['reason']})" if row["reason"] else ""
     return f"{name}: {row['status'].replace('_', ' ')}{reason}"

@@ -35,7 +35,7 @@ def nearest(subject: Subject, profile_id: str, slo: SLO) -> list[dict[str, Any]]
     Those executed alike come first, then those of nearest weight bytes. Each has
     `users_per_replica`, the most users that it was measured to serve within these limits.
     """
-    points = at_percentile(subject.source.known.points, slo.percentile)
+    points = at_percentile(subject.source.known.points, slo.percentiles)
     own = points[(points["gpu_profile_id"] == profile_id) & (points["llm_id"] != subject.llm_id)]
     execution = subject.execution
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.advice.predicted import Forecast, changed
+from sextant.advice.predicted import Forecast
 from sextant.base.rows import frame_rows
 from sextant.decide.decision import choose
-from sextant.decide.recommend import candidates, recommend
+from sextant.decide.recommend import RATIOS, candidates, recommend
 from sextant.experiment.slo import SLO
 
 SAFE = 0.9
@@ -18,12 +18,12 @@ _HOPELESS = 0.005
 _CHANGES = {
     "both limits × 0.8": {"limits": 0.8},
     "both limits × 1.25": {"limits": 1.25},
-    "half the users": {"users": 0.5},
-    "twice the users": {"users": 2.0},
+    "half the users": {"load": 0.5},
+    "twice the users": {"load": 2.0},
 }
 _OPTION = ["gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _PROFILE_USERS = ["users_lo", "users_median", "users_hi"]
-_MISSES = ["fewest_users", "nttft_ratio", "itl_ratio", "limit_ratio"]
+_MISSES = ["fewest_users", *RATIOS, "limit_ratio"]
 
 
 def decide(
@@ -91,12 +91,11 @@ def _misses(forecast: Forecast) -> dict[str, dict[str, float]]:
     fewest = int(X["users"].min())
     lightest = (X["users"] == fewest).to_numpy()
     medians = np.median(samples_ms[:, lightest], axis=0)
-    ratios = medians / [forecast.slo.nttft_ms, forecast.slo.itl_ms]
     names = X.loc[lightest, "gpu_profile_id"]
-    return {
-        name: dict(zip(_MISSES, (fewest, *map(float, row), float(row.max())), strict=True))
-        for name, row in zip(names, ratios, strict=True)
-    }
+    ratios = pd.DataFrame(forecast.slo.ratios(medians, forecast.lengths), index=names)
+    ratios = ratios.add_suffix("_ratio").reindex(columns=RATIOS)
+    ratios = ratios.assign(fewest_users=fewest, limit_ratio=ratios.max(axis=1))
+    return dict(zip(names, frame_rows(ratios[_MISSES]), strict=True))
 
 
 def safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -122,7 +121,7 @@ def sensitivity(
     """Return what would be chosen for other SLOs, each with `is_other_profile`."""
     rows = []
     for name, change in _CHANGES.items():
-        slo = changed(forecast.slo, **change)
+        slo = forecast.slo.scaled(**change)
         other = decide(forecast, forecast.options(slo), slo, decision, risk)
         is_other = other["gpu_profile_id"] != chosen["gpu_profile_id"]
         rows.append({"change": name, **other, "is_other_profile": is_other})

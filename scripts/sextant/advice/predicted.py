@@ -1,8 +1,9 @@
 """An LLM without measurements: joint draws of its latencies, and the options that follow."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from sextant.advice.offer import profile
@@ -22,7 +23,7 @@ from sextant.decide.pairs import ruled_out
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
-from sextant.predict.draws import Draws
+from sextant.predict.draws import INTERVAL, Draws
 from sextant.predict.folds import KEYS
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
@@ -131,14 +132,30 @@ class Forecast:
     draws: Draws
     """Of every candidate at every tried number of users."""
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Mean input and output tokens of a request, shape (1, 2)."""
+        return self.draws.X[LENGTHS].to_numpy(float)[:1]
+
     def options(self, slo: SLO | None = None) -> pd.DataFrame:
         """Return what `weigh` says of every option, for this SLO or another."""
         return weigh(self.draws, self.subject.profiles, slo or self.slo)
 
     def at(self, profile_id: str, users: int) -> pd.Series:
-        """Return the medians and 90% intervals of the latencies at one load of a replica."""
+        """Return the medians and 90% intervals of the latencies at one load of a replica.
+
+        Those are `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a
+        limit, and `<limit>_ratio`, median over limit.
+        """
         X = self.subject.rows_at(self.model, [users], [profile_id])
-        return Draws(X, self.model.sample(X)).summary().iloc[0]
+        draws = Draws(X, self.model.sample(X))
+        found = draws.summary().iloc[0].to_dict()
+        limited = self.slo.latencies(draws.samples_ms[:, 0], self.lengths[0])
+        for name, values in limited.items():
+            low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
+            found |= {f"{name}_ms": median, f"{name}_lo_ms": low, f"{name}_hi_ms": high}
+            found[f"{name}_ratio"] = median / self.slo.limits[name].limit_ms
+        return pd.Series(found)
 
 
 def forecast(
@@ -150,7 +167,7 @@ def forecast(
         InputError: too few LLMs were measured.
     """
     known = subject.source.known
-    latencies = at_percentile(known.points, slo.percentile)
+    latencies = at_percentile(known.points, slo.percentiles)
     latencies = latencies[has_latency(latencies)].reset_index(drop=True)
     n_llms = latencies["llm_id"].nunique()
     if n_llms < model.min_training_llms:
@@ -165,14 +182,4 @@ def forecast(
         references = Rows(subject.design(model, probe, profiles), probe[TARGETS])
     model.fit(training, references)
     X = subject.rows_at(model, sorted(latencies["users"].unique().tolist()))
-    return Forecast(subject, slo, model, Draws(X[KEYS], model.sample(X)))
-
-
-def changed(slo: SLO, limits: float = 1.0, users: float = 1.0) -> SLO:
-    """Return the SLO with both limits, or the users, multiplied."""
-    return replace(
-        slo,
-        nttft_ms=slo.nttft_ms * limits,
-        itl_ms=slo.itl_ms * limits,
-        users=max(1, round(slo.users * users)),
-    )
+    return Forecast(subject, slo, model, Draws(X[[*KEYS, *LENGTHS]], model.sample(X)))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.experiment.slo import PERCENTILE_PREFIX
+from sextant.experiment.percentiles import PERCENTILE_PREFIX, between, factor
 
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
 SERVING = [
@@ -78,20 +78,18 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     return frame
 
 
-def at_percentile(points: pd.DataFrame, percentile: int) -> pd.DataFrame:
-    """Return the points at one percentile, sorted by LLM, GPU profile and users.
+def at_percentile(points: pd.DataFrame, percentiles: tuple[int, int]) -> pd.DataFrame:
+    """Return the points at percentiles, sorted by LLM, GPU profile and users.
 
-    Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, and
-    `throughput_tok_s, energy_j_per_token`; and `source`, where points of several are in one frame.
-    Where a source has means alone, they take the place of medians.
+    Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, each
+    at its percentile (of the first token, of the tokens after it), and `throughput_tok_s,
+    energy_j_per_token`; and `source`, where points of several are in one frame. A percentile that
+    no point of a source has is estimated from those that they have; `estimated` says so.
     """
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
-    prefix = PERCENTILE_PREFIX[percentile]
-    for target in TARGETS:
-        values = frame[f"{prefix}_{target}"].astype(float)
-        if prefix == "median":
-            values = values.fillna(frame[f"mean_{target}"].astype(float))
-        frame[target] = values
+    for target, percentile in zip(TARGETS, percentiles, strict=True):
+        parts = [_latency(part, target, percentile) for part in _by_source(points)]
+        frame[target] = pd.concat(parts)
     numbers = [*LENGTHS, *TARGETS, "throughput_tok_s", "energy_j_per_token"]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers]]
@@ -99,6 +97,59 @@ def at_percentile(points: pd.DataFrame, percentile: int) -> pd.DataFrame:
     users = "int64" if ordered["users"].notna().all() else "Int64"
     types = dict.fromkeys([*numbers, "request_rate_rps"], "float64")
     return ordered.astype({**types, "users": users})
+
+
+def _by_source(points: pd.DataFrame) -> list[pd.DataFrame]:
+    if "source" not in points or points.empty:
+        return [points]
+    return [part for _, part in points.groupby("source")]
+
+
+def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.Series:
+    columns = _columns(points, target, percentile)
+    if not columns:
+        return pd.Series(np.nan, points.index)
+    (first, *_), values = columns, [points[name].astype(float) for name in columns.values()]
+    if len(columns) == 1:
+        return values[0] * factor(target, first, percentile)
+    weight = between(first, max(columns), percentile)
+    return values[0] ** (1 - weight) * values[1] ** weight
+
+
+def _columns(points: pd.DataFrame, target: str, percentile: int) -> dict[int, str]:
+    """Return the columns that give a latency at a percentile, by their own percentile.
+
+    That is its own column; else the two around it; else the nearest one. A mean is taken for a
+    median where there is no percentile at all.
+    """
+    names = {number: f"{prefix}_{target}" for number, prefix in PERCENTILE_PREFIX.items()}
+    known = _known(points, names) or _known(points, {50: f"mean_{target}"})
+    if percentile in known:
+        return {percentile: known[percentile]}
+    below = [number for number in known if number < percentile][-1:]
+    above = [number for number in known if number > percentile][:1]
+    return {number: known[number] for number in (*below, *above)}
+
+
+def _known(points: pd.DataFrame, names: dict[int, str]) -> dict[int, str]:
+    return {
+        number: name
+        for number, name in names.items()
+        if name in points and points[name].notna().any()
+    }
+
+
+def estimated(points: pd.DataFrame, percentiles: tuple[int, int]) -> dict[str, list[str]]:
+    """Return the columns that a latency is estimated from, where a source lacks its percentile."""
+    found: dict[str, list[str]] = {}
+    for target, percentile in zip(TARGETS, percentiles, strict=True):
+        own = f"{PERCENTILE_PREFIX[percentile]}_{target}"
+        for part in _by_source(points):
+            columns = [*_columns(part, target, percentile).values()]
+            found[target] = list(dict.fromkeys([*found.get(target, ()), *columns]))
+        if found[target] in ([], [own]):
+            del found[target]
+    return found
 
 
 def has_latency(latencies: pd.DataFrame) -> pd.Series:

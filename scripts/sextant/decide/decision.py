@@ -5,15 +5,15 @@ possible truth; an option is a profile and a number of replicas, and what it is 
 mean over the draws of what the score would give for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
 
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import IDENTIFIERS
-from sextant.decide.recommend import best_of_each, pods, users_served
+from sextant.characterizations.points import IDENTIFIERS, LENGTHS
+from sextant.decide.recommend import best_of_each, load_served, pods, users_served
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.predict.draws import Draws
@@ -26,12 +26,22 @@ for any good predictor.
 """
 
 
-def sustained(draws: Draws, slo: SLO) -> pd.DataFrame:
-    """Return the most users one replica serves in each draw (eq. 3), draws x (LLM, profile)."""
+_MOST_COUNTS = 96
+"""Where more numbers of replicas compete, they rise by a constant factor."""
+Served = Callable[[np.ndarray, np.ndarray, np.ndarray, SLO], np.ndarray]
+
+
+def sustained(draws: Draws, slo: SLO, served: Served = users_served) -> pd.DataFrame:
+    """Return the most users one replica serves in each draw (eq. 3), draws x (LLM, profile).
+
+    With `served` of `load_served` it is the most load, in the SLO's unit.
+    """
     users, columns = draws.X["users"].to_numpy(), {}
+    lengths = draws.X.reindex(columns=LENGTHS).to_numpy(float)
     for pair, places in draws.X.reset_index(drop=True).groupby(IDENTIFIERS).indices.items():
         ordered = places[np.argsort(users[places])]
-        columns[pair] = users_served(users[ordered], draws.samples_ms[:, ordered], slo)
+        samples_ms = draws.samples_ms[:, ordered]
+        columns[pair] = served(users[ordered], samples_ms, lengths[ordered], slo)
     return pd.DataFrame(columns).rename_axis(columns=IDENTIFIERS)
 
 
@@ -41,35 +51,35 @@ def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.Data
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica` (that each one gets),
     `usd_per_hour, probability_met, expected_utility`, and of the profile the 5%, 50% and 95%
     quantiles of the most users a replica serves, `users_lo, users_median, users_hi`.
-    Replica counts are those that some tried number of users per replica asks for.
+    Replica counts are those that some number of users per replica in `draws` asks for; with a
+    request rate those that some draw needs.
 
     Args:
         draws: joint draws of the latencies of one or more LLMs.
         profiles: GPU profiles with their prices.
-        slo: latency limits and the users to serve.
+        slo: latency limits and the load to serve.
     """
-    served = sustained(draws, slo)
-    counts = np.array(sorted({pods(slo.users, int(users)) for users in draws.X["users"].unique()}))
-    parts = [_options(llm_id, served[llm_id], profiles, counts, slo) for llm_id in _firsts(served)]
+    llm_ids = list(dict.fromkeys(draws.X["llm_id"]))
+    parts = [_options(llm_id, _of(draws, llm_id), profiles, slo) for llm_id in llm_ids]
     return pd.concat(parts, ignore_index=True)
 
 
-def _firsts(served: pd.DataFrame) -> list[str]:
-    return list(dict.fromkeys(served.columns.get_level_values("llm_id")))
+def _of(draws: Draws, llm_id: str) -> Draws:
+    own = (draws.X["llm_id"] == llm_id).to_numpy()
+    return Draws(draws.X[own], draws.samples_ms[:, own])
 
 
 def _options(
-    llm_id: str,
-    served: pd.DataFrame,
-    profiles: Mapping[str, GPUProfile],
-    counts: np.ndarray,
-    slo: SLO,
+    llm_id: str, draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
-    """Return the options of one LLM; `served` has a column a profile, `counts` the replicas."""
-    users = served.to_numpy()
-    price = np.array([profiles[name].usd_per_hour for name in served])
+    """Return the options of one LLM."""
+    served = sustained(draws, slo)[llm_id]
+    users, names = served.to_numpy(), served.columns.to_numpy(str)
+    loads = users if slo.users is not None else sustained(draws, slo, load_served).to_numpy()
+    price = np.array([profiles[name].usd_per_hour for name in names])
     with np.errstate(divide="ignore"):
-        needed = np.where(users > 0, np.ceil(slo.users / users), np.inf)
+        needed = np.where(loads > 0, np.ceil(slo.load / loads), np.inf)
+    counts = _counts(draws, needed, slo)
     cheapest = (needed * price).min(axis=1)
     usd_per_hour = np.round(price[:, None] * counts, 9)
     met = needed[..., None] <= counts
@@ -81,9 +91,9 @@ def _options(
     return pd.DataFrame(
         {
             "llm_id": llm_id,
-            "gpu_profile_id": np.repeat(served.columns.to_numpy(str), each),
+            "gpu_profile_id": np.repeat(names, each),
             "replicas": np.tile(counts, n),
-            "users_per_replica": np.tile(np.ceil(slo.users / counts).astype(int), n),
+            "users_per_replica": _users_each(draws, names, counts, slo),
             "usd_per_hour": usd_per_hour.ravel(),
             "probability_met": met.mean(axis=0).ravel(),
             "expected_utility": worth.mean(axis=0).ravel(),
@@ -92,6 +102,34 @@ def _options(
             "users_hi": np.repeat(high, each),
         }
     )
+
+
+def _counts(draws: Draws, needed: np.ndarray, slo: SLO) -> np.ndarray:
+    """Return the numbers of replicas that compete; `needed` are those of draws and profiles."""
+    if slo.users is not None:
+        return np.array(sorted({pods(slo.users, users) for users in draws.X["users"].unique()}))
+    tried = np.unique(needed[np.isfinite(needed)]).astype(int)
+    if len(tried) > _MOST_COUNTS:
+        tried = np.unique(np.geomspace(tried[0], tried[-1], _MOST_COUNTS).round().astype(int))
+    return tried if len(tried) else np.ones(1, dtype=int)
+
+
+def _users_each(draws: Draws, names: np.ndarray, counts: np.ndarray, slo: SLO) -> np.ndarray:
+    """Return the users in flight at each replica, by profile and number of replicas.
+
+    With a request rate the fewest users that carry it at median latencies, by Little's law, or
+    the most that there are.
+    """
+    if slo.users is not None:
+        return np.tile(np.ceil(slo.users / counts).astype(int), len(names))
+    medians = np.median(draws.samples_ms, axis=0)
+    X, found = draws.X.reset_index(drop=True), []
+    for name in names:
+        rows = X[X["gpu_profile_id"] == name].sort_values("users")
+        carried = slo.carried(rows["users"], medians[rows.index], rows[LENGTHS].to_numpy(float))
+        place = np.searchsorted(np.maximum.accumulate(carried), slo.load / counts)
+        found.append(rows["users"].to_numpy()[np.minimum(place, len(rows) - 1)])
+    return np.concatenate(found)
 
 
 def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
@@ -145,10 +183,10 @@ def _chances(
     """Return in which part of draws and SLOs each profile is the cheapest that meets them."""
     shares = []
     for slo in slos:
-        served = sustained(draws, slo)
+        served = sustained(draws, slo, load_served)
         served.columns = served.columns.get_level_values("gpu_profile_id")
         price = pd.Series({name: profiles[name].usd_per_hour for name in served})
-        cost = np.ceil(slo.users / served.where(served > 0)) * price
+        cost = np.ceil(slo.load / served.where(served > 0)) * price
         won = cost.eq(cost.min(axis=1), axis=0) & cost.notna()
         # Draws in which no profile serves a user count alike for all.
         shares.append(won.mean() + 1 / len(won))

@@ -83,7 +83,7 @@ def evaluate(
 
     Args:
         task: points, facts and feasible pairs.
-        slos: latency limits and the users to serve.
+        slos: latency limits and the load to serve.
         predictor: one of `sextant.decide.names.configurable()`, or `measured`.
         seed: seed of the predictor's training.
         n_jobs: processes to use; the result does not depend on it.
@@ -150,7 +150,7 @@ class _Truth(NamedTuple):
 
 
 def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
-    latencies = at_percentile(task.points, slo.percentile)
+    latencies = at_percentile(task.points, slo.percentiles)
     # A measured pair runs, whatever memory facts had said of it.
     measured = set(latencies[IDENTIFIERS].itertuples(index=False, name=None))
     llm_ids = sorted(latencies["llm_id"].unique())
@@ -161,7 +161,7 @@ def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
 
 def _recommend_measured(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
     truth = _truth(task, slo, {*task.feasible, *task.served} - set(task.failed))
-    judged = judge(truth.optimum, truth.candidates, truth.optimum, slo.users)
+    judged = judge(truth.optimum, truth.candidates, truth.optimum, slo.load)
     score = {"fit_seconds": 0.0, "n_unused_points": truth.n_unused_points}
     return _frames(None, truth.candidates, judged, summarize(judged) | score)
 
@@ -173,7 +173,7 @@ def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
     if truth.points.empty:
         note = f"{STATIC_POLICY} is judged from 1 measured LLM on; there are 0"
         return _judged(truth, slo, None, options, chosen, {"note": note})
-    policy = best_policy(truth.candidates, truth.optimum, slo.users)
+    policy = best_policy(truth.candidates, truth.optimum, slo.load)
     decided = policy.decide(sorted(task.facts.llms))
     # What memory facts rule out becomes a row without a profile.
     pairs = decided[IDENTIFIERS].itertuples(index=False, name=None)
@@ -208,7 +208,7 @@ def _judged(
     chosen: pd.DataFrame,
     score: Mapping[str, Any],
 ) -> tuple[pd.DataFrame, ...]:
-    judged = judge(chosen, truth.candidates, truth.optimum, slo.users)
+    judged = judge(chosen, truth.candidates, truth.optimum, slo.load)
     summary = summarize(judged[judged["llm_id"].isin(truth.candidates["llm_id"])])
     summary |= {"n_unused_points": truth.n_unused_points, **score}
     return _frames(predictions, options, judged, summary)

@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import IDENTIFIERS, TARGETS, Pair, has_latency
-from sextant.experiment.slo import SLO
+from sextant.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS, Pair, has_latency
+from sextant.experiment.slo import METRICS, SLO
 from sextant.hardware.gpu import GPUProfile
 
+RATIOS = [f"{name}_ratio" for name in METRICS]
+"""Latency over limit, by metric: null where it has no limit."""
 
-def users_served(users: np.ndarray, latencies_ms: np.ndarray, slo: SLO) -> np.ndarray:
-    """Return the most users one replica serves within both limits, 0 if not even the fewest.
+
+def users_served(
+    users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray, slo: SLO
+) -> np.ndarray:
+    """Return the most users one replica serves within all limits, 0 if not even the fewest.
 
     Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too. User counts
     without a row were not tried, so they do not count; NaN breaks the limits.
@@ -21,41 +26,55 @@ def users_served(users: np.ndarray, latencies_ms: np.ndarray, slo: SLO) -> np.nd
     Args:
         users: in rising order, shape (points,).
         latencies_ms: nTTFT and ITL at these users, shape (..., points, 2).
+        lengths: mean input and output tokens of a request, shape (points, 2).
         slo: the limits.
 
     Returns:
         Shape (...).
     """
-    # A comparison with NaN is false.
-    meets = (latencies_ms[..., 0] <= slo.nttft_ms) & (latencies_ms[..., 1] <= slo.itl_ms)
-    n_met = np.logical_and.accumulate(meets, axis=-1).sum(axis=-1)
+    n_met = np.logical_and.accumulate(slo.meets(latencies_ms, lengths), axis=-1).sum(axis=-1)
     return np.concatenate([[0], users])[n_met]
+
+
+def load_served(
+    users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray, slo: SLO
+) -> np.ndarray:
+    """Return the most load, users or requests a second, one replica serves within all limits.
+
+    With fewer users in flight than `users_served` a replica may carry a higher request rate.
+    Arguments and shapes are those of `users_served`.
+    """
+    met = np.logical_and.accumulate(slo.meets(latencies_ms, lengths), axis=-1)
+    carried = slo.carried(users, latencies_ms, lengths)
+    return np.where(met, carried, 0).max(axis=-1)
 
 
 def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
     """Return the most users one replica serves by `users_served`.
 
     Args:
-        latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile. A row without
-            latencies (`has_latency`: nothing succeeded there, or the client saw no time pass)
-            breaks the limits.
+        latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile, and the mean
+            `input_tokens, output_tokens` if a limit needs them. A row without latencies
+            (`has_latency`: nothing succeeded there, or the client saw no time pass) breaks the
+            limits.
         slo: the limits.
     """
     return int(users_served(*_curve(latencies.sort_values("users")), slo))
 
 
-_Curve = tuple[np.ndarray, np.ndarray]
-"""Users, and nTTFT and ITL in ms (NaN where nothing succeeded): (points,) and (points, 2)."""
+_Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Users, nTTFT and ITL in ms (NaN where nothing succeeded), lengths: (points,) and (points, 2)."""
 
 
 def _curve(ordered: pd.DataFrame) -> _Curve:
     known = ordered[TARGETS].where(has_latency(ordered), np.nan)
-    return ordered["users"].to_numpy(), known.to_numpy(float)
+    lengths = ordered.reindex(columns=LENGTHS)
+    return ordered["users"].to_numpy(), known.to_numpy(float), lengths.to_numpy(float)
 
 
-def pods(users: int, users_per_replica: int) -> int:
-    """Return how many replicas serve `users` (LLM-Pilot, eq. 2)."""
-    return ceil(users / users_per_replica)
+def pods(load: float, load_per_replica: float) -> int:
+    """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2)."""
+    return ceil(load / load_per_replica)
 
 
 def candidates(
@@ -68,16 +87,18 @@ def candidates(
     """Return one row per LLM and GPU profile: what it would take, or why it is not an option.
 
     Columns: `llm_id, gpu_profile_id, status, users_per_replica, replicas, usd_per_hour` (of
-    all replicas), `fewest_users, nttft_ratio, itl_ratio, limit_ratio`. The ratios are latency
-    over limit at the fewest users, `limit_ratio` the larger of the two: what exceeds 1 is by
-    how much the profile misses. `status` is `meets`, `too_slow`, `does_not_fit` (memory facts
-    rule it out) or `not_measured` (no latencies); only `meets` has replicas and a price.
+    all replicas), `load_per_replica` (users, or requests a second), `fewest_users`,
+    `<metric>_ratio` and `limit_ratio`. The ratios are latency over limit at the fewest users
+    (null: the metric has no limit), `limit_ratio` the largest: what exceeds 1 is by how much the
+    profile misses. `status` is `meets`, `too_slow`, `does_not_fit` (memory facts rule it out) or
+    `not_measured` (no latencies); only `meets` has replicas and a price.
 
     Args:
-        latencies: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`, measured or predicted.
+        latencies: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`, measured or predicted, and
+            the mean `input_tokens, output_tokens` if a limit or the load needs them.
         llm_ids: the LLMs to list.
         profiles: the GPU profiles on offer, by identifier.
-        slo: latency limits and the users to serve.
+        slo: latency limits and the load to serve.
         feasible: pairs that memory facts allow; None allows all.
     """
     known = _curves(latencies)
@@ -99,29 +120,33 @@ def candidates(
 def _curves(latencies: pd.DataFrame) -> dict[Pair, _Curve]:
     # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
-    users, latencies_ms = _curve(ordered)
     groups = ordered.groupby(IDENTIFIERS).indices
-    return {pair: (users[places], latencies_ms[places]) for pair, places in groups.items()}
+    users, latencies_ms, lengths = _curve(ordered)
+    return {
+        pair: (users[places], latencies_ms[places], lengths[places])
+        for pair, places in groups.items()
+    }
 
 
 def _assess(curve: _Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
-    users, latencies_ms = curve
-    served = int(users_served(users, latencies_ms, slo))
+    users, latencies_ms, lengths = curve
+    served = int(users_served(*curve, slo))
     # By how much a point without latencies (NaN) misses the limits is not known.
-    nttft_ratio, itl_ratio = (latencies_ms[0] / (slo.nttft_ms, slo.itl_ms)).tolist()
+    ratios = {name: float(ratio[0]) for name, ratio in slo.ratios(latencies_ms, lengths).items()}
     row = {
         "status": "meets" if served else "too_slow",
         "users_per_replica": served,
         "fewest_users": int(users[0]),
-        "nttft_ratio": nttft_ratio,
-        "itl_ratio": itl_ratio,
-        # A missing latency is not a small one: np.maximum keeps NaN.
-        "limit_ratio": float(np.maximum(nttft_ratio, itl_ratio)),
+        **{f"{name}_ratio": ratio for name, ratio in ratios.items()},
+        # A missing latency is not a small one: np.max keeps NaN.
+        "limit_ratio": float(np.max([*ratios.values()])),
     }
     if served:
-        replicas = pods(slo.users, served)
+        load = float(load_served(*curve, slo))
+        replicas = pods(slo.load, load)
         # Rounded, or 3 x 0.1 would not tie with 1 x 0.3.
         row |= {"replicas": replicas, "usd_per_hour": round(replicas * usd_per_hour, 9)}
+        row["load_per_replica"] = load
     return row
 
 
@@ -131,7 +156,7 @@ def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
         **dict.fromkeys(["users_per_replica", "replicas"], "Int64"),
         "usd_per_hour": "float64",
         "fewest_users": "Int64",
-        **dict.fromkeys(["nttft_ratio", "itl_ratio", "limit_ratio"], "float64"),
+        **dict.fromkeys([*RATIOS, "limit_ratio", "load_per_replica"], "float64"),
     }
     return pd.DataFrame(rows, columns=list(types)).astype(types)
 

@@ -5,11 +5,12 @@ from typing import Any
 import pandas as pd
 
 from sextant.characterizations.points import IDENTIFIERS, TARGETS
+from sextant.decide.recommend import pods
 
 
-def is_success(replicas: int, true_users_per_replica: int, users: int) -> bool:
-    """Return whether the replicas carry all users within the limits in truth (eq. 5)."""
-    return replicas * true_users_per_replica >= users
+def is_success(replicas: int, true_load_per_replica: float, load: float) -> bool:
+    """Return whether the replicas carry the whole load within the limits in truth (eq. 5)."""
+    return true_load_per_replica > 0 and replicas >= pods(load, true_load_per_replica)
 
 
 def relative_overspend(usd_per_hour: float, best_usd_per_hour: float) -> float:
@@ -29,7 +30,7 @@ def so_score(success_rate: float, overspend: float | None) -> float:
 
 
 def judge(
-    recommendations: pd.DataFrame, truth: pd.DataFrame, optimum: pd.DataFrame, users: int
+    recommendations: pd.DataFrame, truth: pd.DataFrame, optimum: pd.DataFrame, load: float
 ) -> pd.DataFrame:
     """Return the recommendations with `is_success` and `overspend` against the measured truth.
 
@@ -40,11 +41,11 @@ def judge(
         recommendations: `llm_id, gpu_profile_id, replicas, usd_per_hour`, a row per LLM.
         truth: `sextant.decide.recommend.candidates` of the measured latencies of these LLMs.
         optimum: `sextant.decide.recommend.recommend` of `truth`.
-        users: how many users the SLO wants served.
+        load: what the SLO wants served: users, or requests a second.
     """
-    served = truth.set_index(IDENTIFIERS)["users_per_replica"].dropna()
+    served = truth.set_index(IDENTIFIERS)["load_per_replica"].dropna()
     best_usd = optimum.set_index("llm_id")["usd_per_hour"].dropna()
-    verdicts = [_verdict(row, served, best_usd, users) for row in recommendations.itertuples()]
+    verdicts = [_verdict(row, served, best_usd, load) for row in recommendations.itertuples()]
     judged = recommendations.assign(
         is_success=pd.array([success for success, _ in verdicts], dtype="boolean"),
         overspend=[overspend for _, overspend in verdicts],
@@ -53,14 +54,14 @@ def judge(
 
 
 def _verdict(
-    row: Any, served: pd.Series, best_usd: pd.Series, users: int
+    row: Any, served: pd.Series, best_usd: pd.Series, load: float
 ) -> tuple[bool | None, float | None]:
     if row.llm_id not in best_usd.index:
         return None, None
     if pd.isna(row.gpu_profile_id):
         return False, None
-    true_users_per_replica = served.get((row.llm_id, row.gpu_profile_id), 0)
-    if not is_success(row.replicas, true_users_per_replica, users):
+    true_load_per_replica = served.get((row.llm_id, row.gpu_profile_id), 0)
+    if not is_success(row.replicas, true_load_per_replica, load):
         return False, None
     return True, relative_overspend(row.usd_per_hour, best_usd[row.llm_id])
 

@@ -21,7 +21,7 @@ class Policy(NamedTuple):
         return pd.DataFrame({"llm_id": llm_ids, **self._asdict()})
 
 
-def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, users: int) -> Policy:
+def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, load: float) -> Policy:
     """Return the policy that is best in hindsight, LLM-Pilot's baseline (section V-C).
 
     It is the pair of profile and replicas with the highest S/O (eq. 7) over all measured LLMs,
@@ -33,13 +33,13 @@ def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, users: int) -> Polic
     Args:
         truth: `sextant.decide.recommend.candidates` of the measured latencies.
         optimum: `sextant.decide.recommend.recommend` of `truth`.
-        users: how many users the SLO wants served.
+        load: what the SLO wants served: users, or requests a second.
     """
     llm_ids = sorted(truth["llm_id"].unique())
     tried = truth.loc[truth["status"] == "meets", list(Policy._fields)].drop_duplicates()
     ranked = []
     for policy in map(Policy._make, tried.itertuples(index=False, name=None)):
-        score = summarize(judge(policy.decide(llm_ids), truth, optimum, users))["so_score"]
+        score = summarize(judge(policy.decide(llm_ids), truth, optimum, load))["so_score"]
         # Rounded as prices are, or the last digit would decide between equal scores.
         ranked.append((-round(score, 9), policy.usd_per_hour, policy.gpu_profile_id, policy))
     return min(ranked)[-1] if ranked else Policy()

@@ -14,7 +14,7 @@ from sextant.experiment.endpoints import load_endpoints
 from sextant.experiment.engine_settings import EngineSettings, engine_settings
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import scenario_from_row
-from sextant.experiment.slo import SLO
+from sextant.experiment.slo import slo_of
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant
 from sextant.hardware.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.llm import load_llm
@@ -70,7 +70,7 @@ def load_experiment(
             for row in rows["scenarios"]
         },
         variants=variants,
-        slos={slo_id: SLO(**row) for slo_id, row in by_id["slos"].items()},
+        slos={row["slo_id"]: slo_of(row, paths["slos"], row.line) for row in rows["slos"]},
         cells=tuple(
             archived_cells(archive["cells"], ids, config["decision"]) if archive else asked
         ),

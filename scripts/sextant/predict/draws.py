@@ -7,14 +7,14 @@ import pandas as pd
 
 from sextant.predict.latencies import latency_frame
 
-_INTERVAL = (0.05, 0.95)
+INTERVAL = (0.05, 0.95)
 
 
 class Draws(NamedTuple):
     """Joint draws of what the latencies of some rows may be."""
 
     X: pd.DataFrame
-    """`llm_id, gpu_profile_id, users`."""
+    """`llm_id, gpu_profile_id, users`, and the mean lengths of requests."""
     samples_ms: np.ndarray
     """nTTFT and ITL, shape (draws, rows, 2)."""
 
@@ -23,7 +23,7 @@ class Draws(NamedTuple):
 
         The bounds are `nttft_lo_ms, nttft_hi_ms, itl_lo_ms, itl_hi_ms`; one row per row of `X`.
         """
-        low, high = np.quantile(self.samples_ms, _INTERVAL, axis=0)
+        low, high = np.quantile(self.samples_ms, INTERVAL, axis=0)
         frame = latency_frame(np.median(self.samples_ms, axis=0), self.X.index)
         for column, target in enumerate(("nttft", "itl")):
             frame[f"{target}_lo_ms"] = low[:, column]

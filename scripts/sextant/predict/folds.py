@@ -63,8 +63,8 @@ class FitResult(NamedTuple):
     llm_ids: list[str]
     """Those that were predicted."""
     latencies: pd.DataFrame | None
-    """`llm_id, gpu_profile_id, users, nttft_ms, itl_ms, fold`; with draws the medians, and the
-    bounds of their intervals. None: too few LLMs were measured."""
+    """`llm_id, gpu_profile_id, users, input_tokens, output_tokens, nttft_ms, itl_ms, fold`; with
+    draws the medians, and the bounds of their intervals. None: too few LLMs were measured."""
     is_judged: bool
     """Whether measured LLMs were held out."""
     seconds: float | None
@@ -105,7 +105,7 @@ def fit_folds(
     """
     start = time.monotonic()
     make = partial(predictor_class(predictor), slo, task.facts.profiles, seed)
-    points = at_percentile(task.points, slo.percentile)
+    points = at_percentile(task.points, slo.percentiles)
     usable = points[has_latency(points)]
     folds = list(_folds(task, sorted(usable["llm_id"].unique()), make().min_training_llms))
     is_judged = len(folds) > 1
@@ -148,8 +148,9 @@ def _predict(
     """Return `KEYS` and latencies of all that is to predict in a fold, and their draws."""
     model, is_own = make(), usable["llm_id"].isin(fold.llm_ids)
     training, asked = share_lengths(usable[~is_own], _asked(task, fold, usable[~is_own]))
+    keys = asked[[*KEYS, *LENGTHS]]
     if asked.empty:  # memory facts rule out every profile
-        return asked[KEYS].assign(**dict.fromkeys(TARGETS, pd.Series(dtype="float64"))), None
+        return keys.assign(**dict.fromkeys(TARGETS, pd.Series(dtype="float64"))), None
     rows, X = design_rows(model, training, task.facts), model.design(asked, task.facts)
     if isinstance(model, Tunable):
         model.settings = settings
@@ -157,9 +158,9 @@ def _predict(
     known = usable[is_own & on_references]
     model.fit(rows, design_rows(model, known, task.facts) if model.uses_references else None)
     if isinstance(model, JointPredictor):
-        draws = Draws(asked[KEYS], model.sample(X))
-        return asked[KEYS].join(draws.summary()), draws
-    predicted = asked[KEYS].join(model.predict(X)[TARGETS].astype("float64")).set_index(KEYS)
+        draws = Draws(keys, model.sample(X))
+        return keys.join(draws.summary()), draws
+    predicted = keys.join(model.predict(X)[TARGETS].astype("float64")).set_index(KEYS)
     if model.uses_references:
         predicted.update(known[[*KEYS, *TARGETS]].set_index(KEYS))
     return predicted.reset_index(), None

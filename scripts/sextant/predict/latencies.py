@@ -32,7 +32,7 @@ def latency_frame(
 class LatencyPredictor:
     """Base of the predictors; `sextant.predict.protocols` says what each attribute means."""
 
-    depends_on: tuple[str, ...] = ("percentile",)
+    depends_on: tuple[str, ...] = ("percentiles",)
     min_training_llms = 2
     uses_references = False
 

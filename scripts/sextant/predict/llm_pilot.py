@@ -28,7 +28,7 @@ class LLMPilot(LatencyPredictor):
     ones to the last digit of a 32-bit number.
     """
 
-    depends_on = ("nttft_ms", "itl_ms", "percentile")
+    depends_on = ("target_limits_ms", "percentiles")
     GRID = tuple(
         ParameterGrid(
             {
@@ -78,7 +78,7 @@ class LLMPilot(LatencyPredictor):
     def _prepare(self, encoder: FeatureEncoder, training: Rows) -> tuple[xgboost.DMatrix, Settings]:
         """Return the encoded training rows and the parameters that no setting changes."""
         encoded, y = encoder.fit_transform(*training), training.y[TARGETS].to_numpy()
-        weights = sample_weights(*training, self.slo.nttft_ms, self.slo.itl_ms)
+        weights = sample_weights(*training, *self.slo.target_limits_ms)
         fixed = {
             "objective": "reg:squarederror",
             "tree_method": "hist",

@@ -16,7 +16,7 @@ class Predictor(Protocol):
     """What both kinds share. A predictor is made for one SLO and fitted on measured points."""
 
     depends_on: tuple[str, ...]
-    """Fields of the SLO that a fit depends on: SLOs alike in them share one fit."""
+    """Attributes of the SLO that a fit depends on: SLOs alike in them share one fit."""
     min_training_llms: int
     """With fewer measured LLMs it cannot be fitted."""
     uses_references: bool

@@ -27,12 +27,16 @@ def closeness(latency_ms: pd.Series, limit_ms: float, groups: list[pd.Series]) -
 
 
 def sample_weights(
-    X: pd.DataFrame, y: pd.DataFrame, nttft_limit_ms: float, itl_limit_ms: float
+    X: pd.DataFrame,
+    y: pd.DataFrame,
+    nttft_limit_ms: float | None,
+    itl_limit_ms: float | None,
 ) -> np.ndarray:
     """Return one weight per row: the mean over both targets of the closeness to their limits.
 
     The closeness is divided by its sum over the user counts of an LLM on a GPU profile, as
-    LLM-Pilot's code does beyond eq. 4: the weights of each such group add up to 1.
+    LLM-Pilot's code does beyond eq. 4: the weights of each such group add up to 1. A target
+    without a limit does not count; with no limit at all the rows of a group weigh the same.
 
     Args:
         X: rows with `llm_id` and `gpu_profile_id`.
@@ -42,5 +46,7 @@ def sample_weights(
     """
     groups = [X[name] for name in IDENTIFIERS]
     limits = dict(zip(TARGETS, (nttft_limit_ms, itl_limit_ms), strict=True))
-    near = [closeness(y[target], limit, groups) for target, limit in limits.items()]
+    near = [
+        closeness(y[target], limit, groups) for target, limit in limits.items() if limit is not None
+    ] or [pd.Series(1.0, X.index)]
     return np.mean([part / part.groupby(groups).transform("sum") for part in near], axis=0)

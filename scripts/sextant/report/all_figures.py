@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
+from sextant.experiment.slo import SLO
 from sextant.report.feasibility import Matrix, feasibility_figure
 from sextant.report.latency_figures import (
     latency_axes,
@@ -92,7 +93,12 @@ def _draw_settings(
     figures: ReportFigures, points: Sequence[Row], looks: ProfileLooks, slos: Sequence[Row]
 ) -> None:
     # The curves are medians: a limit on another percentile says nothing about them.
-    itl_limits = {slo["slo_id"]: slo["itl_ms"] for slo in slos if slo["percentile"] == 50}
+    limits = {slo["slo_id"]: SLO(**slo).limits.get("itl") for slo in slos}
+    itl_limits = {
+        slo_id: limit.limit_ms
+        for slo_id, limit in limits.items()
+        if limit and limit.percentile == 50
+    }
     settings = group_by(points, *SETTING)
     for key, rows in settings.items():
         axes, name, latencies = latency_axes(rows), " · ".join(key), []

@@ -20,7 +20,7 @@ from sextant.pages.figure import (
 )
 from sextant.pages.wording import number
 from sextant.report.profile_looks import ProfileLooks
-from sextant.report.recommendations import LIMIT_NAMES
+from sextant.report.recommendations import TARGET_NAMES
 
 _MAX_LABELS = 20
 _LLMS_PER_ROW = 10
@@ -125,15 +125,15 @@ def prediction_figure(pairs: Sequence[Row], looks: ProfileLooks, title: str) -> 
     llms = [llm_id for (llm_id,) in group_by(pairs, "llm_id")]
     n_columns = min(_LLMS_PER_ROW, len(llms))
     chunks = [llms[start : start + n_columns] for start in range(0, len(llms), n_columns)]
-    n_rows = len(chunks) * len(LIMIT_NAMES)
+    n_rows = len(chunks) * len(TARGET_NAMES)
     # A few LLMs get larger panels, and many fill the width of the page.
     side = min(1.9, _WIDTH_IN / n_columns)
     with figure_settings(title):
         size = (max(4.5, side * n_columns + 0.6), (side + 0.12) * n_rows + 0.8)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(n_rows, n_columns, squeeze=False)
-        shared = {name: _shared_ends(pairs, name) for name in LIMIT_NAMES}
-        rows = [(chunk, name) for chunk in chunks for name in LIMIT_NAMES]
+        shared = {name: _shared_ends(pairs, name) for name in TARGET_NAMES}
+        rows = [(chunk, name) for chunk in chunks for name in TARGET_NAMES]
         for line, (chunk, name) in zip(grid, rows, strict=True):
             for axes, llm_id in zip(line, chunk, strict=False):
                 own = [pair for pair in pairs if pair["llm_id"] == llm_id]
@@ -143,7 +143,7 @@ def prediction_figure(pairs: Sequence[Row], looks: ProfileLooks, title: str) -> 
                     axes.set_title(_broken(llm_id), fontsize=7.5)
             for axes in line[len(chunk) :]:
                 axes.set_axis_off()
-            line[0].set_ylabel(f"Predicted {LIMIT_NAMES[name]}", fontsize=8)
+            line[0].set_ylabel(f"Predicted {TARGET_NAMES[name]}", fontsize=8)
         figure.supxlabel("Measured nTTFT (ms per input token) and ITL (ms)", fontsize=8)
         add_legend(figure, looks.points_legend)
         return svg(figure, title)
@@ -151,7 +151,7 @@ def prediction_figure(pairs: Sequence[Row], looks: ProfileLooks, title: str) -> 
 
 def n_not_drawn(pairs: Sequence[Row]) -> int:
     """Return how many pairs miss a panel: a latency is missing, or not above 0."""
-    columns = [column for name in LIMIT_NAMES for column in (f"true_{name}_ms", f"{name}_ms")]
+    columns = [column for name in TARGET_NAMES for column in (f"true_{name}_ms", f"{name}_ms")]
     return sum(not is_drawable(pair, *columns) for pair in pairs)
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from sextant.base.rows import Row, group_by
+from sextant.experiment.percentiles import PERCENTILE_PREFIX
 from sextant.experiment.scenarios import KINDS
-from sextant.experiment.slo import PERCENTILE_PREFIX
+from sextant.experiment.slo import SLO, worst_limit
 from sextant.report.store_tables import MEASURED, Tables
 from sextant.store.doubts import ratio
 
@@ -13,7 +14,9 @@ _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
 LEVEL_NAMES = {kind: scenario.level_words for kind, scenario in KINDS.items()}
 """What a level is, by the kind of scenario."""
 
-LIMIT_NAMES = {"nttft": "nTTFT", "itl": "ITL"}
+
+TARGET_NAMES = {"nttft": "nTTFT", "itl": "ITL"}
+"""The latencies that predictors predict."""
 
 
 def recommendations(tables: Tables) -> list[Row]:
@@ -85,7 +88,7 @@ def _nearest_miss(candidates: Sequence[Row]) -> Row | None:
     nearest = min(slow, key=lambda c: (c["limit_ratio"], c["gpu_profile_id"]))
     return {
         "gpu_profile_id": nearest["gpu_profile_id"],
-        "limit": "itl" if nearest["itl_ratio"] >= nearest["nttft_ratio"] else "nttft",
+        "limit": worst_limit(nearest),
         "ratio": nearest["limit_ratio"],
         "users": nearest["fewest_users"],
     }
@@ -126,7 +129,10 @@ def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> l
 
     Columns: `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`.
     """
-    prefix = PERCENTILE_PREFIX[slo["percentile"]]
+    columns = {
+        target: f"{PERCENTILE_PREFIX[percentile]}_{target}_ms"
+        for target, percentile in zip(TARGET_NAMES, SLO(**slo).percentiles, strict=True)
+    }
     truth = {
         (p["llm_id"], p["gpu_profile_id"], p["users"]): p
         for p in decision_points(tables)
@@ -137,6 +143,6 @@ def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> l
     for row in tables["prediction"]:
         point = truth.get((row["llm_id"], row["gpu_profile_id"], row["users"]))
         if point and (row["source"], row["slo_id"], row["predictor"]) == asked:
-            true = {f"true_{name}_ms": point[f"{prefix}_{name}_ms"] for name in LIMIT_NAMES}
+            true = {f"true_{name}_ms": point.get(column) for name, column in columns.items()}
             pairs.append({**row, **true})
     return pairs

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sextant.base.rows import Row, group_by
+from sextant.experiment.slo import SLO
 from sextant.report.store_tables import MEASURED, Tables
 
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
 """Predictors that first measure a new LLM on the two reference profiles. A test compares them
 with the registry of predictors, which would load their training libraries."""
 
+_NAMES = ("slo_id", "nttft_ms", "itl_ms")
 _MEANS = ("success_rate", "overspend", "so_score", "mape_nttft", "mape_itl")
 
 
@@ -56,10 +58,10 @@ def servable(tables: Tables, source: str) -> tuple[int, int]:
 
 
 def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> LimitGrid | None:
-    """Return the mean S/O by latency limits, over numbers of users and percentiles.
+    """Return the mean S/O by limits of nTTFT and ITL, over loads and percentiles.
 
-    The same SLO under two names counts once. None unless there are several limits of
-    either latency, whose combinations fill at least half of the grid.
+    The same SLO under two names counts once; one with other limits does not. None unless there
+    are several limits of either latency, whose combinations fill at least half of the grid.
 
     Args:
         slos: rows of table `slo`.
@@ -70,7 +72,9 @@ def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> LimitGrid | None:
     for score in scores:
         slo = slo_of[score["slo_id"]]
         limits = (slo["nttft_ms"], slo["itl_ms"])
-        so_scores[(limits, slo["users"], slo["percentile"])] = score["so_score"]
+        if set(SLO(**slo).limits) == {"nttft", "itl"}:
+            others = tuple(value for name, value in slo.items() if name not in _NAMES)
+            so_scores[(limits, *others)] = score["so_score"]
     cells: dict[tuple[float, float], list[float | None]] = {}
     for (limits, *_), so_score in so_scores.items():
         cells.setdefault(limits, []).append(so_score)

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from sextant.base.rows import Row, group_by
-from sextant.experiment.slo import PERCENTILE_PREFIX
+from sextant.experiment.percentiles import PERCENTILE_PREFIX
+from sextant.experiment.slo import METRICS, SLO
 from sextant.pages.wording import number, percent, plural
-from sextant.report.recommendations import LIMIT_NAMES, held_out, recommendations
+from sextant.report.recommendations import held_out, recommendations
 from sextant.report.score_means import limit_grid, predictor_means, servable
 from sextant.report.store_tables import MEASURED, Tables, detailed_slos
 
@@ -102,7 +103,7 @@ def miss_words(row: Row) -> str:
     miss = row["nearest_miss"]
     if miss:
         return (
-            f"nearest: {miss['gpu_profile_id']} misses {LIMIT_NAMES[miss['limit']]} "
+            f"nearest: {miss['gpu_profile_id']} misses {METRICS[miss['limit']]} "
             f"by {number(miss['ratio'])}× with {plural(miss['users'], 'user')}"
         )
     if row["does_not_fit"] and not row["not_measured"]:
@@ -111,9 +112,12 @@ def miss_words(row: Row) -> str:
 
 
 def slo_words(slo: Row) -> str:
-    """Write an SLO's limits as a sentence would."""
-    statistic = PERCENTILE_PREFIX[slo["percentile"]]
-    return (
-        f"{statistic} nTTFT ≤ {number(slo['nttft_ms'])} ms per input token and "
-        f"{statistic} ITL ≤ {number(slo['itl_ms'])} ms, for {number(slo['users'])} users"
-    )
+    """Write an SLO's limits and load as a sentence would."""
+    asked = SLO(**slo)
+    limits = [
+        f"{PERCENTILE_PREFIX[limit.percentile]} {METRICS[name]} ≤ {number(limit.limit_ms)} ms"
+        f"{' per input token' if name == 'nttft' else ''}"
+        for name, limit in asked.limits.items()
+    ]
+    unit = "users" if asked.users is not None else "requests a second"
+    return f"{' and '.join(limits)}, for {number(asked.load)} {unit}"
