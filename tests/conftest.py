@@ -1,6 +1,7 @@
 """What tests share: the mirror, a place of its own for each worker, and the order of units."""
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import pytest
 # each other in a spin would take them from the others.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+# Tests start hundreds of processes: without bytecode each would compile the library again, and
+# each worker the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 from support import ROOT  # noqa: E402
 

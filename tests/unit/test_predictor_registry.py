@@ -41,6 +41,18 @@ print(sorted(heavy & sys.modules.keys()))"""
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    "module", ["benchmark.job", "workload.fit", "decide.evaluation_files", "trace_report"]
+)
+def test_a_job_starts_without_what_takes_a_second_to_import(module: str) -> None:
+    code = f"""
+import sys, sextant.{module}
+heavy = {{"scipy.special", "scipy.stats", "scipy.optimize", "sklearn", "xgboost"}}
+print(sorted(heavy & sys.modules.keys()))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_missing_library_is_named_with_its_fix(monkeypatch) -> None:
     monkeypatch.setitem(PREDICTORS, "net", Place("Net", "nowhere", ("no_such_library",)))
     check_installed(["roofline", "static_policy", "measured"])

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import KFold
-from sklearn.preprocessing import TargetEncoder
 
 from sextant.characterizations.features import Features
 from sextant.characterizations.points import IDENTIFIERS, TARGETS
@@ -60,6 +58,10 @@ class FeatureEncoder:
 
     def fit_transform(self, X: pd.DataFrame, y: pd.DataFrame) -> np.ndarray:
         """Learn the encodings from training rows `X` and their targets `y`; encode `X`."""
+        # Imported here: it takes a second, and not all predictors encode.
+        from sklearn.model_selection import KFold
+        from sklearn.preprocessing import TargetEncoder
+
         self.numbers_, self.categories_ = column_kinds(X)
         self.encoders_ = []
         parts = []

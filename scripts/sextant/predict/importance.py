@@ -8,17 +8,18 @@ trained on and for rows it never saw.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import duckdb
 import numpy as np
 import pandas as pd
-from sklearn.ensemble import RandomForestRegressor
-from sklearn.inspection import permutation_importance
-from sklearn.model_selection import train_test_split
 
 from sextant.base.errors import InputError
 from sextant.cells.metrics import LATENCIES
+
+# It takes a second to import, and most traces have no latencies.
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestRegressor
 
 MIN_ROWS = 50
 HELD_OUT_FRACTION = 0.2
@@ -31,7 +32,7 @@ _DERIVED = {metric.name: metric.sql for metric in LATENCIES if metric.name != "i
 class ForestImportance(NamedTuple):
     """A random forest and what it owes to each column."""
 
-    forest: RandomForestRegressor
+    forest: "RandomForestRegressor"
     mdi: np.ndarray
     """Share of each column in the decrease of impurity, in sum 1. It favours columns of many
     values and is computed on the training rows."""
@@ -58,6 +59,9 @@ def forest_importance(
             what the forest uses, not how well it would do elsewhere.
         oob_score: whether R² out of bag is computed.
     """
+    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.inspection import permutation_importance
+
     forest = RandomForestRegressor(oob_score=oob_score, random_state=seed).fit(x, y)
     rows = (x, y) if held_out is None else held_out
     lost = permutation_importance(forest, *rows, n_repeats=_N_REPEATS, random_state=seed)
@@ -109,6 +113,8 @@ def parameter_importance(
     Raises:
         InputError: a column is missing, fewer than 50 rows have a latency, or all have the same.
     """
+    from sklearn.model_selection import train_test_split
+
     served, latency, n_failed = _served(requests, target, parameters)
     is_known = latency.notna().to_numpy()
     rows = np.flatnonzero(is_known)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+import scipy
 
 N_BLOCKS = 10
 """Few enough that a block of a small run still has some tokens."""
@@ -76,7 +76,7 @@ def ratio_of_means(value: float, blocks: np.ndarray, base: float, base_blocks: n
     if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:
         return Ratio(ratio, math.nan, math.nan)
     error = math.hypot(_relative_error(blocks), _relative_error(base_blocks))
-    factor = math.exp(t.ppf((1 + _LEVEL) / 2, n_free) * error)
+    factor = math.exp(scipy.special.stdtrit(n_free, (1 + _LEVEL) / 2) * error)
     return Ratio(ratio, ratio / factor, ratio * factor)
 
 

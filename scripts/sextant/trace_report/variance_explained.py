@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 
 class Explained(NamedTuple):
@@ -35,4 +35,4 @@ def explained(values: np.ndarray, groups: np.ndarray) -> Explained | None:
         return Explained(fraction, 1.0)
     between = float(((means - np.mean(values)) ** 2).sum()) / (n_groups - 1)
     ratio = between / within if within > 0 else np.inf
-    return Explained(fraction, float(stats.f.sf(ratio, n_groups - 1, n - n_groups)))
+    return Explained(fraction, float(scipy.special.fdtrc(n_groups - 1, n - n_groups, ratio)))

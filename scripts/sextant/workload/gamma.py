@@ -2,15 +2,12 @@
 
 import itertools
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-from scipy import special
+import scipy
 
 Z_95 = 1.959963984540054
 """The 97.5% quantile of the standard normal distribution."""
-trigamma = partial(special.polygamma, 1)
-"""ψ', the second derivative of ln Γ."""
 MIN_SPREAD = 1e-12
 """Least ln(mean) - mean(ln) that is a spread and not rounding: a CV of about 1.4e-6."""
 CHUNK = 1 << 16
@@ -85,13 +82,18 @@ def intervals(
     )
 
 
+def trigamma(x: np.ndarray) -> np.ndarray:
+    """Return ψ', the second derivative of ln Γ."""
+    return scipy.special.polygamma(1, x)
+
+
 def _root(s: np.ndarray, alpha: np.ndarray, n: np.ndarray | None = None) -> np.ndarray:
     """Solve for α by Newton's method in ln α: s is what it is on average, given `n`."""
     for _ in range(20):
-        value = np.log(alpha) - special.psi(alpha) - s
+        value = np.log(alpha) - scipy.special.psi(alpha) - s
         slope = 1 / alpha - trigamma(alpha)
         if n is not None:
-            value += special.psi(n * alpha) - np.log(n * alpha)
+            value += scipy.special.psi(n * alpha) - np.log(n * alpha)
             slope += n * trigamma(n * alpha) - 1 / alpha
         step = value / (alpha * slope)
         alpha = alpha * np.exp(-np.clip(step, -2, 2))
@@ -121,7 +123,7 @@ def ks_distance(
 
 def _distance(values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
     place = np.repeat(np.arange(len(n)), n)
-    return uniform_distance(special.gammainc(alpha[place], values / beta[place]), n)
+    return uniform_distance(scipy.special.gammainc(alpha[place], values / beta[place]), n)
 
 
 def uniform_distance(share: np.ndarray, n: np.ndarray) -> np.ndarray:
@@ -158,8 +160,8 @@ def ks_p_value(
             values are not exact (see `step_distance.ks_blend`).
     """
     distance, n, alpha = (np.atleast_1d(np.asarray(value, float)) for value in (distance, n, alpha))
-    edges = ks_edges(alpha, _P_VALUES)
-    edges = (edges + np.expand_dims(blend, -1) * (_TEXTBOOK - edges)) ** 2
+    edges, textbook = ks_edges(alpha, _P_VALUES), scipy.special.kolmogi(_P_VALUES)
+    edges = (edges + np.expand_dims(blend, -1) * (textbook - edges)) ** 2
     squared = (distance * (np.sqrt(n) + 0.2)) ** 2
     after = np.clip((squared[:, None] > edges).sum(axis=1), 1, len(_P_VALUES) - 1)
     row, log_p = np.arange(len(squared)), np.log(_P_VALUES)
@@ -201,4 +203,3 @@ _TABLE = np.array([  # p-value, then the quantile at each shape
 ])
 # fmt: on
 _P_VALUES, _POINTS = _TABLE[:, 0], _TABLE[:, 1:]
-_TEXTBOOK = special.kolmogi(_P_VALUES)

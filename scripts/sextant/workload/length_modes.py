@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import fft
+import scipy
 
 from sextant.base.errors import InputError
 from sextant.workload.request_model import Seed
@@ -79,14 +79,14 @@ class _Grid:
         left = np.floor(place).astype(int)
         share = place - left
         counts = np.bincount(left, 1 - share, _N_GRID) + np.bincount(left + 1, share, _N_GRID)
-        self._transform = fft.rfft(counts)
-        self._frequencies = 2 * np.pi * fft.rfftfreq(_N_GRID)
+        self._transform = scipy.fft.rfft(counts)
+        self._frequencies = 2 * np.pi * scipy.fft.rfftfreq(_N_GRID)
         self.widest = spread
 
     def modes(self, bandwidth: float) -> np.ndarray:
         """Return where the density of this bandwidth has its maxima."""
         kernel = np.exp(-0.5 * (self._frequencies * bandwidth / self._step) ** 2)
-        density = fft.irfft(self._transform * kernel, _N_GRID)
+        density = scipy.fft.irfft(self._transform * kernel, _N_GRID)
         inner = density[1:-1]
         is_top = (inner > density[:-2]) & (inner >= density[2:]) & (inner > _FLAT * density.max())
         return self._low + self._step * (np.flatnonzero(is_top) + 1)

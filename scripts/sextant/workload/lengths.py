@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, special, stats
+import scipy
 
 from sextant.base.errors import InputError
 from sextant.workload.request_model import (
@@ -81,7 +81,9 @@ def fit_zipf(
     logs = np.log(np.arange(lowest, highest + 1))
     wanted = float(weight @ np.log(inside)) / n
     theta = _theta(wanted, logs)
-    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2) / np.sqrt(n * _log_moments(theta, logs)[1]))
+    half = float(
+        scipy.special.ndtri((1 + CONFIDENCE) / 2) / np.sqrt(n * _log_moments(theta, logs)[1])
+    )
     ks = _ks(inside - lowest, weight, theta, logs)
     return ZipfFit(theta, theta - half, theta + half, lowest, highest, n, n_outside, ks)
 
@@ -99,7 +101,7 @@ def _theta(wanted: float, logs: np.ndarray) -> float:
         if end > _STEEPEST:
             fix = "a Zipf law says nothing of lengths that are all but one alike"
             raise InputError("no exponent fits the lengths", field="tokens", fix=fix)
-    return float(optimize.brentq(excess, -end, end, xtol=1e-10))
+    return float(scipy.optimize.brentq(excess, -end, end, xtol=1e-10))
 
 
 def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
@@ -246,7 +248,7 @@ def _weighted_lengths(tokens: Tokens, counts: Tokens | None) -> tuple[np.ndarray
 
 
 def _probabilities(theta: float, logs: np.ndarray) -> np.ndarray:
-    return special.softmax(-theta * logs)
+    return scipy.special.softmax(-theta * logs)
 
 
 def _log_moments(theta: float, logs: np.ndarray) -> tuple[float, float]:

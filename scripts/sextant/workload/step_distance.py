@@ -6,7 +6,7 @@ randomised probability integral transform.
 """
 
 import numpy as np
-from scipy import interpolate, special
+import scipy
 
 from sextant.workload.gamma import GammaFits, ks_p_value, uniform_distance
 from sextant.workload.steps import (
@@ -32,7 +32,7 @@ def step_shares(
     near = (counts.steps[is_near], alpha[is_near], beta[is_near])
     below[is_near], probability[is_near] = probability_below(*near), np.exp(log_probability(*near))
     far, far_alpha, far_beta = counts.steps[~is_near], alpha[~is_near], beta[~is_near]
-    below[~is_near] = special.gammainc(far_alpha, (far - 0.5) / far_beta)
+    below[~is_near] = scipy.special.gammainc(far_alpha, (far - 0.5) / far_beta)
     probability[~is_near] = np.exp(log_density(far, far_alpha, far_beta))
     n_gaps = counts.n_gaps.astype(int)
     return np.repeat(below, n_gaps) + draws * np.repeat(probability, n_gaps)
@@ -69,7 +69,7 @@ def ks_blend(alpha: np.ndarray, step: np.ndarray) -> np.ndarray:
     places = np.stack([np.log(alpha), np.log(step)], axis=1)
     low, high = ([np.log(axis[end]) for axis in (_SHAPES, _STEPS)] for end in (0, -1))
     axes = (np.log(_SHAPES), np.log(_STEPS))
-    return interpolate.interpn(axes, _BLEND, np.clip(places, low, high))
+    return scipy.interpolate.interpn(axes, _BLEND, np.clip(places, low, high))
 
 
 # Simulated, each from three million gaps (benchmarks/gamma_recovery.py --clock-points makes

@@ -13,7 +13,7 @@ second differences of the integrated distribution function elsewhere.
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+import scipy
 
 from sextant.workload.gamma import Z_95, GammaFits, intervals, trigamma
 
@@ -68,7 +68,7 @@ def count_steps(steps: np.ndarray, n: np.ndarray) -> StepCounts:
 def log_density(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """Return ln f: the Gamma distribution's log density at each number of steps."""
     found = (alpha - 1) * np.log(steps) - steps / beta - alpha * np.log(beta)
-    return found - special.gammaln(alpha)
+    return found - scipy.special.gammaln(alpha)
 
 
 def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
@@ -100,7 +100,10 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
     """
     found = np.empty(len(steps))
     is_upper = steps > alpha * beta
-    for own, sign, cdf in ((~is_upper, 1, special.gammainc), (is_upper, -1, special.gammaincc)):
+    for own, sign, cdf in (
+        (~is_upper, 1, scipy.special.gammainc),
+        (is_upper, -1, scipy.special.gammaincc),
+    ):
         shape, scale, mean = alpha[own], beta[own], (alpha * beta)[own]
         before, at, after = (
             sign * (end * cdf(shape, end / scale) - mean * cdf(shape + 1, end / scale))
@@ -117,7 +120,7 @@ def probability_below(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) ->
     """
     below = np.zeros(len(alpha))
     for u, weight in zip(_MEAN_NODES, _MEAN_WEIGHTS, strict=True):
-        below += weight * special.gammainc(alpha, np.maximum(steps - 0.5 + u, 0) / beta)
+        below += weight * scipy.special.gammainc(alpha, np.maximum(steps - 0.5 + u, 0) / beta)
     # Fewer than 1 is 0 steps, where quadrature is not exact.
     is_one = steps == 1
     below[is_one] = _sharp_probability(np.zeros(is_one.sum()), alpha[is_one], beta[is_one])
@@ -164,7 +167,7 @@ class Likelihood(NamedTuple):
         """Return the log likelihood of each group, for its shape and its mean in steps."""
         beta = mean / alpha
         far = (alpha - 1) * self.log_total - self.total / beta
-        far -= self.n_far * (alpha * np.log(beta) + special.gammaln(alpha))
+        far -= self.n_far * (alpha * np.log(beta) + scipy.special.gammaln(alpha))
         alpha, mean = (np.repeat(values, self.near.n_distinct) for values in (alpha, mean))
         return far + self.near.sums(log_probability(self.near.steps, alpha, mean / alpha))
 
@@ -186,7 +189,7 @@ def fit_steps(counts: StepCounts) -> GammaFits:
         guess[counts.n_distinct == 1] = np.nan
         alpha, curvature = _likeliest(likelihood, guess, mean)
         n_exact = curvature / (alpha**2 * (trigamma(alpha) - 1 / alpha))
-        s = np.log(alpha) - special.psi(alpha)
+        s = np.log(alpha) - scipy.special.psi(alpha)
         fits = intervals(alpha, mean, s, np.where(n_exact > 0, n_exact, np.nan), n)
         most, *others = (
             likelihood.log_at(alpha * factor, mean)
