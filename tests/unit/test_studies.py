@@ -13,9 +13,16 @@ from sextant.base.errors import InputError
 from sextant.base.rows import jsonable
 from sextant.pages.sections import Section, Table
 from sextant.pages.write import render_sections
-from sextant.studies.measured_section import caution_words, measured_facts, measured_section
-from sextant.studies.registry import STUDIES, analysis_of
-from sextant.studies.write import TABLES, StudyOutputs, write_study
+from sextant.studies.write import (
+    STUDIES,
+    TABLES,
+    StudyOutputs,
+    analysis_of,
+    caution_words,
+    measured_facts,
+    measured_section,
+    write_study,
+)
 
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "seed": 7, "inputs_sha256": {"point": "ab"}}
 SVG = "<svg><title>drawn</title></svg>"

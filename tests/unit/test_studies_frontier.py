@@ -4,13 +4,15 @@ import pytest
 
 from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
-from sextant.studies.batch_sizes import (
+from sextant.studies.frontier import (
     agreement_words,
+    gains_per_doubling,
+    knee,
     largest_batch,
     largest_power_of_two,
     opt_batch_sizes,
+    pareto_optimal,
 )
-from sextant.studies.frontier import gains_per_doubling, knee, pareto_optimal
 from support import ROOT
 
 # Gains and knees

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from cells import frame
-from sextant.studies.pods import analyse, diagonals
-from sextant.studies.published_tables import PODS_THROUGHPUT_TOK_S
+from sextant.studies.pods import PODS_THROUGHPUT_TOK_S, analyse, diagonals
 from sextant.studies.study_data import StudyData
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
 from sextant.studies.workload_choice import analyse, bootstrap_ratio
-from sextant.studies.workload_choice_takeaways import takeaways
+from sextant.studies.workload_choice_sections import takeaways
 
 LLM = "demo-opt-6m"  # 4 layers × 2 × 256 × 2 bytes: 4 KiB of KV cache a token
 

@@ -70,11 +70,8 @@ class ServerOptions:
     ] = None
 
     def targets(self) -> "list[Target]":
-        """Return the replicas.
-
-        Raises:
-            InputError: a URL is not one, the variable for the key is not set, or the certificates
-                cannot be read.
+        """Return the replicas. Raises InputError if a URL is not one, the variable for the key is
+        not set, or the certificates cannot be read.
         """
         from sextant.engine.http import Target
 
@@ -115,10 +112,8 @@ class RequestOptions:
     ] = None
 
     def content(self, model: str) -> Content:
-        """Return what makes requests to a model.
-
-        Raises:
-            InputError: options that do not go together, or a file that cannot be read.
+        """Return what makes requests to a model. Raises InputError for options that do not go
+        together, or a file that cannot be read.
         """
         lengths = (self.input_tokens, self.output_tokens)
         if (self.workload is None) == (lengths == (None, None)):
@@ -213,10 +208,8 @@ class SubjectOptions:
     ] = "endpoint"
 
     def subject(self, model: str, content: Content) -> "Subject":
-        """Return the ids, and the facts of LLM and GPU profile as far as they are known.
-
-        Raises:
-            InputError: a config or a GPU profile is unknown.
+        """Return the ids, and the facts of LLM and GPU profile as far as they are known. Raises
+        InputError if a config or a GPU profile is unknown.
         """
         from sextant.llm import load_llm
         from sextant.llm.config_files import config_file, name_of, shipped_config

@@ -79,16 +79,11 @@ class LevelOptions:
     ] = 120
 
     def scenario(self, process: ArrivalOptions, workload: str | None, seed: int) -> "Scenario":
-        """Return the scenario that is asked for.
+        """Return the scenario that is asked for; `process` and `workload` (whose arrivals `fitted`
+        are) serve `--arrivals`, seeded, whose mean rate is the level where no rate is given.
 
-        Args:
-            process: parameters of `--arrivals`.
-            workload: whose arrivals `fitted` are.
-            seed: of the arrivals, whose mean rate is the level where no rate is given.
-
-        Raises:
-            InputError: no way to put load on the server or several, or an option that the way
-                does not use or lacks.
+        Raises InputError for no way to put load on the server or several, or for an option that
+        the way does not use or lacks.
         """
         from sextant.experiment.scenarios import scenario_of
 

@@ -75,9 +75,7 @@ def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
 
 def gpu_profile_facts(gpu_profile: str | None, usd_per_hour: float | None) -> dict[str, Any] | None:
     """Return a GPU profile `<n>x<gpu_id>` as a cell's definition has it, None if none is given.
-
-    Raises:
-        InputError: it is unknown.
+    Raises InputError if it is unknown.
     """
     from sextant.hardware.gpu import profile_of_id
 
@@ -133,10 +131,8 @@ class ArrivalOptions:
         rate_rps: float | None,
         burstiness: float | None,
     ) -> "Arrivals":
-        """Return the arrival process `name` (see `workload.draw.chosen_arrivals`).
-
-        Raises:
-            InputError: an option that the process needs, refuses or does not use.
+        """Return the arrival process `name` (see `workload.draw.chosen_arrivals`). Raises
+        InputError for an option that the process needs, refuses or does not use.
         """
         from sextant.workload.draw import chosen_arrivals
 

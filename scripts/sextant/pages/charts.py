@@ -75,15 +75,10 @@ def panels_figure(
     is_step: bool = False,
     has_points: bool = False,
 ) -> str:
-    """Draw panels side by side; curves of the same name look the same in all of them.
+    """Draw panels side by side, then down; curves of the same name look the same in all of them.
 
-    Args:
-        panels: from left to right, then down.
-        title: what a screen reader says of the figure.
-        n_columns: panels beside each other.
-        height_in: height of a panel.
-        is_step: whether a curve holds its value until the next (a cumulative distribution).
-        has_points: whether each value is a measured point with a mark of its own.
+    With `is_step` a curve holds its value until the next (a cumulative distribution); with
+    `has_points` each value is a measured point with a mark of its own.
     """
     looks = _looks((curve for panel in panels for curve in panel.curves), has_points)
     n_columns = min(n_columns, len(panels))

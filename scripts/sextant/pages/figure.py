@@ -97,17 +97,11 @@ def draw_panels(
     legend: Sequence[tuple[str, Look]] = (),
     labels: tuple[str, str] = ("", ""),
 ) -> str:
-    """Draw panels side by side, each by a function of its axes; return the SVG.
+    """Draw panels side by side, then down, each by a function of its axes; return the SVG.
 
-    Args:
-        panels: from left to right, then down.
-        title: what a screen reader says of the figure; no two figures of a page share it.
-        width_in: width of the figure.
-        height_in: height of a row of panels.
-        n_columns: panels beside each other.
-        margin_in: height of the figure beyond its rows.
-        legend: names and looks, shown above the panels.
-        labels: of the horizontal and vertical axes of all panels.
+    No two figures of a page share a title, which screen readers read. Sizes are in inches: of the
+    figure's width, a row of panels, and the height beyond the rows. The legend is above the
+    panels; `labels` are of the horizontal and vertical axes of all.
     """
     n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)

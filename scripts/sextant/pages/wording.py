@@ -79,11 +79,8 @@ class TimeUnit(NamedTuple):
 
 
 def time_unit(duration_s: float, start_time: str | None) -> TimeUnit:
-    """Return minutes for a few hours, hours for a few days, else days.
-
-    Args:
-        duration_s: what the axis covers.
-        start_time: date and time of its start, None if not known.
+    """Return minutes for a few hours, hours for a few days, else days; the start is a date and
+    time, None if not known.
     """
     unit_s, word = DAY_S, "Days"
     if duration_s <= 4 * DAY_S:

@@ -50,15 +50,10 @@ def render_sections(
     lead: str = "",
     cautions: Sequence[str] = (),
 ) -> str:
-    """Return a page of sections.
+    """Return a page of sections, with links to them if there are several.
 
-    Args:
-        title: heading of the page.
-        subtitle: below it.
-        sections: one below the other, with links to them at the top if there are several.
-        origin: provenance, as `sextant.base.files.provenance` returns it.
-        lead: what was found, in bold, before the sections.
-        cautions: what makes the numbers doubtful, in a box before the sections.
+    `origin` is as `sextant.base.files.provenance` returns it; before the sections come `lead`,
+    what was found, in bold, and `cautions`, what makes the numbers doubtful, in a box.
     """
     facts = {"title": title, "subtitle": subtitle, "sections": sections, "origin": origin}
     return render(_SECTIONS, facts | {"lead": lead, "cautions": cautions})
@@ -72,15 +67,8 @@ def write_page(
     figures_out: Path | None = None,
     figures: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a page; where they are asked for, its facts as JSON and its figures.
-
-    Args:
-        html_out: the page.
-        html: what `render` made.
-        json_out: where `facts` go.
-        facts: what JSON can say.
-        figures_out: folder for an SVG file a figure; what was in it goes.
-        figures: SVG by the name of its file, without the ending.
+    """Write a page that `render` made; where they are asked for, its facts as JSON and a folder of
+    its figures, SVG by the name of the file without the ending; what was in the folder goes.
     """
     _write_text(Path(html_out), html)
     if json_out is not None:

@@ -78,14 +78,8 @@ def expected_s(
 def cell_s(
     scenario: Scenario, variant: Variant, weight_gib: float, max_starts: int, basis: Basis
 ) -> float:
-    """Return how long a cell takes that fits into memory, in seconds.
-
-    Args:
-        scenario: its levels.
-        variant: a batch weight that is given needs one start.
-        weight_gib: the LLM's weights.
-        max_starts: the most server starts that are allowed.
-        basis: what is known of starts and of what comes on top.
+    """Return how long a cell takes that fits into memory, in seconds. A variant's given batch
+    weight needs one start; else at most `max_starts` are allowed.
     """
     starts = max_starts if basis.starts is None else min(basis.starts, max_starts)
     starts = 1 if variant.batch_weight_tokens else starts

@@ -31,13 +31,8 @@ class Finished:
 def finished_cells(
     experiment: Experiment, source: str, results: Path, benchmarks: Path
 ) -> list[Finished]:
-    """Read the cells of an experiment that were measured.
-
-    Args:
-        experiment: whose cells.
-        source: name of the characterization.
-        results: folder of the results.
-        benchmarks: folder of the run times of Snakemake's jobs.
+    """Read the cells of an experiment and source that were measured, from the folder of results
+    and that of the run times of Snakemake's jobs.
     """
     found = []
     for key in experiment.cells if experiment.scenarios else ():  # an archive has none

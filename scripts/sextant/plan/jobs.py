@@ -51,14 +51,8 @@ def dry_run(
 ) -> DryRun:
     """Ask Snakemake what it would run in a folder; no lock is taken and no file written.
 
-    Args:
-        folder: where the Snakefile lies and paths start.
-        targets: files or rules; the default target if there are none.
-        config_files: as given to `snakemake --configfile`.
-        workflow_profile: as given to `snakemake --workflow-profile`.
-
-    Raises:
-        InputError: Snakemake refuses the configuration; with its own words.
+    Without targets, the default target; `config_files` and `workflow_profile` are as given to
+    `snakemake`. Raises InputError with Snakemake's own words if it refuses the configuration.
     """
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", "--rerun-incomplete"]
     command += ["--logger", "sextant-plan"]

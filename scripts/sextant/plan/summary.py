@@ -73,14 +73,8 @@ class Plan:
 def make_plan(
     experiment: Experiment, config: Mapping[str, Any], run: DryRun, folder: Path, n_nodes: int = 1
 ) -> Plan:
-    """Return what a run would do, and an estimate of what it takes.
-
-    Args:
-        experiment: all sheets, of `config`.
-        config: as Snakemake merged it.
-        run: what Snakemake would do.
-        folder: that paths of the configuration start from.
-        n_nodes: servers of each GPU profile that can run at once.
+    """Return what a run would do, and an estimate of what it takes, with `n_nodes` servers of each
+    GPU profile at once; paths of the configuration start from `folder`.
     """
     places = {name: folder / config["pathvars"][name] for name in _PLACES}
     finished = finished_cells(experiment, config["source"], *places.values())

@@ -59,14 +59,8 @@ def draw_all(
     summaries: Sequence[Row],
     matrices: Sequence[Matrix],
 ) -> ReportFigures:
-    """Draw everything.
-
-    Args:
-        tables: of the store.
-        points: from `points_with_costs`.
-        answers: of the SLOs shown in full, from `slo_answers`.
-        summaries: what a long sheet comes to, by source.
-        matrices: from `feasibility_matrices`.
+    """Draw everything: `points` of `points_with_costs`, `answers` of the SLOs shown in full,
+    `summaries` of a long sheet, and `feasibility_matrices`.
     """
     profile_ids = [row["gpu_profile_id"] for row in tables["gpu_profile"]]
     # Points may be on profiles that the sheet no longer has.

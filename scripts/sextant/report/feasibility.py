@@ -102,12 +102,7 @@ def _legend(rows: Sequence[Row]) -> list[tuple[str, str, int]]:
 
 
 def feasibility_figure(matrix: Matrix, title: str) -> str:
-    """Draw a matrix with ticks, crosses and dashes (LLM-Pilot, Table III).
-
-    Args:
-        matrix: one of `feasibility_matrices`.
-        title: what a screen reader says of the figure.
-    """
+    """Draw a matrix with ticks, crosses and dashes (LLM-Pilot, Table III)."""
     n_lines, n_columns = len(matrix.lines), len(matrix.columns)
     with figure_settings(title):
         size = (2.4 + 0.42 * n_columns, 1.1 + 0.26 * (n_lines + len(matrix.legend)))

@@ -63,12 +63,8 @@ def latency_figure(
 ) -> str:
     """Draw latency against throughput and against throughput per dollar (LLM-Pilot, Fig. 7).
 
-    Args:
-        points: one LLM's points of one setting, from `points_with_costs`.
-        looks: of the GPU profiles.
-        axes_of: axis by column, from `latency_axes`.
-        itl_limits: SLOs that hold for the median: their ITL limits, in ms.
-        title: what a screen reader says of the figure.
+    `points` are one LLM's of one setting, from `points_with_costs`; `axes_of` is from
+    `latency_axes`; `itl_limits` (ms) are those of the SLOs that hold for the median.
     """
 
     def draw(axes: Axes, x: str, y: str) -> None:
@@ -111,16 +107,12 @@ def _draw_limits(axes: Axes, itl_limits: Mapping[str, float]) -> None:
 
 
 def prediction_figure(pairs: Sequence[Row], looks: ProfileLooks, title: str) -> str:
-    """Draw held-out predictions against measurements, a panel per LLM and latency.
+    """Draw held-out predictions (`prediction_pairs`) against measurements, a panel per LLM and
+    latency.
 
-    Points on the diagonal are right; a panel's percentage is its mean absolute error relative
-    to the measured latency (MAPE), which also counts predictions of 0 or less: they have no
-    place on a logarithmic axis.
-
-    Args:
-        pairs: rows of `prediction_pairs`.
-        looks: of the GPU profiles.
-        title: what a screen reader says of the figure.
+    Points on the diagonal are right; a panel's percentage is its mean absolute error relative to
+    the measured latency (MAPE), which also counts predictions of 0 or less: they have no place on
+    a logarithmic axis.
     """
     llms = [llm_id for (llm_id,) in group_by(pairs, "llm_id")]
     n_columns = min(_LLMS_PER_ROW, len(llms))

@@ -22,12 +22,9 @@ class ProfileLooks(NamedTuple):
 def profile_looks(profile_ids: Sequence[str], profiles: Sequence[Row]) -> ProfileLooks:
     """Return looks where colour and marker tell the GPU type and the line the number of GPUs.
 
-    If the sheet has one type, or type and number do not tell all profiles apart, each profile
-    has a colour and marker of its own instead (no two alike up to 168).
-
-    Args:
-        profile_ids: profiles to give a look, in the order of the legend.
-        profiles: rows of table `gpu_profile`; not every profile with points is in it.
+    If the sheet has one type, or type and number do not tell all profiles apart, each profile has
+    a colour and marker of its own instead (no two alike up to 168). `profiles` are rows of table
+    `gpu_profile`; not every profile with points is in it.
     """
     parts = {row["gpu_profile_id"]: (row["gpu_id"], row["n_gpus"]) for row in profiles}
     kinds = {name: parts[name] for name in profile_ids if name in parts}

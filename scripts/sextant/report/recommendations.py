@@ -23,10 +23,10 @@ def recommendations(tables: Tables) -> list[Row]:
     """Return the answers: from points where an LLM was measured, else from each predictor.
 
     Columns: `source, slo_id, llm_id, predictor, basis` (`measured` or `predicted`),
-    `gpu_profile_id` (None: no profile meets the SLO), `replicas, users_per_replica,
-    usd_per_hour, alternatives` (other profiles that meet it, cheapest first),
-    `nearest_miss` (only where none does; None if no latency tells), `does_not_fit` and
-    `not_measured` (profiles without latencies, by the reason).
+    `gpu_profile_id` (None: no profile meets the SLO), `replicas, users_per_replica, usd_per_hour,
+    alternatives` (others that meet it, cheapest first), `nearest_miss` (where none does; None if
+    no latency tells), `does_not_fit` and `not_measured` (profiles without latencies, by the
+    reason).
     """
     key = ("source", "slo_id", "predictor", "llm_id")
     candidates = group_by(tables["candidate"], *key)
@@ -39,9 +39,8 @@ def recommendations(tables: Tables) -> list[Row]:
 
 
 def held_out(tables: Tables) -> list[Row]:
-    """Return what predictors recommended for measured LLMs that they were not shown.
-
-    Rows of table `recommendation`, with `is_success` and `overspend` against the optimum.
+    """Return what predictors recommended for measured LLMs that they were not shown: rows of table
+    `recommendation`, with `is_success` and `overspend` against the optimum.
     """
     measured = _measured(tables)
     rows = tables["recommendation"]
@@ -125,9 +124,8 @@ def decision_points(tables: Tables) -> list[Row]:
 
 
 def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
-    """Return held-out predictions beside the truth, at the SLO's percentile.
-
-    Columns: `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`.
+    """Return held-out predictions beside the truth, at the SLO's percentile: `llm_id,
+    gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`.
     """
     columns = {
         target: f"{PERCENTILE_PREFIX[percentile]}_{target}_ms"

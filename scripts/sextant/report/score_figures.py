@@ -41,12 +41,9 @@ _DARKEST = 0.75
 def score_figure(scores: Sequence[Row], title: str) -> str:
     """Draw success rate against overspend, a mark per predictor (LLM-Pilot, Fig. 8).
 
-    Labels have S/O in parentheses, faint curves join places of equal S/O. Predictors without
-    any success have no overspend and are listed below.
-
-    Args:
-        scores: rows of table `score` of one SLO; those without a success rate are left out.
-        title: what a screen reader says of the figure.
+    `scores` are of one SLO; those without a success rate are left out, those without any success
+    have no overspend and are listed below. Labels have S/O in parentheses, faint curves join
+    places of equal S/O.
     """
     judged = [row for row in scores if row["success_rate"] is not None]
     drawn = [row for row in judged if row["overspend"] is not None]
@@ -143,12 +140,7 @@ def _box(
 
 
 def limit_grid_figure(grids: Mapping[str, LimitGrid], title: str) -> str:
-    """Draw the mean S/O in percent by latency limits, a panel per predictor.
-
-    Args:
-        grids: by predictor, in the order to draw.
-        title: what a screen reader says of the figure.
-    """
+    """Draw the mean S/O in percent by latency limits, a panel per predictor in the order given."""
     n_columns = min(_GRIDS_PER_ROW, len(grids))
 
     def draw(axes: Axes, place: int, predictor: str, grid: LimitGrid) -> None:

@@ -25,14 +25,12 @@ class LimitGrid(NamedTuple):
 
 
 def predictor_means(scores: Sequence[Row]) -> list[Row]:
-    """Return a row per predictor: means over the SLOs that have a value, the best S/O first.
+    """Return a row per predictor of one source: means over the SLOs that have a value, the best
+    S/O first.
 
     Columns: `predictor, success_rate, overspend` (over the SLOs with a success), `so_score,
     mape_nttft, mape_itl, n_slos, n_slos_judged` (some LLM could be judged) and
     `n_slos_with_success`.
-
-    Args:
-        scores: rows of table `score` of one source.
     """
     rows = []
     for (predictor,), own in group_by(scores, "predictor").items():
@@ -58,14 +56,10 @@ def servable(tables: Tables, source: str) -> tuple[int, int]:
 
 
 def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> LimitGrid | None:
-    """Return the mean S/O by limits of nTTFT and ITL, over loads and percentiles.
+    """Return one predictor's mean S/O by limits of nTTFT and ITL, over loads and percentiles.
 
     The same SLO under two names counts once; one with other limits does not. None unless there
     are several limits of either latency, whose combinations fill at least half of the grid.
-
-    Args:
-        slos: rows of table `slo`.
-        scores: rows of table `score` of one source and one predictor.
     """
     slo_of = {slo["slo_id"]: slo for slo in slos}
     so_scores: dict[tuple, float | None] = {}

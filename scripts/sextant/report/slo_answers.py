@@ -19,10 +19,9 @@ def sources(tables: Tables) -> list[str]:
 
 
 def slo_answers(tables: Tables) -> list[Row]:
-    """Return what there is to say of each SLO shown in full, by source where there are several.
-
-    Columns: `source, slo, heading, answers, unanswered` (LLMs), `scores` (of predictors) and
-    `held_out_by` (recommendations for hidden LLMs by predictor and LLM).
+    """Return what there is to say of each SLO shown in full, by source where there are several:
+    `source, slo, heading, answers, unanswered` (LLMs), `scores` (of predictors) and `held_out_by`
+    (recommendations for hidden LLMs by predictor and LLM).
     """
     names = sources(tables)
     answers, guesses = recommendations(tables), held_out(tables)
@@ -64,8 +63,8 @@ def _of(rows: Sequence[Row], key: tuple[str, str]) -> list[Row]:
 def summaries(tables: Tables) -> list[Row]:
     """Return what a long sheet comes to, by source; nothing where all SLOs are shown in full.
 
-    Columns: `source, means` (`predictor_means`), `n_servable, n_asked` (`servable`) and
-    `grids` (`limit_grid` by predictor, where there is one).
+    Columns: `source, means` (`predictor_means`), `n_servable, n_asked` (`servable`) and `grids`
+    (`limit_grid` by predictor, where there is one).
     """
     if len(detailed_slos(tables)) == len(tables["slo"]):
         return []

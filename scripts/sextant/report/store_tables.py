@@ -44,14 +44,12 @@ _PREDICTIONS = """FROM prediction WHERE fold = llm_id AND list_contains(?, slo_i
 
 
 def read_tables(database: str | Path) -> dict[str, list[Row]]:
-    """Read the store without changing it.
+    """Read the store without changing it. Raises InputError if there is no store, or it lacks a
+    table.
 
-    SLOs are in the order of their sheet, profiles by price, other rows by their columns.
-    Of `prediction` only held-out rows of `detailed_slos` are read, of `candidate` only the
+    SLOs are in the order of their sheet, profiles by price, other rows by their columns. Of
+    `prediction` only held-out rows of `detailed_slos` are read, of `candidate` only the
     alternatives to answers: they are by far the largest tables.
-
-    Raises:
-        InputError: there is no store, or it lacks a table.
     """
     with open_store(database) as connection:
         # The store is filled once, from the sheet's first row on.

@@ -22,11 +22,7 @@ _RATE_NAMES = ("S", "O", "S/O", "MAPE nTTFT", "MAPE ITL")
 
 
 def summary_text(database: Path) -> str:
-    """Return the recommendations and scores of a store for a terminal.
-
-    Raises:
-        InputError: there is no store, or it lacks a table.
-    """
+    """Return the recommendations and scores of a store; raises InputError as `read_tables` does."""
     tables = read_tables(database)
     blocks = [_summary_block(row, len(tables["slo"])) for row in summaries(tables)]
     blocks += [_slo_block(answer) for answer in slo_answers(tables)]

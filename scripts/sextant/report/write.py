@@ -49,17 +49,10 @@ def write_report(
 ) -> None:
     """Write the report of a store; the same store gives the same bytes.
 
-    Args:
-        database: the store, opened read-only.
-        html_out: the page, one file that refers to no other.
-        json_out: SLOs, recommendations, held-out recommendations, scores, feasibility,
-            warnings and provenance, with the store's column names, for every SLO.
-        figures_out: folder for the page's figures, an SVG file each; what was in it goes.
-        title: heading of the page.
-        progress: is told of each step.
-
-    Raises:
-        InputError: there is no store, or it lacks a table.
+    The page refers to no other file. JSON has SLOs, recommendations, held-out recommendations,
+    scores, feasibility, warnings and provenance, with the store's column names, for every SLO.
+    What was in the folder of the figures, an SVG file each, goes. `progress` is told of each step.
+    Raises InputError as `read_tables` does.
     """
     tell = progress or (lambda step: None)
     tell("reading the store")

@@ -20,7 +20,7 @@ from sextant.studies.burst_sections import (
     sweeps_section,
     warmup_section,
 )
-from sextant.studies.findings import Finding, findings_table, findings_words
+from sextant.studies.labels import Finding, findings_table, findings_words
 from sextant.studies.study_data import Analysis, StudyData
 
 _NOTABLE_FAILURES = 0.01

@@ -108,10 +108,9 @@ def _kv_usage(level: LevelRun, server: pd.DataFrame) -> pd.DataFrame:
 def averages(phase: Phase) -> dict[str, float]:
     """Return a phase's averages; NaN where nothing is known.
 
-    Keys: `n_requests, n_failed, failure_rate` (a fraction), `throughput_tok_s` (output tokens
-    of served requests over the phase's time), those of `latencies`, `mean_kv_usage` (while
-    requests were due, as the phase itself recorded it) and `max_kv_usage` (of the server's
-    readings, which are rarer).
+    Keys: `n_requests, n_failed, failure_rate` (a fraction), `throughput_tok_s` (of served requests
+    over the phase's time), those of `latencies`, `mean_kv_usage` (the phase's own record, while
+    requests were due) and `max_kv_usage` (of the server's readings, which are rarer).
     """
     requests, mean_usage = phase.requests, phase.facts["mean_kv_cache_usage"]
     return {

@@ -1,12 +1,14 @@
 """What the pages of studies call columns, places and levels; tables and axes that use it."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
 from sextant.pages.charts import Curve
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Table
+from sextant.pages.wording import yes_or_no
 from sextant.store.labels import POINT_LABELS
 
 LABELS: Mapping[str, str] = POINT_LABELS | {
@@ -70,12 +72,8 @@ LABELS: Mapping[str, str] = POINT_LABELS | {
 
 
 def table_of(frame: pd.DataFrame, columns: str, **labels: str) -> Table:
-    """Return the table that a page shows of a frame.
-
-    Args:
-        frame: with the columns.
-        columns: their names, with spaces between.
-        labels: what this table calls columns otherwise than `LABELS`.
+    """Return the table of a frame's columns (their names, with spaces between); `labels` are what
+    this table calls columns otherwise than `LABELS`.
     """
     names = {**LABELS, **labels}
     return Table.of_frame(frame, {column: names.get(column, column) for column in columns.split()})
@@ -107,3 +105,29 @@ def place_words(row: Mapping[str, str]) -> str:
 def workload_place_words(rows: pd.DataFrame) -> str:
     """Write which LLM on which GPU profile and under which workload all rows are of."""
     return f"{place_words(rows.iloc[0])}, {rows['workload_id'].iloc[0]}"
+
+
+class Finding(NamedTuple):
+    """A claim of a paper, and what was seen here."""
+
+    claim: str
+    here: str
+    holds: bool | None
+    """None where what could tell was not measured, or shows neither."""
+
+
+def findings_table(found: Sequence[Finding], claim: str) -> Table:
+    """Return a row a finding; `claim` is the label of its first column."""
+    rows = [(each.claim, each.here, yes_or_no(each.holds)) for each in found]
+    return Table((claim, "Here", "Holds"), rows, text_columns=(0, 1, 2))
+
+
+def findings_words(found: Sequence[Finding], whose: str) -> str:
+    """Count the claims that hold; `whose` is e.g. `the paper's {} findings`."""
+    hold, refuted, unknown = (
+        sum(each.holds is holds for each in found) for holds in (True, False, None)
+    )
+    return (
+        f"of {whose.format(len(found))} {hold} hold here, {refuted} do not, {unknown} cannot be "
+        "told."
+    )

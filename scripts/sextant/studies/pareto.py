@@ -10,8 +10,15 @@ import pandas as pd
 
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.pages.wording import listed, plural
-from sextant.studies.batch_sizes import agreement_words, largest_power_of_two, opt_batch_sizes
-from sextant.studies.frontier import LEAST_GAIN, gains_per_doubling, knee, pareto_optimal
+from sextant.studies.frontier import (
+    LEAST_GAIN,
+    agreement_words,
+    gains_per_doubling,
+    knee,
+    largest_power_of_two,
+    opt_batch_sizes,
+    pareto_optimal,
+)
 from sextant.studies.pareto_sections import (
     activity_section,
     batch_table_section,

@@ -8,9 +8,8 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import plural
-from sextant.studies.frontier import LEAST_GAIN
+from sextant.studies.frontier import LEAST_GAIN, OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS
 from sextant.studies.labels import level_axis, level_curve, level_words, place_words, table_of
-from sextant.studies.published_tables import OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS
 from sextant.studies.study_data import StudyData
 
 _THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)

@@ -11,11 +11,21 @@ from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import percent, plural
 from sextant.studies.labels import place_words
-from sextant.studies.published_tables import PODS_THROUGHPUT_TOK_S
 from sextant.studies.study_data import Analysis, StudyData
 
 _SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
-_PUBLISHED = "published"
+PODS_THROUGHPUT_TOK_S = pd.DataFrame(
+    [
+        [47.1, 78.1, 118.2, 174.2, 237.8, 288.6, 314.7, 292.6],
+        [23.5, 44.4, 74.7, 114.3, 171.1, 229.8, 282.7, 286.3],
+        [11.6, 23.3, 43.0, 73.5, 113.0, 169.5, 231.4, 283.4],
+        [5.7, 11.7, 22.8, 42.3, 72.6, 112.9, 169.2, 231.1],
+    ],
+    index=pd.Index([1, 2, 4, 8], name="replicas"),
+    columns=pd.Index([1, 2, 4, 8, 16, 32, 64, 128], name="users"),
+)
+"""Output tokens per second and pod, Llama-2-13b, each pod on an A100 of 80 GB, by pods and users.
+Lazuka et al.: LLM-Pilot, SC 2024, Table I."""
 
 
 def analyse(data: StudyData) -> Analysis:
@@ -53,15 +63,10 @@ def analyse(data: StudyData) -> Analysis:
 def diagonals(grid: pd.DataFrame) -> pd.DataFrame:
     """Return how far throughputs per replica lie apart where users per replica are the same.
 
-    Args:
-        grid: throughput per replica by replicas (rows) and users (columns); null where not
-            measured.
-
-    Returns:
-        `users_per_replica, n` (numbers of replicas, two or more), `mean_tok_s`,
-        `relative_deviation` (the largest from the mean, as a fraction of it) and `relative_sd`
-        (standard deviation over the mean; with n, not n - 1, which reproduces the paper's "never
-        exceeds 5% (2% on average)" from its table).
+    `grid` has replicas as rows and users as columns, null where not measured. Columns:
+    `users_per_replica, n` (numbers of replicas, two or more), `mean_tok_s`, `relative_deviation`
+    (the largest from the mean, over the mean) and `relative_sd` (with n, not n - 1, which
+    reproduces the paper's "never exceeds 5% (2% on average)" from its table).
     """
     rows = _long(grid)
     rows["users_per_replica"] = rows["users"] / rows["replicas"]

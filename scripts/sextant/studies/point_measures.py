@@ -18,9 +18,8 @@ def with_measures(
     data: StudyData,
     measures: Sequence[Callable[[MeasuredCell], pd.DataFrame]],
 ) -> pd.DataFrame:
-    """Return points with the columns that each measure gives of a cell by `level`, and of devices.
-
-    The devices' columns are those of `device_use`.
+    """Return points with the columns that each measure gives of a cell by `level`, and those of
+    `device_use`.
     """
     for measure in measures:
         parts = [
@@ -34,11 +33,11 @@ def with_measures(
 
 
 def request_times(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level the mean time of ok requests, and the tokens that a request may take.
+    """Return by level `mean_processing_ms`, `mean_latency_ms` and `request_tokens`.
 
-    Columns: `mean_processing_ms`, from sent to last token, which is the latency of Recasens et
-    al. (section 3.3); `mean_latency_ms`, from the time that the request was due, so with the
-    wait for a place in the batch; `request_tokens`, the largest sum of requested input and
+    Processing is from sent to last token, the latency of Recasens et al. (section 3.3);
+    `mean_latency_ms` counts from when a request was due, so with the wait for a place in the
+    batch; both are of ok requests. `request_tokens` is the largest sum of requested input and
     output.
     """
     times = ("scheduled_s", "sent_s", "last_token_s", "status")
@@ -61,10 +60,8 @@ def fits_memory(points: pd.DataFrame) -> pd.Series:
 
 
 def device_use(telemetry: pd.DataFrame) -> pd.DataFrame:
-    """Return by point how busy the devices were: the mean over devices, and the highest maximum.
-
-    Columns `{mean,max}_{utilization,memory_utilization,sm_active,sm_occupancy}`, fractions,
-    null where no device reports them.
+    """Return by point `{mean,max}_{utilization,memory_utilization,sm_active,sm_occupancy}`: the
+    mean over devices and the highest maximum, fractions, null where no device reports them.
     """
     statistics = {f"{what}_{name}": what for name in _USES for what in ("mean", "max")}
     known = telemetry.astype(dict.fromkeys(statistics, float))
@@ -74,9 +71,9 @@ def device_use(telemetry: pd.DataFrame) -> pd.DataFrame:
 def server_load(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level what the servers held, all replicas together.
 
-    Columns: `mean_running`, requests in the batch on average; `n_preemptions` during the level;
-    `max_kv_cache_usage`, a fraction of the fullest. Servers are asked once a second: of a level
-    of few readings the mean is not known, of a single one the counter's gain neither.
+    Columns: `mean_running`, requests in the batch on average; `n_preemptions`;
+    `max_kv_cache_usage`, a fraction of the fullest. Servers are asked once a second: of a level of
+    few readings the mean is not known, of a single one the counter's gain neither.
     """
     windows = pd.DataFrame(
         [(level.level, level.started_s, level.ended_s) for level in cell.run.levels],

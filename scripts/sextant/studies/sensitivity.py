@@ -13,17 +13,12 @@ import pandas as pd
 
 from sextant.cells.run import CELL_KEY
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.charts import bars_figure
+from sextant.pages.charts import Curve, Panel, bars_figure, panels_figure
+from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, plural
 from sextant.predict.importance import forest_importance
-from sextant.studies.batch_weight import (
-    batch_weight_section,
-    ratio_words,
-    series,
-    weight_ratios,
-)
-from sextant.studies.labels import place_words
+from sextant.studies.labels import place_words, table_of
 from sextant.studies.study_data import Analysis, StudyData
 
 FACTORS = {
@@ -78,21 +73,14 @@ def _points(data: StudyData) -> pd.DataFrame:
 
 
 def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
-    """Return what random forests of `N_SEEDS` seeds say of the factors of one target.
+    """Return what random forests of `N_SEEDS` seeds, the first of them `seed`, say of the factors
+    of one target, a column of `TARGETS`; points without a value of it are left out.
 
-    A factor that has one value at all points, or none at some, is left out: its importance is
-    null, `not_varied` and `not_known` name it.
-
-    Args:
-        points: a row a point, with `FACTORS` and `target`; those without a value are left out.
-        target: a column of `TARGETS`.
-        seed: of the first forest; the others follow.
-
-    Returns:
-        `target, n_points, n_set_ups` (distinct servers), `factors` (a frame of `factor, n_values,
-        mdi_mean, mdi_sd, permutation_mean, permutation_sd`; the spread is over seeds),
-        `batch_weight_over` (its MDI over those of cores and memory), `r2_mean` and `r2_sd` (out
-        of bag), `not_varied`, `not_known`, and `reason`, null unless no forest was grown.
+    Keys: `target, n_points, n_set_ups` (distinct servers), `factors` (a frame of `factor,
+    n_values, {mdi,permutation}_{mean,sd}`, the spread over seeds), `batch_weight_over` (its MDI
+    over those of cores and memory), `r2_mean` and `r2_sd` (out of bag), `not_varied` and
+    `not_known` (factors of one value, or without a value at some points: left out, importance
+    null), and `reason`, null unless no forest was grown.
     """
     served = points[points[target].notna()]
     n_values = served[list(FACTORS)].nunique()
@@ -189,3 +177,82 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
 
 def _capital(factor: str) -> str:
     return FACTORS[factor][0].upper() + FACTORS[factor][1:]
+
+
+PUBLISHED_RATIO = 2.8
+"""Latency at the smallest batch weight over that at the largest, for StarCoder on an A100 with 128
+users (section II)."""
+_SERIES = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
+
+
+def series(points: pd.DataFrame, others: Sequence[str]) -> pd.DataFrame:
+    """Return the points at the most users of servers that differ in their batch weight alone.
+
+    Of closed loops, points without a served request left out. The columns `others` have to be
+    equal, null being a value of its own; of several such series of an LLM, GPU profile, workload
+    and scenario the one with most weights is taken.
+    """
+    served = points[points["n_ok"] > 0]
+    parts = []
+    for _, own in served.groupby(_SERIES):
+        top = own[own["level"] == own["level"].max()]
+        groups = [group for _, group in top.groupby(list(others), dropna=False)]
+        longest = max(groups, key=lambda group: group["batch_weight_tokens"].nunique())
+        if longest["batch_weight_tokens"].nunique() > 1:
+            parts.append(longest.sort_values("batch_weight_tokens"))
+    return pd.concat(parts) if parts else served[:0]
+
+
+def weight_ratios(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a series: its key, `users`, `{smallest,largest}_tokens` and `e2e_ratio`, the
+    median end-to-end latency at the smallest weight over that at the largest.
+    """
+    found = []
+    for key, own in rows.groupby(_SERIES):
+        first, last = own.iloc[0], own.iloc[-1]
+        found.append(
+            {
+                **dict(zip(_SERIES, key, strict=True)),
+                "users": first["level"],
+                "smallest_tokens": first["batch_weight_tokens"],
+                "largest_tokens": last["batch_weight_tokens"],
+                "e2e_ratio": first["median_e2e_ms"] / last["median_e2e_ms"],
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def ratio_words(ratios: pd.DataFrame) -> str:
+    """Say what the batch weight does to latency, beside the paper's figure."""
+    if ratios.empty:
+        return "No two servers differ in their batch weight alone: its effect is not known."
+    parts = [
+        f"{place_words(row)} with {row['users']:g} users: {number(row['e2e_ratio'])}"
+        for _, row in ratios.iterrows()
+    ]
+    return (
+        "Median end-to-end latency at the smallest batch weight over that at the largest: "
+        f"{'; '.join(parts)} (LLM-Pilot: about {PUBLISHED_RATIO:g}, for StarCoder on an A100 with "
+        "128 users)."
+    )
+
+
+def batch_weight_section(rows: pd.DataFrame, ratios: pd.DataFrame) -> Section:
+    """The curve, after LLM-Pilot's Fig. 1."""
+    title, text = "Latency against batch weight", ratio_words(ratios)
+    if rows.empty:
+        return Section.of_text(title, text)
+    lines = []
+    for key, own in rows.groupby(_SERIES):
+        name = key[0] if ratios["llm_id"].is_unique else " · ".join(key)
+        lines.append(Curve(name, own["batch_weight_tokens"], own["median_e2e_ms"]))
+    weight = Axis("Batch weight (tokens)", is_log=True)
+    latency = Axis("Median end-to-end latency (ms)", low=0)
+    panel = Panel("At the most users", weight, latency, lines)
+    table = table_of(
+        rows,
+        "llm_id gpu_profile_id workload_id variant_id batch_weight_tokens level n_ok median_e2e_ms "
+        "median_ttft_ms median_itl_ms throughput_tok_s",
+        level="Users",
+    )
+    return Section.of_text(title, text, panels_figure([panel], title, has_points=True), table)

@@ -47,17 +47,10 @@ def read_study_data(
     profiles: Mapping[str, GPUProfile],
     seed: int,
 ) -> StudyData:
-    """Read the cells of a study, and the tables that were aggregated from them.
+    """Read the cells of a study, in the order to show them, and the Parquet tables `point`,
+    `feasibility` and `telemetry` that were aggregated from them.
 
-    Args:
-        cells: the cells' folders, in the order in which the study shows them.
-        tables: Parquet files of the tables `point`, `feasibility` and `telemetry`.
-        llms: facts of the LLMs by id.
-        profiles: GPU profiles by id.
-        seed: of whatever the analysis draws.
-
-    Raises:
-        InputError: a cell's `run.json` or `tuning.json` is malformed.
+    Raises InputError if a cell's `run.json` or `tuning.json` is malformed.
     """
     found = [read_cell(Path(folder)) for folder in cells]
     frames = {

@@ -29,11 +29,9 @@ class Ratio(NamedTuple):
 def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
     """Return the output tokens in each of `N_BLOCKS` equal parts of a level's time.
 
-    For loads that come and go at any time; in a batch, whose requests begin and end together,
-    blocks of time differ by what part of a round they hold: see `processing_blocks`.
-
-    Args:
-        requests: `sent_s, last_token_s, token_offsets_ms` of the ok requests of one level.
+    `requests` are the level's ok ones: `sent_s, last_token_s, token_offsets_ms`. For loads that
+    come and go at any time; in a batch, whose requests begin and end together, see
+    `processing_blocks`.
     """
     offsets = [np.asarray(row, float) for row in requests["token_offsets_ms"]]
     sent_s = np.repeat(requests["sent_s"].to_numpy(), [len(row) for row in offsets])
@@ -50,14 +48,11 @@ def mean_blocks(values: Sequence[float] | np.ndarray, n_blocks: int = N_BLOCKS) 
 
 
 def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
-    """Return mean processing times (s) of blocks of successive requests.
+    """Return mean processing times (s) of blocks of successive ok requests (`sent_s,
+    last_token_s`).
 
-    Requests that are in flight together share their fate, so that a block has at least as many:
-    a run in which every request is in flight at once is a single block, which tells no spread.
-
-    Args:
-        requests: `sent_s, last_token_s` of ok requests.
-        in_flight: how many of them are in flight at once.
+    Requests that are in flight together share their fate, so that a block has at least as many: a
+    run in which every request is in flight at once is a single block, which tells no spread.
     """
     ordered = requests.sort_values("last_token_s")
     processing_s = ordered["last_token_s"] - ordered["sent_s"]

@@ -15,17 +15,16 @@ from sextant.cells.run import CELL_KEY
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.hardware.gpu import GIB
 from sextant.pages.wording import listed, number
-from sextant.studies.findings import Finding, findings_words
-from sextant.studies.labels import place_words
+from sextant.studies.labels import Finding, findings_words, place_words
 from sextant.studies.study_data import Analysis, StudyData
 from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, throughput_blocks
 from sextant.studies.workload_choice_sections import (
     cache_section,
     effect_section,
     takeaway_section,
+    takeaways,
     use_case_section,
 )
-from sextant.studies.workload_choice_takeaways import takeaways
 
 CRITICAL, EFFORT = "latency-critical", "best-effort"
 N_RESAMPLES = 2000
@@ -75,8 +74,8 @@ def cache_effects(
 
     Columns: those compared within, `inference`, `{small,large}_tokens` and `_kv_gib`,
     `{throughput,latency}_ratio` with `_low` and `_high` (large over small, 95% bootstrap
-    interval), `verdict` (`better`, `worse`, `no clear change`) by throughput if best-effort, by
-    mean latency if latency-critical, and `is_heaviest`, the largest level of its scenario.
+    interval), `verdict` (by throughput if best-effort, by mean latency if latency-critical), and
+    `is_heaviest`, the largest level of its scenario.
     """
     rows: list[dict[str, Any]] = []
     for place, own in points[points["n_ok"] > 0].groupby(_COMPARED):
@@ -134,11 +133,11 @@ def _served(point: pd.Series, cell: MeasuredCell) -> pd.DataFrame:
 def bootstrap_ratio(
     blocks: np.ndarray, base_blocks: np.ndarray, rng: np.random.Generator, *, is_paired: bool
 ) -> tuple[float, float]:
-    """Return the 95% percentile interval of the ratio of two means.
+    """Return the 95% percentile interval of the ratio of two means, of blocks drawn with
+    replacement.
 
-    Blocks are drawn with replacement: successive requests depend on each other, blocks of them
-    hardly do. Paired, the same blocks are drawn of both runs, else of either run by itself. With
-    fewer than 2 blocks nothing is known.
+    Successive requests depend on each other, blocks of them hardly do. Paired, the same blocks are
+    drawn of both runs. With fewer than 2 blocks nothing is known.
     """
     n, n_base = len(blocks), len(base_blocks)
     if min(n, n_base) < 2:

@@ -16,10 +16,9 @@ _SHORTEST_INTERVAL_S = 0.1
 def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
     """Return a reader of the CPU time and memory that processes and all below them use.
 
-    `utilization` is the fraction of `n_cores` in use since the last reading that had one,
-    null in the first and where that is less than 0.1 s ago; `memory_used_gib` is the sum of
-    resident sets, shared pages once per process. The reader raises SeriesEndedError when none
-    of the processes is left.
+    `utilization` is the fraction of `n_cores` in use since the last reading that had one, null in
+    the first and where that is less than 0.1 s ago; `memory_used_gib` is the sum of resident sets.
+    The reader raises SeriesEndedError when none of the processes is left.
     """
     known_s: dict[tuple[int, float], float] | None = None
     known_at_s = 0.0

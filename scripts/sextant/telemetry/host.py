@@ -18,9 +18,8 @@ _MPS_DAEMON = "nvidia-cuda-mps-control"
 
 
 def host_facts() -> HostFacts:
-    """Return what identifies the machine: system, processor, Python, GPUs and their driver.
-
-    What NVML does not tell is null, as are all GPU facts where there is no NVML.
+    """Return what identifies the machine; what NVML does not tell is null, as are all GPU facts
+    without NVML.
     """
     machine = HostFacts(
         name=platform.node(),
@@ -50,11 +49,8 @@ def host_facts() -> HostFacts:
 
 
 def hardware(kind: str, devices: Sequence[int | str]) -> str:
-    """Return the names of the processor and of these GPUs: levels of others do not mix.
-
-    Args:
-        kind: `gpu` or `cpu`.
-        devices: NVML indices or UUIDs of GPUs.
+    """Return the names of the processor and of these GPUs (NVML indices or UUIDs, of kind `gpu`):
+    levels of others do not mix.
     """
     names = [_gpu_name(device) for device in devices] if kind == "gpu" else []
     return ", ".join([_processor(), *names])
@@ -93,10 +89,8 @@ def _or_none(get: Callable, *arguments: object) -> Any:
 
 
 def is_mps_running() -> bool | None:
-    """Return whether CUDA's Multi-Process Service runs here.
-
-    None where its pipe is there but no daemon: it may have ended, or run outside of this
-    container.
+    """Return whether CUDA's Multi-Process Service runs here; None where its pipe is there but no
+    daemon: it may have ended, or run outside of this container.
     """
     for process in psutil.process_iter(["name"]):
         # Linux cuts names off after 15 characters unless it may be asked for the command.

@@ -106,10 +106,8 @@ class Gpu:
     instance_id: int | None = None
 
     def read(self) -> Row:
-        """Return what the device reports now; a field without an answer is left out.
-
-        Raises:
-            SeriesEndedError: the device is lost.
+        """Return what the device reports now; a field without an answer is left out. Raises
+        SeriesEndedError if the device is lost.
         """
         row: Row = {"device": self.name}
         for reader in tuple(self.readers):
@@ -126,11 +124,8 @@ class Gpu:
 def open_gpus(
     selectors: Sequence[int | str], warn: Callable[[str], None]
 ) -> tuple[list[Gpu], list[Gpu]]:
-    """Find devices by NVML index, GPU UUID or MIG UUID.
-
-    Returns:
-        The devices, and those that NVML does not know. A MIG instance brings the GPU it is a
-        part of along, once.
+    """Return the devices of these NVML indices, GPU UUIDs and MIG UUIDs, and those that NVML does
+    not know. A MIG instance brings the GPU it is a part of along, once.
     """
     try:
         pynvml.nvmlInit()

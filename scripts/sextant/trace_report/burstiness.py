@@ -37,13 +37,12 @@ def measure_burstiness(
 ) -> dict[str, Any]:
     """Return the Gamma fits of 20-minute windows, doublings, and the whole trace's fit.
 
-    `groups` has an entry each of the most frequent LLMs and services: `name`, `windows` (of the
-    fitted ones, columns of `fit_windows`, each a list), `n_windows`, `n_fitted`, `n_empty`,
-    `n_hidden` (windows whose shape the clock hides), `not_fitted` (number by reason, of windows
-    with requests), `clock_step_s`, and of the fitted
-    windows `rejected_fraction`, `zero_gap_fraction` and the quartiles `alpha`, `cv` and `ks`.
-    `n_groups` is the number of all. `doublings` is what `measure_doublings` returns. `whole` has
-    each distinct arrival model of the workloads, and the names of those `workloads` that have it.
+    `groups` has an entry each of the most frequent LLMs and services, of `n_groups`: `name`,
+    `windows` (of the fitted ones, columns of `fit_windows`), `n_windows`, `n_fitted`, `n_empty`,
+    `n_hidden` (the clock hides their shape), `not_fitted` (number by reason, of windows with
+    requests), `clock_step_s`, and of the fitted ones `rejected_fraction`, `zero_gap_fraction` and
+    quartiles of `alpha`, `cv` and `ks`. `whole` has each distinct arrival model and the names of
+    its `workloads`.
     """
     windows = fit_windows(trace.path, seed=seed)
     groups = []

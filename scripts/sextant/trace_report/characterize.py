@@ -39,23 +39,15 @@ def characterize_trace(
 ) -> dict[str, Any]:
     """Characterize a trace, and the workloads fitted to it, as LLM-Pilot and BurstGPT do.
 
-    Args:
-        trace: Parquet in the trace contract.
-        workloads: folders of the workloads that were fitted to it, each to be judged; without
-            one, the model that a fit makes by default is fitted here and judged.
-        seed: of samples, of draws from the model, and of tests.
-        ingest_report: what ingest said of the rows it set aside; by default the `.report.json`
-            beside the trace, if there is one.
+    Without a workload's folder, the model that a fit makes by default is fitted here and judged.
+    `seed` is of samples, draws and tests; `ingest_report` says what ingest set aside, by default
+    the `.report.json` beside the trace, if there is one.
 
-    Returns:
-        What JSON can hold, by section: `overview`, `traffic`, `burstiness`, `reliability`,
-        `lengths`, `parameters`, `fidelity` (by the workload's name, see `measure_fidelity`).
-        Durations are in seconds, lengths in tokens.
-
-    Raises:
-        InputError: no trace, no row in it, a column of the contract is missing, a time stamp is
-            so late that nothing can be counted over time, or a workload is incomplete, of the
-            name of another, or models what the trace does not have.
+    Returns what JSON can hold, by section: `overview`, `traffic`, `burstiness`, `reliability`,
+    `lengths`, `parameters`, `fidelity` (by workload, see `measure_fidelity`), in seconds and
+    tokens. Raises InputError if the file is not a trace or has no row, if a time stamp is so late
+    that nothing can be counted over time, or if a workload is incomplete, of the name of another,
+    or models what the trace does not have.
     """
     return _characterize(open_trace(trace), open_workloads(workloads), ingest_report, seed)
 
@@ -89,19 +81,11 @@ def write_trace_report(
     seed: int,
     ingest_report: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Write the report of a trace as one page, and as JSON; return what the JSON holds.
+    """Write the report of a trace as a page and as JSON; return what the JSON holds.
 
-    Args:
-        trace: as in `characterize_trace`, as are `workloads`, `seed` and `ingest_report`.
-        workloads: folders of workloads; none will do.
-        html_out: the page, `.html`, one file that refers to no other.
-        json_out: what `characterize_trace` returns, the sentences to take away, and provenance.
-        seed: same seed, same bytes.
-        ingest_report: report of the ingest.
-
-    Raises:
-        InputError: as `characterize_trace`, or an output would replace an input or the other
-            output; nothing is written.
+    That is what `characterize_trace` returns, `takeaways` and `provenance`; same seed, same bytes.
+    Raises InputError as `characterize_trace` does, or if an output would replace an input or the
+    other output; then nothing is written.
     """
     opened, judged = open_trace(trace), open_workloads(workloads)
     inputs = {"trace": opened.path}

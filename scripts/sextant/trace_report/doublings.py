@@ -19,9 +19,8 @@ of windows double; with mean 10, 0.1% of those that have 10 or more."""
 def measure_doublings(
     trace: TraceFile, groups: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return how often requests double within 5 and 10 minutes (BurstGPT, III-B).
-
-    A row a duration and group: `name`, `minutes`, the columns of `summarize_doublings`, and
+    """Return how often requests double within 5 and 10 minutes (BurstGPT, III-B): a row a duration
+    and group, with `name`, `minutes`, the columns of `summarize_doublings`, and
     `n_busy_doublings`, those from `BUSY_REQUESTS` requests or more.
     """
     found = []

@@ -47,27 +47,17 @@ def measure_fidelity(
     """Compare the request models of workloads with the trace they were fitted to.
 
     Distributions are compared over all served requests, each joint bin at its weight; how
-    parameters go together over `sampled`. Where a workload was fitted with caps, the trace is
-    clipped to them first, as the fit did.
+    parameters go together over `sampled` and `n_draws` draws of each sampler. The trace is clipped
+    to a workload's caps first, as the fit did. Without a workload, the model that a fit makes by
+    default is fitted to `sampled`, by the name `DEFAULT`; where no request succeeded nothing is
+    compared.
 
-    Args:
-        trace: of `open_trace`.
-        workloads: what to judge; if none, the model that a fit without options makes, fitted to
-            `sampled`, goes by the name `DEFAULT`.
-        sampled: served requests of the trace.
-        seed: of the draws.
-        n_draws: requests to draw from each sampler of each model.
-
-    Returns:
-        By name: `is_fitted_here` (no workload was given), `is_of_other_trace` (whether both say
-        what they come from, and it differs), `caps`, `n_draws`, `n_compared`, `parameters` (per
-        parameter `ks`, and `trace` and `model`: points of the cumulative distributions),
-        `spearman` and `spearman_difference` by sampler, and `output_rank_by_input_fraction` (see
-        `rank_by_input_fraction`) of the trace and by sampler, None where there are not both
-        lengths. Empty without a workload where no request succeeded.
-
-    Raises:
-        InputError: a workload models a parameter that no served request of the trace has.
+    By name: `is_fitted_here` (no workload was given), `is_of_other_trace` (both say what they come
+    from, and it differs), `caps`, `n_draws`, `n_compared`, `parameters` (each with `ks`, and
+    `trace` and `model`: points of the cumulative distributions), `spearman` and
+    `spearman_difference` by sampler, and `output_rank_by_input_fraction` of the trace and by
+    sampler, None without both lengths. Raises InputError if a workload models a parameter that no
+    served request has.
     """
     if not workloads and sampled.empty:
         return {}

@@ -32,10 +32,10 @@ class Fitted:
 
 
 def open_workloads(folders: Sequence[str | Path]) -> list[Fitted]:
-    """Read fitted workloads; the last part of a folder's path is a workload's name.
+    """Read fitted workloads, named by the last part of their folder's path.
 
-    Raises:
-        InputError: no folder, a file in it is absent or malformed, or two are of one name.
+    Raises InputError if there is no such folder, a file in it is absent or malformed, or two are
+    of one name.
     """
     found: dict[str, Fitted] = {}
     for folder in map(Path, folders):

@@ -27,12 +27,8 @@ _POOR_KS = 0.1
 
 
 def measure_lengths(trace: TraceFile, sampled: pd.DataFrame, *, seed: int) -> dict[str, Any]:
-    """Return distributions, the Zipf fits, outputs by input, and the modes of outputs.
-
-    Args:
-        trace: whose served requests all count in distributions and Zipf fits.
-        sampled: served requests to look at one by one.
-        seed: of the test for modes.
+    """Return distributions and Zipf fits of all served requests; of those `sampled`, outputs by
+    input and the modes of outputs, whose test is seeded.
     """
     found: dict[str, Any] = {side: _side(value_counts(trace, SIDES[side])) for side in SIDES}
     found["n_served"] = found["input"]["n"]
@@ -59,10 +55,7 @@ def rank_by_input_fraction(requests: pd.DataFrame, input_lo: pd.Series) -> float
     """Return how much of the variance of the outputs' ranks the input's bin explains.
 
     Unlike a rank correlation it sees any relation, not only one that rises or falls throughout.
-
-    Args:
-        requests: with `input_tokens` and `output_tokens`.
-        input_lo: lowest input of each bin, ascending.
+    `requests` have both lengths; `input_lo` is the lowest input of each bin, ascending.
     """
     place = np.searchsorted(input_lo, requests["input_tokens"], side="right")
     found = explained(requests["output_tokens"].rank().to_numpy(), place)

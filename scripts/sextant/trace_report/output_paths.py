@@ -7,10 +7,8 @@ from sextant.base.errors import InputError
 
 
 def json_beside(html_out: str | Path) -> Path:
-    """Return the path of the JSON that goes beside a page.
-
-    Raises:
-        InputError: the page's path is a folder, or does not end in `.html`.
+    """Return where the JSON of a page goes. Raises InputError if the page's path is a folder or
+    does not end in `.html`.
     """
     page = Path(html_out)
     if page.suffix != ".html" or page.is_dir():
@@ -20,11 +18,7 @@ def json_beside(html_out: str | Path) -> Path:
 
 
 def check_outputs(html_out: str | Path, json_out: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Refuse outputs that would replace each other or an input.
-
-    Raises:
-        InputError: they do, or the page does not end in `.html`.
-    """
+    """Raise InputError if outputs would replace each other or an input, or as `json_beside`."""
     json_beside(html_out)
     taken = {Path(path).resolve(): "an input" for path in inputs}
     for out in map(Path, (html_out, json_out)):

@@ -28,11 +28,8 @@ def measure_parameters(
 ) -> dict[str, Any]:
     """Return the rank correlations of all parameters, and their importance for latency.
 
-    Args:
-        sampled: served requests, with a column per parameter, and `e2e_ms` if it is known.
-        n_served: served requests of the trace.
-        parameters: names of the request's parameters.
-        seed: of the forest.
+    `sampled`, of the trace's `n_served`, has a column per parameter, and `e2e_ms` if it is known;
+    `seed` is the forest's.
     """
     names = [*parameters, LATENCY] if LATENCY in sampled else parameters
     matrix = spearman(sampled[names])

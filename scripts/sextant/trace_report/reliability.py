@@ -19,11 +19,12 @@ _REQUESTS_PER_BUCKET = 30
 
 
 def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the failed fraction over time and its outliers per LLM and service.
+    """Return the failed fraction over time and its outliers, of the most frequent LLMs and
+    services.
 
-    `groups` has an entry each of the most frequent: `name`, `summary` (columns of
-    `summarize_failures`) and `series` (`start_s`, `failure_fraction`, `is_outlier`). It is empty
-    where no request failed. `n_groups` is the number of all.
+    Each of `groups` has `name`, `summary` (columns of `summarize_failures`) and `series`
+    (`start_s`, `failure_fraction`, `is_outlier`); there are none where no request failed.
+    `n_groups` is the number of all.
     """
     n_groups = len(facts["groups"])
     if facts["n_failed"] == 0:

@@ -55,21 +55,16 @@ class TraceFile:
 
 
 def open_trace(path: str | Path) -> TraceFile:
-    """Check that a file is a trace.
-
-    Raises:
-        InputError: no such file, no Parquet, a column of the contract is missing, or no row.
+    """Open a trace. Raises InputError if there is no such file, it is not a Parquet file with the
+    columns of the contract, or it has no row.
     """
     require_trace(path)
     return TraceFile(Path(path))
 
 
 def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
-    """Return the counts of a trace, and what ingest set aside if its report is given.
-
-    Args:
-        trace: of `open_trace`.
-        report: the `.report.json` that ingest wrote; None: the one beside the trace, if any.
+    """Return the counts of a trace, and what ingest set aside by its `.report.json`: the one
+    given, else the one beside the trace, if any.
     """
     n_rows, n_failed, first_s, last_s = trace.query_row(
         """SELECT count(*), count(*) FILTER (status = 'failed'), min(arrival_s), max(arrival_s)
@@ -97,14 +92,8 @@ def report_path(trace: TraceFile, report: str | Path | None) -> Path:
 
 
 def check_span(trace: TraceFile, facts: Mapping[str, Any]) -> None:
-    """Refuse a trace that is too long to be counted in the shortest buckets of a report.
-
-    Args:
-        trace: of `open_trace`.
-        facts: of `overview`.
-
-    Raises:
-        InputError: it is; the error names the request with the longest time before it.
+    """Raise InputError if a trace, of which `facts` is the `overview`, is too long to be counted
+    in the shortest buckets; the error names the request with the longest time before it.
     """
     n_groups, duration_s = len(facts["groups"]), facts["duration_s"]
     if (duration_s / SHORTEST_BUCKET_S + 2) * n_groups <= MAX_BUCKETS:
@@ -126,10 +115,9 @@ def check_span(trace: TraceFile, facts: Mapping[str, Any]) -> None:
 
 
 def groups(trace: TraceFile) -> list[dict[str, Any]]:
-    """Return the LLMs and services of the requests, the most frequent pair first.
-
-    Columns: `name`, `llm`, `service` (None: not named), `n_requests`, `n_failed`, and of the
-    requests that did not fail `mean_input_tokens`, `mean_output_tokens` (None: all failed).
+    """Return the LLMs and services of the requests, the most frequent pair first: `name`, `llm`,
+    `service` (None: not named), `n_requests`, `n_failed`, and of those that did not fail
+    `mean_input_tokens` and `mean_output_tokens` (None: all failed).
     """
     served = "FILTER (status IS DISTINCT FROM 'failed')"
     cursor = trace.query(
@@ -171,17 +159,11 @@ def value_counts(trace: TraceFile, column: str) -> Counts:
 def sample_requests(
     trace: TraceFile, columns: Sequence[str], n_served: int, *, seed: int, n_most: int = MAX_SAMPLE
 ) -> pd.DataFrame:
-    """Return the requests that did not fail, or about `n_most` of them if they are more.
+    """Return these columns of the `n_served` requests that did not fail, or about `n_most` of
+    them.
 
     Whether a request is drawn is decided by a hash of its position and the seed, so that no
     request has to be remembered.
-
-    Args:
-        trace: of `open_trace`.
-        columns: columns to read.
-        n_served: requests that did not fail.
-        seed: another one draws other requests.
-        n_most: how many to draw.
     """
     # A hash is one of 2^64 numbers.
     drawn = "" if n_served <= n_most else f"AND hash(row, {seed}) < {2**64 * n_most // n_served}"

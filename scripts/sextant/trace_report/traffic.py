@@ -41,13 +41,12 @@ def counted_words(what: str, n_shown: int, n_groups: int) -> str:
 def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the series of requests and tokens, and profiles where there are days for them.
 
-    `groups` has an entry an LLM and service (at most `MAX_SHOWN`): `name`, `series`
+    `groups` has an entry an LLM and service, at most `MAX_SHOWN` of `n_groups`: `name`, `series`
     (lists of `start_s`, `is_whole`, `n_requests`, `input_tokens`, `output_tokens`), `daily` and
-    `weekly` (mean and quartiles of requests per hour; None: too short), and
-    `hour_of_day_fraction`: how much of the variance of requests per hour the hour of the day
-    explains (see `Explained`; None: fewer than two days, or no variance), with
-    `hour_of_day_p_value`. `why_no_profile` says why there is none,
-    and `n_requests_per_bucket` is the range over the buckets that the trace covers wholly.
+    `weekly` (mean and quartiles of requests per hour; None: too short), and of requests per hour
+    `hour_of_day_fraction` and `hour_of_day_p_value` (see `Explained`; None: fewer than two days,
+    or no variance). `why_no_profile` says why there is none; `n_requests_per_bucket` is of the
+    buckets that the trace covers wholly.
     """
     shown, duration_s = facts["groups"][:MAX_SHOWN], facts["duration_s"]
     n_buckets = min(max(facts["n_requests"] // _REQUESTS_PER_BUCKET, 10), _N_BUCKETS)

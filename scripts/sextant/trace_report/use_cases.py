@@ -26,11 +26,7 @@ _MAX_POINTS = 200
 def compare_use_cases(models: Mapping[str, RequestModel]) -> dict[str, dict[str, Any]]:
     """Return per use case and side (`input`, `output`) the mean, quantiles and distribution.
 
-    Args:
-        models: request models, by name.
-
-    Raises:
-        InputError: a model lacks one of the lengths.
+    Raises InputError if a model lacks one of the lengths.
     """
     for name, model in models.items():
         for column in SIDES.values():
@@ -57,17 +53,11 @@ def _side(model: RequestModel, column: str) -> dict[str, Any]:
 def write_use_case_report(
     names_or_paths: Sequence[str | Path], html_out: str | Path, json_out: str | Path
 ) -> None:
-    """Write a page, and JSON, of use cases side by side.
+    """Write a page of use cases side by side, and as JSON what `compare_use_cases` returns.
 
-    Args:
-        names_or_paths: shipped use cases (`use_case_names()`), and request models or workload
-            folders of one's own; the last part of a path is its name.
-        html_out: the page.
-        json_out: what `compare_use_cases` returns, and provenance.
-
-    Raises:
-        InputError: neither a shipped use case nor a readable request model of both lengths, two
-            of one name, or an output would replace an input or the other output.
+    Given are shipped use cases (`use_case_names()`), request models and workload folders; the last
+    part of a path is its name. Raises InputError if one is neither or lacks a length, two are of
+    one name, or an output would replace an input or the other output.
     """
     models, files, notes = {}, {}, []
     for given in names_or_paths:

@@ -18,11 +18,8 @@ class Explained(NamedTuple):
 
 
 def explained(values: np.ndarray, groups: np.ndarray) -> Explained | None:
-    """Return what groups explain; None where values are all equal, or no more than groups.
-
-    Args:
-        values: shape (n,).
-        groups: a label of each value, shape (n,).
+    """Return what groups, a label of each value, explain of values, shape (n,); None where values
+    are all equal, or no more than groups.
     """
     n, n_groups = len(values), len(np.unique(groups))
     total = float(((values - np.mean(values)) ** 2).sum()) if n else 0.0
