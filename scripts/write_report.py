@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sextant.processes.job_log import job_log
-from sextant.report import write_report
+from sextant.report.write import write_report
 
 with job_log(snakemake.log[0]):
     write_report(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sextant.experiment.loading import load_experiment
 from sextant.processes.job_log import job_log
-from sextant.studies.write import TABLES, StudyOutputs, write_study
+from sextant.studies.study_data import TABLES
+from sextant.studies.write import StudyOutputs, write_study
 
 with job_log(snakemake.log[0]):
     experiment, output = load_experiment(snakemake.config), snakemake.output

@@ -7,7 +7,7 @@ folder also has its arrival model. Outputs: `html`, a page, and `json`, the same
 from pathlib import Path
 
 from sextant.processes.job_log import job_log
-from sextant.trace_report import write_trace_report
+from sextant.trace_report.characterize import write_trace_report
 
 with job_log(snakemake.log[0]):
     write_trace_report(

@@ -10,10 +10,11 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.pages.wording import number
-from sextant.report import summary_text, write_report
 from sextant.report.recommendations import points_with_costs, prediction_pairs, recommendations
 from sextant.report.score_means import REFERENCE_PREDICTORS
 from sextant.report.store_tables import read_tables
+from sextant.report.terminal import summary_text
+from sextant.report.write import write_report
 from sextant.store.build import build_store
 from sextant.store.connection import connect
 from sextant.store.doubts import doubts

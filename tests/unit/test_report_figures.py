@@ -10,8 +10,8 @@ from sextant.report.latency_figures import (
     latency_figure,
     n_not_drawn,
     prediction_figure,
+    profile_looks,
 )
-from sextant.report.profile_looks import profile_looks
 from sextant.report.score_figures import limit_grid_figure, score_figure
 from sextant.report.score_means import LimitGrid, limit_grid, predictor_means
 

@@ -13,9 +13,9 @@ from sextant.base.errors import InputError
 from sextant.base.rows import jsonable
 from sextant.pages.sections import Section, Table
 from sextant.pages.write import render_sections
+from sextant.studies.study_data import TABLES
 from sextant.studies.write import (
     STUDIES,
-    TABLES,
     StudyOutputs,
     analysis_of,
     caution_words,

@@ -16,15 +16,11 @@ from sextant.base.files import write_json, write_parquet
 from sextant.base.ids import file_name
 from sextant.ingest.trace_format import TRACE_COLUMNS
 from sextant.pages.wording import duration_words, listed, rate_words
-from sextant.trace_report import (
-    characterize_trace,
-    compare_use_cases,
-    json_beside,
-    write_trace_report,
-    write_use_case_report,
-)
+from sextant.pages.write import json_beside
+from sextant.trace_report.characterize import characterize_trace, write_trace_report
 from sextant.trace_report.lengths import quantiles
 from sextant.trace_report.trace_file import open_trace, sample_requests, value_counts
+from sextant.trace_report.use_cases import compare_use_cases, write_use_case_report
 from sextant.trace_report.variance_explained import explained
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fit import fit_workload

@@ -7,7 +7,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import load_characterization
-from sextant.report import summary_text
+from sextant.report.terminal import summary_text
 from sextant.store.build import build_store
 from sextant.store.connection import open_store
 from support import time_limit

@@ -15,7 +15,7 @@ from sextant.cli import cluster as cli_cluster
 from sextant.cli import load as cli_load
 from sextant.cli import workload as cli_workload
 from sextant.cli.advice import Database
-from sextant.cli.options import Seed, gpu_profile_facts, naming_options, numbers
+from sextant.cli.options import Seed, UsdPerHour, gpu_profile_facts, naming_options, numbers
 from sextant.cli.terminal import say
 
 app = typer.Typer(
@@ -78,9 +78,7 @@ def serve_and_load(
     gpu_profile: Annotated[
         str | None, typer.Option(help="What the server runs on, <n>x<gpu_id>, e.g. 2xA100-40GB.")
     ] = None,
-    usd_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Price of this GPU profile.")
-    ] = None,
+    usd_per_hour: UsdPerHour = None,
     memory_gib: Annotated[
         float | None,
         typer.Option(help="Memory of one device in GiB, in place of a GPU profile."),
@@ -168,7 +166,7 @@ def show(
 ) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.advice.source import store_path
-    from sextant.report import summary_text
+    from sextant.report.terminal import summary_text
 
     database = store_path(database)
     say(summary_text(database))

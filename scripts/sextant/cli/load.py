@@ -16,6 +16,7 @@ from sextant.cli.options import (
     MaxInput,
     MaxOutput,
     Seed,
+    UsdPerHour,
     gpu_profile_facts,
     grouped,
     naming_options,
@@ -200,9 +201,7 @@ class SubjectOptions:
         str | None,
         typer.Option(help="What one replica runs on, <n>x<gpu_id>, e.g. 2xA100-40GB."),
     ] = None
-    usd_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Price of this GPU profile.")
-    ] = None
+    usd_per_hour: UsdPerHour = None
     engine: Annotated[
         str, typer.Option(help="What serves, e.g. vllm, sglang or tgis; for the results.")
     ] = "endpoint"

@@ -20,6 +20,7 @@ WORKLOAD_HELP = (
     "Folder of a fitted workload, a published histogram (Parquet), or the name of a use case "
     "that ships."
 )
+UsdPerHour = Annotated[float | None, typer.Option(min=0, help="Price of this GPU profile.")]
 MaxInput = Annotated[
     int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
 ]

@@ -230,7 +230,8 @@ def trace_report(
     seed: Seed = 0,
 ) -> None:
     """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
-    from sextant.trace_report import json_beside, write_trace_report
+    from sextant.pages.write import json_beside
+    from sextant.trace_report.characterize import write_trace_report
 
     report = write_trace_report(trace, workload or [], out, json_beside(out), seed=seed)
     for sentence in report["takeaways"].values():
@@ -246,7 +247,8 @@ def compare_workloads(
     out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
 ) -> None:
     """Put workloads side by side: how long their inputs and outputs are."""
-    from sextant.trace_report import json_beside, write_use_case_report
+    from sextant.pages.write import json_beside
+    from sextant.trace_report.use_cases import write_use_case_report
 
     write_use_case_report(workloads, out, json_beside(out))
     say(f"Page: {out}")

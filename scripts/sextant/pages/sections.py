@@ -1,7 +1,7 @@
 """What a page is made of: sections with their figures and tables."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -31,6 +31,11 @@ class Table(NamedTuple):
         texts = {place for place, values in enumerate(columns) if any(map(_is_text, values))}
         rows = [[_cell_text(value) for value in row] for row in zip(*columns, strict=True)]
         return cls([*labels.values()], rows, texts | {0})
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> Self:
+        """Return a table with a column a label, whose function writes a row's cell."""
+        return cls([*columns], [[write(row) for write in columns.values()] for row in rows])
 
 
 def _is_text(value: Any) -> bool:

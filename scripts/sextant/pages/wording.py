@@ -42,12 +42,19 @@ def yes_or_no(holds: bool | None, unknown: str = "cannot be told") -> str:
     return unknown if holds is None else "yes" if holds else "no"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines whose columns begin below each other; rows may lack their last cells."""
+def aligned(rows: Sequence[Sequence[str]], *, are_numbers: bool = False) -> list[str]:
+    """Return lines whose columns begin below each other; rows may lack their last cells.
+
+    With `are_numbers` all columns but the first end below each other.
+    """
     columns = list(zip_longest(*rows, fillvalue=""))
     widths = [max(map(len, column)) for column in columns]
+    pads = [str.ljust, *[str.rjust if are_numbers else str.ljust] * len(columns)]
     padded = zip(*columns, strict=True)
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in padded]
+    return [
+        "  ".join(pad(*cell) for pad, *cell in zip(pads, row, widths, strict=False)).rstrip()
+        for row in padded
+    ]
 
 
 def duration_words(seconds: float) -> str:

@@ -1,13 +1,14 @@
 """Pages as files: HTML that refers to no other file, JSON and figures beside it."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, write_json
 from sextant.pages.sections import Section
 from sextant.pages.wording import number, percent, plural
@@ -83,3 +84,26 @@ def write_page(
 def _write_text(path: Path, text: str) -> None:
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def json_beside(html_out: str | Path) -> Path:
+    """Return where the JSON of a page goes. Raises InputError if the page's path is a folder or
+    does not end in `.html`.
+    """
+    page = Path(html_out)
+    if page.suffix != ".html" or page.is_dir():
+        problem = "is a folder" if page.is_dir() else "does not end in .html"
+        raise InputError(problem, file=page, fix="name the page, e.g. report.html")
+    return page.with_suffix(".json")
+
+
+def check_outputs(html_out: str | Path, json_out: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Raise InputError if outputs would replace each other or an input, or as `json_beside`."""
+    json_beside(html_out)
+    taken = {Path(path).resolve(): "an input" for path in inputs}
+    for out in map(Path, (html_out, json_out)):
+        if out.resolve() in taken:
+            problem = f"the output would replace {taken[out.resolve()]}"
+            fix = "give the page another name; its JSON goes beside it"
+            raise InputError(problem, file=out, fix=fix)
+        taken[out.resolve()] = "the page"

@@ -2,7 +2,7 @@
 
 import csv
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,17 +149,15 @@ def estimate_errors(
     `assumed` uses no measurement, `medians` those of all other cells.
     """
     timed = [(cell, cell.wall_s) for cell in finished if cell.wall_s is not None]
-    pairs: dict[str, list[tuple[float, float]]] = {"assumed": [], "medians": []}
-    for cell, wall_s in timed:
-        others = [other for other in finished if other is not cell]
-        for name, known in (("assumed", []), ("medians", others)):
-            terms = basis(experiment, cell.key, known)
-            pairs[name].append((expected_s(experiment, cell.key, config, terms), wall_s))
-    return {name: _error(found) for name, found in pairs.items() if found}
-
-
-def _error(pairs: Iterable[tuple[float, float]]) -> Error:
-    pairs = list(pairs)
-    ratios = [estimate / measured for estimate, measured in pairs]
-    total = sum(estimate for estimate, _ in pairs) / sum(measured for _, measured in pairs)
-    return Error(len(pairs), statistics.median(ratios), min(ratios), max(ratios), total)
+    walls_s = [wall_s for _, wall_s in timed]
+    found = {}
+    for name in ("assumed", "medians") if timed else ():
+        estimates_s = []
+        for cell, _ in timed:
+            others = [other for other in finished if other is not cell and name == "medians"]
+            terms = basis(experiment, cell.key, others)
+            estimates_s.append(expected_s(experiment, cell.key, config, terms))
+        ratios = [each / wall_s for each, wall_s in zip(estimates_s, walls_s, strict=True)]
+        total, middle = sum(estimates_s) / sum(walls_s), statistics.median(ratios)
+        found[name] = Error(len(timed), middle, min(ratios), max(ratios), total)
+    return found

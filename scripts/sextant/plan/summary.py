@@ -76,8 +76,8 @@ def make_plan(
     """Return what a run would do, and an estimate of what it takes, with `n_nodes` servers of each
     GPU profile at once; paths of the configuration start from `folder`.
     """
-    places = {name: folder / config["pathvars"][name] for name in _PLACES}
-    finished = finished_cells(experiment, config["source"], *places.values())
+    results, benchmarks = (folder / config["pathvars"][n] for n in ("results", "benchmarks"))
+    finished = finished_cells(experiment, config["source"], results, benchmarks)
     by_file = {
         f"benchmarks/{config['source']}/{key.folder}/run.json": key for key in experiment.cells
     }
@@ -96,9 +96,6 @@ def make_plan(
         hours=_hours(cells, n_nodes),
         errors=estimate_errors(experiment, config, finished),
     )
-
-
-_PLACES = ("results", "benchmarks")
 
 
 def _key(job: Job, by_file: Mapping[str, CellKey]) -> CellKey:

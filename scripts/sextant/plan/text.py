@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sextant.pages.wording import plural
+from sextant.pages.wording import aligned, plural
 from sextant.plan.history import Error
 from sextant.plan.summary import CellPlan, Plan
 
@@ -61,15 +61,7 @@ def _profile_table(cells: Sequence[CellPlan]) -> list[str]:
     """Return a line for each GPU profile; a request that differs among its cells is a range."""
     names = sorted({cell.key.gpu_profile_id for cell in cells})
     rows = [[c for c in cells if c.key.gpu_profile_id == name] for name in names]
-    table = [_HEADER, *(_profile_row(own) for own in rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(_HEADER))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in table
-    ]
+    return aligned([_HEADER, *map(_profile_row, rows)], are_numbers=True)
 
 
 def _profile_row(cells: Sequence[CellPlan]) -> tuple[str, ...]:

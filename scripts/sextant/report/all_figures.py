@@ -9,12 +9,13 @@ from sextant.base.rows import Row, group_by
 from sextant.experiment.slo import SLO
 from sextant.report.feasibility import Matrix, feasibility_figure
 from sextant.report.latency_figures import (
+    ProfileLooks,
     latency_axes,
     latency_figure,
     n_not_drawn,
     prediction_figure,
+    profile_looks,
 )
-from sextant.report.profile_looks import ProfileLooks, profile_looks
 from sextant.report.recommendations import prediction_pairs
 from sextant.report.score_figures import limit_grid_figure, score_figure
 from sextant.report.store_tables import Tables, detailed_slos
@@ -100,16 +101,8 @@ def _draw_settings(
             svg = latency_figure(own, looks, axes, itl_limits, f"{llm_id}, {name}")
             file = f"latency {llm_id} {name if len(settings) > 1 else ''}"
             latencies.append((llm_id, figures.add(file, svg)))
-        levels = sorted({row["level"] for row in rows})
-        figures.settings.append(
-            {
-                "name": name,
-                "kind": rows[0]["scenario_kind"],
-                "levels": levels,
-                "points": rows,
-                "figures": latencies,
-            }
-        )
+        about = {"kind": rows[0]["scenario_kind"], "levels": sorted({row["level"] for row in rows})}
+        figures.settings.append({"name": name, **about, "points": rows, "figures": latencies})
 
 
 def _draw_predictions(
@@ -125,12 +118,6 @@ def _draw_predictions(
         if pairs:
             name = f"{heading} · {predictor}"
             svg = prediction_figure(pairs, looks, f"Predicted against measured, {name}")
-            figures.predictions.append(
-                {
-                    "name": name,
-                    "predictor": predictor,
-                    "n_pairs": len(pairs),
-                    "n_hidden": n_not_drawn(pairs),
-                    "svg": figures.add(f"prediction {name}", svg),
-                }
-            )
+            counts = {"n_pairs": len(pairs), "n_hidden": n_not_drawn(pairs)}
+            svg = figures.add(f"prediction {name}", svg)
+            figures.predictions.append({"name": name, "predictor": predictor, **counts, "svg": svg})

@@ -98,29 +98,19 @@ def points_with_costs(tables: Tables) -> list[Row]:
     the GPU profile; None where the price is not known, or no token came.
     """
     prices = {row["gpu_profile_id"]: row["usd_per_hour"] for row in tables["gpu_profile"]}
-    return [
-        {
-            **point,
-            "output_tokens_per_usd": _per_usd(
-                point["throughput_tok_s"], prices.get(point["gpu_profile_id"])
-            ),
-        }
-        for point in tables["point"]
-    ]
 
+    def per_usd(point: Row) -> float | None:
+        per_s, usd_per_hour = point["throughput_tok_s"], prices.get(point["gpu_profile_id"])
+        return None if per_s is None else ratio(3600 * per_s, usd_per_hour)
 
-def _per_usd(per_s: float | None, usd_per_hour: float | None) -> float | None:
-    return None if per_s is None else ratio(3600 * per_s, usd_per_hour)
+    return [{**point, "output_tokens_per_usd": per_usd(point)} for point in tables["point"]]
 
 
 def decision_points(tables: Tables) -> list[Row]:
     """Return the points that recommendations rest on (table `decision`)."""
-    chosen = {(d["source"], d["workload_id"], d["scenario_id"]) for d in tables["decision"]}
-    return [
-        point
-        for point in tables["point"]
-        if (point["source"], point["workload_id"], point["scenario_id"]) in chosen
-    ]
+    setting = ("source", "workload_id", "scenario_id")
+    chosen, points = group_by(tables["decision"], *setting), tables["point"]
+    return [point for point in points if tuple(point[name] for name in setting) in chosen]
 
 
 def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
@@ -131,16 +121,12 @@ def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> l
         target: f"{PERCENTILE_PREFIX[percentile]}_{target}_ms"
         for target, percentile in zip(TARGET_NAMES, SLO(**slo).percentiles, strict=True)
     }
-    truth = {
-        (p["llm_id"], p["gpu_profile_id"], p["users"]): p
-        for p in decision_points(tables)
-        if p["source"] == source
-    }
-    asked = (source, slo["slo_id"], predictor)
+    place = ("llm_id", "gpu_profile_id", "users")
+    truth = group_by((p for p in decision_points(tables) if p["source"] == source), *place)
+    asked = group_by(tables["prediction"], "source", "slo_id", "predictor")
     pairs = []
-    for row in tables["prediction"]:
-        point = truth.get((row["llm_id"], row["gpu_profile_id"], row["users"]))
-        if point and (row["source"], row["slo_id"], row["predictor"]) == asked:
+    for row in asked.get((source, slo["slo_id"], predictor), ()):
+        for point in truth.get(tuple(row[name] for name in place), ())[-1:]:
             true = {f"true_{name}_ms": point.get(column) for name, column in columns.items()}
             pairs.append({**row, **true})
     return pairs

@@ -95,8 +95,7 @@ def _draw_equal_scores(axes: Axes) -> None:
 
 
 def _curve_end(so_score: float) -> tuple[float, float]:
-    """Return the place of a curve's name: just above the place where S is 1."""
-    return 100 * (1 - so_score / (2 - so_score)), 104.0
+    return 100 * (1 - so_score / (2 - so_score)), 104.0  # just above the place where S is 1
 
 
 def _draw_labels(axes: Axes, rows: Sequence[Row]) -> None:
@@ -143,16 +142,13 @@ def limit_grid_figure(grids: Mapping[str, LimitGrid], title: str) -> str:
     """Draw the mean S/O in percent by latency limits, a panel per predictor in the order given."""
     n_columns = min(_GRIDS_PER_ROW, len(grids))
 
-    def draw(axes: Axes, place: int, predictor: str, grid: LimitGrid) -> None:
-        _draw_grid(axes, grid)
+    def draw(axes: Axes, place: int, predictor: str) -> None:
+        _draw_grid(axes, grids[predictor])
         axes.set_title(predictor, fontsize=8.5)
         axes.tick_params(labelleft=place % n_columns == 0)
 
     return draw_panels(
-        [
-            partial(draw, place=place, predictor=predictor, grid=grid)
-            for place, (predictor, grid) in enumerate(grids.items())
-        ],
+        [partial(draw, place=place, predictor=name) for place, name in enumerate(grids)],
         title,
         width_in=max(3.0, 2.75 * n_columns),
         height_in=2.2,

@@ -32,26 +32,24 @@ def predictor_means(scores: Sequence[Row]) -> list[Row]:
     mape_nttft, mape_itl, n_slos, n_slos_judged` (some LLM could be judged) and
     `n_slos_with_success`.
     """
-    rows = []
-    for (predictor,), own in group_by(scores, "predictor").items():
-        if predictor != MEASURED:
-            means = {name: _mean(row[name] for row in own) for name in _MEANS}
-            counts = {
-                "n_slos": len(own),
-                "n_slos_judged": sum(row["so_score"] is not None for row in own),
-                "n_slos_with_success": sum(bool(row["success_rate"]) for row in own),
-            }
-            rows.append({"predictor": predictor, **means, **counts})
+    rows = [
+        {
+            "predictor": predictor,
+            **{name: _mean(row[name] for row in own) for name in _MEANS},
+            "n_slos": len(own),
+            "n_slos_judged": sum(row["so_score"] is not None for row in own),
+            "n_slos_with_success": sum(bool(row["success_rate"]) for row in own),
+        }
+        for (predictor,), own in group_by(scores, "predictor").items()
+        if predictor != MEASURED
+    ]
     return sorted(rows, key=lambda row: (-(row["so_score"] or 0), row["predictor"]))
 
 
 def servable(tables: Tables, source: str) -> tuple[int, int]:
     """Return how many pairs of measured LLM and SLO some profile serves, and how many there are."""
-    answers = [
-        row
-        for row in tables["recommendation"]
-        if (row["source"], row["predictor"]) == (source, MEASURED)
-    ]
+    own = group_by(tables["recommendation"], "source", "predictor")
+    answers = own.get((source, MEASURED), [])
     return sum(row["gpu_profile_id"] is not None for row in answers), len(answers)
 
 

@@ -25,14 +25,14 @@ def slo_answers(tables: Tables) -> list[Row]:
     """
     names = sources(tables)
     answers, guesses = recommendations(tables), held_out(tables)
+    by_slo = [group_by(rows, "source", "slo_id") for rows in (answers, tables["score"], guesses)]
     found = []
     for source in names:
         for slo in detailed_slos(tables):
-            key = (source, slo["slo_id"])
-            own, scores, judged = (_of(rows, key) for rows in (answers, tables["score"], guesses))
-            answer = _answer(tables, own, scores, judged)
+            own = (rows.get((source, slo["slo_id"]), []) for rows in by_slo)
             heading = slo["slo_id"] if len(names) < 2 else f"{slo['slo_id']} · {source}"
-            found.append({"source": source, "slo": slo, "heading": heading, **answer})
+            about = {"source": source, "slo": slo, "heading": heading}
+            found.append({**about, **_answer(tables, *own)})
     return found
 
 
@@ -54,10 +54,6 @@ def _answer(
             for (predictor,), rows in group_by(guesses, "predictor").items()
         },
     }
-
-
-def _of(rows: Sequence[Row], key: tuple[str, str]) -> list[Row]:
-    return [row for row in rows if (row["source"], row["slo_id"]) == key]
 
 
 def summaries(tables: Tables) -> list[Row]:

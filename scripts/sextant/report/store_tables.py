@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +88,6 @@ def detailed_slos(tables: Tables) -> Sequence[Row]:
     """Return the SLOs to show in full: all of a short sheet, the first of a long one."""
     slos = tables["slo"]
     return slos if len(slos) <= MAX_DETAILED_SLOS else slos[:1]
-
-
-def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:
-    """Return the rows by their values in `columns`, groups in the order of first appearance."""
-    groups: dict[tuple, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
-    return groups
 
 
 def provenance_facts(tables: Tables) -> Row:

@@ -74,23 +74,16 @@ def _summary(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]
     worst = max(measured.values(), key=lambda phase: averages(phase)["failure_rate"])
     words = f"{place}: {failures if n_failed else f'none of {number(n_requests)} requests failed'}"
     if n_failed:
-        words += f", the largest share in phase {worst.name} ({_failed(worst)})"
+        rate = percent(averages(worst)["failure_rate"])
+        words += f", the largest share in phase {worst.name} ({rate})"
     told = findings_words(found, "the paper's {} findings")
     return f"{words}; {told}"
 
 
-def _failed(phase: Phase) -> str:
-    return percent(averages(phase)["failure_rate"])
-
-
 def findings(measured: Mapping[str, Phase]) -> list[Finding]:
     """Compare the phases with what the paper found (V-B, V-C)."""
-    return [
-        _api_finding(measured),
-        _alpha_finding(measured),
-        _beta_finding(measured),
-        _theta_finding(measured),
-    ]
+    judges = (_api_finding, _alpha_finding, _beta_finding, _theta_finding)
+    return [judge(measured) for judge in judges]
 
 
 def _api_finding(measured: Mapping[str, Phase]) -> Finding:
@@ -151,7 +144,8 @@ def _theta_finding(measured: Mapping[str, Phase]) -> Finding:
     theta, beta = _blocks(measured, "theta"), _blocks(measured, "beta")
     if theta is None or beta is None:
         return Finding(paper, "Not both sweeps were measured.", None)
-    changes = [_largest_change(blocks["mean_token_latency_ms"]) for blocks in (theta, beta)]
+    latencies = [blocks["mean_token_latency_ms"] for blocks in (theta, beta)]
+    changes = [float(values.max() / values.min()) for values in latencies]
     if not np.isfinite(changes).all():
         return Finding(paper, "Too few requests were served to compare latencies.", None)
     here = (
@@ -164,10 +158,6 @@ def _theta_finding(measured: Mapping[str, Phase]) -> Finding:
 
 def _blocks(measured: Mapping[str, Phase], name: str) -> pd.DataFrame | None:
     return by_setting(measured[name]) if name in measured else None
-
-
-def _largest_change(values: pd.Series) -> float:
-    return float(values.max() / values.min())
 
 
 def _numbers(

@@ -148,13 +148,7 @@ def by_setting(phase: Phase) -> pd.DataFrame:
     settings = pd.DataFrame(phase.facts["settings"])
     ends = [*settings["start_s"].iloc[1:], max(phase.last_due_s, settings["start_s"].iloc[-1])]
     settings["end_s"] = ends
-    groups = dict(tuple(phase.requests.groupby("setting")))
-    rows = [_part(phase, groups.get(place), *span) for place, span in enumerate(_spans(settings))]
-    return settings.join(pd.DataFrame(rows))
-
-
-def _spans(settings: pd.DataFrame) -> Iterator[tuple[float, float]]:
-    return zip(settings["start_s"], settings["end_s"], strict=True)
+    return _with_parts(phase, settings, phase.requests["setting"])
 
 
 def over_time(phase: Phase) -> pd.DataFrame:
@@ -163,16 +157,17 @@ def over_time(phase: Phase) -> pd.DataFrame:
     edges = np.linspace(0, max(phase.last_due_s, 1e-9), n_slices + 1)
     slices = np.searchsorted(edges, phase.requests["due_s"], "right") - 1
     slices = np.minimum(slices, n_slices - 1)  # the last request is due at the last edge
-    groups = dict(tuple(phase.requests.groupby(slices)))
-    spans = pd.DataFrame({"start_s": edges[:-1], "end_s": edges[1:]})
-    rows = [_part(phase, groups.get(place), *span) for place, span in enumerate(_spans(spans))]
+    return _with_parts(phase, pd.DataFrame({"start_s": edges[:-1], "end_s": edges[1:]}), slices)
+
+
+def _with_parts(phase: Phase, spans: pd.DataFrame, places: np.ndarray | pd.Series) -> pd.DataFrame:
+    """Return spans with what the requests came to that are at each of the `places`."""
+    ends = zip(spans["start_s"], spans["end_s"], strict=True)
+    rows = [_part(phase, phase.requests[places == k], *span) for k, span in enumerate(ends)]
     return spans.join(pd.DataFrame(rows))
 
 
-def _part(
-    phase: Phase, requests: pd.DataFrame | None, start_s: float, end_s: float
-) -> dict[str, float]:
-    own = phase.requests[:0] if requests is None else requests
+def _part(phase: Phase, own: pd.DataFrame, start_s: float, end_s: float) -> dict[str, float]:
     n_tokens = np.diff(np.searchsorted(phase.token_s, [start_s, end_s]))[0]
     usage = phase.kv_usage.loc[phase.kv_usage["time_s"].between(start_s, end_s), "usage"]
     return {

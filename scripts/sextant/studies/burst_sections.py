@@ -21,13 +21,6 @@ _METRICS = (
 )
 _KV_USAGE = "KV cache used"
 _TIME, _BLOCK = Axis("Seconds since the phase began", low=0), Axis("Block of requests")
-_CURVES = {
-    "mean_token_latency_ms": "mean",
-    "p90_token_latency_ms": "p90",
-    "throughput_tok_s": "mean",
-    "failure_rate": "mean",
-    "mean_kv_usage": "mean",
-}
 
 
 def phases_section(place: str, measured: Mapping[str, Phase]) -> Section:
@@ -77,7 +70,7 @@ def mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
     for label, columns in _METRICS:
         for rows in series:
             middle = (rows["start_s"] + rows["end_s"]) / 2
-            curves = [Curve(_CURVES[name], middle, rows[name]) for name in columns]
+            curves = [Curve(_statistic(name), middle, rows[name]) for name in columns]
             panels.append(Panel("", _TIME, _axis(label), curves))
     for phase in phases:
         usage = Curve("mean", phase.kv_usage["time_s"], phase.kv_usage["usage"])
@@ -118,16 +111,16 @@ def sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
         panels.append(Panel(_NAMES[phase.name], _BLOCK, Axis(_SYMBOLS[column], low=0), [curve]))
     for label, columns in (*_METRICS, (_KV_USAGE, ("mean_kv_usage",))):
         for rows in blocks.values():
-            curves = [Curve(_CURVES[name], _numbers(rows), rows[name]) for name in columns]
+            curves = [Curve(_statistic(name), _numbers(rows), rows[name]) for name in columns]
             panels.append(Panel("", _BLOCK, _axis(label), curves))
     figure = panels_figure(panels, f"Sweeps, {place}", n_columns=len(phases), height_in=1.7)
     table = table_of(
-        pd.concat([_block_rows(name, rows) for name, rows in blocks.items()]),
+        pd.concat([rows.assign(phase=name, block=_numbers(rows)) for name, rows in blocks.items()]),
         "phase block alpha beta_s theta n_requests failure_rate mean_token_latency_ms "
         "p90_token_latency_ms mean_ttft_ms throughput_tok_s mean_kv_usage",
         phase="Sweep",
     )
-    n_per_change = _counts(phases)
+    n_per_change = " or ".join(sorted({str(phase.facts["n_per_change"]) for phase in phases}))
     text = (
         f"A change after each {n_per_change} requests: alpha falls to a quarter and rises "
         "again as a quadratic while beta stays, so that the rate rises too; beta falls linearly to "
@@ -137,13 +130,8 @@ def sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
     return Section.of_text(f"Sweeps: {place}", text, figure, table)
 
 
-def _counts(phases: Sequence[Phase]) -> str:
-    """Return the requests from one change to the next, of all sweeps."""
-    return " or ".join(sorted({str(phase.facts["n_per_change"]) for phase in phases}))
-
-
-def _block_rows(name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(phase=name, block=_numbers(rows))
+def _statistic(column: str) -> str:
+    return "p90" if column.startswith("p90") else "mean"
 
 
 def _numbers(rows: pd.DataFrame) -> list[int]:

@@ -3,15 +3,13 @@
 Lazuka et al.: LLM-Pilot, SC 2024, sections III-C and V-B (Fig. 7, Table III).
 """
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from sextant.cells.run import CELL_KEY
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section, Table
+from sextant.pages.sections import Section
 from sextant.pages.wording import listed, number, plural
 from sextant.studies.labels import level_axis, place_words, table_of
 from sextant.studies.study_data import Analysis, StudyData
@@ -61,9 +59,7 @@ def feasibility(data: StudyData) -> pd.DataFrame:
     measured = data.points.groupby(list(CELL_KEY))["level"].agg(
         lambda levels: ", ".join(f"{level:g}" for level in sorted(levels))
     )
-    rows = data.feasibility.merge(
-        measured.rename("levels").reset_index(), on=list(CELL_KEY), how="left"
-    )
+    rows = data.feasibility.join(measured.rename("levels"), on=list(CELL_KEY))
     verdicts = {cell.key: cell.run.verdict for cell in data.cells}
     own = [verdicts[key] for key in rows[list(CELL_KEY)].itertuples(index=False, name=None)]
     kinds = [verdict.outcome.kind.value for verdict in own]
@@ -117,18 +113,15 @@ def _summary(cells: pd.DataFrame, combinations: pd.DataFrame) -> str:
     several = combinations[combinations["n_levels"] > 1]
     if several.empty:
         return words
-    n_rising = int(several["is_still_rising"].sum())
-    n_left_out = int(cells["levels_left_out"].notna().sum())
     words += (
-        f" {n_rising} of {len(several)} were not saturated by the most users measured. From the "
+        f" {several['is_still_rising'].sum()} of {len(several)} were not saturated by the most "
+        "users measured. From the "
         f"fewest to the most users, median TTFT grew {_span(several['ttft_growth'])} times and "
         f"median ITL {_span(several['itl_growth'])} times."
     )
-    return words + (
-        f" In {n_left_out} the sweep ended early: more users could tell nothing."
-        if n_left_out
-        else ""
-    )
+    if n_left_out := int(cells["levels_left_out"].notna().sum()):
+        words += f" In {n_left_out} the sweep ended early: more users could tell nothing."
+    return words
 
 
 def _span(values: pd.Series) -> str:
@@ -179,28 +172,21 @@ def _curves_section(place: str, points: pd.DataFrame) -> Section:
     )
     panels = [_panel(points, *curve) for curve in _CURVES]
     figure = panels_figure(panels, f"Curves of {place}", has_points=True)
-    return Section.of_text(f"Curves: {place}", text, figure, _points_table(points))
+    table = table_of(
+        points,
+        f"gpu_profile_id {_told_apart(points)} level n_ok n_failed throughput_tok_s "
+        "median_ttft_ms median_nttft_ms median_itl_ms median_e2e_ms",
+        level="Users",
+    )
+    return Section.of_text(f"Curves: {place}", text, figure, table)
 
 
 def _panel(points: pd.DataFrame, column: str, heading: str, unit: str) -> Panel:
+    is_one = points["variant_id"].nunique() == 1
     lines = [
-        Curve(_line_name(points, key), own["level"], own[column])
-        for key, own in points.groupby(["gpu_profile_id", "variant_id"])
+        Curve(place if is_one else f"{place}, {variant}", own["level"], own[column])
+        for (place, variant), own in points.groupby(["gpu_profile_id", "variant_id"])
     ]
     is_log = column != "throughput_tok_s"
     y = Axis(unit, is_log=is_log, low=None if is_log else 0)
     return Panel(heading, level_axis("Users", points["level"]), y, lines)
-
-
-def _line_name(points: pd.DataFrame, key: Sequence[str]) -> str:
-    profile_id, variant_id = key
-    return profile_id if points["variant_id"].nunique() == 1 else f"{profile_id}, {variant_id}"
-
-
-def _points_table(points: pd.DataFrame) -> Table:
-    variant = "variant_id" if points["variant_id"].nunique() > 1 else ""
-    columns = (
-        f"gpu_profile_id {variant} level n_ok n_failed throughput_tok_s median_ttft_ms "
-        "median_nttft_ms median_itl_ms median_e2e_ms"
-    )
-    return table_of(points, columns, level="Users")

@@ -15,6 +15,7 @@ LABELS: Mapping[str, str] = POINT_LABELS | {
     "batch_size": "Batch size",
     "beta_s": "beta (s)",
     "block": "Block",
+    "deviation_percent": "Largest deviation (%)",
     "e2e_ratio": "End-to-end latency, smallest over largest weight",
     "failed_fraction": "Failed (fraction)",
     "failure_rate": "Failure rate",
@@ -48,8 +49,10 @@ LABELS: Mapping[str, str] = POINT_LABELS | {
     "mean_power_w": "Mean power (W)",
     "mean_processing_ms": "Processing (ms)",
     "mean_running": "In the server's batch, mean",
+    "mean_tok_s": "Mean output tokens/s per replica",
     "mean_token_latency_ms": "Token latency, mean (ms)",
     "most_users": "Most users measured",
+    "n": "Numbers of replicas",
     "n_preemptions": "Preemptions",
     "n_requests": "Requests",
     "n_server_starts": "Server starts",
@@ -58,14 +61,17 @@ LABELS: Mapping[str, str] = POINT_LABELS | {
     "published": "Published",
     "rate_rps": "Requests/s",
     "replicas": "Servers",
+    "sd_percent": "Relative standard deviation (%)",
     "small_tokens": "Smallest cache (tokens)",
     "summed_throughput_tok_s": "Output tokens/s, summed",
     "throughput_interval": "95% interval",
     "token_latency_ms": "Per output token (ms)",
     "ttft_growth": "TTFT, most over fewest users",
+    "users_per_replica": "Users per replica",
     "verdict": "Verdict",
     "weight_gib": "Weights (GiB)",
     "weights_gb": "Weights (GB)",
+    "where": "Setting",
     "why": "Why not",
 }
 """The label of each column, with its unit; a column without one shows its own name."""
@@ -100,11 +106,6 @@ def level_curve(name: str, rows: pd.DataFrame, x: str, y: str) -> Curve:
 def place_words(row: Mapping[str, str]) -> str:
     """Write which LLM on which GPU profile a row is of."""
     return f"{row['llm_id']} on {row['gpu_profile_id']}"
-
-
-def workload_place_words(rows: pd.DataFrame) -> str:
-    """Write which LLM on which GPU profile and under which workload all rows are of."""
-    return f"{place_words(rows.iloc[0])}, {rows['workload_id'].iloc[0]}"
 
 
 class Finding(NamedTuple):

@@ -9,11 +9,23 @@ from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import plural
 from sextant.studies.frontier import LEAST_GAIN, OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS
-from sextant.studies.labels import level_axis, level_curve, level_words, place_words, table_of
+from sextant.studies.labels import (
+    LABELS,
+    level_axis,
+    level_curve,
+    level_words,
+    place_words,
+    table_of,
+)
 from sextant.studies.study_data import StudyData
 
 _THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)
 _PROCESSING = Axis("Mean processing time (ms)", is_log=True)
+_ACTIVITY = {
+    f"{statistic}_{words.lower().replace(' ', '_')}": f"{words}, {statistic}"
+    for words in ("Utilization", "SM active", "SM occupancy")
+    for statistic in ("mean", "max")
+}
 _KNEE_RULE = (
     "The knee is the smallest batch size from which no further doubling gains "
     f"{LEAST_GAIN:.0%} of throughput: as latency is batch size over request rate (Little's law), "
@@ -110,8 +122,7 @@ def published_section(sizes: pd.DataFrame, agreement: str) -> Section:
         "Their text gives 50 MB for a request of OPT-1.3B, which is the KV cache of "
         f"{OPT_OUTPUT_TOKENS} tokens, not of {OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS}."
     )
-    assumed = {name: name for name in sizes.columns[3:]}
-    labels = {"llm_id": "LLM", "weights_gb": "Weights (GB)", "published": "Published", **assumed}
+    labels = {name: LABELS.get(name, name) for name in sizes}
     return Section.of_text("Published batch sizes", text, table=Table.of_frame(sizes, labels))
 
 
@@ -166,12 +177,9 @@ def activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
     if all(panel.y == _THROUGHPUT for panel in panels):
         return Section("Device activity", notes=[*notes, "No device reported how busy it was."])
     figure = panels_figure(panels, "Device activity over batch size", has_points=True)
-    return Section(
-        "Device activity",
-        notes=notes,
-        figures=[(figure, "")],
-        tables=[_activity_table(batches)],
-    )
+    known = [column for column in _ACTIVITY if batches[column].notna().any()]
+    table = table_of(batches, f"llm_id gpu_profile_id batch_size {' '.join(known)}", **_ACTIVITY)
+    return Section("Device activity", notes=notes, figures=[(figure, "")], tables=[table])
 
 
 def _activity_panels(batches: pd.DataFrame, on_cpu: bool) -> Iterator[Panel]:
@@ -188,19 +196,6 @@ def _activity_panels(batches: pd.DataFrame, on_cpu: bool) -> Iterator[Panel]:
         y = Axis("Fraction", low=0, high=1.05) if is_fraction else _THROUGHPUT
         if lines:
             yield Panel(heading, _batch_axis(batches), y, lines)
-
-
-def _activity_table(batches: pd.DataFrame) -> Table:
-    labels = {}
-    for name, words in (
-        ("utilization", "Utilization"),
-        ("sm_active", "SM active"),
-        ("sm_occupancy", "SM occupancy"),
-    ):
-        for statistic in ("mean", "max"):
-            if batches[f"{statistic}_{name}"].notna().any():
-                labels[f"{statistic}_{name}"] = f"{words}, {statistic}"
-    return table_of(batches, f"llm_id gpu_profile_id batch_size {' '.join(labels)}", **labels)
 
 
 def energy_section(batches: pd.DataFrame) -> Section:

@@ -10,7 +10,7 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import percent, plural
-from sextant.studies.labels import place_words
+from sextant.studies.labels import place_words, table_of
 from sextant.studies.study_data import Analysis, StudyData
 
 _SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
@@ -108,13 +108,10 @@ def _summary(found: dict[tuple, pd.DataFrame], published: pd.DataFrame) -> str:
 
 def _grid_section(setting: dict[str, str], grid: pd.DataFrame) -> Section:
     """The table of one setting, and throughput per replica over users per replica."""
+    known = {replicas: row.dropna() for replicas, row in grid.iterrows()}
     lines = [
-        Curve(
-            plural(replicas, "replica"),
-            row.dropna().index / replicas,
-            row.dropna().to_numpy(),
-        )
-        for replicas, row in grid.iterrows()
+        Curve(plural(replicas, "replica"), row.index / replicas, row.to_numpy())
+        for replicas, row in known.items()
     ]
     axes = (Axis("Users per replica", is_log=True), Axis("Output tokens/s per replica", low=0))
     panel = Panel("", *axes, lines)
@@ -142,20 +139,13 @@ def _diagonal_section(found: dict[tuple, pd.DataFrame], published: pd.DataFrame)
     shown = shown.assign(
         deviation_percent=100 * shown["relative_deviation"], sd_percent=100 * shown["relative_sd"]
     )
-    labels = {
-        "where": "Setting",
-        "users_per_replica": "Users per replica",
-        "n": "Numbers of replicas",
-        "mean_tok_s": "Mean output tokens/s per replica",
-        "deviation_percent": "Largest deviation (%)",
-        "sd_percent": "Relative standard deviation (%)",
-    }
+    table = table_of(shown, "where users_per_replica n mean_tok_s deviation_percent sd_percent")
     text = (
         "Where the number of users per replica is the same: n numbers of replicas, the mean of "
         "their throughputs per replica, the largest deviation from it, and the standard "
         "deviation (over n, as LLM-Pilot's figures need it), both relative to the mean."
     )
-    return Section.of_text("The diagonals", text, table=Table.of_frame(shown, labels))
+    return Section.of_text("The diagonals", text, table=table)
 
 
 def _published_section() -> Section:

@@ -16,7 +16,7 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
 from sextant.pages.wording import interval, listed, plural
-from sextant.studies.labels import level_axis, level_curve, table_of, workload_place_words
+from sextant.studies.labels import level_axis, level_curve, place_words, table_of
 from sextant.studies.point_measures import fits_memory, request_times, with_measures
 from sextant.studies.study_data import Analysis, StudyData
 from sextant.studies.uncertainty import N_BLOCKS, processing_blocks, ratio_of_means
@@ -157,10 +157,8 @@ def _gain_words(row: pd.Series) -> str:
 
 def gain_section(points: pd.DataFrame) -> Section:
     """What several servers gain over one, by requests in flight."""
-    shown = points.assign(
-        throughput_interval=_intervals(points, "throughput"),
-        latency_interval=_intervals(points, "latency"),
-    )
+    quantities = ("throughput", "latency")
+    shown = points.assign(**{f"{name}_interval": _intervals(points, name) for name in quantities})
     table = table_of(
         shown,
         "llm_id gpu_profile_id workload_id variant_id replicas level n_ok summed_throughput_tok_s "
@@ -205,13 +203,17 @@ def _gain_figure(points: pd.DataFrame) -> str | None:
                 for replicas, rows in own.groupby("replicas")
             ]
             label = f"{what.capitalize()} over one server's"
-            panels.append(Panel(workload_place_words(own), axis, Axis(label, low=0), lines))
+            panels.append(Panel(_place_words(own), axis, Axis(label, low=0), lines))
     return panels_figure(panels, "Gain over one server by requests in flight", has_points=True)
 
 
 def _intervals(rows: pd.DataFrame, what: str) -> list[str]:
     ends = zip(rows[f"{what}_ratio_low"], rows[f"{what}_ratio_high"], strict=True)
     return ["–" if low == high else interval(low, high) for low, high in ends]
+
+
+def _place_words(rows: pd.DataFrame) -> str:
+    return f"{place_words(rows.iloc[0])}, {rows['workload_id'].iloc[0]}"
 
 
 def curve_section(points: pd.DataFrame) -> Section:
@@ -226,7 +228,7 @@ def curve_section(points: pd.DataFrame) -> Section:
             is_alone = own.loc[own["replicas"] == replicas, "variant_id"].nunique() == 1
             name = name if is_alone else f"{name}, {variant_id}"
             lines.append(level_curve(name, rows, "summed_throughput_tok_s", "largest_latency_ms"))
-        panels.append(Panel(workload_place_words(own), throughput, latency, lines))
+        panels.append(Panel(_place_words(own), throughput, latency, lines))
     text = (
         "Numbers at points are requests in flight on all servers together. Hollow points are "
         "more whole requests than the servers' memory holds."

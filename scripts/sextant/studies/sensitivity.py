@@ -59,14 +59,10 @@ def analyse(data: StudyData) -> Analysis:
 
 def _points(data: StudyData) -> pd.DataFrame:
     """Return the points of closed loops with the variant's fields; null is the server's default."""
+    set_ups = [[getattr(cell.run.variant, name) for name in _SET_UP] for cell in data.cells]
     variants = pd.DataFrame(
-        [
-            {
-                **dict(zip(CELL_KEY, cell.key, strict=True)),
-                **{name: getattr(cell.run.variant, name) for name in _SET_UP},
-            }
-            for cell in data.cells
-        ]
+        [[*cell.key, *own] for cell, own in zip(data.cells, set_ups, strict=True)],
+        columns=[*CELL_KEY, *_SET_UP],
     ).astype(dict.fromkeys(_SET_UP, float))
     rows = data.points[data.points["scenario_kind"] == ClosedLoop.kind]
     return rows.merge(variants, on=list(CELL_KEY), how="left")
@@ -207,19 +203,14 @@ def weight_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row a series: its key, `users`, `{smallest,largest}_tokens` and `e2e_ratio`, the
     median end-to-end latency at the smallest weight over that at the largest.
     """
-    found = []
-    for key, own in rows.groupby(_SERIES):
-        first, last = own.iloc[0], own.iloc[-1]
-        found.append(
-            {
-                **dict(zip(_SERIES, key, strict=True)),
-                "users": first["level"],
-                "smallest_tokens": first["batch_weight_tokens"],
-                "largest_tokens": last["batch_weight_tokens"],
-                "e2e_ratio": first["median_e2e_ms"] / last["median_e2e_ms"],
-            }
-        )
-    return pd.DataFrame(found)
+    by_series = rows.groupby(_SERIES)
+    found = by_series.agg(
+        users=("level", "first"),
+        smallest_tokens=("batch_weight_tokens", "first"),
+        largest_tokens=("batch_weight_tokens", "last"),
+    )
+    latency_ms = by_series["median_e2e_ms"]
+    return found.assign(e2e_ratio=latency_ms.first() / latency_ms.last()).reset_index()
 
 
 def ratio_words(ratios: pd.DataFrame) -> str:

@@ -14,6 +14,8 @@ from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.pages.sections import Section
 
+TABLES = ("point", "feasibility", "telemetry")
+
 
 @dataclass(frozen=True)
 class StudyData:
@@ -47,24 +49,16 @@ def read_study_data(
     profiles: Mapping[str, GPUProfile],
     seed: int,
 ) -> StudyData:
-    """Read the cells of a study, in the order to show them, and the Parquet tables `point`,
-    `feasibility` and `telemetry` that were aggregated from them.
+    """Read the cells of a study, in the order to show them, and the `TABLES` (Parquet) that were
+    aggregated from them.
 
     Raises InputError if a cell's `run.json` or `tuning.json` is malformed.
     """
     found = [read_cell(Path(folder)) for folder in cells]
-    frames = {
-        name: _as_cells(read_parquet(path).to_pandas(), found) for name, path in tables.items()
-    }
-    return StudyData(
-        points=frames["point"],
-        feasibility=frames["feasibility"],
-        telemetry=frames["telemetry"],
-        cells=found,
-        llms=llms,
-        profiles=profiles,
-        seed=seed,
+    points, feasibility, telemetry = (
+        _as_cells(read_parquet(tables[name]).to_pandas(), found) for name in TABLES
     )
+    return StudyData(points, feasibility, telemetry, found, llms, profiles, seed)
 
 
 def _as_cells(rows: pd.DataFrame, cells: Sequence[MeasuredCell]) -> pd.DataFrame:

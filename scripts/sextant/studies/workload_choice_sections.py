@@ -52,12 +52,9 @@ def effect_section(effects: pd.DataFrame, n_resamples: int, n_blocks: int) -> Se
     if effects.empty:
         return Section.of_text(title, "No use case was measured with two sizes.")
     intervals = {
-        f"{name}_interval": [
-            interval(low, high)
-            for low, high in zip(
-                effects[f"{name}_ratio_low"], effects[f"{name}_ratio_high"], strict=True
-            )
-        ]
+        f"{name}_interval": effects[[f"{name}_ratio_low", f"{name}_ratio_high"]].agg(
+            lambda ends: interval(*ends), axis=1
+        )
         for name in ("throughput", "latency")
     }
     table = table_of(

@@ -15,7 +15,7 @@ from sextant.pages.write import render_sections, write_page
 from sextant.store.doubts import warnings
 from sextant.store.points import aggregate_points
 from sextant.studies.labels import level_words, place_words
-from sextant.studies.study_data import Analysis, StudyData, read_study_data
+from sextant.studies.study_data import TABLES, Analysis, StudyData, read_study_data
 
 
 class Study(NamedTuple):
@@ -68,9 +68,6 @@ STUDIES = {
 def analysis_of(name: str) -> Callable[[StudyData], Analysis]:
     """Return the analysis of a study; what only other studies need is not imported."""
     return import_module(f"sextant.studies.{name}").analyse
-
-
-TABLES = ("point", "feasibility", "telemetry")
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,37 @@
 """Burstiness: Gamma fits of windows and of the whole trace, and how often traffic doubles."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sextant.base.rows import column_lists
+from sextant.base.rows import column_lists, jsonable
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
-from sextant.pages.wording import duration_words, listed, number, percent, plural, time_unit
-from sextant.trace_report.doublings import doubling_table, measure_doublings
+from sextant.pages.wording import (
+    MINUTE_S,
+    duration_words,
+    listed,
+    number,
+    percent,
+    plural,
+    time_unit,
+)
 from sextant.trace_report.fitted_workloads import Fitted
-from sextant.trace_report.trace_file import TraceFile, rows_of
+from sextant.trace_report.trace_file import SHORTEST_BUCKET_S, TraceFile, row_of, rows_of
 from sextant.trace_report.traffic import MAX_SHOWN, counted_words
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, ArrivalModel
-from sextant.workload.windows import TOO_FEW, WINDOW_S, fit_windows
+from sextant.workload.windows import (
+    TOO_FEW,
+    WINDOW_S,
+    count_doublings,
+    fit_windows,
+    summarize_doublings,
+)
 
 REJECTED_BELOW = 0.05
 """p-value below which a window's gaps are said not to be Gamma-distributed."""
@@ -204,20 +217,22 @@ def _left_words(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _window_table(groups: Sequence[Mapping[str, Any]]) -> Table:
-    header = ("LLM · service", "Windows", "Empty", "Not fitted", "Fitted", "Median α",
-              "α, 10 to 90 %", "Median CV", "KS distance", "Gamma rejected")  # fmt: skip
-    rows = []
-    for group in groups:
-        counts = (group["n_windows"], group["n_empty"], sum(group["not_fitted"].values()))
-        cells = [number(count) for count in (*counts, group["n_fitted"])]
-        alpha, cv, ks = group["alpha"], group["cv"], group["ks"]
-        if alpha is None:
-            rows.append((group["name"], *cells, *["–"] * 5))
-            continue
-        spread = f"{number(alpha['p10'])} to {number(alpha['p90'])}"
-        figures = (number(alpha["median"]), spread, number(cv["median"]), f"{ks['median']:.3f}")
-        rows.append((group["name"], *cells, *figures, percent(group["rejected_fraction"])))
-    return Table(header, rows)
+    def of_fit(name: str, *ends: str) -> Callable[[Any], str]:
+        return lambda own: " to ".join(number(own[name][end]) for end in ends) if own[name] else "–"
+
+    columns = {
+        "LLM · service": lambda group: group["name"],
+        "Windows": lambda group: number(group["n_windows"]),
+        "Empty": lambda group: number(group["n_empty"]),
+        "Not fitted": lambda group: number(sum(group["not_fitted"].values())),
+        "Fitted": lambda group: number(group["n_fitted"]),
+        "Median α": of_fit("alpha", "median"),
+        "α, 10 to 90 %": of_fit("alpha", "p10", "p90"),
+        "Median CV": of_fit("cv", "median"),
+        "KS distance": lambda group: f"{group['ks']['median']:.3f}" if group["ks"] else "–",
+        "Gamma rejected": lambda group: percent(group["rejected_fraction"]),
+    }
+    return Table.of_rows(groups, columns)
 
 
 def _figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -245,3 +260,42 @@ def _spans(middle: pd.Series, values: pd.Series) -> Curve:
     quartiles = values.groupby((middle // size).astype(int)).quantile([0.5, 0.25, 0.75]).unstack()
     across = (quartiles.index.to_numpy(float) + 0.5) * size
     return Curve(_MANY, across, *(quartiles[share] for share in (0.5, 0.25, 0.75)))
+
+
+DOUBLING_MINUTES = (SHORTEST_BUCKET_S // MINUTE_S, 10)
+"""BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
+BUSY_REQUESTS = 10
+"""Of fewer requests in a window, chance alone doubles many: of Poisson counts with mean 3, 23%
+of windows double; with mean 10, 0.1% of those that have 10 or more."""
+
+
+def measure_doublings(
+    trace: TraceFile, groups: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return how often requests double within 5 and 10 minutes (BurstGPT, III-B): a row a duration
+    and group, with `name`, `minutes`, the columns of `summarize_doublings`, and
+    `n_busy_doublings`, those from `BUSY_REQUESTS` requests or more.
+    """
+    found = []
+    for minutes in DOUBLING_MINUTES:
+        totals = summarize_doublings(count_doublings(trace.path, minutes))
+        busy = summarize_doublings(count_doublings(trace.path, minutes, min_count=BUSY_REQUESTS))
+        for group in groups:
+            known = jsonable(row_of(totals, group))
+            known["n_busy_doublings"] = float(row_of(busy, group)["n_doublings"])
+            found.append({"name": group["name"], "minutes": minutes, **known})
+    return found
+
+
+def doubling_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of what `measure_doublings` found."""
+    columns = {
+        "Requests double, LLM · service": lambda row: row["name"],
+        "Within": lambda row: f"{row['minutes']} minutes",
+        "Times": lambda row: number(row["n_doublings"]),
+        f"Of them from {BUSY_REQUESTS} or more": lambda row: number(row["n_busy_doublings"]),
+        "Per day": lambda row: number(row["per_day"]),
+        "Per workday": lambda row: number(row["per_workday"]),
+        "Rises from none": lambda row: number(row["n_from_zero"]),
+    }
+    return Table.of_rows(rows, columns)

@@ -8,12 +8,11 @@ from sextant.base.files import provenance
 from sextant.base.ids import id_of
 from sextant.pages.sections import Section
 from sextant.pages.wording import listed
-from sextant.pages.write import render_sections, write_page
+from sextant.pages.write import check_outputs, render_sections, write_page
 from sextant.trace_report.burstiness import measure_burstiness, show_burstiness
 from sextant.trace_report.fidelity import measure_fidelity, show_fidelity
 from sextant.trace_report.fitted_workloads import Fitted, open_workloads
 from sextant.trace_report.lengths import measure_lengths, show_lengths
-from sextant.trace_report.output_paths import check_outputs
 from sextant.trace_report.overview import show_overview
 from sextant.trace_report.parameters import LATENCY, measure_parameters, show_parameters
 from sextant.trace_report.reliability import measure_reliability, show_reliability

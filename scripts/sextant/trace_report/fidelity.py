@@ -106,11 +106,9 @@ def _clipped(
     sampled: pd.DataFrame, model: RequestModel, caps: Mapping[str, int | None]
 ) -> pd.DataFrame:
     """Return the model's columns of `sampled`, with no value above its cap."""
-    given = {
-        name: cap for name, cap in caps.items() if cap is not None and name in model.parameters
-    }
-    return sampled[model.parameters].assign(
-        **{name: sampled[name].clip(upper=cap) for name, cap in given.items()}
+    own = sampled[model.parameters]
+    return own.assign(
+        **{name: own[name].clip(upper=cap) for name, cap in caps.items() if name in own}
     )
 
 
@@ -187,9 +185,7 @@ def _takeaway(found: Mapping[str, Any]) -> str:
             f"No distribution of the model is more than {percent(ks)} of the requests off the "
             f"trace's ({worst}), {verdict} the {percent(REACH)} aimed at"
         )
-    joint, independent = (
-        found["spearman_difference"].get(name) for name in ("joint", "independent")
-    )
+    joint, independent = (found["spearman_difference"].get(name) for name in SAMPLERS)
     if joint is None:
         return f"{sentence}; there are no two parameters that vary, so none can go together."
     return (
@@ -225,11 +221,10 @@ def _table(found: Mapping[str, Any]) -> Table:
     for sampler, difference in found["spearman_difference"].items():
         value = "–" if difference is None else f"{difference:.4f}"
         rows.append((f"Largest difference of a rank correlation, {sampler} sampler", value))
+    what = "Variance of output ranks that the input's bin explains"
     for whose, fraction in (found["output_rank_by_input_fraction"] or {}).items():
         name = whose if whose == "trace" else f"{whose} sampler"
-        rows.append(
-            (f"Variance of output ranks that the input's bin explains, {name}", percent(fraction))
-        )
+        rows.append((f"{what}, {name}", percent(fraction)))
     return Table(("Model against trace", "Distance"), rows)
 
 

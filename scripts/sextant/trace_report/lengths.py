@@ -43,14 +43,6 @@ def measure_lengths(trace: TraceFile, sampled: pd.DataFrame, *, seed: int) -> di
     return found
 
 
-def _zipf(counts: Counts) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the Zipf fit, or why there is none."""
-    try:
-        return asdict(fit_zipf(counts.values, counts=counts.weights)), None
-    except InputError as error:
-        return None, str(error)
-
-
 def rank_by_input_fraction(requests: pd.DataFrame, input_lo: pd.Series) -> float | None:
     """Return how much of the variance of the outputs' ranks the input's bin explains.
 
@@ -67,15 +59,20 @@ def _side(counts: Counts) -> dict[str, Any]:
     n = int(counts.weights.sum())
     if n == 0:
         return {"n": 0, "quantiles": None, "cdf": None, "zipf": None, "zipf_reason": "no request"}
-    points = cumulative(counts.values, counts.weights, _MAX_POINTS)
-    fit, reason = _zipf(counts)
+    try:
+        fit, reason = asdict(fit_zipf(counts.values, counts=counts.weights)), None
+    except InputError as error:
+        fit, reason = None, str(error)
+    told = distribution(counts.values, counts.weights)
+    return {"n": n, **told, "zipf": fit, "zipf_reason": reason}
+
+
+def distribution(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    """Return `mean`, `quantiles` and `cdf` (points of the curve) of ascending weighted values."""
     return {
-        "n": n,
-        "mean": float(np.average(counts.values, weights=counts.weights)),
-        "quantiles": quantiles(counts.values, counts.weights),
-        "cdf": points.to_dict(orient="list"),
-        "zipf": fit,
-        "zipf_reason": reason,
+        "mean": float(np.average(values, weights=weights)),
+        "quantiles": quantiles(values, weights),
+        "cdf": cumulative(values, weights, _MAX_POINTS).to_dict(orient="list"),
     }
 
 
@@ -115,12 +112,11 @@ def _takeaway(found: Mapping[str, Any]) -> str:
             f"All requests are alike: {number(inputs['median'])} tokens in, "
             f"{number(outputs['median'])} out."
         )
-    middle = (
-        "The median request has {} tokens in and {} out; one in ten has more than {} in".format(
-            *(number(value) for value in (inputs["median"], outputs["median"], inputs["p90"]))
-        )
+    return (
+        f"The median request has {number(inputs['median'])} tokens in and "
+        f"{number(outputs['median'])} out; one in ten has more than {number(inputs['p90'])} in, "
+        f"one in ten more than {number(outputs['p90'])} out."
     )
-    return f"{middle}, one in ten more than {number(outputs['p90'])} out."
 
 
 def _zipf_words(side: Mapping[str, Any]) -> str:

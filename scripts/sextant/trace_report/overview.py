@@ -79,29 +79,19 @@ def _names(facts: Mapping[str, Any], key: str) -> str:
 
 
 def _groups_table(facts: Mapping[str, Any]) -> Table:
-    header = (
-        "LLM · service",
-        "Requests",
-        "Share",
-        "Failed",
-        "Mean input tokens",
-        "Mean output tokens",
-    )
-    rows = [_group_cells(group, facts["n_requests"]) for group in facts["groups"][:_MAX_GROUPS]]
-    rest = facts["groups"][_MAX_GROUPS:]
-    if rest:
-        count = sum(group["n_requests"] for group in rest)
-        name = f"{len(rest)} more"
-        rows.append((name, number(count), percent(count / facts["n_requests"]), "", "", ""))
-    return Table(header, rows)
-
-
-def _group_cells(group: Mapping[str, Any], n_requests: int) -> tuple[str, ...]:
-    return (
-        group["name"],
-        number(group["n_requests"]),
-        percent(group["n_requests"] / n_requests),
-        percent(group["n_failed"] / group["n_requests"]),
-        number(group["mean_input_tokens"]),
-        number(group["mean_output_tokens"]),
-    )
+    n_all, groups = facts["n_requests"], facts["groups"]
+    shown, rest = groups[:_MAX_GROUPS], groups[_MAX_GROUPS:]
+    columns = {
+        "LLM · service": lambda group: group["name"],
+        "Requests": lambda group: number(group["n_requests"]),
+        "Share": lambda group: percent(group["n_requests"] / n_all),
+        "Failed": lambda group: percent(group["n_failed"] / group["n_requests"]),
+        "Mean input tokens": lambda group: number(group["mean_input_tokens"]),
+        "Mean output tokens": lambda group: number(group["mean_output_tokens"]),
+    }
+    table = Table.of_rows(shown, columns)
+    if not rest:
+        return table
+    count = sum(group["n_requests"] for group in rest)
+    last = (f"{len(rest)} more", number(count), percent(count / n_all), "", "", "")
+    return table._replace(rows=[*table.rows, last])

@@ -10,7 +10,7 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import duration_words, number, percent, plural, time_unit
-from sextant.trace_report.trace_file import TraceFile, rows_of
+from sextant.trace_report.trace_file import TraceFile, row_of, rows_of
 from sextant.trace_report.traffic import MAX_SHOWN, bucket_s, counted_words
 from sextant.workload.profiles import failure_series, summarize_failures
 
@@ -34,17 +34,15 @@ def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str,
     size = bucket_s(facts["duration_s"], min(max(n_buckets, 1), _N_BUCKETS))
     series = failure_series(trace.path, float(size))
     summary = summarize_failures(series)
-    groups = []
-    for group in facts["groups"][:MAX_SHOWN]:
-        own = rows_of(series, group)
-        figures = rows_of(summary, group).drop(columns=["llm", "service"]).iloc[0].to_dict()
-        groups.append(
-            {
-                "name": group["name"],
-                "summary": jsonable(figures),
-                "series": column_lists(own[["start_s", "failure_fraction", "is_outlier"]]),
-            }
-        )
+    shown = ["start_s", "failure_fraction", "is_outlier"]
+    groups = [
+        {
+            "name": group["name"],
+            "summary": jsonable(row_of(summary, group)),
+            "series": column_lists(rows_of(series, group)[shown]),
+        }
+        for group in facts["groups"][:MAX_SHOWN]
+    ]
     known = {"n_failed": facts["n_failed"], "bucket_s": size}
     return {**known, "n_groups": n_groups, "groups": groups}
 
@@ -116,13 +114,14 @@ def _figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, st
 
 def _table(found: Mapping[str, Any]) -> Table:
     every = duration_words(found["bucket_s"])
-    header = ("LLM · service", "Failed", "Failed (%)", f"Median per {every}", "Quartiles",
-              "Outliers", "Too few to judge")  # fmt: skip
-    rows = []
-    for group in found["groups"]:
-        facts = group["summary"]
-        quartiles = " to ".join(percent(facts[name]) for name in ("q1", "q3"))
-        failed = (number(facts["n_failed"]), percent(facts["failure_fraction"]))
-        spread = (percent(facts["median"]), quartiles, number(facts["n_outliers"]))
-        rows.append((group["name"], *failed, *spread, plural(facts["n_too_few"], "span")))
-    return Table(header, rows)
+    columns = {
+        "LLM · service": lambda own: own["name"],
+        "Failed": lambda own: number(own["n_failed"]),
+        "Failed (%)": lambda own: percent(own["failure_fraction"]),
+        f"Median per {every}": lambda own: percent(own["median"]),
+        "Quartiles": lambda own: " to ".join(percent(own[name]) for name in ("q1", "q3")),
+        "Outliers": lambda own: number(own["n_outliers"]),
+        "Too few to judge": lambda own: plural(own["n_too_few"], "span"),
+    }
+    rows = ({"name": group["name"], **group["summary"]} for group in found["groups"])
+    return Table.of_rows(rows, columns)

@@ -145,6 +145,11 @@ def rows_of(frame: pd.DataFrame, group: Mapping[str, Any]) -> pd.DataFrame:
     return frame[is_own]
 
 
+def row_of(frame: pd.DataFrame, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the one row of an LLM and service, without these columns."""
+    return rows_of(frame, group).drop(columns=["llm", "service"]).iloc[0].to_dict()
+
+
 def value_counts(trace: TraceFile, column: str) -> Counts:
     """Return the distinct values of a column over the requests that did not fail."""
     found = trace.query(

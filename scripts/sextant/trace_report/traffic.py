@@ -1,6 +1,6 @@
 """Traffic: requests over time, by hour of the day and of the week, per LLM and service."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ _N_BUCKETS, _REQUESTS_PER_BUCKET = 100, 10
 _SIGNIFICANCE = 0.01
 _MIN_DAYS, _MIN_WEEKS = 2, 2
 _COUNTED = ("n_requests", "input_tokens", "output_tokens")
+_SERIES = ["start_s", "is_whole", *_COUNTED]
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -63,7 +64,9 @@ def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any
     whole = together.loc[together["is_whole"], "n_requests"]
     return {
         "bucket_s": size,
-        "n_requests_per_bucket": None if whole.empty else _range(whole),
+        "n_requests_per_bucket": None
+        if whole.empty
+        else whole.agg(["min", "median", "max"]).astype(float).to_dict(),
         "n_groups": len(facts["groups"]),
         "has_clock": has_clock,
         "why_no_profile": None if has_days else _too_short(duration_s),
@@ -82,16 +85,14 @@ def _group(
     regular = None if hourly is None else _explained(rows_of(hourly, group))
     return {
         "name": group["name"],
-        "series": _series(rows_of(series, group)),
+        "series": column_lists(
+            rows_of(series, group)[_SERIES].astype(dict.fromkeys(_COUNTED, int))
+        ),
         "daily": None if own is None else _daily(own),
         "weekly": _weekly(own) if has_weeks else None,
         "hour_of_day_fraction": None if regular is None else regular.fraction,
         "hour_of_day_p_value": None if regular is None else regular.p_value,
     }
-
-
-def _range(counts: pd.Series) -> dict[str, float]:
-    return {name: float(getattr(counts, name)()) for name in ("min", "median", "max")}
 
 
 def _too_short(duration_s: float) -> str:
@@ -101,11 +102,6 @@ def _too_short(duration_s: float) -> str:
         f"No daily profile can be seen in {duration_words(duration_s)}: it takes "
         f"{_MIN_DAYS} days or more."
     )
-
-
-def _series(rows: pd.DataFrame) -> dict[str, list]:
-    counts = rows[[*_COUNTED]].astype(int)
-    return column_lists(rows[["start_s", "is_whole"]].join(counts))
 
 
 def _daily(profile: pd.DataFrame) -> dict[str, list]:
@@ -217,41 +213,41 @@ def _series_figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[
 def _daily_figure(found: Mapping[str, Any]) -> tuple[str, str]:
     label = "Hour of the day" if found["has_clock"] else "Hours since the first request, modulo 24"
     across = Axis(label, ticks=range(0, 25, 6), low=0, high=23)
-    panels = _profile_panels(found["groups"], "daily", "hour", across)
-    caption = "Requests per hour by hour of the day: the median of all days, and its quartiles."
-    return panels_figure(panels, "Requests by hour of the day"), caption
+    profiles = {group["name"]: group["daily"] for group in found["groups"]}
+    return _profile_figure(profiles, "day", "hour", across)
 
 
 def _weekly_figure(groups: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     across = Axis("Day of the week", ticks=range(0, 168, 24), names=_WEEKDAYS, low=0, high=167)
-    panels = _profile_panels(groups, "weekly", "hour_of_week", across)
-    caption = "Requests per hour by hour of the week: the median of all weeks, and its quartiles."
-    return panels_figure(panels, "Requests by hour of the week"), caption
+    profiles = {group["name"]: group["weekly"] for group in groups}
+    return _profile_figure(profiles, "week", "hour_of_week", across)
 
 
-def _profile_panels(
-    groups: Sequence[Mapping[str, Any]], profile: str, hour: str, across: Axis
-) -> list[Panel]:
-    """Return a panel a group: the median of its requests per hour, and the quartiles."""
+def _profile_figure(
+    profiles: Mapping[str, Mapping[str, Any]], cycle: str, hour: str, across: Axis
+) -> tuple[str, str]:
     panels = []
-    for group in groups:
-        spread = (group[profile][f"requests_{name}"] for name in ("median", "q1", "q3"))
-        curve = Curve("median", group[profile][hour], *spread)
-        panels.append(Panel(group["name"], across, Axis("Requests per hour", low=0), [curve]))
-    return panels
+    for name, profile in profiles.items():
+        spread = (profile[f"requests_{statistic}"] for statistic in ("median", "q1", "q3"))
+        curve = Curve("median", profile[hour], *spread)
+        panels.append(Panel(name, across, Axis("Requests per hour", low=0), [curve]))
+    caption = f"Requests per hour by hour of the {cycle}: the median of all {cycle}s, and its "
+    return panels_figure(panels, f"Requests by hour of the {cycle}"), f"{caption}quartiles."
 
 
 def _regularity_table(groups: Sequence[Mapping[str, Any]], has_clock: bool) -> Table:
-    header = ("LLM · service", "Explained by hour of day", "Busiest hour", "Quietest hour",
-              "Weekend day / workday")  # fmt: skip
-    rows = []
-    for group in groups:
-        means, hours = group["daily"]["requests_mean"], group["daily"]["hour"]
-        busiest, quietest = (hours[int(pick(means))] for pick in (np.argmax, np.argmin))
-        moments = (_hour_words(hour, has_clock) for hour in (busiest, quietest))
-        share = percent(group["hour_of_day_fraction"])
-        rows.append((group["name"], share, *moments, _weekend_ratio(group["weekly"])))
-    return Table(header, rows)
+    def hour(group: Mapping[str, Any], pick: Callable) -> str:
+        daily = group["daily"]
+        return _hour_words(daily["hour"][int(pick(daily["requests_mean"]))], has_clock)
+
+    columns = {
+        "LLM · service": lambda group: group["name"],
+        "Explained by hour of day": lambda group: percent(group["hour_of_day_fraction"]),
+        "Busiest hour": lambda group: hour(group, np.argmax),
+        "Quietest hour": lambda group: hour(group, np.argmin),
+        "Weekend day / workday": lambda group: _weekend_ratio(group["weekly"]),
+    }
+    return Table.of_rows(groups, columns)
 
 
 def _weekend_ratio(weekly: Mapping[str, Any] | None) -> str:

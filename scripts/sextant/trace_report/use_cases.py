@@ -12,15 +12,11 @@ from sextant.base.ids import id_of
 from sextant.pages.charts import cumulative_curve, panels_figure
 from sextant.pages.sections import Section
 from sextant.pages.wording import number
-from sextant.pages.write import render_sections, write_page
-from sextant.trace_report.lengths import SIDES, distribution_panel, quantile_table, quantiles
-from sextant.trace_report.output_paths import check_outputs
+from sextant.pages.write import check_outputs, render_sections, write_page
+from sextant.trace_report.lengths import SIDES, distribution, distribution_panel, quantile_table
 from sextant.workload.draw import open_workload
-from sextant.workload.fidelity import cumulative
 from sextant.workload.request_model import RequestModel
 from sextant.workload.use_cases import load_use_case, use_case_names
-
-_MAX_POINTS = 200
 
 
 def compare_use_cases(models: Mapping[str, RequestModel]) -> dict[str, dict[str, Any]]:
@@ -42,12 +38,7 @@ def compare_use_cases(models: Mapping[str, RequestModel]) -> dict[str, dict[str,
 def _side(model: RequestModel, column: str) -> dict[str, Any]:
     lengths = model.frame[column].to_numpy(float)
     values, place = np.unique(lengths, return_inverse=True)
-    weights = np.bincount(place, model.weights)
-    return {
-        "mean": float(np.average(values, weights=weights)),
-        "quantiles": quantiles(values, weights),
-        "cdf": cumulative(values, weights, _MAX_POINTS).to_dict(orient="list"),
-    }
+    return distribution(values, np.bincount(place, model.weights))
 
 
 def write_use_case_report(
