@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from sextant.cli.app import app
 from sextant.load.lag import lag_warning
 from sextant.store.points import aggregate_points
 from stub_server import StubServer, answer_tokens
+from support import wait_for
 
 FIXED = ("--input-tokens", 8, "--output-tokens", 3)
 KEY = "a-very-secret-key"
@@ -54,6 +54,13 @@ def start(url: str, out: Path, *options, program: str = "main()", **environment:
         text=True,
         env=os.environ | environment,
     )
+
+
+def ended(url: str, out: Path, *options, program: str = "main()"):
+    """Run the command to its end; return its status and its errors."""
+    process = start(url, out, *options, program=program)
+    said = process.communicate(timeout=60)[1]
+    return process.returncode, said
 
 
 # Ways to put load on a server
@@ -144,9 +151,8 @@ def test_the_usual_limit_on_open_files_fails_no_request(tmp_path):
         "r.setrlimit(r.RLIMIT_NOFILE, (40, hard)); main()"
     )
     with StubServer(answer_tokens(0.3)) as server:
-        process = start(server.url, tmp_path, "--batch", 80, program=program)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+        status, said = ended(server.url, tmp_path, "--batch", 80, program=program)
+    assert status == 0, said
     assert pd.read_parquet(tmp_path / "requests.parquet")["status"].tolist() == ["ok"] * 80
 
 
@@ -162,9 +168,8 @@ FEW_FILES = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64)); main(
 )
 def test_too_few_file_descriptors_are_named_and_finished_levels_kept(tmp_path, options):
     with StubServer(answer_tokens(0.01)) as server:
-        process = start(server.url, tmp_path, *options, program=FEW_FILES)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 2 and "Traceback" not in said
+        status, said = ended(server.url, tmp_path, *options, program=FEW_FILES)
+    assert status == 2 and "Traceback" not in said
     assert (
         "connections needs about" in said and "64 (RLIMIT_NOFILE)" in said and "ulimit -n" in said
     )
@@ -180,9 +185,8 @@ def test_too_few_file_descriptors_are_named_and_finished_levels_kept(tmp_path, o
 def test_a_load_that_cannot_start_leaves_an_earlier_one_whole(tmp_path):
     with StubServer(answer_tokens()) as server:
         earlier = load(server.url, tmp_path, *FIXED, "--batch", 1)[1]
-        process = start(server.url, tmp_path, "--batch", 100, program=FEW_FILES)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 2 and "RLIMIT_NOFILE" in said
+        status, said = ended(server.url, tmp_path, "--batch", 100, program=FEW_FILES)
+    assert status == 2 and "RLIMIT_NOFILE" in said
     assert written_to(tmp_path) == earlier
 
 
@@ -310,10 +314,7 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
         ((*FIXED, "--arrivals", "sometimes"), "unknown arrivals 'sometimes'"),
         ((*FIXED, "--users", 1, "--prompts", "text.txt"), "'--prompts'.*--tokenizer"),
         ((*FIXED, "--users", 1, "--vocab-size", 16), "'vocab_size'"),
-        (
-            (*FIXED, "--users", 1, "--base-url", "host:1"),
-            "'--base-url': 'host:1' is not a",
-        ),
+        ((*FIXED, "--users", 1, "--base-url", "host:1"), "'--base-url': 'host:1' is not a"),
         ((*FIXED, "--users", 1, "--sampler", "joint"), "'--sampler'.*leave it out"),
         (
             (*FIXED, "--users", 1, "--api-key-env", "NO_SUCH_KEY"),
@@ -343,9 +344,7 @@ def test_what_had_ended_is_written_when_a_signal_ends_the_load(tmp_path, number,
     with StubServer(answer_tokens(0.05)) as server:
         options = ("--users", "2,3", "--duration", 60, "--warmup", 0)
         process = start(server.url, tmp_path, *options)
-        deadline = time.monotonic() + 60
-        while len(server.requests) < 20 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: len(server.requests) >= 20, "requests")
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == status
@@ -371,9 +370,8 @@ def test_a_signal_is_no_failure_of_the_connection_that_it_came_upon(tmp_path, n_
     )
     with StubServer(answer_tokens(0.01, 0.01)) as server:
         options = ("--users", 2, "--duration", 20, "--warmup", 0)
-        process = start(server.url, tmp_path, *options, program=program)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
+        status, said = ended(server.url, tmp_path, *options, program=program)
+    assert status == 130, said
     assert not written_to(tmp_path)["is_complete"]
     frame = pd.read_parquet(tmp_path / "requests.parquet")
     assert (frame["status"] == "ok").all() and 5 <= len(frame) <= 20
@@ -387,9 +385,8 @@ def test_a_signal_while_results_are_written_loses_nothing(tmp_path):
     )
     with StubServer(answer_tokens(0.01)) as server:
         options = ("--users", 2, "--duration", 0.3, "--warmup", 0)
-        process = start(server.url, tmp_path, *options, program=program)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+        status, said = ended(server.url, tmp_path, *options, program=program)
+    assert status == 0, said
     assert written_to(tmp_path)["is_complete"]
     assert len(pd.read_parquet(tmp_path / "requests.parquet")) > 0
 
@@ -398,9 +395,7 @@ def test_a_second_level_that_was_ended_leaves_the_first_whole(tmp_path):
     with StubServer(answer_tokens(0.02)) as server:
         options = ("--users", "1,2", "--duration", 0.5, "--warmup", 0)
         process = start(server.url, tmp_path, *options)
-        deadline = time.monotonic() + 60
-        while server.most_in_flight < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: server.most_in_flight >= 2, "requests")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 143
@@ -416,9 +411,7 @@ def test_a_second_level_that_was_ended_leaves_the_first_whole(tmp_path):
 def test_an_interrupted_warm_up_is_no_result(tmp_path):
     with StubServer(answer_tokens(0.02)) as server:
         process = start(server.url, tmp_path, "--users", 2, "--warmup", 60)
-        deadline = time.monotonic() + 60
-        while len(server.requests) < 6 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: len(server.requests) >= 6, "requests")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     written = written_to(tmp_path)
@@ -437,9 +430,8 @@ main()
 def test_a_full_disk_is_one_clear_error_and_nothing_looks_whole(tmp_path):
     (tmp_path / "run.json").write_text('{"is_complete": true}')
     with StubServer(answer_tokens()) as server:
-        process = start(server.url, tmp_path, "--batch", 200, program=SMALL_FILES)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
+        status, said = ended(server.url, tmp_path, "--batch", 200, program=SMALL_FILES)
+    assert status == 2
     (line,) = [line for line in said.splitlines() if "could have shaped" not in line]
     assert line.startswith("Error: ") and "File too large" in line
     assert list(tmp_path.iterdir()) == []
@@ -449,9 +441,8 @@ def test_a_full_disk_is_one_clear_error_and_nothing_looks_whole(tmp_path):
 def test_an_output_folder_that_cannot_be_written_is_told_before_the_load(tmp_path, place):
     (tmp_path / "file").write_text("")
     with StubServer(answer_tokens()) as server:
-        process = start(server.url, tmp_path / place, "--batch", 2)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 2 and said.startswith("Error: ") and len(said.splitlines()) == 1
+        status, said = ended(server.url, tmp_path / place, "--batch", 2)
+    assert status == 2 and said.startswith("Error: ") and len(said.splitlines()) == 1
     assert server.requests == []
 
 
@@ -512,8 +503,7 @@ main()
 """
     with StubServer(answer_tokens(0.01, 0.01)) as server:
         options = ("--users", 4, "--duration", 0.5, "--warmup", 0)
-        process = start(server.url, tmp_path, *options, program=program)
-        _, said = process.communicate(timeout=60)
+        _, said = ended(server.url, tmp_path, *options, program=program)
     (level,) = written_to(tmp_path)["levels"]
     assert "could have shaped the result" in level["lag_warning"]
     assert level["lag_warning"] in said

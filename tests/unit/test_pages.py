@@ -42,6 +42,9 @@ def test_a_table_shows_the_columns_that_have_a_label():
     assert table.header == ["Is it?", "Number", "Word"]
     assert table.rows == [["yes", "1", "p"], ["no", "–", "–"]]
     assert table.text_columns == {0, 2}  # numbers are aligned right
+    html = render_sections("T", "", [Section("T", tables=[table])], ORIGIN)
+    for cell in ('th scope="row">yes', 'td class="n">1', 'td class="name">p', 'td class="n">–'):
+        assert f"<{cell}</t" in html
 
 
 def test_rows_and_columns_have_none_for_what_is_missing():

@@ -1,7 +1,7 @@
 """The estimate of `sextant plan`, by hand, and how it learns from cells that were measured."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility
 from sextant.plan.history import Error, basis, estimate_errors, finished_cells
 from sextant.plan.jobs import DryRun, Job
 from sextant.plan.summary import CellPlan, make_plan, makespan_s
-from sextant.plan.text import plan_json, plan_text
+from sextant.plan.text import plan_text
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
 BASIS = Basis(starts=None, start_s=120, level_extra_s=10, cell_extra_s=15, origin="assumed")
@@ -122,7 +122,7 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
     assert "1 of them do not fit into memory" in text
     (line,) = [line for line in text.splitlines() if line.startswith("4xT4-16GB")]
     assert line.split()[1:8] == ["2", "2", "1", "t4", "3", "250", "3"]
-    assert json.loads(json.dumps(plan_json(plan)))["n_submissions"] == 4
+    assert json.loads(json.dumps(asdict(plan)))["n_submissions"] == 4
 
 
 def test_a_server_that_runs_already_takes_its_levels_alone() -> None:

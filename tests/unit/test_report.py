@@ -3,11 +3,11 @@
 import json
 import random
 import re
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
 
+from html_page import Page
 from sextant.base.errors import InputError
 from sextant.pages.wording import number
 from sextant.report.recommendations import points_with_costs, prediction_pairs, recommendations
@@ -168,24 +168,6 @@ def written(folder, rows):
     return database, html, json.loads((folder / "out" / "x.json").read_text(encoding="utf-8"))
 
 
-class _Page(HTMLParser):
-    """Collects what the page shows, its tags and the ids in it."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.text, self.tags, self.ids, self.links = "", set(), [], []
-        self.feed(html)
-        self.text = " ".join(self.text.split())
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
-        self.ids += [value for name, value in attributes if name == "id"]
-        self.links += [v for name, v in attributes if name in ("href", "src", "xlink:href")]
-
-    def handle_data(self, data):
-        self.text += data + " "
-
-
 def answer_of(document: dict, llm_id: str) -> dict:
     (row,) = [row for row in document["recommendations"] if row["llm_id"] == llm_id]
     return row
@@ -209,7 +191,7 @@ def test_an_unmet_slo_names_the_nearest_profile_and_the_limit_it_misses(report):
     expected = {"gpu_profile_id": "large", "limit": "itl", "ratio": 1.8, "users": 1}
     assert row["nearest_miss"] == expected
     words = "nearest: large misses ITL by 1.8× with 1 user"
-    assert "No GPU profile meets this SLO ; " + words in _Page(html).text
+    assert "No GPU profile meets this SLO ; " + words in Page(html).text
     assert words in summary_text(database)
 
 
@@ -232,7 +214,7 @@ def test_predicted_answers_are_only_for_llms_that_were_not_measured(report):
     row = answer_of(document, EVIL)
     assert (row["basis"], row["predictor"], row["replicas"]) == ("predicted", "llm_pilot", 4)
     assert {held["llm_id"] for held in document["held_out"]} == {"good", "slow"}
-    text = _Page(html).text
+    text = Page(html).text
     assert "predicted by llm_pilot" in text
     assert "nobody-knows neither measured nor predicted" in text
 
@@ -254,7 +236,7 @@ def test_json_says_what_the_store_says(report):
 
 
 def test_names_cannot_become_markup(report):
-    page = _Page(report[1])
+    page = Page(report[1])
     assert "script" not in page.tags
     assert EVIL in page.text
 
@@ -269,11 +251,11 @@ def test_a_malicious_name_is_drawn_as_text(tmp_path):
     _, html, _ = written(tmp_path, rows)
     svg = html[html.index("<svg") : html.index("</svg>")]
     assert "&lt;script&gt;" in svg and "<script" not in html
-    assert f"{EVIL}: 10.5 ms" in _Page(svg).text
+    assert f"{EVIL}: 10.5 ms" in Page(svg).text
 
 
 def test_the_page_needs_no_network(report):
-    page = _Page(report[1])
+    page = Page(report[1])
     urls = set(re.findall(r"\w+://[^\s\"'<>)]*", report[1]))
     assert urls <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert page.links and all(link.startswith("#") for link in page.links)
@@ -282,9 +264,10 @@ def test_the_page_needs_no_network(report):
 
 
 def test_ids_are_unique_and_each_link_has_its_target(report):
-    page = _Page(report[1])
-    assert len(page.ids) == len(set(page.ids))
-    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    page = Page(report[1])
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert {link.removeprefix("#") for link in page.links} <= set(ids)
 
 
 def test_a_store_gives_the_same_bytes_each_time(report, tmp_path):
@@ -334,7 +317,7 @@ def test_doubtful_points_are_told(report):
     }
     assert found == expected
     assert all(row["n_points"] == 1 for row in told.values())
-    assert "Requests failed; they are in no latency: 1 of 6 points." in _Page(html).text
+    assert "Requests failed; they are in no latency: 1 of 6 points." in Page(html).text
 
 
 @pytest.mark.parametrize(
@@ -357,7 +340,7 @@ def test_costs_of_a_point_by_hand(report):
     # 100 tokens/s for an hour cost 0.1 USD.
     assert first["output_tokens_per_usd"] == pytest.approx(3.6e6)
     assert points[-1]["energy_per_output_token_j"] is None
-    assert "not available" in _Page(report[1]).text
+    assert "not available" in Page(report[1]).text
 
 
 def test_predictions_stand_beside_the_truth_of_hidden_llms_only(report):
@@ -371,7 +354,7 @@ def test_predictions_stand_beside_the_truth_of_hidden_llms_only(report):
 
 
 def test_facts_of_workload_feasibility_and_scores_are_on_the_page(report):
-    text = _Page(report[1]).text
+    text = Page(report[1]).text
     assert "1,018 of 2,000 inputs cut to the cap of 1,024 tokens" in text
     assert "outputs not capped" in text
     assert "2,000 of 2,010 requests accepted, 10 rejected" in text
@@ -401,7 +384,7 @@ def test_a_store_with_little_in_it_makes_a_page_that_says_so(tmp_path, kept):
         note = "judged from 3 measured LLMs on"
         rows["score"] = [{**of_predictor("llm_pilot", "", None), "n_llms": 0, "note": note}]
     database, html, document = written(tmp_path, rows)
-    text = _Page(html).text
+    text = Page(html).text
     assert ("nothing to recommend" in text) == ("slo" not in kept)
     assert ("No points are measured yet" in text) == ("point" not in kept)
     assert ("judged from 3 measured LLMs on" in text) == ("score" in kept)
@@ -413,7 +396,7 @@ def test_points_without_any_latency_are_listed_and_not_drawn(tmp_path):
     silent = {name: None for name in point("m", "small", 1, 1.0) if name.endswith("_ms")}
     rows = {"slo": [SLO], "point": [point("m", "small", 1, None, **silent | {"n_ok": 0})]}
     _, html, document = written(tmp_path, rows)
-    assert "1 point: measured · conversation · users-1-8 · default" in _Page(html).text
+    assert "1 point: measured · conversation · users-1-8 · default" in Page(html).text
     assert document["warnings"][0]["column"] == "n_ok"
 
 
@@ -424,12 +407,13 @@ def test_characterizations_stand_side_by_side(tmp_path):
     }
     both = {**ROWS, **{table: [*ROWS[table], *rows] for table, rows in other.items()}}
     database, html, document = written(tmp_path, both)
-    text = _Page(html).text
+    text = Page(html).text
     assert text.index("chat · archive:old") < text.index("chat · measured")
     found = [row["source"] for row in document["recommendations"] if row["llm_id"] == "good"]
     assert sorted(found) == ["archive:old", "measured"]
     # The same LLM in two settings: figures whose ids must not collide.
-    assert len(set(_Page(html).ids)) == len(_Page(html).ids)
+    ids = Page(html).values("id")
+    assert len(set(ids)) == len(ids)
     assert summary_text(database).count("for 16 users") == 2
 
 
@@ -465,7 +449,7 @@ def long_sheet(n_slos: int) -> dict:
 
 def test_a_long_sheet_is_summed_up_and_only_its_first_slo_shown_in_full(tmp_path):
     _, html, document = written(tmp_path, long_sheet(8))
-    text = _Page(html).text
+    text = Page(html).text
     assert "All 8 SLOs" in text
     # 6 SLOs at S 50 %, O 25 %, S/O 60 %, one without a success, one that nobody judges.
     assert "llm_pilot 42.9 % 25 % 51.4 % 20 % – 7 6 1" in text
@@ -504,7 +488,7 @@ def test_many_predictors_are_not_set_side_by_side_for_a_terminal(tmp_path):
     }
     database, html, _ = written(tmp_path, rows)
     assert "unseen" not in summary_text(database)
-    assert "good 2 × small 0.2 USD/h 2 × large 0.6 USD/h (not judged)" in _Page(html).text
+    assert "good 2 × small 0.2 USD/h 2 × large 0.6 USD/h (not judged)" in Page(html).text
 
 
 def test_only_what_is_shown_is_read(tmp_path):
@@ -540,7 +524,7 @@ def test_predictors_that_use_references_carry_a_triangle(tmp_path):
             for row in rows[table]
             if row["predictor"] in rename
         ]
-    text = _Page(written(tmp_path, rows)[1]).text
+    text = Page(written(tmp_path, rows)[1]).text
     assert "paris ▲ 42.9 %" in text
     assert "▲ first measures the new LLM on two reference GPU profiles" in text
 
@@ -549,7 +533,7 @@ def test_published_medians_are_counted_and_marked(tmp_path):
     nothing = dict.fromkeys(("n_ok", "n_failed", "throughput_tok_s", "median_ttft_ms"))
     published = point("good", "small", 16, 20.0, is_published_median=True, **nothing)
     _, html, document = written(tmp_path, {**ROWS, "point": [*ROWS["point"], published]})
-    text = _Page(html).text
+    text = Page(html).text
     assert "Of 1 of the 7 points only the medians of nTTFT and ITL are published" in text
     assert "good small published medians 16 – – –" in text
     # Not a doubt: nothing is known of its requests.
@@ -572,7 +556,7 @@ def test_many_profiles_make_a_matrix_of_marks(tmp_path):
     ]  # fmt: skip
     rows = {**ROWS, "gpu_profile": profiles, "feasibility": cells, "point": []}
     _, html, _ = written(tmp_path, rows)
-    text = _Page(html).text
+    text = Page(html).text
     assert f"LLM {EVIL} A B 1 2 4 1 2 4 1 2 4" in text
     assert "good ✗ – ✓ ✗ – ✓" in text
     summary = (

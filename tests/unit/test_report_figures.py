@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from html_page import SVG, figure_texts
 from sextant.report.all_figures import ReportFigures
 from sextant.report.latency_figures import (
     latency_axes,
@@ -14,12 +15,6 @@ from sextant.report.latency_figures import (
 )
 from sextant.report.score_figures import limit_grid_figure, score_figure
 from sextant.report.score_means import LimitGrid, limit_grid, predictor_means
-
-_SVG = "{http://www.w3.org/2000/svg}"
-
-
-def texts(svg: str) -> list[str]:
-    return ["".join(node.itertext()) for node in ElementTree.fromstring(svg).iter(f"{_SVG}text")]
 
 
 def profile(gpu_id: str, n_gpus: int) -> dict:
@@ -75,13 +70,13 @@ def test_every_predictor_has_its_mark_and_score():
         score("hopeless", 0.0, None, 0.0),
         score("unjudged", None, None, None),
     ]
-    drawn = texts(score_figure(rows, "t"))
+    drawn = figure_texts(score_figure(rows, "t"))
     assert "llm_pilot (80 %)" in drawn and "paris (80 %)" in drawn
     assert "dear (0 %, O 600 %)" in drawn
     assert "Without any success, hence without overspend: hopeless" in drawn
     assert not any("unjudged" in text for text in drawn)
     assert "measures it on reference profiles" in drawn
-    alone = texts(score_figure(rows[:1], "t"))
+    alone = figure_texts(score_figure(rows[:1], "t"))
     assert "no measurement of the new LLM" in alone
     assert "measures it on reference profiles" not in alone
 
@@ -89,7 +84,7 @@ def test_every_predictor_has_its_mark_and_score():
 def test_labels_of_equal_scores_do_not_cover_each_other():
     rows = [score(f"predictor-{i}", 0.8, 0.2, 0.8) for i in range(6)]
     root = ElementTree.fromstring(score_figure(rows, "t"))
-    labels = [t for t in root.iter(f"{_SVG}text") if "predictor" in "".join(t.itertext())]
+    labels = [t for t in root.iter(f"{SVG}text") if "predictor" in "".join(t.itertext())]
     places = [node.get("transform") or (node.get("x"), node.get("y")) for node in labels]
     assert len(places) == len(set(places)) == 6
 
@@ -133,7 +128,7 @@ def test_a_grid_is_the_mean_over_users_and_counts_a_promise_once():
     assert grid.nttft_ms == [5.0, 100.0] and grid.itl_ms == [50.0, 75.0]
     assert grid.so_score[100.0, 50.0] == pytest.approx(0.5)
     assert grid.so_score[100.0, 75.0] == 0.9 and grid.so_score[5.0, 50.0] is None
-    drawn = texts(limit_grid_figure({"rf": grid}, "t"))
+    drawn = figure_texts(limit_grid_figure({"rf": grid}, "t"))
     assert {"rf", "50", "90", "–", "5", "100", "75"} <= set(drawn)
 
 
@@ -145,7 +140,7 @@ def test_limits_that_are_no_grid_make_none():
 
 
 def test_a_grid_without_a_single_judged_slo_is_drawn():
-    assert texts(limit_grid_figure({"a": LimitGrid([1.0], [2.0], {(1.0, 2.0): None})}, "t"))
+    assert figure_texts(limit_grid_figure({"a": LimitGrid([1.0], [2.0], {(1.0, 2.0): None})}, "t"))
 
 
 def pair(llm_id: str, nttft_ms, true_nttft_ms) -> dict:
@@ -162,7 +157,7 @@ def pair(llm_id: str, nttft_ms, true_nttft_ms) -> dict:
 def test_predictions_have_a_panel_per_llm_with_its_error():
     looks = profile_looks(["1xa"], [profile("a", 1)])
     pairs = [pair("one", 1.5, 1.0), pair("one", -0.5, 1.0), pair("two", 2.0, 2.0)]
-    drawn = texts(prediction_figure(pairs, looks, "t"))
+    drawn = figure_texts(prediction_figure(pairs, looks, "t"))
     # Mean of 50 % and 150 %: what has no place on the axes still counts.
     assert {"one", "two", "100 %", "0 %"} <= set(drawn)
     assert n_not_drawn(pairs) == 1
@@ -171,7 +166,7 @@ def test_predictions_have_a_panel_per_llm_with_its_error():
 def test_many_llms_fill_several_rows():
     looks = profile_looks(["1xa"], [profile("a", 1)])
     names = [f"llm-{i:02}" for i in range(23)]
-    drawn = texts(prediction_figure([pair(name, 1.0, 2.0) for name in names], looks, "t"))
+    drawn = figure_texts(prediction_figure([pair(name, 1.0, 2.0) for name in names], looks, "t"))
     assert set(names) <= set(drawn)
     assert drawn.count("Predicted ITL") == 3
 
@@ -185,7 +180,7 @@ def test_many_points_carry_no_number_of_users():
              "output_tokens_per_usd": 10.0 + i, "median_ttft_ms": 5.0, "median_itl_ms": 5.0}
             for i in range(n_points)
         ]  # fmt: skip
-        return texts(latency_figure(points, looks, latency_axes(points), {}, "t"))
+        return figure_texts(latency_figure(points, looks, latency_axes(points), {}, "t"))
 
     assert "719" in drawn(20)
     assert not any(text.startswith("7") and len(text) == 3 for text in drawn(21))

@@ -85,26 +85,10 @@ def test_a_doubtful_point_at_an_infinite_rate_is_named(tmp_path):
     assert "llm on 1xGPU, w, s at inf)" in page(tmp_path, [], cell)
 
 
-def test_cells_of_tables_are_numbers_words_or_a_dash(tmp_path):
-    frame = pd.DataFrame(
-        {"name": ["a"], "whole": [1234.0], "part": [0.12345], "none": [None], "nan": [math.nan]}
-    ).assign(flag=True)
-    table = Table.of_frame(frame, {name: name for name in frame})
-    html = page(tmp_path, [Section("T", tables=[table])], empty_cell(tmp_path))
-    cells = html[html.index('<th scope="row">a') : html.index("</tr>", html.index(">a</th>"))]
-    assert '<td class="n">1,234</td><td class="n">0.123</td>' in cells
-    assert cells.count('<td class="n">–</td>') == 2
-    assert '<td class="name">yes</td>' in cells
-
-
 def test_paragraphs_are_apart(tmp_path):
     html = page(tmp_path, [Section.of_text("T", "one\n\ntwo")], empty_cell(tmp_path))
     assert "<p>one</p>" in html
     assert "<p>two</p>" in html
-
-
-def test_sections_are_named_for_links_and_files():
-    assert Section("Power & energy (W)").key == "power-energy-w"
 
 
 def test_llms_stand_in_the_order_of_the_sheet(tmp_path):

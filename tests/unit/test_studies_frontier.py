@@ -22,30 +22,21 @@ def test_a_step_of_a_factor_of_four_counts_as_two_doublings():
     assert gains_per_doubling([1, 4, 8], [100, 400, 300]) == pytest.approx([1.0, -0.25])
 
 
-def test_the_knee_is_where_doublings_stop_to_gain_a_tenth():
-    assert knee([1, 2, 4, 8], [100, 190, 207, 210]) == 1  # +90%, +8.9%, +1.4%
-
-
-def test_a_gain_of_exactly_a_tenth_is_not_past_the_knee():
-    assert knee([1, 2, 4], [100, 200, 220]) is None
-
-
-def test_throughput_that_grows_again_after_a_slow_run_has_not_reached_its_knee():
-    assert knee([1, 2, 4, 8, 16], [100, 190, 180, 300, 310]) == 3
-
-
-def test_throughput_that_never_grows_has_its_knee_at_the_start():
-    assert knee([1, 2, 4], [100, 101, 90]) == 0
-
-
-def test_growth_to_the_end_and_a_single_size_have_no_knee():
-    assert knee([1, 2, 4], [100, 150, 200]) is None
-    assert knee([1], [100]) is None
-    assert knee([], []) is None
-
-
-def test_a_stricter_gain_moves_the_knee():
-    assert knee([1, 2, 4, 8], [100, 190, 207, 210], least_gain=0.05) == 2
+@pytest.mark.parametrize(
+    ("throughputs", "least_gain", "place"),
+    [
+        ([100, 190, 207, 210], 0.1, 1),  # +90%, +8.9%, +1.4%
+        ([100, 190, 207, 210], 0.05, 2),
+        ([100, 200, 220], 0.1, None),  # a gain of exactly a tenth is not past the knee
+        ([100, 190, 180, 300, 310], 0.1, 3),  # grows again after a slow run
+        ([100, 101, 90], 0.1, 0),  # never grows
+        ([100, 150, 200], 0.1, None),  # grows to the end
+        ([100], 0.1, None),
+        ([], 0.1, None),
+    ],
+)
+def test_the_knee_is_where_doublings_stop_to_gain_enough(throughputs, least_gain, place):
+    assert knee([1, 2, 4, 8, 16][: len(throughputs)], throughputs, least_gain) == place
 
 
 def test_a_point_is_optimal_unless_another_is_as_good_in_both_and_better_in_one():

@@ -1,9 +1,7 @@
 """The report of a trace: traces whose figures are known by construction, and bare ones."""
 
 import json
-from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -11,6 +9,7 @@ import pyarrow as pa
 import pytest
 import scipy
 
+from html_page import Page, figure_texts, figures
 from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_parquet
 from sextant.base.ids import file_name
@@ -30,7 +29,6 @@ from sextant.workload.request_model import RequestModel
 EVIL = '<script>alert("$x$")</script>'
 HOUR_S, DAY_S = 3600, 86400
 _TYPES = {"string": "string", "int32": "Int32", "double": "Float64", "bool": "boolean"}
-_SVG = "{http://www.w3.org/2000/svg}"
 
 
 def write_trace(path: Path, arrival_s, origin: dict | None = None, **columns) -> Path:
@@ -56,35 +54,6 @@ def report(trace: Path, *workloads: Path, seed: int = 0) -> tuple[dict, str]:
     html, out = trace.with_suffix(".html"), trace.with_suffix(".json")
     write_trace_report(trace, workloads, html, out, seed=seed)
     return json.loads(out.read_text()), html.read_text()
-
-
-class Page(HTMLParser):
-    """Collects what a page refers to, its text and its figures."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.text = ""
-        self.tags: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def figures(html: str) -> list[ElementTree.Element]:
-    parts = html.split("<svg")[1:]
-    return [ElementTree.fromstring("<svg" + part.split("</svg>")[0] + "</svg>") for part in parts]
-
-
-def figure_texts(html: str) -> set[str]:
-    return {
-        "".join(node.itertext()) for figure in figures(html) for node in figure.iter(f"{_SVG}text")
-    }
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +119,7 @@ def test_profiles_tell_people_from_programs(months):
     weekly = pd.DataFrame(chat["weekly"])
     assert (weekly.loc[weekly["hour_of_week"] >= 120, "requests_mean"] == 0).all()
     assert "15:00" in found["takeaways"]["traffic"]
-    assert {"Requests per hour", "Hour of the day", "Sun"} <= figure_texts(html)
+    assert {"Requests per hour", "Hour of the day", "Sun"} <= {*figure_texts(html)}
     assert any(text.startswith("Days since 2024-01-01") for text in figure_texts(html))
 
 
@@ -187,7 +156,7 @@ def test_an_hour_shows_minutes_and_no_daily_profile(tmp_path):
     assert found["traffic"]["bucket_s"] == 60
     assert found["traffic"]["groups"][0]["daily"] is None
     assert "No daily profile" in found["takeaways"]["traffic"]
-    assert {"Requests per minute", "Minutes since the first request"} <= figure_texts(html)
+    assert {"Requests per minute", "Minutes since the first request"} <= {*figure_texts(html)}
     assert "no date" in Page(html).text
     assert "says nothing of how reliable" in found["takeaways"]["reliability"]
 
@@ -205,7 +174,7 @@ def test_burstiness_is_that_of_the_arrivals(tmp_path):
     covered = windows["beta_lo_s"].lt(4) & windows["beta_hi_s"].gt(4)
     assert covered.sum() >= len(windows) - 1
     assert "burstier than a Poisson process" in found["takeaways"]["burstiness"]
-    assert {"Shape α", "Scale β (s)"} <= figure_texts(html)
+    assert {"Shape α", "Scale β (s)"} <= {*figure_texts(html)}
 
 
 def test_a_coarse_clock_leaves_burstiness_unknown(tmp_path):
@@ -381,7 +350,7 @@ def test_use_cases_stand_side_by_side(tmp_path):
     assert found["mine"]["input"]["quantiles"]["median"] == 100
     page = Page(html.read_text())
     assert all(name in page.text for name in ("mine", "summarization, input", "Sarathi"))
-    assert {"Input (tokens)", "Output (tokens)"} <= figure_texts(html.read_text())
+    assert {"Input (tokens)", "Output (tokens)"} <= {*figure_texts(html.read_text())}
     with pytest.raises(InputError, match="two workloads 'mine'"):
         write_use_case_report([own, own], html, out)
     with pytest.raises(InputError, match="output_tokens"):

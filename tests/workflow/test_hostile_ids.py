@@ -2,7 +2,6 @@
 
 import os
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,6 +22,7 @@ from hostile import (
     write,
     write_hostile_sheets,
 )
+from html_page import Page
 from project import Project
 from sextant.base.ids import file_name
 
@@ -104,22 +104,6 @@ def test_a_second_run_has_nothing_to_do(hostile) -> None:
     assert "Nothing to be done" in done.stderr
 
 
-class Page(HTMLParser):
-    """What a browser makes of a page: elements, their attributes, and text."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attrs) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data) -> None:
-        self.text += data
-
-
 PAGES = {
     "report/index.html": IDS,
     f"report/traces/{file_name(TRACE)}.html": (TRACE, WORKLOAD, *TRACED),
@@ -130,7 +114,7 @@ PAGES = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_show_ids_as_text_and_neither_run_nor_load_anything(hostile, name: str) -> None:
-    page = Page(hostile.folder / "results" / name)
+    page = Page((hostile.folder / "results" / name).read_text(encoding="utf-8"))
     for given in PAGES[name]:
         if given != VARIANT or "studies" in name:  # the report shows the default variant
             assert given in page.text, given
@@ -190,7 +174,7 @@ def test_the_page_of_an_answer_escapes_ids(hostile, tmp_path) -> None:
     (config / "config.json").unlink()
     config.rmdir()
     assert done.returncode == 0, done.stderr
-    page = Page(out)
+    page = Page(out.read_text(encoding="utf-8"))
     assert "<b>evil" in page.text
     assert PROFILES[1] in page.text
     assert not {tag for tag, _ in page.elements} & ACTIVE

@@ -27,7 +27,8 @@ PROFILES = ("1xcpu-core", "2xcpu-core")
 AFTER_POINTS = Counter(evaluate_predictor=4, build_store=1, write_report=1)
 AGGREGATED = Counter(aggregate_points=1) + AFTER_POINTS
 # The reports on the trace and on the workloads.
-PAGES = Counter(write_trace_report=1, write_workload_report=1)
+TRACE_PAGE = Counter(write_trace_report=1)
+PAGES = TRACE_PAGE + Counter(write_workload_report=1)
 
 
 @pytest.fixture
@@ -295,7 +296,7 @@ EDITS: dict[str, Counter[str]] = {
     "base/files.py": AGGREGATED + PAGES,
     "benchmark/tuning.py": Counter(),
     # The page on a trace imports them too, through `predict.importance`.
-    "cells/metrics.py": AGGREGATED + PAGES,
+    "cells/metrics.py": AGGREGATED + TRACE_PAGE,
     "characterizations/points.py": AFTER_POINTS,
     "cli/app.py": Counter(),
     "decide/score.py": AFTER_POINTS,
@@ -315,7 +316,7 @@ EDITS: dict[str, Counter[str]] = {
     "store/energy.py": AGGREGATED,
     "studies/pareto.py": Counter(),  # the project has no study
     "telemetry/nvml.py": Counter(),
-    "trace_report/traffic.py": PAGES,
+    "trace_report/traffic.py": TRACE_PAGE,
     "workload/lengths.py": PAGES,
 }
 

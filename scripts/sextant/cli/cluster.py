@@ -1,6 +1,7 @@
 """The commands `plan`, before a long run, and `import`, of cells that others measured."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -37,12 +38,12 @@ def plan(
     from sextant.experiment.loading import load_experiment
     from sextant.plan.jobs import dry_run
     from sextant.plan.summary import make_plan
-    from sextant.plan.text import plan_json, plan_text
+    from sextant.plan.text import plan_text
 
     here = Path()
     run = dry_run(here, targets or (), config_files or (), workflow_profile)
     made = make_plan(load_experiment(run.config), run.config, run, here, nodes)
-    say(json.dumps(plan_json(made), indent=2) if as_json else plan_text(made))
+    say(json.dumps(asdict(made), indent=2) if as_json else plan_text(made))
 
 
 def import_results(

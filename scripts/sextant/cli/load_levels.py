@@ -92,7 +92,7 @@ class LevelOptions:
         if process.given():
             fix = "leave it out"
             raise InputError("it belongs to --arrivals", field=process.given()[0], fix=fix)
-        chosen = {way: self._text(way) for way in _WAYS if self._text(way) is not None}
+        chosen = self._ways()
         if len(chosen) != 1:
             fix = "give one of --users, --request-rate, --batch and --arrivals"
             raise InputError("how to load the server is not clear", field="--users", fix=fix)
@@ -101,7 +101,7 @@ class LevelOptions:
         with naming_options({"levels": way}):
             cooldown_s = 0.0 if kind == "closed_loop" else _COOLDOWN_S
             given = self._given(cooldown_s, ends_itself=kind == "batch")
-            return scenario_of({"kind": kind, "levels": numbers(str(text), way)} | given)
+            return scenario_of({"kind": kind, "levels": numbers(text, way)} | given)
 
     def _of_process(
         self, name: str, process: ArrivalOptions, workload: str | None, seed: int
@@ -109,9 +109,8 @@ class LevelOptions:
         """Return one open loop of an arrival process."""
         from sextant.experiment.scenarios import OpenLoop
 
-        for option in ("--users", "--batch"):
-            if self._text(option) is not None:
-                raise InputError("--arrivals are an open loop", field=option, fix="leave it out")
+        if others := [way for way in self._ways() if way != "--request-rate"]:
+            raise InputError("--arrivals are an open loop", field=others[0], fix="leave it out")
         rates = numbers(self.request_rate, "--request-rate") if self.request_rate else [None]
         if len(rates) > 1 or rates[0] == math.inf:
             fix = "give one rate"
@@ -127,9 +126,10 @@ class LevelOptions:
                 return scenario
             return replace(scenario, levels=(_mean_rate(scenario, arrivals, seed),))
 
-    def _text(self, way: str) -> str | None:
+    def _ways(self) -> dict[str, str]:
+        """Return the levels that were given, by their option."""
         texts = {"--users": self.users, "--request-rate": self.request_rate, "--batch": self.batch}
-        return texts[way]
+        return {way: text for way, text in texts.items() if text is not None}
 
     def _given(self, cooldown_s: float, *, ends_itself: bool) -> dict[str, Any]:
         """Return the fields of a scenario that were given, and the command's defaults."""

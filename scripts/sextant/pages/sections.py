@@ -28,7 +28,11 @@ class Table(NamedTuple):
         Numbers get 3 significant digits, what is missing is `–`.
         """
         columns = [[*frame[name]] for name in labels]
-        texts = {place for place, values in enumerate(columns) if any(map(_is_text, values))}
+        texts = {
+            place
+            for place, values in enumerate(columns)
+            if any(isinstance(value, str | bool) for value in values)
+        }
         rows = [[_cell_text(value) for value in row] for row in zip(*columns, strict=True)]
         return cls([*labels.values()], rows, texts | {0})
 
@@ -36,10 +40,6 @@ class Table(NamedTuple):
     def of_rows(cls, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> Self:
         """Return a table with a column a label, whose function writes a row's cell."""
         return cls([*columns], [[write(row) for write in columns.values()] for row in rows])
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str | bool)
 
 
 def _cell_text(value: Any) -> str:

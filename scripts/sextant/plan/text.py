@@ -1,9 +1,7 @@
-"""The plan as text and as JSON."""
+"""The plan as a person reads it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from sextant.pages.wording import aligned, plural
 from sextant.plan.history import Error
@@ -13,11 +11,6 @@ _LLM_PILOT = (
     "           (LLM-Pilot counts so: about 8 h for 10 LLMs on 14 GPU profiles at 8 levels, an\n"
     "           LLM 30 minutes to tune batch weights and 20 to load; here {minutes:.0f} minutes)"
 )
-
-
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain data."""
-    return asdict(plan)
 
 
 def plan_text(plan: Plan) -> str:

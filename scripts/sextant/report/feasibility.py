@@ -20,6 +20,7 @@ _MAX_REASONS = 3
 
 FEASIBLE, TOO_SMALL, OTHER, UNTRIED = "✓", "✗", "–", ""
 
+_MARK_OF = {Kind.FITS: FEASIBLE, Kind.DOES_NOT_FIT: TOO_SMALL}
 _TICK = Outline([(-0.5, -0.05), (-0.12, -0.45), (0.55, 0.5)])
 _MARKS = {FEASIBLE: _TICK, TOO_SMALL: "x", OTHER: "_"}
 
@@ -54,7 +55,7 @@ def feasibility_matrices(tables: Tables) -> list[Matrix]:
 
 
 def _matrix(tables: Tables, name: str, rows: Sequence[Row]) -> Matrix:
-    marked = [{**row, "mark": _mark(row)} for row in rows]
+    marked = [{**row, "mark": _MARK_OF.get(_kind(row), OTHER)} for row in rows]
     cells = {(row["llm_id"], row["gpu_profile_id"]): row for row in marked}
     llm_ids = sorted({row["llm_id"] for row in [*tables["llm"], *rows]})
     known = any(row["batch_weight_tokens"] is not None for row in rows if row["is_feasible"])
@@ -63,10 +64,6 @@ def _matrix(tables: Tables, name: str, rows: Sequence[Row]) -> Matrix:
     lines = [(llm, [cells.get((llm, c.gpu_profile_id)) for c in columns]) for llm in llm_ids]
     counts = Counter(column.group for column in columns)
     return Matrix(name, is_compact, columns, [*counts.items()], lines, _legend(marked))
-
-
-def _mark(row: Row) -> str:
-    return {Kind.FITS: FEASIBLE, Kind.DOES_NOT_FIT: TOO_SMALL}.get(_kind(row), OTHER)
 
 
 def _kind(row: Row) -> Kind:

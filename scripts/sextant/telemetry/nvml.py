@@ -44,34 +44,8 @@ _LOST = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
 }
 
-
 Row = dict[str, str | float]
-
-
-def _power(handle: object) -> Row:
-    return {"power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3}
-
-
-def _energy(handle: object) -> Row:
-    return {"energy_j": pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3}
-
-
-def _utilization(handle: object) -> Row:
-    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-    return {"utilization": rates.gpu / 100, "memory_utilization": rates.memory / 100}
-
-
-def _memory(handle: object) -> Row:
-    return {"memory_used_gib": pynvml.nvmlDeviceGetMemoryInfo(handle).used / GIB}
-
-
-def _clock(handle: object) -> Row:
-    return {"sm_clock_mhz": float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))}
-
-
-def _temperature(handle: object) -> Row:
-    degrees = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
-    return {"temperature_c": float(degrees)}
+Reader = Callable[[object], Row]
 
 
 def _throttling(handle: object) -> Row:
@@ -82,9 +56,29 @@ def _throttling(handle: object) -> Row:
     return {"throttle_reasons": reason_names(bits)}
 
 
+def _utilization(handle: object) -> Row:
+    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+    return {"utilization": rates.gpu / 100, "memory_utilization": rates.memory / 100}
+
+
+def _value(name: str, read: Callable[[object], float]) -> Reader:
+    return lambda handle: {name: float(read(handle))}
+
+
+_MEMORY = _value("memory_used_gib", lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used / GIB)
 # In the order of reading: power and energy are closest to the row's time.
-_WHOLE_GPU = (_power, _energy, _utilization, _memory, _clock, _temperature, _throttling)
-_INSTANCE = (_memory,)
+_WHOLE_GPU = (
+    _value("power_w", lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
+    _value("energy_j", lambda gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3),
+    _utilization,
+    _MEMORY,
+    _value("sm_clock_mhz", lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
+    _value(
+        "temperature_c",
+        lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+    ),
+    _throttling,
+)
 
 
 def reason_names(bits: int) -> str:
@@ -100,7 +94,7 @@ class Gpu:
     name: str
     """`gpu<NVML index>`, or the UUID of a MIG instance."""
     handle: object
-    readers: list[Callable[[object], Row]]
+    readers: list[Reader]
     uuid: str | None = None
     """UUID of the GPU; of a MIG instance, that of the GPU it is a part of."""
     instance_id: int | None = None
@@ -156,7 +150,7 @@ def _open(selector: int | str, warn: Callable[[str], None]) -> list[Gpu]:
     gpu = _whole(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
     warn(f"power, energy, clock and temperature of {selector} are those of all {gpu.name}")
     instance_id = pynvml.nvmlDeviceGetGpuInstanceId(handle)
-    return [Gpu(selector, handle, list(_INSTANCE), gpu.uuid, instance_id), gpu]
+    return [Gpu(selector, handle, [_MEMORY], gpu.uuid, instance_id), gpu]
 
 
 def _whole(handle: object) -> Gpu:

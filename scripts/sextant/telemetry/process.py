@@ -13,13 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sextant.engine.prometheus import MetricNames, fetch, server_gauges
 from sextant.telemetry.series import Series, SeriesEndedError, write_rows
-
-if TYPE_CHECKING:
-    from sextant.telemetry.nvml import Gpu
 
 GPU_PERIOD_S = 0.1
 # The system accounts CPU time in steps of 10 ms, and asking for it costs some ms.
@@ -34,26 +31,23 @@ Clock = Callable[[], float]
 def gpu_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Series]:
     """Return a series a GPU, and one of DCGM if the plan has its address."""
     from sextant.telemetry.dcgm import dcgm_reader
-    from sextant.telemetry.nvml import open_gpus
+    from sextant.telemetry.nvml import Gpu, open_gpus
 
     file = plan["telemetry_file"]
     gpus, unknown = open_gpus(plan["devices"], warn)
     # A row without values says that the device was there and not measured.
     write_rows(file, [{"time_s": clock(), "device": gpu.name} for gpu in unknown])
-    series = [
-        Series(partial(_gpu_rows, gpu, clock), GPU_PERIOD_S, file, is_read_at_end=True)
-        for gpu in gpus
-    ]
+
+    def rows(gpu: Gpu) -> list[dict]:
+        return [{"time_s": clock(), **gpu.read()}]
+
+    series = [Series(partial(rows, gpu), GPU_PERIOD_S, file, is_read_at_end=True) for gpu in gpus]
     if plan["dcgm_url"]:
         read = dcgm_reader(plan["dcgm_url"], gpus + unknown, warn)
         series.append(
             Series(lambda: [{"time_s": clock(), **row} for row in read()], HTTP_PERIOD_S, file)
         )
     return series
-
-
-def _gpu_rows(gpu: "Gpu", clock: Clock) -> list[dict]:
-    return [{"time_s": clock(), **gpu.read()}]
 
 
 def cpu_series(plan: dict, clock: Clock) -> Series:
@@ -68,7 +62,6 @@ def cpu_series(plan: dict, clock: Clock) -> Series:
 
 def server_series(plan: dict, replica: int, url: str, clock: Clock) -> Series:
     """Return the series of a server's own metrics; without an answer there is no row."""
-
     known = [MetricNames(**names) for names in plan["metric_names"]]
 
     def read() -> list[dict]:

@@ -83,6 +83,7 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
     fitted = windows[windows["alpha"].notna()]
     left = windows[windows["alpha"].isna() & (windows["n_requests"] > 0)]
     reasons = left["reason"].value_counts().sort_index()
+    n_gaps = int((fitted["n_requests"] - 1).sum())
     step_s, n_rejected = windows["clock_step_s"].iloc[0], (fitted["p_value"] < REJECTED_BELOW).sum()
     return {
         "n_windows": len(windows),
@@ -91,17 +92,12 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
         "n_hidden": int((~left["reason"].isin((TOO_FEW, ALL_AT_ONCE, ALL_EQUAL))).sum()),
         "not_fitted": {str(reason): int(count) for reason, count in reasons.items()},
         "rejected_fraction": int(n_rejected) / len(fitted) if len(fitted) else None,
-        "zero_gap_fraction": _zero_gap_fraction(fitted),
+        "zero_gap_fraction": int(fitted["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0,
         "clock_step_s": None if np.isnan(step_s) else float(step_s),
         "alpha": _quartiles(fitted["alpha"]),
         "cv": _quartiles(fitted["cv"]),
         "ks": _quartiles(fitted["ks"]),
     }
-
-
-def _zero_gap_fraction(windows: pd.DataFrame) -> float:
-    n_gaps = int((windows["n_requests"] - 1).sum())
-    return int(windows["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0
 
 
 def _quartiles(values: pd.Series) -> dict[str, float] | None:
@@ -149,18 +145,13 @@ def _takeaway(found: Mapping[str, Any]) -> str:
 def _fit_words(fitted: Sequence[Mapping[str, Any]], every: str) -> str:
     n_fitted = sum(group["n_fitted"] for group in fitted)
     n_rejected = round(sum(group["rejected_fraction"] * group["n_fitted"] for group in fitted))
-    off = " to ".join(dict.fromkeys(percent(end) for end in _ends(fitted, "ks")))
+    medians = [group["ks"]["median"] for group in fitted]
+    off = " to ".join(dict.fromkeys(percent(end) for end in (min(medians), max(medians))))
     return (
         f"{_spread_words(fitted, every)} A Gamma law misses a window's gaps by {off} (KS distance, "
         f"median) and is rejected at the {percent(REJECTED_BELOW)} level in {number(n_rejected)} "
         f"of {plural(n_fitted, 'window')}."
     )
-
-
-def _ends(groups: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
-    """Return the lowest and the highest of the groups' medians."""
-    medians = [group[name]["median"] for group in groups]
-    return min(medians), max(medians)
 
 
 def _spread_words(groups: Sequence[Mapping[str, Any]], every: str) -> str:
@@ -209,9 +200,7 @@ def _clock_words(group: Mapping[str, Any]) -> str:
 
 
 def _left_words(groups: Sequence[Mapping[str, Any]]) -> str:
-    reasons: Counter[str] = Counter()
-    for group in groups:
-        reasons.update(group["not_fitted"])
+    reasons = sum((Counter(group["not_fitted"]) for group in groups), Counter[str]())
     said = [f"{plural(count, 'window')} ({reason})" for reason, count in reasons.items()]
     return f"Not fitted, though with requests: {listed(said)}."
 
