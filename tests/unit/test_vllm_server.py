@@ -195,7 +195,8 @@ def test_a_proxy_of_the_cluster_is_not_asked(start, monkeypatch):
 def test_a_server_that_never_gets_healthy(start, monkeypatch):
     monkeypatch.setenv("FAKE_HANG", "1")
     server = start(start_timeout_s=8.0)
-    with pytest.raises(ServerError, match=r"not healthy within 8 s") as caught, server:
+    said = r"not healthy within 8 s\. Fix: raise engine\.start_timeout_s"
+    with pytest.raises(ServerError, match=said) as caught, server:
         pass
     assert "loading weights, slowly" in str(caught.value)
     assert not caught.value.is_out_of_memory

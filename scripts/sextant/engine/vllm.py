@@ -221,7 +221,9 @@ class VLLMServer:
             if self.is_healthy() and self._is_ours():
                 return
             time.sleep(0.1)
-        raise self.error(f"the server was not healthy within {self.settings.start_timeout_s:g} s")
+        problem = f"the server was not healthy within {self.settings.start_timeout_s:g} s"
+        fix = "raise engine.start_timeout_s, unless its log has an error"
+        raise self.error(f"{problem}. Fix: {fix}")
 
     def _is_ours(self) -> bool:
         """Return whether the server takes our key and no other; False if it does not answer yet.
