@@ -2,6 +2,10 @@
 
 from typing import Any
 
+import pytest
+
+from sextant.llm import LLM
+
 
 def _hf(family: str, sizes: tuple[int, ...], vocab: int, **other: Any) -> dict[str, Any]:
     hidden, ffn, layers, heads, kv_heads = sizes
@@ -285,6 +289,7 @@ SHIPPED: dict[str, tuple[float, float]] = {
     "google__gemma-3-12b-it": (11.8, 11.8),
     "google__gemma-3-27b-it": (27.0, 27.0),
     "meta-llama__Llama-3.1-405B-Instruct": (405.9, 405.9),
+    "meta-llama__Llama-3.1-405B-Instruct-FP8": (405.9, 405.9),
     "meta-llama__Llama-3.1-70B": (70.6, 70.6),
     "meta-llama__Llama-3.1-70B-Instruct": (70.6, 70.6),
     "meta-llama__Llama-3.1-8B-Instruct": (8.03, 8.03),
@@ -293,6 +298,239 @@ SHIPPED: dict[str, tuple[float, float]] = {
     "meta-llama__Llama-4-Scout-17B-16E-Instruct": (107.8, 17),
     "moonshotai__Kimi-K2.5": (1026, 32),
     "nvidia__Llama-3.1-8B-Instruct-FP8": (8.03, 8.03),
+    "nvidia__NVIDIA-Nemotron-Nano-12B-v2": (12.31, 12.31),
+    "nvidia__NVIDIA-Nemotron-Nano-9B-v2": (8.89, 8.89),
     "openai__gpt-oss-120b": (116.8, 5.1),
 }
 """By `resources/llms`: billions of parameters as published, of all and of those a token uses."""
+
+
+def _moe(n: int, per_token: int, ffn: int, name: str = "num_experts", **other: Any) -> dict:
+    return {name: n, "num_experts_per_tok": per_token, "moe_intermediate_size": ffn, **other}
+
+
+def _deepseek(family: str, sizes: tuple[int, ...], vocab: int, **other: Any) -> dict[str, Any]:
+    hidden, ffn, layers, heads = sizes
+    return {
+        **_hf(family, (hidden, ffn, layers, heads, heads), vocab, attention_bias=False),
+        **_moe(256, 8, 2048, "n_routed_experts", n_shared_experts=1, moe_layer_freq=1),
+        "first_k_dense_replace": 3,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "index_head_dim": 128,
+        **other,
+    }
+
+
+def _qwen_next(family: str, sizes: tuple[int, ...], vocab: int, v: int, **other: Any) -> dict:
+    return {
+        **_hf(family, sizes, vocab, head_dim=256, attention_bias=False),
+        "attn_output_gate": True,
+        "linear_conv_kernel_dim": 4,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": v,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        **other,
+    }
+
+
+def _nemotron_h(pattern: str, sizes: tuple[int, ...], mamba_heads: int, **other: Any) -> dict:
+    return {
+        **_hf("nemotron_h", sizes, 131072, head_dim=128, hybrid_override_pattern=pattern),
+        **dict.fromkeys(("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias"), False),
+        "use_conv_bias": True,
+        "mamba_num_heads": mamba_heads,
+        "mamba_head_dim": 64,
+        "ssm_state_size": 128,
+        "n_groups": 8,
+        "conv_kernel": 4,
+        "n_shared_experts": 1,
+        **other,
+    }
+
+
+def _nas(heads_in_group: int | None, mult: float, n: int) -> list[dict[str, Any]]:
+    attention = {"n_heads_in_group": heads_in_group, "no_op": heads_in_group is None}
+    ffn = {"ffn_mult": mult, "no_op": False, "replace_with_linear": False}
+    return n * [{"attention": attention | {"replace_with_linear": False}, "ffn": ffn}]
+
+
+_KIMI_K2 = {"model_type": "kimi_k2", "vocab_size": 163840, "num_attention_heads": 64} | {
+    "n_routed_experts": 384,
+    "first_k_dense_replace": 1,
+}
+STEP_3_7 = _hf(
+    "step3p7",
+    (4096, 11264, 45, 64, 8),
+    128896,
+    head_dim=128,
+    layer_types=(["full_attention"] + ["sliding_attention"] * 3) * 11 + ["full_attention"],
+    sliding_window=512,
+    first_k_dense_replace=3,
+    share_expert_dim=1280,
+    n_shared_experts=1,
+    use_moe_router_bias=True,
+    **_moe(288, 8, 1280),
+)
+DEEPSEEK_V4_FLASH = {
+    **_hf("deepseek_v4", (4096, 0, 43, 64, 1), 129280, head_dim=512, attention_bias=False),
+    **_moe(256, 6, 2048, "n_routed_experts", n_shared_experts=1),
+    "q_lora_rank": 1024,
+    "o_lora_rank": 1024,
+    "o_groups": 8,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "sliding_window": 128,
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+    "expert_dtype": "fp4",
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}
+GEMMA4_26B = _hf(
+    "gemma4_text",
+    (2816, 2112, 30, 16, 8),
+    262144,
+    head_dim=256,
+    global_head_dim=512,
+    num_global_key_value_heads=2,
+    attention_k_eq_v=True,
+    layer_types=(["sliding_attention"] * 5 + ["full_attention"]) * 5,
+    sliding_window=1024,
+    enable_moe_block=True,
+    num_experts=128,
+    top_k_experts=8,
+    moe_intermediate_size=704,
+    num_kv_shared_layers=0,
+    hidden_size_per_layer_input=0,
+)
+MIMO_V2_FLASH = _hf(
+    "mimo_v2_flash",
+    (4096, 16384, 48, 64, 4),
+    152576,
+    head_dim=192,
+    v_head_dim=128,
+    swa_num_attention_heads=64,
+    swa_num_key_value_heads=8,
+    swa_head_dim=192,
+    swa_v_head_dim=128,
+    sliding_window=128,
+    hybrid_layer_pattern=[0, 1, 1, 1, 1, *[0, 1, 1, 1, 1, 1] * 7, 0],
+    moe_layer_freq=[0] + [1] * 47,
+    **_moe(256, 8, 2048, "n_routed_experts"),
+)
+QWEN3_5_27B = _qwen_next("qwen3_5_text", (5120, 17408, 64, 24, 4), 248320, 48)
+NEMOTRON_3_NANO = _nemotron_h(
+    "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    (2688, 1856, 52, 32, 2),
+    64,
+    mamba_ssm_cache_dtype="float32",
+    moe_shared_expert_intermediate_size=3712,
+    **_moe(128, 6, 1856, "n_routed_experts"),
+)
+MODERN: dict[str, tuple[dict[str, Any], float, float]] = {
+    "Qwen3-VL-8B": (_hf("qwen3_vl_text", (4096, 12288, 36, 32, 8), 151936, head_dim=128), 8.2, 8.2),
+    "Qwen3-VL-30B-A3B": (QWEN3_30B_A3B | {"model_type": "qwen3_vl_moe_text"}, 30.5, 3.3),
+    "MiMo-7B": (
+        # 7.83 with the layer that predicts a further token.
+        _hf("mimo", (4096, 11008, 36, 32, 8), 151680, head_dim=128, attention_bias=True),
+        7.62,
+        7.62,
+    ),
+    "Step-3.7-Flash": (STEP_3_7, 196, 11),
+    "DeepSeek-V3.2": (
+        _deepseek(
+            "deepseek_v32",
+            (7168, 18432, 61, 128),
+            129280,
+            q_lora_rank=1536,
+            qk_nope_head_dim=128,
+            v_head_dim=128,
+            index_n_heads=64,
+        ),
+        671,
+        37,
+    ),
+    "GLM-5": (
+        _deepseek(
+            "glm_moe_dsa",
+            (6144, 12288, 78, 64),
+            154880,
+            q_lora_rank=2048,
+            qk_nope_head_dim=192,
+            v_head_dim=256,
+            index_n_heads=32,
+        ),
+        744,
+        40,
+    ),
+    "Kimi-K2": (DEEPSEEK_V3 | _KIMI_K2, 1026, 32),
+    "DeepSeek-V4-Flash": (DEEPSEEK_V4_FLASH, 284, 13),
+    "DeepSeek-V4-Flash in SGLang": (DEEPSEEK_V4_FLASH | {"model_type": "deepseek_ref"}, 284, 13),
+    "Qwen3-Next-80B-A3B": (
+        _qwen_next("qwen3_next", (2048, 0, 48, 16, 2), 151936, 32)
+        | _moe(512, 10, 512, shared_expert_intermediate_size=512, decoder_sparse_step=1),
+        79.7,
+        3.5,
+    ),
+    "Qwen3.5-27B": (QWEN3_5_27B, 26.9, 26.9),
+    "Qwen3.5-397B-A17B": (
+        _qwen_next("qwen3_5_moe_text", (4096, 0, 60, 32, 2), 248320, 64)
+        | _moe(512, 10, 1024, shared_expert_intermediate_size=1024),
+        397,
+        17,
+    ),
+    "Gemma-4-26B-A4B": (GEMMA4_26B, 25.2, 3.8),
+    "Gemma-4-31B": (
+        GEMMA4_26B
+        | {"hidden_size": 5376, "intermediate_size": 21504, "num_attention_heads": 32}
+        | {"num_hidden_layers": 60, "num_key_value_heads": 16, "num_global_key_value_heads": 4}
+        | {"layer_types": GEMMA4_26B["layer_types"] * 2, "enable_moe_block": False}
+        | {"num_experts": None, "top_k_experts": None, "moe_intermediate_size": None},
+        30.7,
+        30.7,
+    ),
+    "MiMo-V2-Flash": (MIMO_V2_FLASH, 309, 15),
+    "Nemotron-Super-49B": (
+        _hf("nemotron-nas", (8192, 0, 80, 64, None), 128256)
+        | {
+            "block_configs": _nas(8, 5.25, 48)
+            + _nas(None, 1.3125, 10)
+            + _nas(None, 1.0, 8)
+            + _nas(None, 0.5, 6)
+            + _nas(None, 2.625, 5)
+            + _nas(8, 2.625, 1)
+            + _nas(None, 3.28125, 1)
+            + _nas(None, 5.25, 1)
+        },
+        49.9,
+        49.9,
+    ),
+    "Nemotron-H-56B": (
+        _nemotron_h("M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-", (8192, 32768, 118, 64, 8), 256)
+        | {"ssm_state_size": 256, "n_shared_experts": None},
+        56.3,
+        56.3,
+    ),
+    "Nemotron-3-Nano-30B-A3B": (NEMOTRON_3_NANO, 31.6, 3.2),
+    "Nemotron-3-Super-120B-A12B": (
+        _nemotron_h(
+            "MEMEMEM*E" + "MEMEMEM*E" * 2 + "MEMEMEMEM*E" * 4 + "MEMEMEM*EMEMEMEME",
+            (4096, 2688, 88, 32, 2),
+            128,
+            moe_latent_size=1024,
+            moe_shared_expert_intermediate_size=5376,
+            **_moe(512, 22, 2688, "n_routed_experts"),
+        ),
+        120.6,
+        12,
+    ),
+}
+"""Configs, and billions of parameters as published: of all, and of those a token uses."""
+
+
+def check_counts(llm: LLM, total: float, active: float) -> None:
+    """Compare with what the makers say, who round and may count the input embedding as active."""
+    assert llm.n_parameters / 1e9 == pytest.approx(total, rel=0.01)
+    embedding = llm.vocab_size * llm.hidden_size
+    low, high = llm.n_flop_parameters / 1e9, (llm.n_flop_parameters + embedding) / 1e9
+    assert low * 0.96 <= active <= high * 1.06

@@ -33,10 +33,70 @@ def test_every_family_has_a_published_count():
     import test_llm
 
     configs = [*TEXT_OF.values(), *(config for config, _ in test_llm.PUBLISHED.values())]
+    configs += [config for config, *_ in published.MODERN.values()]
     configs += [
         read_json(ROOT / f"resources/llms/{name}.json", fix="") for name in published.SHIPPED
     ]
     assert {c.get("text_config", c)["model_type"] for c in configs} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", published.MODERN)
+def test_llms_of_today_have_the_published_totals(load, name):
+    config, total, active = published.MODERN[name]
+    published.check_counts(load(config), total, active)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "kv_bytes", "state_bytes"),
+    [
+        # 16 of 64 layers: 2 x 4 heads of 256. States of 48 heads of 128 x 128 in 16 bits, and
+        # three inputs of the convolutions over 10,240 numbers.
+        ("Qwen3.5-27B", 16, 16 * 2 * 4 * 256 * 2, 48 * 2 * (48 * 128 * 128 + 3 * 10240)),
+        # 6 of 52 layers. 23 states of 64 heads of 64 x 128 in 32 bits, inputs of 6,144 numbers.
+        ("Nemotron-3-Nano-30B-A3B", 6, 6 * 2 * 2 * 128 * 2, 23 * (64 * 64 * 128 * 4 + 36864)),
+        ("Nemotron-Super-49B", 49, 49 * 2 * 8 * 128 * 2, 0),
+    ],
+)
+def test_hybrids_keep_a_cache_in_some_layers_and_a_state_per_request(
+    load, name, layers, kv_bytes, state_bytes
+):
+    llm = load(published.MODERN[name][0])
+    assert (llm.n_attention_layers, llm.kv_bytes_per_token) == (layers, kv_bytes)
+    assert llm.state_bytes_per_request == state_bytes
+
+
+def test_a_state_may_have_a_data_type_of_its_own(load):
+    half = load(published.QWEN3_5_27B).state_bytes_per_request
+    full = load(published.QWEN3_5_27B | {"mamba_ssm_dtype": "float32"}).state_bytes_per_request
+    assert full - half == 48 * 48 * 128 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_bytes", "sliding_bytes"),
+    [
+        # Windows: 25 layers of 8 heads of 256; others: 5 of 2 heads of 512.
+        ("Gemma-4-26B-A4B", 2 * (25 * 2 * 8 * 256 + 5 * 2 * 2 * 512), 2 * 25 * 2 * 8 * 256),
+        # K of 192 and V of 128 numbers; 39 layers of 8 heads, 9 of 4.
+        ("MiMo-V2-Flash", 2 * (39 * 8 + 9 * 4) * 320, 2 * 39 * 8 * 320),
+        ("Step-3.7-Flash", 45 * 2 * 8 * 128 * 2, 33 * 2 * 8 * 128 * 2),
+        # Latent and rotary key, and the indexer's 128 numbers of 8 bits with a scale of 32.
+        ("DeepSeek-V3.2", 61 * (2 * 576 + 132), 0),
+        # A vector of 512 for the window in all 43 layers; of older tokens one for 4 of them (21
+        # layers, with an index of 128) or for 128 (20 layers).
+        ("DeepSeek-V4-Flash", 2 * (43 * 512 + 21 * 640 // 4 + 20 * 4), 2 * 43 * 512),
+    ],
+)
+def test_layers_may_keep_caches_of_different_sizes(load, name, kv_bytes, sliding_bytes):
+    llm = load(published.MODERN[name][0])
+    assert llm.kv_bytes_per_token == kv_bytes
+    assert llm.sliding_kv_bytes_per_token == sliding_bytes
+
+
+def test_deepseek_v4_has_experts_of_4_bits_among_weights_of_8(load):
+    llm = load(published.DEEPSEEK_V4_FLASH)
+    assert (llm.weight_format, llm.expert_format) == ("fp8", "mxfp4")
+    assert llm.expert_weight_bytes == llm.n_expert_parameters * 4.25 / 8
+    assert set(llm.flop_parameters) == {"bf16", "fp8", "mxfp4"}
 
 
 @pytest.mark.parametrize(
@@ -173,6 +233,12 @@ def test_the_served_data_type_stands_in_for_the_configs(load):
     assert load(published.MISTRAL_7B, "float32").dtype == "float32"  # its config: bfloat16
 
 
+def _linear(block):
+    return {**block, "ffn": block["ffn"] | {"replace_with_linear": True}}
+
+
+NANO, V4 = published.NEMOTRON_3_NANO, published.DEEPSEEK_V4_FLASH
+NAS = published.MODERN["Nemotron-Super-49B"][0]
 MISTRAL, LLAMA = published.MISTRAL_7B, TEXT_OF["Llama-3-70B"]
 SCOUT = published.LLAMA4_SCOUT
 BAD = {
@@ -235,6 +301,38 @@ BAD = {
     "two data types": (
         {**SCOUT, "torch_dtype": "float16"},
         "'torch_dtype'.*'float16'.*'bfloat16' inside text_config",
+    ),
+    "an unknown kind of layer": (NANO | {"hybrid_override_pattern": "M-X"}, "pattern'.*X.*moe"),
+    "no attention": (
+        NANO | {"hybrid_override_pattern": "M-M-"},
+        "pattern'.*no layer has attention",
+    ),
+    "a state of an unknown type": (
+        published.QWEN3_5_27B | {"mamba_ssm_dtype": "float8"},
+        "'mamba_ssm_dtype'.*'float8'",
+    ),
+    "delta nets in too few layers": (
+        published.QWEN3_5_27B | {"layer_types": ["linear_attention"]},
+        "'layer_types'.*64 layers",
+    ),
+    "an unknown compression": (V4 | {"compress_ratios": [8] * 43}, "'compress_ratios'.*43 layers"),
+    "experts of another type": (V4 | {"expert_dtype": "fp6"}, "'expert_dtype'.*fp4"),
+    "unknown indexers": (
+        published.MODERN["GLM-5"][0] | {"indexer_types": ["none"] * 78},
+        "'indexer_types'.*78 layers",
+    ),
+    "inputs per layer": (
+        published.GEMMA4_26B | {"hidden_size_per_layer_input": 256},
+        "'hidden_size_per_layer_input'.*only 0",
+    ),
+    "two patterns of unlike length": (
+        published.MIMO_V2_FLASH | {"moe_layer_freq": [1]},
+        "'hybrid_layer_pattern, moe_layer_freq'.*48 layers",
+    ),
+    "too few layers of a search": (NAS | {"block_configs": []}, "'block_configs'.*80 layers"),
+    "linear layers of a search": (
+        NAS | {"block_configs": [_linear(block) for block in NAS["block_configs"]]},
+        "'block_configs'.*one matrix",
     ),
     "a nested family that is unknown": (
         {**SCOUT, "text_config": {"model_type": "mllama_text_model"}},

@@ -41,6 +41,7 @@ def load(tmp_path):
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
 NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
@@ -108,6 +109,66 @@ def test_attention_may_be_left_out(load):
     assert llm.n_quantized_parameters == 32 * 3 * 4096 * 11008
 
 
+def test_single_layers_may_be_left_out(load):
+    mlps = [f"model.layers.{i}.mlp.{name}_proj" for i in (0, 31) for name in ("gate", "up", "down")]
+    attention = [f"model.layers.{i}.self_attn.{name}_proj" for i in range(32) for name in "qkvo"]
+    llm = load({"quant_method": "fbgemm_fp8", "modules_to_not_convert": mlps + attention})
+    assert llm.n_quantized_parameters == 30 * 3 * 4096 * 11008
+    # Parts of the layers that predict further tokens, and whole dense layers.
+    llm = load(MODELOPT | {"ignore": ["model.layers.32*", "model.layers.0*", "model.layers.1.*"]})
+    assert llm.n_quantized_parameters == pytest.approx(LAYERS_7B * 30 / 32)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "bits"), [("NVFP4", "nvfp4", 4.5), ("FP8", "fp8", 8.0)]
+)
+def test_modelopt_names_an_algorithm_and_may_scale_the_kv_cache(load, algorithm, name, bits):
+    llm = load(MODELOPT | {"quant_algo": algorithm})
+    assert (llm.weight_format, llm.weight_bits, llm.kv_dtype) == (name, bits, "")
+    scheme = {"num_bits": 8, "type": "float", "dynamic": False}
+    older = {"producer": {"name": "modelopt"}, "quant_algo": algorithm, "kv_cache_scheme": scheme}
+    assert load(older) == replace(llm, kv_dtype="fp8")
+
+
+def test_modelopt_may_write_a_file_of_its_own(load, tmp_path):
+    said = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    file = tmp_path / "hf_quant_config.json"
+    file.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": said}))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_7B))
+    llm = load_llm(tmp_path / "config.json")
+    assert (llm.weight_format, llm.n_quantized_parameters) == ("fp8", LAYERS_7B)
+    assert llm.kv_dtype == "fp8"
+    assert load(FP8).weight_bits == 8 + 32 / 128**2  # what the config says comes first
+    file.write_text("[]")
+    with pytest.raises(InputError, match=r"hf_quant_config\.json.*'quantization'"):
+        load_llm(tmp_path / "config.json")
+
+
+def test_shared_experts_and_the_dense_layers_may_be_left_out(load):
+    kept = ["lm_head", "model.layers.*.self_attn*", "model.layers.0.*"]
+    llm = load(MODELOPT | {"ignore": kept}, published.DEEPSEEK_V3)
+    dense = 3 * 7168 * 18432
+    shared = 58 * 3 * 7168 * 2048
+    assert llm.n_quantized_parameters == llm.n_expert_parameters + shared + 2 * dense
+    llm = load(MODELOPT | {"ignore": [*kept, "re:.*shared_experts.*"]}, published.DEEPSEEK_V3)
+    assert llm.n_quantized_parameters == llm.n_expert_parameters + 2 * dense
+    # What a tool says of the experts alone leaves the other weights as the method has them.
+    mixed = FP8 | {"moe_quant_algo": "NVFP4", "ignore": ["*.self_attn.*"]}
+    llm = load(mixed, published.DEEPSEEK_V3)
+    assert (llm.weight_format, llm.expert_format, llm.expert_bits) == ("fp8", "nvfp4", 4.5)
+    assert llm.expert_weight_bytes == llm.n_expert_parameters * 4.5 / 8
+
+
+@pytest.mark.parametrize(
+    ("quantization", "is_weight_only"),
+    [(GPTQ, True), (AWQ, True), (NF4, True), (FP8, False), (GPTQ | {"bits": 8}, True)],
+)
+def test_weight_only_methods_multiply_numbers_of_16_bits(load, quantization, is_weight_only):
+    llm = load(quantization)
+    assert llm.is_weight_only == is_weight_only
+    assert (set(llm.flop_parameters) == {"fp16"}) == is_weight_only
+
+
 def test_the_kv_cache_has_a_data_type_of_its_own(load):
     llm = load(GPTQ)
     assert llm.kv_bytes_per_token == 2 * 32 * 4096 * 2
@@ -124,8 +185,17 @@ BAD = {
     "bits of its own for some": (GPTQ | {"dynamic": {"-:.*mlp.*": {}}}, r"config\.dynamic'"),
     "4 and 8 bits": (NF4 | {"load_in_8bit": True}, r"config\.load_in_4bit'"),
     "layers left out": (
-        GPTQ | {"modules_to_not_convert": ["model.layers.0.mlp.down_proj"]},
+        GPTQ | {"modules_to_not_convert": ["model.layers.0.mlp.fc1"]},
         r"config\.modules_to_not_convert'.*layers\.0\.mlp",
+    ),
+    "a part of attention left out": (
+        GPTQ | {"modules_to_not_convert": ["model.layers.0.self_attn.q_proj"]},
+        "parts of attention",
+    ),
+    "unknown algorithm": (MODELOPT | {"quant_algo": "MIXED_PRECISION"}, "quant_algo'.*NVFP4"),
+    "unknown KV cache": (
+        MODELOPT | {"kv_cache_scheme": {"num_bits": 4}},
+        "kv_cache_scheme'.*8-bit",
     ),
     "a block that is none": (FP8 | {"weight_block_size": 128}, r"config\.weight_block_size'"),
     "two groups": (

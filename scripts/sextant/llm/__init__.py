@@ -2,9 +2,9 @@
 
 In: a `config.json`. Out: an `LLM` (layers, heads, parameters, bytes of weights and KV cache), or an
 error that names the field that is missing or unknown. Read `facts` (the result), `config` (strict
-reading), `layers` (counting), then the families: `llama_like`, `gpt_like`, `latent`, `t5`, with
-`experts`, `sliding_window` and `quantization`, which several of them share. `precision` gives the
-facts of an LLM that is served in another precision than its config says.
+reading), `layers` (counting), then the families: `llama_like`, `gpt_like`, `latent`, `hybrid`,
+`uneven`, `t5`, with `experts`, `sliding_window` and `quantization`, which several of them share.
+`precision` gives the facts of an LLM that is served in another precision than its config says.
 """
 
 from sextant.llm.facts import DTYPE_BYTES, LLM, UNBOUNDED_TOKENS

@@ -131,10 +131,31 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
         raise InputError("there is no such file", file=path, fix=fix) from None
     if not isinstance(values, dict):
         raise InputError("not a JSON object", file=path, fix="save the config again")
-    text = _text_part(values, path)
+    text = _quantized_by_modelopt(Path(path)) | _text_part(values, path)
     if dtype is not None:
         text = {**text, "torch_dtype": None, "dtype": dtype}
     return Config(text, path)
+
+
+def _quantized_by_modelopt(config: Path) -> dict[str, Any]:
+    """Return what NVIDIA's ModelOpt writes into `hf_quant_config.json` beside a `config.json`."""
+    file = config.with_name("hf_quant_config.json")
+    if config.name != "config.json" or not file.is_file():
+        return {}
+    values = read_json(file, fix="save the file again")
+    said = values.get("quantization") if isinstance(values, dict) else None
+    if not isinstance(said, dict):
+        fix = "save the file again"
+        raise InputError(
+            "it is missing, or not an object", file=file, field="quantization", fix=fix
+        )
+    names = {
+        "quant_algo": "quant_algo",
+        "exclude_modules": "ignore",
+        "kv_cache_quant_algo": "kv_cache_scheme",
+    }
+    found = {names[name]: value for name, value in said.items() if name in names}
+    return {"quantization_config": {"quant_method": "modelopt", **found}}
 
 
 def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:

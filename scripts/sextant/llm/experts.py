@@ -10,16 +10,19 @@ def every_layer(config: Config, s: Sizes) -> Experts:
     return Experts(s.layers, n, config.integer("num_experts_per_tok"), s.ffn, 0, s.hidden * n)
 
 
-def qwen2(config: Config, s: Sizes) -> Experts:
-    """Qwen 1.5 and 2: beside the routed experts a shared one behind a gate of its own."""
-    routed = qwen3(config, s)
+def qwen2(config: Config, s: Sizes, step: int | None = None) -> Experts:
+    """Qwen 1.5, 2 and Next: beside the routed experts a shared one behind a gate of its own."""
+    routed = qwen3(config, s, step)
     shared = config.integer("shared_expert_intermediate_size")
     return routed._replace(shared_ffn=shared, router=routed.router + s.hidden)
 
 
-def qwen3(config: Config, s: Sizes) -> Experts:
-    """Experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`."""
-    n, step = config.integer("num_experts"), config.integer("decoder_sparse_step")
+def qwen3(config: Config, s: Sizes, step: int | None = None) -> Experts:
+    """Experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`.
+
+    `step` is what a config without that field means.
+    """
+    n, step = config.integer("num_experts"), config.integer("decoder_sparse_step", default=step)
     dense = set(
         config.listing("mlp_only_layers", int, default=[])
     )  # Qwen 1.5 is older than this field
@@ -35,6 +38,17 @@ def llama4(config: Config, s: Sizes) -> Experts:
     layers = set(listed) & set(range(s.layers))
     per_token = config.integer("num_experts_per_tok")
     return Experts(len(layers), n, per_token, s.ffn, s.ffn, s.hidden * n)
+
+
+def step(config: Config, s: Sizes) -> Experts:
+    """Step 3.5 and 3.7: a shared expert beside the routed ones, after a few dense layers."""
+    n, ffn = config.integer("num_experts"), config.integer("moe_intermediate_size")
+    config.require("n_shared_experts", 1)
+    config.require("use_moe_router_bias", True)
+    config.ignore("moe_router_scaling_factor")
+    layers = s.layers - config.integer("first_k_dense_replace", least=0, most=s.layers)
+    shared, per_token = config.integer("share_expert_dim"), config.integer("num_experts_per_tok")
+    return Experts(layers, n, per_token, ffn, shared, s.hidden * n)
 
 
 def deepseek(config: Config, s: Sizes) -> Experts:

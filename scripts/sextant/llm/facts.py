@@ -94,6 +94,14 @@ class LLM:
     upper bound.
     """
     n_sliding_layers: NonNegativeInt = 0
+    n_attention_layers: NonNegativeInt = 0
+    """Layers with attention, of any kind; 0: all. The others keep a state of fixed size."""
+    state_bytes_per_request: NonNegativeInt = 0
+    """Bytes of the states of linear attention and Mamba layers, whatever a request's length."""
+    kv_values: NonNegativeFloat = 0.0
+    """Numbers that one token leaves in the KV cache of all layers; 0: all layers are alike."""
+    sliding_kv_values: NonNegativeFloat = 0.0
+    """Of `kv_values`, those of the layers with a sliding window."""
 
     @property
     def attention(self) -> str:
@@ -159,7 +167,7 @@ class LLM:
 
     @property
     def kv_values_per_token_layer(self) -> int:
-        """Numbers that one token leaves in the KV cache of one layer."""
+        """Numbers that one token leaves in the KV cache of one layer, where layers are alike."""
         return self.kv_latent_size or 2 * self.n_kv_heads * self.head_dim
 
     @property
@@ -169,5 +177,19 @@ class LLM:
         In an encoder-decoder an output token has them in the decoder's self-attention, an input
         token in its cross-attention, which is of the same size.
         """
-        kv_bytes = _KV_DTYPE_BYTES[self.kv_dtype or self.dtype]
-        return round(self.n_layers * self.kv_values_per_token_layer * kv_bytes)
+        return round(self._kv_values * self._kv_number_bytes)
+
+    @property
+    def sliding_kv_bytes_per_token(self) -> float:
+        """Of `kv_bytes_per_token`, those of layers that keep `sliding_window_tokens` tokens."""
+        alike = self.n_sliding_layers * self.kv_values_per_token_layer
+        return (self.sliding_kv_values if self.kv_values else alike) * self._kv_number_bytes
+
+    @property
+    def _kv_values(self) -> float:
+        layers = self.n_attention_layers or self.n_layers
+        return self.kv_values or layers * self.kv_values_per_token_layer
+
+    @property
+    def _kv_number_bytes(self) -> float:
+        return _KV_DTYPE_BYTES[self.kv_dtype or self.dtype]

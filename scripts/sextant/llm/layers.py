@@ -30,7 +30,23 @@ class Experts(NamedTuple):
     shared_ffn: int = 0
     """Width of what serves every token of these layers, beside the routed experts."""
     router: int = 0
-    """Parameters of one layer's routing matrices."""
+    """Parameters of one layer's routing matrices, and of those between it and its experts."""
+    width: int = 0
+    """Numbers that go into an expert, if they are not the hidden state."""
+
+
+def read_sizes(config: Config, ffn: str = "intermediate_size") -> Sizes:
+    """Return the sizes of a config that gives all of them, the MLP's under the name `ffn`."""
+    return Sizes(
+        hidden=config.integer("hidden_size"),
+        ffn=config.integer(ffn),
+        layers=config.integer("num_hidden_layers"),
+        heads=config.integer("num_attention_heads"),
+        kv_heads=config.integer("num_key_value_heads"),
+        head_dim=config.integer("head_dim"),
+        vocab=config.integer("vocab_size"),
+        context=config.integer("max_position_embeddings"),
+    )
 
 
 def head_dim(config: Config, hidden: int, heads: int) -> int:
@@ -55,6 +71,7 @@ def decoder(
     vectors: int,
     mlp_matrices: int = 3,
     attention: int | None = None,
+    mlp: int | None = None,
     head: int | None = None,
     positions: int = 0,
     experts: Experts | None = None,
@@ -68,7 +85,9 @@ def decoder(
         is_tied: whether the output head is the embedding's matrix.
         vectors: biases and norms of all layers and of the head.
         mlp_matrices: 3 in a gated MLP, 2 in a plain one.
-        attention: matrices of one layer's attention, if not those of Q, K, V and output.
+        attention: matrices of all layers' attention, if not those of Q, K, V and output, or of
+            what takes its place.
+        mlp: matrices of all layers' MLPs beside the experts, if not of every layer without experts.
         head: matrices between the layers and the vocabulary, if not hidden size × vocabulary.
         positions: parameters of the table of positions.
         experts: layers that have experts in place of the MLP.
@@ -76,22 +95,21 @@ def decoder(
     """
     moe, width = experts or Experts(), mlp_matrices * s.hidden
     if attention is None:
-        attention = 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
+        attention = s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
+    if mlp is None:
+        mlp = width * (s.layers - moe.layers) * s.ffn
     if moe.per_token > moe.n:
         problem = f"a token uses {moe.per_token} of {moe.n} experts"
         raise config.error(problem, "num_experts_per_tok", "correct one of the two")
-    plain, shared_experts = (
-        width * (s.layers - moe.layers) * s.ffn,
-        width * moe.layers * moe.shared_ffn,
-    )
-    one_of_each = moe.layers * width * moe.ffn
+    shared_experts = width * moe.layers * moe.shared_ffn
+    one_of_each = moe.layers * mlp_matrices * (moe.width or s.hidden) * moe.ffn
     routed, used = moe.n * one_of_each, moe.per_token * one_of_each
-    shared = s.layers * attention + moe.layers * moe.router + plain + shared_experts
+    shared = attention + moe.layers * moe.router + mlp + shared_experts
     head = s.hidden * s.vocab if head is None else head
     embedding = 0 if is_tied else s.hidden * s.vocab
     return assemble(
         config,
-        Matrices(s.layers * attention, plain, shared_experts, routed),
+        Matrices(attention, mlp, shared_experts, routed, s.layers, s.layers - moe.layers),
         n_layers=s.layers,
         hidden_size=s.hidden,
         ffn_size=moe.ffn if moe.layers else s.ffn,

@@ -58,6 +58,15 @@ _TRAITS = {
     "qwen2_moe": _QWEN_2._replace(experts=experts.qwen2),
     "qwen3": _QWEN_3,
     "qwen3_moe": _QWEN_3._replace(experts=experts.qwen3),
+    "qwen3_vl_text": _QWEN_3,
+    "qwen3_vl_moe_text": _QWEN_3._replace(experts=experts.qwen3),
+    "mimo": _QWEN_2,
+    "step3p7": Traits(
+        has_head_dim=True,
+        qk_norm="head",
+        window=sliding_window.every_other,
+        experts=experts.step,
+    ),
     "gemma": Traits(is_tied=True, has_head_dim=True, reads_attention_bias=True),
     "minimax_m2": Traits(has_head_dim=True, qk_norm="all", experts=experts.every_layer),
     "gemma2": Traits(
@@ -83,11 +92,13 @@ def _llama_like(config: Config) -> LLM:
     if traits.qk_norm:
         config.require("use_qk_norm", True)
         config.require("qk_norm_type", "per_layer")
-    # MiniMax: layers that predict further tokens are not part of the main model.
-    config.ignore("mtp_transformer_layers")
+    # Layers that predict further tokens are not part of the main model.
+    config.ignore("mtp_transformer_layers", "num_nextn_predict_layers")
     s = _sizes(config, traits)
     has_bias = traits.reads_attention_bias and config.flag("attention_bias", default=False)
     has_qkv_bias = traits.has_qkv_bias and config.flag("qkv_bias", default=True)
+    if traits.has_qkv_bias:
+        config.require("attention_bias", True)
     bias = biases(s, qkv=has_bias or has_qkv_bias, out=has_bias)
     qk_norm = {
         "": 0,

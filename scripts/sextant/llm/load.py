@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from sextant.llm import gpt_like, latent, llama_like, t5
+from sextant.llm import gpt_like, hybrid, latent, llama_like, t5, uneven
 from sextant.llm.config import Config, read_config
 from sextant.llm.facts import LLM
 
@@ -11,6 +11,8 @@ FAMILIES: dict[str, Callable[[Config], LLM]] = {
     **gpt_like.FAMILIES,
     **llama_like.FAMILIES,
     **latent.FAMILIES,
+    **hybrid.FAMILIES,
+    **uneven.FAMILIES,
     **t5.FAMILIES,
 }
 """What counts a family's parameters, by `model_type`."""

@@ -16,15 +16,22 @@ _SCALE_BITS = 16
 _MOST_BITS = 16
 # Parts that are never counted as quantized: naming them as exceptions changes nothing.
 _NEVER_QUANTIZED = re.compile(
-    r"lm_head|embed|norm|vision|visual|multi_?modal|mm_projector|e_score_correction_bias"
-    r"|(^|[.*])(gate|router|shared_expert_gate)\$?$"
+    r"(^|[.*])head$|lm_head|embed|norm|vision|visual|multi_?modal|mm_projector|mtp|conv1d"
+    r"|e_score_correction_bias|indexers_proj|eh_proj"
+    r"|(^|[.*])(gate|router|shared_expert_gate)$"
 )
 # Modules that a checkpoint may leave unquantized, by field of `Matrices`.
 _PARTS = {
-    "attention": re.compile(r"(^|[.*])(self_)?attn$"),
+    "attention": re.compile(r"(^|[.*])(self_|linear_)?attn(\.[qkvo]_proj)?$"),
     "shared_experts": re.compile(r"(^|[.*])shared_experts?$"),
-    "mlp": re.compile(r"(^|[.*])mlp\.\(gate\|up\|gate_up\|down\)_proj$"),
+    "mlp": re.compile(
+        r"(^|[.*])(mlp|feed_forward)(\.(gate|up|down)_proj|\.\(gate\|up\|gate_up\|down\)_proj)?$"
+    ),
 }
+_WHOLE_LAYER = re.compile(r"(^|[.*])layers\.\d+$")
+_LAYER = re.compile(r"layers\.(\d+)(\.|$)")
+_PIECE = re.compile(r"\.([a-z]+)_proj$")
+_PIECES = {"attention": 4, "shared_experts": 3, "mlp": 3}
 _EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
 
 
@@ -33,10 +40,18 @@ class Matrices(NamedTuple):
 
     attention: int
     mlp: int
-    """MLPs of the layers without experts."""
+    """MLPs of the layers without experts, or beside them."""
     shared_experts: int = 0
     experts: int = 0
     """Routed experts."""
+    n_layers: int = 0
+    n_dense_layers: int = 0
+    """The layers without experts, which come first where experts do not alternate with them."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.attention + self.mlp + self.shared_experts + self.experts
 
 
 class Scheme(NamedTuple):
@@ -48,6 +63,13 @@ class Scheme(NamedTuple):
     """Bits of a weight, its share of the scales included."""
     is_weight_only: bool = False
     """Whether the products are those of 16-bit numbers."""
+
+
+class _Method(Config):
+    """`quantization_config`: errors name its fields as `quantization_config.<field>`."""
+
+    def error(self, problem: str, field: str | None, fix: str) -> InputError:
+        return super().error(problem, f"quantization_config.{field}", fix)
 
 
 FP8 = Scheme("fp8", 8.0)
@@ -70,15 +92,21 @@ def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise config.error("not a JSON object", "quantization_config", "save the config again")
     inner = _Method(values, config.file)
-    method = inner.word("quant_method")
+    # The first checkpoints of ModelOpt name their tool alone.
+    has_method = "quant_method" in values or "producer" not in values
+    method = inner.word("quant_method") if has_method else "modelopt"
     if method not in METHODS:
         problem = f"unknown method {method!r}"
         raise inner.error(problem, "quant_method", f"use one of {', '.join(sorted(METHODS))}")
-    scheme = METHODS[method](inner)
-    kept = _kept_parts(inner)
+    scheme, experts = METHODS[method](inner), _experts_scheme(config, inner)
     if method == "mxfp4":  # packs experts alone, which are most of such an LLM
-        kept = set(_PARTS)
-    return quantized(scheme, matrices._replace(**dict.fromkeys(kept, 0)))
+        matrices = matrices._replace(attention=0, mlp=0, shared_experts=0)
+    if inner.optional("moe_quant_algo") is None:  # its exceptions are those of the experts' scheme
+        matrices = _without_exceptions(inner, matrices)
+    facts = quantized(scheme, matrices) | _kv_dtype(inner)
+    if experts:
+        facts |= {"expert_format": experts.name, "expert_bits": experts.bits}
+    return facts
 
 
 def quantized(scheme: Scheme, matrices: Matrices) -> dict[str, Any]:
@@ -87,30 +115,79 @@ def quantized(scheme: Scheme, matrices: Matrices) -> dict[str, Any]:
         "weight_format": scheme.name,
         "weight_bits": scheme.bits,
         "is_weight_only": scheme.is_weight_only,
-        "n_quantized_parameters": sum(matrices),
+        "n_quantized_parameters": matrices.total,
         "n_quantized_expert_parameters": matrices.experts,
     }
 
 
-class _Method(Config):
-    """`quantization_config`: errors name its fields as `quantization_config.<field>`."""
+def _experts_scheme(config: Config, inner: _Method) -> Scheme | None:
+    """Return the scheme of the routed experts where it is not that of the other weights."""
+    if inner.optional("moe_quant_algo") is not None:
+        config.ignore("expert_dtype")
+        return _algorithm(inner, "moe_quant_algo")
+    if config.optional("expert_dtype") is None:
+        return None
+    config.require("expert_dtype", "fp4")
+    return MXFP4
 
-    def error(self, problem: str, field: str | None, fix: str) -> InputError:
-        return super().error(problem, f"quantization_config.{field}", fix)
+
+def _kv_dtype(inner: _Method) -> dict[str, str]:
+    """Return the data type of the KV cache that the checkpoint has scales for, if any."""
+    scheme = inner.optional("kv_cache_scheme")
+    if scheme is None:
+        return {}
+    if scheme == "FP8" or (
+        isinstance(scheme, dict) and (scheme.get("num_bits"), scheme.get("type")) == (8, "float")
+    ):
+        return {"kv_dtype": "fp8"}
+    raise inner.error(f"unknown KV cache {scheme!r}", "kv_cache_scheme", "use 8-bit floats")
 
 
-def _kept_parts(inner: _Method) -> set[str]:
-    """Return the parts left unquantized; refuse other exceptions to the convention."""
-    kept = set()
+def _without_exceptions(inner: _Method, matrices: Matrices) -> Matrices:
+    """Return the matrices less those that are left unquantized; refuse unknown exceptions."""
+    kept: dict[str, dict[str, set[str]]] = {part: {} for part in _PARTS}
     for field in _EXCEPTIONS:
         for name in inner.listing(field, str, default=[]):
-            module = name.removeprefix("re:").replace("\\", "").rstrip(".*")
-            parts = {part for part, pattern in _PARTS.items() if pattern.search(module)}
-            if not parts and not _NEVER_QUANTIZED.search(name):
-                fix = "quantize all matrices of the layers, or add the exception to sextant/llm/"
-                raise inner.error(f"{name!r} is left unquantized: cannot be sized", field, fix)
-            kept |= parts
-    return kept
+            module = name.removeprefix("re:").replace("\\", "").rstrip(".*$")
+            if _NEVER_QUANTIZED.search(module) or _is_beyond(module, matrices):
+                continue
+            layer, piece = _LAYER.search(module), _PIECE.search(module)
+            for part in _parts_of(inner, field, module, matrices):
+                pieces = kept[part].setdefault(layer[1] if layer else "", set())
+                pieces.add(piece[1] if piece else "")
+    n_sparse = matrices.n_layers - matrices.n_dense_layers
+    n_mlps = matrices.n_dense_layers or matrices.n_layers
+    of = {"attention": matrices.n_layers, "shared_experts": n_sparse, "mlp": n_mlps}
+    left = {}
+    for part, layers in kept.items():
+        shares = [
+            1.0 if "" in pieces else len(pieces) / _PIECES[part] for pieces in layers.values()
+        ]
+        if part == "attention" and any(share % 1 for share in shares):
+            fix = "leave all of a layer's attention unquantized, or none of it"
+            raise inner.error("parts of attention are left unquantized", "ignore", fix)
+        n = of[part] if "" in layers else sum(shares)
+        left[part] = round(max(0.0, 1 - n / (of[part] or 1)) * getattr(matrices, part))
+    return matrices._replace(**left)
+
+
+def _is_beyond(module: str, matrices: Matrices) -> bool:
+    """Return whether a module's layer is none of the main model's, but predicts further tokens."""
+    layer = _LAYER.search(module)
+    return layer is not None and int(layer[1]) >= matrices.n_layers
+
+
+def _parts_of(inner: _Method, field: str, module: str, matrices: Matrices) -> list[str]:
+    parts = [part for part, pattern in _PARTS.items() if pattern.search(module)]
+    layer = _LAYER.search(module)
+    if layer and _WHOLE_LAYER.search(module) and int(layer[1]) < matrices.n_dense_layers:
+        parts = ["attention", "mlp"]
+    # In a mixture of experts `mlp` may mean all experts as well.
+    is_unclear = module.endswith(("mlp", "feed_forward")) and matrices.experts and not matrices.mlp
+    if not parts or is_unclear:
+        fix = "quantize all matrices of the layers, or add the exception to sextant/llm/"
+        raise inner.error(f"{module!r} is left unquantized: cannot be sized", field, fix)
+    return parts
 
 
 def _gptq(inner: _Method) -> Scheme:
@@ -211,10 +288,14 @@ def _scheme_bits(weights: _Method) -> float:
 
 
 def _modelopt(inner: _Method) -> Scheme:
-    algorithm = inner.word("quant_algo")
+    return _algorithm(inner, "quant_algo")
+
+
+def _algorithm(inner: _Method, field: str) -> Scheme:
+    algorithm = inner.word(field)
     if algorithm not in _ALGORITHMS:
         problem = f"unknown algorithm {algorithm!r}"
-        raise inner.error(problem, "quant_algo", f"use one of {', '.join(_ALGORITHMS)}")
+        raise inner.error(problem, field, f"use one of {', '.join(_ALGORITHMS)}")
     return _ALGORITHMS[algorithm]
 
 
@@ -223,6 +304,7 @@ METHODS: Mapping[str, Callable[[Any], Scheme]] = {
     "awq": _awq,
     "bitsandbytes": _bitsandbytes,
     "fp8": _fp8,
+    "fbgemm_fp8": lambda _: FP8,
     "compressed-tensors": _compressed_tensors,
     "modelopt": _modelopt,
     "mxfp4": lambda _: MXFP4,
