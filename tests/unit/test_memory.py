@@ -117,6 +117,9 @@ def test_facts_of_every_device_are_valid_and_dense():
     links = {name: gpu.interconnect_gb_s for name, gpu in facts.items()}
     assert (links["T4-16GB"], links["L4-24GB"]) == (16, 32)
     assert (links["A100-80GB"], links["H200-141GB"]) == (300, 450)
+    assert (links["B200-180GB"], links["H100-PCIe-80GB"]) == (900, 64)
+    for gpu in facts.values():
+        assert gpu.dense_tflops("nvfp4") >= gpu.dense_tflops("mxfp4") >= gpu.dense_16bit_tflops
     assert facts["H200-141GB"].dense_16bit_tflops == facts["H100-80GB"].dense_16bit_tflops == 989.4
 
 

@@ -114,6 +114,8 @@ def test_single_layers_may_be_left_out(load):
     attention = [f"model.layers.{i}.self_attn.{name}_proj" for i in range(32) for name in "qkvo"]
     llm = load({"quant_method": "fbgemm_fp8", "modules_to_not_convert": mlps + attention})
     assert llm.n_quantized_parameters == 30 * 3 * 4096 * 11008
+    llm = load(MODELOPT | {"ignore": ["re:.*mlp.gate_proj", "re:.*layers.0.mlp.gate_proj"]})
+    assert llm.n_quantized_parameters == LAYERS_7B - 32 * 4096 * 11008
     # Parts of the layers that predict further tokens, and whole dense layers.
     llm = load(MODELOPT | {"ignore": ["model.layers.32*", "model.layers.0*", "model.layers.1.*"]})
     assert llm.n_quantized_parameters == pytest.approx(LAYERS_7B * 30 / 32)

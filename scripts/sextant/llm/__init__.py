@@ -3,7 +3,8 @@
 In: a `config.json`. Out: an `LLM` (layers, heads, parameters, bytes of weights and KV cache), or an
 error that names the field that is missing or unknown. Read `facts` (the result), `config` (strict
 reading), `layers` (counting), then the families: `llama_like`, `gpt_like`, `latent`, `hybrid`,
-`uneven`, `t5`, with `experts`, `sliding_window` and `quantization`, which several of them share.
+`uneven`, `t5`, with `experts`, `sliding_window` and `quantization` (with `unquantized`), which
+several of them share.
 `precision` gives the facts of an LLM that is served in another precision than its config says.
 """
 

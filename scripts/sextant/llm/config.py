@@ -118,6 +118,18 @@ class Config:
                 raise self.error(problem, name, fix)
 
 
+class Section(Config):
+    """A part of a config: errors name its fields as `<name>.<field>`."""
+
+    def __init__(self, values: Mapping[str, Any], file: Path | str, name: str) -> None:
+        super().__init__(values, file)
+        self._name = name
+
+    def error(self, problem: str, field: str | None, fix: str) -> InputError:
+        """Return the error to raise about a field of this part."""
+        return super().error(problem, f"{self._name}.{field}", fix)
+
+
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
     """Read the part of a `config.json` that describes the LLM, `dtype` in place of its own.
 

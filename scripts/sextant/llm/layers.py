@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 from sextant.llm.config import Config
 from sextant.llm.facts import DTYPE_BYTES, LLM
-from sextant.llm.quantization import Matrices, quantization
+from sextant.llm.quantization import quantization
+from sextant.llm.unquantized import Matrices
 
 
 class Sizes(NamedTuple):

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from sextant.base.errors import InputError
 from sextant.llm.facts import DTYPE_PRECISION, LLM
-from sextant.llm.quantization import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized
+from sextant.llm.quantization import FP8, MXFP4, NVFP4, Scheme, quantized
+from sextant.llm.unquantized import Matrices
 
 _DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
 QUANTIZED = {

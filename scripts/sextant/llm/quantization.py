@@ -5,53 +5,14 @@ biases are not: so do the common checkpoints. Scales (and zero points) are sprea
 that share them; where a whole row or matrix shares one, it is left out: less than 1 % of a bit.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sextant.base.errors import InputError
-from sextant.llm.config import Config
+from sextant.llm.config import Config, Section
+from sextant.llm.unquantized import Matrices, without_exceptions
 
 _SCALE_BITS = 16
 _MOST_BITS = 16
-# Parts that are never counted as quantized: naming them as exceptions changes nothing.
-_NEVER_QUANTIZED = re.compile(
-    r"(^|[.*])head$|lm_head|embed|norm|vision|visual|multi_?modal|mm_projector|mtp|conv1d"
-    r"|e_score_correction_bias|indexers_proj|eh_proj"
-    r"|(^|[.*])(gate|router|shared_expert_gate)$"
-)
-# Modules that a checkpoint may leave unquantized, by field of `Matrices`.
-_PARTS = {
-    "attention": re.compile(r"(^|[.*])(self_|linear_)?attn(\.[qkvo]_proj)?$"),
-    "shared_experts": re.compile(r"(^|[.*])shared_experts?$"),
-    "mlp": re.compile(
-        r"(^|[.*])(mlp|feed_forward)(\.(gate|up|down)_proj|\.\(gate\|up\|gate_up\|down\)_proj)?$"
-    ),
-}
-_WHOLE_LAYER = re.compile(r"(^|[.*])layers\.\d+$")
-_LAYER = re.compile(r"layers\.(\d+)(\.|$)")
-_PIECE = re.compile(r"\.([a-z]+)_proj$")
-_PIECES = {"attention": 4, "shared_experts": 3, "mlp": 3}
-_EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
-
-
-class Matrices(NamedTuple):
-    """Parameters of the layers' matrices, the only ones that are ever quantized."""
-
-    attention: int
-    mlp: int
-    """MLPs of the layers without experts, or beside them."""
-    shared_experts: int = 0
-    experts: int = 0
-    """Routed experts."""
-    n_layers: int = 0
-    n_dense_layers: int = 0
-    """The layers without experts, which come first where experts do not alternate with them."""
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.attention + self.mlp + self.shared_experts + self.experts
 
 
 class Scheme(NamedTuple):
@@ -63,13 +24,6 @@ class Scheme(NamedTuple):
     """Bits of a weight, its share of the scales included."""
     is_weight_only: bool = False
     """Whether the products are those of 16-bit numbers."""
-
-
-class _Method(Config):
-    """`quantization_config`: errors name its fields as `quantization_config.<field>`."""
-
-    def error(self, problem: str, field: str | None, fix: str) -> InputError:
-        return super().error(problem, f"quantization_config.{field}", fix)
 
 
 FP8 = Scheme("fp8", 8.0)
@@ -91,7 +45,7 @@ def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise config.error("not a JSON object", "quantization_config", "save the config again")
-    inner = _Method(values, config.file)
+    inner = Section(values, config.file, "quantization_config")
     # The first checkpoints of ModelOpt name their tool alone.
     has_method = "quant_method" in values or "producer" not in values
     method = inner.word("quant_method") if has_method else "modelopt"
@@ -102,7 +56,7 @@ def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
     if method == "mxfp4":  # packs experts alone, which are most of such an LLM
         matrices = matrices._replace(attention=0, mlp=0, shared_experts=0)
     if inner.optional("moe_quant_algo") is None:  # its exceptions are those of the experts' scheme
-        matrices = _without_exceptions(inner, matrices)
+        matrices = without_exceptions(inner, matrices)
     facts = quantized(scheme, matrices) | _kv_dtype(inner)
     if experts:
         facts |= {"expert_format": experts.name, "expert_bits": experts.bits}
@@ -120,7 +74,7 @@ def quantized(scheme: Scheme, matrices: Matrices) -> dict[str, Any]:
     }
 
 
-def _experts_scheme(config: Config, inner: _Method) -> Scheme | None:
+def _experts_scheme(config: Config, inner: Section) -> Scheme | None:
     """Return the scheme of the routed experts where it is not that of the other weights."""
     if inner.optional("moe_quant_algo") is not None:
         config.ignore("expert_dtype")
@@ -131,7 +85,7 @@ def _experts_scheme(config: Config, inner: _Method) -> Scheme | None:
     return MXFP4
 
 
-def _kv_dtype(inner: _Method) -> dict[str, str]:
+def _kv_dtype(inner: Section) -> dict[str, str]:
     """Return the data type of the KV cache that the checkpoint has scales for, if any."""
     scheme = inner.optional("kv_cache_scheme")
     if scheme is None:
@@ -143,59 +97,12 @@ def _kv_dtype(inner: _Method) -> dict[str, str]:
     raise inner.error(f"unknown KV cache {scheme!r}", "kv_cache_scheme", "use 8-bit floats")
 
 
-def _without_exceptions(inner: _Method, matrices: Matrices) -> Matrices:
-    """Return the matrices less those that are left unquantized; refuse unknown exceptions."""
-    kept: dict[str, dict[str, set[str]]] = {part: {} for part in _PARTS}
-    for field in _EXCEPTIONS:
-        for name in inner.listing(field, str, default=[]):
-            module = name.removeprefix("re:").replace("\\", "").rstrip(".*$")
-            if _NEVER_QUANTIZED.search(module) or _is_beyond(module, matrices):
-                continue
-            layer, piece = _LAYER.search(module), _PIECE.search(module)
-            for part in _parts_of(inner, field, module, matrices):
-                pieces = kept[part].setdefault(layer[1] if layer else "", set())
-                pieces.add(piece[1] if piece else "")
-    n_sparse = matrices.n_layers - matrices.n_dense_layers
-    n_mlps = matrices.n_dense_layers or matrices.n_layers
-    of = {"attention": matrices.n_layers, "shared_experts": n_sparse, "mlp": n_mlps}
-    left = {}
-    for part, layers in kept.items():
-        shares = [
-            1.0 if "" in pieces else len(pieces) / _PIECES[part] for pieces in layers.values()
-        ]
-        if part == "attention" and any(share % 1 for share in shares):
-            fix = "leave all of a layer's attention unquantized, or none of it"
-            raise inner.error("parts of attention are left unquantized", "ignore", fix)
-        n = of[part] if "" in layers else sum(shares)
-        left[part] = round(max(0.0, 1 - n / (of[part] or 1)) * getattr(matrices, part))
-    return matrices._replace(**left)
-
-
-def _is_beyond(module: str, matrices: Matrices) -> bool:
-    """Return whether a module's layer is none of the main model's, but predicts further tokens."""
-    layer = _LAYER.search(module)
-    return layer is not None and int(layer[1]) >= matrices.n_layers
-
-
-def _parts_of(inner: _Method, field: str, module: str, matrices: Matrices) -> list[str]:
-    parts = [part for part, pattern in _PARTS.items() if pattern.search(module)]
-    layer = _LAYER.search(module)
-    if layer and _WHOLE_LAYER.search(module) and int(layer[1]) < matrices.n_dense_layers:
-        parts = ["attention", "mlp"]
-    # In a mixture of experts `mlp` may mean all experts as well.
-    is_unclear = module.endswith(("mlp", "feed_forward")) and matrices.experts and not matrices.mlp
-    if not parts or is_unclear:
-        fix = "quantize all matrices of the layers, or add the exception to sextant/llm/"
-        raise inner.error(f"{module!r} is left unquantized: cannot be sized", field, fix)
-    return parts
-
-
-def _gptq(inner: _Method) -> Scheme:
+def _gptq(inner: Section) -> Scheme:
     inner.require("dynamic", {})
     return _integers(_grouped(inner, "bits", "group_size", has_zeros=True))
 
 
-def _awq(inner: _Method) -> Scheme:
+def _awq(inner: Section) -> Scheme:
     return _integers(_grouped(inner, "bits", "group_size", has_zeros=inner.flag("zero_point")))
 
 
@@ -203,7 +110,7 @@ def _integers(bits: float) -> Scheme:
     return Scheme("int4" if bits < 8 else "int8", bits, is_weight_only=True)
 
 
-def _grouped(inner: _Method, bits_name: str, group_name: str, *, has_zeros: bool) -> float:
+def _grouped(inner: Section, bits_name: str, group_name: str, *, has_zeros: bool) -> float:
     """Return the bits with a 16-bit scale, and a zero point of a weight's width, per group."""
     bits, group = _bits(inner, bits_name), inner.integer(group_name, least=-1)
     if group < 1:  # -1: the weights of a whole row share a scale
@@ -211,11 +118,11 @@ def _grouped(inner: _Method, bits_name: str, group_name: str, *, has_zeros: bool
     return bits + (_SCALE_BITS + bits * has_zeros) / group
 
 
-def _bits(inner: _Method, name: str) -> int:
+def _bits(inner: Section, name: str) -> int:
     return inner.integer(name, most=_MOST_BITS)
 
 
-def _bitsandbytes(inner: _Method) -> Scheme:
+def _bitsandbytes(inner: Section) -> Scheme:
     four, eight = (inner.flag(f"load_in_{n}bit", default=False) for n in (4, 8))
     if four == eight:
         fix = "set one of load_in_4bit and load_in_8bit"
@@ -228,13 +135,13 @@ def _bitsandbytes(inner: _Method) -> Scheme:
     return _integers(4 + (8 / 64 + 32 / (64 * 256) if is_double else 32 / 64))
 
 
-def _fp8(inner: _Method) -> Scheme:
+def _fp8(inner: Section) -> Scheme:
     if inner.optional("weight_block_size") is None:
         return FP8
     return Scheme("fp8", 8 + _block_scale_bits(inner, "weight_block_size"))
 
 
-def _block_scale_bits(inner: _Method, name: str) -> float:
+def _block_scale_bits(inner: Section, name: str) -> float:
     """Return a weight's share of the 32-bit scale of a block [rows, columns]."""
     block = inner.listing(name, int)
     if len(block) != 2 or min(block) < 1:
@@ -243,7 +150,7 @@ def _block_scale_bits(inner: _Method, name: str) -> float:
     return 32 / (block[0] * block[1])
 
 
-def _compressed_tensors(inner: _Method) -> Scheme:
+def _compressed_tensors(inner: Section) -> Scheme:
     group = _only_group(inner)
     if group.get("targets") != ["Linear"]:
         fix = 'only quantized weights of the targets ["Linear"] are supported'
@@ -251,7 +158,7 @@ def _compressed_tensors(inner: _Method) -> Scheme:
     sparsity = inner.optional("sparsity_config", {})
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
         raise inner.error("sparse weights", "sparsity_config", "only dense weights are supported")
-    weights = _Method(group["weights"], inner.file)
+    weights = Section(group["weights"], inner.file, "quantization_config")
     bits = _scheme_bits(weights)
     is_float = weights.optional("type", "int") == "float"
     kind = "fp8" if bits >= 8 else "nvfp4"
@@ -259,7 +166,7 @@ def _compressed_tensors(inner: _Method) -> Scheme:
     return Scheme(name, bits, is_weight_only=group.get("input_activations") is None)
 
 
-def _only_group(inner: _Method) -> dict[str, Any]:
+def _only_group(inner: Section) -> dict[str, Any]:
     """Return the one group of weights, which describes its `weights`."""
     groups = inner.get("config_groups")
     if not isinstance(groups, dict) or len(groups) != 1:
@@ -272,7 +179,7 @@ def _only_group(inner: _Method) -> dict[str, Any]:
     return group
 
 
-def _scheme_bits(weights: _Method) -> float:
+def _scheme_bits(weights: Section) -> float:
     strategy, bits = weights.get("strategy"), _bits(weights, "num_bits")
     if strategy in ("tensor", "channel"):
         return float(bits)
@@ -287,11 +194,11 @@ def _scheme_bits(weights: _Method) -> float:
     raise weights.error(f"unknown strategy {strategy!r}", "config_groups", fix)
 
 
-def _modelopt(inner: _Method) -> Scheme:
+def _modelopt(inner: Section) -> Scheme:
     return _algorithm(inner, "quant_algo")
 
 
-def _algorithm(inner: _Method, field: str) -> Scheme:
+def _algorithm(inner: Section, field: str) -> Scheme:
     algorithm = inner.word(field)
     if algorithm not in _ALGORITHMS:
         problem = f"unknown algorithm {algorithm!r}"

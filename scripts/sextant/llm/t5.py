@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sextant.llm.config import Config
 from sextant.llm.facts import LLM, UNBOUNDED_TOKENS
 from sextant.llm.layers import assemble
-from sextant.llm.quantization import Matrices
+from sextant.llm.unquantized import Matrices
 
 
 def _t5(config: Config) -> LLM:

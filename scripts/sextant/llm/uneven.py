@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sextant.llm.config import Config
+from sextant.llm.config import Config, Section
 from sextant.llm.facts import LLM
 from sextant.llm.layers import Experts, Sizes, decoder, read_sizes
 from sextant.llm.sliding_window import window_facts
@@ -62,11 +62,8 @@ def _mimo_v2(config: Config) -> LLM:
     config.require("n_shared_experts", None)
     config.ignore("sliding_window_size", "add_swa_attention_sink_bias")
     config.require("add_full_attention_sink_bias", False)
-    patterns = [config.listing(name, int) for name in ("hybrid_layer_pattern", "moe_layer_freq")]
-    if any(len(pattern) != layers or not set(pattern) <= {0, 1} for pattern in patterns):
-        fix = f"give 0 or 1 for each of the {layers} layers"
-        raise config.error("unknown layers", "hybrid_layer_pattern, moe_layer_freq", fix)
-    n_sliding, n_moe = (sum(pattern) for pattern in patterns)
+    n_sliding = sum(_switches(config, "hybrid_layer_pattern", layers))
+    n_moe = sum(_switches(config, "moe_layer_freq", layers))
     kv_sliding = config.integer("swa_num_key_value_heads") * (s.head_dim + v)
     kv_full = s.kv_heads * (s.head_dim + v)
     kv = n_sliding * kv_sliding + (layers - n_sliding) * kv_full
@@ -84,6 +81,45 @@ def _mimo_v2(config: Config) -> LLM:
         sliding_window_tokens=config.integer("sliding_window"),
         n_sliding_layers=n_sliding,
     )
+
+
+def _minimax_m3(config: Config) -> LLM:
+    """MiniMax M3: in layers of sparse attention one more key a token, by which it is chosen."""
+    s = read_sizes(config, "dense_intermediate_size")
+    config.require("attention_output_gate", False)
+    config.require("use_qk_norm", True)
+    config.require("qk_norm_type", "per_head")
+    config.require("n_shared_experts", 1)
+    config.ignore("intermediate_size", "first_k_dense_replace", "num_nextn_predict_layers")
+    sparse = Section(config.get("sparse_attention_config"), config.file, "sparse_attention_config")
+    n_sparse = sum(_switches(sparse, "sparse_attention_freq", s.layers))
+    heads, key = (sparse.integer(name) for name in ("sparse_num_index_heads", "sparse_index_dim"))
+    n, n_moe = (
+        config.integer("num_local_experts"),
+        sum(_switches(config, "moe_layer_freq", s.layers)),
+    )
+    per_token, ffn = config.integer("num_experts_per_tok"), config.integer("moe_intermediate_size")
+    shared = config.integer("shared_intermediate_size")
+    bias = n if config.flag("use_routing_bias", default=False) else 0
+    return decoder(
+        config,
+        s,
+        is_tied=config.flag("tie_word_embeddings", default=False),
+        vectors=s.layers * 2 * (s.hidden + s.head_dim) + n_moe * bias + s.hidden,
+        attention=s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
+        + n_sparse * s.hidden * (heads + 1) * key,
+        experts=Experts(n_moe, n, per_token, ffn, shared, s.hidden * n),
+        kv_values=float(s.layers * 2 * s.kv_heads * s.head_dim + n_sparse * key),
+    )
+
+
+def _switches(config: Config, name: str, layers: int) -> list[int]:
+    """Return which layers have something: 0 or 1 for each."""
+    found = config.listing(name, int)
+    if len(found) != layers or not set(found) <= {0, 1}:
+        fix = f"give 0 or 1 for each of the {layers} layers"
+        raise config.error("unknown layers", name, fix)
+    return found
 
 
 def _nemotron_nas(config: Config) -> LLM:
@@ -138,5 +174,6 @@ def _width(config: Config, block: dict[str, Any], hidden: int) -> int:
 FAMILIES: dict[str, Callable[[Config], LLM]] = {
     "gemma4_text": _gemma4,
     "mimo_v2_flash": _mimo_v2,
+    "minimax_m3": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
 }
