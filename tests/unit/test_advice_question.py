@@ -214,8 +214,8 @@ def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path,
     assert (own.input_tokens, own.output_tokens) == (50.0, 20.0)
     assert find_source(replace(ASKED, hf_config=None, llm_id="llama-7b")).origin == "shipped"
     assert find_source(ASKED).origin == "shipped"
-    assert find_source(replace(ASKED, source="archive:llm-pilot")).origin == "shipped"
-    assert find_source(replace(ASKED, source="measured")).known.source == "measured"
+    assert find_source(replace(ASKED, sources=("archive:llm-pilot",))).origin == "shipped"
+    assert find_source(replace(ASKED, sources=("measured",))).known.source == "measured"
 
 
 @pytest.mark.parametrize("name", ["workload_id", "scenario_id"])
@@ -228,7 +228,7 @@ def test_what_ships_has_no_choice_of_workload_or_scenario(tmp_path, monkeypatch,
 def test_a_source_without_a_store_is_an_error(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="no store here"):
-        find_source(replace(ASKED, source="archive:other"))
+        find_source(replace(ASKED, sources=("archive:other",)))
 
 
 # Memory

@@ -22,7 +22,7 @@ def test_it_is_the_published_study(known) -> None:
     tried = known.feasibility
     pairs = known.points[["llm_id", "gpu_profile_id"]].drop_duplicates()
     assert len(tried) == 140 and tried["is_feasible"].sum() == len(pairs) == 66
-    assert known.description.longest_request_tokens == 946
+    assert known.descriptions[0].longest_request_tokens == 946
     assert known.profiles["1xA100-40GB"].usd_per_hour == 4.09625
 
 

@@ -30,7 +30,8 @@ class Question:
     llm_id: str | None = None
     hf_config: Path | None = None
     database: Path | None = None
-    source: str | None = None
+    sources: tuple[str, ...] = ()
+    """Folders of characterizations, those that ship, or those of the store."""
     workload_id: str | None = None
     scenario_id: str | None = None
     predictor: str = PREDICTOR

@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 from joblib import cpu_count
 
+from sextant.advice.question import PREDICTOR
 from sextant.base.rows import frame_rows
-from sextant.characterizations.characterization import load_characterization
+from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.features import Facts
 from sextant.decide.evaluate import evaluate
 from sextant.decide.names import configurable
@@ -18,13 +19,10 @@ from sextant.predict.registry import check_installed
 
 
 def evaluate_predictors(
-    database: Path,
+    known: Characterization,
     slos: Path,
     predictors: Sequence[str] | None,
-    source: str | None,
     seed: int,
-    workload_id: str | None = None,
-    scenario_id: str | None = None,
     *,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
@@ -35,10 +33,9 @@ def evaluate_predictors(
         predictor and SLO. A mean leaves out SLOs that have no value, e.g. no success.
     """
     targets = list(load_slos(slos).values())
-    known = load_characterization(database, source, workload_id, scenario_id)
     # Not all that there are: some take many minutes.
     names = list(dict.fromkeys(predictors or ())) or [
-        name for name in configurable() if name in known.predictors
+        name for name in configurable() if name in (known.predictors or [PREDICTOR])
     ]
     check_installed(names, "--predictor")
     task = task_of(

@@ -1,18 +1,16 @@
-"""Which characterization an answer rests on, and what it says of servers and workload."""
+"""Which characterizations an answer rests on, and what they say of servers and workload."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant.advice.question import Question
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.combined import combined
+from sextant.characterizations.folder import is_folder, load_folder
 from sextant.characterizations.points import LENGTHS
-from sextant.characterizations.shipped import (
-    DEFAULT_NAME,
-    load_shipped,
-    shipped_description,
-    shipped_sources,
-)
+from sextant.characterizations.shipped import DEFAULT_SOURCES, shipped_description, shipped_sources
 from sextant.store.connection import open_store
 from sextant.store.of_cells import store_of_cells
 
@@ -20,26 +18,27 @@ PIPELINE_STORE = Path("results") / "sextant.duckdb"
 
 
 class Source(NamedTuple):
-    """A characterization and where it came from."""
+    """A characterization, or several in one, and where it came from."""
 
     known: Characterization
     origin: str
-    """The store's path, or `shipped`."""
+    """The path of its store or folder, or `shipped`."""
     longest_request_tokens: int
     memory_utilization: float
     input_tokens: float
     """Mean input length of its workload's requests."""
     output_tokens: float
     note: str | None
-    """What a reader has to know of its servers, where it ships with such a note."""
+    """What a reader has to know of its servers, where it came with such a note."""
 
     def facts(self) -> dict[str, Any]:
         """Return what an answer says of it."""
-        points = self.known.points
+        points, of = self.known.points, self.known.descriptions
         return {
             "source": self.known.source,
             "origin": self.origin,
             "note": self.note,
+            "attributions": [f"{each.attribution} ({each.licence})" for each in of],
             "n_llms": int(points["llm_id"].nunique()),
             "n_gpu_profiles": int(points["gpu_profile_id"].nunique()),
             "n_points": len(points),
@@ -65,31 +64,71 @@ def store_path(database: Path | None, source: str | None = None) -> Path:
 def find_source(question: Question) -> Source:
     """Return the characterization to answer from.
 
-    The one that `--database` and `--source` name; else the pipeline's own, if it knows the LLM;
-    else the one that ships.
+    Those that `--source` and `--database` name; else the pipeline's own, if it knows the LLM;
+    else what ships.
 
     Raises:
-        InputError: the store cannot be read, or lacks what a prediction needs.
+        InputError: a store or folder cannot be read, or lacks what a prediction needs.
     """
-    asked = store_path(question.database, question.source)
-    shipped = shipped_sources()
-    if question.database is None and question.source is None and not _knows(asked, question.llm_id):
-        return _shipped(DEFAULT_NAME, question)
-    if question.database is None and not asked.is_file() and question.source in shipped:
-        return _shipped(shipped[question.source].name, question)
-    known = load_characterization(
-        asked, question.source, question.workload_id, question.scenario_id
-    )
-    return _complete(known, str(asked))
+    names, database = question.sources, question.database
+    if not names and database is None and not _knows(store_path(None), question.llm_id):
+        names = DEFAULT_SOURCES
+    known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
+    return _complete(known, origin)
 
 
-def _shipped(name: str, question: Question) -> Source:
-    for field in ("workload_id", "scenario_id"):
-        if getattr(question, field) is not None:
+def load_sources(
+    names: Sequence[str],
+    database: Path | None = None,
+    workload_id: str | None = None,
+    scenario_id: str | None = None,
+) -> tuple[Characterization, str]:
+    """Return one characterization, or several as one, and where it is from.
+
+    Args:
+        names: each the folder of a characterization, one that ships or one of the store; without
+            any the store's own.
+        database: the store; that of the pipeline by default.
+        workload_id: workload of the store; its own by default.
+        scenario_id: scenario of the store; its own by default.
+
+    Raises:
+        InputError: one cannot be read, or two contradict each other.
+    """
+    setting = workload_id, scenario_id
+    found = [_load(name, database, *setting) for name in dict.fromkeys(names or (None,))]
+    parts, origins = zip(*found, strict=True)
+    return combined(parts), " + ".join(dict.fromkeys(origins))
+
+
+def _load(
+    name: str | None, database: Path | None, workload_id: str | None, scenario_id: str | None
+) -> tuple[Characterization, str]:
+    folder = _folder(name, database)
+    if folder is None:
+        store = store_path(database, name)
+        return load_characterization(store, name, workload_id, scenario_id), str(store)
+    for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
+        if value is not None:
             fix = "leave it out, or name your own points (--source, --database)"
-            problem = "what ships has one workload and one scenario"
-            raise InputError(problem, field=f"--{field.replace('_', '-')}", fix=fix)
-    return _complete(load_shipped(name), "shipped")
+            problem = f"{name} has one workload and one scenario"
+            raise InputError(problem, field=field, fix=fix)
+    ships = folder in shipped_sources().values()
+    return load_folder(folder), "shipped" if ships else str(folder)
+
+
+def _folder(name: str | None, database: Path | None) -> Path | None:
+    """Return the folder that a source names, None if it is in a store."""
+    if name is None:
+        return None
+    if is_folder(name):
+        return Path(name)
+    if Path(name).is_dir():
+        fix = "write it (docs/characterizations.md), or give a folder of cells as --database"
+        problem = "there is no characterization.yaml in this folder"
+        raise InputError(problem, file=name, field="--source", fix=fix)
+    is_stored = database is not None or store_path(None, name).is_file()
+    return None if is_stored else shipped_sources().get(name)
 
 
 def _knows(store: Path, llm_id: str | None) -> bool:
@@ -100,23 +139,24 @@ def _knows(store: Path, llm_id: str | None) -> bool:
 
 
 def _complete(known: Characterization, origin: str) -> Source:
-    # The publication's store does not say; what ships of it does.
-    about = known.description or shipped_description(known.source)
     longest, utilization = known.longest_request_tokens, known.memory_utilization
-    if longest is None and about is not None:
-        longest = about.longest_request_tokens or _longest_mean(known)
-        utilization = about.memory_utilization or utilization
+    # The publication's store does not say; what ships of it does.
+    shipped = shipped_description(known.source)
+    about = known.descriptions or ((shipped,) if shipped else ())
+    if longest is None and about:
+        said = [each.longest_request_tokens for each in about if each.longest_request_tokens]
+        longest = max([*said, *_longest_means(known)], default=None)
     if longest is None:
         problem = f"the longest request of {known.source} is not known"
         fix = "ask a source that you measured, or one that ships"
         raise InputError(problem, file=origin, field="--source", fix=fix)
-    note = about.note if about else None
+    note = " ".join(each.note for each in about if each.note) or None
     return Source(known, origin, int(longest), float(utilization), *_lengths(known, origin), note)
 
 
-def _longest_mean(known: Characterization) -> int | None:
+def _longest_means(known: Characterization) -> list[int]:
     longest = known.points[LENGTHS].sum(axis=1).max()
-    return round(longest) if longest > 0 else None
+    return [round(longest)] if longest > 0 else []
 
 
 def _lengths(known: Characterization, origin: str) -> tuple[float, float]:

@@ -43,15 +43,16 @@ class Characterization:
     feasibility: pd.DataFrame
     longest_request_tokens: int | None
     """None for an archive, whose workload is not known in full."""
-    description: Description | None = None
-    """What a folder says of its points; None for a store."""
+    descriptions: tuple[Description, ...] = ()
+    """What folders say of their points; none for a store."""
 
     @property
     def memory_utilization(self) -> float:
         """Fraction of the memory that servers may use; vLLM's default if all ran already."""
-        if self.description and self.description.memory_utilization:
-            return self.description.memory_utilization
-        known = self.feasibility["memory_utilization"].dropna()
+        said = [each.memory_utilization for each in self.descriptions if each.memory_utilization]
+        known = pd.concat(
+            [self.feasibility["memory_utilization"].dropna(), pd.Series(said, dtype=float)]
+        )
         return DEFAULT_MEMORY_UTILIZATION if known.empty else float(known.max())
 
 

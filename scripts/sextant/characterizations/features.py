@@ -71,8 +71,16 @@ class Facts(NamedTuple):
 
     @property
     def features(self) -> Features:
-        """What predictors learn from that need no facts of their own."""
-        return self.published or Features.of_facts(self.llms, self.profiles)
+        """What predictors learn from that need no facts of their own.
+
+        Published features serve where all LLMs and GPU profiles have some.
+        """
+        computed = Features.of_facts(self.llms, self.profiles)
+        if self.published is None:
+            return computed
+        pairs = zip(self.published, computed, strict=True)
+        is_complete = all(mine.index.isin(its.index).all() for its, mine in pairs)
+        return self.published if is_complete else computed
 
 
 def _table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:

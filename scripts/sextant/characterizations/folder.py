@@ -47,7 +47,7 @@ def load_folder(folder: str | Path) -> Characterization:
         features=_features(folder, about, profiles),
         feasibility=_feasibility(folder, about, points).assign(**setting),
         longest_request_tokens=None,
-        description=about,
+        descriptions=(about,),
     )
 
 

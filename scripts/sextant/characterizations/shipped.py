@@ -12,6 +12,8 @@ from sextant.characterizations.write import write_points
 ROOT = SCHEMAS.parents[1]
 SHIPPED = ROOT / "resources" / "characterizations"
 DEFAULT_NAME = "llm-pilot"
+DEFAULT_SOURCES = (f"archive:{DEFAULT_NAME}",)
+"""What answers rest on where nothing else is named."""
 
 
 def export_points(database: str | Path, source: str | None, out: Path) -> int:

@@ -32,8 +32,11 @@ class StoreOptions:
 
     database: Database = None
     source: Annotated[
-        str | None,
-        typer.Option(help="Characterization of the store, if it has several."),
+        list[str] | None,
+        typer.Option(
+            help="Characterization to use: a folder, one that ships, or one of the store; may be "
+            "given again."
+        ),
     ] = None
     workload_id: Annotated[
         str | None, typer.Option(help="Workload; the store's own by default.")
@@ -48,10 +51,6 @@ class StoreOptions:
 class AskedOptions(StoreOptions):
     """The LLM that is asked about."""
 
-    source: Annotated[
-        str | None,
-        typer.Option(help="Characterization to use; one that ships where no store has it."),
-    ] = None
     llm: Annotated[str | None, typer.Option(help="An LLM of the characterization.")] = None
     hf_config: Annotated[
         Path | None,
@@ -83,6 +82,7 @@ class AskedOptions(StoreOptions):
         from sextant.experiment.slo import SLO
 
         given = asdict(self)
+        given["sources"] = tuple(given.pop("source") or ())
         slo = SLO("asked", nttft_ms, itl_ms, given.pop("percentile"), users)
         return Question(slo, given.pop("llm"), **given, **more)
 
@@ -170,16 +170,16 @@ def evaluate(
     import pandas as pd
 
     from sextant.advice.scores import evaluate_predictors
-    from sextant.advice.source import store_path
+    from sextant.advice.source import load_sources
 
+    known, _ = load_sources(
+        store.source or (), store.database, store.workload_id, store.scenario_id
+    )
     result = evaluate_predictors(
-        store_path(store.database, store.source),
+        known,
         slos,
         predictor,
-        store.source,
         store.seed,
-        store.workload_id,
-        store.scenario_id,
         # Standard output is for the result alone.
         progress=partial(say, err=True),
     )
