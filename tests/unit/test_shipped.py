@@ -1,9 +1,14 @@
 """The characterization that ships: what it holds, and that a store gives it back."""
 
+import pandas as pd
 import pytest
 
-from sextant.characterizations.shipped import SHIPPED, export_points, load_shipped
+from sextant.characterizations.characterization import load_characterization
+from sextant.characterizations.export import export_folder
+from sextant.characterizations.folder import load_folder
+from sextant.characterizations.shipped import SHIPPED, load_shipped
 from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from support import ROOT
 
 POINTS = SHIPPED / "llm-pilot" / "points.csv"
 
@@ -33,20 +38,31 @@ def test_two_points_are_published_medians_without_requests(known) -> None:
     assert published[["median_nttft_ms", "median_itl_ms"]].notna().all(axis=None)
 
 
-def test_a_store_of_these_points_gives_the_same_table(known, tmp_path) -> None:
+def test_a_store_of_these_points_gives_the_same_folder(known, tmp_path) -> None:
     names = {"input_tokens": "mean_input_tokens", "output_tokens": "mean_output_tokens"}
-    points = known.points.rename(columns=names).assign(level=known.points["users"])
-    rows = points.astype(object).where(points.notna(), None)
-    database, out = tmp_path / "sextant.duckdb", tmp_path / "points.csv"
-    build_store(
-        database,
-        {
-            "llm": llm_rows(known.llms),
-            "gpu": gpu_rows(known.profiles),
-            "gpu_profile": gpu_profile_rows(known.profiles),
-            "point": rows.to_dict("records"),
-        },
-        {},
+    points = known.points.rename(columns=names).assign(level=known.points["users"], engine=None)
+    tables = {
+        "llm": llm_rows(known.llms),
+        "gpu": gpu_rows(known.profiles),
+        "gpu_profile": gpu_profile_rows(known.profiles),
+        "point": _records(points),
+        "feasibility": _records(known.feasibility.assign(variant_id="default")),
+    }
+    database, out = tmp_path / "sextant.duckdb", tmp_path / "out"
+    build_store(database, tables, {})
+    sheet = ROOT / "config" / "llm-pilot" / "llms.tsv"
+    said = {"llms": sheet, "licence": "CC0-1.0", "attribution": "nobody"}
+    assert export_folder(load_characterization(database), out, **said) == 528
+    for name in ("points.csv", "gpu_profiles.tsv", "feasibility.csv"):
+        assert (out / name).read_bytes() == (POINTS.parent / name).read_bytes()
+    again = load_folder(out)
+    assert again.llms == known.llms and again.profiles == known.profiles
+    assert (again.source, again.workload_id) == (known.source, known.workload_id)
+    assert (again.descriptions[0].statistic, again.descriptions[0].load) == (
+        "median",
+        "closed_loop",
     )
-    assert export_points(database, None, out) == 528
-    assert out.read_bytes() == POINTS.read_bytes()
+
+
+def _records(frame: pd.DataFrame) -> list[dict]:
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")

@@ -25,6 +25,7 @@ from hostile import (
 from html_page import Page
 from project import Project
 from sextant.base.ids import file_name
+from sextant.characterizations.folder import load_folder
 
 pytestmark = pytest.mark.slow
 
@@ -146,10 +147,11 @@ def test_the_command_line_answers_by_id(hostile, tmp_path) -> None:
     limits = ("--users", "4", "--nttft-ms", "1000", "--itl-ms", "1000")
     shown = hostile.sextant("show")
     assert shown.returncode == 0, shown.stderr
-    table = tmp_path / "points.csv"
-    done = hostile.sextant("export-characterization", "--out", str(table))
+    named = ("--licence", "CC0-1.0", "--attribution", "<b>nobody</b>", "--llms")
+    named = (*named, str(hostile.sheet("llms")), "--out", str(tmp_path))
+    done = hostile.sextant("export-characterization", *named)
     assert done.returncode == 0, done.stderr
-    exported = pd.read_csv(table)
+    exported = load_folder(tmp_path).points
     for llm in LLMS:
         assert llm in shown.stdout
         assert llm in set(exported["llm_id"])

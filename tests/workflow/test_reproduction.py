@@ -102,12 +102,13 @@ def test_a_new_llm_is_predicted_from_facts_but_not_from_features(reproduced: Pro
 
 
 def test_what_ships_is_what_the_archive_gives(reproduced: Project, tmp_path: Path) -> None:
-    out = tmp_path / "points.csv"
-    options = ("--source", "archive:llm-pilot", "--out", str(out))
-    done = reproduced.sextant("export-characterization", *options)
+    options = ("--source", "archive:llm-pilot", "--llms", "config/llm-pilot/llms.tsv")
+    named = ("--licence", "CDLA-Permissive-2.0", "--attribution", "LLM-Pilot")
+    done = reproduced.sextant("export-characterization", *options, *named, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    shipped = ROOT / "resources" / "characterizations" / "llm-pilot" / "points.csv"
-    assert out.read_bytes() == shipped.read_bytes()
+    shipped = ROOT / "resources" / "characterizations" / "llm-pilot"
+    for name in ("points.csv", "gpu_profiles.tsv", "feasibility.csv"):
+        assert (tmp_path / name).read_bytes() == (shipped / name).read_bytes()
 
 
 def test_the_users_own_folder_needs_no_download(reproduced: Project, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Which characterizations an answer rests on, and what they say of servers and workload."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant.advice.question import Question
 from sextant.base.errors import InputError
-from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.characterization import (
+    Characterization,
+    load_all,
+    load_characterization,
+)
 from sextant.characterizations.combined import combined
 from sextant.characterizations.folder import is_folder, load_folder
 from sextant.characterizations.points import LENGTHS
@@ -99,6 +103,21 @@ def load_sources(
     found = [_load(name, database, *setting) for name in dict.fromkeys(names or (None,))]
     parts, origins = zip(*found, strict=True)
     return combined(parts), " + ".join(dict.fromkeys(origins))
+
+
+def known_sources(
+    folders: Iterable[Path], database: Path | None = None
+) -> list[tuple[Characterization, str]]:
+    """Return what answers can rest on, each with its place: what ships, the store, and folders.
+
+    Raises:
+        InputError: a folder or the given store cannot be read.
+    """
+    found = [(load_folder(folder), "ships") for folder in shipped_sources().values()]
+    store = store_path(database)
+    if database is not None or store.is_file():
+        found += [(known, str(store)) for known in load_all(store)]
+    return found + [(load_folder(folder), str(folder)) for folder in folders]
 
 
 def _load(

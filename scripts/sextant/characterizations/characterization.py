@@ -105,6 +105,19 @@ def load_characterization(
         )
 
 
+def load_all(database: str | Path) -> list[Characterization]:
+    """Read every source, workload and scenario of a store that has points.
+
+    Raises:
+        InputError: there is no such store.
+    """
+    keys = "source, workload_id, scenario_id"
+    with open_store(database) as store:
+        query = f"SELECT DISTINCT {keys} FROM point WHERE variant_id = ? ORDER BY ALL"
+        found = store.execute(query, [DEFAULT_VARIANT]).fetchall()
+    return [load_characterization(database, *key) for key in found]
+
+
 def _judged(store: duckdb.DuckDBPyConnection, source: str) -> list[str]:
     query = "SELECT DISTINCT predictor FROM score WHERE source = ? ORDER BY 1"
     return [name for (name,) in store.execute(query, [source]).fetchall()]

@@ -4,24 +4,15 @@ from functools import cache
 from pathlib import Path
 
 from sextant.base.sheets import SCHEMAS
-from sextant.characterizations.characterization import Characterization, load_characterization
+from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.description import FILE, Description, load_description
 from sextant.characterizations.folder import load_folder
-from sextant.characterizations.write import write_points
 
 ROOT = SCHEMAS.parents[1]
 SHIPPED = ROOT / "resources" / "characterizations"
 DEFAULT_NAME = "llm-pilot"
 DEFAULT_SOURCES = (f"archive:{DEFAULT_NAME}",)
 """What answers rest on where nothing else is named."""
-
-
-def export_points(database: str | Path, source: str | None, out: Path) -> int:
-    """Write the points of a store as the table of a folder; return their number."""
-    points = load_characterization(database, source).points
-    # A store has no TPOT: what stands there was filled in from ITL.
-    write_points(out, points.drop(columns=["mean_tpot_ms", "median_tpot_ms"]))
-    return len(points)
 
 
 @cache

@@ -16,47 +16,18 @@ from sextant.characterizations.points import COLUMNS, IDENTIFIERS, LENGTHS, LOAD
 _ORDER = [*IDENTIFIERS, *SERVING, *LOAD, *LENGTHS, "measured_on", "run_id"]
 
 
-def write_folder(
-    folder: Path,
-    about: Description,
-    points: pd.DataFrame,
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> None:
-    """Write description, points and tables; other files of the folder stay.
-
-    Args:
-        folder: where to; made if it is not there.
-        about: what `characterization.yaml` is to say.
-        points: some of `COLUMNS`; those without a value are left out.
-        tables: rows by file name, e.g. `llms.tsv`; each file has the keys of its rows.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+def write_description(folder: Path, about: Description) -> None:
+    """Write `characterization.yaml`, without what is not known."""
     facts = {key: value for key, value in asdict(about).items() if value not in (None, {})}
     with atomic_path(folder / FILE) as temporary:
         text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100)
         temporary.write_text(text, encoding="utf-8")
-    write_points(folder / "points.csv", points)
-    for name, table in tables.items():
-        write_table(folder / name, pd.DataFrame(table))
 
 
-def tables_of(points: pd.DataFrame, configs: str) -> dict[str, list[dict[str, Any]]]:
-    """Return `llms.tsv` and `gpu_profiles.tsv` for points whose profiles are `<n>x<gpu_id>`.
-
-    Args:
-        points: `llm_id, gpu_profile_id`.
-        configs: folder of the LLMs' `<llm_id>.json`, relative to that of the points.
-    """
-    llms = [
-        {"llm_id": name, "config": f"{configs}/{name}.json"}
-        for name in sorted(points["llm_id"].unique())
-    ]
-    named = (name.split("x", 1) for name in points["gpu_profile_id"].unique())
-    profiles = [
-        {"gpu_profile_id": f"{n}x{gpu_id}", "gpu_id": gpu_id, "n_gpus": n}
-        for gpu_id, n in sorted((gpu_id, int(count)) for count, gpu_id in named)
-    ]
-    return {"llms.tsv": llms, "gpu_profiles.tsv": profiles}
+def write_tables(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write rows by the name of their file; a file has the keys of its rows."""
+    for name, rows in tables.items():
+        write_table(folder / name, pd.DataFrame(rows))
 
 
 def write_points(path: Path, points: pd.DataFrame) -> None:
@@ -71,8 +42,12 @@ def write_table(path: Path, rows: pd.DataFrame) -> None:
     delimiter = "\t" if path.suffix == ".tsv" else ","
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        quoting = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow(rows.columns)
-        writer.writerows([_text(value) for value in row] for row in rows.itertuples(index=False))
+        for row in rows.itertuples(index=False):
+            texts = [_text(value) for value in row]
+            # Without quotes the line would be a comment.
+            (quoting if texts[0].startswith("#") else writer).writerow(texts)
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The commands that answer questions: recommend, explain, evaluate, export-characterization."""
+"""The commands that answer questions: recommend, explain, evaluate."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sextant.base.errors import InputError
+from sextant.cli.characterizations import Database
 from sextant.cli.options import Seed, grouped
 from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
     from sextant.advice.question import Question
 
-Database = Annotated[
-    Path | None,
-    typer.Option(
-        help="Store that the pipeline built, or a folder of what `sextant load` has written; by "
-        "default results/sextant.duckdb, or results/NAME/sextant.duckdb for archive:NAME."
-    ),
-]
 # LLM-Pilot's own seed, with which its published predictions come out.
 _SEED = 42
 
@@ -188,18 +182,6 @@ def evaluate(
         return
     for part in ("predictors", "scenarios"):
         say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
-
-
-def export_characterization(
-    out: Annotated[Path, typer.Option(help="CSV to write.")],
-    database: Database = None,
-    source: Annotated[str | None, typer.Option(help="Characterization to write.")] = None,
-) -> None:
-    """Write the points of a store as a small table that can ship with a project."""
-    from sextant.advice.source import store_path
-    from sextant.characterizations.shipped import export_points
-
-    say(f"{out}: {export_points(store_path(database, source), source, out)} points")
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ import typer
 from sextant import __version__
 from sextant.base.errors import InputError, require_docstrings
 from sextant.cli import advice as cli_advice
+from sextant.cli import characterizations as cli_characterizations
 from sextant.cli import cluster as cli_cluster
 from sextant.cli import load as cli_load
 from sextant.cli import workload as cli_workload
-from sextant.cli.advice import Database
+from sextant.cli.characterizations import Database
 from sextant.cli.options import Seed, UsdPerHour, gpu_profile_facts, naming_options, numbers
 from sextant.cli.terminal import say
 
@@ -155,7 +156,9 @@ app.command("compare-workloads")(cli_workload.compare_workloads)
 app.command()(cli_advice.recommend)
 app.command()(cli_advice.explain)
 app.command()(cli_advice.evaluate)
-app.command("export-characterization")(cli_advice.export_characterization)
+app.command()(cli_characterizations.characterizations)
+app.command("import-characterization")(cli_characterizations.import_characterization)
+app.command("export-characterization")(cli_characterizations.export_characterization)
 app.command()(cli_cluster.plan)
 app.command("import")(cli_cluster.import_results)
 

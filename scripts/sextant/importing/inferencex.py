@@ -7,14 +7,13 @@ InferenceX (github.com/SemiAnalysisAI/InferenceX), and measurements by aiconfigu
 """
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.characterizations.description import Description
-from sextant.characterizations.write import tables_of, write_folder
+from sextant.importing.published import Imported, has_config, llm_ids, write_published
 
 ABOUT = Description(
     source="archive:inferencex",
@@ -39,16 +38,6 @@ GPU_IDS = {
     "b200_sxm": "B200-180GB",
     "b300_sxm": "B300-288GB",
 }
-LLM_IDS = {
-    "MiniMaxAI/MiniMax-M2.5": "MiniMaxAI__MiniMax-M2.5",
-    "openai/gpt-oss-120b": "openai__gpt-oss-120b",
-    "meta-llama/Llama-3.1-70B": "meta-llama__Llama-3.1-70B",
-    "moonshotai/Kimi-K2.5": "moonshotai__Kimi-K2.5",
-    "Qwen/Qwen3-32B": "Qwen__Qwen3-32B",
-    "Qwen/Qwen3-235B-A22B-FP8": "Qwen__Qwen3-235B-A22B-FP8",
-    "nvidia/Llama-3.1-8B-Instruct-FP8": "nvidia__Llama-3.1-8B-Instruct-FP8",
-}
-"""The LLM by the table's `model_path`; that of another precision has the same shapes."""
 MXFP4 = ("openai/gpt-oss-120b",)
 """LLMs whose published 4-bit weights are MXFP4, although the table calls them NVFP4."""
 _PRECISIONS = {"fp8": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4"}
@@ -56,19 +45,7 @@ _DENSE = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B", "nvidia/Llama-3.1-8B-Ins
 _MEASUREMENT = ["silicon_ttft_ms", "silicon_tpot_ms"]
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What became of the rows of the published table."""
-
-    n_read: int
-    n_exact_repeats: int
-    """Rows alike in all but `id`."""
-    n_listed_again: int
-    """Measurements that a second export lists, with the same latencies to the last digit."""
-    n_points: int
-
-
-def import_inferencex(published: Path, out: Path, configs: str = "../../llms") -> Counts:
+def import_inferencex(published: Path, out: Path, configs: str = "../../llms") -> Imported:
     """Write the vLLM rows of the published table as the folder of a characterization.
 
     Args:
@@ -84,9 +61,13 @@ def import_inferencex(published: Path, out: Path, configs: str = "../../llms") -
     distinct = rows.drop_duplicates([name for name in rows if name != "id"])
     key = [*_MEASUREMENT, "model_path", "system", "precision", "isl", "osl", "users", "tp_size"]
     once = distinct.drop_duplicates(key)
-    points = _points(once)
-    write_folder(out, ABOUT, points, tables_of(points, configs))
-    return Counts(n_read, n_read - len(distinct), len(distinct) - len(once), len(once))
+    rows = once.assign(llm_id=llm_ids(once["model_path"]))
+    is_known = has_config(rows["llm_id"], out / configs)
+    points = _points(rows[is_known])
+    write_published(out, ABOUT, points, configs)
+    left_out = rows.loc[~is_known, "model_path"].value_counts().sort_index().to_dict()
+    n_exact, n_again = n_read - len(distinct), len(distinct) - len(once)
+    return Imported(n_read, len(points), left_out, n_exact, n_again)
 
 
 def _read(published: Path) -> pd.DataFrame:
@@ -102,13 +83,12 @@ def _read(published: Path) -> pd.DataFrame:
     except (OSError, ValueError, KeyError, csv.Error) as error:
         problem = f"not InferenceX's table ({error})"
         raise InputError(problem, file=published, fix=fix) from None
-    for column, known in (("model_path", LLM_IDS), ("system", GPU_IDS)):
-        unknown = ~rows[column].isin(list(known))
-        if unknown.any():
-            at = unknown.idxmax()
-            fix = "add it to sextant/importing/inferencex.py, with its facts in resources"
-            problem = f"unknown {rows.loc[at, column]!r}"
-            raise InputError(problem, file=published, row=int(at) + 2, field=column, fix=fix)
+    unknown = ~rows["system"].isin(list(GPU_IDS))
+    if unknown.any():
+        at = unknown.idxmax()
+        fix = "add it to sextant/importing/inferencex.py, with its facts in resources/gpus"
+        problem = f"unknown GPU {rows.loc[at, 'system']!r}"
+        raise InputError(problem, file=published, row=int(at) + 2, field="system", fix=fix)
     return rows
 
 
@@ -128,7 +108,7 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
     gpu_ids = rows["system"].map(GPU_IDS)
     return pd.DataFrame(
         {
-            "llm_id": rows["model_path"].map(LLM_IDS),
+            "llm_id": rows["llm_id"],
             "gpu_profile_id": n_gpus.astype(str) + "x" + gpu_ids,
             "engine_version": rows["backend_version"],
             "precision": precision,

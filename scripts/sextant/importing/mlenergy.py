@@ -6,7 +6,6 @@ percentiles of ITL, tokens and joules per second. Source: github.com/ml-energy/l
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +13,7 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.characterizations.description import Description
-from sextant.characterizations.write import tables_of, write_folder
+from sextant.importing.published import Imported, has_config, llm_ids, write_published
 
 ABOUT = Description(
     source="archive:mlenergy",
@@ -37,28 +36,10 @@ ABOUT = Description(
     ),
 )
 GPU_IDS = {"H100": "H100-80GB", "B200": "B200-180GB"}
-LLM_IDS = {
-    "Qwen/Qwen3-8B": "Qwen__Qwen3-8B",
-    "Qwen/Qwen3-14B": "Qwen__Qwen3-14B",
-    "Qwen/Qwen3-32B": "Qwen__Qwen3-32B",
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": "Qwen__Qwen3-30B-A3B",
-    "Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen__Qwen3-30B-A3B",
-    "Qwen/Qwen3-235B-A22B-Instruct-2507": "Qwen__Qwen3-235B-A22B",
-    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": "Qwen__Qwen3-235B-A22B",
-    "Qwen/Qwen3-Coder-480B-A35B-Instruct": "Qwen__Qwen3-Coder-480B-A35B-Instruct",
-    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": "Qwen__Qwen3-Coder-480B-A35B-Instruct",
-    "deepseek-ai/DeepSeek-V3.1": "deepseek-ai__DeepSeek-V3",
-    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama__Llama-3.1-8B",
-    "meta-llama/Llama-3.1-70B-Instruct": "meta-llama__Llama-3.1-70B",
-    "meta-llama/Llama-3.3-70B-Instruct": "meta-llama__Llama-3.1-70B",
-    "meta-llama/Llama-3.1-405B-Instruct": "meta-llama__Llama-3.1-405B",
-    "meta-llama/Llama-3.1-405B-Instruct-FP8": "meta-llama__Llama-3.1-405B",
-    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "meta-llama__Llama-4-Scout-17B-16E-Instruct",
-    "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8": (
-        "meta-llama__Llama-4-Maverick-17B-128E-Instruct"
-    ),
+SAME_SHAPES = {
+    "meta-llama/Llama-3.1-405B-Instruct-FP8": "meta-llama/Llama-3.1-405B-Instruct",
 }
-"""The LLM whose `config.json` has the same shapes, by `model_id`."""
+"""The LLM whose `config.json` serves for that of another precision."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 _COLUMNS = {
     "avg_output_len": "output_tokens",
@@ -72,17 +53,7 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What became of the published measurements."""
-
-    n_read: int
-    left_out: dict[str, int]
-    """Measurements of LLMs whose `config.json` is not at hand, by `model_id`."""
-    n_points: int
-
-
-def import_mlenergy(published: Sequence[Path], out: Path, configs: str = "../../llms") -> Counts:
+def import_mlenergy(published: Sequence[Path], out: Path, configs: str = "../../llms") -> Imported:
     """Write the published measurements as the folder of a characterization.
 
     Args:
@@ -94,11 +65,12 @@ def import_mlenergy(published: Sequence[Path], out: Path, configs: str = "../../
         InputError: a file is not such a table, or has a GPU or a precision that is not known.
     """
     rows = pd.concat([_read(path) for path in published], ignore_index=True)
-    is_known = rows["model_id"].isin(list(LLM_IDS))
-    points = _points(rows[is_known])
-    write_folder(out, ABOUT, points, tables_of(points, configs))
+    ids = llm_ids(rows["model_id"].replace(SAME_SHAPES))
+    is_known = has_config(ids, out / configs)
+    points = _points(rows[is_known].assign(llm_id=ids))
+    write_published(out, ABOUT, points, configs)
     left_out = rows.loc[~is_known, "model_id"].value_counts().sort_index().to_dict()
-    return Counts(len(rows), left_out, len(points))
+    return Imported(len(rows), len(points), left_out)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -130,7 +102,7 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
     """
     is_split = (rows["architecture"] == "MoE") & (rows["num_gpus"] > 1)
     return rows.rename(columns=_COLUMNS)[list(_COLUMNS.values())].assign(
-        llm_id=rows["model_id"].map(LLM_IDS),
+        llm_id=rows["llm_id"],
         gpu_profile_id=rows["num_gpus"].astype(str) + "x" + rows["gpu_model"].map(GPU_IDS),
         precision=rows["weight_precision"].map(_PRECISIONS),
         tensor_parallel=rows["num_gpus"] // rows["data_parallel"],

@@ -13,6 +13,7 @@ from sextant.cells.integrity import require_whole
 from sextant.cells.metrics import REQUEST_COLUMNS, START_SQL, points_query
 from sextant.cells.run import CELL_KEY, CellRun, LevelRun
 from sextant.experiment.scenarios import WITH_USERS_SQL
+from sextant.llm.facts import DTYPE_PRECISION
 from sextant.store.connection import connect
 from sextant.store.energy import (
     ENERGY_PER_OUTPUT_TOKEN_SQL,
@@ -31,7 +32,11 @@ _CELL_TYPES = {
     **_KEY_TYPES,
     "scenario_kind": _TEXT,
     "replicas": pa.int32(),
+    "engine": _TEXT,
+    "precision": _TEXT,
+    "measured_on": _TEXT,
 }
+_OF_POINTS = [name for name in _CELL_TYPES if name not in ("cell", "folder", *CELL_KEY)]
 _LEVEL_TYPES = {
     "cell": _COUNT,
     "level": _FLOAT,
@@ -42,6 +47,7 @@ _LEVEL_TYPES = {
     "client_lag_max_ms": _FLOAT,
     "send_lag_p99_ms": _FLOAT,
     "server_mean_itl_ms": _FLOAT,
+    "engine_version": _TEXT,
     "is_published_median": pa.bool_(),
     "median_nttft_ms": _FLOAT,
     "median_itl_ms": _FLOAT,
@@ -115,7 +121,7 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
                 CASE WHEN NOT l.is_published_median THEN p.n_failed END AS n_failed,
                 coalesce(l.median_nttft_ms, p.median_nttft_ms) AS median_nttft_ms,
                 coalesce(l.median_itl_ms, p.median_itl_ms) AS median_itl_ms),
-            l.is_published_median, l.batch_weight_tokens,
+            l.engine_version, l.is_published_median, l.batch_weight_tokens,
             e.* EXCLUDE (cell, level), {ENERGY_PER_REQUEST_SQL} AS energy_per_request_j,
             {ENERGY_PER_OUTPUT_TOKEN_SQL} AS energy_per_output_token_j,
             l.client_lag_p99_ms, l.client_lag_max_ms, l.send_lag_p99_ms, l.server_mean_itl_ms
@@ -124,7 +130,7 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
         LEFT JOIN energy AS e USING (cell, level)"""
     ).to_arrow_table()
     telemetry = database.sql(
-        """SELECT c.* EXCLUDE (cell, folder, scenario_kind, replicas), t.* EXCLUDE (cell)
+        f"""SELECT c.* EXCLUDE (cell, folder, {", ".join(_OF_POINTS)}), t.* EXCLUDE (cell)
         FROM device_telemetry AS t JOIN cells AS c USING (cell)"""
     ).to_arrow_table()
     return points, telemetry
@@ -151,6 +157,9 @@ def _register_cells(database: duckdb.DuckDBPyConnection, cells: Sequence[Measure
             **_key_row(cell),
             "scenario_kind": cell.run.scenario_kind,
             "replicas": cell.run.variant.replicas,
+            "engine": cell.run.server and cell.run.server.engine,
+            "precision": _precision(cell.run),
+            "measured_on": cell.run.started_at and f"{cell.run.started_at:%Y-%m-%d}",
         }
         for number, cell in enumerate(cells)
     ]
@@ -182,6 +191,13 @@ def _key_row(cell: MeasuredCell) -> dict[str, Any]:
     return dict(zip(CELL_KEY, cell.key, strict=True))
 
 
+def _precision(run: CellRun) -> str | None:
+    """Return the precision of the weights; None where it is what the LLM's configuration says."""
+    llm = (run.definition or {}).get("llm") or {}
+    dtype = run.server and run.server.precision
+    return None if llm.get("weight_bits") else DTYPE_PRECISION.get(dtype or "")
+
+
 def _level_row(run: CellRun, level: LevelRun) -> dict[str, Any]:
     published = level.published_medians
     return {
@@ -193,6 +209,7 @@ def _level_row(run: CellRun, level: LevelRun) -> dict[str, Any]:
         "client_lag_max_ms": level.client_lag_ms.max,
         "send_lag_p99_ms": level.send_lag_ms.p99,
         "server_mean_itl_ms": level.server_mean_itl_ms,
+        "engine_version": level.engine_version or run.engine_version,
         "is_published_median": published is not None,
         "median_nttft_ms": published and published.median_nttft_ms,
         "median_itl_ms": published and published.median_itl_ms,

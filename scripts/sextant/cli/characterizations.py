@@ -1,0 +1,86 @@
+"""The commands on characterizations: list, import and export them."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sextant.base.errors import InputError
+from sextant.cli.terminal import say
+
+Database = Annotated[
+    Path | None,
+    typer.Option(
+        help="Store that the pipeline built, or a folder of what `sextant load` has written; by "
+        "default results/sextant.duckdb, or results/NAME/sextant.duckdb for archive:NAME."
+    ),
+]
+
+
+class Publisher(StrEnum):
+    """Whose layout a published characterization has."""
+
+    inferencex = "inferencex"
+    mlenergy = "mlenergy"
+
+
+def characterizations(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of characterizations, beside what ships.")
+    ] = None,
+    database: Database = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """List what answers can rest on: what ships, the store at hand, and folders."""
+    from sextant.advice.source import known_sources
+    from sextant.characterizations.listing import as_text, summary
+
+    rows = [summary(known, place) for known, place in known_sources(folders or (), database)]
+    say(json.dumps(rows, indent=2) if as_json else "\n\n".join(map(as_text, rows)))
+
+
+def import_characterization(
+    publisher: Annotated[Publisher, typer.Argument(help="Whose layout the files have.")],
+    files: Annotated[list[Path], typer.Option("--from", help="Published file; may be repeated.")],
+    out: Annotated[Path, typer.Option(help="Folder of the characterization, made or updated.")],
+    configs: Annotated[
+        str, typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT.")
+    ] = "../../llms",
+) -> None:
+    """Make the folder of a characterization from what somebody published."""
+    from sextant.importing.inferencex import import_inferencex
+    from sextant.importing.mlenergy import import_mlenergy
+
+    if publisher is Publisher.mlenergy:
+        imported = import_mlenergy(files, out, configs)
+    elif len(files) == 1:
+        imported = import_inferencex(files[0], out, configs)
+    else:
+        raise InputError("it is one file", field="--from", fix="give --from once")
+    say(f"{out}: {imported}")
+
+
+def export_characterization(
+    out: Annotated[Path, typer.Option(help="Folder of the characterization, made or updated.")],
+    database: Database = None,
+    source: Annotated[str | None, typer.Option(help="Characterization to write.")] = None,
+    llms: Annotated[
+        Path, typer.Option(help="Sheet of the LLMs, whose configurations are copied.")
+    ] = Path("config/llms.tsv"),
+    licence: Annotated[
+        str | None, typer.Option(help="Licence of the data, for a new folder, e.g. CC-BY-4.0.")
+    ] = None,
+    attribution: Annotated[
+        str | None, typer.Option(help="Who measured it, for a new folder.")
+    ] = None,
+) -> None:
+    """Write the points of a store as the folder of a characterization."""
+    from sextant.advice.source import store_path
+    from sextant.characterizations.characterization import load_characterization
+    from sextant.characterizations.export import export_folder
+
+    known = load_characterization(store_path(database, source), source)
+    count = export_folder(known, out, llms=llms, licence=licence, attribution=attribution)
+    say(f"{out}: {count} points")

@@ -1,0 +1,78 @@
+"""What importers of published characterizations share: ids, the folder, and the counts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sextant.characterizations.description import Description
+from sextant.characterizations.write import write_description, write_points, write_tables
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of the published measurements."""
+
+    n_read: int
+    n_points: int
+    left_out: Mapping[str, int]
+    """Measurements of LLMs whose `config.json` is not at hand, by the published name."""
+    n_exact_repeats: int = 0
+    """Rows alike in all but their id."""
+    n_listed_again: int = 0
+    """Measurements that a second export lists, with the same latencies to the last digit."""
+
+    def __str__(self) -> str:
+        """Return the counts for a person."""
+        parts = [f"{self.n_points:,} points of {self.n_read:,} measurements"]
+        parts += [f"{self.n_exact_repeats} exact repeats"] * (self.n_exact_repeats > 0)
+        parts += [f"{self.n_listed_again} listed again"] * (self.n_listed_again > 0)
+        parts += [
+            f"{n} left out of {name}, without a config.json" for name, n in self.left_out.items()
+        ]
+        return "; ".join(parts)
+
+
+def llm_ids(names: pd.Series) -> pd.Series:
+    """Return the ids of LLMs with these names on Hugging Face: `/` becomes `__`."""
+    return names.str.replace("/", "__", regex=False)
+
+
+def has_config(ids: pd.Series, configs: Path) -> pd.Series:
+    """Tell which LLMs have their `<llm_id>.json` in a folder."""
+    return ids.map(lambda name: (configs / f"{name}.json").is_file()).astype(bool)
+
+
+def write_published(out: Path, about: Description, points: pd.DataFrame, configs: str) -> None:
+    """Write the folder of a characterization whose GPU profiles are `<n>x<gpu_id>`.
+
+    Args:
+        out: the folder; other files in it stay.
+        about: what its description says.
+        points: some of the columns of points.
+        configs: folder of the LLMs' `<llm_id>.json`, relative to `out`.
+    """
+    write_description(out, about)
+    write_tables(out, _tables(points, configs))
+    write_points(out / "points.csv", points)
+
+
+def _tables(points: pd.DataFrame, configs: str) -> dict[str, list[dict[str, Any]]]:
+    """Return `llms.tsv` and `gpu_profiles.tsv` for points whose profiles are `<n>x<gpu_id>`.
+
+    Args:
+        points: `llm_id, gpu_profile_id`.
+        configs: folder of the LLMs' `<llm_id>.json`, relative to that of the points.
+    """
+    llms = [
+        {"llm_id": name, "config": f"{configs}/{name}.json"}
+        for name in sorted(points["llm_id"].unique())
+    ]
+    named = (name.split("x", 1) for name in points["gpu_profile_id"].unique())
+    profiles = [
+        {"gpu_profile_id": f"{n}x{gpu_id}", "gpu_id": gpu_id, "n_gpus": n}
+        for gpu_id, n in sorted((gpu_id, int(count)) for count, gpu_id in named)
+    ]
+    return {"llms.tsv": llms, "gpu_profiles.tsv": profiles}
