@@ -162,6 +162,24 @@ def test_shared_experts_and_the_dense_layers_may_be_left_out(load):
 
 
 @pytest.mark.parametrize(
+    ("weights", "name", "bits"),
+    [
+        ({"strategy": "channel", "num_bits": 8, "type": "float"}, "fp8", 8),
+        ({"strategy": "tensor_group", "group_size": 16, "type": "float"}, "nvfp4", 4.5),
+        ({"strategy": "group", "group_size": 32, "type": "float"}, "mxfp4", 4.25),
+        ({"strategy": "group", "group_size": 32, "type": "int"}, "int4", 4.5),
+        ({"strategy": "channel", "num_bits": 8, "type": "int"}, "int8", 8),
+    ],
+)
+def test_tensors_are_named_by_their_type_and_group(load, weights, name, bits):
+    only = load(tensors(**weights))
+    assert (only.weight_format, only.weight_bits, only.is_weight_only) == (name, bits, True)
+    both = tensors(**weights)
+    both["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8}
+    assert load(both) == replace(only, is_weight_only=False)
+
+
+@pytest.mark.parametrize(
     ("quantization", "is_weight_only"),
     [(GPTQ, True), (AWQ, True), (NF4, True), (FP8, False), (GPTQ | {"bits": 8}, True)],
 )
@@ -228,6 +246,10 @@ BAD = {
         r"config\.sparsity_config'",
     ),
     "more bits than weights have": (GPTQ | {"bits": 17}, r"config\.bits'.*17.*at most 16"),
+    "floats in odd groups": (
+        tensors(strategy="group", group_size=64, type="float"),
+        r"config\.config_groups'.*MXFP4",
+    ),
     "unknown strategy": (tensors(strategy="token"), r"config\.config_groups'.*'token'"),
 }
 

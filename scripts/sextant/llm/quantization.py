@@ -159,11 +159,20 @@ def _compressed_tensors(inner: Section) -> Scheme:
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
         raise inner.error("sparse weights", "sparsity_config", "only dense weights are supported")
     weights = Section(group["weights"], inner.file, "quantization_config")
-    bits = _scheme_bits(weights)
-    is_float = weights.optional("type", "int") == "float"
-    kind = "fp8" if bits >= 8 else "nvfp4"
-    name = kind if is_float else _integers(bits).name
-    return Scheme(name, bits, is_weight_only=group.get("input_activations") is None)
+    scheme = _floats(weights) if weights.optional("type") == "float" else None
+    scheme = scheme or _integers(_scheme_bits(weights))
+    return scheme._replace(is_weight_only=group.get("input_activations") is None)
+
+
+def _floats(weights: Section) -> Scheme:
+    if _bits(weights, "num_bits") == 8:
+        return Scheme("fp8", _scheme_bits(weights))
+    by_group = {16: NVFP4, 32: MXFP4}
+    group = weights.integer("group_size")
+    if _bits(weights, "num_bits") != 4 or group not in by_group:
+        fix = "use 8 bits, or 4 in groups of 16 (NVFP4) or 32 (MXFP4)"
+        raise weights.error("unknown floats", "config_groups", fix)
+    return by_group[group]
 
 
 def _only_group(inner: Section) -> dict[str, Any]:

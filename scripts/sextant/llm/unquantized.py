@@ -12,7 +12,7 @@ from sextant.llm.config import Section
 # Parts that are never counted as quantized: naming them as exceptions changes nothing.
 _NEVER_QUANTIZED = re.compile(
     r"(^|[.*])head$|lm_head|embed|norm|vision|visual|multi_?modal|mm_projector|mtp|conv1d"
-    r"|e_score_correction_bias|indexers_proj|eh_proj"
+    r"|e_score_correction_bias|indexers_proj|eh_proj|in_proj_(ba|[ab])$"
     r"|(^|[.*])(gate|router|shared_expert_gate)$"
 )
 # Modules that a checkpoint may leave unquantized, by field of `Matrices`.
