@@ -17,7 +17,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.base.progress import Progress
 from sextant.benchmark.cell import _specs, measure_cell
-from sextant.benchmark.definition import cell_from_definition
+from sextant.benchmark.definition import Cell, cell_from_definition
 from sextant.cells.files import read_run
 from sextant.cells.integrity import CELL_FILES, damaged_files, drop_checkpoints
 from sextant.cells.tables import TABLES
@@ -101,10 +101,24 @@ def prepare_cell(
     return cell_from_definition(definition, folder / "workload.parquet"), CellOutputs(folder)
 
 
-def measure(folder: Path, settings: EngineSettings = SETTINGS, **changes) -> CellOutputs:
-    cell, outputs = prepare_cell(folder, **changes)
+def measure_prepared(
+    cell: Cell, outputs: CellOutputs, settings: EngineSettings = SETTINGS
+) -> CellOutputs:
     measure_cell(cell, settings, outputs.folder, outputs.server_log, Progress("test", 1))
     return outputs
+
+
+def measure(folder: Path, settings: EngineSettings = SETTINGS, **changes) -> CellOutputs:
+    return measure_prepared(*prepare_cell(folder, **changes), settings)
+
+
+def fake(patch: pytest.MonkeyPatch, **settings: object) -> None:
+    """Have the fake engine do what its variables `FAKE_…` say."""
+    for name, value in settings.items():
+        patch.setenv(f"FAKE_{name}", str(value))
+
+
+KERNEL = "RuntimeError: unknown kernel"
 
 
 def written(folder: Path) -> list[str]:
@@ -255,8 +269,7 @@ def test_a_cell_that_no_weight_fits_says_so(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("where", ["start", "2"])
 def test_a_weight_that_runs_out_of_memory_is_lowered(tmp_path, monkeypatch, where):
-    monkeypatch.setenv("FAKE_LIMIT_TOKENS", "3000")
-    monkeypatch.setenv("FAKE_FAIL_AT", where)
+    fake(monkeypatch, LIMIT_TOKENS=3000, FAIL_AT=where)
     outputs = measure(tmp_path, replace(SETTINGS, max_server_starts=3))
     # After the first failure the middle of 71 and 4000 passes; the middle of what is left
     # does not: of 2035 and 4000 it is 3017, which takes 3024 as blocks.
@@ -276,8 +289,7 @@ def test_a_weight_that_passes_the_probe_and_fails_under_load_is_lowered(
     if outlives:  # the API server: it answers, and its engine has ended
         monkeypatch.setenv(outlives, "1")
     # The corner cases are up to 8 requests at once; 10 users are more.
-    monkeypatch.setenv("FAKE_LIMIT_TOKENS", "3000")
-    monkeypatch.setenv("FAKE_FAIL_AT", "9")
+    fake(monkeypatch, LIMIT_TOKENS=3000, FAIL_AT=9)
     outputs = measure(tmp_path, replace(SETTINGS, max_server_starts=2), levels=(1, 10))
     lowered = int(0.7 * MOST_TOKENS)
     assert weights(outputs) == [(MOST_TOKENS, "out_of_memory"), (lowered, "ok")]
@@ -296,8 +308,7 @@ def test_a_weight_that_passes_the_probe_and_fails_under_load_is_lowered(
 
 @pytest.mark.parametrize("where", ["start", "1", "9"])
 def test_a_crash_is_an_error_and_leaves_no_results(tmp_path, monkeypatch, where):
-    monkeypatch.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
-    monkeypatch.setenv("FAKE_FAIL_AT", where)
+    fake(monkeypatch, CRASH=KERNEL, FAIL_AT=where)
     with pytest.raises(ServerError, match="unknown kernel") as caught:
         measure(tmp_path, levels=(1, 10))
     assert not caught.value.is_out_of_memory
@@ -306,17 +317,14 @@ def test_a_crash_is_an_error_and_leaves_no_results(tmp_path, monkeypatch, where)
 
 
 def test_an_engine_that_ends_behind_its_server_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
-    monkeypatch.setenv("FAKE_FAIL_AT", "9")
-    monkeypatch.setenv("FAKE_LIVES_ON", "1")
+    fake(monkeypatch, CRASH=KERNEL, FAIL_AT=9, LIVES_ON=1)
     with pytest.raises(ServerError, match="the engine ended at level 10"):
         measure(tmp_path, levels=(1, 10))
     assert written(tmp_path) == []
 
 
 def test_a_server_that_the_kernel_kills_under_load_ran_out_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_LIMIT_TOKENS", "3000")
-    monkeypatch.setenv("FAKE_FAIL_AT", "2")
+    fake(monkeypatch, LIMIT_TOKENS=3000, FAIL_AT=2)
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 0\n")
     monkeypatch.setattr(free_memory, "_VMSTAT", counter)
@@ -329,14 +337,14 @@ def test_requests_beyond_the_context_are_refused_before_all_else(tmp_path):
     cell, outputs = prepare_cell(tmp_path)
     cell = replace(cell, max_input_tokens=2045)
     with pytest.raises(InputError, match=r"2053 tokens exceed 2048 .*max_input_tokens"):
-        measure_cell(cell, SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1))
+        measure_prepared(cell, outputs)
 
 
 def test_devices_that_the_job_lacks(tmp_path):
     cell, outputs = prepare_cell(tmp_path)
     cell = replace(cell, devices=Devices("cpu", 4096, MEMORY_GIB))
     with pytest.raises(InputError, match="4096 devices"):
-        measure_cell(cell, SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1))
+        measure_prepared(cell, outputs)
 
 
 def test_a_disk_without_room_is_told_before_the_server_starts(tmp_path, monkeypatch):
@@ -488,8 +496,7 @@ def test_a_batch_weight_that_cannot_be_is_a_result_without_a_server(tmp_path, to
 
 
 def test_a_measurement_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
-    monkeypatch.setenv("FAKE_FAIL_AT", "9")
+    fake(monkeypatch, CRASH=KERNEL, FAIL_AT=9)
     with pytest.raises(ServerError, match="unknown kernel"):
         measure(tmp_path, levels=(1, 2, 10))
     monkeypatch.delenv("FAKE_CRASH")
@@ -533,8 +540,7 @@ def test_what_another_version_of_the_engine_measured_is_measured_anew(tmp_path, 
 
 
 def test_what_was_kept_of_another_definition_is_not_taken_over(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_CRASH", "RuntimeError: unknown kernel")
-    monkeypatch.setenv("FAKE_FAIL_AT", "9")
+    fake(monkeypatch, CRASH=KERNEL, FAIL_AT=9)
     with pytest.raises(ServerError):
         measure(tmp_path, levels=(1, 10))
     monkeypatch.delenv("FAKE_CRASH")

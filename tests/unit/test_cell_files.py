@@ -25,10 +25,6 @@ def cell(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_whole_files_are_whole(cell: Path) -> None:
-    assert damaged_files(cell) == {}
-
-
 def test_a_truncated_file_is_named_with_its_sizes(cell: Path) -> None:
     path = cell / "requests.parquet"
     n_bytes = path.stat().st_size
@@ -71,12 +67,6 @@ def test_a_digit_that_changed_in_a_run_is_found(cell: Path) -> None:
     assert damaged_files(cell) == {"run.json": "is not what was written (SHA-256)"}
 
 
-def test_whole_cells_are_let_be(cell: Path) -> None:
-    names = sorted(path.name for path in cell.iterdir())
-    require_whole([cell])
-    assert sorted(path.name for path in cell.iterdir()) == names
-
-
 def test_all_damaged_cells_are_named_and_set_aside_and_no_other(cell: Path, tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("cut", "good", "worse")]
     for place in places:
@@ -97,6 +87,8 @@ def test_all_damaged_cells_are_named_and_set_aside_and_no_other(cell: Path, tmp_
     aside = {path.name for path in (worse / "damaged-1").iterdir()}
     assert aside == {*CELL_FILES, "run.json"}
     assert damaged_files(good) == {}
+    require_whole([good])
+    assert {path.name for path in good.iterdir()} == {*CELL_FILES, "run.json"}
 
 
 def test_what_was_set_aside_before_stays(cell: Path) -> None:

@@ -131,11 +131,6 @@ def test_two_tokens_in_one_chunk_share_their_time():
     assert first > SEEN_MS and second == 0
 
 
-def test_two_events_in_one_chunk_are_two_tokens():
-    outcome = ask_once(STREAM_HEAD, chunk(event(1) + event(2)), chunk(event(3) + DONE) + LAST_CHUNK)
-    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 3)
-
-
 @pytest.mark.parametrize("cut", range(5, len(event(12)) - 3, 16))
 def test_an_event_split_over_two_segments_is_one_token(cut):
     data = event(12)
@@ -256,11 +251,6 @@ def test_one_token_with_usage_at_the_end_is_timed_by_its_own_chunk():
     assert at_ms < 250
 
 
-def test_one_token_in_one_event():
-    outcome = ask_once(STREAM_HEAD, chunk(event(1) + DONE) + LAST_CHUNK, n_output=1)
-    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 1)
-
-
 def test_generated_text_cannot_pass_for_usage_or_for_the_end():
     text = 'data: {"completion_tokens": 99, "prompt_tokens": 98} data: [DONE]'
     well = [chunk(event(n, text=text)) for n in (1, 2, 3)]
@@ -354,11 +344,6 @@ def test_closed_before_the_end():
     assert outcome.status == "incomplete"
 
 
-def test_an_answer_without_done():
-    outcome = ask_once(STREAM_HEAD, chunk(event(1) + event(2) + event(3)), LAST_CHUNK)
-    assert (outcome.status, outcome.error) == ("incomplete", "the stream ended without [DONE]")
-
-
 def test_closed_before_any_byte():
     with StubServer(playing(close=True)) as server:
         outcomes = ask(server.url, n=2)
@@ -434,12 +419,6 @@ def test_the_api_key_is_sent_and_never_shown():
     assert b"secret-key" in target.head
     assert "secret-key" not in repr(target) + str(target) + repr(prepare("m", "r", PROMPT, 3))
     assert b"Authorization" not in Target("http://a", "m").head
-
-
-def test_every_request_has_its_id():
-    with StubServer(answer_tokens()) as server:
-        ask(server.url, n=2)
-    assert [request.request_id for request in server.requests] == ["r0", "r1"]
 
 
 def test_a_base_url_may_have_a_path():

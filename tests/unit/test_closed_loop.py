@@ -303,29 +303,22 @@ def test_a_server_that_is_gone_is_not_called_in_a_spin():
     assert 0.2 <= result.duration_s < 5
 
 
-def test_a_server_that_refuses_is_not_called_in_a_spin():
-    async def refuse(_, writer):
-        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "http_error"),
+        (STREAM_HEAD + chunk(event(0)), "incomplete"),  # and breaks off
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "incomplete"),
+    ],
+)
+def test_a_server_that_refuses_or_breaks_off_is_not_called_in_a_spin(said, status):
+    async def answer(_, writer):
+        writer.write(said)
+        if said.startswith(STREAM_HEAD):
+            writer.close()
 
-    with StubServer(refuse) as server:
-        check_failures(load(server.url, users=3, duration_s=0.5), "http_error", 3)
-
-
-def test_a_server_that_breaks_off_is_not_called_in_a_spin():
-    async def break_off(_, writer):
-        writer.write(STREAM_HEAD + chunk(event(0)))
-        writer.close()
-
-    with StubServer(break_off) as server:
-        check_failures(load(server.url, users=3, duration_s=0.5), "incomplete", 3)
-
-
-def test_a_server_that_says_nothing_is_not_called_in_a_spin():
-    async def nothing(_, writer):
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-
-    with StubServer(nothing) as server:
-        check_failures(load(server.url, users=3, duration_s=0.5), "incomplete", 3)
+    with StubServer(answer) as server:
+        check_failures(load(server.url, users=3, duration_s=0.5), status, 3)
 
 
 @pytest.mark.parametrize("head", ["429 Too Many Requests", "500 Internal Server Error"])

@@ -83,9 +83,14 @@ def test_json_lines_of_pairs(tmp_path, words, answer):
     assert lengths(read_conversations(path, words)) == [[2, 1], [1, 2]]
 
 
-def test_a_line_separator_within_a_text_ends_no_line(tmp_path, words):
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"prompt": "a\u2028b", "response": "c"}\n', encoding="utf-8")
+@pytest.mark.parametrize(
+    "text",
+    ['{"prompt": "a\u2028b", "response": "c"}\n', '[{"prompt": "a \\ud83d", "response": "b"}]'],
+    ids=["a line separator within a text", "half a surrogate pair"],
+)
+def test_texts_of_two_words_are_read(tmp_path, words, text):
+    path = tmp_path / "p.json"
+    path.write_text(text, encoding="utf-8")
     assert lengths(read_conversations(path, words)) == [[2, 1]]
 
 
@@ -119,12 +124,6 @@ def test_what_makes_no_request_is_counted(tmp_path, words):
         "prompts_without_response": 1,
         "requests_without_tokens": 0,
     }
-
-
-def test_half_a_surrogate_pair_is_read(tmp_path, words):
-    path = tmp_path / "p.json"
-    path.write_text('[{"prompt": "a \\ud83d", "response": "b"}]')
-    assert lengths(read_conversations(path, words)) == [[2, 1]]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from test_cell import SETTINGS, prepare_cell, read
+from test_cell import SETTINGS, measure_prepared, prepare_cell, read
 
 from sextant.base.errors import InputError
-from sextant.base.progress import Progress
-from sextant.benchmark.cell import measure_cell
 from sextant.benchmark.job import run_job
 from sextant.engine.endpoint import endpoint_servers
 from sextant.engine.registry import check_settings
@@ -51,9 +49,7 @@ def measured(tmp_path_factory) -> Path:
     server = StubServer(answer_endpoint("chat-model", key=KEY, metrics=METRICS))
     with server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUB_KEY", KEY)
-        measure_cell(
-            cell, settings_for(server.url), outputs.folder, outputs.server_log, Progress("test", 1)
-        )
+        measure_prepared(cell, outputs, settings_for(server.url))
     return outputs.run.parent
 
 
@@ -101,7 +97,7 @@ def test_a_server_without_metrics_is_measured_too(tmp_path, monkeypatch) -> None
     cell, outputs = prepare_cell(tmp_path)
     with StubServer(answer_endpoint("chat-model")) as server:
         settings = settings_for(server.url, api_key_env=None)
-        measure_cell(cell, settings, outputs.folder, outputs.server_log, Progress("test", 1))
+        measure_prepared(cell, outputs, settings)
     assert pd.read_parquet(outputs.server).empty
     (level,) = read(outputs.run)["levels"]
     assert level["server_mean_itl_ms"] is None
@@ -113,7 +109,7 @@ def test_replicas_share_the_requests(tmp_path, monkeypatch) -> None:
     cell, outputs = prepare_cell(tmp_path, levels=(2,), variant={"variant_id": "2", "replicas": 2})
     with StubServer(answer_endpoint("chat-model")) as one, StubServer(one.answer) as other:
         settings = settings_for(one.url, other.url)
-        measure_cell(cell, settings, outputs.folder, outputs.server_log, Progress("test", 1))
+        measure_prepared(cell, outputs, settings)
     assert set(pd.read_parquet(outputs.requests)["replica"]) == {0, 1}
 
 
@@ -133,7 +129,7 @@ def test_a_server_that_cannot_be_measured_is_told_before_the_load(
     with StubServer(answer_endpoint(model or "", key=key)) as server:
         settings = settings_for(server.url if model else "http://127.0.0.1:9")
         with pytest.raises(InputError) as caught:
-            measure_cell(cell, settings, outputs.folder, outputs.server_log, Progress("test", 1))
+            measure_prepared(cell, outputs, settings)
         assert not [each for each in server.requests if each.head.startswith("POST")]
     assert all(part in str(caught.value) for part in [*said, "Fix: "])
 

@@ -131,13 +131,6 @@ def test_trace_too_short_for_arrivals_still_gives_requests(tmp_path):
     assert load_request_model(tmp_path).frame["count"].tolist() == [1, 1]
 
 
-def test_constant_parameter_has_no_rank_correlation(tmp_path):
-    rows = "".join(f"{second},{second + 1},9\n" for second in range(5))
-    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
-    figures = _fit(_ingest(tmp_path / "t.csv", "sextant", tmp_path), tmp_path)
-    assert figures["spearman_trace"]["input_tokens"]["output_tokens"] is None
-
-
 def test_one_request_is_a_workload(tmp_path):
     (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,5,6\n")
     figures = _fit(_ingest(tmp_path / "t.csv", "sextant", tmp_path), tmp_path)
@@ -153,18 +146,8 @@ def test_parameters_with_nulls_and_truth_values_pass_through_files(tmp_path):
     (tmp_path / "t.csv").write_text(header + rows)
     figures = _fit(_ingest(tmp_path / "t.csv", "sextant", tmp_path), tmp_path)
     # top_p is null throughout: nothing is modelled of it.
-    assert list(figures["ks"]) == [
-        "input_tokens",
-        "output_tokens",
-        "is_greedy",
-        "temperature",
-        "top_k",
-    ]
-    assert {name: figures["ks"][name] for name in ("is_greedy", "temperature", "top_k")} == {
-        "is_greedy": 0.0,
-        "temperature": 0.0,
-        "top_k": 0.0,
-    }
+    assert list(figures["ks"]) == header.split(",")[1:-1]
+    assert [figures["ks"][name] for name in ("is_greedy", "temperature", "top_k")] == [0.0] * 3
     assert figures["spearman_trace"]["top_k"]["input_tokens"] is None
     drawn = load_request_model(tmp_path).sample(4000, seed=0)
     assert drawn["is_greedy"].dtype == "boolean" and drawn["top_k"].dtype == "Int32"
@@ -192,13 +175,6 @@ def test_sampled_trace_has_the_contract_and_follows_the_seed():
     assert drawn["request_id"].is_unique and set(drawn["status"]) == {"ok"}
     pd.testing.assert_frame_equal(drawn, sample_trace(SHIPPED, 500, seed=1))
     assert not drawn["input_tokens"].equals(sample_trace(SHIPPED, 500, seed=2)["input_tokens"])
-
-
-def test_gaps_of_a_sampled_trace_do_not_follow_its_requests():
-    drawn = sample_trace(SHIPPED, 20_000, seed=0)
-    gaps = np.diff(drawn["arrival_s"])
-    assert abs(np.corrcoef(gaps, drawn["input_tokens"][1:])[0, 1]) < 0.03
-    assert abs(np.corrcoef(gaps, drawn["input_tokens"][:-1])[0, 1]) < 0.03
 
 
 def test_shipped_sample_comes_from_the_shipped_workload(tmp_path):

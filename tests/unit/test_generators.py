@@ -208,10 +208,6 @@ def test_replay_is_exact_and_scales_time():
         Listed([1.0, 0.5]).times()
 
 
-def test_everything_at_once_is_at_zero():
-    assert AtOnce().times(n=3).tolist() == [0.0, 0.0, 0.0]
-
-
 @pytest.mark.parametrize(
     ("draw", "message"),
     [

@@ -138,7 +138,7 @@ def test_what_an_interrupted_import_left_unrecorded_is_recorded_by_the_next(worl
     [None, [], [1], "x", 7, {"a": 1}, {"sextant_version": [1], "inputs_sha256": ["x"]}],
 )
 def test_a_run_that_says_nothing_of_use_gets_a_verdict(world: World, name: str, value) -> None:
-    _forge(world, name, value)
+    forge(world.measure(OPT), **{name: value})
     assert verdicts(world.run(is_dry_run=True)) in [
         {kind: 1} for kind in ("new", "damaged", "other definition")
     ]
@@ -154,13 +154,9 @@ def test_whole_files_that_the_next_stage_could_not_read_are_damage(world: World)
 
 
 def test_a_run_of_another_format_is_told_apart_from_damage(world: World) -> None:
-    _forge(world, "format_version", 1)
+    forge(world.measure(OPT), format_version=1)
     [judged] = world.run().cells(Status.damaged)
     assert "format version 1; this version of sextant reads" in judged.detail
-
-
-def _forge(world: World, name: str, value: Any) -> None:
-    forge(world.measure(OPT), **{name: value})
 
 
 def test_what_was_imported_can_be_imported_from_here(world: World, tmp_path: Path) -> None:
@@ -216,10 +212,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: write_json(f / "run.json", {}),
         "does not say what was written",
     ),
-    "a run.json without ids": (
-        lambda f: forge(f, llm_id=None),
-        "field 'llm_id'",
-    ),
+    "a run.json without ids": (lambda f: forge(f, llm_id=None), "field 'llm_id'"),
     "a pipe": (damage_pipe, "run.json is not a file"),
     "a link": (damage_link, "server.parquet is a link"),
 }
@@ -350,10 +343,7 @@ PROVENANCE = {
         {"server": ServerFacts("vllm", "0.33.0")},
         "engine: vllm 0.33.0 there, vllm 0.32.0 here",
     ),
-    "sextant": (
-        {"provenance": {"sextant_version": "0.2.0"}},
-        "sextant: 0.2.0 there, 0.1.0 here",
-    ),
+    "sextant": ({"provenance": {"sextant_version": "0.2.0"}}, "sextant: 0.2.0 there, 0.1.0 here"),
     "driver": (
         {"host": replace(HOST, gpu_driver="570")},
         "GPU driver of 1xcpu-core: 570 there, 550 here",

@@ -1,6 +1,5 @@
 """Ingest: every format, every kind of bad row, and outputs that are whole or absent."""
 
-import gzip
 import json
 import os
 from pathlib import Path
@@ -119,18 +118,6 @@ def test_names_given_fill_only_what_the_source_lacks(tmp_path):
     assert burst["llm"].tolist() == ["ChatGPT", "GPT-4"]
 
 
-def test_bom_crlf_and_compression_change_nothing(tmp_path):
-    expected, _, _ = _ingest(_write(tmp_path, AZURE), "azure")
-    dressed = ("\ufeff" + AZURE.replace("\n", "\r\n")).encode()
-    (tmp_path / "bom.csv").write_bytes(dressed)
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(dressed))
-    with pa.CompressedOutputStream(str(tmp_path / "t.csv.zst"), "zstd") as stream:
-        stream.write(dressed)
-    for name in ("bom.csv", "t.csv.gz", "t.csv.zst"):
-        trace, _, _ = _ingest(tmp_path / name, "azure")
-        pd.testing.assert_frame_equal(trace, expected)
-
-
 BAD_ROWS = {
     "201,x,5": "input_tokens: not a number",
     '201,"1,5",5': "input_tokens: not a number",
@@ -235,13 +222,6 @@ def test_blank_lines_are_counted_and_keep_the_numbering(tmp_path):
     assert report["n_read"] == 3 and report["n_blank_lines"] == 3
 
 
-def test_a_row_that_goes_back_does_not_set_the_clock_back(tmp_path):
-    text = f"{SEXTANT}\n0,1,1\n9,1,1\n4,1,1\n5,1,1\n9,1,1\n10,1,1\n"
-    trace, rejected, _ = _ingest(_write(tmp_path, text), "sextant", max_rejected_fraction=0.5)
-    assert trace["arrival_s"].tolist() == [0, 9, 9, 10]
-    assert rejected["line"].tolist() == [4, 5]
-
-
 def test_a_rejected_row_does_not_move_the_clock(tmp_path):
     text = f"{SEXTANT}\n7,0,1\n5,1,1\n99,x,1\n6,1,1\n"
     trace, _, _ = _ingest(_write(tmp_path, text), "sextant", max_rejected_fraction=0.5)
@@ -272,13 +252,10 @@ def test_bound_on_bad_rows_is_inclusive_and_leaves_no_output(tmp_path):
         ("sextant", AZURE, r"field 'arrival_s': column missing.*it may have request_id"),
         ("mooncake", '{"timestamp": 1}\n', "field 'input_length': column missing"),
         ("mooncake", "timestamp\n", "line 1: no JSON object"),
-        ("azure", AZURE.splitlines()[0], "the trace has no rows"),
-        ("azure", AZURE.splitlines()[0] + "\n\n", "the trace has no rows"),
-        ("azure", "", "the file is empty"),
         ("csv", AZURE, "field 'format': unknown trace format 'csv'. Fix: use one of azure"),
     ],
 )
-def test_wrong_columns_and_empty_traces(tmp_path, trace_format, text, message):
+def test_wrong_columns_and_formats(tmp_path, trace_format, text, message):
     with pytest.raises(InputError, match=message):
         _ingest(_write(tmp_path, text), trace_format)
     assert not (tmp_path / "out" / "t.parquet").exists()
@@ -289,26 +266,9 @@ def test_trace_of_bad_rows_only_is_refused_whatever_the_bound(tmp_path):
         _ingest(_write(tmp_path, f"{SEXTANT}\n0,x,1\n"), "sextant", max_rejected_fraction=1.0)
 
 
-def test_absent_and_unreadable_files(tmp_path):
+def test_an_absent_file(tmp_path):
     with pytest.raises(InputError, match="there is no such file"):
         _ingest(tmp_path / "none.csv", "azure")
-    (tmp_path / "latin.csv").write_bytes(f"{SEXTANT}\n1,1,\xe9\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"latin\.csv: cannot be read .*Line: 2.*utf-8"):
-        _ingest(tmp_path / "latin.csv", "sextant")
-
-
-def test_file_cut_short_is_refused(tmp_path):
-    text = _sextant_rows(n_good=20_000).encode()
-    with pa.CompressedOutputStream(str(tmp_path / "whole.zst"), "zstd") as stream:
-        stream.write(text)
-    packed = {
-        "cut.csv.gz": gzip.compress(text),
-        "cut.csv.zst": (tmp_path / "whole.zst").read_bytes(),
-    }
-    for name, content in packed.items():
-        (tmp_path / name).write_bytes(content[: len(content) // 2])
-        with pytest.raises(InputError, match=f"{name}: cannot be read"):
-            _ingest(tmp_path / name, "sextant")
 
 
 def test_parquet_and_csv_of_a_trace_read_back_the_same(tmp_path):

@@ -55,12 +55,13 @@ def test_nan_and_negative_tokens_and_times_that_go_back_are_named_by_line(tmp_pa
     assert report["n_rejected"] == 3 and report["n_failed"] == 1
 
 
-def test_a_time_that_goes_back_behind_an_earlier_block_is_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 8)
-    rows = ["0,1,1", "9,1,1", "4,1,1", "9,x,1", "8,1,1", "9,1,1"]
+@pytest.mark.parametrize("block_bytes", [8, 4 << 20])
+def test_a_time_that_goes_back_does_not_set_the_clock_back(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+    rows = ["0,1,1", "9,1,1", "4,1,1", "9,x,1", "8,1,1", "9,1,1", "10,1,1"]
     text = "\n".join(["arrival_s,input_tokens,output_tokens", *rows])
     trace, rejected, _ = _ingest(tmp_path, text, "sextant")
-    assert trace["arrival_s"].tolist() == [0, 9, 9]
+    assert trace["arrival_s"].tolist() == [0, 9, 9, 10]
     assert rejected["line"].tolist() == [4, 5, 6]
 
 

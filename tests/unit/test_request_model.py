@@ -122,19 +122,6 @@ def test_marginals_and_rank_correlation_survive(correlated):
     assert truth > 0.7 and found == pytest.approx(truth, abs=0.02)
 
 
-def test_bins_are_drawn_in_proportion_to_their_count():
-    frame = pd.DataFrame({"input_tokens": [1, 2, 3], "count": [1, 2, 7]})
-    drawn = RequestModel(frame).sample(100_000, seed=3)["input_tokens"].value_counts()
-    assert stats.chisquare(drawn[[1, 2, 3]], [10_000, 20_000, 70_000]).pvalue > 0.001
-
-
-def test_seed_decides_the_sample(correlated):
-    model = fit_request_model(correlated)
-    pd.testing.assert_frame_equal(model.sample(50, seed=1), model.sample(50, seed=1))
-    assert not model.sample(50, seed=1).equals(model.sample(50, seed=2))
-    assert model.sample(0, seed=1).empty
-
-
 def test_load_accepts_counts_probabilities_and_folders(tmp_path):
     frame = pd.DataFrame({"input_tokens": [4, 5], "top_k": [None, 50.0], "probability": [0.0, 1.0]})
     frame.to_parquet(tmp_path / "requests.parquet")
@@ -223,12 +210,14 @@ def test_independent_draws_use_no_random_number_twice():
 
 
 @pytest.mark.parametrize("sampler", ["joint", "independent"])
-def test_a_seed_sequence_draws_the_same_each_time_it_is_used(correlated, sampler):
+def test_the_seed_decides_the_sample_each_time_it_is_used(correlated, sampler):
     model, seed = fit_request_model(correlated), np.random.SeedSequence(4)
     first = model.sample(50, seed=seed, sampler=sampler)
     pd.testing.assert_frame_equal(first, model.sample(50, seed=seed, sampler=sampler))
     pd.testing.assert_frame_equal(first, model.sample(50, seed=4, sampler=sampler))
-    assert not first.equals(model.sample(50, seed=seed.spawn(1)[0], sampler=sampler))
+    for other in (5, seed.spawn(1)[0]):
+        assert not first.equals(model.sample(50, seed=other, sampler=sampler))
+    assert model.sample(0, seed=1, sampler=sampler).empty
 
 
 def test_unknown_sampler():

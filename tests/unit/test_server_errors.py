@@ -15,7 +15,7 @@ from fake_servers import CPU, GPU, SETTINGS
 from sextant.cells.tuning import MemoryFacts
 from sextant.engine import free_memory
 from sextant.engine.free_memory import n_oom_kills
-from sextant.engine.protocol import ServerError
+from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm import VLLMServer
 
 
@@ -34,6 +34,19 @@ def kernel_counter(tmp_path, monkeypatch):
     return path
 
 
+@pytest.fixture
+def crashed(start, monkeypatch):
+    """Return the error of a server that ends at its start with a message in its log."""
+
+    def crash(message: str, spec: ServerSpec = GPU) -> ServerError:
+        monkeypatch.setenv("FAKE_CRASH", message)
+        with pytest.raises(ServerError) as caught, replace(start(), spec=spec):
+            pass
+        return caught.value
+
+    return crash
+
+
 def complete(server: VLLMServer) -> int:
     """Send a request and return the status of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
@@ -46,12 +59,10 @@ def complete(server: VLLMServer) -> int:
         connection.close()
 
 
-def test_a_crash_is_no_lack_of_memory(start, monkeypatch):
-    monkeypatch.setenv("FAKE_CRASH", "ValueError: unsupported head size 48")
-    with pytest.raises(ServerError, match="ended with status 1") as caught, start():
-        pass
-    assert "unsupported head size 48" in str(caught.value)
-    assert not caught.value.is_out_of_memory
+def test_a_crash_is_no_lack_of_memory(crashed):
+    error = crashed("ValueError: unsupported head size 48")
+    assert "ended with status 1" in str(error) and "unsupported head size 48" in str(error)
+    assert not error.is_out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -65,19 +76,13 @@ def test_a_crash_is_no_lack_of_memory(start, monkeypatch):
         "OSError: [Errno 12] Cannot allocate memory",
     ],
 )
-def test_the_ways_to_say_that_memory_ran_out(start, monkeypatch, message):
-    monkeypatch.setenv("FAKE_CRASH", message)
-    with pytest.raises(ServerError) as caught, start():
-        pass
-    assert caught.value.is_out_of_memory
+def test_the_ways_to_say_that_memory_ran_out(crashed, message):
+    assert crashed(message).is_out_of_memory
 
 
-def test_the_kernel_ends_a_server_that_takes_too_much(start, monkeypatch, kernel_counter):
-    monkeypatch.setenv("FAKE_CRASH", "1")
+def test_the_kernel_ends_a_server_that_takes_too_much(crashed, monkeypatch, kernel_counter):
     monkeypatch.setenv("FAKE_KILLED", str(kernel_counter))
-    with pytest.raises(ServerError) as caught, start():
-        pass
-    assert caught.value.is_out_of_memory
+    assert crashed("1").is_out_of_memory
 
 
 @pytest.mark.parametrize(("counted", "is_out_of_memory"), [(5, False), (6, True), (None, True)])
@@ -117,27 +122,21 @@ def test_the_kernel_counts_what_it_kills_in_a_jobs_memory_cgroup():
         group.rmdir()
 
 
-def test_a_full_scratch_folder_is_named_with_the_fix(start, monkeypatch, tmp_path):
-    monkeypatch.setenv("FAKE_CRASH", "OSError: [Errno 28] No space left on device: '/x/y'")
-    server = replace(start(), spec=replace(GPU, scratch=tmp_path))
-    with pytest.raises(ServerError, match=f"no room in {tmp_path}: set TMPDIR") as caught, server:
-        pass
-    assert not caught.value.is_out_of_memory
+def test_a_full_scratch_folder_is_named_with_the_fix(crashed, tmp_path):
+    spec = replace(GPU, scratch=tmp_path)
+    error = crashed("OSError: [Errno 28] No space left on device: '/x/y'", spec)
+    assert f"no room in {tmp_path}: set TMPDIR" in str(error) and not error.is_out_of_memory
 
 
-def test_an_error_shows_the_last_lines_of_the_log(start, monkeypatch):
-    monkeypatch.setenv("FAKE_CRASH", "\n".join(f"line {number}" for number in range(100)))
-    with pytest.raises(ServerError) as caught, start():
-        pass
-    shown = str(caught.value).splitlines()
+def test_an_error_shows_the_last_lines_of_the_log(crashed):
+    shown = str(crashed("\n".join(f"line {number}" for number in range(100)))).splitlines()
     assert shown[-1] == "line 99" and "line 80" in shown and "line 79" not in shown
 
 
-def test_an_error_says_first_where_memory_ran_out(start, monkeypatch):
+def test_an_error_says_first_where_memory_ran_out(crashed):
     after = "\n".join(["RuntimeError: the engine has ended"] * 40)
-    monkeypatch.setenv("FAKE_CRASH", f"INFO fine\nE [x.py:1] std::bad_alloc\n{after}")
-    with pytest.raises(ServerError, match=r"with status 1: E \[x\.py:1\] std::bad_alloc; last"):
-        start().__enter__()
+    error = crashed(f"INFO fine\nE [x.py:1] std::bad_alloc\n{after}")
+    assert "with status 1: E [x.py:1] std::bad_alloc; last" in str(error)
 
 
 def test_a_limit_of_memory_makes_it_run_out_for_real(start, monkeypatch):
@@ -188,12 +187,10 @@ def test_a_cpu_without_a_limit_tells_nothing_of_memory(start):
         assert server.memory() == MemoryFacts()
 
 
-def test_what_vllm_has_profiled_counts_without_its_own_block(start, monkeypatch):
+def test_what_vllm_has_profiled_counts_without_its_own_block(crashed):
     line = "Overriding num_gpu_blocks=601 with num_gpu_blocks_override=64"
-    monkeypatch.setenv("FAKE_CRASH", f"{line}\ntorch.OutOfMemoryError: CUDA out of memory.")
-    with pytest.raises(ServerError) as caught, start():
-        pass
-    assert caught.value.memory.profiled_tokens == 600 * 16
+    error = crashed(f"{line}\ntorch.OutOfMemoryError: CUDA out of memory.")
+    assert error.memory.profiled_tokens == 600 * 16
 
 
 @pytest.mark.parametrize(
@@ -213,14 +210,9 @@ def test_an_engine_that_is_dead_behind_a_live_server(start, monkeypatch, message
     assert message in str(error)
 
 
-def test_what_an_earlier_start_wrote_does_not_count(start, monkeypatch):
-    monkeypatch.setenv("FAKE_CRASH", "torch.OutOfMemoryError: CUDA out of memory.")
-    with pytest.raises(ServerError), start():
-        pass
-    monkeypatch.setenv("FAKE_CRASH", "KeyError: 'layer'")
-    with pytest.raises(ServerError) as caught, start():
-        pass
-    assert not caught.value.is_out_of_memory
+def test_what_an_earlier_start_wrote_does_not_count(crashed):
+    assert crashed("torch.OutOfMemoryError: CUDA out of memory.").is_out_of_memory
+    assert not crashed("KeyError: 'layer'").is_out_of_memory
 
 
 def test_a_server_that_was_stopped_was_not_killed_by_the_kernel(start, monkeypatch):

@@ -7,14 +7,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from test_cell import SETTINGS as CELL_SETTINGS
-from test_cell import prepare_cell
+from test_cell import measure_prepared, prepare_cell
 
 from fake_servers import CPU, SETTINGS
 from sextant.base.files import write_json, write_parquet
-from sextant.base.progress import Progress
 from sextant.base.text import remove_key, without_keys
-from sextant.benchmark.cell import measure_cell
 from sextant.engine import prometheus
 from sextant.engine.http import Target
 from sextant.engine.protocol import ServerError
@@ -101,7 +98,7 @@ def test_a_cell_that_fails_does_not_tell_the_key(leaky, tmp_path, monkeypatch) -
         pytest.raises(ServerError) as caught,
         job_log(tmp_path / "job.log"),
     ):
-        measure_cell(cell, CELL_SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1))
+        measure_prepared(cell, outputs)
     assert "[API key]" in str(caught.value) and KEY not in str(caught.value)
     assert "[API key]" in (tmp_path / "job.log").read_text()
     assert files_with(KEY, tmp_path) == ["told"]
@@ -110,7 +107,7 @@ def test_a_cell_that_fails_does_not_tell_the_key(leaky, tmp_path, monkeypatch) -
 def test_a_whole_cell_keeps_the_key_to_itself(leaky, tmp_path) -> None:
     cell, outputs = prepare_cell(tmp_path)
     with job_log(tmp_path / "job.log"):
-        measure_cell(cell, CELL_SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1))
+        measure_prepared(cell, outputs)
     assert outputs.run.exists() and "VLLM_API_KEY" in outputs.server_log.read_text()
     assert files_with(KEY, tmp_path) == ["told"]
 
@@ -143,7 +140,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_proxy_never_sees_what_goes_to_servers_on_this_machine(proxy, tmp_path) -> None:
     cell, outputs = prepare_cell(tmp_path)
-    measure_cell(cell, CELL_SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1))
+    measure_prepared(cell, outputs)
     with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
         assert "vllm:num_requests_running" in prometheus.fetch(server.target.base_url)
         assert server.version() == "fake"

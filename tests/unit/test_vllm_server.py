@@ -82,11 +82,6 @@ def test_the_api_key_is_in_the_environment_and_nowhere_else(start):
     server = start()
     assert len(server.api_key) >= 32 and server.api_key != start().api_key
     assert server.api_key not in " ".join(server.command) + repr(server)
-    with server:
-        for process in descendants(server):
-            assert server.api_key not in " ".join(process.cmdline())
-        assert server.api_key not in repr(server)
-    assert server.api_key not in server.log_path.read_text()
     assert environment(CPU, "k")["VLLM_API_KEY"] == "k"
 
 
@@ -183,13 +178,6 @@ def test_an_error_inside_ends_the_server_too(start):
         processes = descendants(server)
         _ = 1 / 0
     assert not any(process.is_running() for process in processes)
-
-
-def test_a_proxy_of_the_cluster_is_not_asked(start, monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
-    with start() as server:
-        assert server.is_alive()
 
 
 def test_a_server_that_never_gets_healthy(start, monkeypatch):
