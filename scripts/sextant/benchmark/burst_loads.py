@@ -58,12 +58,6 @@ class BurstPlan:
     windows: Path = WINDOWS_FILE
     """Table of `service` (conversation, api), `start_s, duration_s, n_requests, alpha`."""
 
-    def __post_init__(self) -> None:
-        unknown = sorted({*self.phases} - {*PHASES})
-        if unknown:
-            fix = f"use {', '.join(f'{n} ({name})' for n, name in PHASES.items())}"
-            raise InputError(f"there is no phase {unknown[0]}", field="levels", fix=fix)
-
 
 @dataclass(frozen=True)
 class Load:

@@ -73,28 +73,16 @@ def _faults(name: str, cells: Cells) -> Iterator[tuple[np.ndarray, str]]:
     yield unreadable, _WANTED.get(column.type, "not a number")
     if column.type != pa.float64():
         return
-    minimum, is_whole = MINIMUM.get(name, 0), TRACE_COLUMNS[name] == pa.int32()
-    if _is_sound(column.drop_null().to_numpy(), minimum, is_whole):
-        return
+    minimum = MINIMUM.get(name, 0)
     values = column.fill_null(minimum).to_numpy()
     yield ~np.isfinite(values), "not finite"
     yield values < minimum, f"below {minimum}"
-    if is_whole:
+    if TRACE_COLUMNS[name] == pa.int32():
         yield values != np.trunc(values), "not a whole number"
         yield values > MAX_INT32, "above the 32-bit range"
 
 
 _WANTED = {pa.int64(): "not a date and time", pa.bool_(): "neither true nor false"}
-
-
-def _is_sound(values: np.ndarray, minimum: float, is_whole: bool) -> bool:
-    """Return at once whether no number breaks a rule, as in most blocks."""
-    if not len(values):
-        return True
-    highest = MAX_INT32 if is_whole else np.finfo(float).max
-    # A NaN compares false.
-    is_within = values.min() >= minimum and values.max() <= highest
-    return bool(is_within and (not is_whole or (values == np.trunc(values)).all()))
 
 
 def _mask(values: pa.Array) -> np.ndarray:
