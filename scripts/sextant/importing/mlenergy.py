@@ -36,10 +36,6 @@ ABOUT = Description(
     ),
 )
 GPU_IDS = {"H100": "H100-80GB", "B200": "B200-180GB"}
-SAME_SHAPES = {
-    "meta-llama/Llama-3.1-405B-Instruct-FP8": "meta-llama/Llama-3.1-405B-Instruct",
-}
-"""The LLM whose `config.json` serves for that of another precision."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 _COLUMNS = {
     "avg_output_len": "output_tokens",
@@ -65,7 +61,7 @@ def import_mlenergy(published: Sequence[Path], out: Path, configs: str = "../../
         InputError: a file is not such a table, or has a GPU or a precision that is not known.
     """
     rows = pd.concat([_read(path) for path in published], ignore_index=True)
-    ids = llm_ids(rows["model_id"].replace(SAME_SHAPES))
+    ids = llm_ids(rows["model_id"])
     is_known = has_config(ids, out / configs)
     points = _points(rows[is_known].assign(llm_id=ids))
     write_published(out, ABOUT, points, configs)
