@@ -122,13 +122,13 @@ def test_an_unknown_precision_is_named(arguments, message):
 @pytest.mark.parametrize(
     ("name", "rates"),
     [
-        # bf16, fp8, int8, nvfp4, mxfp4, int4: what a device has no units for it does in 16 bits.
+        # bf16, fp8, int8, nvfp4, mxfp4, int4: 16 bits where units are missing or slow.
         ("A100-80GB", (312, 312, 624, 312, 312, 312)),
         ("L4-24GB", (121, 242, 242, 121, 121, 121)),
         ("H200-141GB", (989.4, 1978.9, 1978.9, 989.4, 989.4, 989.4)),
         ("B200-180GB", (2250, 4500, 4500, 9000, 4500, 2250)),
-        ("B300-288GB", (2250, 4500, 153.5, 13500, 4500, 2250)),
-        ("GB300-288GB", (2500, 5000, 166.7, 15000, 5000, 2500)),
+        ("B300-288GB", (2250, 4500, 2250, 13500, 4500, 2250)),
+        ("GB300-288GB", (2500, 5000, 2500, 15000, 5000, 2500)),
         ("V100-16GB", (112,) * 6),
     ],
 )

@@ -53,21 +53,23 @@ class GPU:
     def dense_tflops(self, precision: str) -> float:
         """Return the peak rate of an LLM's products in a served precision.
 
-        Weights in a type that the device has no units for are multiplied as 16-bit numbers, as
-        are those of weight-only formats (INT4). MXFP4 weights are multiplied with 8-bit
-        activations where there are units for 4-bit floats. TF32 has half of the 16-bit rate.
+        Weights in a type that the device has no units for, or slower ones than for 16 bits, are
+        multiplied as 16-bit numbers, as are those of weight-only formats (INT4). MXFP4 weights are
+        multiplied with 8-bit activations where there are units for 4-bit floats. TF32 has half of
+        the 16-bit rate.
 
         Args:
             precision: one of `sextant.llm.precision.PRECISIONS`.
         """
+        if precision == "fp32":
+            return self.dense_16bit_tflops / 2
         rates = {
-            "fp32": self.dense_16bit_tflops / 2,
             "fp8": self.dense_fp8_tflops,
             "int8": self.dense_int8_tflops,
             "nvfp4": self.dense_fp4_tflops,
             "mxfp4": self.dense_fp8_tflops if self.dense_fp4_tflops else None,
         }
-        return rates.get(precision) or self.dense_16bit_tflops
+        return max(rates.get(precision) or 0.0, self.dense_16bit_tflops)
 
 
 @dataclass(frozen=True)
