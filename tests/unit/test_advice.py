@@ -47,7 +47,7 @@ def source() -> Source:
 
 @pytest.fixture(scope="module")
 def made(source) -> Forecast:
-    subject = subject_of(*named_llm(ASKED, source.known), source, source.known.profiles)
+    subject = subject_of(ASKED, *named_llm(ASKED, source.known), source, source.known.profiles)
     return forecast(Roofline(LIMITS, source.known.profiles, 42), subject, LIMITS)
 
 
@@ -183,10 +183,13 @@ def test_a_probe_may_be_on_a_gpu_that_is_not_on_offer(made, tmp_path) -> None:
 def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, made) -> None:
     assert "(paged) were omitted by the source" in made.subject.excluded["1xV100-16GB"]
     named = named_llm(ASKED, source.known)
-    wanted = subject_of(*named, source, source.known.profiles, ["1xV100-16GB"])
+    asked = replace(ASKED, gpu_profile_ids=("1xV100-16GB",))
+    wanted = subject_of(asked, *named, source, source.known.profiles)
     assert "1xV100-16GB" in wanted.candidates and "2xV100-16GB" not in wanted.candidates
     # Of an encoder-decoder some were measured there.
-    t5 = subject_of("t5", source.known.llms["google__flan-t5-xl"], source, source.known.profiles)
+    t5 = subject_of(
+        ASKED, "t5", source.known.llms["google__flan-t5-xl"], source, source.known.profiles
+    )
     assert "1xV100-16GB" in t5.candidates
 
 
@@ -330,7 +333,7 @@ def test_what_lies_outside_is_named_with_its_direction(source, tmp_path) -> None
     path = tmp_path / "mixtral.json"
     path.write_text(json.dumps(PUBLISHED["Mixtral-8x7B"][0]))
     asked = replace(ASKED, hf_config=path, kv_dtype="fp8")
-    subject = subject_of(*named_llm(asked, source.known), source, source.known.profiles)
+    subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
     found = {entry["fact"]: entry for entry in outside(subject, "4xA100-40GB")}
     assert {"weights_gib", "llm_type", "attention", "experts", "kv_dtype"} <= set(found)
     assert not {"dtype", "n_layers", "gpu_id", "execution"} & set(found)

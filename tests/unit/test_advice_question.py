@@ -236,7 +236,7 @@ def test_a_source_without_a_store_is_an_error(tmp_path, monkeypatch) -> None:
 
 def test_profiles_that_cannot_hold_the_llm_are_ruled_out_with_the_reason(source) -> None:
     llm = source.known.llms["EleutherAI__gpt-neox-20b"]
-    subject = subject_of("new", llm, source, source.known.profiles)
+    subject = subject_of(ASKED, "new", llm, source, source.known.profiles)
     assert subject.excluded["1xA100-40GB"].startswith("the weights take 38.286 GiB of 36.000 GiB")
     assert "1xH100-80GB" in subject.candidates
 
@@ -244,10 +244,10 @@ def test_profiles_that_cannot_hold_the_llm_are_ruled_out_with_the_reason(source)
 def test_an_llm_that_fits_nowhere_is_an_error_that_names_the_largest_profile(source) -> None:
     huge = replace(source.known.llms["llama-13b"], n_parameters=10**12)
     with pytest.raises(InputError, match="no GPU profile can serve huge; 4xH100-80GB: the weights"):
-        subject_of("huge", huge, source, source.known.profiles)
+        subject_of(ASKED, "huge", huge, source, source.known.profiles)
 
 
 def test_a_context_shorter_than_the_longest_request_rules_out_all(source) -> None:
     short = replace(source.known.llms["llama-7b"], context_tokens=512)
     with pytest.raises(InputError, match=r"context of 512 tokens .* 946"):
-        subject_of("short", short, source, source.known.profiles)
+        subject_of(ASKED, "short", short, source, source.known.profiles)

@@ -2,14 +2,26 @@
 
 from typing import Any
 
+import pandas as pd
+
 from sextant.advice.answer_text import as_text
+from sextant.advice.basis import estimates, outside_basis, warning
 from sextant.advice.compared import compare
+from sextant.advice.cost import cost
 from sextant.advice.evidence import nearest, outside
 from sextant.advice.offer import offered, read_probe
 from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
 from sextant.advice.predicted import Forecast, forecast, subject_of
-from sextant.advice.question import Question, check, is_measured, make_predictor, named_llm
+from sextant.advice.question import (
+    Question,
+    answers_from_points,
+    check,
+    make_predictor,
+    named_llm,
+)
 from sextant.advice.source import find_source
+from sextant.base.errors import InputError
+from sextant.characterizations.points import LENGTHS
 from sextant.decide.decision import best_probe
 from sextant.decide.names import MEASURED
 from sextant.experiment.slo import worst_limit
@@ -24,9 +36,11 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     Returns:
         The recommendation with the columns of table `recommendation` (None: no option),
         `basis` (`measured` or the predictor), `alternatives` (a row per GPU profile), `slo`,
-        `llm`, `characterization` and `text`. A predictor that draws adds `decision`, `risk`,
-        `execution` (how the LLM is taken to be executed), `latency`, `options`, `safest`,
-        `evidence`, `outside`, `sensitivity` and `best_probe`.
+        `llm`, `characterization`, `warnings` (what lies outside of the basis, what was estimated)
+        and `text`. A predictor that draws adds `decision`, `risk`, `serving` (lengths, engine,
+        precision), `execution` (how the LLM is taken to be executed), `latency`, `cost`,
+        `options`, `safest`, `evidence`, `outside`, `contradictions` (measurements of the LLM far
+        from the law), `sensitivity` and `best_probe`.
 
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
@@ -37,20 +51,33 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     llm_id, llm = named_llm(question, known)
     profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
     every = {**known.profiles, **profiles}
-    if is_measured(llm_id, known):
+    warnings = estimates(known.points, question.slo)
+    if answers_from_points(question, llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
     elif isinstance(model := make_predictor(question, every), JointPredictor):
         probe = read_probe(question.probe, llm_id, every) if question.probe else None
-        subject = subject_of(llm_id, llm, source, profiles, question.gpu_profile_ids)
+        subject = subject_of(question, llm_id, llm, source, profiles)
+        lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+        warnings = [*warning(outside_basis(question, source, lengths, profiles), source), *warnings]
         answer = _predicted(question, forecast(model, subject, question.slo, probe))
     else:
+        _refuse_other_servers(question)
         answer = compare(question, llm_id, llm, source, profiles, question.predictor)
     answer |= {
         "slo": question.slo.facts(),
         "llm": _llm_facts(llm),
         "characterization": source.facts(),
+        "warnings": warnings,
     }
     return answer | {"text": as_text(answer)}
+
+
+def _refuse_other_servers(question: Question) -> None:
+    """Refuse a predictor that knows of no other requests and servers than the measured ones."""
+    if question.is_of_other_servers or question.dtype or question.kv_dtype:
+        problem = f"{question.predictor} knows of no other lengths, engines and precisions"
+        fix = "use --predictor roofline, or ask about the requests that were measured"
+        raise InputError(problem, field="--predictor", fix=fix)
 
 
 def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
@@ -58,6 +85,7 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
     chosen = decide(made, options, made.slo, question.decision, question.risk)
     profile_id = chosen["gpu_profile_id"]
     rows = by_profile(made, options, question.risk)
+    latency = _latency(made, chosen, options) if profile_id else None
     named = {
         "source": subject.source.known.source,
         "slo_id": made.slo.slo_id,
@@ -73,11 +101,16 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
         "decision": question.decision,
         "risk": question.risk,
         "execution": subject.execution[subject.llm_id],
+        "serving": subject.serving.facts(),
         "has_probe": question.probe is not None,
         "alternatives": rows,
         "options": frontier(options),
         "safest": safest(options, chosen),
-        "latency": _latency(made, chosen) if profile_id else None,
+        "latency": latency,
+        "cost": cost(made, chosen, latency) if latency else None,
+        "contradictions": [each._asdict() for each in made.own.contradictions()]
+        if made.own
+        else [],
         "evidence": nearest(subject, profile_id, made.slo) if profile_id else [],
         "outside": outside(subject, profile_id),
         "sensitivity": sensitivity(made, chosen, question.decision, question.risk),
@@ -85,11 +118,11 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
     }
 
 
-def _latency(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
+def _latency(made: Forecast, chosen: dict[str, Any], options: pd.DataFrame) -> dict[str, Any]:
     """Return the latencies at the recommended load, which limit binds, and the load it serves."""
     profile_id, users = chosen["gpu_profile_id"], chosen["users_per_replica"]
     row = made.at(profile_id, users).to_dict()
-    of_profile = made.options().query("gpu_profile_id == @profile_id").iloc[0]
+    of_profile = options.query("gpu_profile_id == @profile_id").iloc[0]
     X = made.draws.X
     tried = X.loc[X["gpu_profile_id"] == profile_id, "users"]
     return {
@@ -97,8 +130,10 @@ def _latency(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
         **row,
         "binding_limit": worst_limit(row),
         **{name: int(of_profile[name]) for name in ("users_lo", "users_median", "users_hi")},
+        "load": made.slo.load / chosen["replicas"],
+        "load_median": float(of_profile["load_median"]),
         "most_users_tried": int(tried.max()),
-        # The SLO is checked at loads that were measured: at the next one, to be safe.
+        # Of very many loads not each is judged, but the next one: to be safe.
         "checked_at_users": int(tried[tried >= users].min()) if (tried >= users).any() else None,
     }
 

@@ -16,7 +16,8 @@ _DOUBTFUL = 0.75
 
 def as_text(answer: Answer) -> str:
     """Return the whole answer as lines."""
-    blocks = [[headline(answer), *caution(answer), slo_line(answer["slo"])]]
+    top = [headline(answer), *caution(answer), *answer["warnings"], *contradiction_lines(answer)]
+    blocks = [[*top, slo_line(answer["slo"])]]
     if answer.get("options") is not None:
         blocks += _reasons(answer)
     else:
@@ -101,13 +102,33 @@ def source_line(answer: Answer) -> str:
     text = (
         f"From {known['source']} ({where}): {plural(known['n_llms'], 'LLM')} × "
         f"{plural(known['n_gpu_profiles'], 'GPU profile')}, {plural(known['n_points'], 'point')}; "
-        "requests of "
-        f"{known['mean_input_tokens']:.0f} input and {known['mean_output_tokens']:.0f} output "
-        "tokens on average."
+        f"{_requests(known)}."
     )
+    if answer.get("serving") is not None:
+        text += f" Asked: {_asked(answer['serving'])}."
     if answer.get("execution") is not None:
         text += f" {answer['llm_id']} is taken to be executed as {answer['execution']}."
     return f"{text} {known['note']}" if known["note"] else text
+
+
+def _requests(known: Answer) -> str:
+    sides = [
+        f"{known[f'mean_{side}_tokens']:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+        for side, (low, high) in known["lengths_tokens"].items()
+    ]
+    return f"requests of {sides[0]} input and {sides[1]} output tokens on average"
+
+
+def _asked(serving: Answer) -> str:
+    """Return the requests and servers that the answer is for."""
+    words = [
+        f"{serving['input_tokens']:.0f} input and {serving['output_tokens']:.0f} output tokens"
+    ]
+    if serving["prefix_hit_rate"]:
+        words.append(f"{serving['prefix_hit_rate']:.0%} of the input cached")
+    names = {"engine": "{}", "precision": "{} weights", "kv_precision": "{} KV cache"}
+    words += [text.format(serving[name]) for name, text in names.items() if serving[name]]
+    return ", ".join(words)
 
 
 def load_lines(answer: Answer) -> list[str]:
@@ -118,18 +139,43 @@ def load_lines(answer: Answer) -> list[str]:
         f"to {latency[f'{key}_hi_ms']:.3g}, limit {limit.limit_ms:g})"
         for key, limit in limits.items()
     ]
+    shown = plural(latency["users"], "user")
+    if answer["slo"].get("users") is None:
+        shown = f"{latency['load']:.3g} requests/s, about {shown} at once"
     lines = [
-        f"A replica gets {plural(latency['users'], 'user')}: {'; '.join(each)}.",
+        f"A replica gets {shown}: {'; '.join(each)}.",
         f"{METRICS[latency['binding_limit']]} binds. A replica meets {limits_words(answer)} with "
         f"{plural(latency['users_median'], 'user')} (90% interval "
         f"{_interval(latency)}).",
     ]
     if latency["checked_at_users"] not in (None, latency["users"]):
         lines.append(
-            f"The probability is that of {latency['checked_at_users']} users, "
-            "the next load that was measured."
+            f"The probability is that of {latency['checked_at_users']} users, the next load tried."
         )
-    return lines
+    return [*lines, cost_line(answer)]
+
+
+def cost_line(answer: Answer) -> str:
+    """Return what a million tokens cost, and how full the replicas are."""
+    cost = answer["cost"]
+    use = "" if cost["utilisation"] is None else f" at {cost['utilisation']:.0%} utilisation"
+    by = "the time of prefill and decode" if cost["split"] == "time" else "tokens"
+    return (
+        f"{cost['usd_per_million_input_tokens']:.3g} USD per million input tokens, "
+        f"{cost['usd_per_million_output_tokens']:.3g} per million output tokens (split by {by}), "
+        f"at {cost['requests_per_s']:.3g} requests/s{use}."
+    )
+
+
+def contradiction_lines(answer: Answer) -> list[str]:
+    """Return the measurements of the LLM that the law does not explain."""
+    return [
+        f"Measured {METRICS[row['latency']]} of {row['measured_ms']:.3g} ms on "
+        f"{row['gpu_profile_id']} with {plural(row['users'], 'user')} is far from the law "
+        f"({row['predicted_ms']:.3g} ms, 90% interval {row['low_ms']:.3g} to "
+        f"{row['high_ms']:.3g}): it counts there and nearby, and the intervals are wider."
+        for row in answer.get("contradictions", ())
+    ]
 
 
 def _interval(row: Answer) -> str:
@@ -147,7 +193,8 @@ def evidence_lines(answer: Answer) -> list[str]:
             served += " (no more were tried)"
         lines.append(
             f"{row['llm_id']} ({row['weights_gib']:.1f} GiB of weights{alike}) on "
-            f"{row['gpu_profile_id']}: {served} within these limits"
+            f"{row['gpu_profile_id']}: {served} within these limits, with "
+            f"{row['input_tokens']:.0f} input and {row['output_tokens']:.0f} output tokens"
         )
     if answer["gpu_profile_id"] is not None and not lines:
         lines.append(f"nothing was measured on {answer['gpu_profile_id']}")

@@ -3,8 +3,11 @@
 import math
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from sextant.advice.predicted import Subject
-from sextant.characterizations.points import at_percentile
+from sextant.characterizations.points import LENGTHS, at_percentile
 from sextant.decide.recommend import u_max
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GIB
@@ -32,29 +35,43 @@ _KINDS = {
 def nearest(subject: Subject, profile_id: str, slo: SLO) -> list[dict[str, Any]]:
     """Return the measured LLMs most similar to the one that is asked about, on a GPU profile.
 
-    Those executed alike come first, then those of nearest weight bytes. Each has
-    `users_per_replica`, the most users that it was measured to serve within these limits.
+    Those executed alike come first, then those of nearest weight bytes; of each the requests whose
+    lengths are nearest to the asked ones. Each has `users_per_replica`, the most users that it was
+    measured to serve within these limits, and those lengths.
     """
     points = at_percentile(subject.source.known.points, slo.percentiles)
-    own = points[(points["gpu_profile_id"] == profile_id) & (points["llm_id"] != subject.llm_id)]
-    execution = subject.execution
+    own = points[(points["gpu_profile_id"] == profile_id) & points["users"].notna()]
+    execution, measured = subject.execution, subject.measured
 
     def distance(llm_id: str) -> tuple[bool, float]:
-        ratio = subject.llms[llm_id].weight_bytes / subject.llm.weight_bytes
+        ratio = measured[llm_id].weight_bytes / subject.llm.weight_bytes
         return execution[llm_id] != execution[subject.llm_id], abs(math.log(ratio))
 
-    return [
-        {
-            "llm_id": llm_id,
-            "gpu_profile_id": profile_id,
-            "weights_gib": subject.llms[llm_id].weight_bytes / GIB,
-            "execution": execution[llm_id],
-            "is_executed_alike": execution[llm_id] == execution[subject.llm_id],
-            "users_per_replica": u_max(own[own["llm_id"] == llm_id], slo),
-            "most_users_tried": int(own.loc[own["llm_id"] == llm_id, "users"].max()),
-        }
-        for llm_id in sorted(own["llm_id"].unique(), key=distance)[:_N_NEAREST]
-    ]
+    found = []
+    for llm_id in sorted(own["llm_id"].unique(), key=distance)[:_N_NEAREST]:
+        rows = _of_nearest_lengths(own[own["llm_id"] == llm_id], subject)
+        found.append(
+            {
+                "llm_id": llm_id,
+                "gpu_profile_id": profile_id,
+                "weights_gib": measured[llm_id].weight_bytes / GIB,
+                "execution": execution[llm_id],
+                "is_executed_alike": execution[llm_id] == execution[subject.llm_id],
+                "users_per_replica": u_max(rows, slo),
+                "most_users_tried": int(rows["users"].max()),
+                **{name: float(rows[name].median()) for name in LENGTHS},
+            }
+        )
+    return found
+
+
+def _of_nearest_lengths(rows: pd.DataFrame, subject: Subject) -> pd.DataFrame:
+    """Return the rows of those requests, if a source has several, that are most like the asked."""
+    fixed = [each.source for each in subject.source.known.descriptions if each.lengths == "fixed"]
+    if not fixed or not rows["source"].isin(fixed).all():
+        return rows
+    distance = np.abs(np.log(rows[LENGTHS].to_numpy(float) / subject.lengths)).sum(axis=1)
+    return rows[distance <= distance.min() + 1e-9]
 
 
 def outside(subject: Subject, profile_id: str | None) -> list[dict[str, Any]]:
@@ -63,7 +80,7 @@ def outside(subject: Subject, profile_id: str | None) -> list[dict[str, Any]]:
     Each entry has `fact`, `value`, `measured` (a range or a list), `direction` (`above`,
     `below`, `new`) and a `text`.
     """
-    others = [llm for name, llm in subject.llms.items() if name != subject.llm_id]
+    others = [*subject.measured.values()]
     found = [_number(name, subject.llm, others) for name in _NUMBERS]
     found += [_kind(name, subject.llm, others) for name in _KINDS]
     execution = subject.execution
@@ -72,7 +89,7 @@ def outside(subject: Subject, profile_id: str | None) -> list[dict[str, Any]]:
             "execution",
             "execution",
             execution[subject.llm_id],
-            {execution[name] for name in subject.llms if name != subject.llm_id},
+            {execution[name] for name in subject.measured},
         )
     )
     if profile_id is not None:
@@ -91,7 +108,7 @@ def _execution_on(subject: Subject, gpu_id: str) -> dict[str, Any] | None:
     known, execution = subject.source.known, subject.execution
     pairs = known.points[["llm_id", "gpu_profile_id"]].drop_duplicates()
     on_it = [known.profiles[name].gpu.gpu_id == gpu_id for name in pairs["gpu_profile_id"]]
-    kinds = {execution[name] for name in pairs.loc[on_it, "llm_id"] if name != subject.llm_id}
+    kinds = {execution[name] for name in pairs.loc[on_it, "llm_id"]}
     own = execution[subject.llm_id]
     if not kinds or own in kinds:
         return None

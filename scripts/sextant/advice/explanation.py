@@ -1,13 +1,15 @@
 """The mechanistic terms that make up a predicted latency."""
 
+from dataclasses import replace
 from typing import Any
 
+from sextant.advice.basis import estimates, outside_basis, warning
 from sextant.advice.offer import offered, read_probe
 from sextant.advice.predicted import forecast, subject_of
-from sextant.advice.question import Question, check, is_measured, named_llm
+from sextant.advice.question import Question, answers_from_points, check, named_llm
 from sextant.advice.source import find_source
 from sextant.base.rows import frame_rows
-from sextant.characterizations.points import at_percentile
+from sextant.characterizations.points import LENGTHS, at_percentile
 from sextant.experiment.slo import SLO
 from sextant.predict.roofline import Roofline
 
@@ -50,7 +52,10 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
     )
     every, slo = {**known.profiles, **profiles}, question.slo
     probe = read_probe(question.probe, llm_id, every) if question.probe else None
-    subject = subject_of(llm_id, llm, source, profiles, [gpu_profile_id])
+    question = replace(question, gpu_profile_ids=(gpu_profile_id,))
+    subject = subject_of(question, llm_id, llm, source, profiles)
+    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+    warnings = warning(outside_basis(question, source, lengths, profiles), source)
     model = Roofline(slo, every, question.seed)
     forecast(model, subject, slo, probe)
     (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
@@ -59,12 +64,14 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
         "gpu_profile_id": gpu_profile_id,
         "users_per_replica": users,
         "percentile": question.slo.percentile,
-        "mean_input_tokens": source.input_tokens,
+        "mean_input_tokens": lengths["input_tokens"],
+        "warnings": [*warnings, *estimates(known.points, slo)],
+        "serving": subject.serving.facts(),
         "itl": _shares(row, _STEP),
         "nttft": _shares(row, _FIRST),
         **{name: row[name] for name in (*_TOTALS, "itl_batch", "capacity_requests")},
         "measured": _measured(source.known.points, llm_id, gpu_profile_id, users, slo)
-        if is_measured(llm_id, known)
+        if answers_from_points(question, llm_id, known)
         else None,
     }
     return facts | {"text": _as_text(facts)}
@@ -88,6 +95,7 @@ def _measured(
 
 def _as_text(facts: dict[str, Any]) -> str:
     lines = [
+        *facts["warnings"],
         f"{facts['llm_id']} on {facts['gpu_profile_id']}, "
         f"{facts['users_per_replica']} users a replica, p{facts['percentile']}",
         f"about {facts['itl_batch']:.1f} requests share a step; the server holds "

@@ -12,7 +12,7 @@ from sextant.pages.write import render, write_page
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
 _PRICE = Axis("USD per hour", is_log=True)
 _PROBABILITY = Axis(
-    "Probability to meet both limits",
+    "Probability to meet the SLO",
     ticks=(0, 0.25, 0.5, 0.75, 1),
     names=("0", "0.25", "0.5", "0.75", "1"),
     low=-0.04,

@@ -1,12 +1,18 @@
 """An LLM without measurements: joint draws of its latencies, and the options that follow."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from sextant.advice.basis import widened, widening_sd
 from sextant.advice.offer import profile
+from sextant.advice.own_points import OwnPoints
+from sextant.advice.question import Question
+from sextant.advice.requests import Length, Requests
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
 from sextant.cells.verdict import Outcome, Verdict
@@ -14,11 +20,12 @@ from sextant.characterizations.execution import execution_classes
 from sextant.characterizations.features import Facts
 from sextant.characterizations.points import (
     LENGTHS,
+    SERVING,
     TARGETS,
     at_percentile,
     has_latency,
 )
-from sextant.decide.decision import weigh
+from sextant.decide.decision import loads, weigh
 from sextant.decide.pairs import ruled_out
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
@@ -27,6 +34,62 @@ from sextant.predict.draws import INTERVAL, Draws
 from sextant.predict.folds import KEYS
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
+
+_SEED = 42
+_ALIKE = 1.25
+"""Requests whose mean lengths differ by no more than this factor are alike."""
+
+
+class Serving(NamedTuple):
+    """How the LLM is asked to be served, and of which requests."""
+
+    requests: Requests
+    engine: str | None
+    engine_version: str | None
+    precision: str | None
+    kv_precision: str | None
+    prefix_hit_rate: float
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an answer says of it."""
+        inputs, outputs = (each.mean for each in self.requests)
+        return {"input_tokens": inputs, "output_tokens": outputs, **self._servers()}
+
+    def _servers(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if name != "requests"}
+
+    def columns(self) -> dict[str, Any]:
+        """Return what the keys of a design matrix say of it."""
+        lengths = (each.mean for each in self.requests)
+        return {
+            **dict.fromkeys(SERVING),
+            **dict(zip(LENGTHS, lengths, strict=True)),
+            **self._servers(),
+        }
+
+
+def serving_of(question: Question, source: Source) -> Serving:
+    """Return what the question says, filled in with what is usual in the source.
+
+    The engine is that of most points, its version the newest one that was measured.
+    """
+    points = source.known.points
+    engines = points["engine"].dropna()
+    engine = question.engine or (engines.mode().iloc[0] if len(engines) else None)
+    versions = points.loc[points["engine"] == engine, "engine_version"].dropna().unique()
+    usual = (Length(source.input_tokens, 0.0), Length(source.output_tokens, 0.0))
+    return Serving(
+        question.requests or Requests(*usual),
+        engine,
+        max(versions, key=_version, default=None),
+        question.precision,
+        question.kv_precision,
+        question.prefix_hit_rate,
+    )
+
+
+def _version(text: str) -> list[int]:
+    return [int(part) for part in re.findall(r"[0-9]+", text)]
 
 
 @dataclass(frozen=True)
@@ -41,11 +104,20 @@ class Subject:
     excluded: Mapping[str, str]
     """Why some of them cannot serve it, by profile."""
     source: Source
+    serving: Serving
+    widening_sd: float = 0.0
+    """Added to log-latencies: the question lies outside of what was measured."""
 
     @property
     def llm(self) -> LLM:
         """Its facts."""
         return self.llms[self.llm_id]
+
+    @property
+    def measured(self) -> dict[str, LLM]:
+        """The measured LLMs, as the source has them."""
+        names = set(self.source.known.points["llm_id"])
+        return {name: llm for name, llm in self.source.known.llms.items() if name in names}
 
     @property
     def execution(self) -> dict[str, str]:
@@ -57,14 +129,33 @@ class Subject:
         """The profiles that its memory facts allow."""
         return [name for name in self.profiles if name not in self.excluded]
 
-    def design(
+    @property
+    def lengths(self) -> np.ndarray:
+        """Mean input and output tokens of the asked requests, shape (1, 2)."""
+        return np.array([[each.mean for each in self.serving.requests]])
+
+    def training(
+        self, model: JointPredictor, points: pd.DataFrame, profiles: Mapping[str, GPUProfile]
+    ) -> pd.DataFrame:
+        """Return the design matrix of measured points.
+
+        Each keeps its own lengths where the source's requests have fixed ones; else the points of
+        a source share their medians, as a point's mean depends on which requests it answered.
+        """
+        known = self.source.known
+        fixed = [each.source for each in known.descriptions if each.lengths == "fixed"]
+        medians = known.points.groupby("source")[LENGTHS].median()
+        shared = medians.reindex(points["source"]).set_axis(points.index)
+        own = points[LENGTHS].where(points["source"].isin(fixed), shared)
+        keys = points[[*KEYS, *SERVING]].join(own)
+        return model.design(keys, Facts(self.measured, profiles, known.features))
+
+    def asked(
         self, model: JointPredictor, keys: pd.DataFrame, profiles: Mapping[str, GPUProfile]
     ) -> pd.DataFrame:
-        """Return the design matrix of `keys`, with requests as long as the workload's mean."""
-        means = self.source.input_tokens, self.source.output_tokens
-        lengths = dict(zip(LENGTHS, means, strict=True))
+        """Return the design matrix of `keys` for the asked requests and servers."""
         facts = Facts(self.llms, profiles, self.source.known.features)
-        return model.design(keys[KEYS].assign(**lengths), facts)
+        return model.design(keys[KEYS].assign(**self.serving.columns()), facts)
 
     def rows_at(
         self, model: JointPredictor, users: list[int], profile_ids: list[str] | None = None
@@ -72,35 +163,46 @@ class Subject:
         """Return its design matrix at these user counts, on all candidates unless given."""
         names = self.candidates if profile_ids is None else profile_ids
         keys = [(self.llm_id, name, count) for name in names for count in users]
-        return self.design(model, pd.DataFrame(keys, columns=KEYS), self.profiles)
+        return self.asked(model, pd.DataFrame(keys, columns=KEYS), self.profiles)
 
 
 def subject_of(
-    llm_id: str,
-    llm: LLM,
-    source: Source,
-    profiles: Mapping[str, GPUProfile],
-    wanted: Collection[str] = (),
+    question: Question, llm_id: str, llm: LLM, source: Source, profiles: Mapping[str, GPUProfile]
 ) -> Subject:
     """Return the LLM beside the measured ones, with the profiles that cannot serve it.
 
     Where the source could not run LLMs of its kind, it is not offered either; but on a profile
-    that is `wanted` by name the person may have an engine that can.
+    that is asked for by name the person may have an engine that can.
 
     Raises:
         InputError: no profile can serve it.
     """
     measured = set(source.known.points["llm_id"])
     llms = {name: facts for name, facts in source.known.llms.items() if name in measured}
-    excluded = ruled_out(llm, profiles, source.longest_request_tokens, source.memory_utilization)
+    serving = serving_of(question, source)
+    longest = _longest(question, source)
+    excluded = ruled_out(llm, profiles, longest, source.memory_utilization)
     left_out = _left_out(llm_id, llms | {llm_id: llm}, source, profiles)
-    excluded = {name: why for name, why in left_out.items() if name not in wanted} | excluded
+    excluded = {
+        name: why for name, why in left_out.items() if name not in question.gpu_profile_ids
+    } | excluded
     if len(excluded) == len(profiles):
         name = max(excluded, key=lambda name: profiles[name].devices.memory_bytes)
         reason = excluded[name]
         fix = "offer larger profiles (--gpu-profiles, --prices), or quantize the LLM"
         raise InputError(f"no GPU profile can serve {llm_id}; {name}: {reason}", fix=fix)
-    return Subject(llm_id, llms | {llm_id: llm}, profiles, excluded, source)
+    lengths = dict(zip(LENGTHS, (each.mean for each in serving.requests), strict=True))
+    sd = widening_sd(source, lengths) if question.requests else 0.0
+    return Subject(llm_id, llms | {llm_id: llm}, profiles, excluded, source, serving, sd)
+
+
+def _longest(question: Question, source: Source) -> int:
+    """Return the tokens of the longest request that a server has to hold."""
+    if question.max_model_len is not None:
+        return question.max_model_len
+    if question.requests is not None:
+        return round(sum(each.high for each in question.requests))
+    return source.longest_request_tokens
 
 
 def _left_out(
@@ -129,33 +231,39 @@ class Forecast:
     subject: Subject
     slo: SLO
     model: JointPredictor
+    own: OwnPoints | None
+    """What was measured of the LLM for such requests, if anything."""
     draws: Draws
-    """Of every candidate at every tried number of users."""
+    """Of every candidate at every number of users that a replica may get."""
 
     @property
     def lengths(self) -> np.ndarray:
         """Mean input and output tokens of a request, shape (1, 2)."""
-        return self.draws.X[LENGTHS].to_numpy(float)[:1]
+        return self.subject.lengths
 
     def options(self, slo: SLO | None = None) -> pd.DataFrame:
         """Return what `weigh` says of every option, for this SLO or another."""
-        return weigh(self.draws, self.subject.profiles, slo or self.slo)
+        slo, draws = slo or self.slo, self.draws
+        if self.own:
+            samples_ms = self.own.capped(draws.X, draws.samples_ms, self.lengths, slo)
+            draws = draws._replace(samples_ms=samples_ms)
+        return weigh(draws, self.subject.profiles, slo)
 
     def at(self, profile_id: str, users: int) -> pd.Series:
         """Return the medians and 90% intervals of the latencies at one load of a replica.
 
         Those are `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a
-        limit, and `<limit>_ratio`, median over limit.
+        limit, `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
         """
-        X = self.subject.rows_at(self.model, [users], [profile_id])
-        draws = Draws(X, self.model.sample(X))
+        draws = drawn(self.model, self.subject, self.own, [users], [profile_id])
         found = draws.summary().iloc[0].to_dict()
         limited = self.slo.latencies(draws.samples_ms[:, 0], self.lengths[0])
         for name, values in limited.items():
             low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
             found |= {f"{name}_ms": median, f"{name}_lo_ms": low, f"{name}_hi_ms": high}
             found[f"{name}_ratio"] = median / self.slo.limits[name].limit_ms
-        return pd.Series(found)
+        e2e_ms = np.median(self.slo.request_ms(draws.samples_ms[:, 0], self.lengths[0]))
+        return pd.Series(found | {"requests_per_s": 1e3 * users / e2e_ms})
 
 
 def forecast(
@@ -168,18 +276,58 @@ def forecast(
     """
     known = subject.source.known
     latencies = at_percentile(known.points, slo.percentiles)
-    latencies = latencies[has_latency(latencies)].reset_index(drop=True)
+    latencies = latencies[has_latency(latencies) & latencies["users"].notna()]
+    latencies = latencies.astype({"users": "int64"}).reset_index(drop=True)
     n_llms = latencies["llm_id"].nunique()
     if n_llms < model.min_training_llms:
         problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
         raise InputError(f"no prediction is possible ({problem})", fix="measure more LLMs")
     profiles = {**known.profiles, **subject.profiles}
-    training = Rows(subject.design(model, latencies, profiles), latencies[TARGETS])
+    training = Rows(subject.training(model, latencies, profiles), latencies[TARGETS])
     references = None
     if probe is not None:
         measured_on = probe["gpu_profile_id"].unique()
         profiles |= {name: profile(name, profiles, field="--probe") for name in measured_on}
-        references = Rows(subject.design(model, probe, profiles), probe[TARGETS])
+        references = Rows(subject.asked(model, probe, profiles), probe[TARGETS])
     model.fit(training, references)
-    X = subject.rows_at(model, sorted(latencies["users"].unique().tolist()))
-    return Forecast(subject, slo, model, Draws(X[[*KEYS, *LENGTHS]], model.sample(X)))
+    own = _own_points(model, subject, profiles, latencies, probe)
+    levels = loads(slo, int(latencies["users"].max()))
+    return Forecast(subject, slo, model, own, drawn(model, subject, own, levels))
+
+
+def drawn(
+    model: JointPredictor,
+    subject: Subject,
+    own: OwnPoints | None,
+    users: list[int],
+    profile_ids: list[str] | None = None,
+) -> Draws:
+    """Return joint draws at these loads, which go through what was measured of the LLM."""
+    X = subject.rows_at(model, users, profile_ids)
+    keys = X[KEYS].assign(**dict(zip(LENGTHS, subject.lengths[0], strict=True)))
+    samples_ms = widened(model.sample(X), subject.widening_sd, _SEED)
+    return Draws(keys, own.corrected(keys, samples_ms) if own else samples_ms)
+
+
+def _own_points(
+    model: JointPredictor,
+    subject: Subject,
+    profiles: Mapping[str, GPUProfile],
+    latencies: pd.DataFrame,
+    probe: pd.DataFrame | None,
+) -> OwnPoints | None:
+    """Return the probe and the source's points of this LLM for requests like the asked ones."""
+    columns = [*KEYS, *TARGETS]
+    mine = latencies[latencies["llm_id"] == subject.llm_id]
+    ratios = np.log(mine[LENGTHS].to_numpy(float) / subject.lengths)
+    near = mine[(np.abs(ratios) <= np.log(_ALIKE)).all(axis=1)]
+    for name in ("engine", "precision"):
+        asked = getattr(subject.serving, name)
+        near = near[near[name].isna() | (near[name] == asked)] if asked else near
+    parts = [near[columns], *([probe[columns]] if probe is not None else [])]
+    points = pd.concat(parts, ignore_index=True)
+    if points.empty:
+        return None
+    # Repeated measurements are one, with less noise.
+    points = points.groupby(KEYS, as_index=False)[TARGETS].median()
+    return OwnPoints(points, model.sample(subject.asked(model, points, profiles)), _SEED)

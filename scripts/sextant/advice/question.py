@@ -1,10 +1,11 @@
 """What is asked: the SLO, the LLM, the GPU profiles on offer; checked before anything runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sextant.advice.requests import Requests
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import Characterization
 from sextant.decide.names import configurable
@@ -12,14 +13,14 @@ from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM, load_llm
 from sextant.llm.config_files import config_file, name_of
-from sextant.llm.facts import DTYPE_BYTES
+from sextant.llm.facts import DTYPE_PRECISION
+from sextant.llm.precision import DTYPES, KV_PRECISIONS, PRECISIONS, served
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.registry import PREDICTORS, predictor_class
 
 PREDICTOR = "roofline"
 """The default: it draws, so it states how certain it is."""
 DECISIONS = ("utility", "paper")
-KV_DTYPES = (*DTYPE_BYTES, "fp8")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,34 @@ class Question:
     prices: Path | None = None
     probe: Path | None = None
     dtype: str | None = None
+    """Precision of the weights, one of `sextant.llm.precision.PRECISIONS`, or a data type."""
     kv_dtype: str | None = None
+    requests: Requests | None = None
+    """Lengths; those of the source's workload if None."""
+    engine: str | None = None
+    """What serves; that of most points if None."""
+    max_model_len: int | None = None
+    """Tokens that the longest request may have."""
+    prefix_hit_rate: float = 0.0
+    """Share of the input that prefill finds in the cache."""
+    is_strict: bool = False
+    """Refuse what lies outside of what was measured."""
     seed: int = 42
+
+    @property
+    def precision(self) -> str | None:
+        """Precision of the weights, None for the LLM's own."""
+        return DTYPE_PRECISION.get(self.dtype or "", self.dtype)
+
+    @property
+    def kv_precision(self) -> str | None:
+        """Precision of the KV cache, None for that of the weights."""
+        return DTYPE_PRECISION.get(self.kv_dtype or "", self.kv_dtype)
+
+    @property
+    def is_of_other_servers(self) -> bool:
+        """Whether it asks for requests or settings other than those that were measured."""
+        return bool(self.requests or self.engine or self.max_model_len or self.prefix_hit_rate)
 
 
 def check(question: Question) -> None:
@@ -56,8 +83,13 @@ def check(question: Question) -> None:
         raise InputError("one LLM is needed", field="--llm, --hf-config", fix=fix)
     _one_of(question.predictor, configurable(), "--predictor")
     _one_of(question.decision, DECISIONS, "--decision")
-    _one_of(question.dtype, [None, *DTYPE_BYTES], "--dtype")
-    _one_of(question.kv_dtype, [None, *KV_DTYPES], "--kv-dtype")
+    _one_of(question.dtype, [None, *PRECISIONS, *DTYPE_PRECISION], "--dtype")
+    _one_of(question.kv_dtype, [None, *KV_PRECISIONS, *DTYPE_PRECISION], "--kv-dtype")
+    if not 0 <= question.prefix_hit_rate < 1:
+        fix = "give a share of the input from 0 to below 1, e.g. 0.5"
+        problem = f"{question.prefix_hit_rate} is not a share"
+        raise InputError(problem, field="--prefix-hit-rate", fix=fix)
+    _check_longest(question)
     if question.risk is None:
         return
     if not 0 < question.risk < 1:
@@ -70,6 +102,19 @@ def check(question: Question) -> None:
         problem = f"a risk needs probabilities: {question.predictor} does not draw samples"
         fix = f"use a predictor that draws, e.g. --predictor {PREDICTOR}"
         raise InputError(problem, field="--risk", fix=fix)
+
+
+def _check_longest(question: Question) -> None:
+    longest, requests = question.max_model_len, question.requests
+    if longest is None:
+        return
+    if longest < 1:
+        fix = "give the tokens of the longest request"
+        raise InputError(f"{longest} is not a length", field="--max-model-len", fix=fix)
+    if requests is not None and longest < (tokens := sum(each.mean for each in requests)):
+        problem = f"{longest} tokens are fewer than a request of mean length has ({tokens:.0f})"
+        fix = "raise it, or ask about shorter requests"
+        raise InputError(problem, field="--max-model-len", fix=fix)
 
 
 def make_predictor(
@@ -107,13 +152,13 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
             fix = f"ask with --llm {llm_id}, or rename the file"
             problem = f"the characterization has an LLM {llm_id!r}"
             raise InputError(problem, file=question.hf_config, fix=fix)
-        served = question.dtype or next(iter(known.llms.values())).dtype
-        return llm_id, _served(load_llm(config_file(question.hf_config), served), question)
+        dtype = DTYPES.get(question.precision or "", _usual_dtype(known))
+        return llm_id, _served(load_llm(config_file(question.hf_config), dtype), question)
     llm_id = question.llm_id or ""
     if llm_id not in known.llms:
         fix = f"use one of {', '.join(known.llms)}, or --hf-config"
         raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
-    if is_measured(llm_id, known):
+    if answers_from_points(question, llm_id, known):
         for option in ("dtype", "kv_dtype", "probe", "risk"):
             if getattr(question, option) is not None:
                 problem = f"{llm_id} was measured as it is: nothing is predicted of it"
@@ -128,6 +173,22 @@ def is_measured(llm_id: str, known: Characterization) -> bool:
     return llm_id in set(known.points["llm_id"])
 
 
+def answers_from_points(question: Question, llm_id: str, known: Characterization) -> bool:
+    """Return whether measurements of an LLM answer by themselves, and nothing is predicted.
+
+    Points of several request lengths or servers do not: the question is of one of them.
+    """
+    is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)
+    measured = is_measured(llm_id, known)
+    return measured and is_one_workload and not question.is_of_other_servers
+
+
+def _usual_dtype(known: Characterization) -> str | None:
+    """Return the data type that measured LLMs were served in; None where each has its own."""
+    if any(each.dtype is None for each in known.descriptions):
+        return None
+    return next(iter(known.llms.values())).dtype
+
+
 def _served(llm: LLM, question: Question) -> LLM:
-    dtype = question.dtype or llm.dtype
-    return replace(llm, dtype=dtype, kv_dtype=question.kv_dtype or llm.kv_dtype)
+    return served(llm, question.precision, question.kv_precision)

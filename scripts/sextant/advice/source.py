@@ -18,6 +18,7 @@ from sextant.characterizations.shipped import DEFAULT_SOURCES, shipped_descripti
 from sextant.store.connection import open_store
 from sextant.store.of_cells import store_of_cells
 
+SIDES = ("input", "output")
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
 
 
@@ -48,8 +49,20 @@ class Source(NamedTuple):
             "n_points": len(points),
             "mean_input_tokens": self.input_tokens,
             "mean_output_tokens": self.output_tokens,
+            "lengths_tokens": self.ranges(),
             "longest_request_tokens": self.longest_request_tokens,
             "memory_utilization": self.memory_utilization,
+        }
+
+    def ranges(self) -> dict[str, list[float]]:
+        """Return the shortest and longest requests of fixed length; of others the means alone."""
+        points, means = self.known.points, (self.input_tokens, self.output_tokens)
+        if all(each.lengths != "fixed" for each in self.known.descriptions):
+            return {side: [mean, mean] for side, mean in zip(SIDES, means, strict=True)}
+        lows, highs = points[LENGTHS].min(), points[LENGTHS].max()
+        return {
+            side: [float(lows[name]), float(highs[name])]
+            for side, name in zip(SIDES, LENGTHS, strict=True)
         }
 
 
@@ -76,9 +89,27 @@ def find_source(question: Question) -> Source:
     """
     names, database = question.sources, question.database
     if not names and database is None and not _knows(store_path(None), question.llm_id):
-        names = DEFAULT_SOURCES
+        names = (_newest(question),)
     known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
     return _complete(known, origin)
+
+
+def _newest(question: Question) -> str:
+    """Return the newest source that ships and covers the question.
+
+    A question without lengths is one for a source with a workload of its own. The newest source of
+    all answers where none has the GPUs or the engine that are asked for.
+    """
+    if question.requests is None:
+        return DEFAULT_SOURCES[-1]
+    for name in DEFAULT_SOURCES:
+        known = load_folder(shipped_sources()[name])
+        gpu_ids = {known.profiles[each].gpu.gpu_id for each in known.points["gpu_profile_id"]}
+        wanted = {profile_id.partition("x")[2] for profile_id in question.gpu_profile_ids}
+        engines = set(known.points["engine"].dropna())
+        if wanted <= gpu_ids and question.engine in {None, *engines}:
+            return name
+    return DEFAULT_SOURCES[0]
 
 
 def load_sources(

@@ -11,7 +11,7 @@ from sextant.characterizations.folder import load_folder
 ROOT = SCHEMAS.parents[1]
 SHIPPED = ROOT / "resources" / "characterizations"
 DEFAULT_NAME = "llm-pilot"
-DEFAULT_SOURCES = (f"archive:{DEFAULT_NAME}",)
+DEFAULT_SOURCES = ("archive:inferencex", f"archive:{DEFAULT_NAME}")
 """What answers rest on where nothing else is named."""
 
 

@@ -1,92 +1,29 @@
 """The commands that answer questions: recommend, explain, evaluate."""
 
 import json
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.characterizations import Database
-from sextant.cli.options import Seed, grouped
+from sextant.cli.asked import (
+    AskedOptions,
+    LimitOptions,
+    LoadOptions,
+    StoreOptions,
+    slo_of,
+)
+from sextant.cli.options import grouped
 from sextant.cli.terminal import say
-
-if TYPE_CHECKING:
-    from sextant.advice.question import Question
-
-# LLM-Pilot's own seed, with which its published predictions come out.
-_SEED = 42
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreOptions:
-    """Which measurements to answer from."""
-
-    database: Database = None
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Characterization to use: a folder, one that ships, or one of the store; may be "
-            "given again."
-        ),
-    ] = None
-    workload_id: Annotated[
-        str | None, typer.Option(help="Workload; the store's own by default.")
-    ] = None
-    scenario_id: Annotated[
-        str | None, typer.Option(help="Scenario; the store's own by default.")
-    ] = None
-    seed: Seed = _SEED
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskedOptions(StoreOptions):
-    """The LLM that is asked about."""
-
-    llm: Annotated[str | None, typer.Option(help="An LLM of the characterization.")] = None
-    hf_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--hf-config",
-            "--llm-config",
-            help="config.json, or its folder, of an LLM never measured.",
-        ),
-    ] = None
-    percentile: Annotated[int, typer.Option(help="Percentile of both limits: 50, 90, 99.")] = 50
-    probe: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV or TSV gpu_profile_id, users, nttft_ms, itl_ms measured of this LLM."
-        ),
-    ] = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Data type of the weights; that of the measured LLMs by default."),
-    ] = None
-    kv_dtype: Annotated[
-        str | None,
-        typer.Option(help="Data type of the KV cache, e.g. fp8; that of the weights else."),
-    ] = None
-
-    def question(self, users: int, nttft_ms: float, itl_ms: float, **more: Any) -> "Question":
-        """Return what is asked; `more` are other fields of `Question`."""
-        from sextant.advice.question import Question
-        from sextant.experiment.slo import SLO
-
-        given = asdict(self)
-        given["sources"] = tuple(given.pop("source") or ())
-        slo = SLO("asked", nttft_ms, itl_ms, given.pop("percentile"), users)
-        return Question(slo, given.pop("llm"), **given, **more)
 
 
 @grouped
 def recommend(
     *,
-    users: Annotated[int, typer.Option(min=1, help="Concurrent users to serve.")],
-    nttft_ms: Annotated[float, typer.Option(help="Limit of TTFT per input token in ms.")],
-    itl_ms: Annotated[float, typer.Option(help="Limit of the inter-token latency in ms.")],
+    load: LoadOptions,
+    limits: LimitOptions,
     asked: AskedOptions,
     predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "roofline",
     decision: Annotated[
@@ -119,7 +56,7 @@ def recommend(
         raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
     offer = {"gpu_profile_ids": _names(gpu_profiles), "prices": prices}
     how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer = recommend_llm(asked.question(users, nttft_ms, itl_ms, **offer, **how))
+    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **offer, **how))
     if out is not None:
         write_answer(answer, out)
         say(f"{out}: {answer['text'].splitlines()[0]}")
@@ -143,8 +80,9 @@ def explain(
     from sextant.advice.explanation import explain_llm
 
     # The limits play no part: latencies are explained, not judged.
-    question = asked.question(users_per_replica, 1.0, 1.0)
-    _echo(explain_llm(question, gpu_profile, users_per_replica), printed == "json")
+    limits = LimitOptions(nttft_ms="1", itl_ms="1")
+    slo = slo_of(asked, LoadOptions(users=users_per_replica), limits)
+    _echo(explain_llm(asked.question(slo), gpu_profile, users_per_replica), printed == "json")
 
 
 @grouped

@@ -26,6 +26,7 @@ for any good predictor.
 """
 
 
+_MOST_LOADS = 64
 _MOST_COUNTS = 96
 """Where more numbers of replicas compete, they rise by a constant factor."""
 Served = Callable[[np.ndarray, np.ndarray, np.ndarray, SLO], np.ndarray]
@@ -45,12 +46,28 @@ def sustained(draws: Draws, slo: SLO, served: Served = users_served) -> pd.DataF
     return pd.DataFrame(columns).rename_axis(columns=IDENTIFIERS)
 
 
+def loads(slo: SLO, most_users: int) -> list[int]:
+    """Return the numbers of users in flight at a replica that a decision has to know of.
+
+    To serve users they are what each of n replicas gets, for every n that leaves a replica no more
+    than the most users; where these are very many, some of them in geometric steps. For a request
+    rate, which sets users only through the latencies, they are such steps alone.
+    """
+    steps = np.unique(np.geomspace(1, most_users, _MOST_LOADS).round().astype(int))
+    if slo.users is None:
+        return steps.tolist()
+    each = np.unique(np.ceil(slo.users / np.ceil(slo.users / np.arange(1, most_users + 1))))
+    chosen = each.astype(int) if len(each) <= _MOST_LOADS else steps
+    return sorted({*chosen.tolist(), most_users})
+
+
 def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.DataFrame:
     """Return every option of each LLM: a profile with a number of replicas, and its worth.
 
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica` (that each one gets),
     `usd_per_hour, probability_met, expected_utility`, and of the profile the 5%, 50% and 95%
-    quantiles of the most users a replica serves, `users_lo, users_median, users_hi`.
+    quantiles of the most users a replica serves, `users_lo, users_median, users_hi`, and the
+    median of the most load, in the SLO's unit, `load_median`.
     Replica counts are those that some number of users per replica in `draws` asks for; with a
     request rate those that some draw needs.
 
@@ -75,10 +92,10 @@ def _options(
     """Return the options of one LLM."""
     served = sustained(draws, slo)[llm_id]
     users, names = served.to_numpy(), served.columns.to_numpy(str)
-    loads = users if slo.users is not None else sustained(draws, slo, load_served).to_numpy()
+    served_load = users if slo.users is not None else sustained(draws, slo, load_served).to_numpy()
     price = np.array([profiles[name].usd_per_hour for name in names])
     with np.errstate(divide="ignore"):
-        needed = np.where(loads > 0, np.ceil(slo.load / loads), np.inf)
+        needed = np.where(served_load > 0, np.ceil(slo.load / served_load), np.inf)
     counts = _counts(draws, needed, slo)
     cheapest = (needed * price).min(axis=1)
     usd_per_hour = np.round(price[:, None] * counts, 9)
@@ -100,6 +117,7 @@ def _options(
             "users_lo": np.repeat(low, each),
             "users_median": np.repeat(median, each),
             "users_hi": np.repeat(high, each),
+            "load_median": np.repeat(np.median(served_load, axis=0), each),
         }
     )
 

@@ -129,7 +129,7 @@ class SLO:
         """
         if self.users is not None:
             return users
-        return 1e3 * users / self._e2e(latencies_ms, lengths, 50)
+        return 1e3 * users / self.request_ms(latencies_ms, lengths)
 
     def meets(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return whether latencies meet all limits; a latency or length that is NaN does not.
@@ -160,14 +160,17 @@ class SLO:
         found = {}
         for name, (_, percentile) in self.limits.items():
             if name == "e2e":
-                found[name] = self._e2e(latencies_ms, lengths, percentile)
+                found[name] = self.request_ms(latencies_ms, lengths, percentile)
                 continue
             side = 0 if name in _OF_TARGET[_FIRST] else 1
             target = self._at(latencies_ms, side, percentile)
             found[name] = target * lengths[..., 0] if name == "ttft" else target
         return found
 
-    def _e2e(self, latencies_ms: np.ndarray, lengths: np.ndarray, percentile: int) -> np.ndarray:
+    def request_ms(
+        self, latencies_ms: np.ndarray, lengths: np.ndarray, percentile: int = 50
+    ) -> np.ndarray:
+        """Return E2E at a percentile; arguments as of `meets`."""
         first, gap = (self._at(latencies_ms, side, percentile) for side in (0, 1))
         return first * lengths[..., 0] + np.maximum(lengths[..., 1] - 1, 0) * gap
 

@@ -7,7 +7,8 @@ from sextant.llm.facts import DTYPE_PRECISION, LLM
 from sextant.llm.quantization import FP8, MXFP4, NVFP4, Scheme, quantized
 from sextant.llm.unquantized import Matrices
 
-_DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
+DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
+"""Data types by their precision."""
 QUANTIZED = {
     "fp8": FP8,
     "nvfp4": NVFP4,
@@ -16,8 +17,8 @@ QUANTIZED = {
     "int8": Scheme("int8", 8.0),
 }
 """The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
-PRECISIONS = (*_DTYPES, *QUANTIZED)
-KV_PRECISIONS = (*_DTYPES, "fp8", "nvfp4", "int8")
+PRECISIONS = (*DTYPES, *QUANTIZED)
+KV_PRECISIONS = (*DTYPES, "fp8", "nvfp4", "int8")
 
 
 def precision_of(llm: LLM) -> str:
@@ -38,7 +39,7 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
     """
     if kv_precision is not None:
         _check(kv_precision, KV_PRECISIONS, "kv_precision")
-        llm = replace(llm, kv_dtype=_DTYPES.get(kv_precision, kv_precision))
+        llm = replace(llm, kv_dtype=DTYPES.get(kv_precision, kv_precision))
     if precision is None:
         return llm
     _check(precision, PRECISIONS, "precision")
@@ -54,8 +55,8 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
         n_quantized_parameters=0,
         n_quantized_expert_parameters=0,
     )
-    if precision in _DTYPES:
-        return replace(plain, dtype=_DTYPES[precision])
+    if precision in DTYPES:
+        return replace(plain, dtype=DTYPES[precision])
     parts = Matrices(llm.n_attention_parameters, llm.n_mlp_parameters, 0, llm.n_expert_parameters)
     if llm.n_experts and precision in ("nvfp4", "mxfp4"):
         parts = parts._replace(attention=0)

@@ -1,0 +1,99 @@
+"""Whether a question lies outside of what was measured: lengths, engine, generation of GPUs."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sextant.advice.question import Question
+from sextant.advice.source import Source
+from sextant.base.errors import InputError
+from sextant.characterizations.points import LENGTHS, estimated
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPUProfile
+
+_FAR = 10
+"""Lengths beyond this many times the measured ones are outside of the basis."""
+_WIDER = 0.1
+"""Standard deviation that a factor of e beyond the measured lengths adds to a log-latency."""
+_SIDES = {"input_tokens": "input", "output_tokens": "output"}
+
+
+def beyond(source: Source, lengths: dict[str, float]) -> dict[str, float]:
+    """Return by what factor each length lies beyond the measured ones, at least 1."""
+    found = {}
+    for name in LENGTHS:
+        values = source.known.points[name].dropna()
+        found[name] = max(lengths[name] / values.max(), values.min() / lengths[name], 1.0)
+    return found
+
+
+def widening_sd(source: Source, lengths: dict[str, float]) -> float:
+    """Return the standard deviation that lengths beyond the measured ones add to log-latencies."""
+    return _WIDER * float(np.log(max(beyond(source, lengths).values())))
+
+
+def outside_basis(
+    question: Question,
+    source: Source,
+    lengths: dict[str, float],
+    profiles: dict[str, GPUProfile],
+) -> list[str]:
+    """Return in what the question lies outside of the basis, a clause each.
+
+    Raises:
+        InputError: anything does, and the question is strict.
+    """
+    points, found = source.known.points, []
+    for name, factor in beyond(source, lengths).items():
+        if factor > _FAR:
+            low, high = points[name].min(), points[name].max()
+            found.append(
+                (
+                    f"--{name.replace('_', '-')}",
+                    f"{lengths[name]:.0f} {_SIDES[name]} tokens, where "
+                    f"{low:.0f} to {high:.0f} were measured",
+                )
+            )
+    engines = sorted(points["engine"].dropna().unique())
+    if question.engine is not None and question.engine not in engines:
+        known = ", ".join(engines) or "an engine that is not named"
+        found.append(("--engine", f"the engine {question.engine}, where {known} was measured"))
+    names = points["gpu_profile_id"].unique()
+    generations = {source.known.profiles[name].gpu.architecture for name in names}
+    for name, each in profiles.items():
+        if each.gpu.architecture not in generations:
+            known = ", ".join(sorted(generations))
+            text = f"{name} of the generation {each.gpu.architecture}, where {known} were measured"
+            found.append(("--gpu-profiles", text))
+    if found and question.is_strict:
+        field, text = found[0]
+        fix = "ask within it, name another --source, or leave --strict out for a wider interval"
+        raise InputError(f"{text} ({source.known.source})", field=field, fix=fix)
+    return [text for _, text in found]
+
+
+def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
+    """Return which percentiles are estimated, and from what, a sentence each."""
+    names = {"nttft_ms": "TTFT", "itl_ms": "time per token"}
+    shown = dict(zip(names, slo.percentiles, strict=True))
+    return [
+        f"No p{shown[target]} of the {names[target]} was published: it is estimated from "
+        f"{', '.join(name.split('_')[0] for name in columns)} with factors of other sources."
+        for target, columns in estimated(points, slo.percentiles).items()
+        if shown[target] != 50 or not all(name.startswith("mean") for name in columns)
+    ]
+
+
+def warning(clauses: list[str], source: Source) -> list[str]:
+    """Return the one line that stands at the top of an answer, none if there is nothing to say."""
+    text = f"Outside of what {source.known.source} measured: {'; '.join(clauses)}. "
+    return [text + "The answer is less certain than it says."] if clauses else []
+
+
+def widened(samples_ms: np.ndarray, sd: float, seed: int) -> Any:
+    """Return draws whose logarithms all moved by one random number of this deviation a draw."""
+    if not sd:
+        return samples_ms
+    moved = np.random.default_rng(seed).normal(0, sd, (len(samples_ms), 1, 1))
+    return samples_ms * np.exp(moved)

@@ -1,0 +1,49 @@
+"""What a million tokens cost on a deployment, and how much of it the load uses."""
+
+from typing import Any
+
+import pandas as pd
+
+from sextant.advice.predicted import Forecast
+
+_HOUR_S = 3600
+
+
+def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dict[str, Any]:
+    """Return USD per million input and output tokens of the chosen deployment at its load.
+
+    `usd_per_hour` is split by the device time that a request's prefill and decode take, from the
+    terms of the law; a predictor without terms splits it by tokens (`split`: `time` or `tokens`).
+    `requests_per_s` is what is served, by Little's law where users are asked for; `utilisation`
+    the load over the most that the replicas carry within the limits, at median latencies.
+    """
+    input_tokens, output_tokens = made.lengths[0]
+    rate = made.slo.request_rate_rps or chosen["replicas"] * latency["requests_per_s"]
+    share = _prefill_share(made, chosen["gpu_profile_id"], latency["users"])
+    split = "tokens" if share is None else "time"
+    share = input_tokens / (input_tokens + output_tokens) if share is None else share
+    usd_per_request = chosen["usd_per_hour"] / _HOUR_S / rate
+    most = latency["load_median"] * chosen["replicas"]
+    return {
+        "usd_per_million_input_tokens": 1e6 * share * usd_per_request / input_tokens,
+        "usd_per_million_output_tokens": 1e6 * (1 - share) * usd_per_request / output_tokens,
+        "split": split,
+        "prefill_share": share,
+        "requests_per_s": rate,
+        "utilisation": made.slo.load / most if most else None,
+    }
+
+
+def _prefill_share(made: Forecast, profile_id: str, users: int) -> float | None:
+    """Return the share of a request's device time that its prefill takes, None without terms.
+
+    A step of decode is shared by the requests of its batch.
+    """
+    explain = getattr(made.model, "explain", None)
+    if explain is None:
+        return None
+    row: pd.Series = explain(made.subject.rows_at(made.model, [users], [profile_id])).iloc[0]
+    if not {"prefill_ms", "itl_ms", "itl_batch"} <= set(row.index):
+        return None
+    decode_ms = made.lengths[0, 1] * row["itl_ms"] / max(row["itl_batch"], 1.0)
+    return float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))

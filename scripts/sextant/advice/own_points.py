@@ -1,0 +1,103 @@
+"""What was measured of the very LLM that is asked about: it counts for more than the law.
+
+The law is fitted to these points too, but a single one that contradicts it would be taken for an
+outlier. So the draws are corrected: at a measured load they are what was measured, and nearby
+they move with it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.characterizations.points import TARGETS
+from sextant.experiment.slo import SLO
+
+_REACH = np.log(4.0)
+"""A measurement counts for 1/e as much at a fourth, or at four times, of its users."""
+_NOISE = 0.05
+"""Standard deviation of the logarithm of a measurement."""
+_SPREAD = 0.2
+"""That of what the law misses, before anything was measured."""
+_BROKEN_MS = 1e12
+
+
+class Contradiction(NamedTuple):
+    """A measurement outside of the 90% interval of the law."""
+
+    gpu_profile_id: str
+    users: int
+    latency: str
+    measured_ms: float
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+
+
+class OwnPoints(NamedTuple):
+    """Points of the LLM, and the law's draws at them."""
+
+    points: pd.DataFrame
+    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths."""
+    samples_ms: np.ndarray
+    """Shape (draws, points, 2)."""
+    seed: int
+
+    def corrected(self, X: pd.DataFrame, samples_ms: np.ndarray) -> np.ndarray:
+        """Return draws that go through what was measured on the same GPU profile.
+
+        Each draw is moved by what it misses there (kriging over the logarithm of the users). Away
+        from measurements it moves by an unknown share of what they differ from the law: what
+        contradicts the law makes the interval wider.
+
+        Args:
+            X: `gpu_profile_id, users`, a row a load.
+            samples_ms: draws of the law, shape (draws, rows, 2).
+        """
+        samples_ms, random = samples_ms.copy(), np.random.default_rng(self.seed)
+        missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
+        missed += random.normal(0, _NOISE, missed.shape)
+        share = random.uniform(0, 1, (len(missed), 1, 1))
+        users = np.log(X["users"].to_numpy(float))
+        for profile_id, places in self.points.groupby("gpu_profile_id").indices.items():
+            rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
+            at = np.log(self.points["users"].to_numpy(float)[places])
+            among = _nearness(at, at) + (_NOISE / _SPREAD) ** 2 * np.eye(len(at))
+            near = np.linalg.solve(among, _nearness(users[rows], at).T).T
+            unknown = np.clip(1 - near.sum(axis=1), 0, 1)[None, :, None]
+            own = missed[:, places]
+            moved = np.einsum("rp,dpt->drt", near, own)
+            moved += unknown * share * np.median(own, axis=(0, 1))
+            samples_ms[:, rows] *= np.exp(moved)
+        return samples_ms
+
+    def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, lengths: Any, slo: SLO) -> np.ndarray:
+        """Return draws in which no load is met that is at or above one measured to break a limit.
+
+        Arguments as of `corrected`; `lengths` are the mean input and output tokens, shape (1, 2).
+        """
+        met = slo.meets(self.points[TARGETS].to_numpy(float), lengths)
+        broken = self.points[~met].groupby("gpu_profile_id")["users"].min()
+        above = (X["users"] >= X["gpu_profile_id"].map(broken).fillna(np.inf)).to_numpy()
+        return np.where(above[:, None], _BROKEN_MS, samples_ms)
+
+    def contradictions(self) -> list[Contradiction]:
+        """Return the measurements that lie outside of the law's intervals."""
+        low, middle, high = np.quantile(self.samples_ms, [0.05, 0.5, 0.95], axis=0)
+        return [
+            Contradiction(
+                row["gpu_profile_id"],
+                int(row["users"]),
+                target.removesuffix("_ms"),
+                float(row[target]),
+                *(float(bound[place, side]) for bound in (middle, low, high)),
+            )
+            for place, row in enumerate(self.points.to_dict("records"))
+            for side, target in enumerate(TARGETS)
+            if not low[place, side] <= row[target] <= high[place, side]
+        ]
+
+
+def _nearness(users: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return how much a measurement at other users tells, 0 to 1; both are logarithms."""
+    return np.exp(-np.abs(users[:, None] - others[None, :]) / _REACH)

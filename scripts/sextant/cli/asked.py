@@ -1,0 +1,209 @@
+"""The options of a question: which measurements, which LLM and requests, which load and limits."""
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sextant.base.errors import InputError
+from sextant.cli.characterizations import Database
+from sextant.cli.options import WORKLOAD_HELP, Seed, naming_options
+
+if TYPE_CHECKING:
+    from sextant.advice.question import Question
+    from sextant.advice.requests import Requests
+    from sextant.experiment.slo import SLO
+
+# LLM-Pilot's own seed, with which its published predictions come out.
+_SEED = 42
+_LIMITS = ("ttft_ms", "nttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+_LOADS = ("users", "request_rate", "tokens_per_day")
+_FIELDS: dict[str | None, str] = {
+    "request_rate_rps": "--request-rate",
+    **{name.replace("_ms", "_percentile"): f"--{name.replace('_', '-')}" for name in _LIMITS},
+}
+_WITH_PERCENTILE = re.compile(r"p([0-9]+):(.*)")
+
+
+def _options(names: tuple[str, ...]) -> str:
+    return ", ".join("--" + name.replace("_", "-") for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Which measurements to answer from."""
+
+    database: Database = None
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Characterization to use: a folder, one that ships, or one of the store; may be "
+            "given again."
+        ),
+    ] = None
+    workload_id: Annotated[
+        str | None, typer.Option(help="Workload; the store's own by default.")
+    ] = None
+    scenario_id: Annotated[
+        str | None, typer.Option(help="Scenario; the store's own by default.")
+    ] = None
+    seed: Seed = _SEED
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOptions(StoreOptions):
+    """The LLM that is asked about, its requests and how it is served."""
+
+    llm: Annotated[str | None, typer.Option(help="An LLM of the characterization.")] = None
+    hf_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf-config",
+            "--llm-config",
+            help="config.json, or its folder, of an LLM never measured.",
+        ),
+    ] = None
+    percentile: Annotated[
+        int, typer.Option(help="Percentile of the limits: 50, 90, 95, 99; one may have its own.")
+    ] = 50
+    probe: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV or TSV gpu_profile_id, users, nttft_ms, itl_ms measured of this LLM."
+        ),
+    ] = None
+    input_tokens: Annotated[
+        str | None,
+        typer.Option(help="Input of a request: the mean, or percentiles, e.g. p50:900,p99:8000."),
+    ] = None
+    output_tokens: Annotated[
+        str | None, typer.Option(help="Output of a request, in the same way.")
+    ] = None
+    workload: Annotated[
+        str | None,
+        typer.Option(help=f"Requests of a workload or normalised trace. {WORKLOAD_HELP}"),
+    ] = None
+    engine: Annotated[
+        str | None, typer.Option(help="What serves, e.g. vllm; that of most points by default.")
+    ] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Precision of the weights: fp32, fp16, bf16, fp8, nvfp4, mxfp4, int4, int8."
+        ),
+    ] = None
+    kv_dtype: Annotated[
+        str | None,
+        typer.Option(help="Precision of the KV cache, e.g. fp8; that of the weights else."),
+    ] = None
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Tokens that the longest request may have.")
+    ] = None
+    prefix_hit_rate: Annotated[
+        float, typer.Option(help="Share of the input that the prefix cache saves, 0 to below 1.")
+    ] = 0.0
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse what lies outside of what was measured.")
+    ] = False
+
+    def requests(self) -> "Requests | None":
+        """Return the lengths that are asked about."""
+        from sextant.advice.requests import requests_of
+
+        return requests_of(self.input_tokens, self.output_tokens, self.workload)
+
+    def question(self, slo: "SLO", **more: Any) -> "Question":
+        """Return what is asked; `more` are other fields of `Question`."""
+        from sextant.advice.question import Question
+
+        given = asdict(self)
+        for name in ("input_tokens", "output_tokens", "workload", "percentile"):
+            del given[name]
+        given["sources"] = tuple(given.pop("source") or ())
+        given["llm_id"], given["is_strict"] = given.pop("llm"), given.pop("strict")
+        return Question(slo, requests=self.requests(), **given, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """What to serve: one of the three."""
+
+    users: Annotated[int | None, typer.Option(min=1, help="Concurrent users to serve.")] = None
+    request_rate: Annotated[
+        float | None, typer.Option(help="Requests a second to serve, by Little's law.")
+    ] = None
+    tokens_per_day: Annotated[
+        float | None,
+        typer.Option(help="Input and output tokens a day to serve; needs the requests' lengths."),
+    ] = None
+
+    def of(self, requests: "Requests | None") -> dict[str, Any]:
+        """Return the load as fields of an SLO.
+
+        Raises:
+            InputError: none or two are given, or tokens a day without lengths.
+        """
+        if sum(getattr(self, name) is not None for name in _LOADS) != 1:
+            problem = "one load is needed"
+            raise InputError(problem, field=_options(_LOADS), fix="give exactly one of them")
+        if self.tokens_per_day is None:
+            return {"users": self.users, "request_rate_rps": self.request_rate}
+        if requests is None:
+            fix = "give --input-tokens and --output-tokens, or --workload"
+            problem = "tokens make no requests without their lengths"
+            raise InputError(problem, field="--tokens-per-day", fix=fix)
+        if not self.tokens_per_day > 0:
+            problem, fix = f"{self.tokens_per_day:g} is not a load", "give tokens a day, above 0"
+            raise InputError(problem, field="--tokens-per-day", fix=fix)
+        return {"request_rate_rps": requests.per_second(self.tokens_per_day)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """Latency limits in ms, one or more: `1000`, or with a percentile of its own `p95:1000`."""
+
+    ttft_ms: Annotated[
+        str | None, typer.Option(help="Limit of TTFT in ms: 1000, or at a percentile, p95:1000.")
+    ] = None
+    nttft_ms: Annotated[str | None, typer.Option(help="Limit of TTFT per input token.")] = None
+    itl_ms: Annotated[str | None, typer.Option(help="Limit of the inter-token latency.")] = None
+    tpot_ms: Annotated[
+        str | None, typer.Option(help="Limit of the time per output token after the first.")
+    ] = None
+    e2e_ms: Annotated[str | None, typer.Option(help="Limit of the time to the last token.")] = None
+
+    def of(self) -> dict[str, Any]:
+        """Return the limits as fields of an SLO.
+
+        Raises:
+            InputError: none is given, or one is not a number.
+        """
+        found: dict[str, Any] = {}
+        for name in _LIMITS:
+            if (text := getattr(self, name)) is None:
+                continue
+            own = _WITH_PERCENTILE.fullmatch(text)
+            if own:
+                found[name.replace("_ms", "_percentile")] = int(own[1])
+            try:
+                found[name] = float(own[2] if own else text)
+            except ValueError:
+                fix = "give milliseconds, e.g. 1000, or with a percentile, e.g. p95:1000"
+                raise InputError(
+                    f"{text!r} is not a limit", field=_options((name,)), fix=fix
+                ) from None
+        if not found:
+            problem, fix = "no limit is given", "give one or more of them in ms, e.g. p95:1000"
+            raise InputError(problem, field=_options(_LIMITS), fix=fix)
+        return found
+
+
+def slo_of(asked: AskedOptions, load: LoadOptions, limits: LimitOptions) -> "SLO":
+    """Return the SLO that options describe; an error names the option."""
+    from sextant.experiment.slo import SLO
+
+    given = limits.of() | load.of(asked.requests())
+    with naming_options(_FIELDS):
+        return SLO("asked", percentile=asked.percentile, **given)
