@@ -47,17 +47,12 @@ def used_s(*pids: int) -> float:
     return sum(its.user + its.system for its in times)
 
 
-class Clock:
-    """The clock of the accounting, which a test sets: how long work takes does not matter."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = 0.0
-        monkeypatch.setattr(cpu, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-
-
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    return Clock(monkeypatch)
+def clock(monkeypatch) -> SimpleNamespace:
+    """The clock of the accounting, which a test sets: how long work takes does not matter."""
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(cpu, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    return clock
 
 
 @pytest.mark.parametrize(("n_busy", "n_cores"), [(1, 1), (2, 4)])

@@ -25,22 +25,26 @@ from sextant.plan.summary import CellPlan, make_plan, makespan_s
 from sextant.plan.text import plan_text
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
-BASIS = Basis(starts=None, start_s=120, level_extra_s=10, cell_extra_s=15, origin="assumed")
 
 
-def test_a_cell_takes_its_starts_its_levels_and_what_comes_on_top() -> None:
-    # 5 starts of 120 + 10 s, 8 levels of 130 + 10 s, 15 s
-    assert cell_s(SWEEP, Variant(), 10, 5, BASIS) == 650 + 1120 + 15
-
-
-def test_a_batch_weight_that_is_given_needs_one_start() -> None:
-    assert cell_s(SWEEP, Variant(batch_weight_tokens=4096), 10, 5, BASIS) == 130 + 1120 + 15
-
-
-@pytest.mark.parametrize(("starts", "expected_s"), [(2, 260), (9, 650)])
-def test_measured_starts_count_as_far_as_they_are_allowed(starts: int, expected_s: float) -> None:
-    known = Basis(starts, 120, 10, 15, "medians")
-    assert cell_s(SWEEP, Variant(), 10, 5, known) == expected_s + 1120 + 15
+@pytest.mark.parametrize(
+    ("starts", "batch_weight_tokens", "starts_s"),
+    [
+        (None, None, 650),  # 5 of 120 + 10 s
+        (None, 4096, 130),  # a batch weight that is given needs one
+        (2, None, 260),
+        (9, None, 650),  # measured starts count as far as they are allowed
+    ],
+)
+def test_a_cell_takes_its_starts_its_levels_and_what_comes_on_top(
+    starts: int | None, batch_weight_tokens: int | None, starts_s: float
+) -> None:
+    known, variant = (
+        Basis(starts, 120, 10, 15, ""),
+        Variant(batch_weight_tokens=batch_weight_tokens),
+    )
+    # 8 levels of 130 + 10 s, and 15 s
+    assert cell_s(SWEEP, variant, 10, 5, known) == starts_s + 1120 + 15
 
 
 LEVELS = {

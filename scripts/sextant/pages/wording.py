@@ -37,9 +37,9 @@ def interval(low: float, high: float) -> str:
     return f"{low:.2f}–{high:.2f}" if math.isfinite(low) and math.isfinite(high) else "–"
 
 
-def yes_or_no(holds: bool | None, unknown: str = "cannot be told") -> str:
+def yes_or_no(holds: bool | None) -> str:
     """Write what was found true, false or neither."""
-    return unknown if holds is None else "yes" if holds else "no"
+    return "cannot be told" if holds is None else "yes" if holds else "no"
 
 
 def aligned(rows: Sequence[Sequence[str]], *, are_numbers: bool = False) -> list[str]:

@@ -18,7 +18,7 @@ _MAX_WIDE_PROFILES = 6
 """With more profiles a table of words does not fit the page."""
 _MAX_REASONS = 3
 
-FEASIBLE, TOO_SMALL, OTHER, UNTRIED = "✓", "✗", "–", ""
+FEASIBLE, TOO_SMALL, OTHER = "✓", "✗", "–"
 
 _MARK_OF = {Kind.FITS: FEASIBLE, Kind.DOES_NOT_FIT: TOO_SMALL}
 _TICK = Outline([(-0.5, -0.05), (-0.12, -0.45), (0.55, 0.5)])

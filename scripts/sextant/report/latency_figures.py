@@ -27,7 +27,7 @@ from sextant.pages.wording import number, plural
 from sextant.report.recommendations import TARGET_NAMES
 
 _MAX_LABELS = 20
-_LLMS_PER_ROW = 10
+_LLMS_PER_ROW, _LONGEST_LINE = 10, 17
 _WIDTH_IN = 11.0
 _LATENCY_PANELS = (
     ("throughput_tok_s", "median_ttft_ms"),
@@ -220,10 +220,10 @@ def _shared_ends(pairs: Sequence[Row], name: str) -> tuple[float, float]:
     return (min(values) / 1.3, max(values) * 1.3) if values else (0.5, 2.0)
 
 
-def _broken(name: str, width: int = 17) -> str:
+def _broken(name: str) -> str:
     """Break a long name once, after the separators nearest its middle."""
     breaks = [found.end() for found in re.finditer(r"[-/_ ]+", name)]
-    if len(name) <= width or not breaks:
+    if len(name) <= _LONGEST_LINE or not breaks:
         return name
     place = min(breaks, key=lambda place: abs(place - len(name) / 2))
     return f"{name[:place]}\n{name[place:]}"

@@ -1,6 +1,6 @@
 """The report as a page that needs no network, as figures beside it, and as JSON."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sextant.base.files import provenance
@@ -38,29 +38,17 @@ _FILTERS: Filters = {
 }
 
 
-def write_report(
-    database: Path,
-    html_out: Path,
-    json_out: Path,
-    figures_out: Path,
-    *,
-    title: str = "Sextant report",
-    progress: Callable[[str], None] | None = None,
-) -> None:
+def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Path) -> None:
     """Write the report of a store; the same store gives the same bytes.
 
     The page refers to no other file. JSON has SLOs, recommendations, held-out recommendations,
     scores, feasibility, warnings and provenance, with the store's column names, for every SLO.
-    What was in the folder of the figures, an SVG file each, goes. `progress` is told of each step.
+    What was in the folder of the figures, an SVG file each, goes.
     Raises InputError as `read_tables` does.
     """
-    tell = progress or (lambda step: None)
-    tell("reading the store")
     tables = read_tables(database)
     origin = provenance({"store": database}) | {"store": provenance_facts(tables)}
-    tell("drawing the figures")
-    html, figures = _page(tables, origin, title)
-    tell("writing the report")
+    html, figures = _page(tables, origin)
     write_page(html_out, html, json_out, _as_json(tables, origin), figures_out, figures.files)
 
 
@@ -76,13 +64,13 @@ def _as_json(tables: Tables, origin: Row) -> Row:
     }
 
 
-def _page(tables: Tables, origin: Row, title: str) -> tuple[str, ReportFigures]:
+def _page(tables: Tables, origin: Row) -> tuple[str, ReportFigures]:
     points = points_with_costs(tables)
     answers, overviews = slo_answers(tables), summaries(tables)
     matrices = feasibility_matrices(tables)
     figures = draw_all(tables, points, answers, overviews, matrices)
     facts = {
-        "title": title,
+        "title": "Sextant report",
         "tables": tables,
         "summaries": overviews,
         "answers": answers,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from sextant.pages.charts import Curve, Panel, panels_figure
@@ -65,7 +66,10 @@ def mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
     series = [over_time(phase) for phase in phases]
     panels = []
     for phase in phases:
-        rate = Curve("mean", *_steps(by_setting(phase), "rate_rps"))
+        settings = by_setting(phase)
+        # A rate holds from its setting's start to its end.
+        times_s = settings[["start_s", "end_s"]].to_numpy().ravel()
+        rate = Curve("mean", times_s, np.repeat(settings["rate_rps"].to_numpy(), 2))
         panels.append(Panel(_NAMES[phase.name], _TIME, Axis("Requests/s due", low=0), [rate]))
     for label, columns in _METRICS:
         for rows in series:
@@ -136,15 +140,6 @@ def _statistic(column: str) -> str:
 
 def _numbers(rows: pd.DataFrame) -> list[int]:
     return [*range(1, len(rows) + 1)]
-
-
-def _steps(settings: pd.DataFrame, column: str) -> tuple[list[float], list[float]]:
-    """Return a curve that holds each value from its setting's start to its end."""
-    x, y = [], []
-    for row in settings.itertuples():
-        x += [row.start_s, row.end_s]
-        y += [getattr(row, column)] * 2
-    return x, y
 
 
 def _axis(label: str) -> Axis:

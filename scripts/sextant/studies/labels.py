@@ -98,8 +98,7 @@ def level_axis(label: str, levels: Sequence[float] | pd.Series, *, is_log: bool 
 
 def level_curve(name: str, rows: pd.DataFrame, x: str, y: str) -> Curve:
     """Return a curve with a point a level, labelled by it; hollow where `fits` is false."""
-    fits = rows["fits"] if "fits" in rows else [True] * len(rows)
-    hollow = [place for place, does_fit in enumerate(fits) if not does_fit]
+    hollow = [place for place, fits in enumerate(rows.get("fits", ())) if not fits]
     return Curve(name, rows[x], rows[y], labels=[*map(level_words, rows["level"])], hollow=hollow)
 
 

@@ -66,10 +66,8 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
-    """Return the batches that served anything, with `n_gpus, batch_size, fits, is_optimal`.
-
-    A batch fits if whole requests of that number are within the batch weight of the servers;
-    `is_optimal` compares the batches that fit of one LLM and workload, on all profiles.
+    """Return the batches that served anything, with `n_gpus, batch_size, fits` (whole requests are
+    within the batch weight) and `is_optimal`, among those that fit of one LLM and workload.
     """
     found = points[points["n_ok"] > 0].copy()
     found["n_gpus"] = [data.profiles[name].n_gpus for name in found["gpu_profile_id"]]
@@ -126,23 +124,15 @@ def _curve(rows: pd.DataFrame) -> dict:
 def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
     """Say of each LLM and workload whether one device reaches the frontier.
 
-    Columns: `llm_id, workload_id, one_device` (`reached`, `still growing`, `one size only`, `does
-    not fit`), `knee_size`, `devices_gain` (largest throughput on more devices over that on
-    one; null without either).
+    `one_device` is `reached`, `still growing`, `one size only` or `does not fit`; `devices_gain`
+    the largest throughput on more devices over that on one, null without either.
     """
     rows = []
     for (llm_id, workload_id), own in curves.groupby(["llm_id", "workload_id"], sort=False):
         single, more = own[own["n_gpus"] == 1], own[own["n_gpus"] > 1]
         best, best_more = (part["largest_throughput_tok_s"].max() for part in (single, more))
-        rows.append(
-            {
-                "llm_id": llm_id,
-                "workload_id": workload_id,
-                "one_device": _verdict(single),
-                "knee_size": single["knee_size"].min(),
-                "devices_gain": best_more / best,
-            }
-        )
+        knee_size = single["knee_size"].min()
+        rows.append((llm_id, workload_id, _verdict(single), knee_size, best_more / best))
     names = ["llm_id", "workload_id", "one_device", "knee_size", "devices_gain"]
     return pd.DataFrame(rows, columns=names)
 

@@ -37,17 +37,12 @@ _MAX_POINTS = 200
 
 
 def measure_fidelity(
-    trace: TraceFile,
-    workloads: Sequence[Fitted],
-    sampled: pd.DataFrame,
-    *,
-    seed: int,
-    n_draws: int = N_DRAWS,
+    trace: TraceFile, workloads: Sequence[Fitted], sampled: pd.DataFrame, *, seed: int
 ) -> dict[str, dict[str, Any]]:
     """Compare the request models of workloads with the trace they were fitted to.
 
     Distributions are compared over all served requests, each joint bin at its weight; how
-    parameters go together over `sampled` and `n_draws` draws of each sampler. The trace is clipped
+    parameters go together over `sampled` and `N_DRAWS` draws of each sampler. The trace is clipped
     to a workload's caps first, as the fit did. Without a workload, the model that a fit makes by
     default is fitted to `sampled`, by the name `DEFAULT`; where no request succeeded nothing is
     compared.
@@ -74,13 +69,13 @@ def measure_fidelity(
             "is_fitted_here": folder is None,
             "is_of_other_trace": _is_other(trace, facts),
             "caps": caps,
-            "n_draws": n_draws,
+            "n_draws": N_DRAWS,
             "n_compared": len(sampled),
             "parameters": {
                 parameter: _compared(counts[parameter], model, parameter, caps.get(parameter))
                 for parameter in model.parameters
             },
-            **_together(_clipped(sampled, model, caps), model, seed, n_draws),
+            **_together(_clipped(sampled, model, caps), model, seed),
         }
     return found
 
@@ -112,9 +107,7 @@ def _clipped(
     )
 
 
-def _together(
-    clipped: pd.DataFrame, model: RequestModel, seed: int, n_draws: int
-) -> dict[str, Any]:
+def _together(clipped: pd.DataFrame, model: RequestModel, seed: int) -> dict[str, Any]:
     """Return how the parameters go together in the trace and in draws of each sampler."""
     has_both = {*SIDES.values()} <= {*model.parameters}
     input_lo = (
@@ -125,7 +118,7 @@ def _together(
     if has_both:
         fractions["trace"] = rank_by_input_fraction(clipped, input_lo)
     for sampler in SAMPLERS:
-        drawn = model.sample(n_draws, seed=seed, sampler=sampler)
+        drawn = model.sample(N_DRAWS, seed=seed, sampler=sampler)
         of_drawn = spearman(drawn)
         coefficients[sampler] = jsonable(of_drawn.to_dict())
         differences[sampler] = largest_difference(of_trace, of_drawn)
