@@ -154,33 +154,32 @@ def pair(llm_id: str, nttft_ms, true_nttft_ms) -> dict:
     }
 
 
+LOOKS = profile_looks(["1xa"], [profile("a", 1)])
+
+
 def test_predictions_have_a_panel_per_llm_with_its_error():
-    looks = profile_looks(["1xa"], [profile("a", 1)])
     pairs = [pair("one", 1.5, 1.0), pair("one", -0.5, 1.0), pair("two", 2.0, 2.0)]
-    drawn = figure_texts(prediction_figure(pairs, looks, "t"))
+    drawn = figure_texts(prediction_figure(pairs, LOOKS, "t"))
     # Mean of 50 % and 150 %: what has no place on the axes still counts.
     assert {"one", "two", "100 %", "0 %"} <= set(drawn)
     assert n_not_drawn(pairs) == 1
 
 
 def test_many_llms_fill_several_rows():
-    looks = profile_looks(["1xa"], [profile("a", 1)])
     names = [f"llm-{i:02}" for i in range(23)]
-    drawn = figure_texts(prediction_figure([pair(name, 1.0, 2.0) for name in names], looks, "t"))
+    drawn = figure_texts(prediction_figure([pair(name, 1.0, 2.0) for name in names], LOOKS, "t"))
     assert set(names) <= set(drawn)
     assert drawn.count("Predicted ITL") == 3
 
 
 def test_many_points_carry_no_number_of_users():
-    looks = profile_looks(["1xa"], [profile("a", 1)])
-
     def drawn(n_points: int) -> list[str]:
         points = [
             {"gpu_profile_id": "1xa", "level": 700 + i, "throughput_tok_s": 10.0 + i,
              "output_tokens_per_usd": 10.0 + i, "median_ttft_ms": 5.0, "median_itl_ms": 5.0}
             for i in range(n_points)
         ]  # fmt: skip
-        return figure_texts(latency_figure(points, looks, latency_axes(points), {}, "t"))
+        return figure_texts(latency_figure(points, LOOKS, latency_axes(points), {}, "t"))
 
     assert "719" in drawn(20)
     assert not any(text.startswith("7") and len(text) == 3 for text in drawn(21))

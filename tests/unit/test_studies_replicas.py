@@ -70,9 +70,7 @@ def test_a_block_has_as_many_requests_as_are_in_flight():
     assert processing_blocks(rows, 2).tolist() == [2, 6]
     assert processing_blocks(rows, 4).tolist() == [4]
     assert processing_blocks(rows, 100).tolist() == [4]
-
-
-def test_there_are_no_more_than_ten_blocks():
+    # No more than ten blocks.
     assert processing_blocks(requests(*range(20)), 1).tolist()[:2] == [0.5, 2.5]
 
 

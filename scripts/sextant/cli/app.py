@@ -2,9 +2,8 @@
 
 import sys
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,13 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="From production traces of LLM requests to the cheapest GPU that meets a latency target.",
 )
-
-
-class Kind(StrEnum):
-    """What a server runs on."""
-
-    gpu = "gpu"
-    cpu = "cpu"
 
 
 @app.command()
@@ -87,7 +79,9 @@ def serve_and_load(
     model: Annotated[
         str | None, typer.Option(help="Folder of the weights; random weights without it.")
     ] = None,
-    kind: Annotated[Kind, typer.Option(help="gpu, or cpu for processor cores.")] = Kind.gpu,
+    kind: Annotated[
+        Literal["gpu", "cpu"], typer.Option(help="gpu, or cpu for processor cores.")
+    ] = "gpu",
     n_gpus: Annotated[int, typer.Option(min=1, help="Devices of one replica.")] = 1,
     users: Annotated[str, typer.Option(help="Concurrent users, e.g. 1,2,4,8.")] = "1,2,4,8",
     duration: Annotated[float, typer.Option(help="Seconds of load at each level.")] = 120,
@@ -117,7 +111,7 @@ def serve_and_load(
         fix = "give --gpu-profile, or --memory-gib with --kind and --n-gpus"
         raise InputError("what to serve on is not clear", field="--gpu-profile", fix=fix)
     if profile:
-        kind, n_gpus = Kind(profile["gpu"]["kind"]), profile["n_gpus"]
+        kind, n_gpus = profile["gpu"]["kind"], profile["n_gpus"]
         memory_gib = profile["gpu"]["memory_gib"]
     definition = {
         "source": "measured",
@@ -129,7 +123,7 @@ def serve_and_load(
         "scenario_id": "closed_loop",
         "config_path": str(llm_config),
         "model": model,
-        "devices": {"kind": kind.value, "n_gpus": n_gpus, "memory_gib": memory_gib},
+        "devices": {"kind": kind, "n_gpus": n_gpus, "memory_gib": memory_gib},
         "max_input_tokens": max_input_tokens,
         "max_output_tokens": max_output_tokens,
         "scenario": plain(scenario),

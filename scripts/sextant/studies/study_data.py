@@ -1,7 +1,7 @@
 """What an analysis gets, a study's cells and their rows of the store, and what it gives."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Analysis:
     """The findings in a few sentences, computed from the data."""
     numbers: Mapping[str, Any]
     """The same as data, for `study.json`; frames become lists of rows, NaN and inf null."""
-    sections: Sequence[Section] = field(default_factory=tuple)
+    sections: Sequence[Section] = ()
 
 
 def read_study_data(

@@ -109,26 +109,24 @@ def _clipped(
 
 def _together(clipped: pd.DataFrame, model: RequestModel, seed: int) -> dict[str, Any]:
     """Return how the parameters go together in the trace and in draws of each sampler."""
-    has_both = {*SIDES.values()} <= {*model.parameters}
-    input_lo = (
-        output_by_input(*(clipped[s] for s in SIDES.values()))["input_lo"] if has_both else []
-    )
-    of_trace = spearman(clipped)
-    coefficients, differences, fractions = {"trace": jsonable(of_trace.to_dict())}, {}, {}
-    if has_both:
-        fractions["trace"] = rank_by_input_fraction(clipped, input_lo)
-    for sampler in SAMPLERS:
-        drawn = model.sample(N_DRAWS, seed=seed, sampler=sampler)
-        of_drawn = spearman(drawn)
-        coefficients[sampler] = jsonable(of_drawn.to_dict())
-        differences[sampler] = largest_difference(of_trace, of_drawn)
-        if has_both:
-            # As many as of the trace will do.
-            fractions[sampler] = rank_by_input_fraction(drawn.head(len(clipped)), input_lo)
+    drawn = {name: model.sample(N_DRAWS, seed=seed, sampler=name) for name in SAMPLERS}
+    rows_of = {"trace": clipped, **drawn}
+    coefficients = {name: spearman(rows) for name, rows in rows_of.items()}
+    fractions, lengths = None, [*SIDES.values()]
+    if {*lengths} <= {*model.parameters}:
+        input_lo = output_by_input(*(clipped[side] for side in lengths))["input_lo"]
+        # As many as of the trace will do.
+        fractions = {
+            name: rank_by_input_fraction(rows.head(len(clipped)), input_lo)
+            for name, rows in rows_of.items()
+        }
+    of_trace = coefficients["trace"]
     return {
-        "spearman": coefficients,
-        "spearman_difference": differences,
-        "output_rank_by_input_fraction": fractions or None,
+        "spearman": {name: jsonable(each.to_dict()) for name, each in coefficients.items()},
+        "spearman_difference": {
+            name: largest_difference(of_trace, coefficients[name]) for name in SAMPLERS
+        },
+        "output_rank_by_input_fraction": fractions,
     }
 
 

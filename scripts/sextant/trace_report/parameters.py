@@ -36,11 +36,8 @@ def measure_parameters(
     importance, reason = None, "the trace has no latencies"
     if LATENCY in sampled:
         try:
-            importance = asdict(
-                parameter_importance(
-                    sampled, LATENCY, parameters, seed=seed, max_rows=_MAX_FOREST_ROWS
-                )
-            )
+            options: dict[str, Any] = {"seed": seed, "max_rows": _MAX_FOREST_ROWS}
+            importance = asdict(parameter_importance(sampled, LATENCY, parameters, **options))
         except InputError as error:
             reason = str(error)
     return {
