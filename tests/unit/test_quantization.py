@@ -254,6 +254,15 @@ BAD = {
 }
 
 
+def test_layers_of_different_sizes_are_left_out_together(load):
+    delta = [f"model.layers.{i}.linear_attn*" for i in range(64) if i % 4 != 3]
+    attention = [f"model.layers.{i}.self_attn*" for i in range(3, 64, 4)]
+    llm = load(MODELOPT | {"ignore": delta + attention}, published.QWEN3_5_27B)
+    assert llm.n_quantized_parameters == llm.n_mlp_parameters
+    with pytest.raises(InputError, match="layers of different sizes"):
+        load(MODELOPT | {"ignore": delta}, published.QWEN3_5_27B)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_quantization_that_cannot_be_sized_is_refused(load, case):
     quantization, message = BAD[case]

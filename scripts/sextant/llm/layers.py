@@ -108,9 +108,11 @@ def decoder(
     shared = attention + moe.layers * moe.router + mlp + shared_experts
     head = s.hidden * s.vocab if head is None else head
     embedding = 0 if is_tied else s.hidden * s.vocab
+    is_even = not facts.get("n_attention_layers") and not facts.get("sliding_kv_values")
+    n_dense = s.layers - moe.layers
     return assemble(
         config,
-        Matrices(attention, mlp, shared_experts, routed, s.layers, s.layers - moe.layers),
+        Matrices(attention, mlp, shared_experts, routed, s.layers, n_dense, is_even),
         n_layers=s.layers,
         hidden_size=s.hidden,
         ffn_size=moe.ffn if moe.layers else s.ffn,

@@ -43,6 +43,9 @@ class Matrices(NamedTuple):
     n_dense_layers: int = 0
     """The layers without experts, which come first where experts do not alternate with them."""
 
+    is_even: bool = True
+    """Whether attention, or what takes its place, has the same size in all layers."""
+
     @property
     def total(self) -> int:
         """All of them."""
@@ -65,6 +68,9 @@ def without_exceptions(inner: Section, matrices: Matrices) -> Matrices:
     n_mlps = matrices.n_dense_layers or matrices.n_layers
     layers = {"attention": matrices.n_layers, "shared_experts": n_sparse, "mlp": n_mlps}
     left = {part: 1 - _share(inner, part, pieces, layers[part]) for part, pieces in kept.items()}
+    if not matrices.is_even and 0 < left["attention"] < 1:
+        fix = "leave the attention of all layers unquantized, or none of it"
+        raise inner.error("layers of different sizes are left unquantized", "ignore", fix)
     return matrices._replace(
         **{part: round(share * getattr(matrices, part)) for part, share in left.items()}
     )
