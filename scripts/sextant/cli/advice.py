@@ -50,7 +50,6 @@ def recommend(
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
     from sextant.advice.answer import recommend_llm
-    from sextant.advice.page import write_answer
 
     if (out is None) == (printed == "html"):
         raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
@@ -58,6 +57,8 @@ def recommend(
     how = {"predictor": predictor, "decision": decision, "risk": risk}
     answer = recommend_llm(asked.question(slo_of(asked, load, limits), **offer, **how))
     if out is not None:
+        from sextant.advice.page import write_answer  # with Matplotlib, which a text does not need
+
         write_answer(answer, out)
         say(f"{out}: {answer['text'].splitlines()[0]}")
     else:
