@@ -1,11 +1,13 @@
 """What tests share: the mirror, a place of its own for each worker, and the order of units."""
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 # Before a library is loaded that reads it. Workers share the cores: threads of one that wait for
 # each other in a spin would take them from the others.
@@ -56,3 +58,12 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run in the repository's root, from which the configuration's paths count."""
     monkeypatch.chdir(ROOT)
     return ROOT
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """The demo's configuration, with its sheets in a folder that a test may change."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "resources").symlink_to(ROOT / "resources")
+    monkeypatch.chdir(tmp_path)
+    return yaml.safe_load((tmp_path / "config" / "config.yaml").read_text())

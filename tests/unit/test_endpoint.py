@@ -1,12 +1,10 @@
 """Servers that run already: from the sheet to a point."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 from test_cell import SETTINGS, measure_prepared, prepare_cell, read
 
 from sextant.base.errors import InputError
@@ -21,7 +19,6 @@ from sextant.experiment.loading import load_experiment
 from sextant.hardware.gpu import Devices
 from sextant.store.points import aggregate_points
 from stub_server import StubServer, answer_endpoint
-from support import ROOT
 
 KEY = "sk-0123456789abcdefghij"
 METRICS = """\
@@ -147,12 +144,8 @@ ROW = "demo-opt-6m\t1xcpu-core\thttp://h:1\tm\tKEY"
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+def config(config: dict) -> dict:
     """The demo's configuration, with a sheet of endpoints that a test writes."""
-    shutil.copytree(ROOT / "config", tmp_path / "config")
-    (tmp_path / "resources").symlink_to(ROOT / "resources")
-    monkeypatch.chdir(tmp_path)
-    config = yaml.safe_load((tmp_path / "config" / "config.yaml").read_text())
     config["sheets"]["endpoints"] = "config/endpoints.tsv"
     return config
 

@@ -9,23 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_ingest_input import BURSTGPT, ingest
 
 from sextant.base.errors import InputError
 from sextant.ingest import blocks, cells, ingest_trace
 
-BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
 NEWER = (
     "Session ID,Timestamp,Elapsed time,Log Type,Model,Total tokens,Response tokens,Request tokens"
 )
-
-
-def _ingest(folder: Path, text: bytes, trace_format: str, **options) -> tuple[pd.DataFrame, ...]:
-    source = folder / "source"
-    source.write_bytes(text)
-    paths = [folder / name for name in ("trace.parquet", "rejected.parquet", "report.json")]
-    options.setdefault("max_rejected_fraction", 1.0)
-    report = ingest_trace(source, trace_format, *paths, **options)
-    return pd.read_parquet(paths[0]), pd.read_parquet(paths[1]), report
 
 
 def _refuse(*_args):
@@ -44,7 +35,7 @@ def _both(folder: Path, text: bytes, trace_format: str, block_bytes: int = 4 << 
             if only_lines:
                 patch.setattr(cells, "_parse", _not_plain)
             try:
-                results.append(_ingest(folder, text, trace_format))
+                results.append(ingest(folder, text, trace_format))
             except InputError as error:
                 results.append(str(error))
     return results
@@ -176,7 +167,7 @@ def test_plain_files_are_parsed_at_once_to_the_same_rows(tmp_path, monkeypatch, 
     _assert_same(at_once, by_line)
     assert at_once[1].empty
     monkeypatch.setattr(cells, "_read_lines", _refuse)
-    _ingest(tmp_path, text.encode(), trace_format)
+    ingest(tmp_path, text.encode(), trace_format)
 
 
 def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeypatch):
@@ -187,7 +178,7 @@ def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeyp
     split = []
     read_lines = cells._read_lines
     monkeypatch.setattr(cells, "_read_lines", lambda *args: split.append(args) or read_lines(*args))
-    trace, rejected, _ = _ingest(tmp_path, text, "burstgpt")
+    trace, rejected, _ = ingest(tmp_path, text, "burstgpt")
     assert len(split) == 1
     assert rejected["line"].tolist() == [1_236]
     assert trace["request_id"].tolist() == [str(i + 2) for i in range(2_000) if i != 1_234]
@@ -197,10 +188,10 @@ def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeyp
 def test_block_size_and_threads_change_no_row(tmp_path, monkeypatch):
     rows = [f"{second // 3},m{second % 3},{second % 7 + 1},5,9,s" for second in range(12_000)]
     text = "\n".join([BURSTGPT, *rows]).encode()
-    whole, _, _ = _ingest(tmp_path, text, "burstgpt", threads=1)
+    whole, _, _ = ingest(tmp_path, text, "burstgpt", threads=1)
     assert whole["request_id"].tolist() == [str(line) for line in range(2, 12_002)]
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 999)
-    pieces, _, _ = _ingest(tmp_path, text, "burstgpt", threads=5)
+    pieces, _, _ = ingest(tmp_path, text, "burstgpt", threads=5)
     pd.testing.assert_frame_equal(whole, pieces)
 
 
@@ -219,7 +210,7 @@ def test_same_source_same_bytes_whatever_the_threads(tmp_path):
 
 def test_row_groups_are_neither_tiny_nor_the_whole_trace(tmp_path):
     rows = [f"{second},ChatGPT,472,18,490,Conversation log" for second in range(250_000)]
-    _ingest(tmp_path, "\n".join([BURSTGPT, *rows]).encode(), "burstgpt")
-    metadata = pq.ParquetFile(tmp_path / "trace.parquet").metadata
+    ingest(tmp_path, "\n".join([BURSTGPT, *rows]).encode(), "burstgpt")
+    metadata = pq.ParquetFile(tmp_path / "out" / "t.parquet").metadata
     sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     assert len(sizes) == 3 and sum(sizes) == 250_000 and min(sizes) > 50_000

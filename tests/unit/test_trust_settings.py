@@ -1,26 +1,14 @@
 """What a configuration and its sheets may not ask for, told before anything runs."""
 
 import logging
-import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from sextant.base.errors import InputError
 from sextant.engine.registry import check_settings
 from sextant.engine.vllm_arguments import check_extra_arguments
 from sextant.experiment.loading import load_experiment
-from support import ROOT
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
-    """The demo's configuration, with its sheets in a folder that a test may change."""
-    shutil.copytree(ROOT / "config", tmp_path / "config")
-    (tmp_path / "resources").symlink_to(ROOT / "resources")
-    monkeypatch.chdir(tmp_path)
-    return yaml.safe_load((tmp_path / "config" / "config.yaml").read_text())
 
 
 def change(path: str, old: str, new: str) -> None:

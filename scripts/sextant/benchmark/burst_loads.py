@@ -94,6 +94,7 @@ def phase_load(
     phase has a stream of its own. InputError: the table of windows is missing or lacks a service.
     """
     scale = _Scale(plan, rate_rps, model, child_seed(seed, phase))
+    alpha, beta_s, theta = (plan.alpha, 0.0, 0.0), (scale.beta_s, 0.0), plan.theta
     match PHASES[phase]:
         case "warm-up":
             return _steady(scale, plan.warmup_s)
@@ -102,11 +103,17 @@ def phase_load(
         case "api":
             return _mirrored("api", scale, plan.api_rate_factor)
         case "alpha":
-            return _alpha_sweep(scale)
+            # It falls to a quarter and rises again: (u - m)² with m in the middle.
+            middle = (N_SETTINGS - 1) / 2
+            curvature = plan.alpha * (1 - LOWEST_SHARE) / middle**2
+            quadratic = (plan.alpha, -2 * middle * curvature, curvature)
+            return _sweep(scale, quadratic, beta_s, [theta])
         case "beta":
-            return _beta_sweep(scale)
+            slope = -scale.beta_s * (1 - LOWEST_SHARE) / (N_SETTINGS - 1)
+            return _sweep(scale, alpha, (scale.beta_s, slope), [theta])
         case _:
-            return _theta_sweep(scale)
+            thetas = np.linspace(theta, theta + HIGHEST_THETA_RISE, N_SETTINGS).tolist()
+            return _sweep(scale, alpha, beta_s, thetas)
 
 
 def trial_load(
@@ -183,26 +190,6 @@ def _sweep(
         start_s = float(arrival_s[u * every - 1]) if u else 0.0
         settings.append(_setting(start_s, *process.at(u), theta[u % len(theta)]))
     return Load(arrival_s, *_lengths(scale, theta, n), settings, {"n_per_change": every})
-
-
-def _alpha_sweep(scale: _Scale) -> Load:
-    """Let alpha fall to a quarter and rise again: (u - m)² with m in the middle."""
-    alpha, middle = scale.plan.alpha, (N_SETTINGS - 1) / 2
-    curvature = alpha * (1 - LOWEST_SHARE) / middle**2
-    quadratic = (alpha, -2 * middle * curvature, curvature)
-    return _sweep(scale, quadratic, (scale.beta_s, 0.0), [scale.plan.theta])
-
-
-def _beta_sweep(scale: _Scale) -> Load:
-    slope = -scale.beta_s * (1 - LOWEST_SHARE) / (N_SETTINGS - 1)
-    constant = (scale.plan.alpha, 0.0, 0.0)
-    return _sweep(scale, constant, (scale.beta_s, slope), [scale.plan.theta])
-
-
-def _theta_sweep(scale: _Scale) -> Load:
-    lowest = scale.plan.theta
-    thetas = np.linspace(lowest, lowest + HIGHEST_THETA_RISE, N_SETTINGS).tolist()
-    return _sweep(scale, (scale.plan.alpha, 0.0, 0.0), (scale.beta_s, 0.0), thetas)
 
 
 def _setting(start_s: float, alpha: float, beta_s: float, theta: float) -> dict[str, float]:
