@@ -1,7 +1,9 @@
 """All points of one source, with the facts they refer to.
 
-In goes a store, or a folder of `resources/characterizations`; out comes a `Characterization`:
-points, facts of LLMs and GPU profiles, features, feasibility. Read `characterization` (from a
-store) and `shipped` (from a folder, or written as one); `points` are latencies at a percentile,
-`features` and `execution` what is known of an LLM and a GPU profile before anything is measured.
+In goes a store, or a folder of data; out comes a `Characterization`: points, facts of LLMs and GPU
+profiles, features, feasibility. Read `characterization` (from a store), `folder` (with
+`description`, `points_file` and `feasibility`), `combined` (several as one), then `shipped` and
+`listing` (which there are), `export` and `write` (a folder is made). `points` has the columns and
+the latencies at a percentile, `features` and `execution` what is known of an LLM and a GPU profile
+before anything is measured.
 """

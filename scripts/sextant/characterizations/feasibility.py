@@ -22,6 +22,6 @@ def feasibility_table(rows: Iterable[Mapping[str, Any]], source: str) -> pd.Data
     return tried.drop(columns="status").assign(
         is_feasible=tried["status"] == "measured",
         verdict=tried["status"].map(OUTCOMES),
-        reason=tried["reason"].fillna(tried["status"].map(reasons)),
+        reason=tried["reason"].astype("str").fillna(tried["status"].map(reasons)),
         memory_utilization=float("nan"),
     )

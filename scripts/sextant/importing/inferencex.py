@@ -42,6 +42,8 @@ MXFP4 = ("openai/gpt-oss-120b",)
 """LLMs whose published 4-bit weights are MXFP4, although the table calls them NVFP4."""
 _PRECISIONS = {"fp8": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4"}
 _DENSE = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B", "nvidia/Llama-3.1-8B-Instruct-FP8")
+_NUMBERS = ["batch_size", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"]
+_SERVED = ["model_path", "system", "precision", "isl", "osl", "users"]
 _MEASUREMENT = ["silicon_ttft_ms", "silicon_tpot_ms"]
 
 
@@ -59,10 +61,10 @@ def import_inferencex(published: Path, out: Path, configs: str = "../../llms") -
     rows = _read(published)
     n_read = len(rows)
     distinct = rows.drop_duplicates([name for name in rows if name != "id"])
-    key = [*_MEASUREMENT, "model_path", "system", "precision", "isl", "osl", "users", "tp_size"]
+    key = [*_MEASUREMENT, *_SERVED, *_NUMBERS]
     once = distinct.drop_duplicates(key)
     rows = once.assign(llm_id=llm_ids(once["model_path"]))
-    is_known = has_config(rows["llm_id"], out / configs)
+    is_known = has_config(rows["llm_id"], rows["model_path"], out, configs)
     points = _points(rows[is_known])
     write_published(out, ABOUT, points, configs)
     left_out = rows.loc[~is_known, "model_path"].value_counts().sort_index().to_dict()
@@ -75,6 +77,7 @@ def _read(published: Path) -> pd.DataFrame:
     try:
         rows = pd.read_csv(published)
         rows = rows[(rows["backend"] == "vllm") & (rows["mode"] == "agg")].copy()
+        rows[_NUMBERS] = rows[_NUMBERS].apply(pd.to_numeric)
         source = rows["silicon_data_source"]
         named = source.str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
         rows["users"] = named.fillna(rows["batch_size"]).astype(int)

@@ -62,7 +62,7 @@ def import_mlenergy(published: Sequence[Path], out: Path, configs: str = "../../
     """
     rows = pd.concat([_read(path) for path in published], ignore_index=True)
     ids = llm_ids(rows["model_id"])
-    is_known = has_config(ids, out / configs)
+    is_known = has_config(ids, rows["model_id"], out, configs)
     points = _points(rows[is_known].assign(llm_id=ids))
     write_published(out, ABOUT, points, configs)
     left_out = rows.loc[~is_known, "model_id"].value_counts().sort_index().to_dict()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from sextant.base.errors import InputError
 from sextant.characterizations.description import Description
 from sextant.characterizations.write import write_description, write_points, write_tables
 
@@ -40,9 +41,18 @@ def llm_ids(names: pd.Series) -> pd.Series:
     return names.str.replace("/", "__", regex=False)
 
 
-def has_config(ids: pd.Series, configs: Path) -> pd.Series:
-    """Tell which LLMs have their `<llm_id>.json` in a folder."""
-    return ids.map(lambda name: (configs / f"{name}.json").is_file()).astype(bool)
+def has_config(ids: pd.Series, names: pd.Series, out: Path, configs: str) -> pd.Series:
+    """Tell which LLMs have their `<llm_id>.json` in a folder relative to `out`.
+
+    Raises:
+        InputError: none has; names the first one by its published name.
+    """
+    folder = (out / configs).resolve()  # `out` need not be there yet
+    found = ids.map(lambda name: (folder / f"{name}.json").is_file()).astype(bool)
+    if not found.any():
+        fix = f"save it as {ids.iloc[0]}.json there, or give another folder (--configs)"
+        raise InputError(f"no config.json of {names.iloc[0]}", file=folder, fix=fix)
+    return found
 
 
 def write_published(out: Path, about: Description, points: pd.DataFrame, configs: str) -> None:

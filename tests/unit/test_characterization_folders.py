@@ -1,0 +1,284 @@
+"""A characterization as a folder of data: what it holds, and what is wrong with it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sextant.advice.source import known_sources, load_sources
+from sextant.base.errors import InputError
+from sextant.characterizations.combined import combined
+from sextant.characterizations.folder import load_folder
+from sextant.characterizations.listing import as_text, summary
+from sextant.characterizations.points import COLUMNS, at_percentile
+from support import ROOT
+
+YAML = """source: archive:mine
+licence: CC-BY-4.0
+attribution: Somebody, somewhere
+statistic: mean
+load: closed_loop
+lengths: fixed
+defaults:
+  engine: sglang
+  precision: fp8
+"""
+LLMS = """llm_id\tconfig
+tiny\tconfig.json
+"""
+PROFILES = """gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour
+2xH100-80GB\tH100-80GB\t2\t
+1xL4-24GB\tL4-24GB\t1\t0.8
+"""
+POINTS = """# measured at home
+llm_id,gpu_profile_id,engine_version,precision,input_tokens,output_tokens,users,mean_ttft_ms,mean_tpot_ms,run_id
+tiny,2xH100-80GB,0.5.1,,1000,200,4,50,8,a
+tiny,2xH100-80GB,0.5.10,bf16,1000,200,4,60,9,b
+tiny,1xL4-24GB,,,500,200,1,20,30,c
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = ROOT / "resources" / "llms" / "demo-llama-16m.json"
+    files = {
+        "characterization.yaml": YAML,
+        "llms.tsv": LLMS,
+        "gpu_profiles.tsv": PROFILES,
+        "points.csv": POINTS,
+        "config.json": config.read_text(),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def change(folder: Path, name: str, old: str, new: str) -> None:
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new, 1))
+
+
+# What comes out
+
+
+def test_points_have_all_columns_with_defaults_and_what_follows_from_others(folder) -> None:
+    known = load_folder(folder)
+    points = known.points
+    assert points.columns[: len(COLUMNS)].tolist() == COLUMNS
+    assert points["engine"].tolist() == ["sglang"] * 3
+    assert points["precision"].tolist() == ["fp8", "bf16", "fp8"]
+    assert points["engine_version"].tolist()[:2] == ["0.5.1", "0.5.10"]
+    assert points["engine_version"].isna().tolist() == [False, False, True]
+    assert points["mean_nttft_ms"].tolist() == [0.05, 0.06, 0.04]
+    assert points["mean_itl_ms"].tolist() == [8, 9, 30]
+    assert points[["median_itl_ms", "p90_ttft_ms", "tensor_parallel"]].isna().all(axis=None)
+    assert set(points["source"]) == {"archive:mine"}
+
+
+def test_repeats_stay_and_means_are_taken_for_medians(folder) -> None:
+    latencies = at_percentile(load_folder(folder).points, (50, 50))
+    assert latencies["users"].tolist() == [1, 4, 4]
+    assert latencies["input_tokens"].tolist() == [500, 1000, 1000]
+    assert latencies["itl_ms"].tolist() == [30, 8, 9]
+    assert latencies["engine_version"].tolist()[1:] == ["0.5.1", "0.5.10"]
+
+
+def test_prices_may_be_unknown_and_measured_pairs_are_feasible(folder) -> None:
+    known = load_folder(folder)
+    assert known.profiles["1xL4-24GB"].usd_per_hour == 0.8
+    assert pd.isna(known.profiles["2xH100-80GB"].usd_per_hour)
+    assert known.feasibility["is_feasible"].tolist() == [True, True]
+    (folder / "feasibility.csv").write_text(
+        "llm_id,gpu_profile_id,status,reason\ntiny,1xL4-24GB,too_small,by a hair\n"
+        "tiny,2xH100-80GB,measured,\n"
+    )
+    tried = load_folder(folder).feasibility
+    assert tried["is_feasible"].tolist() == [False, True]
+    assert tried["verdict"].tolist() == ["memory_too_small", "feasible"]
+    assert tried["reason"].tolist() == ["by a hair", "fits (archive:mine)"]
+
+
+def test_parquet_holds_the_same_as_csv(folder) -> None:
+    of_csv = load_folder(folder).points
+    table = pd.read_csv(folder / "points.csv", comment="#", dtype={"users": "Int64"})
+    (folder / "points.csv").unlink()
+    table.to_parquet(folder / "points.parquet")
+    pd.testing.assert_frame_equal(load_folder(folder).points, of_csv)
+
+
+def test_a_folder_may_bring_a_gpu_of_its_own(folder) -> None:
+    facts = (ROOT / "resources" / "gpus" / "L4-24GB.yaml").read_text()
+    (folder / "gpus").mkdir()
+    (folder / "gpus" / "Own-24GB.yaml").write_text(facts.replace("L4-24GB", "Own-24GB"))
+    change(folder, "gpu_profiles.tsv", "\tL4-24GB", "\tOwn-24GB")
+    assert load_folder(folder).profiles["1xL4-24GB"].gpu.gpu_id == "Own-24GB"
+
+
+def test_an_llm_has_its_own_dtype_or_that_of_the_folder(folder) -> None:
+    change(folder, "characterization.yaml", "lengths: fixed", "lengths: fixed\ndtype: float32")
+    assert load_folder(folder).llms["tiny"].dtype == "float32"
+    (folder / "llms.tsv").write_text("llm_id\tconfig\tdtype\ntiny\tconfig.json\tfloat16\n")
+    assert load_folder(folder).llms["tiny"].dtype == "float16"
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        ("points.csv", "run_id", "speed", r"points.csv, line 2, field 'speed': unknown column"),
+        (
+            "points.csv",
+            "mean_ttft_ms",
+            "mean_ttft_s",
+            r"line 2, field 'mean_ttft_s': it is in another unit. Fix: convert .*mean_ttft_ms",
+        ),
+        ("points.csv", "4,60,9", "4,-60,9", r"line 4, field 'mean_ttft_ms': -60 is not allowed"),
+        ("points.csv", "4,60,9", "4,fast,9", r"line 4, field 'mean_ttft_ms': 'fast' is not a num"),
+        ("points.csv", "4,60,9", "4.5,60,9", r"line 4, field 'users': '4.5' is not an integer"),
+        (
+            "points.csv",
+            "bf16",
+            "fp7",
+            r"line 4, field 'precision': fp7 is not allowed.*how w",
+        ),
+        ("points.csv", ",4,60", ",,60", r"line 4, field 'users, request_rate_rps': neither users"),
+        (
+            "points.csv",
+            "tiny,1x",
+            "other,1x",
+            r"line 5, field 'llm_id': 'other' is not in llms.tsv. Fix: add a row",
+        ),
+        ("points.csv", ",1xL4", ",4xL4", r"line 5, field 'gpu_profile_id': '4xL4-24GB' is not in"),
+        (
+            "points.csv",
+            "mean_ttft_ms",
+            "median_ttft_ms",
+            r"line 3, field 'median_ttft_ms': median without mean, but .* is mean. Fix: move",
+        ),
+        (
+            "characterization.yaml",
+            "statistic: mean",
+            "statistic: median",
+            r"line 3, field 'mean_ttft_ms': mean without median, but .* is median",
+        ),
+        (
+            "characterization.yaml",
+            "load:",
+            "licence: MIT\nload:",
+            r"line 5: the key 'licence' is already in line 2; keep one",
+        ),
+        ("characterization.yaml", "licence:", "license:", r"field 'license': unknown field"),
+        ("characterization.yaml", "fixed", "short", r"field 'lengths': 'short' is not one of"),
+        (
+            "llms.tsv",
+            "config.json",
+            "no.json",
+            r"llms.tsv, line 2, field 'config': tiny has no",
+        ),
+        (
+            "llms.tsv",
+            "tiny\t",
+            "tiny\tconfig.json\ntiny\t",
+            r"line 3, field 'llm_id': .* in line 2",
+        ),
+        (
+            "gpu_profiles.tsv",
+            "\tL4-24GB",
+            "\tL5-24GB",
+            r"gpu_profiles.tsv, line 3, field 'gpu_id': no facts of GPU 'L5-24GB'. Fix: write its "
+            r"facts as gpus/L5-24GB.yaml .* H100-80GB",
+        ),
+    ],
+)
+def test_bad_input_is_one_error_with_file_row_field_and_fix(folder, name, old, new, told) -> None:
+    change(folder, name, old, new)
+    with pytest.raises(InputError, match=told) as error:
+        load_folder(folder)
+    assert name in str(error.value) and ". Fix: " in str(error.value)
+
+
+def test_no_points_or_two_tables_of_them_are_an_error(folder) -> None:
+    (folder / "points.parquet").touch()
+    with pytest.raises(InputError, match=r"both points.csv and points\.parquet"):
+        load_folder(folder)
+    (folder / "points.parquet").unlink()
+    (folder / "points.csv").unlink()
+    with pytest.raises(InputError, match=r"no points.csv. Fix: write the points there"):
+        load_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [("speed", 1.0, "'speed': unknown column"), ("mean_itl_ms", -1.0, "line 2, .*-1 is not allow")],
+)
+def test_a_wrong_parquet_file_is_named_too(folder, column, value, told) -> None:
+    table = pd.read_csv(folder / "points.csv", comment="#").assign(**{column: value})
+    (folder / "points.csv").unlink()
+    table.to_parquet(folder / "points.parquet")
+    with pytest.raises(InputError, match=told):
+        load_folder(folder)
+
+
+# Several
+
+
+def test_several_sources_are_one_frame_with_their_names(folder) -> None:
+    known, origin = load_sources((str(folder), "archive:llm-pilot"))
+    assert known.source == "archive:mine + archive:llm-pilot"
+    assert origin == f"{folder} + shipped"
+    assert known.points["source"].value_counts().to_dict() == {
+        "archive:llm-pilot": 528,
+        "archive:mine": 3,
+    }
+    assert len(known.llms) == 11 and len(known.profiles) == 15
+    assert [each.licence for each in known.descriptions] == ["CC-BY-4.0", "CDLA-Permissive-2.0"]
+    # The first price that is known.
+    assert known.profiles["2xH100-80GB"].usd_per_hour == 24.58
+
+
+def test_sources_that_contradict_each_other_are_an_error(folder) -> None:
+    mine = load_folder(folder)
+    with pytest.raises(InputError, match="two sources are called archive:mine"):
+        combined([mine, mine])
+    other = replace(mine, source="other", llms={"tiny": replace(mine.llms["tiny"], n_layers=99)})
+    with pytest.raises(InputError, match="archive:mine and other have other facts of 'tiny'"):
+        combined([mine, other])
+    assert len(combined([mine, replace(mine, source="other")]).points) == 6
+
+
+def test_a_folder_without_a_description_is_no_source(tmp_path) -> None:
+    with pytest.raises(InputError, match=r"no characterization.yaml .*--database"):
+        load_sources((str(tmp_path),))
+
+
+# The list
+
+
+def test_the_list_says_what_each_holds(folder) -> None:
+    row = summary(load_folder(folder), "here")
+    assert row["engines"] == {"sglang": ["0.5.1", "0.5.10"]}
+    assert row["users"] == [1.0, 4.0] and row["n_gpus"] == [1.0, 2.0]
+    assert row["measured_on"] is None and row["licences"] == ["CC-BY-4.0"]
+    text = as_text(row)
+    assert "archive:mine (here)" in text
+    assert "3 points: 1 LLMs on 1 to 2 of H100-80GB, L4-24GB" in text
+    assert "sglang 0.5.1 to 0.5.10" in text
+    assert "1 to 4 users; 500 to 1,000 input tokens; 200 output tokens" in text
+
+
+def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [summary(*each) for each in known_sources([folder])]
+    assert [row["source"] for row in rows] == [
+        "archive:inferencex",
+        "archive:llm-pilot",
+        "archive:mlenergy",
+        "archive:mine",
+    ]
+    assert [row["n_points"] for row in rows] == [1144, 528, 378, 3]
+    assert json.loads(json.dumps(rows)) == rows

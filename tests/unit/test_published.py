@@ -1,0 +1,210 @@
+"""Importers of what others published: one file each, and the folders that ship."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.characterizations.shipped import SHIPPED
+from sextant.importing.inferencex import import_inferencex
+from sextant.importing.mlenergy import import_mlenergy
+
+MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
+needs_mirror = pytest.mark.skipif(not MIRROR.is_dir(), reason="needs the mirror: SEXTANT_MIRROR")
+LLAMA, MOE = "meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b"
+ROW = {
+    "id": "first",
+    "silicon_data_source": "dump; silicon_concurrency=64; measured=2026-02-25T19:02:12Z",
+    "backend": "vllm",
+    "backend_version": "0.19.0",
+    "model_path": LLAMA,
+    "system": "h200_sxm",
+    "precision": "fp8",
+    "mode": "agg",
+    "isl": 1024,
+    "osl": 8192,
+    "gemm_quant_mode": "fp8",
+    "batch_size": 64,
+    "tp_size": 4,
+    "attention_dp_size": 1,
+    "moe_tp_size": 1,
+    "moe_ep_size": 1,
+    "silicon_ttft_ms": 150.5,
+    "silicon_tpot_ms": 20.0,
+}
+
+
+def inferencex(folder: Path, *changes: dict) -> pd.DataFrame:
+    """Import rows that differ from `ROW` by these values; return the points by run."""
+    table = folder / "silicon_sample.csv"
+    pd.DataFrame([ROW | change for change in changes]).to_csv(table, index=False)
+    configs = folder / "llms"
+    configs.mkdir()
+    for name in (LLAMA, MOE):
+        (configs / f"{name.replace('/', '__')}.json").touch()
+    folder.joinpath("counts").write_text(str(import_inferencex(table, folder / "out", "../llms")))
+    return pd.read_csv(folder / "out" / "points.csv", index_col="run_id")
+
+
+def test_a_measurement_becomes_a_point(tmp_path) -> None:
+    point = inferencex(tmp_path, {}).loc["first"].dropna().to_dict()
+    assert point == {
+        "llm_id": "meta-llama__Llama-3.1-70B",
+        "gpu_profile_id": "4xH200-141GB",
+        "engine_version": "0.19.0",
+        "precision": "fp8",
+        "tensor_parallel": 4,
+        "data_parallel": 1,
+        "expert_parallel": 1,
+        "users": 64,
+        "input_tokens": 1024,
+        "output_tokens": 8192,
+        "mean_ttft_ms": 150.5,
+        "mean_tpot_ms": 20,
+        "measured_on": "2026-02-25",
+    }
+    assert (tmp_path / "out" / "llms.tsv").read_text().splitlines() == [
+        "llm_id\tconfig",
+        "meta-llama__Llama-3.1-70B\t../llms/meta-llama__Llama-3.1-70B.json",
+    ]
+    profiles = (tmp_path / "out" / "gpu_profiles.tsv").read_text().splitlines()
+    assert profiles == ["gpu_profile_id\tgpu_id\tn_gpus", "4xH200-141GB\tH200-141GB\t4"]
+
+
+def test_how_many_devices_a_server_had(tmp_path) -> None:
+    experts = {"model_path": MOE, "gemm_quant_mode": "nvfp4"}
+    copies = {"attention_dp_size": 4, "moe_ep_size": 16, "batch_size": 16}
+    points = inferencex(
+        tmp_path,
+        experts | copies | {"id": "copies"},
+        experts | {"id": "split", "tp_size": 2, "attention_dp_size": None, "moe_tp_size": 4},
+        experts | {"id": "shared", "moe_ep_size": 4},
+        {"id": "dense", "tp_size": 8, "attention_dp_size": None},
+    )
+    names = ["tensor_parallel", "data_parallel", "expert_parallel"]
+    layout = points[["gpu_profile_id", *names]].T.to_dict("list")
+    assert layout == {
+        "copies": ["4xH200-141GB", 1, 4, 4],
+        "split": ["4xH200-141GB", 2, 2, 1],
+        "shared": ["4xH200-141GB", 4, 1, 4],
+        "dense": ["8xH200-141GB", 8, 1, 1],
+    }
+    assert set(points["users"]) == {64}
+    assert points["precision"].to_dict() == dict.fromkeys(
+        ("copies", "split", "shared"), "mxfp4"
+    ) | {"dense": "fp8"}
+
+
+def test_repeats_of_a_row_go_and_repeats_of_a_measurement_stay(tmp_path) -> None:
+    points = inferencex(
+        tmp_path,
+        {},
+        {"id": "exact"},
+        {"id": "again", "silicon_data_source": "other; silicon_concurrency=64"},
+        {"id": "repeat", "silicon_ttft_ms": 151.5},
+        {"id": "other", "backend": "sglang"},
+        {"id": "unknown", "model_path": "nobody/nothing"},
+    )
+    assert points.index.tolist() == ["first", "repeat"]
+    assert (tmp_path / "counts").read_text() == (
+        "2 points of 5 measurements; 1 exact repeats; 1 listed again; "
+        "1 left out of nobody/nothing, without a config.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"system": "tpu"}, "line 3, field 'system': unknown GPU 'tpu'. Fix: add it"),
+        ({"isl": None, "tp_size": "four"}, "not InferenceX's table"),
+    ],
+)
+def test_what_is_no_such_table_is_an_error(tmp_path, change, told) -> None:
+    with pytest.raises(InputError, match=told):
+        inferencex(tmp_path, {}, {"id": "second"} | change)
+
+
+SERVER = {
+    "model_id": LLAMA,
+    "architecture": "Dense Transformer",
+    "gpu_model": "H100",
+    "num_gpus": 2,
+    "data_parallel": 1,
+    "weight_precision": "bfloat16",
+    "avg_output_len": 600.5,
+    "max_num_seqs": 64,
+    "median_itl_ms": 20.0,
+    "p90_itl_ms": 30.0,
+    "p95_itl_ms": 35.0,
+    "p99_itl_ms": 50.0,
+    "output_throughput_tokens_per_sec": 3000.0,
+    "energy_per_token_joules": 0.25,
+}
+
+
+def mlenergy(folder: Path, *servers: dict) -> str:
+    task = folder / "chat.json"
+    task.write_text(json.dumps({"task": "chat", "configurations": servers}))
+    configs = folder / "llms"
+    configs.mkdir()
+    (configs / f"{LLAMA.replace('/', '__')}.json").touch()
+    return str(import_mlenergy([task], folder / "out", "../llms"))
+
+
+def test_a_full_server_becomes_a_point(tmp_path) -> None:
+    experts = {"architecture": "MoE", "num_gpus": 8, "weight_precision": "fp8"}
+    told = mlenergy(
+        tmp_path,
+        SERVER,
+        SERVER | experts,
+        SERVER | experts | {"data_parallel": 8, "max_num_seqs": 128},
+        SERVER | {"model_id": "nobody/nothing"},
+    )
+    assert told == "3 points of 4 measurements; 1 left out of nobody/nothing, without a config.json"
+    points = pd.read_csv(tmp_path / "out" / "points.csv")
+    assert points["gpu_profile_id"].tolist() == ["2xH100-80GB", "8xH100-80GB", "8xH100-80GB"]
+    assert points["tensor_parallel"].tolist() == [2, 1, 8]
+    assert points["data_parallel"].tolist() == [1, 8, 1]
+    assert points["expert_parallel"].tolist() == [1, 8, 8]
+    assert points["precision"].tolist() == ["bf16", "fp8", "fp8"]
+    first = points.loc[0, ["users", "output_tokens", "p95_itl_ms", "energy_j_per_token", "run_id"]]
+    assert first.tolist() == [64, 600.5, 35, 0.25, f"chat/{LLAMA}"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"gpu_model": "TPU"}, "'configurations.gpu_model': unknown 'TPU'"),
+        ({"weight_precision": "fp7"}, "'configurations.weight_precision': unknown 'fp7'"),
+    ],
+)
+def test_a_server_of_another_kind_is_an_error(tmp_path, change, told) -> None:
+    with pytest.raises(InputError, match=told):
+        mlenergy(tmp_path, SERVER | change)
+
+
+def test_without_any_configuration_nothing_is_imported(tmp_path) -> None:
+    with pytest.raises(InputError, match=r"no config.json of nobody/nothing. Fix: save it"):
+        mlenergy(tmp_path, SERVER | {"model_id": "nobody/nothing"})
+
+
+def test_a_task_without_a_column_is_an_error(tmp_path) -> None:
+    lacking = {name: value for name, value in SERVER.items() if name != "p99_itl_ms"}
+    with pytest.raises(InputError, match=r"'configurations.p99_itl_ms': it is missing"):
+        mlenergy(tmp_path, lacking)
+
+
+@needs_mirror
+def test_what_ships_comes_out_byte_for_byte(tmp_path) -> None:
+    llms = str(SHIPPED.parent / "llms")
+    table = MIRROR / "inferencex" / "silicon_sample_vllm.csv"
+    import_inferencex(table, tmp_path / "inferencex", llms)
+    tasks = [MIRROR / "mlenergy" / f"{name}.json" for name in ("lm-arena-chat", "sourcegraph-fim")]
+    import_mlenergy(tasks, tmp_path / "mlenergy", llms)
+    for name in ("inferencex", "mlenergy"):
+        for file in ("points.csv", "gpu_profiles.tsv", "characterization.yaml"):
+            made, shipped = tmp_path / name / file, SHIPPED / name / file
+            assert made.read_bytes() == shipped.read_bytes(), shipped
