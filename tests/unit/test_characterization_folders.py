@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from sextant.advice.source import known_sources, load_sources
 from sextant.base.errors import InputError
@@ -13,6 +14,7 @@ from sextant.characterizations.combined import combined
 from sextant.characterizations.folder import load_folder
 from sextant.characterizations.listing import as_text, summary
 from sextant.characterizations.points import COLUMNS, at_percentile
+from sextant.cli.app import app
 from support import ROOT
 
 YAML = """source: archive:mine
@@ -269,6 +271,35 @@ def test_the_list_says_what_each_holds(folder) -> None:
     assert "3 points: 1 LLMs on 1 to 2 of H100-80GB, L4-24GB" in text
     assert "sglang 0.5.1 to 0.5.10" in text
     assert "1 to 4 users; 500 to 1,000 input tokens; 200 output tokens" in text
+
+
+def sextant(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(part) for part in arguments])
+    if done.exception:
+        raise done.exception
+    return done.output
+
+
+def test_the_commands_list_and_import(folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed = json.loads(sextant("characterizations", folder, "--json"))
+    assert listed[-1]["source"] == "archive:mine" and listed[-1]["place"] == str(folder)
+    assert "archive:mine" in sextant("characterizations", folder)
+    given = ("--from", folder / "a.csv", "--from", folder / "b.csv", "--out", tmp_path / "out")
+    with pytest.raises(InputError, match=r"'--from': it is one file"):
+        sextant("import-characterization", "inferencex", *given)
+    with pytest.raises(InputError, match=r"a.csv.*not InferenceX's table"):
+        sextant("import-characterization", "inferencex", *given[:2], "--out", tmp_path / "out")
+
+
+def test_a_folder_can_be_judged_without_a_store(folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    slos = tmp_path / "slos.tsv"
+    slos.write_text("slo_id\tttft_ms\ttpot_ms\tpercentile\tusers\na\t100\t50\t50\t4\n")
+    change(folder, "points.csv", POINTS.splitlines(keepends=True)[3], "")
+    told = sextant("evaluate", "--source", folder, "--slos", slos, "--format", "json")
+    (row,) = json.loads(told)["predictors"]
+    assert row["predictor"] == "roofline" and row["n_scenarios"] == 1
 
 
 def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> None:

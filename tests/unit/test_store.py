@@ -15,7 +15,7 @@ import pytest
 import cells
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.cells.run import Quantiles
+from sextant.cells.run import Quantiles, ServerFacts
 from sextant.cells.verdict import FEASIBLE
 from sextant.store.build import build_store
 from sextant.store.connection import connect, open_store
@@ -162,6 +162,22 @@ def test_a_hand_computed_point(tmp_path):
     assert (point["users"], point["batch_weight_tokens"]) == (1, 4000)
     assert point["client_lag_p99_ms"] == 0.5
     assert pd.isna(point["server_mean_itl_ms"]) and pd.isna(point["energy_j"])
+
+
+@pytest.mark.parametrize(("weight_bits", "precision"), [(0.0, "bf16"), (8.0, "as its config says")])
+def test_a_point_says_what_served_it_and_when(tmp_path, weight_bits, precision):
+    server = ServerFacts("vllm", "0.32.0", precision="bfloat16")
+    cell = cells.write_cell(
+        tmp_path / "cell",
+        [cells.request(1.0), cells.request(2.0)],
+        levels={2.0: {"engine_version": "0.33.0"}},
+        run={"server": server, "definition": {"llm": {"weight_bits": weight_bits}}},
+    )
+    points = aggregate(tmp_path, [cell])["point"]
+    assert points["engine"].tolist() == ["vllm", "vllm"]
+    assert points["engine_version"].tolist() == ["0.32.0", "0.33.0"]
+    assert points["precision"].fillna("as its config says").tolist() == [precision] * 2
+    assert points["measured_on"].tolist() == ["2026-01-02"] * 2
 
 
 def test_a_time_has_the_digits_of_the_clock_and_no_more(tmp_path):

@@ -21,6 +21,7 @@ BAD = {
     "no date": ("a: 2001-13-45", "month must be in 1..12"),
     "no UTF-8": ("a: \udcff", "utf-8"),
     "a tag": ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+    "a key twice": ("a: 1\nb:\n  c: 1\n  c: 2\n", "line 4: the key 'c' is already in line 3"),
     "a list": ("[a, b]", "no keys and values"),
     "half a list": ("a: [b", "expected"),
 }
