@@ -71,7 +71,10 @@ def test_a_measurement_becomes_a_point(tmp_path) -> None:
         "meta-llama__Llama-3.1-70B\t../llms/meta-llama__Llama-3.1-70B.json",
     ]
     profiles = (tmp_path / "out" / "gpu_profiles.tsv").read_text().splitlines()
-    assert profiles == ["gpu_profile_id\tgpu_id\tn_gpus", "4xH200-141GB\tH200-141GB\t4"]
+    assert profiles == [
+        "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour",
+        "4xH200-141GB\tH200-141GB\t4\t31.648",
+    ]
 
 
 def test_how_many_devices_a_server_had(tmp_path) -> None:
