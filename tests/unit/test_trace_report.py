@@ -350,6 +350,7 @@ def test_use_cases_stand_side_by_side(tmp_path):
     assert found["mine"]["input"]["quantiles"]["median"] == 100
     page = Page(html.read_text())
     assert all(name in page.text for name in ("mine", "summarization, input", "Sarathi"))
+    assert "Across the 3 workloads the median input goes from " in page.text
     assert {"Input (tokens)", "Output (tokens)"} <= {*figure_texts(html.read_text())}
     with pytest.raises(InputError, match="two workloads 'mine'"):
         write_use_case_report([own, own], html, out)

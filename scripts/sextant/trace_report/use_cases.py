@@ -96,10 +96,13 @@ def _takeaway(found: Mapping[str, Mapping[str, Any]]) -> str:
     def extreme(side: str) -> str:
         ranked = sorted(found, key=lambda name: median(name, side))
         low, high = (f"{number(median(name, side))} ({name})" for name in (ranked[0], ranked[-1]))
-        return f"the median {side} from {low} to {high} tokens"
+        return f"from {low} to {high} tokens"
 
     if len(found) == 1:
         (name,) = found
         medians = tuple(number(median(name, side)) for side in SIDES)
         return f"{name}: the median request has {medians[0]} tokens in and {medians[1]} out."
-    return f"Across the {len(found)} workloads, {extreme('input')}, {extreme('output')}."
+    return (
+        f"Across the {len(found)} workloads the median input goes {extreme('input')}, "
+        f"the median output {extreme('output')}."
+    )
