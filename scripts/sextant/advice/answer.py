@@ -60,6 +60,10 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
         warnings = [*warning(outside_basis(question, source, lengths, profiles), source), *warnings]
         answer = _predicted(question, forecast(model, subject, question.slo, probe))
+        if question.prefix_hit_rate and not subject.is_cache_used(model):
+            warnings.append(
+                f"--prefix-hit-rate is not used: {question.predictor} does not know it."
+            )
     else:
         _refuse_other_servers(question)
         answer = compare(question, llm_id, llm, source, profiles, question.predictor)

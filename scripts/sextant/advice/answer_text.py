@@ -248,7 +248,8 @@ def _option(row: Answer) -> list[str]:
 
 
 def _plan(row: Answer) -> str:
-    return f"{row['replicas']} × {row['gpu_profile_id']}, {row['users_per_replica']} users each"
+    users = plural(row["users_per_replica"], "user")
+    return f"{row['replicas']} × {row['gpu_profile_id']}, {users} each"
 
 
 def profile_cells(row: Answer) -> list[str]:

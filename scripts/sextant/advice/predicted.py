@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,6 +156,12 @@ class Subject:
         """Return the design matrix of `keys` for the asked requests and servers."""
         facts = Facts(self.llms, profiles, self.source.known.features)
         return model.design(keys[KEYS].assign(**self.serving.columns()), facts)
+
+    def is_cache_used(self, model: JointPredictor) -> bool:
+        """Return whether a model's predictions can depend on the prefix cache."""
+        bare = replace(self, serving=self.serving._replace(prefix_hit_rate=0.0))
+        rows = [each.rows_at(model, [1]) for each in (self, bare)]
+        return not rows[0].equals(rows[1])
 
     def rows_at(
         self, model: JointPredictor, users: list[int], profile_ids: list[str] | None = None

@@ -26,7 +26,8 @@ for any good predictor.
 """
 
 
-_MOST_LOADS = 64
+_MOST_LOADS, _RATE_LOADS = 64, 40
+_PROBED_LOADS = 8
 _MOST_COUNTS = 96
 """Where more numbers of replicas compete, they rise by a constant factor."""
 Served = Callable[[np.ndarray, np.ndarray, np.ndarray, SLO], np.ndarray]
@@ -53,12 +54,16 @@ def loads(slo: SLO, most_users: int) -> list[int]:
     than the most users; where these are very many, some of them in geometric steps. For a request
     rate, which sets users only through the latencies, they are such steps alone.
     """
-    steps = np.unique(np.geomspace(1, most_users, _MOST_LOADS).round().astype(int))
     if slo.users is None:
-        return steps.tolist()
+        return _steps(most_users, _RATE_LOADS)
     each = np.unique(np.ceil(slo.users / np.ceil(slo.users / np.arange(1, most_users + 1))))
-    chosen = each.astype(int) if len(each) <= _MOST_LOADS else steps
-    return sorted({*chosen.tolist(), most_users})
+    if len(each) > _MOST_LOADS:
+        return _steps(most_users, _MOST_LOADS)
+    return sorted({*each.astype(int).tolist(), most_users})
+
+
+def _steps(most_users: int, n: int) -> list[int]:
+    return np.unique(np.geomspace(1, most_users, n).round().astype(int)).tolist()
 
 
 def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.DataFrame:
@@ -181,11 +186,17 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
         profiles: GPU profiles with their prices.
         slos: the SLOs that the answer is for.
     """
+    chances = _chances(draws, profiles, slos) if slos else None
+    # A few loads tell what all tell, and the regressions stay small.
+    levels = np.unique(draws.X["users"])
+    few = levels[np.linspace(0, len(levels) - 1, _PROBED_LOADS).round().astype(int)]
+    kept = draws.X["users"].isin(few).to_numpy()
+    draws = Draws(draws.X[kept], draws.samples_ms[:, kept])
     logs = np.log(draws.samples_ms)
     logs = (logs - logs.mean(axis=0)).reshape(len(logs), len(draws.X), -1)
     names = sorted(draws.X["gpu_profile_id"].unique())
     rows = {name: (draws.X["gpu_profile_id"] == name).to_numpy() for name in names}
-    weights = _chances(draws, profiles, slos) if slos else dict.fromkeys(names, 1.0)
+    weights = chances or dict.fromkeys(names, 1.0)
     gain = {}
     for probe in names:
         seen = logs[:, rows[probe]].reshape(len(logs), -1)
