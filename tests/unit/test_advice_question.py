@@ -218,6 +218,14 @@ def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path,
     assert find_source(replace(ASKED, sources=("measured",))).known.source == "measured"
 
 
+def test_an_answer_names_whose_data_it_rests_on(source, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (named,) = source.facts()["attributions"]
+    assert named.startswith("M. Lazuka") and named.endswith("(CDLA-Permissive-2.0)")
+    both = replace(ASKED, sources=("archive:llm-pilot", "archive:inferencex"))
+    assert len(find_source(both).facts()["attributions"]) == 2
+
+
 @pytest.mark.parametrize("name", ["workload_id", "scenario_id"])
 def test_what_ships_has_no_choice_of_workload_or_scenario(tmp_path, monkeypatch, name) -> None:
     monkeypatch.chdir(tmp_path)

@@ -108,7 +108,8 @@ def source_line(answer: Answer) -> str:
         text += f" Asked: {_asked(answer['serving'])}."
     if answer.get("execution") is not None:
         text += f" {answer['llm_id']} is taken to be executed as {answer['execution']}."
-    return f"{text} {known['note']}" if known["note"] else text
+    data = "; ".join(known["attributions"])
+    return " ".join(filter(None, [text, known["note"], f"Data: {data}." if data else None]))
 
 
 def _requests(known: Answer) -> str:

@@ -1,6 +1,7 @@
 """Which characterizations an answer rests on, and what they say of servers and workload."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from sextant.characterizations.characterization import (
 )
 from sextant.characterizations.combined import combined
 from sextant.characterizations.folder import is_folder, load_folder
-from sextant.characterizations.points import LENGTHS
+from sextant.characterizations.points import LENGTHS, complete
 from sextant.characterizations.shipped import DEFAULT_SOURCES, shipped_description, shipped_sources
 from sextant.store.connection import open_store
 from sextant.store.of_cells import store_of_cells
@@ -157,7 +158,8 @@ def _load(
     folder = _folder(name, database)
     if folder is None:
         store = store_path(database, name)
-        return load_characterization(store, name, workload_id, scenario_id), str(store)
+        known = load_characterization(store, name, workload_id, scenario_id)
+        return _described(known), str(store)
     for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
         if value is not None:
             fix = "leave it out, or name your own points (--source, --database)"
@@ -165,6 +167,15 @@ def _load(
             raise InputError(problem, field=field, fix=fix)
     ships = folder in shipped_sources().values()
     return load_folder(folder), "shipped" if ships else str(folder)
+
+
+def _described(known: Characterization) -> Characterization:
+    """Return what a store has, with what is said of its source where that ships too."""
+    about = shipped_description(known.source)
+    if about is None:
+        return known
+    points = complete(known.points, about.defaults)
+    return replace(known, points=points, descriptions=(about,))
 
 
 def _folder(name: str | None, database: Path | None) -> Path | None:
@@ -190,9 +201,7 @@ def _knows(store: Path, llm_id: str | None) -> bool:
 
 def _complete(known: Characterization, origin: str) -> Source:
     longest, utilization = known.longest_request_tokens, known.memory_utilization
-    # The publication's store does not say; what ships of it does.
-    shipped = shipped_description(known.source)
-    about = known.descriptions or ((shipped,) if shipped else ())
+    about = known.descriptions
     if longest is None and about:
         said = [each.longest_request_tokens for each in about if each.longest_request_tokens]
         longest = max([*said, *_longest_means(known)], default=None)

@@ -20,7 +20,7 @@ ABOUT = Description(
     licence="Apache-2.0",
     attribution=(
         "Measured by InferenceX (SemiAnalysis, https://inferencex.semianalysis.com), and in part "
-        "by the authors of aiconfigurator; published in github.com/ai-dynamo/aiconfigurator."
+        "by the authors of aiconfigurator; published in github.com/ai-dynamo/aiconfigurator"
     ),
     statistic="mean",
     load="closed_loop",

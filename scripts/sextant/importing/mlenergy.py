@@ -20,7 +20,7 @@ ABOUT = Description(
     licence="Apache-2.0",
     attribution=(
         "Measured by the ML.ENERGY Initiative (https://ml.energy/leaderboard); published in "
-        "github.com/ml-energy/leaderboard."
+        "github.com/ml-energy/leaderboard"
     ),
     statistic="median",
     load="closed_loop",
