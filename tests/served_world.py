@@ -8,9 +8,9 @@ from sextant.characterizations.points import IDENTIFIERS
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 from sextant.predict.references import Rows
-from sextant.predict.roofline.effects import design_of
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.predict.roofline.law import INDEX, predict_log
+from sextant.predict.roofline.laws import BATCHING
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
 GPUS = {
@@ -78,7 +78,7 @@ def draw(X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | Non
         seed: of LLMs' differences and noise.
         slower: by `llm_id`, the logarithm by which all its times exceed the law's.
     """
-    rng, design = np.random.default_rng(seed), design_of(X)
+    rng, design = np.random.default_rng(seed), BATCHING.design(X)
     phi = design.parameters(design.mean)
     llm_ids = sorted(X["llm_id"].unique())
     for name in ("launch", "sequence", "prefill", "capacity"):

@@ -16,6 +16,7 @@ from sextant.predict.folds import Task
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import predict_log
+from sextant.predict.roofline.laws import BATCHING
 from sextant.predict.roofline.posterior import fit
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
@@ -122,15 +123,15 @@ def test_llms_that_differ_more_leave_more_doubt() -> None:
     spreads = []
     for strange in ({}, {"tiny": 0.5, "third": -0.5, "nine": 0.4}):
         rows = draw(facts(), slower=strange).without(["unseen"])
-        fitted = fit(rows.X, rows.y[TARGETS].to_numpy())
+        fitted = fit(BATCHING, rows.X, rows.y[TARGETS].to_numpy())
         spreads.append(fitted.posterior.spread["llm paged launch"])
     assert spreads[1] > 2 * spreads[0]
 
 
 def test_taking_an_llm_away_is_like_a_fit_without_it() -> None:
-    fitted = fit(TRAINING.X, TRAINING.y[TARGETS].to_numpy())
+    fitted = fit(BATCHING, TRAINING.X, TRAINING.y[TARGETS].to_numpy())
     rows = (TRAINING.X["llm_id"] == "seven").to_numpy()
-    other = fit(TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
+    other = fit(BATCHING, TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
     quick = fitted.without(rows)
     X = TRAINING.X[rows]
     exact = predict_log(other.posterior.most_likely(X), columns_of(X))
@@ -160,8 +161,8 @@ def points_of(rows) -> pd.DataFrame:
         median_nttft_ms=rows.y["nttft_ms"],
         median_itl_ms=rows.y["itl_ms"],
         throughput_tok_s=np.nan,
-        mean_input_tokens=120.0,
-        mean_output_tokens=20.0,
+        input_tokens=120.0,
+        output_tokens=20.0,
     )
     return named.reset_index(drop=True)
 
@@ -191,7 +192,7 @@ def test_what_the_held_out_llm_measured_changes_nothing_for_it() -> None:
     own = TRAINING.X["llm_id"] == "seven"
     changed.y.loc[own, TARGETS] *= 3
     longer = points_of(changed)
-    longer.loc[longer["llm_id"] == "seven", "mean_input_tokens"] = 999.0
+    longer.loc[longer["llm_id"] == "seven", "input_tokens"] = 999.0
     frames = [judge(points) for points in (points_of(TRAINING), longer)]
     before, after = (f.predictions.query("llm_id == 'seven'") for f in frames)
     pd.testing.assert_frame_equal(before, after)
@@ -200,8 +201,8 @@ def test_what_the_held_out_llm_measured_changes_nothing_for_it() -> None:
 
 
 def test_points_without_lengths_are_an_error_that_names_them() -> None:
-    bare = points_of(TRAINING).drop(columns=["mean_input_tokens", "mean_output_tokens"])
+    bare = points_of(TRAINING).drop(columns=["input_tokens", "output_tokens"])
     with pytest.raises(InputError, match="how long"):
         judge(bare)
     with pytest.raises(InputError, match="build the store again"):
-        judge(points_of(TRAINING).assign(mean_output_tokens=np.nan))
+        judge(points_of(TRAINING).assign(output_tokens=np.nan))

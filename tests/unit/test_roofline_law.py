@@ -9,7 +9,6 @@ import pytest
 from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
 from sextant.characterizations.execution import execution_classes
 from sextant.characterizations.features import Features
-from sextant.predict.roofline.effects import design_of
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import (
     INDEX,
@@ -20,6 +19,7 @@ from sextant.predict.roofline.law import (
     requests_that_fit,
     terms,
 )
+from sextant.predict.roofline.laws import BATCHING
 
 PRIOR = np.array([prior_mean(name) for name in NAMES])
 DECODE = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
@@ -142,7 +142,7 @@ def test_published_features_tell_which_decoders_ran_padded() -> None:
 
 
 def test_effects_have_unique_names_and_only_touch_their_rows() -> None:
-    design = design_of(facts())
+    design = BATCHING.design(facts())
     assert len(set(design.names)) == len(design.names)
     column = design.columns[:, design.names.index(("launch", "gpu large"))]
     assert column.sum() == sum(facts()["gpu_id"] == "large")

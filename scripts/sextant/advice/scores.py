@@ -8,31 +8,44 @@ import pandas as pd
 from joblib import cpu_count
 
 from sextant.advice.question import PREDICTOR
+from sextant.base.files import atomic_path
 from sextant.base.rows import frame_rows
 from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.features import Facts
+from sextant.decide.accuracy import HoldOut, accuracy, predict_held_out, prediction_table
 from sextant.decide.evaluate import evaluate
 from sextant.decide.names import configurable
 from sextant.decide.pairs import task_of
 from sextant.experiment.slo import load_slos
-from sextant.predict.registry import check_installed
+from sextant.predict.registry import check_installed, draws_samples
 
 
 def evaluate_predictors(
     known: Characterization,
-    slos: Path,
+    slos: Path | None,
     predictors: Sequence[str] | None,
     seed: int,
     *,
+    hold_out: HoldOut = "llm",
+    predictions: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Judge predictors on every SLO of a sheet by leave-one-LLM-out.
+    """Judge predictors by leave-one-LLM-out: on every SLO of a sheet, and on every point.
+
+    Args:
+        known: the points.
+        slos: the sheet; without it only the accuracy on the points is judged.
+        predictors: their names; those that the store has scores of by default.
+        seed: seed of the training.
+        hold_out: what a fold has not seen where accuracy is judged; SLOs hold out LLMs.
+        predictions: CSV to write, a row a predictor and held-out point.
+        progress: is told of each step.
 
     Returns:
-        `predictors`: means over the SLOs, one row a predictor; `scenarios`: one row a
-        predictor and SLO. A mean leaves out SLOs that have no value, e.g. no success.
+        `predictors`: means over the SLOs and the accuracy (`decide.accuracy.accuracy`), one row a
+        predictor; `scenarios`: one row a predictor and SLO. A mean leaves out SLOs that have no
+        value, e.g. no success. Beside SLOs, accuracy is that of predictors that draw.
     """
-    targets = list(load_slos(slos).values())
     # Not all that there are: some take many minutes.
     names = list(dict.fromkeys(predictors or ())) or [
         name for name in configurable() if name in (known.predictors or [PREDICTOR])
@@ -45,11 +58,33 @@ def evaluate_predictors(
         Facts(known.llms, known.profiles, known.features),
         known.longest_request_tokens,
         known.memory_utilization,
+        has_fixed_lengths=known.has_fixed_lengths,
     )
-    scores = pd.concat(
-        evaluate(task, targets, name, seed, n_jobs=cpu_count(), progress=progress).scores
-        for name in names
-    )
+    told = {"n_jobs": cpu_count(), "progress": progress}
+    result: dict[str, list[dict[str, Any]]] = {
+        "predictors": [{"predictor": name} for name in names],
+        "scenarios": [],
+    }
+    if slos is not None:
+        targets = list(load_slos(slos).values())
+        scores = pd.concat(evaluate(task, targets, name, seed, **told).scores for name in names)
+        result = {"predictors": _means(scores), "scenarios": frame_rows(scores)}
+    tables = []
+    for row in result["predictors"]:
+        if slos is not None and not draws_samples(row["predictor"]):
+            continue
+        found = predict_held_out(task, row["predictor"], seed, hold_out, **told)
+        table = prediction_table(found)
+        row |= accuracy(table)
+        tables.append(table.assign(predictor=row["predictor"]))
+    if predictions is not None:
+        with atomic_path(predictions) as path:
+            pd.concat(tables).to_csv(path, index=False, lineterminator="\n")
+    return result
+
+
+def _means(scores: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the means over the SLOs, one row a predictor."""
     means = scores.groupby("predictor", sort=False).agg(
         so_score=("so_score", "mean"),
         success_rate=("success_rate", "mean"),
@@ -60,4 +95,4 @@ def evaluate_predictors(
         # SLOs that share a fit state the same number: it was spent once.
         fit_seconds=("fit_seconds", lambda seconds: seconds.drop_duplicates().sum()),
     )
-    return {"predictors": frame_rows(means.reset_index()), "scenarios": frame_rows(scores)}
+    return frame_rows(means.reset_index())

@@ -188,16 +188,8 @@ def _folder(name: str | None, database: Path | None) -> Path | None:
         fix = "write it (docs/characterizations.md), or give a folder of cells as --database"
         problem = "there is no characterization.yaml in this folder"
         raise InputError(problem, file=name, field="--source", fix=fix)
-    if database is not None or store_path(None, name).is_file():
-        return None
-    shipped = shipped_sources()
-    if name not in shipped:
-        fix = f"give a folder, one that ships ({', '.join(shipped)}), or a store (--database)"
-        problem = (
-            f"no folder {name!r}, nothing that ships has this name, and there is no store here"
-        )
-        raise InputError(problem, file=store_path(None, name), field="--source", fix=fix)
-    return shipped[name]
+    is_stored = database is not None or store_path(None, name).is_file()
+    return None if is_stored else shipped_sources().get(name)
 
 
 def _knows(store: Path, llm_id: str | None) -> bool:

@@ -47,6 +47,11 @@ class Characterization:
     """What folders say of their points; none for a store."""
 
     @property
+    def has_fixed_lengths(self) -> bool:
+        """Whether each point has requests of its own lengths, not one workload's for all."""
+        return any(each.lengths == "fixed" for each in self.descriptions)
+
+    @property
     def memory_utilization(self) -> float:
         """Fraction of the memory that servers may use; vLLM's default if all ran already."""
         said = [each.memory_utilization for each in self.descriptions if each.memory_utilization]
@@ -54,6 +59,11 @@ class Characterization:
             [self.feasibility["memory_utilization"].dropna(), pd.Series(said, dtype=float)]
         )
         return DEFAULT_MEMORY_UTILIZATION if known.empty else float(known.max())
+
+
+def points_of_store(points: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of table `point` as a frame of points (`points.COLUMNS`)."""
+    return complete(points.rename(columns=_OF_STORE))
 
 
 def load_characterization(
@@ -95,7 +105,7 @@ def load_characterization(
             source=source,
             workload_id=chosen["workload_id"],
             scenario_id=chosen["scenario_id"],
-            points=complete(points.rename(columns=_OF_STORE)),
+            points=points_of_store(points),
             llms=_llms(store),
             profiles=_profiles(store),
             feasibility=feasibility,

@@ -89,17 +89,30 @@ def explain(
 @grouped
 def evaluate(
     *,
-    slos: Annotated[Path, typer.Option(help="Sheet of SLOs (columns as config/slos.tsv).")],
+    slos: Annotated[
+        Path | None,
+        typer.Option(
+            help="Sheet of SLOs (columns as config/slos.tsv) to judge S, O and S/O on; without it "
+            "the accuracy of latencies alone is judged."
+        ),
+    ] = None,
     predictor: Annotated[
         list[str] | None,
         typer.Option(help="Predictor to judge; may be given again. Those of the store by default."),
     ] = None,
     store: StoreOptions,
+    hold_out: Annotated[
+        Literal["llm", "gpu", "engine_version"],
+        typer.Option(help="What a fold has not seen where the accuracy of latencies is judged."),
+    ] = "llm",
+    predictions: Annotated[
+        Path | None, typer.Option(help="CSV to write: every held-out point with its prediction.")
+    ] = None,
     printed: Annotated[
         Literal["table", "json"], typer.Option("--format", help="How to print the result.")
     ] = "table",
 ) -> None:
-    """Judge predictors by leave-one-LLM-out: success rate S, overspend O and S/O."""
+    """Judge predictors by leave-one-LLM-out: accuracy, success rate S, overspend O and S/O."""
     import pandas as pd
 
     from sextant.advice.scores import evaluate_predictors
@@ -113,6 +126,8 @@ def evaluate(
         slos,
         predictor,
         store.seed,
+        hold_out=hold_out,
+        predictions=predictions,
         # Standard output is for the result alone.
         progress=partial(say, err=True),
     )
@@ -120,7 +135,8 @@ def evaluate(
         say(json.dumps(result, indent=2, allow_nan=False))
         return
     for part in ("predictors", "scenarios"):
-        say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
+        if result[part]:
+            say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
 
 
 def _names(text: str | None) -> tuple[str, ...]:

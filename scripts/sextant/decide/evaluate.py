@@ -9,6 +9,8 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.characterizations.points import IDENTIFIERS, TARGETS, Pair, at_percentile, has_latency
+from sextant.decide.accuracy import predict_held_out
+from sextant.decide.configurations import apart, fit_result
 from sextant.decide.decision import choose, weigh
 from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
 from sextant.decide.recommend import candidates, recommend
@@ -98,23 +100,41 @@ def evaluate(
     check_installed([predictor])
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
-    _check(task)
+    judged = apart(task) if task.has_fixed_lengths else task
+    _check(judged)
     fits: dict[tuple, FitResult] = {}
     parts = []
     for slo in slos:
         if predictor == MEASURED:
-            part = _recommend_measured(task, slo)
+            part = _recommend_measured(judged, slo)
         elif predictor == STATIC_POLICY:
-            part = _recommend_policy(task, slo)
+            part = _recommend_policy(judged, slo)
         else:
             key = tuple(getattr(slo, name) for name in predictor_class(predictor).depends_on)
             if key not in fits:
-                fits[key] = fit_folds(task, slo, predictor, seed, n_jobs, progress or logger.info)
-            part = _recommend_predicted(task, slo, predictor, fits[key])
+                fit = _fit_configurations if task.has_fixed_lengths else fit_folds
+                fits[key] = fit(task, slo, predictor, seed, n_jobs, progress or logger.info)
+            part = _recommend_predicted(judged, slo, predictor, fits[key])
         named = {"source": task.source, "slo_id": slo.slo_id, "predictor": predictor}
         parts.append([_prefix(frame, named) for frame in part])
     frames = zip(*parts, strict=True)
     return Evaluation(*(pd.concat(same, ignore_index=True) for same in frames))
+
+
+def _fit_configurations(
+    task: Task,
+    slo: SLO,
+    predictor: str,
+    seed: int,
+    n_jobs: int,
+    progress: Callable[[str], None],
+) -> FitResult:
+    """Fit as `fit_folds` does, where every point has its own lengths and way of serving."""
+    start = time.monotonic()
+    found = predict_held_out(
+        task, predictor, seed, percentiles=slo.percentiles, n_jobs=n_jobs, progress=progress
+    )
+    return fit_result(found, time.monotonic() - start)
 
 
 def _prefix(frame: pd.DataFrame, named: Mapping[str, str]) -> pd.DataFrame:

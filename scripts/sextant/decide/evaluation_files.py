@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sextant.base.files import provenance, read_parquet, write_parquet
+from sextant.characterizations.characterization import points_of_store
 from sextant.characterizations.features import Facts, published_features
 from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.decide.pairs import task_of
@@ -39,7 +40,7 @@ def read_task(
     workload = experiment.workloads.get(decision["workload_id"])
     longest = workload["max_input_tokens"] + workload["max_output_tokens"] if workload else None
     # Levels of other scenarios are not users; with their nulls the column held floats.
-    points = points.astype({"users": "int32"})
+    points = points_of_store(points.astype({"users": "int32"}))
     return task_of(source, points, tried, facts, longest, memory_utilization)
 
 

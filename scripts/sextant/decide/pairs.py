@@ -19,6 +19,8 @@ def task_of(
     facts: Facts,
     longest_request_tokens: int | None,
     memory_utilization: float,
+    *,
+    has_fixed_lengths: bool = False,
 ) -> Task:
     """Return what a predictor is judged on, with the pairs that it may recommend.
 
@@ -32,13 +34,15 @@ def task_of(
         facts: of all LLMs and of the GPU profiles on offer.
         longest_request_tokens: input and output of the workload's longest request, if known.
         memory_utilization: fraction of the memory that servers may use.
+        has_fixed_lengths: whether each point has requests of its own lengths.
     """
     is_feasible = tried["is_feasible"].astype(bool)
     found = _pairs(tried[is_feasible])
     served = {pair for pair in found if pair[1] in facts.profiles}
     if longest_request_tokens is not None:
         found = feasible_pairs(facts, longest_request_tokens, memory_utilization)
-    return Task(source, points, facts, found, _pairs(tried[~is_feasible]), served)
+    failed = _pairs(tried[~is_feasible])
+    return Task(source, points, facts, found, failed, served, has_fixed_lengths)
 
 
 def _pairs(tried: pd.DataFrame) -> set[Pair]:

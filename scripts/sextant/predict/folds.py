@@ -49,6 +49,8 @@ class Task:
     """Pairs that were tried and do not fit; no predictor knows of them."""
     served: Collection[Pair] = frozenset()
     """Pairs that were measured, whatever memory facts say; no predictor knows of them."""
+    has_fixed_lengths: bool = False
+    """Whether each point has requests of its own lengths, not one workload's for all."""
 
 
 class _Fold(NamedTuple):

@@ -66,3 +66,8 @@ def check_installed(names: Collection[str], field: str = "predictor") -> None:
             problem = f"{name} needs {' and '.join(missing)}, not installed here"
             fix = "run `make baselines`, or `pip install -r requirements-baselines.lock`"
             raise InputError(problem, field=field, fix=fix)
+
+
+def draws_samples(name: str) -> bool:
+    """Return whether a predictor draws joint samples: it implements `JointPredictor`."""
+    return name in PREDICTORS and hasattr(predictor_class(name), "sample")

@@ -6,14 +6,14 @@ any measurement; those of LLMs and pairs are estimated, because what one LLM doe
 from all others is what a prediction for a new one cannot know.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from sextant.characterizations.execution import ENCODER_DECODER, PAGED
-from sextant.predict.roofline.law import INDEX, PARAMETERS, prior_mean
+from sextant.predict.roofline.law import PARAMETERS, prior_mean
 
 # Standard deviations of effects, by parameter.
 _EXECUTION = {
@@ -74,42 +74,51 @@ class Design(NamedTuple):
     columns: np.ndarray
     """Shape (rows, effects)."""
     position: np.ndarray
-    """Which parameter each effect moves, as an index of `law.NAMES`; shape (effects,)."""
+    """Which parameter each effect moves, as an index of the law's names; shape (effects,)."""
     names: list[tuple[str, str]]
     """(parameter, effect) of each column, unique."""
     mean: np.ndarray
     sd: np.ndarray
     groups: list[str]
 
+    n_parameters: int
+
     def parameters(self, coefficients: np.ndarray) -> np.ndarray:
         """Return the parameters of each row, shape (rows, parameters).
 
         Of n draws of the coefficients, shape (n, effects), they have shape (n, rows, parameters).
         """
-        phi = np.zeros((*coefficients.shape[:-1], len(self.columns), len(INDEX)))
+        phi = np.zeros((*coefficients.shape[:-1], len(self.columns), self.n_parameters))
         for index in np.unique(self.position):
             chosen = self.position == index
             phi[..., index] = coefficients[..., chosen] @ self.columns[:, chosen].T
         return phi
 
 
-def design_of(X: pd.DataFrame) -> Design:
-    """Return the effects on the rows of a fact frame; only those that touch a row.
+def design_of(effects: Iterable[Effect], names: Sequence[str]) -> Design:
+    """Return the design of those effects that touch a row.
 
     Two frames give effects of the same name wherever they share a GPU type, an LLM, a pair.
+
+    Args:
+        effects: on the rows of a fact frame.
+        names: the law's parameters, in the order in which it takes them.
     """
-    effects = [effect for effect in _effects(X) if np.any(effect.values)]
+    effects = [effect for effect in effects if np.any(effect.values)]
+    index = {name: position for position, name in enumerate(names)}
     return Design(
         columns=np.stack([effect.values for effect in effects], axis=1),
-        position=np.array([INDEX[effect.parameter] for effect in effects]),
+        position=np.array([index[effect.parameter] for effect in effects]),
         names=[(effect.parameter, effect.name) for effect in effects],
         mean=np.array([effect.mean for effect in effects]),
         sd=np.array([effect.sd for effect in effects]),
         groups=[effect.group for effect in effects],
+        n_parameters=len(names),
     )
 
 
-def _effects(X: pd.DataFrame) -> Iterator[Effect]:
+def effects(X: pd.DataFrame) -> Iterator[Effect]:
+    """Yield all effects on the rows of a fact frame."""
     for parameter, prior in PARAMETERS.items():
         yield Effect(parameter, "all", np.ones(len(X)), prior.sd, prior_mean(parameter))
     yield from _execution_effects(X)
@@ -118,8 +127,8 @@ def _effects(X: pd.DataFrame) -> Iterator[Effect]:
     classes = dict(zip(X["llm_id"], X["execution"], strict=True))
     # LLMs of one class differ among themselves by as much as that class's software lets them.
     llm_groups = {llm_id: f"llm {name}" for llm_id, name in classes.items()}
-    yield from _levels(X["llm_id"], "llm", _LLM, llm_groups)
-    yield from _levels(pairs, "pair", _PAIR, dict.fromkeys(pairs, "pair"))
+    yield from levels(X["llm_id"], "llm", _LLM, llm_groups)
+    yield from levels(pairs, "pair", _PAIR, dict.fromkeys(pairs, "pair"))
 
 
 def _execution_effects(X: pd.DataFrame) -> Iterator[Effect]:
@@ -143,7 +152,7 @@ def _gpu_effects(X: pd.DataFrame) -> Iterator[Effect]:
     parallel = (X["n_gpus"] > 1).to_numpy(float)
     for parameter, sd in _PARALLEL.items():
         yield Effect(parameter, "doubling", np.log2(X["n_gpus"].to_numpy(float)), sd)
-    yield from _levels(X["gpu_id"], "gpu", _GPU, {})
+    yield from levels(X["gpu_id"], "gpu", _GPU, {})
     for gpu_id in sorted(X["gpu_id"].unique()):
         here = (X["gpu_id"] == gpu_id).to_numpy(float)
         yield Effect("launch", f"gpu {gpu_id} parallel", here * parallel, 0.15)
@@ -151,9 +160,10 @@ def _gpu_effects(X: pd.DataFrame) -> Iterator[Effect]:
             yield Effect("launch", f"gpu {gpu_id} {name}", here * rows.to_numpy(float), 0.1)
 
 
-def _levels(
+def levels(
     names: pd.Series, kind: str, spread: Mapping[str, float], groups: Mapping[str, str]
 ) -> Iterator[Effect]:
+    """Yield an effect on each parameter of `spread` for each name; `groups` names their groups."""
     for name in sorted(names.unique()):
         values = (names == name).to_numpy(float)
         for parameter, sd in spread.items():

@@ -5,15 +5,15 @@ maximisation, errors that may be large now and then (Student's t, by reweighting
 optimum the law is taken as linear, so the coefficients are jointly normal.
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
 
-from sextant.predict.roofline.effects import Design, design_of
+from sextant.predict.roofline.effects import Design, Effect, design_of
 from sextant.predict.roofline.facts import columns_of
-from sextant.predict.roofline.law import NAMES, predict_log
 
 _ITERATIONS = 18
 _FIXED_SPREAD = 3
@@ -26,8 +26,32 @@ _PRIOR_WEIGHT = {"llm": 3.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
 
 
+class Law(NamedTuple):
+    """What is fitted: equations, and what moves their parameters."""
+
+    names: tuple[str, ...]
+    """Parameters, in the order in which the law takes them."""
+    predict_log: Callable[[np.ndarray, Mapping[str, np.ndarray]], np.ndarray]
+    """Log nTTFT and log ITL, (rows, 2), of parameters (rows, parameters) and columns of facts."""
+    effects: Callable[[pd.DataFrame], Iterable[Effect]]
+    terms: Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+    """What the latencies are made of, by name."""
+    tree_columns: Callable[[pd.DataFrame, np.ndarray], pd.DataFrame]
+    """What trees see that correct the law, of fact rows and `predict_log` of them: `users,
+    log_nttft, log_itl`, then what does not change with users; no LLM and no GPU by name."""
+    freedom: float | None = None
+    """Degrees of freedom of the effects of LLMs and pairs (Student's t: most are as small as
+    stated, a few are large); None: normal ones, whose spread is estimated."""
+
+    def design(self, X: pd.DataFrame) -> Design:
+        """Return the effects on the rows of a fact frame."""
+        return design_of(self.effects(X), self.names)
+
+
 class Posterior(NamedTuple):
     """What is known after a fit."""
+
+    law: Law
 
     names: list[tuple[str, str]]
     mean: np.ndarray
@@ -39,7 +63,7 @@ class Posterior(NamedTuple):
 
     def most_likely(self, X: pd.DataFrame) -> np.ndarray:
         """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
-        design = design_of(X)
+        design = self.law.design(X)
         known = dict(zip(self.names, self.mean, strict=True))
         pairs = zip(design.names, design.mean, strict=True)
         return design.parameters(np.array([known.get(name, mean) for name, mean in pairs]))
@@ -50,10 +74,12 @@ class Posterior(NamedTuple):
         Every random number belongs to a name: rows of one LLM that are asked for together or
         alone have the same draws.
         """
-        design = design_of(X)
+        design = self.law.design(X)
         phi = design.parameters(self._coefficients(design, n, seed))
         facts = {name: np.tile(values, n) for name, values in columns_of(X).items()}
-        latencies = predict_log(phi.reshape(-1, len(NAMES)), facts).reshape(n, len(X), 2)
+        latencies = self.law.predict_log(phi.reshape(-1, len(self.law.names)), facts).reshape(
+            n, len(X), 2
+        )
         return latencies + self._errors(X, n, seed)
 
     def _coefficients(self, design: Design, n: int, seed: int) -> np.ndarray:
@@ -97,13 +123,21 @@ def _normal(seed: int, name: str, shape: int | tuple[int, ...]) -> np.ndarray:
 
 
 class _Problem(NamedTuple):
+    law: Law
     design: Design
     facts: dict[str, np.ndarray]
     observed: np.ndarray
-    """Logarithms of the targets, (rows, 2)."""
+    """Logarithms of the targets, (rows, 2); NaN where one was not measured."""
 
     def residuals(self, coefficients: np.ndarray) -> np.ndarray:
-        return self.observed - predict_log(self.design.parameters(coefficients), self.facts)
+        """Return what was measured over what is predicted; 0 where nothing was measured."""
+        phi = self.design.parameters(coefficients)
+        return np.where(self.is_known, self.observed - self.law.predict_log(phi, self.facts), 0.0)
+
+    @property
+    def is_known(self) -> np.ndarray:
+        """Which latencies were measured, (rows, 2)."""
+        return np.isfinite(self.observed)
 
     def cost(self, coefficients: np.ndarray, variance: np.ndarray, noise: np.ndarray) -> float:
         """Return the negative logarithm of the posterior, up to a constant."""
@@ -119,8 +153,8 @@ class _Problem(NamedTuple):
             shift = np.zeros(phi.shape[1])
             shift[index] = step
             ahead, behind = (
-                predict_log(phi + shift, self.facts),
-                predict_log(phi - shift, self.facts),
+                self.law.predict_log(phi + shift, self.facts),
+                self.law.predict_log(phi - shift, self.facts),
             )
             by_parameter[:, index] = (ahead - behind) / (2 * step)
         chosen = by_parameter[:, self.design.position]
@@ -156,20 +190,22 @@ class Fit(NamedTuple):
         other = design.mean + np.linalg.solve(hessian, jacobian.T @ (precision * shifted))
         phi = design.parameters(other)[rows]
         facts = {name: values[rows] for name, values in self.problem.facts.items()}
-        return predict_log(phi, facts)
+        return self.problem.law.predict_log(phi, facts)
 
 
-def fit(X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
-    """Fit the law to points.
+def fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
+    """Fit a law to points.
 
     Args:
+        law: what to fit.
         X: fact rows of the points.
-        y_ms: nTTFT and ITL in ms, shape (rows, 2), above 0.
+        y_ms: nTTFT and ITL in ms, shape (rows, 2), above 0, or NaN where not measured.
     """
-    problem = _Problem(design_of(X), columns_of(X), np.log(y_ms))
+    problem = _Problem(law, law.design(X), columns_of(X), np.log(y_ms))
     design = problem.design
     variance, noise = design.sd**2, np.array(_START_NOISE)
-    coefficients, weights = design.mean.copy(), np.ones_like(problem.observed)
+    is_known = problem.is_known
+    coefficients, weights = design.mean.copy(), is_known.astype(float)
     for iteration in range(_ITERATIONS):
         precision = np.repeat(1 / noise**2, len(X)) * weights.T.ravel()
         jacobian = problem.jacobian(coefficients)
@@ -180,13 +216,15 @@ def fit(X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
         target = design.mean + covariance @ (jacobian.T @ (precision * shifted))
         coefficients = _line_search(problem, coefficients, target, variance, noise)
         errors = problem.residuals(coefficients)
-        weights = (_FREEDOM + 1) / (_FREEDOM + (errors / noise) ** 2)
+        weights = is_known * (_FREEDOM + 1) / (_FREEDOM + (errors / noise) ** 2)
         if iteration >= _FIXED_SPREAD:
             doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
-            noise = np.sqrt((weights * (errors**2 + doubt)).mean(axis=0)).clip(_LEAST_NOISE)
-            variance = _estimate_spreads(design, coefficients, covariance, variance)
-    spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, variance, strict=True) if g}
-    posterior = Posterior(design.names, coefficients, covariance, spread, noise)
+            total = (weights * (errors**2 + doubt)).sum(axis=0)
+            noise = np.sqrt(total / is_known.sum(axis=0).clip(1)).clip(_LEAST_NOISE)
+            spreads = _estimate_spreads(design, coefficients, covariance)
+            variance = spreads if law.freedom is None else _tails(design, law.freedom, coefficients)
+    spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, spreads, strict=True) if g}
+    posterior = Posterior(law, design.names, coefficients, covariance, spread, noise)
     return Fit(posterior, problem, jacobian, precision, variance)
 
 
@@ -206,13 +244,20 @@ def _line_search(
     return candidate
 
 
+def _tails(design: Design, freedom: float, coefficients: np.ndarray) -> np.ndarray:
+    """Return the variances that make normal effects of groups those of Student's t."""
+    grouped = np.array(design.groups) != ""
+    heavy = (freedom * design.sd**2 + (coefficients - design.mean) ** 2) / (freedom + 1)
+    return np.where(grouped, heavy, design.sd**2)
+
+
 def _estimate_spreads(
-    design: Design, coefficients: np.ndarray, covariance: np.ndarray, variance: np.ndarray
+    design: Design, coefficients: np.ndarray, covariance: np.ndarray
 ) -> np.ndarray:
     """Return the variances, each group's estimated from its effects and its prior."""
     expected = (coefficients - design.mean) ** 2 + np.diag(covariance)
     groups = np.array(design.groups)
-    estimated = variance.copy()
+    estimated = design.sd**2
     for group in set(design.groups) - {""}:
         chosen = groups == group
         weight, prior_sd = _PRIOR_WEIGHT[group.split()[0]], design.sd[chosen][0]

@@ -11,8 +11,9 @@ from sextant.characterizations.features import Facts
 from sextant.characterizations.points import LENGTHS, TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.references import Rows
+from sextant.predict.roofline.chunked_facts import chunked_rows
 from sextant.predict.roofline.facts import columns_of, fact_rows
-from sextant.predict.roofline.law import INDEX, predict_log, terms
+from sextant.predict.roofline.laws import BATCHING, CHUNKED, is_chunked
 from sextant.predict.roofline.posterior import fit
 from sextant.predict.roofline.residuals import Residuals
 
@@ -28,8 +29,9 @@ class Roofline(LatencyPredictor):
     """
 
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
-        """Return the facts of each point (`facts.fact_rows`)."""
-        return fact_rows(keys, facts)
+        """Return the facts of each point, as the law of most points' engines takes them."""
+        rows = chunked_rows if is_chunked(keys, facts).mean() > 0.5 else fact_rows
+        return rows(keys, facts)
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train on points, and on those few of the new LLM.
@@ -41,11 +43,12 @@ class Roofline(LatencyPredictor):
         if X[LENGTHS].isna().any(axis=None):
             problem = "the points do not say how long the workload's requests are"
             fix = "build the store again from its measurements"
-            raise InputError(problem, field="mean_input_tokens, mean_output_tokens", fix=fix)
+            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
         if references is not None and len(references.X):
             X, y = pd.concat([X, references.X]), pd.concat([y, references.y])
+        law = BATCHING if "execution" in X else CHUNKED
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
-            fitted = fit(X, y[TARGETS].to_numpy(float))
+            fitted = fit(law, X, y[TARGETS].to_numpy(float))
             self.residuals_ = Residuals(fitted, X, self.seed)
         self.posterior_ = fitted.posterior
         return self
@@ -63,16 +66,18 @@ class Roofline(LatencyPredictor):
     def explain(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return the terms that make up the latencies, one row per row of `X`.
 
-        `launch_ms, weights_ms, kv_ms, sequences_ms` times `itl_factor` add up to `itl_ms`;
+        `launch_ms, weights_ms, kv_ms, sequences_ms`, and `other_prompts_ms` where engines mix
+        prompts into decode steps, times `itl_factor` add up to `itl_ms`;
         `prefill_ms, batching_ms, queueing_ms` over the mean input length, times `nttft_factor`,
         to `nttft_ms`. The factors hold what the percentile differs from the mean and the
         trees' correction. Also `itl_batch` and `capacity_requests`.
         """
         phi, predicted, correction = self._law(X)
-        offsets = phi[:, [INDEX["ttft_offset"], INDEX["itl_offset"]]]
+        law = self.posterior_.law
+        offsets = phi[:, [law.names.index("ttft_offset"), law.names.index("itl_offset")]]
         factors = np.exp(offsets + correction)
         latencies = np.exp(predicted + correction)
-        rows = pd.DataFrame(terms(phi, columns_of(X)), index=X.index)
+        rows = pd.DataFrame(law.terms(phi, columns_of(X)), index=X.index)
         return rows.assign(
             nttft_factor=factors[:, 0],
             itl_factor=factors[:, 1],
@@ -83,5 +88,5 @@ class Roofline(LatencyPredictor):
     def _law(self, X: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the most likely parameters, log nTTFT and log ITL at them, and the correction."""
         phi = self.posterior_.most_likely(X)
-        predicted = predict_log(phi, columns_of(X))
+        predicted = self.posterior_.law.predict_log(phi, columns_of(X))
         return phi, predicted, self.residuals_.correction(X, predicted)

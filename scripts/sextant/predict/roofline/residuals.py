@@ -4,9 +4,6 @@ import numpy as np
 import pandas as pd
 import xgboost
 
-from sextant.characterizations.execution import ENCODER_DECODER
-from sextant.predict.roofline.facts import columns_of
-from sextant.predict.roofline.law import requests_that_fit
 from sextant.predict.roofline.posterior import Fit
 
 _CLIP = 0.5
@@ -14,6 +11,10 @@ _CLIP = 0.5
 _SHARE = 0.5
 """Weight of the correction: trees and the law's own random effects explain the same residuals."""
 _TREES = 150
+_RISING = ("users", "log_nttft", "log_itl")
+"""Users and the law's latencies, which rise with them, may only raise the correction."""
+_FALLING = ("log_bandwidth",)
+"""What a device has more of may only lower it."""
 _SETTINGS = {
     "objective": "reg:pseudohubererror",
     "huber_slope": 0.3,
@@ -41,36 +42,27 @@ class Residuals:
             rows = (X["llm_id"] == llm_id).to_numpy()
             predicted[rows] = fit.without(rows)
         weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
-        columns = _columns(X, predicted)
+        self._columns = fit.problem.law.tree_columns
+        columns = self._columns(X, predicted)
         self._models = []
         for target in (0, 1):
             residuals = fit.problem.observed[:, target] - predicted[:, target]
-            settings = _SETTINGS | {"seed": seed, "monotone_constraints": _MONOTONE}
-            matrix = xgboost.DMatrix(columns, residuals, weight=weights, nthread=1)
+            settings = _SETTINGS | {"seed": seed, "monotone_constraints": _monotone(columns)}
+            known = np.isfinite(residuals)
+            if not known.any():  # this source has no such latency
+                residuals[:], known[:] = 0.0, True
+            matrix = xgboost.DMatrix(
+                columns[known], residuals[known], weight=weights[known], nthread=1
+            )
             self._models.append(xgboost.train(settings, matrix, _TREES))
 
     def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
         """Return what to add to the law's predictions, log nTTFT and log ITL, shape (rows, 2)."""
-        columns = _columns(X, predicted)
+        columns = self._columns(X, predicted)
         raw = np.stack([model.inplace_predict(columns) for model in self._models], axis=1)
         return _SHARE * np.clip(raw, -_CLIP, _CLIP)
 
 
-# Users and the law's latencies, which rise with them, may only raise the correction; no other
-# column changes with users.
-_MONOTONE = (1, 0, 0, 1, 1, 0, 0)
-
-
-def _columns(X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
-    """Return what the trees see: the load, then the physics; no LLM and no GPU by name."""
-    fits = requests_that_fit(np.full(len(X), 0.5), columns_of(X))
-    return np.column_stack(
-        [
-            np.log2(X["users"]),
-            X["n_gpus"],
-            np.log(fits),
-            predicted,
-            X["is_paged"],
-            X["execution"] == ENCODER_DECODER,
-        ]
-    ).astype(float)
+def _monotone(columns: pd.DataFrame) -> tuple[int, ...]:
+    """Return XGBoost's constraint a column: no other one than these changes with users."""
+    return tuple((name in _RISING) - (name in _FALLING) for name in columns)

@@ -1,0 +1,195 @@
+"""How close the predictions of held-out points come, and how many lie inside their intervals."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+
+from sextant.base.errors import InputError
+from sextant.characterizations.points import (
+    IDENTIFIERS,
+    LENGTHS,
+    LOAD,
+    SERVING,
+    TARGETS,
+    at_percentile,
+)
+from sextant.experiment.slo import SLO
+from sextant.llm import LLM
+from sextant.predict.draws import Draws
+from sextant.predict.folds import Task, share_lengths
+from sextant.predict.protocols import JointPredictor
+from sextant.predict.references import Rows
+from sextant.predict.registry import predictor_class
+
+HoldOut = Literal["llm", "gpu", "engine_version"]
+"""What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
+HOLD_OUTS = get_args(HoldOut)
+_MEDIANS = (50, 50)
+_PARTS = ("predicted_ms", "lo_ms", "hi_ms")
+METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
+"""What is judged, and the target that gives it."""
+
+
+class HeldOut(NamedTuple):
+    """The points of one fold, and what was predicted of them by a fit that has not seen them."""
+
+    fold: str
+    points: pd.DataFrame
+    """As `at_percentile` returns them, with the lengths that the predictor was told."""
+    samples_ms: np.ndarray | None
+    """Joint draws of nTTFT and ITL, (draws, rows, 2); None of a predictor that does not draw."""
+    predicted: pd.DataFrame
+    """`nttft_ms, itl_ms`, and with draws the bounds of the 90% intervals."""
+
+
+def predict_held_out(
+    task: Task,
+    predictor: str,
+    seed: int,
+    hold_out: HoldOut = "llm",
+    *,
+    percentiles: tuple[int, int] = _MEDIANS,
+    n_jobs: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> list[HeldOut]:
+    """Predict every point from those of other LLMs, GPU types or engine versions.
+
+    LLMs of one architecture are one LLM here: DeepSeek-R1 and V3, and an LLM in two precisions,
+    say nothing new of each other. Points without any latency are left out.
+
+    Args:
+        task: points and facts.
+        predictor: name of a predictor that needs no reference measurements.
+        seed: seed of the predictor's training.
+        hold_out: what a fold has not seen.
+        percentiles: those of nTTFT and ITL.
+        n_jobs: processes to use; the result does not depend on it.
+        progress: is told of each step.
+
+    Raises:
+        InputError: there is too little to hold out, or the predictor needs references.
+    """
+    make = predictor_class(predictor)
+    if make.uses_references:
+        fix = "judge it on SLOs (--slos), or use another predictor"
+        problem = f"{predictor} has to be told of reference measurements"
+        raise InputError(problem, field="--predictor", fix=fix)
+    points = at_percentile(task.points, percentiles)
+    points = points[(points[TARGETS] > 0).any(axis=1)].reset_index(drop=True)
+    folds = list(_folds(points, task, hold_out))
+    if len(folds) <= make.min_training_llms:
+        problem = f"{len(folds)} to hold out, of {make.min_training_llms + 1} that are needed"
+        raise InputError(problem, field="--hold-out", fix="give more points, or hold out another")
+    jobs = (
+        delayed(_predict)(task, points, fold, rows, predictor, seed, percentiles)
+        for fold, rows in folds
+    )
+    found = []
+    for held in Parallel(n_jobs, return_as="generator")(jobs):
+        found.append(held)
+        if progress:
+            progress(f"{predictor}: fold {len(found)} of {len(folds)} ({held.fold})")
+    return found
+
+
+def _folds(points: pd.DataFrame, task: Task, hold_out: HoldOut) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each fold's name and which rows it holds out."""
+    values: dict[HoldOut, Callable[[], pd.Series]] = {
+        "llm": lambda: points["llm_id"].map(_names(points, task)),
+        "gpu": lambda: points["gpu_profile_id"].map(
+            {name: profile.gpu.gpu_id for name, profile in task.facts.profiles.items()}
+        ),
+        "engine_version": lambda: (
+            points["engine"].fillna("") + " " + points["engine_version"].fillna("")
+        ).str.strip(),
+    }
+    named = values[hold_out]()
+    for name in sorted(named.unique()):
+        yield name, (named == name).to_numpy()
+
+
+def _names(points: pd.DataFrame, task: Task) -> dict[str, str]:
+    """Return for each LLM the name of the first one of its architecture."""
+    first: dict[Hashable, str] = {}
+    ids = sorted(points["llm_id"].unique())
+    return {name: first.setdefault(_architecture(task.facts.llms[name]), name) for name in ids}
+
+
+def _architecture(llm: LLM) -> Hashable:
+    shape = (llm.n_layers, llm.hidden_size, llm.ffn_size, llm.n_heads, llm.n_kv_heads)
+    return llm.llm_type, *shape, llm.n_experts, llm.vocab_size
+
+
+def _predict(
+    task: Task,
+    points: pd.DataFrame,
+    fold: str,
+    rows: np.ndarray,
+    predictor: str,
+    seed: int,
+    percentiles: tuple[int, int],
+) -> HeldOut:
+    """Return the rows of a fold with their predictions."""
+    training, asked = points[~rows], points[rows]
+    if not task.has_fixed_lengths:
+        training, asked = share_lengths(training, asked)
+    # No limits are judged; predictors that learn to be accurate near them are so at the medians.
+    limits = dict(zip(TARGETS, training[TARGETS].median(), strict=True))
+    given = {name: limit for name, limit in limits.items() if limit > 0}
+    shares = dict(zip(("nttft_percentile", "itl_percentile"), percentiles, strict=True))
+    slo = SLO("held-out", users=1, **given, **shares)
+    model = predictor_class(predictor)(slo, task.facts.profiles, seed)
+    design = model.design(pd.concat([training, asked]), task.facts)
+    model.fit(Rows(design.iloc[: len(training)], training[[*TARGETS, "throughput_tok_s"]]))
+    X = design.iloc[len(training) :]
+    if isinstance(model, JointPredictor):
+        samples_ms = model.sample(X)
+        return HeldOut(fold, asked, samples_ms, Draws(X, samples_ms).summary())
+    return HeldOut(fold, asked, None, model.predict(X))
+
+
+def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
+    """Return a row a held-out point: what was measured and what was predicted.
+
+    Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`; and for each of `METRICS`
+    `<metric>_ms` as measured (the median, or the mean where there is none),
+    `<metric>_predicted_ms` and the 90% interval `<metric>_lo_ms, <metric>_hi_ms`, null for a
+    predictor that does not draw.
+    """
+    parts = []
+    for fold, points, _, predicted in held_out:
+        part = points[[*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD]].assign(fold=fold)
+        for metric, target in METRICS.items():
+            # A source without input lengths has no TTFT a token either: the ratio is no latency.
+            tokens = points["input_tokens"] if metric == "ttft" else 1.0
+            stem = target.removesuffix("_ms")
+            part[f"{metric}_ms"] = points[target] * tokens
+            names = (target, f"{stem}_lo_ms", f"{stem}_hi_ms")
+            for suffix, name in zip(_PARTS, names, strict=True):
+                part[f"{metric}_{suffix}"] = predicted.get(name, np.nan) * tokens
+        parts.append(part)
+    return pd.concat(parts).sort_index()
+
+
+def accuracy(predictions: pd.DataFrame) -> dict[str, float | int | None]:
+    """Return how close a `prediction_table` comes, over all points that have the latency.
+
+    `mape_<metric>` and `mdape_<metric>`, mean and median of |predicted - measured| / measured, and
+    `coverage_<metric>`, the share inside the 90% intervals, are fractions; None where no point
+    has the latency, or no interval is drawn. `n_<metric>` counts points.
+    """
+    result: dict[str, float | int | None] = {}
+    for metric in METRICS:
+        known = predictions[predictions[f"{metric}_ms"].notna()]
+        truth = known[f"{metric}_ms"]
+        errors = ((known[f"{metric}_predicted_ms"] - truth) / truth).abs()
+        low, high = known[f"{metric}_lo_ms"], known[f"{metric}_hi_ms"]
+        inside = ((low <= truth) & (truth <= high))[low.notna()]
+        result[f"mape_{metric}"] = float(errors.mean()) if len(known) else None
+        result[f"mdape_{metric}"] = float(errors.median()) if len(known) else None
+        result[f"coverage_{metric}"] = float(inside.mean()) if len(inside) else None
+        result[f"n_{metric}"] = len(known)
+    return result

@@ -1,0 +1,170 @@
+"""The law of engines that mix chunks of prompts into decode steps: vLLM V1, SGLang, TensorRT-LLM.
+
+docs/predictor.md derives it. Parameters are logarithms. Times are in milliseconds; bytes, FLOPs
+and tokens are those of the whole LLM, divided here among the devices of a replica.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sextant.predict.roofline.law import Parameter
+
+PARAMETERS = {
+    "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
+    "routing": Parameter("floor of a layer that routes each token to 8 experts, ms", 0.04, 0.3),
+    "bandwidth": Parameter("share of the bandwidth that dense weights reach", 0.75, 0.1),
+    "expert_bandwidth": Parameter("share that experts' weights reach", 0.75, 0.15),
+    "expert_visit": Parameter("time that an expert in use adds to a layer, ms", 0.0005, 0.5),
+    "touch": Parameter("exponent of the tokens that choose experts of their own", 1.0, 0.1),
+    "kv_bandwidth": Parameter("share of the bandwidth that the KV cache reaches", 0.7, 0.2),
+    "flops": Parameter("share of the peak that dense products reach", 0.5, 0.2),
+    "expert_flops": Parameter("share of the peak that experts' products reach", 0.25, 0.3),
+    "attention_flops": Parameter("share of the peak that attention in prefill reaches", 0.4, 0.3),
+    "sync": Parameter("latency of an all-reduce, ms", 0.005, 0.5),
+    "link": Parameter("share of the link's bandwidth; above 1: sums in the switch", 1.2, 0.3),
+    "sequence": Parameter("host and sampling time of a sequence in a step, ms", 0.02, 0.7),
+    "prompt": Parameter("time of a prompt before and after its step, ms", 5.0, 0.5),
+    "prompt_launch": Parameter("floor of a layer in a step with a prompt, ms", 0.4, 0.4),
+    "prompt_weights": Parameter("times that a prompt reads the weights", 1.0, 0.3),
+    "mixed": Parameter("share of other prompts' time that a decoding request sees", 1.0, 0.15),
+    "mixed_weights": Parameter("share of their reads of further experts", 0.3, 0.5),
+    "wait": Parameter("steps until a prompt joins the batch", 1.5, 0.3),
+    "behind": Parameter("share of all other users' prompts that a prompt waits for", 0.06, 0.3),
+    "behind_growth": Parameter("exponent of the other users in that", 1.0, 0.05),
+    "memory": Parameter("requests in the KV cache over those of mean length that fit", 0.9, 0.2),
+    "queue": Parameter("time in the queue over that of a full batch in turn", 0.5, 0.7),
+    "ttft_offset": Parameter("statistic of TTFT over this law", 1.0, 0.2),
+    "itl_offset": Parameter("statistic of ITL over this law", 1.0, 0.05),
+}
+NAMES = tuple(PARAMETERS)
+INDEX = {name: position for position, name in enumerate(NAMES)}
+_USABLE_MEMORY = 0.92
+_EXPERTS_AT_REFERENCE = 8.0
+
+
+def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the logarithms of nTTFT and ITL in ms, shape (rows, 2).
+
+    Args:
+        phi: logarithms of the parameters, shape (rows, parameters), in `NAMES`' order.
+        facts: columns of `sextant.predict.roofline.chunked_facts.chunked_rows`, shape (rows,).
+    """
+    parts = terms(phi, facts)
+    ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
+    names = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
+    itl_ms = sum(parts[name] for name in names)
+    offsets = phi[:, [INDEX["ttft_offset"], INDEX["itl_offset"]]]
+    return offsets + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=1))
+
+
+def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what the latencies are made of, each of shape (rows,), in ms unless named else.
+
+    `launch_ms + weights_ms + kv_ms + sequences_ms + other_prompts_ms` is the mean ITL,
+    `prefill_ms + batching_ms + queueing_ms` the mean TTFT; `itl_batch` and `capacity_requests`
+    count requests: those that share a step, and those that the memory holds.
+    """
+    value = dict(zip(NAMES, np.exp(phi).T, strict=True))
+    users = facts["users"]
+    capacity = value["memory"] * requests_that_fit(facts)
+    # Users beyond the memory wait, but they preempt too: more memory is never slower.
+    others = np.maximum(users - 1, 0.0)
+    decode = _decode(users, value, facts)
+    step = sum(decode.values())
+    prompt, all_weights = _prompt(value, facts)
+    further = np.maximum(all_weights - _weights(users, value, facts), 0)
+    mixed = others * (value["mixed"] * prompt + value["mixed_weights"] * further)
+    itl = step + mixed / facts["output_tokens"]
+    # A prompt takes its products or the reading of the weights, whichever is longer.
+    turn = np.hypot(prompt, value["prompt_weights"] * all_weights)
+    behind = value["behind"] * others ** value["behind_growth"] * turn
+    crowd = np.logaddexp(0, 8 * (users / capacity - 1)) / 8 * (1 - 1 / users)
+    return decode | {
+        "other_prompts_ms": mixed / facts["output_tokens"],
+        "prefill_ms": turn + facts["n_layers"] * value["prompt_launch"] + value["prompt"],
+        "batching_ms": value["wait"] * itl * others / users,
+        "queueing_ms": behind + value["queue"] * crowd * facts["output_tokens"] * itl,
+        "itl_batch": users,
+        "capacity_requests": capacity,
+    }
+
+
+def requests_that_fit(facts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return how many requests of mean length fit into the memory that the weights leave."""
+    n_gpus, replicas = facts["n_gpus"], facts["data_parallel"]
+    held = facts["attention_bytes"] * replicas + facts["dense_bytes"] + facts["expert_bytes"]
+    held = (held + facts["unread_bytes"]) / n_gpus
+    memory = facts["memory_bytes"]
+    free = np.maximum(_USABLE_MEMORY * memory - held, 0.02 * memory)
+    tokens = _kept_tokens(facts["input_tokens"] + facts["output_tokens"] / 2, facts)
+    return free / (_kv_bytes(facts) * tokens + facts["state_bytes"] / n_gpus)
+
+
+def _kv_bytes(facts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the bytes of KV cache a token on each device: heads are split, never divided."""
+    parts = np.minimum(facts["n_gpus"], facts["kv_parts"] * facts["data_parallel"])
+    return facts["kv_bytes_per_token"] / parts
+
+
+def _kept_tokens(tokens: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the tokens that attention looks back on, a mean over the layers."""
+    sliding = facts["sliding_share"]
+    return (1 - sliding) * tokens + sliding * np.minimum(tokens, facts["window_tokens"])
+
+
+def _decode(
+    batch: np.ndarray, value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the parts of a decode step of this batch."""
+    n_gpus, layers = facts["n_gpus"], facts["n_layers"]
+    routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
+    syncs = np.where(n_gpus > 1, 2 * layers * value["sync"], 0.0)
+    context = _kept_tokens(facts["input_tokens"] + facts["output_tokens"] / 2, facts)
+    speed = facts["bytes_per_ms"] * value["kv_bandwidth"]
+    # Each of the replicas of attention multiplies its own requests: no less in all.
+    products = facts["attention_ms"] * facts["data_parallel"] + facts["dense_ms"]
+    products = products / value["flops"] + facts["expert_ms"] / value["expert_flops"]
+    each = value["sequence"] + _reduction_ms(value, facts) + products / n_gpus
+    return {
+        "launch_ms": layers * (value["launch"] + routing) + syncs,
+        "weights_ms": _weights(batch, value, facts),
+        # The state of layers without attention is read and written in every step.
+        "kv_ms": batch * (context * _kv_bytes(facts) + 2 * facts["state_bytes"] / n_gpus) / speed,
+        "sequences_ms": batch * each,
+    }
+
+
+def _weights(
+    tokens: np.ndarray, value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Return the time to read the weights that so many tokens touch."""
+    n_gpus, n_experts = facts["n_gpus"], facts["n_experts"]
+    share = facts["experts_per_token"] / np.maximum(n_experts, 1)
+    touched = 1 - (1 - share) ** (np.maximum(tokens, 1) ** value["touch"])
+    dense = (facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]) / n_gpus
+    experts = facts["expert_bytes"] * touched / n_gpus
+    visits = facts["n_layers"] * n_experts * touched / facts["expert_parallel"]
+    reading = dense / value["bandwidth"] + experts / value["expert_bandwidth"]
+    return reading / facts["bytes_per_ms"] + value["expert_visit"] * visits
+
+
+def _prompt(
+    value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the time of a prompt's products and sums, and that to read all weights it touches."""
+    n_gpus, tokens = facts["n_gpus"], facts["input_tokens"] * facts["prefill_share"]
+    linear = (facts["attention_ms"] + facts["dense_ms"]) / value["flops"]
+    linear = (linear + facts["expert_ms"] / value["expert_flops"]) / n_gpus
+    # A token looks back on half of the prompt, on average.
+    seen = _kept_tokens(facts["input_tokens"], facts) / 2
+    attention = facts["pair_ms"] * seen / n_gpus / value["attention_flops"]
+    each = linear + attention + _reduction_ms(value, facts)
+    return tokens * each, _weights(tokens, value, facts)
+
+
+def _reduction_ms(value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the time to add up one token's hidden states over the devices (ring all-reduce)."""
+    n_gpus = facts["n_gpus"]
+    moved = 2 * (n_gpus - 1) / n_gpus * facts["reduced_bytes"]
+    return moved / facts["link_bytes_per_ms"] / value["link"]

@@ -1,0 +1,152 @@
+"""How close predictions of held-out points come, for any folder of points."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_chunked_law import CONFIGS, LLMS, latencies, rows
+
+from sextant.base.errors import InputError
+from sextant.characterizations.features import Facts
+from sextant.characterizations.folder import load_folder
+from sextant.decide.accuracy import accuracy, predict_held_out, prediction_table
+from sextant.decide.configurations import apart
+from sextant.decide.evaluate import evaluate
+from sextant.decide.pairs import task_of
+from sextant.experiment.slo import SLO
+from sextant.predict.folds import Task
+
+SHIPPED = ("meta-llama__Llama-3.1-70B", "Qwen__Qwen3-32B", "nvidia__Llama-3.1-8B-Instruct-FP8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Write a folder of points that follow the law: three LLMs, one of them in two precisions."""
+    path = tmp_path_factory.mktemp("points")
+    about = {
+        "source": "archive:made-up",
+        "licence": "CC0-1.0",
+        "attribution": "nobody",
+        "statistic": "mean",
+        "load": "closed_loop",
+        "lengths": "fixed",
+        "defaults": {"engine": "vllm", "engine_version": "0.19.0"},
+    }
+    (path / "characterization.yaml").write_text(json.dumps(about))
+    configs = "".join(f"{name}\t{CONFIGS / name}.json\n" for name in SHIPPED)
+    (path / "llms.tsv").write_text("llm_id\tconfig\n" + configs)
+    profiles = "2xH100-80GB\tH100-80GB\t2\t6.0\n8xH200-141GB\tH200-141GB\t8\t30.0\n"
+    head = "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\n"
+    (path / "gpu_profiles.tsv").write_text(head + profiles)
+    parts = []
+    rng = np.random.default_rng(1)
+    for llm_id in SHIPPED:
+        shift = rng.normal(0, 0.1, 2)
+        for lengths in ((1024, 512), (4096, 512)):
+            for precision in ("bf16", "fp8") if llm_id == SHIPPED[1] else ("fp8",):
+                X = rows(
+                    [llm_id],
+                    ["2xH100-80GB", "8xH200-141GB"],
+                    (1, 4, 16, 64),
+                    lengths,
+                    precision=precision,
+                )
+                y = latencies(X) * np.exp(shift + rng.normal(0, 0.02, (len(X), 2)))
+                frame = X[["llm_id", "gpu_profile_id", "users"]].astype({"users": int})
+                parts.append(
+                    frame.assign(
+                        precision=precision,
+                        input_tokens=lengths[0],
+                        output_tokens=lengths[1],
+                        mean_ttft_ms=y[:, 0] * lengths[0],
+                        mean_tpot_ms=y[:, 1],
+                    )
+                )
+    pd.concat(parts).to_csv(path / "points.csv", index=False)
+    return path
+
+
+def task(folder) -> Task:
+    known = load_folder(folder)
+    return task_of(
+        known.source,
+        known.points,
+        known.feasibility,
+        Facts(known.llms, known.profiles),
+        None,
+        0.9,
+        has_fixed_lengths=known.has_fixed_lengths,
+    )
+
+
+@pytest.fixture(scope="module")
+def held_out(folder):
+    return predict_held_out(task(folder), "roofline", 42)
+
+
+def test_every_point_is_predicted_from_the_other_llms(held_out, folder):
+    table = prediction_table(held_out)
+    assert len(table) == len(load_folder(folder).points) == 64
+    assert (table["fold"] == table["llm_id"]).all()
+    assert {"ttft_ms", "ttft_predicted_ms", "tpot_lo_ms", "tpot_hi_ms"} <= set(table)
+    assert (table["ttft_lo_ms"] < table["ttft_predicted_ms"]).all()
+
+
+def test_the_figures_are_those_of_the_table(held_out):
+    table = prediction_table(held_out)
+    found = accuracy(table)
+    errors = (table["ttft_predicted_ms"] / table["ttft_ms"] - 1).abs()
+    assert found["mape_ttft"] == pytest.approx(errors.mean())
+    assert found["mdape_ttft"] == pytest.approx(errors.median())
+    inside = table["tpot_ms"].between(table["tpot_lo_ms"], table["tpot_hi_ms"])
+    assert found["coverage_tpot"] == pytest.approx(inside.mean())
+    assert found["mdape_tpot"] < 0.25
+
+
+def test_a_latency_that_was_not_measured_is_null_and_the_other_is_judged(folder):
+    full = task(folder)
+    points = full.points.drop(columns=[name for name in full.points if "ttft" in name])
+    found = accuracy(
+        prediction_table(predict_held_out(replace(full, points=points), "roofline", 42))
+    )
+    assert found["mape_ttft"] is None
+    assert found["n_tpot"] == 64
+    assert found["mdape_tpot"] < 0.25
+
+
+def test_llms_of_one_architecture_are_one_fold(folder):
+    known = task(folder)
+    twin = known.points.assign(llm_id=known.points["llm_id"].replace(SHIPPED[0], "twin"))
+    facts = Facts({**known.facts.llms, "twin": LLMS[SHIPPED[0]]}, known.facts.profiles)
+    both = Task("made-up", pd.concat([known.points, twin]), facts, set(), has_fixed_lengths=True)
+    folds = {
+        held.fold: set(held.points["llm_id"]) for held in predict_held_out(both, "roofline", 1)
+    }
+    assert folds[SHIPPED[0]] == {SHIPPED[0], "twin"}
+
+
+@pytest.mark.parametrize(("hold_out", "n"), [("gpu", 2), ("engine_version", 1)])
+def test_too_little_to_hold_out_is_an_error_that_says_so(folder, hold_out, n):
+    with pytest.raises(InputError, match=f"{n} to hold out, of 3 that are needed"):
+        predict_held_out(task(folder), "roofline", 42, hold_out)
+
+
+def test_a_predictor_that_needs_references_is_refused(folder):
+    with pytest.raises(InputError, match="reference measurements"):
+        predict_held_out(task(folder), "paris", 42)
+
+
+def test_each_length_is_decided_for_by_itself_and_each_way_to_serve_is_an_option(folder):
+    made = apart(task(folder))
+    assert sorted(made.points["llm_id"].unique())[0] == "Qwen__Qwen3-32B 1024/512"
+    served = made.points[made.points["llm_id"] == "Qwen__Qwen3-32B 1024/512"]
+    assert served["gpu_profile_id"].nunique() == 4, "two GPU profiles in two precisions"
+    slo = SLO("s", ttft_ms=2000, tpot_ms=60, percentile=50, users=64)
+    result = evaluate(task(folder), [slo], "roofline", 42)
+    (score,) = result.scores.to_dict("records")
+    assert score["n_llms"] + score["n_left_out"] == 6
+    assert score["so_score"] > 0.3
+    best = evaluate(task(folder), [slo], "measured", 42).recommendations
+    assert set(best["llm_id"]) == set(result.recommendations["llm_id"])

@@ -1,0 +1,191 @@
+"""The law of engines that mix chunks of prompts into decode steps."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.characterizations.features import Facts
+from sextant.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS
+from sextant.hardware.gpu import GPU, GPUS, GPUProfile, load_gpu
+from sextant.llm import load_llm
+from sextant.predict.references import Rows
+from sextant.predict.roofline import Roofline
+from sextant.predict.roofline.chunked import NAMES, predict_log, requests_that_fit, terms
+from sextant.predict.roofline.chunked_facts import chunked_rows
+from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.laws import BATCHING, CHUNKED, is_chunked
+
+CONFIGS = GPUS.parent / "llms"
+LLMS = {
+    name: load_llm(CONFIGS / f"{name}.json", "bfloat16")
+    for name in (
+        "meta-llama__Llama-3.1-70B",
+        "nvidia__Llama-3.1-8B-Instruct-FP8",
+        "Qwen__Qwen3-32B",
+        "openai__gpt-oss-120b",
+        "moonshotai__Kimi-K2.5",
+    )
+}
+DENSE, MOE, LATENT = "meta-llama__Llama-3.1-70B", "openai__gpt-oss-120b", "moonshotai__Kimi-K2.5"
+DEVICES = [load_gpu(GPUS, path.stem) for path in sorted(GPUS.glob("*.yaml"))]
+PROFILES = {
+    f"{n}x{gpu.gpu_id}": GPUProfile(f"{n}x{gpu.gpu_id}", gpu, n, 1.0)
+    for gpu in DEVICES
+    for n in (1, 2, 8)
+}
+NEW = [DENSE, MOE]
+"""LLMs that the predictor of these tests has not seen."""
+USERS = (1, 8, 64, 512)
+# What a device has, of which more is better.
+ABILITIES = (
+    "memory_gib",
+    "memory_bandwidth_gb_s",
+    "dense_16bit_tflops",
+    "dense_fp8_tflops",
+    "dense_fp4_tflops",
+    "interconnect_gb_s",
+)
+
+
+def rows(llm_ids=(DENSE,), profile_ids=("8xH100-80GB",), users=USERS, lengths=(1024, 512), **more):
+    """Return the facts of all these points."""
+    keys = [(llm, profile, n) for llm in llm_ids for profile in profile_ids for n in users]
+    frame = pd.DataFrame(keys, columns=[*IDENTIFIERS, "users"])
+    served = {"engine": "vllm", "engine_version": "0.19.0"} | more
+    frame = frame.assign(**dict(zip(LENGTHS, lengths, strict=True)), **served)
+    return chunked_rows(frame, Facts(LLMS, PROFILES))
+
+
+def latencies(X: pd.DataFrame) -> np.ndarray:
+    """Return nTTFT and ITL in ms at the law's prior, (rows, 2)."""
+    design = CHUNKED.design(X)
+    return np.exp(predict_log(design.parameters(design.mean), columns_of(X)))
+
+
+def parts(X: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the law's terms at its prior."""
+    design = CHUNKED.design(X)
+    return terms(design.parameters(design.mean), columns_of(X))
+
+
+@pytest.mark.parametrize("llm_id", LLMS)
+def test_more_users_are_never_faster(llm_id):
+    found = latencies(rows([llm_id], users=range(1, 1025)))
+    assert (np.diff(found, axis=0) >= 0).all()
+
+
+@pytest.mark.parametrize("llm_id", LLMS)
+def test_longer_prompts_take_longer(llm_id):
+    found = np.stack([latencies(rows([llm_id], lengths=(n, 512))) for n in (128, 1024, 8192)])
+    ttft = found[..., 0] * np.array([128, 1024, 8192])[:, None]
+    assert (np.diff(ttft, axis=0) > 0).all()
+    assert (np.diff(found[..., 1], axis=0) > 0).all(), "the KV cache is longer"
+
+
+def dominates(one: GPU, other: GPU) -> bool:
+    """Tell whether a device has at least as much of everything."""
+    pairs = [(getattr(one, name) or 0, getattr(other, name) or 0) for name in ABILITIES]
+    return all(first >= second for first, second in pairs)
+
+
+def fitted() -> Roofline:
+    """Return the predictor, fitted to points of the law with LLMs that differ a little."""
+    measured = [name for name in PROFILES if "H100-80GB" in name or "A100-80GB" in name]
+    X = rows([name for name in LLMS if name not in NEW], measured)
+    rng = np.random.default_rng(0)
+    per_llm = dict(zip(LLMS, rng.normal(0, 0.1, (len(LLMS), 2)), strict=True))
+    y = latencies(X) * np.exp(np.array([per_llm[name] for name in X["llm_id"]]))
+    y *= np.exp(rng.normal(0, 0.03, y.shape))
+    return Roofline(None, PROFILES, 0).fit(Rows(X, pd.DataFrame(y, X.index, TARGETS)))
+
+
+MODEL = fitted()
+
+
+def test_a_device_with_more_of_everything_is_never_predicted_slower():
+    gpus = [gpu for gpu in DEVICES if gpu.kind == "gpu"]
+    pairs = [(one, two) for one, two in permutations(gpus, 2) if dominates(one, two)]
+    # Effects of architectures, which are learned, may set different ones apart.
+    pairs = [(one, two) for one, two in pairs if one.architecture == two.architecture]
+    assert ("H200-141GB", "H100-80GB") in {(one.gpu_id, two.gpu_id) for one, two in pairs}
+    for one, two in pairs:
+        for n in (1, 2, 8):
+            better, worse = (
+                MODEL.explain(rows(NEW, [f"{n}x{gpu.gpu_id}"]))[TARGETS] for gpu in (one, two)
+            )
+            assert (better.to_numpy() <= worse.to_numpy() * (1 + 1e-9)).all(), (one, two, n)
+
+
+def test_predictions_are_close_to_what_was_measured_and_inside_of_their_intervals():
+    X = rows(NEW, ["2xH200-141GB"])
+    draws = MODEL.sample(X)
+    low, median, high = np.quantile(draws, (0.05, 0.5, 0.95), axis=0)
+    truth = latencies(X)
+    assert np.abs(np.log(median / truth)).mean() < 0.3
+    assert ((low < truth) & (truth < high)).mean() > 0.8
+
+
+def test_fp8_weights_are_read_in_half_of_the_time_and_a_quantized_cache_too():
+    plain, packed = parts(rows()), parts(rows(precision="fp8", kv_precision="fp8"))
+    assert packed["weights_ms"] == pytest.approx(plain["weights_ms"] / 2, rel=0.05)
+    assert packed["kv_ms"] == pytest.approx(plain["kv_ms"] / 2, rel=0.05)
+    assert (packed["prefill_ms"] < plain["prefill_ms"]).all()
+
+
+def test_a_step_reads_the_experts_that_its_tokens_choose():
+    weights = parts(rows([MOE], users=(1, 4, 4096)))["weights_ms"]
+    assert weights[1] < 4 * weights[0]
+    llm = LLMS[MOE]
+    read = llm.step_weight_bytes + llm.expert_weight_bytes
+    assert weights[2] > read / 8 / (3350 * 1e6), "all of them, at less than the full bandwidth"
+
+
+def test_a_latent_cache_is_on_every_device_unless_attention_is_replicated():
+    alone, split = (
+        requests_that_fit(columns_of(rows([LATENT], ["8xB200-180GB"], users=[8], **more)))
+        for more in ({}, {"data_parallel": 8})
+    )
+    assert split[0] > 4 * alone[0]
+
+
+def test_a_cached_prefix_is_not_computed_again():
+    cold, warm = (parts(rows(prefix_hit_rate=share))["prefill_ms"] for share in (0.0, 0.9))
+    assert (warm < cold).all()
+
+
+def test_users_beyond_the_memory_wait():
+    X = rows(["Qwen__Qwen3-32B"], ["1xH100-80GB"], users=(8, 512), lengths=(8192, 1024))
+    fit = requests_that_fit(columns_of(X))
+    assert (fit < 64).all()
+    found = parts(X)
+    assert found["queueing_ms"][1] > 10 * found["prefill_ms"][1]
+
+
+def test_the_terms_add_up():
+    X = rows(LLMS)
+    explained = MODEL.explain(X)
+    names = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms"]
+    itl = explained[names].sum(axis=1) * explained["itl_factor"]
+    ttft = explained[["prefill_ms", "batching_ms", "queueing_ms"]].sum(axis=1)
+    assert itl.to_numpy() == pytest.approx(explained["itl_ms"])
+    nttft = ttft / X["input_tokens"] * explained["nttft_factor"]
+    assert nttft.to_numpy() == pytest.approx(explained["nttft_ms"])
+
+
+def test_an_unseen_engine_widens_the_interval():
+    known, unseen = (
+        np.log(MODEL.sample(rows(engine=engine))).std(axis=0) for engine in ("vllm", "sglang")
+    )
+    assert (unseen > known).all()
+
+
+def test_the_engine_decides_which_law_holds():
+    keys = pd.DataFrame({"llm_id": DENSE, "gpu_profile_id": "1xH100-80GB", "users": 1}, range(4))
+    keys = keys.assign(engine=["vllm", "tgis", None, "sglang"])
+    assert is_chunked(keys, Facts(LLMS, PROFILES)).tolist() == [True, False, False, True]
+    cpu = replace(PROFILES["1xH100-80GB"], gpu=load_gpu(GPUS, "cpu-core"))
+    assert not is_chunked(keys, Facts(LLMS, PROFILES | {"1xH100-80GB": cpu})).any()
+    assert BATCHING.names != NAMES == CHUNKED.names
