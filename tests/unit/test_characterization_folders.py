@@ -88,6 +88,12 @@ def test_repeats_stay_and_means_are_taken_for_medians(folder) -> None:
     assert latencies["engine_version"].tolist()[1:] == ["0.5.1", "0.5.10"]
 
 
+def test_whole_numbers_may_be_written_as_a_spreadsheet_does(folder) -> None:
+    change(folder, "points.csv", "200,4,60", "200,4.0,60")
+    points = load_folder(folder).points
+    assert points["users"].tolist() == [4, 4, 1] and points["users"].dtype == "Int64"
+
+
 def test_prices_may_be_unknown_and_measured_pairs_are_feasible(folder) -> None:
     known = load_folder(folder)
     assert known.profiles["1xL4-24GB"].usd_per_hour == 0.8
@@ -141,12 +147,13 @@ def test_an_llm_has_its_own_dtype_or_that_of_the_folder(folder) -> None:
         ),
         ("points.csv", "4,60,9", "4,-60,9", r"line 4, field 'mean_ttft_ms': -60 is not allowed"),
         ("points.csv", "4,60,9", "4,fast,9", r"line 4, field 'mean_ttft_ms': 'fast' is not a num"),
+        ("points.csv", "c\n", "c,1\n", r"line 5: 11 cells under 10 columns. Fix: separate"),
         ("points.csv", "4,60,9", "4.5,60,9", r"line 4, field 'users': '4.5' is not an integer"),
         (
             "points.csv",
             "bf16",
             "fp7",
-            r"line 4, field 'precision': fp7 is not allowed.*how w",
+            r"line 4, field 'precision': fp7 is not allowed.*one of fp32",
         ),
         ("points.csv", ",4,60", ",,60", r"line 4, field 'users, request_rate_rps': neither users"),
         (

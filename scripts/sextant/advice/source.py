@@ -188,8 +188,15 @@ def _folder(name: str | None, database: Path | None) -> Path | None:
         fix = "write it (docs/characterizations.md), or give a folder of cells as --database"
         problem = "there is no characterization.yaml in this folder"
         raise InputError(problem, file=name, field="--source", fix=fix)
-    is_stored = database is not None or store_path(None, name).is_file()
-    return None if is_stored else shipped_sources().get(name)
+    if database is not None or store_path(None, name).is_file():
+        return None
+    shipped = shipped_sources()
+    if name not in shipped:
+        others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
+        fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
+        problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
+        raise InputError(problem, file=store_path(None, name), field="--source", fix=fix)
+    return shipped[name]
 
 
 def _knows(store: Path, llm_id: str | None) -> bool:

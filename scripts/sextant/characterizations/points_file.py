@@ -79,15 +79,19 @@ def _in_another_unit(error: InputError) -> InputError | None:
 def _column(
     texts: pd.Series, schema: Mapping[str, Any], path: Path, lines: Sequence[int]
 ) -> pd.Series:
-    """Return a column's values; an empty text is a missing value."""
+    """Return a column's values; an empty text is a missing value, 4.0 is a whole number."""
     given = texts[texts != ""]
     name, kind = str(texts.name), schema["type"]
+    if kind == "integer":
+        given = given.str.replace(r"\.0+$", "", regex=True)
     values = [typed(text, schema, path, lines[at], name) for at, text in given.items()]
     found = pd.Series(values, index=given.index, dtype=_KINDS[kind])
     wrong = ~_allowed(found, schema)
     if wrong.any():
         at = wrong.idxmax()
         problem, fix = f"{texts[at]} is not allowed", schema["description"]
+        if "enum" in schema:
+            fix += f"; one of {', '.join(schema['enum'])}"
         raise InputError(problem, file=path, row=lines[at], field=name, fix=fix)
     return found.reindex(texts.index)
 
