@@ -301,12 +301,16 @@ def test_the_commands_list_and_import(folder, tmp_path, monkeypatch) -> None:
 
 def test_a_folder_can_be_judged_without_a_store(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    slos = tmp_path / "slos.tsv"
-    slos.write_text("slo_id\tttft_ms\ttpot_ms\tpercentile\tusers\na\t100\t50\t50\t4\n")
-    change(folder, "points.csv", POINTS.splitlines(keepends=True)[3], "")
-    told = sextant("evaluate", "--source", folder, "--slos", slos, "--format", "json")
-    (row,) = json.loads(told)["predictors"]
-    assert row["predictor"] == "roofline" and row["n_scenarios"] == 1
+    names = ("demo-llama-16m", "demo-qwen2-26m", "demo-opt-6m", "demo-neox-34m")
+    configs = ROOT / "resources" / "llms"
+    rows = [f"{name}\t{configs / name}.json" for name in names]
+    (folder / "llms.tsv").write_text("\n".join(["llm_id\tconfig", *rows, ""]))
+    comment, header, *points = POINTS.splitlines()
+    made = [row.replace("tiny", name) for name in names for row in points]
+    (folder / "points.csv").write_text("\n".join([comment, header, *made, ""]))
+    told = sextant("evaluate", "--source", folder, "--predictor", "roofline", "--format", "json")
+    (row,) = json.loads(told[told.index("{") :])["predictors"]
+    assert row["n_tpot"] == 12 and row["mape_ttft"] > 0
 
 
 def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> None:
