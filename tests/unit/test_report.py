@@ -361,6 +361,7 @@ def test_facts_of_workload_feasibility_and_scores_are_on_the_page(report):
     assert "26,668 tokens" in text and "unsupported: 3 heads" in text
     assert "chat llm_pilot 100 % 200 % 0 % 20 % – 1 1 – 1.5" in text
     assert "✓ +200 %" in text and "1 × large 0.3 USD/h (not judged)" in text
+    assert "– USD/h" not in text  # of an LLM that no profile serves
 
 
 def test_summary_is_aligned_and_names_each_answer(report):

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from html_page import SVG, figure_texts
+from sextant.characterizations.points import FLOOR_MS
 from sextant.report.all_figures import ReportFigures
 from sextant.report.latency_figures import (
     latency_axes,
@@ -158,10 +159,11 @@ LOOKS = profile_looks(["1xa"], [profile("a", 1)])
 
 
 def test_predictions_have_a_panel_per_llm_with_its_error():
-    pairs = [pair("one", 1.5, 1.0), pair("one", -0.5, 1.0), pair("two", 2.0, 2.0)]
+    pairs = [pair("one", 1.5, 1.0), pair("one", FLOOR_MS, 1.0), pair("two", 2.0, 2.0)]
     drawn = figure_texts(prediction_figure(pairs, LOOKS, "t"))
-    # Mean of 50 % and 150 %: what has no place on the axes still counts.
-    assert {"one", "two", "100 %", "0 %"} <= set(drawn)
+    # Mean of 50 % and 100 %: a prediction of 0, which has no place on the axes, still counts.
+    assert {"one", "two", "75 %", "0 %"} <= set(drawn)
+    assert not [text for text in drawn if "e-" in text], "the axes reach down to the floor"
     assert n_not_drawn(pairs) == 1
 
 

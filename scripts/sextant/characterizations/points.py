@@ -25,6 +25,13 @@ LENGTHS = ["input_tokens", "output_tokens"]
 LOAD = ["users", "request_rate_rps"]
 """Of a closed loop `users`; `request_rate_rps` is then what came of it."""
 TARGETS = ["nttft_ms", "itl_ms"]
+FLOOR_MS = 1e-6
+"""What a predicted latency of 0 ms or less becomes, so that it still counts as a latency.
+
+A network whose last unit never fires and a clipped factorisation predict 0 ms. LLM-Pilot's
+scoring takes this as a latency that meets every limit; `has_latency` would take it for a point
+where nothing succeeded.
+"""
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 LATENCIES = ("ttft_ms", "nttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 LATENCY_COLUMNS = [f"{statistic}_{name}" for statistic in STATISTICS for name in LATENCIES]

@@ -6,19 +6,11 @@ import numpy as np
 import pandas as pd
 
 from sextant.characterizations.features import Facts
-from sextant.characterizations.points import TARGETS
+from sextant.characterizations.points import FLOOR_MS, TARGETS
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.predict.features import design_matrix
 from sextant.predict.tuning import Settings
-
-FLOOR_MS = 1e-6
-"""What a predicted latency of 0 ms or less becomes, so that it still counts as a latency.
-
-A network whose last unit never fires and a clipped factorisation predict 0 ms. LLM-Pilot's
-scoring takes this as a latency that meets every limit; `has_latency` would take it for a point
-where nothing succeeded.
-"""
 
 
 def latency_frame(

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sextant.base.rows import Row, group_by
+from sextant.characterizations.points import FLOOR_MS
 from sextant.pages.figure import (
     COLOURS,
     INK,
@@ -89,8 +90,8 @@ def _without_lines(looks: Mapping[str, Look]) -> list[tuple[str, Look]]:
 
 
 def is_drawable(row: Row, *columns: str) -> bool:
-    """Tell whether a row has a place on logarithmic axes."""
-    return all(row[column] is not None and row[column] > 0 for column in columns)
+    """Tell whether a row has a place on logarithmic axes; a prediction of 0 or less has none."""
+    return all(row[column] is not None and row[column] > FLOOR_MS for column in columns)
 
 
 def latency_axes(points: Sequence[Row]) -> dict[str, Axis]:
