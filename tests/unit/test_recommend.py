@@ -149,6 +149,16 @@ def test_a_percentile_that_a_source_lacks_is_estimated_from_the_nearest_that_it_
     }
 
 
+def test_a_limit_of_ttft_is_compared_with_ttft_where_lengths_differ():
+    points = pd.DataFrame({"llm_id": "m", "gpu_profile_id": "cheap", "users": [1, 2]})
+    points = points.assign(input_tokens=100.0, p90_nttft_ms=9.0, p90_ttft_ms=[300.0, np.nan])
+    for first_token, expected in (("nttft", [9, 9]), ("ttft", [3, 9])):
+        found = at_percentile(points, (90, 90), first_token)["nttft_ms"]
+        assert found.tolist() == expected
+    made = {name: SLO("s", percentile=50, users=1, **{name: 9.0}) for name in ("ttft_ms", "itl_ms")}
+    assert [slo.first_token for slo in made.values()] == ["ttft", "nttft"]
+
+
 def test_a_percentile_nobody_measures_is_an_input_error():
     with pytest.raises(InputError, match=r"'percentile'.*75 is not one of \[50, 90, 95, 99\]"):
         SLO("s", nttft_ms=1.0, itl_ms=1.0, percentile=75, users=1)

@@ -6,10 +6,11 @@ from typing import Any
 from sextant.advice.options import SAFE
 from sextant.decide.names import MEASURED
 from sextant.experiment.slo import METRICS, limits_of, worst_limit
-from sextant.pages.wording import aligned, plural
+from sextant.pages.wording import aligned, number, plural
 
 Answer = Mapping[str, Any]
 _N_OPTIONS = 6
+_N_CONTRADICTIONS = 3
 _DOUBTFUL = 0.75
 """Below this probability the answer says at its head that it may well be wrong."""
 
@@ -136,8 +137,9 @@ def load_lines(answer: Answer) -> list[str]:
     """Return what is expected of a replica, and which limit binds."""
     latency, limits = answer["latency"], limits_of(answer["slo"])
     each = [
-        f"{METRICS[key]} {latency[f'{key}_ms']:.3g} ms (90% interval {latency[f'{key}_lo_ms']:.3g} "
-        f"to {latency[f'{key}_hi_ms']:.3g}, limit {limit.limit_ms:g})"
+        f"{METRICS[key]} {number(latency[f'{key}_ms'])} ms (90% interval "
+        f"{number(latency[f'{key}_lo_ms'])} to {number(latency[f'{key}_hi_ms'])}, limit "
+        f"{limit.limit_ms:g})"
         for key, limit in limits.items()
     ]
     shown = plural(latency["users"], "user")
@@ -170,13 +172,16 @@ def cost_line(answer: Answer) -> str:
 
 def contradiction_lines(answer: Answer) -> list[str]:
     """Return the measurements of the LLM that the law does not explain."""
-    return [
+    rows = answer.get("contradictions", ())
+    lines = [
         f"Measured {METRICS[row['latency']]} of {row['measured_ms']:.3g} ms on "
         f"{row['gpu_profile_id']} with {plural(row['users'], 'user')} is far from the law "
         f"({row['predicted_ms']:.3g} ms, 90% interval {row['low_ms']:.3g} to "
         f"{row['high_ms']:.3g}): it counts there and nearby, and the intervals are wider."
-        for row in answer.get("contradictions", ())
+        for row in rows[:_N_CONTRADICTIONS]
     ]
+    more = len(rows) - _N_CONTRADICTIONS
+    return [*lines, f"{plural(more, 'more measurement')} like that."] if more > 0 else lines
 
 
 def _interval(row: Answer) -> str:

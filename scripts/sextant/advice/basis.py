@@ -77,12 +77,16 @@ def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
     """Return which percentiles are estimated, and from what, a sentence each."""
     names = {"nttft_ms": "TTFT", "itl_ms": "time per token"}
     shown = dict(zip(names, slo.percentiles, strict=True))
-    return [
-        f"No p{shown[target]} of the {names[target]} was published: it is estimated from "
-        f"{', '.join(name.split('_')[0] for name in columns)} with factors of other sources."
-        for target, columns in estimated(points, slo.percentiles).items()
-        if shown[target] != 50 or not all(name.startswith("mean") for name in columns)
-    ]
+    found = []
+    for target, columns in estimated(points, slo.percentiles).items():
+        known = [name.split("_")[0] for name in columns]
+        if shown[target] == 50 and known == ["mean"]:
+            continue
+        how = f"estimated from the {known[0]} with a factor of other sources"
+        if len(known) > 1:
+            how = f"interpolated between {' and '.join(known)}"
+        found.append(f"The p{shown[target]} of the {names[target]} was not published: it is {how}.")
+    return found
 
 
 def warning(clauses: list[str], source: Source) -> list[str]:

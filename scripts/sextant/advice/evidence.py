@@ -39,7 +39,7 @@ def nearest(subject: Subject, profile_id: str, slo: SLO) -> list[dict[str, Any]]
     lengths are nearest to the asked ones. Each has `users_per_replica`, the most users that it was
     measured to serve within these limits, and those lengths.
     """
-    points = at_percentile(subject.source.known.points, slo.percentiles)
+    points = at_percentile(subject.source.known.points, slo.percentiles, slo.first_token)
     own = points[(points["gpu_profile_id"] == profile_id) & points["users"].notna()]
     execution, measured = subject.execution, subject.measured
 

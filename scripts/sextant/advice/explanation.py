@@ -88,7 +88,7 @@ def _shares(row: dict[str, float], terms: dict[str, str]) -> list[dict[str, Any]
 def _measured(
     points: Any, llm_id: str, profile_id: str, users: int, slo: SLO
 ) -> dict[str, Any] | None:
-    rows = at_percentile(points, slo.percentiles)
+    rows = at_percentile(points, slo.percentiles, slo.first_token)
     chosen = rows.query("llm_id == @llm_id and gpu_profile_id == @profile_id and users == @users")
     return frame_rows(chosen[["nttft_ms", "itl_ms"]])[0] if len(chosen) else None
 

@@ -20,6 +20,7 @@ _NOISE = 0.05
 _SPREAD = 0.2
 """That of what the law misses, before anything was measured."""
 _BROKEN_MS = 1e12
+_FAR = 1.2
 
 
 class Contradiction(NamedTuple):
@@ -32,6 +33,11 @@ class Contradiction(NamedTuple):
     predicted_ms: float
     low_ms: float
     high_ms: float
+
+    @property
+    def log_ratio(self) -> float:
+        """How far it is from the median, as a logarithm."""
+        return abs(float(np.log(self.measured_ms / self.predicted_ms)))
 
 
 class OwnPoints(NamedTuple):
@@ -82,9 +88,12 @@ class OwnPoints(NamedTuple):
         return np.where(above[:, None], _BROKEN_MS, samples_ms)
 
     def contradictions(self) -> list[Contradiction]:
-        """Return the measurements that lie outside of the law's intervals."""
+        """Return the measurements far from the law, the farthest first.
+
+        Those lie outside of its 90% interval, and by more than a fifth from its median.
+        """
         low, middle, high = np.quantile(self.samples_ms, [0.05, 0.5, 0.95], axis=0)
-        return [
+        found = [
             Contradiction(
                 row["gpu_profile_id"],
                 int(row["users"]),
@@ -96,6 +105,8 @@ class OwnPoints(NamedTuple):
             for side, target in enumerate(TARGETS)
             if not low[place, side] <= row[target] <= high[place, side]
         ]
+        far = [each for each in found if each.log_ratio > np.log(_FAR)]
+        return sorted(far, key=lambda each: -each.log_ratio)
 
 
 def _nearness(users: np.ndarray, others: np.ndarray) -> np.ndarray:

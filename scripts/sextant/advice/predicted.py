@@ -30,6 +30,7 @@ from sextant.decide.pairs import ruled_out
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
+from sextant.llm.precision import precision_of
 from sextant.predict.draws import INTERVAL, Draws
 from sextant.predict.folds import KEYS
 from sextant.predict.protocols import JointPredictor
@@ -281,7 +282,7 @@ def forecast(
         InputError: too few LLMs were measured.
     """
     known = subject.source.known
-    latencies = at_percentile(known.points, slo.percentiles)
+    latencies = at_percentile(known.points, slo.percentiles, slo.first_token)
     latencies = latencies[has_latency(latencies) & latencies["users"].notna()]
     latencies = latencies.astype({"users": "int64"}).reset_index(drop=True)
     n_llms = latencies["llm_id"].nunique()
@@ -327,9 +328,12 @@ def _own_points(
     mine = latencies[latencies["llm_id"] == subject.llm_id]
     ratios = np.log(mine[LENGTHS].to_numpy(float) / subject.lengths)
     near = mine[(np.abs(ratios) <= np.log(_ALIKE)).all(axis=1)]
-    for name in ("engine", "precision"):
-        asked = getattr(subject.serving, name)
-        near = near[near[name].isna() | (near[name] == asked)] if asked else near
+    served_as = {
+        "engine": subject.serving.engine,
+        "precision": subject.serving.precision or precision_of(subject.llm),
+    }
+    for name, value in served_as.items():
+        near = near[near[name].isna() | (near[name] == value)]
     parts = [near[columns], *([probe[columns]] if probe is not None else [])]
     points = pd.concat(parts, ignore_index=True)
     if points.empty:

@@ -85,18 +85,27 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     return frame
 
 
-def at_percentile(points: pd.DataFrame, percentiles: tuple[int, int]) -> pd.DataFrame:
+def at_percentile(
+    points: pd.DataFrame, percentiles: tuple[int, int], first_token: str = "nttft"
+) -> pd.DataFrame:
     """Return the points at percentiles, sorted by LLM, GPU profile and users.
 
     Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, each
     at its percentile (of the first token, of the tokens after it), and `throughput_tok_s,
     energy_j_per_token`; and `source`, where points of several are in one frame. A percentile that
     no point of a source has is estimated from those that they have; `estimated` says so.
+
+    With `first_token` of `ttft`, `nttft_ms` is TTFT at the percentile over the mean input tokens
+    (`SLO.first_token`): where requests differ in length, TTFT spreads less than nTTFT.
     """
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
     for target, percentile in zip(TARGETS, percentiles, strict=True):
         parts = [_latency(part, target, percentile) for part in _by_source(points)]
         frame[target] = pd.concat(parts)
+    if first_token == "ttft":
+        parts = [_latency(part, "ttft_ms", percentiles[0]) for part in _by_source(points)]
+        per_token = pd.concat(parts) / frame["input_tokens"].astype(float)
+        frame["nttft_ms"] = per_token.fillna(frame["nttft_ms"])
     numbers = [*LENGTHS, *TARGETS, "throughput_tok_s", "energy_j_per_token"]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers]]

@@ -170,7 +170,7 @@ class _Truth(NamedTuple):
 
 
 def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
-    latencies = at_percentile(task.points, slo.percentiles)
+    latencies = at_percentile(task.points, slo.percentiles, slo.first_token)
     # A measured pair runs, whatever memory facts had said of it.
     measured = set(latencies[IDENTIFIERS].itertuples(index=False, name=None))
     llm_ids = sorted(latencies["llm_id"].unique())

@@ -5,8 +5,10 @@ from statistics import NormalDist
 PERCENTILE_PREFIX = {50: "median", 90: "p90", 95: "p95", 99: "p99"}
 """How the columns of a `point` name a percentile."""
 
+_TTFT = {50: 1.0, 90: 1.65, 95: 1.91, 99: 2.51}
 _TIMES_MEDIAN = {
-    "nttft_ms": {50: 1.0, 90: 1.65, 95: 1.91, 99: 2.51},
+    "ttft_ms": _TTFT,
+    "nttft_ms": _TTFT,
     "itl_ms": {50: 1.0, 90: 1.17, 95: 1.43, 99: 2.50},
 }
 """Percentiles of a first-token and a per-token latency, as multiples of their median.
@@ -22,7 +24,7 @@ def factor(target: str, known: int, wanted: int) -> float:
     """Return by what to multiply a latency at the percentile `known` to estimate it at `wanted`.
 
     Args:
-        target: `nttft_ms` (first token) or `itl_ms` (per token).
+        target: `ttft_ms` or `nttft_ms` (first token), or `itl_ms` (per token).
         known: 50, 90, 95 or 99.
         wanted: the same.
     """

@@ -104,6 +104,13 @@ class SLO:
         return first, per_token
 
     @property
+    def first_token(self) -> str:
+        """What measurements of the first token are compared as: `nttft` if that has a limit."""
+        return (
+            "nttft" if "nttft" in self.limits or not {"ttft", "e2e"} & set(self.limits) else "ttft"
+        )
+
+    @property
     def target_limits_ms(self) -> tuple[float | None, float | None]:
         """The limits of nTTFT and of ITL or TPOT, for what learns to be accurate near them."""
         gaps = [limit for limit in (self.itl_ms, self.tpot_ms) if limit is not None]

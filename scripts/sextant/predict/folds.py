@@ -107,7 +107,7 @@ def fit_folds(
     """
     start = time.monotonic()
     make = partial(predictor_class(predictor), slo, task.facts.profiles, seed)
-    points = at_percentile(task.points, slo.percentiles)
+    points = at_percentile(task.points, slo.percentiles, slo.first_token)
     usable = points[has_latency(points)]
     folds = list(_folds(task, sorted(usable["llm_id"].unique()), make().min_training_llms))
     is_judged = len(folds) > 1

@@ -28,7 +28,7 @@ class LLMPilot(LatencyPredictor):
     ones to the last digit of a 32-bit number.
     """
 
-    depends_on = ("target_limits_ms", "percentiles")
+    depends_on = ("target_limits_ms", "percentiles", "first_token")
     GRID = tuple(
         ParameterGrid(
             {
