@@ -106,9 +106,8 @@ class SLO:
     @property
     def first_token(self) -> str:
         """What measurements of the first token are compared as: `nttft` if that has a limit."""
-        return (
-            "nttft" if "nttft" in self.limits or not {"ttft", "e2e"} & set(self.limits) else "ttft"
-        )
+        is_absolute = self.ttft_ms is not None or self.e2e_ms is not None
+        return "ttft" if is_absolute and self.nttft_ms is None else "nttft"
 
     @property
     def target_limits_ms(self) -> tuple[float | None, float | None]:

@@ -1,5 +1,6 @@
 """The predictor `roofline`: a law of how servers work, fitted to points, corrected by trees."""
 
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -28,10 +29,17 @@ class Roofline(LatencyPredictor):
     its predictions move.
     """
 
+    _rows: Callable[[pd.DataFrame, Facts], pd.DataFrame] | None = None
+
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
-        """Return the facts of each point, as the law of most points' engines takes them."""
-        rows = chunked_rows if is_chunked(keys, facts).mean() > 0.5 else fact_rows
-        return rows(keys, facts)
+        """Return the facts of each point, as the law of most points' engines takes them.
+
+        The first call decides, which is that of the training points: what is asked has the same
+        columns, whichever engine it names.
+        """
+        if self._rows is None:
+            self._rows = chunked_rows if is_chunked(keys, facts).mean() > 0.5 else fact_rows
+        return self._rows(keys, facts)
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train on points, and on those few of the new LLM.
