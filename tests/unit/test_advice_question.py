@@ -239,6 +239,14 @@ def test_a_source_without_a_store_is_an_error(tmp_path, monkeypatch) -> None:
         find_source(replace(ASKED, sources=("archive:other",)))
 
 
+def test_no_answer_rests_on_a_source_without_input_lengths_alone(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"does not say input_tokens.*archive:inferencex"):
+        find_source(replace(ASKED, sources=("archive:mlenergy",)))
+    both = replace(ASKED, sources=("archive:mlenergy", "archive:inferencex"))
+    assert find_source(both).input_tokens == 1024
+
+
 # Memory
 
 

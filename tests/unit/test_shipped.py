@@ -1,12 +1,17 @@
 """The characterization that ships: what it holds, and that a store gives it back."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from sextant.characterizations.characterization import load_characterization
 from sextant.characterizations.export import export_folder
+from sextant.characterizations.feasibility import feasibility_table
 from sextant.characterizations.folder import load_folder
+from sextant.characterizations.points import complete
 from sextant.characterizations.shipped import SHIPPED, load_shipped
+from sextant.characterizations.write import write_table
 from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT
 
@@ -66,3 +71,24 @@ def test_a_store_of_these_points_gives_the_same_folder(known, tmp_path) -> None:
 
 def _records(frame: pd.DataFrame) -> list[dict]:
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+
+def test_any_id_comes_back_from_an_exported_folder(known, tmp_path) -> None:
+    llm, profile = known.llms["llama-7b"], known.profiles["1xT4-16GB"]
+    names = ["..", "org/name", '日本"`touch owned`', "#1", "-rf"]
+    other = replace(profile.gpu, gpu_id="Own-16GB")
+    profiles = {'2x<b>A"': replace(profile, gpu_profile_id='2x<b>A"', gpu=other)}
+    keys = {"gpu_profile_id": '2x<b>A"', "users": 4, "median_itl_ms": 9.0, "median_nttft_ms": 1.0}
+    points = complete(pd.DataFrame([keys | {"llm_id": name} for name in names]))
+    tried = feasibility_table(points.assign(status="measured").to_dict("records"), "mine")
+    mine = replace(known, points=points, llms=dict.fromkeys(names, llm), profiles=profiles)
+    sheet = tmp_path / "llms.tsv"
+    config = ROOT / "resources" / "llms" / "llama-7b.json"
+    table = pd.DataFrame({"llm_id": names, "config": [str(config)] * len(names)})
+    write_table(sheet, table)
+    said = {"llms": sheet, "licence": "CC0-1.0", "attribution": "<b>nobody</b>"}
+    export_folder(replace(mine, feasibility=tried, descriptions=()), tmp_path / "out", **said)
+    again = load_folder(tmp_path / "out")
+    assert set(again.points["llm_id"]) == set(names) == set(again.llms)
+    assert again.profiles == profiles and len(again.feasibility) == len(names)
+    assert {path.name for path in tmp_path.iterdir()} == {"llms.tsv", "out"}

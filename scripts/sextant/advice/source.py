@@ -231,6 +231,11 @@ def _lengths(known: Characterization, origin: str) -> tuple[float, float]:
     A point's own mean depends on which requests it could answer.
     """
     lengths = known.points[LENGTHS].median()
+    if lengths.isna().any() and known.descriptions:
+        (name, *_) = lengths.index[lengths.isna()]
+        fix = "name another source beside it, e.g. --source archive:inferencex"
+        problem = f"{known.source} does not say {name}: no answer can rest on it alone"
+        raise InputError(problem, file=origin, field="--source", fix=fix)
     if lengths.isna().any():
         fix = "see `error` in the cells' requests.parquet, and measure again"
         raise InputError("no point has a request that succeeded", file=origin, fix=fix)
