@@ -95,6 +95,12 @@ def test_a_prediction_has_all_that_a_person_needs(answer) -> None:
     price = {row["gpu_profile_id"]: row for row in answer["alternatives"]}
     assert len(price) == 14
     assert 0 < answer["probability_met"] <= 1
+    cost = answer["cost"]
+    served = 3600 * cost["requests_per_s"]
+    tokens = answer["serving"]["input_tokens"], answer["serving"]["output_tokens"]
+    usd = [cost[f"usd_per_million_{side}_tokens"] * 1e-6 for side in ("input", "output")]
+    assert np.dot(usd, tokens) * served == pytest.approx(answer["usd_per_hour"])
+    assert cost["split"] == "time" and 0 < cost["utilisation"] <= 1.001
     assert answer["replicas"] * answer["users_per_replica"] >= 200
     latency = answer["latency"]
     assert latency["users"] == answer["users_per_replica"] <= latency["checked_at_users"]

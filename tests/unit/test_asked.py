@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from sextant.advice.answer import recommend_llm
 from sextant.advice.basis import outside_basis
+from sextant.advice.explanation import explain_llm
 from sextant.advice.own_points import OwnPoints
 from sextant.advice.question import Question
 from sextant.advice.requests import Length, Requests, length_of, requests_of
@@ -163,6 +164,21 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
     answer = recommend_llm(asked)
     assert answer["warnings"][0].startswith("Outside of what archive:llm-pilot measured: 2000")
     assert answer["text"].splitlines()[1:3].count(answer["warnings"][0]) == 1
+
+
+def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
+    slo = SLO("asked", ttft_ms=1000, ttft_percentile=95, tpot_ms=40, percentile=50, users=16)
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+    asked = Question(slo, hf_config=config, requests=requests)
+    rate = replace(slo, users=None, request_rate_rps=8.0)
+    answer = recommend_llm(replace(asked, slo=rate))
+    assert answer["source"] == "archive:inferencex" and answer["replicas"] <= 4
+    assert answer["warnings"][0].startswith("The p95 of the TTFT was not published")
+    assert answer["latency"]["ttft_ms"] < 1000 and answer["cost"]["requests_per_s"] == 8
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+    told = explain_llm(asked, "1xH100-80GB", 16)
+    assert told["itl_ms"] == pytest.approx(sum(t["ms"] for t in told["itl"]) * told["itl_factor"])
 
 
 # The command

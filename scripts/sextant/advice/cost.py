@@ -7,6 +7,8 @@ import pandas as pd
 from sextant.advice.predicted import Forecast
 
 _HOUR_S = 3600
+_STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
+"""Terms of a step of decode, without the prompts that it prefills."""
 
 
 def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def _prefill_share(made: Forecast, profile_id: str, users: int) -> float | None:
     if explain is None:
         return None
     row: pd.Series = explain(made.subject.rows_at(made.model, [users], [profile_id])).iloc[0]
-    if not {"prefill_ms", "itl_ms", "itl_batch"} <= set(row.index):
+    if not {"prefill_ms", "itl_batch", *_STEP} <= set(row.index):
         return None
-    decode_ms = made.lengths[0, 1] * row["itl_ms"] / max(row["itl_batch"], 1.0)
+    decode_ms = made.lengths[0, 1] * row[_STEP].sum() / max(row["itl_batch"], 1.0)
     return float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))

@@ -18,6 +18,7 @@ _STEP = {
     "weights_ms": "reading the weights",
     "kv_ms": "moving the KV cache",
     "sequences_ms": "work for each further sequence",
+    "other_prompts_ms": "prefill of others' prompts",
 }
 _FIRST = {
     "prefill_ms": "prefill of the own input",
@@ -78,10 +79,11 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
 
 
 def _shares(row: dict[str, float], terms: dict[str, str]) -> list[dict[str, Any]]:
-    total = sum(row[name] for name in terms)
+    known = {name: meaning for name, meaning in terms.items() if name in row}
+    total = sum(row[name] for name in known)
     return [
         {"name": name, "meaning": meaning, "ms": row[name], "share": row[name] / total}
-        for name, meaning in terms.items()
+        for name, meaning in known.items()
     ]
 
 

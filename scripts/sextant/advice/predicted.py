@@ -311,7 +311,8 @@ def drawn(
 ) -> Draws:
     """Return joint draws at these loads, which go through what was measured of the LLM."""
     X = subject.rows_at(model, users, profile_ids)
-    keys = X[KEYS].assign(**dict(zip(LENGTHS, subject.lengths[0], strict=True)))
+    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+    keys = X[KEYS].astype({"users": "int64"}).assign(**lengths)
     samples_ms = widened(model.sample(X), subject.widening_sd, _SEED)
     return Draws(keys, own.corrected(keys, samples_ms) if own else samples_ms)
 
