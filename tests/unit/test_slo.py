@@ -1,10 +1,13 @@
 """Latency limits and load: what a row may say, and which latencies meet it."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from sextant.base.errors import InputError
 from sextant.experiment.slo import SLO, load_slos
+from sextant.report.slo_answers import slo_words
 
 LENGTHS = np.array([1000.0, 201.0])
 LATENCIES = np.array([[0.5, 20.0], [1.0, 40.0], [np.nan, 20.0]])  # TTFT 500 and 1,000 ms
@@ -65,3 +68,10 @@ def test_a_wrong_row_is_named(tmp_path, row, words) -> None:
     with pytest.raises(InputError) as raised:
         load_slos(path)
     assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
+
+
+def test_a_report_says_the_limits_that_are_set_and_the_load() -> None:
+    slo = made(ttft_ms=1000, ttft_percentile=95, tpot_ms=40, users=None, request_rate_rps=8.5)
+    words = "p95 TTFT ≤ 1,000 ms and median TPOT ≤ 40 ms, for 8.5 requests a second"
+    assert slo_words(asdict(slo)) == words
+    assert slo_words(asdict(made(nttft_ms=2))) == "median nTTFT ≤ 2 ms per input token, for 8 users"

@@ -80,11 +80,11 @@ def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
     found = []
     for target, columns in estimated(points, slo.percentiles).items():
         known = [name.split("_")[0] for name in columns]
-        if shown[target] == 50 and known == ["mean"]:
+        if shown[target] == 50 and set(known) <= {"mean", "median"}:
             continue
-        how = f"estimated from the {known[0]} with a factor of other sources"
-        if len(known) > 1:
-            how = f"interpolated between {' and '.join(known)}"
+        how = f"estimated from the {' or '.join(known)} with a factor of other sources"
+        if known == ["p90", "p99"]:
+            how = "interpolated between p90 and p99"
         found.append(f"The p{shown[target]} of the {names[target]} was not published: it is {how}.")
     return found
 
