@@ -56,7 +56,6 @@ def test_a_measurement_becomes_a_point(tmp_path) -> None:
         "gpu_profile_id": "4xH200-141GB",
         "engine_version": "0.19.0",
         "precision": "fp8",
-        "kv_precision": "fp8",
         "tensor_parallel": 4,
         "data_parallel": 1,
         "expert_parallel": 1,
@@ -100,17 +99,6 @@ def test_how_many_devices_a_server_had(tmp_path) -> None:
     assert points["precision"].to_dict() == dict.fromkeys(
         ("copies", "split", "shared"), "mxfp4"
     ) | {"dense": "fp8"}
-
-
-def test_the_kv_cache_has_the_precision_of_the_recipe(tmp_path) -> None:
-    on_b200 = {"model_path": MOE, "gemm_quant_mode": "nvfp4", "system": "b200_sxm"}
-    points = inferencex(
-        tmp_path,
-        on_b200 | {"id": "new"},
-        on_b200 | {"id": "old", "backend_version": None, "silicon_ttft_ms": 160.5},
-        on_b200 | {"id": "hopper", "system": "h100_sxm"},
-    )
-    assert points["kv_precision"].fillna("").to_dict() == {"new": "fp8", "old": "", "hopper": ""}
 
 
 def test_repeats_of_a_row_go_and_repeats_of_a_measurement_stay(tmp_path) -> None:

@@ -115,7 +115,6 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
             "gpu_profile_id": n_gpus.astype(str) + "x" + gpu_ids,
             "engine_version": rows["backend_version"],
             "precision": precision,
-            "kv_precision": _kv_precision(rows, precision),
             "tensor_parallel": n_gpus // copies,
             "data_parallel": copies,
             "expert_parallel": n_gpus.where(rows["moe_ep_size"] > 1, 1),
@@ -128,21 +127,3 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
             "run_id": rows["id"],
         }
     )
-
-
-def _kv_precision(rows: pd.DataFrame, precision: pd.Series) -> pd.Series:
-    """Return `fp8` where InferenceX's recipes of that time kept the KV cache so, else null.
-
-    Source: `benchmarks/` and `perf-changelog.yaml` of github.com/SemiAnalysisAI/InferenceX.
-    """
-    llm, day = rows["model_path"], rows["measured_on"].fillna("")
-    is_blackwell = rows["system"].isin(["b200_sxm", "b300_sxm"])
-    is_fp8 = llm == "meta-llama/Llama-3.1-70B"
-    # From vLLM 0.11.2 on; rows before have no version.
-    is_gpt_oss = llm == "openai/gpt-oss-120b"
-    is_fp8 |= is_gpt_oss & is_blackwell & rows["backend_version"].notna()
-    is_kimi = llm == "moonshotai/Kimi-K2.5"
-    is_fp8 |= is_kimi & (precision == "nvfp4") & (day >= "2026-04-20")
-    is_minimax = llm == "MiniMaxAI/MiniMax-M2.5"
-    is_fp8 |= is_minimax & is_blackwell & (day >= "2026-04-17")
-    return is_fp8.map({True: "fp8", False: None})

@@ -18,6 +18,8 @@ from sextant.predict.roofline.effects import Effect, levels
 _OFFSETS = ("ttft_offset", "itl_offset")
 _MOE = {"sequence": 0.3, "expert_flops": 0.2}
 _LATENT = {"launch": 0.2, "kv_bandwidth": 0.3}
+# Who does not state the precision of the KV cache may well have halved it.
+_KV_UNSTATED = {"memory": 0.5, "kv_bandwidth": 0.3}
 _ARCHITECTURE = {
     "launch": 0.1,
     "bandwidth": 0.1,
@@ -43,6 +45,8 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     for parameter, prior in PARAMETERS.items():
         mean = float(np.log(prior.prior))
         yield Effect(parameter, "all", np.ones(len(X)), prior.sd, mean)
+    for parameter, sd in _KV_UNSTATED.items():
+        yield Effect(parameter, "kv unstated", X["is_kv_unstated"].to_numpy(float), sd)
     kinds = {"moe": (X["is_moe"], _MOE), "latent": (X["is_latent"], _LATENT)}
     for name, (rows, spread) in kinds.items():
         for parameter, sd in spread.items():

@@ -43,6 +43,7 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
             keys[[*IDENTIFIERS]],
             keys["users"].astype(float),
             texts[["engine", "engine_version"]],
+            (texts["kv_precision"] == "").astype(float).rename("is_kv_unstated"),
             known,
             keys[LENGTHS].astype(float).fillna(UNKNOWN_TOKENS),
             pd.DataFrame(
