@@ -202,7 +202,8 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
     gain = {}
     for probe in names:
         seen = logs[:, rows[probe]].reshape(len(logs), -1)
-        explained = seen @ np.linalg.lstsq(seen, logs.reshape(len(logs), -1), rcond=None)[0]
+        inverse = np.linalg.pinv(seen.T @ seen, rcond=1e-10, hermitian=True)
+        explained = seen @ (inverse @ (seen.T @ logs.reshape(len(logs), -1)))
         variance = explained.reshape(logs.shape).var(axis=0).sum(axis=1)
         gain[probe] = sum(weights[name] * variance[rows[name]].mean() for name in names)
     return max(names, key=gain.__getitem__)
