@@ -16,7 +16,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.base.progress import Progress
-from sextant.benchmark.cell import _specs, measure_cell
+from sextant.benchmark.cell import measure_cell, server_specs
 from sextant.benchmark.definition import Cell, cell_from_definition
 from sextant.cells.files import read_run
 from sextant.cells.integrity import CELL_FILES, damaged_files, drop_checkpoints
@@ -466,7 +466,7 @@ def test_replicas_of_their_own_devices_have_cores_of_their_own(tmp_path, placeme
         pytest.skip("needs two cores")
     pair = {"variant_id": "pair", "replicas": 2, "placement": placement, "cpu_cores": 1}
     cell, _ = prepare_cell(tmp_path, variant=pair)
-    specs = _specs(cell, load_llm(cell.config_path, "bfloat16"), tmp_path, tmp_path)(100)
+    specs = server_specs(cell, load_llm(cell.config_path, "bfloat16"), tmp_path, tmp_path)(100)
     assert [len(spec.cores) for spec in specs] == [1, 1]
     assert len({spec.cores for spec in specs}) == n_cores
 

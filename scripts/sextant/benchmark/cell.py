@@ -57,7 +57,7 @@ def measure_cell(
     _require_disk(folder)
     # The scratch folder first: its caretaker removes the lock too if this job is killed.
     with scratch_folder(folder) as scratch, cell_lock(folder) as has_waited:
-        if has_waited and _is_measured(cell, folder):
+        if has_waited and is_measured(cell, folder):
             log.info("another job has measured this cell: its results are taken over")
             return
         (folder / "run.json").unlink(missing_ok=True)  # the other files may become another run's
@@ -66,7 +66,7 @@ def measure_cell(
         _measure(cell, settings, folder, server_log, progress, llm, scratch)
 
 
-def _is_measured(cell: Cell, folder: Path) -> bool:
+def is_measured(cell: Cell, folder: Path) -> bool:
     """Return whether the results in a folder are whole, and of this definition."""
     if damaged_files(folder):
         return False
@@ -97,7 +97,7 @@ def _measure(
         nullcontext(Path(cell.model)) if cell.model else model_folder(cell.config_path, scratch)
     )
     with weights as model:
-        specs = _specs(cell, llm, model, scratch) if feasibility.is_feasible else None
+        specs = server_specs(cell, llm, model, scratch) if feasibility.is_feasible else None
         devices = {device for spec in specs(1) for device in spec.device_indices} if specs else ()
         machine = hardware(cell.devices.kind, sorted(devices, key=str))
         kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, machine)
@@ -152,7 +152,9 @@ def _weights_to_search(
     )
 
 
-def _specs(cell: Cell, llm: LLM, model: Path, scratch: Path) -> Callable[[int], list[ServerSpec]]:
+def server_specs(
+    cell: Cell, llm: LLM, model: Path, scratch: Path
+) -> Callable[[int], list[ServerSpec]]:
     """Return what makes the servers of a cell, one a replica, with a batch weight."""
     variant = cell.variant
     places = pick_devices(cell.devices, variant.replicas, variant.placement)

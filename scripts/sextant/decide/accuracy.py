@@ -84,7 +84,7 @@ def predict_held_out(
         problem = f"{len(folds)} to hold out, of {make.min_training_llms + 1} that are needed"
         raise InputError(problem, field="--hold-out", fix="give more points, or hold out another")
     jobs = (
-        delayed(_predict)(task, points, fold, rows, predictor, seed, percentiles)
+        delayed(predict_rows)(task, points, fold, rows, predictor, seed, percentiles)
         for fold, rows in folds
     )
     found = []
@@ -123,7 +123,7 @@ def _architecture(llm: LLM) -> Hashable:
     return llm.llm_type, *shape, llm.n_experts, llm.vocab_size
 
 
-def _predict(
+def predict_rows(
     task: Task,
     points: pd.DataFrame,
     fold: str,
@@ -132,7 +132,10 @@ def _predict(
     seed: int,
     percentiles: tuple[int, int],
 ) -> HeldOut:
-    """Return the rows of a fold with their predictions."""
+    """Return the rows of a fold with their predictions, by a fit on all others.
+
+    `points` are as `at_percentile` returns them, `rows` says which of them the fold holds out.
+    """
     training, asked = points[~rows], points[rows]
     if not task.has_fixed_lengths:
         training, asked = share_lengths(training, asked)
