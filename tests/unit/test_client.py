@@ -93,7 +93,7 @@ def test_a_stream_is_counted_and_ordered_in_time():
     assert outcome.first_token_ns < outcome.last_token_ns <= outcome.ended_ns
     first_ms = (outcome.first_token_ns - outcome.sent_ns) / 1e6
     assert offsets_ms[0] == pytest.approx(first_ms, abs=1e-3)
-    assert np.median(gaps_ms(outcome)) >= 4
+    assert offsets_ms[-1] >= 20 + 19 * 5
 
 
 def test_times_are_those_at_which_the_server_sent():

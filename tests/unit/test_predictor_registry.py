@@ -72,7 +72,8 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
     }
     shared = {str(path) for path in library_files(EVALUATE)}
     roofline = {path for path in files["roofline"] if "/predict/roofline/" in path}
-    assert len(roofline) == 7
+    package = ROOT / "scripts" / "sextant" / "predict" / "roofline"
+    assert roofline == {str(path) for path in package.glob("*.py")}
     for name, others in files.items():
         assert bool(others & roofline) == (name == "roofline"), name
         assert shared <= others

@@ -1,4 +1,4 @@
-"""The one reader of YAML files, also of strangers; configuration merged as Snakemake does."""
+"""The one place that reads and writes YAML; configuration merged as Snakemake does."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from sextant.base.errors import InputError
+from sextant.base.files import atomic_path
 
 _MAX_BYTES = 2**18
 
@@ -51,6 +52,13 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict | None):
         raise InputError("no keys and values", file=path, fix="write key: value")
     return found or {}
+
+
+def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
+    """Write keys and values in the order given; the file appears whole or not at all."""
+    with atomic_path(path) as temporary:
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+        temporary.write_text(text, encoding="utf-8")
 
 
 DEFAULT_FILE = "config/config.yaml"

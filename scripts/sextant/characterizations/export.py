@@ -6,12 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.ids import file_name
 from sextant.base.sheets import SCHEMAS, load_sheet
+from sextant.base.yaml_files import write_yaml
 from sextant.cells.verdict import Kind, Outcome
 from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.description import FILE, Description
@@ -95,9 +94,8 @@ def _write_gpus(known: Characterization, out: Path) -> None:
         gpu = profile.gpu
         if gpu_path(GPUS, gpu.gpu_id).is_file():
             continue
-        with atomic_path(gpu_path(out / "gpus", gpu.gpu_id)) as temporary:
-            facts = {key: value for key, value in asdict(gpu).items() if value is not None}
-            temporary.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
+        facts = {key: value for key, value in asdict(gpu).items() if value is not None}
+        write_yaml(gpu_path(out / "gpus", gpu.gpu_id), facts)
 
 
 def _profiles(known: Characterization) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from sextant.base.files import atomic_path
+from sextant.base.yaml_files import write_yaml
 from sextant.characterizations.description import FILE, Description
 from sextant.characterizations.points import COLUMNS, IDENTIFIERS, LENGTHS, LOAD, SERVING
 
@@ -19,9 +19,7 @@ _ORDER = [*IDENTIFIERS, *SERVING, *LOAD, *LENGTHS, "measured_on", "run_id"]
 def write_description(folder: Path, about: Description) -> None:
     """Write `characterization.yaml`, without what is not known."""
     facts = {key: value for key, value in asdict(about).items() if value not in (None, {})}
-    with atomic_path(folder / FILE) as temporary:
-        text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100)
-        temporary.write_text(text, encoding="utf-8")
+    write_yaml(folder / FILE, facts)
 
 
 def write_tables(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
