@@ -71,17 +71,20 @@ class Project:
             return database.execute(sql).fetchall()
 
     def measure_little(self, *llms: str, **config: object) -> None:
-        """Ask for these LLMs of the demo on the fake engine, with levels of half a second."""
-        self.set_config(engine__python=str(FAKE_PYTHON), **config)
+        """Ask for these LLMs of the demo on the fake engine, with levels of half a second.
+
+        With no more than 8 requests at once, as corner cases of hundreds take seconds a cell.
+        """
+        self.set_config(engine__python=str(FAKE_PYTHON), engine__max_num_seqs=8, **config)
         rows = [(f"llm-{name}", f"resources/llms/demo-{name}.json", "") for name in llms]
         self.write_sheet("llms", "llm_id config model", *rows)
         header = "scenario_id kind levels warmup_s duration_s"
         self.write_sheet("scenarios", header, ("users-1-8", "closed_loop", "1,2", 0.1, 0.4))
 
-    def fit_one_workload(self) -> None:
-        """Leave out the demo's workloads that no cell uses."""
+    def fit_one_workload(self, input_tokens: int = 1024, output_tokens: int = 128) -> None:
+        """Leave out the demo's workloads that no cell uses; the other has these caps."""
         header = "workload_id trace_id max_input_tokens max_output_tokens"
-        row = ("conversation", "azure-2023-conv-sample", 1024, 128)
+        row = ("conversation", "azure-2023-conv-sample", input_tokens, output_tokens)
         self.write_sheet("workloads", header, row)
 
     def sheet(self, name: str) -> Path:

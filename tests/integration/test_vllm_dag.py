@@ -22,15 +22,16 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.set_config(
         engine__python=str(PYTHON),
         engine__start_timeout_s=1800,
+        engine__max_num_seqs=8,
         predictors=["roofline", "static_policy"],
     )
-    project.fit_one_workload()
+    project.fit_one_workload(input_tokens=256, output_tokens=32)
     llms = [(name, f"resources/llms/{name}.json", "") for name in LLMS]
     project.write_sheet("llms", "llm_id config model", *llms)
     header = "gpu_profile_id gpu_id n_gpus usd_per_hour"
     project.write_sheet("gpu_profiles", header, ("1xcpu-core", "cpu-core", 1, 0.04))
     header = "scenario_id kind levels warmup_s duration_s"
-    scenario = ("users-1-8", "closed_loop", ",".join(map(str, LEVELS)), 0.5, 3)
+    scenario = ("users-1-8", "closed_loop", ",".join(map(str, LEVELS)), 0.5, 2)
     project.write_sheet("scenarios", header, scenario)
     done = project.snakemake("--cores", "2")
     assert done.returncode == 0, done.stderr

@@ -102,13 +102,13 @@ BAD_INPUTS = {
         "config/workloads.tsv",
         "\tsummarization\t",
         "\ttranslation\t",
-        ["workloads.tsv", "line 5", "'use_case'", "'translation'"],
+        ["workloads.tsv", "line 3", "'use_case'", "'translation'"],
     ),
     "trace and use case at once": (
         "config/workloads.tsv",
         "summarization\t\t",
         "summarization\tazure-2023-conv-sample\t",
-        ["workloads.tsv", "line 5", "'trace_id'", "not both"],
+        ["workloads.tsv", "line 3", "'trace_id'", "not both"],
     ),
     "start of a trace that is no time": (
         "config/traces.tsv",

@@ -64,14 +64,13 @@ def undisturbed(run: InterruptedRun) -> tuple[dict, float]:
     return found, took_s
 
 
-def forget_cells(project: Project) -> Path:
-    """Remove all measurements; return the folder of the batch's cell."""
-    shutil.rmtree(project.folder / "results" / "benchmarks", ignore_errors=True)
-    shutil.rmtree(project.folder / "results" / "points", ignore_errors=True)
-    return (
-        project.folder
-        / "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/fixed-batch"
-    )
+def forget_cell(project: Project) -> Path:
+    """Remove the batch's cell and what was made from it; return its folder."""
+    results = project.folder / "results"
+    cell = results / "benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/fixed-batch"
+    for folder in (cell, results / "points"):
+        shutil.rmtree(folder)
+    return cell
 
 
 @pytest.mark.slow
@@ -107,7 +106,7 @@ def test_snakemake_is_killed_at_20_moments(run: InterruptedRun, undisturbed) -> 
 @pytest.mark.parametrize("moment", [SLOW("start"), SLOW("4"), "45"])
 def test_somebody_kills_the_server(run, undisturbed, tmp_path, monkeypatch, moment) -> None:
     """At its start, in the corner cases, under load: the job fails, its retry goes on."""
-    cell = forget_cells(run.project)
+    cell = forget_cell(run.project)
     monkeypatch.setitem(run.environ, "FAKE_KILLED_ONCE", f"{tmp_path / 'killed'}:{moment}")
     run.finish()
     assert (tmp_path / "killed").exists()
@@ -118,7 +117,7 @@ def test_somebody_kills_the_server(run, undisturbed, tmp_path, monkeypatch, mome
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, SLOW(signal.SIGTERM)])
 def test_a_job_is_killed(run, undisturbed, number) -> None:
-    cell = forget_cells(run.project)
+    cell = forget_cell(run.project)
     main = run.start()
     kept = cell / "partial" / "level-3"
     job = None
