@@ -1,9 +1,9 @@
 """The import of a published characterization, on a small invented archive and on LLM-Pilot's."""
 
-import ast
 import csv
 import hashlib
 import io
+import json
 import logging
 import os
 import shutil
@@ -533,7 +533,7 @@ def test_medians_of_llm_pilot_are_exact(pilot):
     for file in (folder / "raw").rglob("results_*.csv"):
         rows = pd.read_csv(file)
         rows = rows[rows["status"] == 200]
-        entries_ms = [ast.literal_eval(text) for text in rows["latency_ms_per_token"]]
+        entries_ms = [json.loads(text) for text in rows["latency_ms_per_token"]]
         ttft_ms = np.array([entries[1] for entries in entries_ms])
         expected = {
             "median_ttft_ms": np.nanmedian(ttft_ms),
