@@ -1,0 +1,96 @@
+"""How close predictions of an unmeasured LLM come, beside simpler predictors and the noise.
+
+    python benchmarks/held_out_accuracy.py [--source archive:inferencex]
+
+Prints a row a predictor: mean and median absolute error of TTFT and TPOT in percent over all
+points, each predicted without its LLM, and the share inside the 90% intervals. `one law` is the
+law with its 27 parameters alone, one value each for all LLMs, devices, precisions and versions,
+without trees. `repeats` is what a measurement differs from the median of its repeats: nobody can
+predict better.
+"""
+
+import argparse
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+from joblib import cpu_count
+
+from sextant.advice.source import load_sources
+from sextant.characterizations.features import Facts
+from sextant.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
+from sextant.decide.accuracy import METRICS, accuracy, predict_held_out, prediction_table
+from sextant.decide.pairs import task_of
+from sextant.predict.folds import Task
+from sextant.predict.roofline import predictor
+from sextant.predict.roofline.laws import CHUNKED
+
+SEED = 42
+PREDICTORS = ("roofline", "llm_pilot")
+
+
+def general_effects(X: pd.DataFrame):
+    """Return one effect a parameter, for all rows."""
+    return [effect for effect in CHUNKED.effects(X) if effect.name == "all"]
+
+
+class NoCorrection:
+    """In place of the trees."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
+        """Return zeros."""
+        return np.zeros_like(predicted)
+
+
+def figures(task: Task, name: str, n_jobs: int) -> dict[str, float | int | None]:
+    """Return the accuracy of a predictor."""
+    return accuracy(prediction_table(predict_held_out(task, name, SEED, n_jobs=n_jobs)))
+
+
+def one_law(task: Task) -> dict[str, float | int | None]:
+    """Return the accuracy of the law without effects and trees, in this process."""
+    plain = CHUNKED._replace(effects=general_effects)
+    with mock.patch.multiple(predictor, CHUNKED=plain, Residuals=NoCorrection):
+        return figures(task, "roofline", n_jobs=1)
+
+
+def repeats(task: Task) -> dict[str, float]:
+    """Return how far measurements that were repeated are from the median of their repeats."""
+    points = at_percentile(task.points, (50, 50))
+    groups = points.groupby([*IDENTIFIERS, *SERVING, *LENGTHS, "users"], dropna=False)[TARGETS]
+    again = groups.transform("size") > 1
+    errors = (points[TARGETS] / groups.transform("median") - 1).abs()[again]
+    result: dict[str, float] = {}
+    for metric, target in METRICS.items():
+        result |= {f"mape_{metric}": errors[target].mean(), f"n_{metric}": int(again.sum())}
+        result[f"mdape_{metric}"] = errors[target].median()
+    return result
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", default="archive:inferencex")
+    known, _ = load_sources([parser.parse_args().source])
+    task = task_of(
+        known.source,
+        known.points,
+        known.feasibility,
+        Facts(known.llms, known.profiles, known.features),
+        known.longest_request_tokens,
+        known.memory_utilization,
+        has_fixed_lengths=known.has_fixed_lengths,
+    )
+    rows = {name: figures(task, name, cpu_count()) for name in PREDICTORS}
+    rows |= {"one law": one_law(task), "repeats": repeats(task)}
+    table = pd.DataFrame(rows).T.astype(float)
+    shares = [name for name in table if not name.startswith("n_")]
+    table[shares] *= 100
+    print(table.round(1).to_string())
+
+
+if __name__ == "__main__":
+    main()
