@@ -150,3 +150,27 @@ def test_each_length_is_decided_for_by_itself_and_each_way_to_serve_is_an_option
     assert score["so_score"] > 0.3
     best = evaluate(task(folder), [slo], "measured", 42).recommendations
     assert set(best["llm_id"]) == set(result.recommendations["llm_id"])
+
+
+def test_users_in_flight_follow_from_a_request_rate(folder):
+    full = task(folder)
+    points = full.points.copy()
+    e2e_ms = points["mean_ttft_ms"] + (points["output_tokens"] - 1) * points["mean_itl_ms"]
+    rate = points["users"].astype(float) / e2e_ms * 1000
+    rated = points.assign(users=pd.array([pd.NA] * len(points), "Int64"), request_rate_rps=rate)
+    by_users, by_rate = (
+        prediction_table(predict_held_out(replace(full, points=each), "roofline", 42))
+        for each in (points, rated)
+    )
+    assert by_rate["users"].tolist() == by_users["users"].tolist()
+    columns = ["ttft_predicted_ms", "tpot_predicted_ms"]
+    assert by_rate[columns].to_numpy() == pytest.approx(by_users[columns].to_numpy())
+
+
+def test_points_without_any_load_are_left_out_and_counted(folder):
+    full, told = task(folder), []
+    points = full.points.copy()
+    points.loc[points.index[:3], "users"] = pd.NA
+    held_out = predict_held_out(replace(full, points=points), "roofline", 42, progress=told.append)
+    assert sum(len(held.points) for held in held_out) == 61
+    assert told[0] == "3 of 64 points have no latency or load: left out"

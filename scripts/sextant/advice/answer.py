@@ -104,7 +104,8 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
         "basis": question.predictor,
         "decision": question.decision,
         "risk": question.risk,
-        "execution": subject.execution[subject.llm_id],
+        # Only some sources say how their LLMs were executed.
+        "execution": subject.execution[subject.llm_id] if subject.source.known.features else None,
         "serving": subject.serving.facts(),
         "has_probe": question.probe is not None,
         "alternatives": rows,

@@ -95,6 +95,8 @@ def at_percentile(
     energy_j_per_token`; and `source`, where points of several are in one frame. A percentile that
     no point of a source has is estimated from those that they have; `estimated` says so.
 
+    Where there is a request rate and no `users`, they are those in flight by Little's law.
+
     With `first_token` of `ttft`, `nttft_ms` is TTFT at the percentile over the mean input tokens
     (`SLO.first_token`): where requests differ in length, TTFT spreads less than nTTFT.
     """
@@ -106,6 +108,7 @@ def at_percentile(
         parts = [_latency(part, "ttft_ms", percentiles[0]) for part in _by_source(points)]
         per_token = pd.concat(parts) / frame["input_tokens"].astype(float)
         frame["nttft_ms"] = per_token.fillna(frame["nttft_ms"])
+    frame["users"] = frame["users"].astype("Int64").fillna(_in_flight(frame))
     numbers = [*LENGTHS, *TARGETS, "throughput_tok_s", "energy_j_per_token"]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers]]
@@ -113,6 +116,21 @@ def at_percentile(
     users = "int64" if ordered["users"].notna().all() else "Int64"
     types = dict.fromkeys([*numbers, "request_rate_rps"], "float64")
     return ordered.astype({**types, "users": users})
+
+
+def _in_flight(points: pd.DataFrame) -> pd.Series:
+    """Return request rate × E2E of each point, at least 1; null without a latency of tokens.
+
+    E2E is as measured, else TTFT + (output tokens − 1) × ITL; means, or medians without them.
+    """
+    e2e_ms = pd.Series(np.nan, points.index)
+    for statistic in ("mean", "median"):
+        values = {name: points[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
+        steps = (points["output_tokens"].astype(float) - 1).clip(lower=0)
+        made = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
+        e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(made)
+    users = (points["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
+    return users.astype("Int64")
 
 
 def _by_source(points: pd.DataFrame) -> list[pd.DataFrame]:

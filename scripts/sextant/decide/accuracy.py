@@ -58,7 +58,8 @@ def predict_held_out(
     """Predict every point from those of other LLMs, GPU types or engine versions.
 
     LLMs of one architecture are one LLM here: DeepSeek-R1 and V3, and an LLM in two precisions,
-    say nothing new of each other. Points without any latency are left out.
+    say nothing new of each other. Points without any latency, or without users that are stated or
+    follow from their request rate, are left out and counted.
 
     Args:
         task: points and facts.
@@ -78,7 +79,10 @@ def predict_held_out(
         problem = f"{predictor} has to be told of reference measurements"
         raise InputError(problem, field="--predictor", fix=fix)
     points = at_percentile(task.points, percentiles)
-    points = points[(points[TARGETS] > 0).any(axis=1)].reset_index(drop=True)
+    known = (points[TARGETS] > 0).any(axis=1) & points["users"].notna()
+    if progress and not known.all():
+        progress(f"{(~known).sum()} of {len(points)} points have no latency or load: left out")
+    points = points[known].reset_index(drop=True)
     folds = list(_folds(points, task, hold_out))
     if len(folds) <= make.min_training_llms:
         problem = f"{len(folds)} to hold out, of {make.min_training_llms + 1} that are needed"
