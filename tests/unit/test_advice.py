@@ -317,7 +317,7 @@ def test_other_promises_are_decided_anew(made) -> None:
     chosen = decide(made, made.options(), LIMITS, "utility", 0.1)
     rows = {row["change"]: row for row in sensitivity(made, chosen, "utility", 0.1)}
     assert len(rows) == 4
-    assert rows["twice the users"]["usd_per_hour"] >= chosen["usd_per_hour"]
+    assert rows["twice the load"]["usd_per_hour"] >= chosen["usd_per_hour"]
     assert rows["both limits × 1.25"]["usd_per_hour"] <= chosen["usd_per_hour"]
     for row in rows.values():
         assert row["is_other_profile"] == (row["gpu_profile_id"] != chosen["gpu_profile_id"])

@@ -18,8 +18,8 @@ _HOPELESS = 0.005
 _CHANGES = {
     "both limits × 0.8": {"limits": 0.8},
     "both limits × 1.25": {"limits": 1.25},
-    "half the users": {"load": 0.5},
-    "twice the users": {"load": 2.0},
+    "half the load": {"load": 0.5},
+    "twice the load": {"load": 2.0},
 }
 _OPTION = ["gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _PROFILE_USERS = ["users_lo", "users_median", "users_hi"]
