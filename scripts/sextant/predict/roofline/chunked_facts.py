@@ -28,12 +28,10 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """
     keys = keys.reindex(columns=[*dict.fromkeys([*keys, *SERVING, "prefix_hit_rate"])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
-    served_as = ["llm_id", "gpu_profile_id", "precision", "kv_precision"]
-    pairs = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
-    of_pair = {
-        row: _pair_facts(facts, *row) for row in pairs[served_as].itertuples(index=False, name=None)
-    }
-    known = pd.DataFrame([of_pair[tuple(row)] for row in pairs.to_numpy()], index=keys.index)
+    served_as = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
+    each = list(served_as.itertuples(index=False, name=None))
+    of_pair = {row: _pair_facts(facts, *row) for row in dict.fromkeys(each)}
+    known = pd.DataFrame([of_pair[row] for row in each], index=keys.index)
     layout = keys[SERVING[-3:]].astype(float)
     n_gpus = known["n_gpus"]
     data_parallel = layout["data_parallel"].fillna(1.0).clip(1, n_gpus)

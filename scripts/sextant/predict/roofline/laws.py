@@ -68,15 +68,15 @@ CHUNKED = Law(
 """Engines that mix chunks of prompts into decode steps, on GPUs."""
 
 
-def is_chunked(keys: pd.DataFrame, facts: Facts) -> np.ndarray:
-    """Tell which points were served by an engine that the law of chunked prefill describes.
+STOPPING_ENGINE = "tgis"
 
-    Every engine is taken for one that a point names, but TGIS; on CPU cores none is, whose floors
-    of a step are not those of CUDA graphs.
+
+def is_chunked(keys: pd.DataFrame, facts: Facts) -> np.ndarray:
+    """Tell which points the law of chunked prefill describes.
+
+    Those whose engine is named, unless it is TGIS, which stops to prefill; and on GPUs only: on
+    CPU cores a step has no floor of CUDA graphs.
     """
     named = keys["engine"] if "engine" in keys else pd.Series(None, keys.index, dtype=object)
     on_gpus = [facts.profiles[name].gpu.kind == "gpu" for name in keys["gpu_profile_id"]]
     return (named.notna() & (named != "") & (named != STOPPING_ENGINE)).to_numpy() & on_gpus
-
-
-STOPPING_ENGINE = "tgis"
