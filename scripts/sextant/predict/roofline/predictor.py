@@ -19,6 +19,8 @@ from sextant.predict.roofline.posterior import fit
 from sextant.predict.roofline.residuals import Residuals
 
 N_DRAWS = 1000
+_ROWS_AT_ONCE = 500
+"""A row of draws takes about half a megabyte while it is computed."""
 
 
 class Roofline(LatencyPredictor):
@@ -66,8 +68,10 @@ class Roofline(LatencyPredictor):
         draws = np.empty((N_DRAWS, len(X), len(TARGETS)))
         with threadpool_limits(1):
             for llm_id in X["llm_id"].unique():
-                rows = (X["llm_id"] == llm_id).to_numpy()
-                draws[:, rows] = self.posterior_.draw(X[rows], N_DRAWS, self.seed)
+                places = np.flatnonzero(X["llm_id"] == llm_id)
+                for start in range(0, len(places), _ROWS_AT_ONCE):
+                    rows = places[start : start + _ROWS_AT_ONCE]
+                    draws[:, rows] = self.posterior_.draw(X.iloc[rows], N_DRAWS, self.seed)
             correction = self._law(X)[2]
         return np.exp(draws + correction)
 
