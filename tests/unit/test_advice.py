@@ -341,8 +341,8 @@ def test_what_lies_outside_is_named_with_its_direction(source, tmp_path) -> None
     asked = replace(ASKED, hf_config=path, kv_dtype="fp8")
     subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
     found = {entry["fact"]: entry for entry in outside(subject, "4xA100-40GB")}
-    assert {"weights_gib", "llm_type", "attention", "experts", "kv_dtype"} <= set(found)
-    assert not {"dtype", "n_layers", "gpu_id", "execution"} & set(found)
+    assert {"weights_gib", "llm_type", "attention", "experts", "kv_precision"} <= set(found)
+    assert not {"precision", "n_layers", "gpu_id", "execution"} & set(found)
     assert found["weights_gib"]["direction"] == "above"
     assert found["weights_gib"]["text"].startswith("86.99 GiB of weights: more than any")
     assert found["experts"]["value"] == "mixture of experts"

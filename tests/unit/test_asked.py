@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 
 from sextant.advice.answer import recommend_llm
 from sextant.advice.basis import outside_basis
+from sextant.advice.evidence import outside
 from sextant.advice.explanation import explain_llm
 from sextant.advice.own_points import OwnPoints
-from sextant.advice.question import Question
+from sextant.advice.predicted import subject_of
+from sextant.advice.question import Question, named_llm
 from sextant.advice.requests import Length, Requests, length_of, requests_of
 from sextant.advice.source import find_source
 from sextant.base.errors import InputError
@@ -62,6 +64,8 @@ def test_every_number_of_replicas_competes_at_the_load_that_each_gets() -> None:
 
 def test_the_loads_are_those_of_whole_replicas() -> None:
     assert loads(replace(LIMITS, users=10), 8) == [1, 2, 3, 4, 5, 6, 7, 8]
+    # Between what 1 and 2 replicas get, so that what one could serve does not hang on the users.
+    assert [each for each in loads(replace(LIMITS, users=200), 2048) if 100 < each < 200]
     many = loads(replace(LIMITS, users=10**8), 2000)
     assert len(many) <= 65 and many[0] == 1 and many[-1] == 2000
     rate = loads(replace(LIMITS, users=None, request_rate_rps=9), 100)
@@ -179,6 +183,24 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
     told = explain_llm(asked, "1xH100-80GB", 16)
     assert told["itl_ms"] == pytest.approx(sum(t["ms"] for t in told["itl"]) * told["itl_factor"])
+
+
+def test_the_precision_outside_is_that_which_was_served_not_that_of_configs() -> None:
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+    for precision, is_new in (("nvfp4", False), ("int8", True)):
+        asked = Question(LIMITS, hf_config=config, requests=requests, dtype=precision)
+        source = find_source(asked)
+        subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
+        found = {entry["fact"]: entry for entry in outside(subject, None)}
+        assert ("precision" in found) == is_new
+    assert {"fp8", "int4", "mxfp4", "nvfp4"} <= set(found["precision"]["measured"])
+
+
+def test_a_context_that_is_too_short_asks_for_shorter_requests() -> None:
+    requests = Requests(Length(200_000, 200_000), Length(250, 250))
+    with pytest.raises(InputError, match=r"below the longest request's 200250. Fix: ask about sh"):
+        recommend_llm(Question(LIMITS, hf_config=MISTRAL, requests=requests))
 
 
 # The command

@@ -211,6 +211,13 @@ def test_bad_input_is_one_error_with_file_row_field_and_fix(folder, name, old, n
     assert name in str(error.value) and ". Fix: " in str(error.value)
 
 
+def test_a_layout_has_the_devices_of_its_profile(folder) -> None:
+    change(folder, "characterization.yaml", "defaults:", "defaults:\n  tensor_parallel: 2")
+    told = r"points.csv, line 5, field 'tensor_parallel, data_parallel': .* is 2, .* n_gpus 1. Fix:"
+    with pytest.raises(InputError, match=told):
+        load_folder(folder)
+
+
 def test_no_points_or_two_tables_of_them_are_an_error(folder) -> None:
     (folder / "points.parquet").touch()
     with pytest.raises(InputError, match=r"both points.csv and points\.parquet"):

@@ -88,7 +88,7 @@ def load_words(slo: Answer) -> str:
     """Return e.g. `200 users` or `8 requests/s`."""
     if slo.get("users") is not None:
         return plural(slo["users"], "user")
-    return f"{slo['request_rate_rps']:g} requests/s"
+    return f"{number(slo['request_rate_rps'])} requests/s"
 
 
 def limits_words(answer: Answer) -> str:
@@ -144,7 +144,7 @@ def load_lines(answer: Answer) -> list[str]:
     ]
     shown = plural(latency["users"], "user")
     if answer["slo"].get("users") is None:
-        shown = f"{latency['load']:.3g} requests/s, about {shown} at once"
+        shown = f"{number(latency['load'])} requests/s, about {shown} at once"
     lines = [
         f"A replica gets {shown}: {'; '.join(each)}.",
         f"{METRICS[latency['binding_limit']]} binds. A replica meets {limits_words(answer)} with "
@@ -166,7 +166,7 @@ def cost_line(answer: Answer) -> str:
     return (
         f"{cost['usd_per_million_input_tokens']:.3g} USD per million input tokens, "
         f"{cost['usd_per_million_output_tokens']:.3g} per million output tokens (split by {by}), "
-        f"at {cost['requests_per_s']:.3g} requests/s{use}."
+        f"at {number(cost['requests_per_s'])} requests/s{use}."
     )
 
 

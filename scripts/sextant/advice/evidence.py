@@ -12,6 +12,7 @@ from sextant.decide.recommend import u_max
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GIB
 from sextant.llm import LLM
+from sextant.llm.precision import kv_precision_of, precision_of
 
 _N_NEAREST = 2
 _NUMBERS = {
@@ -23,12 +24,10 @@ _KINDS = {
     "llm_type": ("family", lambda llm: llm.llm_type),
     "attention": ("attention", lambda llm: llm.attention),
     "experts": ("layers", lambda llm: "mixture of experts" if llm.n_experts else "dense"),
-    "weight_bits": (
-        "weights",
-        lambda llm: f"{llm.weight_bits:.3g}-bit" if llm.weight_bits else "unquantized",
-    ),
-    "dtype": ("data type", lambda llm: llm.dtype),
-    "kv_dtype": ("data type of the KV cache", lambda llm: llm.kv_dtype or llm.dtype),
+}
+_PRECISIONS = {
+    "precision": ("precision of the weights", precision_of),
+    "kv_precision": ("precision of the KV cache", kv_precision_of),
 }
 
 
@@ -83,6 +82,7 @@ def outside(subject: Subject, profile_id: str | None) -> list[dict[str, Any]]:
     others = [*subject.measured.values()]
     found = [_number(name, subject.llm, others) for name in _NUMBERS]
     found += [_kind(name, subject.llm, others) for name in _KINDS]
+    found += [_precision(name, subject) for name in _PRECISIONS]
     execution = subject.execution
     found.append(
         _new(
@@ -131,6 +131,14 @@ def _number(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:
 def _kind(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:
     unit, measure = _KINDS[name]
     return _new(name, unit, measure(llm), {measure(other) for other in others})
+
+
+def _precision(name: str, subject: Subject) -> dict[str, Any] | None:
+    """Return that nothing was served in the asked precision; points may differ from configs."""
+    what, own = _PRECISIONS[name]
+    points = subject.source.known.points
+    configured = points["llm_id"].map({key: own(llm) for key, llm in subject.measured.items()})
+    return _new(name, what, own(subject.llm), set(points[name].fillna(configured)))
 
 
 def _new(name: str, what: str, value: str, measured: set[str]) -> dict[str, Any] | None:

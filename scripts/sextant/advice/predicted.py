@@ -143,6 +143,8 @@ def subject_of(
         name = max(excluded, key=lambda name: profiles[name].devices.memory_bytes)
         reason = excluded[name]
         fix = "offer larger profiles (--gpu-profiles, --prices), or quantize the LLM"
+        if llm.context_tokens < longest:
+            fix = "ask about shorter requests, or give a config.json with a longer context"
         raise InputError(f"no GPU profile can serve {llm_id}; {name}: {reason}", fix=fix)
     lengths = dict(zip(LENGTHS, (each.mean for each in serving.requests), strict=True))
     sd = widening_sd(source, lengths) if question.requests else 0.0

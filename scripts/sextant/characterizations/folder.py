@@ -1,6 +1,6 @@
 """Reads a characterization from a folder of data; docs/characterizations.md has its layout."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -86,7 +86,7 @@ def _profiles(folder: Path) -> dict[str, GPUProfile]:
 
 
 def _points(
-    folder: Path, about: Description, llms: Collection[str], profiles: Collection[str]
+    folder: Path, about: Description, llms: Collection[str], profiles: Mapping[str, GPUProfile]
 ) -> pd.DataFrame:
     """Return the points, complete, after what no schema can tell was checked."""
     found = [folder / name for name in NAMES if (folder / name).is_file()]
@@ -100,7 +100,9 @@ def _points(
     _check_names(points, "gpu_profile_id", profiles, folder / "gpu_profiles.tsv", path, lines)
     _check_load(points, path, lines)
     _check_statistic(points, about, path, lines)
-    return complete(points, about.defaults)
+    points = complete(points, about.defaults)
+    _check_layout(points, profiles, path, lines)
+    return points
 
 
 def _check_names(
@@ -140,6 +142,22 @@ def _check_statistic(
             fix = f"move the values to {own}_{latency}, or correct the statistic"
             row, field = lines[int(mixed.idxmax())], f"{other}_{latency}"
             raise InputError(problem, file=path, row=row, field=field, fix=fix)
+
+
+def _check_layout(
+    points: pd.DataFrame, profiles: Mapping[str, GPUProfile], path: Path, lines: Sequence[int]
+) -> None:
+    """Refuse a point whose layout has other devices than its profile."""
+    n_gpus = points["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
+    devices = points["tensor_parallel"] * points["data_parallel"].fillna(1)
+    wrong = (devices != n_gpus).fillna(False)
+    if wrong.any():
+        at = int(wrong.idxmax())
+        problem = f"tensor_parallel × data_parallel is {devices[at]}, but the profile "
+        problem += f"{points.loc[at, 'gpu_profile_id']} has n_gpus {n_gpus[at]}"
+        fix = "correct them, or name the profile that has all devices of one replica"
+        field = "tensor_parallel, data_parallel"
+        raise InputError(problem, file=path, row=lines[at], field=field, fix=fix)
 
 
 def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile]) -> Features | None:

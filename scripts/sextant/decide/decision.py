@@ -26,7 +26,7 @@ for any good predictor.
 """
 
 
-_MOST_LOADS, _RATE_LOADS, _LOADS_ABOVE = 64, 40, 20
+_MOST_LOADS, _RATE_LOADS, _LOADS_BETWEEN = 64, 40, 32
 _PROBED_LOADS = 8
 _MOST_COUNTS = 96
 """Where more numbers of replicas compete, they rise by a constant factor."""
@@ -59,9 +59,8 @@ def loads(slo: SLO, most_users: int) -> list[int]:
     each = np.unique(np.ceil(slo.users / np.ceil(slo.users / np.arange(1, most_users + 1))))
     if len(each) > _MOST_LOADS:
         return _steps(most_users, _MOST_LOADS)
-    # What a replica could serve beyond that says how full it is.
-    above = [users for users in _steps(most_users, _LOADS_ABOVE) if users > each[-1]]
-    return [*each.astype(int).tolist(), *above]
+    # What a replica could serve between and beyond these says how full it is.
+    return sorted({*each.astype(int).tolist(), *_steps(most_users, _LOADS_BETWEEN)})
 
 
 def _steps(most_users: int, n: int) -> list[int]:

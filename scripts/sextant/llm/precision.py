@@ -26,6 +26,12 @@ def precision_of(llm: LLM) -> str:
     return llm.expert_format or llm.weight_format or DTYPE_PRECISION[llm.dtype]
 
 
+def kv_precision_of(llm: LLM) -> str:
+    """Return the precision of an LLM's KV cache, one of `KV_PRECISIONS`."""
+    dtype = llm.kv_dtype or llm.dtype
+    return DTYPE_PRECISION.get(dtype, dtype)
+
+
 def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
     """Return the facts of an LLM that is served in a precision, its config's if None.
 
