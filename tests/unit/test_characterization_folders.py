@@ -211,9 +211,9 @@ def test_bad_input_is_one_error_with_file_row_field_and_fix(folder, name, old, n
     assert name in str(error.value) and ". Fix: " in str(error.value)
 
 
-def test_a_layout_has_the_devices_of_its_profile(folder) -> None:
+def test_a_layout_needs_no_more_devices_than_its_profile_has(folder) -> None:
     change(folder, "characterization.yaml", "defaults:", "defaults:\n  tensor_parallel: 2")
-    told = r"points.csv, line 5, field 'tensor_parallel, data_parallel': .* is 2, .* n_gpus 1. Fix:"
+    told = r"points.csv, line 5, field 'tensor_parallel': 2 is more than the 1 GPUs of .*. Fix:"
     with pytest.raises(InputError, match=told):
         load_folder(folder)
 

@@ -147,17 +147,19 @@ def _check_statistic(
 def _check_layout(
     points: pd.DataFrame, profiles: Mapping[str, GPUProfile], path: Path, lines: Sequence[int]
 ) -> None:
-    """Refuse a point whose layout has other devices than its profile."""
+    """Refuse a layout that needs more devices than its profile has.
+
+    Replicas of attention may be counted beside `tensor_parallel` (vLLM) or within it (SGLang).
+    """
     n_gpus = points["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
-    devices = points["tensor_parallel"] * points["data_parallel"].fillna(1)
-    wrong = (devices != n_gpus).fillna(False)
-    if wrong.any():
-        at = int(wrong.idxmax())
-        problem = f"tensor_parallel × data_parallel is {devices[at]}, but the profile "
-        problem += f"{points.loc[at, 'gpu_profile_id']} has n_gpus {n_gpus[at]}"
-        fix = "correct them, or name the profile that has all devices of one replica"
-        field = "tensor_parallel, data_parallel"
-        raise InputError(problem, file=path, row=lines[at], field=field, fix=fix)
+    for field in ("tensor_parallel", "data_parallel", "expert_parallel"):
+        wrong = (points[field] > n_gpus).fillna(False)
+        if wrong.any():
+            at = int(wrong.idxmax())
+            profile_id = points.loc[at, "gpu_profile_id"]
+            problem = f"{points.loc[at, field]} is more than the {n_gpus[at]} GPUs of {profile_id}"
+            fix = "correct it, or name the profile that has all devices of one replica"
+            raise InputError(problem, file=path, row=lines[at], field=field, fix=fix)
 
 
 def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile]) -> Features | None:

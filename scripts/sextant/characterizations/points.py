@@ -18,8 +18,8 @@ SERVING = [
     "data_parallel",
     "expert_parallel",
 ]
-"""How an LLM was served. A replica has `tensor_parallel` x `data_parallel` devices; without
-`tensor_parallel` it is split over all devices of its profile."""
+"""How an LLM was served. Layers are split over `tensor_parallel` devices, or all of the profile
+without it; attention is there `data_parallel` times."""
 LENGTHS = ["input_tokens", "output_tokens"]
 """Mean lengths of a point's requests."""
 LOAD = ["users", "request_rate_rps"]
