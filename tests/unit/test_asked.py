@@ -161,7 +161,8 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
     source = find_source(asked)
     lengths = {"input_tokens": 2000.0, "output_tokens": 20.0}
     profiles = {name: source.known.profiles[name] for name in asked.gpu_profile_ids}
-    far, engine = outside_basis(asked, source, lengths, profiles)
+    _, llm = named_llm(asked, source.known)
+    far, engine = outside_basis(asked, source, llm, lengths, profiles)
     assert far.startswith("2000 input tokens, where") and engine.startswith("the engine vllm")
     with pytest.raises(InputError, match=r"'--input-tokens'.*2000 input tokens.*--strict"):
         recommend_llm(replace(asked, is_strict=True))
@@ -183,6 +184,21 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
     told = explain_llm(asked, "1xH100-80GB", 16)
     assert told["itl_ms"] == pytest.approx(sum(t["ms"] for t in told["itl"]) * told["itl_factor"])
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "told"),
+    [
+        ("google__flan-t5-xl", "bf16", "'--hf-config': an LLM with encoder and decoder"),
+        ("meta-llama__Llama-3.1-8B-Instruct", "int8", "'--dtype': weights in int8, where .*nvfp4"),
+    ],
+)
+def test_strict_refuses_what_no_measured_llm_is_like(config, dtype, told) -> None:
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    config = ROOT / "resources" / "llms" / f"{config}.json"
+    asked = Question(LIMITS, hf_config=config, requests=requests, dtype=dtype, is_strict=True)
+    with pytest.raises(InputError, match=told):
+        recommend_llm(asked)
 
 
 def test_the_precision_outside_is_that_which_was_served_not_that_of_configs() -> None:

@@ -58,7 +58,10 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         probe = read_probe(question.probe, llm_id, every) if question.probe else None
         subject = subject_of(question, llm_id, llm, source, profiles)
         lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
-        warnings = [*warning(outside_basis(question, source, lengths, profiles), source), *warnings]
+        warnings = [
+            *warning(outside_basis(question, source, llm, lengths, profiles), source),
+            *warnings,
+        ]
         answer = _predicted(question, forecast(model, subject, question.slo, probe))
         if question.prefix_hit_rate and not subject.is_cache_used(model):
             warnings.append(

@@ -1,5 +1,6 @@
-"""Whether a question lies outside of what was measured: lengths, engine, generation of GPUs."""
+"""Whether a question lies outside of what was measured: lengths, engine, LLM, GPU generation."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ from sextant.base.errors import InputError
 from sextant.characterizations.points import LENGTHS, estimated
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
+from sextant.llm import LLM
+from sextant.llm.precision import precision_of
 
 _FAR = 10
 """Lengths beyond this many times the measured ones are outside of the basis."""
 _WIDER = 0.1
 """Standard deviation that a factor of e beyond the measured lengths adds to a log-latency."""
+_SIXTEEN_BIT = {"fp16": "bf16", "bf16": "fp16"}
+"""These are of one speed and size."""
 _SIDES = {"input_tokens": "input", "output_tokens": "output"}
 
 
@@ -36,6 +41,7 @@ def widening_sd(source: Source, lengths: dict[str, float]) -> float:
 def outside_basis(
     question: Question,
     source: Source,
+    llm: LLM,
     lengths: dict[str, float],
     profiles: dict[str, GPUProfile],
 ) -> list[str]:
@@ -59,6 +65,7 @@ def outside_basis(
     if question.engine is not None and question.engine not in engines:
         known = ", ".join(engines) or "an engine that is not named"
         found.append(("--engine", f"the engine {question.engine}, where {known} was measured"))
+    found += _outside_llms(source, llm)
     names = points["gpu_profile_id"].unique()
     generations = {source.known.profiles[name].gpu.architecture for name in names}
     for name, each in profiles.items():
@@ -71,6 +78,26 @@ def outside_basis(
         fix = "ask within it, name another --source, or leave --strict out for a wider interval"
         raise InputError(f"{text} ({source.known.source})", field=field, fix=fix)
     return [text for _, text in found]
+
+
+def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
+    """Return in what an LLM as it is served differs from all measured ones, with the option."""
+    found, known = [], served_precisions(source, "precision", precision_of)
+    if not {precision_of(llm), _SIXTEEN_BIT.get(precision_of(llm))} & known:
+        text = f"weights in {precision_of(llm)}, where {', '.join(sorted(known))} were measured"
+        found.append(("--dtype", text))
+    measured = [source.known.llms[name] for name in source.known.points["llm_id"].unique()]
+    if llm.n_encoder_layers and not any(each.n_encoder_layers for each in measured):
+        text = "an LLM with encoder and decoder, where decoders alone were measured"
+        found.append(("--hf-config", text))
+    return found
+
+
+def served_precisions(source: Source, column: str, own: Callable[[LLM], str]) -> set[str]:
+    """Return the precisions that points were served in; those without one as the config says."""
+    points = source.known.points
+    configured = points["llm_id"].map({name: own(llm) for name, llm in source.known.llms.items()})
+    return set(points[column].fillna(configured))
 
 
 def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant.advice.basis import served_precisions
 from sextant.advice.predicted import Subject
 from sextant.characterizations.points import LENGTHS, at_percentile
 from sextant.decide.recommend import u_max
@@ -136,9 +137,7 @@ def _kind(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:
 def _precision(name: str, subject: Subject) -> dict[str, Any] | None:
     """Return that nothing was served in the asked precision; points may differ from configs."""
     what, own = _PRECISIONS[name]
-    points = subject.source.known.points
-    configured = points["llm_id"].map({key: own(llm) for key, llm in subject.measured.items()})
-    return _new(name, what, own(subject.llm), set(points[name].fillna(configured)))
+    return _new(name, what, own(subject.llm), served_precisions(subject.source, name, own))
 
 
 def _new(name: str, what: str, value: str, measured: set[str]) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
     question = replace(question, gpu_profile_ids=(gpu_profile_id,))
     subject = subject_of(question, llm_id, llm, source, profiles)
     lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
-    warnings = warning(outside_basis(question, source, lengths, profiles), source)
+    warnings = warning(outside_basis(question, source, llm, lengths, profiles), source)
     model = Roofline(slo, every, question.seed)
     forecast(model, subject, slo, probe)
     (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))

@@ -227,7 +227,8 @@ def forecast(
     n_llms = latencies["llm_id"].nunique()
     if n_llms < model.min_training_llms:
         problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
-        raise InputError(f"no prediction is possible ({problem})", fix="measure more LLMs")
+        fix = "measure more LLMs, or name another --source beside it, e.g. archive:inferencex"
+        raise InputError(f"no prediction is possible ({problem})", fix=fix)
     profiles = {**known.profiles, **subject.profiles}
     training = Rows(subject.training(model, latencies, profiles), latencies[TARGETS])
     references = None
