@@ -320,6 +320,20 @@ def test_a_folder_can_be_judged_without_a_store(folder, tmp_path, monkeypatch) -
     assert row["n_tpot"] == 12 and row["mape_ttft"] > 0
 
 
+@pytest.mark.parametrize(
+    ("predictor", "told"),
+    [
+        ("nope", "unknown predictor 'nope'. Fix: use one of roofline"),
+        ("static_policy", "static_policy predicts no latencies. Fix: judge it on SLOs"),
+        ("rf", "rf needs TTFT and ITL; 378 of 378 points lack one. Fix: judge roofline"),
+    ],
+)
+def test_a_predictor_that_cannot_be_judged_is_named(tmp_path, monkeypatch, predictor, told) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"'--predictor': {told}"):
+        sextant("evaluate", "--source", "archive:mlenergy", "--predictor", predictor)
+
+
 def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [summary(*each) for each in known_sources([folder])]

@@ -8,13 +8,14 @@ import pandas as pd
 from joblib import cpu_count
 
 from sextant.advice.question import PREDICTOR
+from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.rows import frame_rows
 from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.features import Facts
 from sextant.decide.accuracy import HoldOut, accuracy, predict_held_out, prediction_table
 from sextant.decide.evaluate import evaluate
-from sextant.decide.names import configurable
+from sextant.decide.names import STATIC_POLICY, configurable
 from sextant.decide.pairs import task_of
 from sextant.experiment.slo import load_slos
 from sextant.predict.registry import check_installed, draws_samples
@@ -50,6 +51,7 @@ def evaluate_predictors(
     names = list(dict.fromkeys(predictors or ())) or [
         name for name in configurable() if name in (known.predictors or [PREDICTOR])
     ]
+    _check_names(names, has_slos=slos is not None)
     check_installed(names, "--predictor")
     task = task_of(
         known.source,
@@ -81,6 +83,16 @@ def evaluate_predictors(
         with atomic_path(predictions) as path:
             pd.concat(tables).to_csv(path, index=False, lineterminator="\n")
     return result
+
+
+def _check_names(names: list[str], *, has_slos: bool) -> None:
+    for name in names:
+        if name not in configurable():
+            problem, fix = f"unknown predictor {name!r}", f"use one of {', '.join(configurable())}"
+            raise InputError(problem, field="--predictor", fix=fix)
+        if name == STATIC_POLICY and not has_slos:
+            problem, fix = f"{name} predicts no latencies", "judge it on SLOs (--slos)"
+            raise InputError(problem, field="--predictor", fix=fix)
 
 
 def _means(scores: pd.DataFrame) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from sextant.predict.draws import Draws
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
-from sextant.predict.registry import predictor_class
+from sextant.predict.registry import draws_samples, predictor_class
 
 HoldOut = Literal["llm", "gpu", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
@@ -83,6 +83,11 @@ def predict_held_out(
     if progress and not known.all():
         progress(f"{(~known).sum()} of {len(points)} points have no latency or load: left out")
     points = points[known].reset_index(drop=True)
+    missing = points[TARGETS].isna().any(axis=1).sum()
+    if missing and not draws_samples(predictor):
+        problem = f"{predictor} needs TTFT and ITL; {missing} of {len(points)} points lack one"
+        fix = "judge roofline, or measure both"
+        raise InputError(problem, field="--predictor", fix=fix)
     folds = list(_folds(points, task, hold_out))
     if len(folds) <= make.min_training_llms:
         problem = f"{len(folds)} to hold out, of {make.min_training_llms + 1} that are needed"
