@@ -186,6 +186,15 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     assert told["itl_ms"] == pytest.approx(sum(t["ms"] for t in told["itl"]) * told["itl_factor"])
 
 
+def test_points_without_lengths_are_not_near_what_is_asked() -> None:
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    sources = ("archive:inferencex", "archive:mlenergy")
+    asked = Question(LIMITS, llm_id="Qwen__Qwen3-8B", requests=requests, sources=sources)
+    answer = recommend_llm(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
+    assert answer["evidence"] and all(each["input_tokens"] > 0 for each in answer["evidence"])
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+
+
 @pytest.mark.parametrize(
     ("config", "dtype", "told"),
     [

@@ -37,10 +37,10 @@ def nearest(subject: Subject, profile_id: str, slo: SLO) -> list[dict[str, Any]]
 
     Those executed alike come first, then those of nearest weight bytes; of each the requests whose
     lengths are nearest to the asked ones. Each has `users_per_replica`, the most users that it was
-    measured to serve within these limits, and those lengths.
+    measured to serve within these limits, and those lengths. Points without lengths say nothing.
     """
     points = at_percentile(subject.source.known.points, slo.percentiles, slo.first_token)
-    own = points[(points["gpu_profile_id"] == profile_id) & points["users"].notna()]
+    own = points[points["gpu_profile_id"] == profile_id].dropna(subset=["users", *LENGTHS])
     execution, measured = subject.execution, subject.measured
 
     def distance(llm_id: str) -> tuple[bool, float]:
