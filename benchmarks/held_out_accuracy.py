@@ -17,10 +17,9 @@ import pandas as pd
 from joblib import cpu_count
 
 from sextant.advice.source import load_sources
-from sextant.characterizations.features import Facts
 from sextant.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
 from sextant.decide.accuracy import METRICS, accuracy, predict_held_out, prediction_table
-from sextant.decide.pairs import task_of
+from sextant.decide.pairs import task_of_characterization
 from sextant.predict.folds import Task
 from sextant.predict.roofline import predictor
 from sextant.predict.roofline.laws import CHUNKED
@@ -75,15 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", default="archive:inferencex")
     known, _ = load_sources([parser.parse_args().source])
-    task = task_of(
-        known.source,
-        known.points,
-        known.feasibility,
-        Facts(known.llms, known.profiles, known.features),
-        known.longest_request_tokens,
-        known.memory_utilization,
-        has_fixed_lengths=known.has_fixed_lengths,
-    )
+    task = task_of_characterization(known)
     rows = {name: figures(task, name, cpu_count()) for name in PREDICTORS}
     rows |= {"one law": one_law(task), "repeats": repeats(task)}
     table = pd.DataFrame(rows).T.astype(float)

@@ -14,7 +14,7 @@ from sextant.characterizations.folder import load_folder
 from sextant.decide.accuracy import accuracy, predict_held_out, prediction_table
 from sextant.decide.configurations import apart
 from sextant.decide.evaluate import evaluate
-from sextant.decide.pairs import task_of
+from sextant.decide.pairs import task_of_characterization
 from sextant.experiment.slo import SLO
 from sextant.predict.folds import Task
 
@@ -69,16 +69,7 @@ def folder(tmp_path_factory):
 
 
 def task(folder) -> Task:
-    known = load_folder(folder)
-    return task_of(
-        known.source,
-        known.points,
-        known.feasibility,
-        Facts(known.llms, known.profiles),
-        None,
-        0.9,
-        has_fixed_lengths=known.has_fixed_lengths,
-    )
+    return task_of_characterization(load_folder(folder))
 
 
 @pytest.fixture(scope="module")

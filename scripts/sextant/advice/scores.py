@@ -12,11 +12,10 @@ from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.rows import frame_rows
 from sextant.characterizations.characterization import Characterization
-from sextant.characterizations.features import Facts
 from sextant.decide.accuracy import HoldOut, accuracy, predict_held_out, prediction_table
 from sextant.decide.evaluate import evaluate
 from sextant.decide.names import STATIC_POLICY, configurable
-from sextant.decide.pairs import task_of
+from sextant.decide.pairs import task_of_characterization
 from sextant.experiment.slo import load_slos
 from sextant.predict.registry import check_installed, draws_samples
 
@@ -53,15 +52,7 @@ def evaluate_predictors(
     ]
     _check_names(names, has_slos=slos is not None)
     check_installed(names, "--predictor")
-    task = task_of(
-        known.source,
-        known.points,
-        known.feasibility,
-        Facts(known.llms, known.profiles, known.features),
-        known.longest_request_tokens,
-        known.memory_utilization,
-        has_fixed_lengths=known.has_fixed_lengths,
-    )
+    task = task_of_characterization(known)
     told = {"n_jobs": cpu_count(), "progress": progress}
     result: dict[str, list[dict[str, Any]]] = {
         "predictors": [{"predictor": name} for name in names],

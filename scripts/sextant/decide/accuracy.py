@@ -1,7 +1,7 @@
 """How close the predictions of held-out points come, and how many lie inside their intervals."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,6 @@ from sextant.predict.registry import draws_samples, predictor_class
 
 HoldOut = Literal["llm", "gpu", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
-HOLD_OUTS = get_args(HoldOut)
 _MEDIANS = (50, 50)
 _PARTS = ("predicted_ms", "lo_ms", "hi_ms")
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}

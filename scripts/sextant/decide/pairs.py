@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from sextant.cells.memory import assess
+from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.features import Facts
 from sextant.characterizations.points import IDENTIFIERS, Pair
 from sextant.hardware.gpu import GPUProfile
@@ -43,6 +44,19 @@ def task_of(
         found = feasible_pairs(facts, longest_request_tokens, memory_utilization)
     failed = _pairs(tried[~is_feasible])
     return Task(source, points, facts, found, failed, served, has_fixed_lengths)
+
+
+def task_of_characterization(known: Characterization) -> Task:
+    """Return what a predictor is judged on by all points of a characterization."""
+    return task_of(
+        known.source,
+        known.points,
+        known.feasibility,
+        Facts(known.llms, known.profiles, known.features),
+        known.longest_request_tokens,
+        known.memory_utilization,
+        has_fixed_lengths=known.has_fixed_lengths,
+    )
 
 
 def _pairs(tried: pd.DataFrame) -> set[Pair]:
