@@ -53,6 +53,18 @@ print(sorted(heavy & sys.modules.keys()))"""
     assert done.stdout.strip() == "[]"
 
 
+def test_an_answer_does_not_wait_for_libraries_that_it_does_not_use() -> None:
+    code = """
+import sys, numpy as np, sextant.advice.answer, sextant.predict.roofline
+print(sorted({"sklearn", "joblib"} & sys.modules.keys()))
+import sklearn
+from sextant.predict.native_xgboost import xgboost
+matrix = xgboost.DMatrix(np.eye(2), np.ones(2))
+print(xgboost.train({"base_score": 0.5}, matrix, 1).num_boosted_rounds())"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "1"]
+
+
 def test_a_missing_library_is_named_with_its_fix(monkeypatch) -> None:
     monkeypatch.setitem(PREDICTORS, "net", Place("Net", "nowhere", ("no_such_library",)))
     check_installed(["roofline", "static_policy", "measured"])

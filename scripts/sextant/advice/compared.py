@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from joblib import cpu_count
-
 from sextant.advice.question import Question
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
@@ -16,6 +14,7 @@ from sextant.decide.pairs import ruled_out, task_of
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.predict.folds import Task
+from sextant.predict.parallel import ALL_CPUS
 
 
 def compare(
@@ -40,7 +39,7 @@ def compare(
     tried = known.feasibility[known.feasibility["llm_id"] == llm_id]
     reasons = dict(zip(tried["gpu_profile_id"], tried["reason"], strict=True)) | excluded
     task = _task(llm_id, llm, source, profiles, set(excluded))
-    result = evaluate(task, [question.slo], basis, question.seed, n_jobs=cpu_count())
+    result = evaluate(task, [question.slo], basis, question.seed, n_jobs=ALL_CPUS)
     chosen = result.recommendations.query("llm_id == @llm_id")
     if chosen.empty:
         note = result.scores["note"].iloc[0]

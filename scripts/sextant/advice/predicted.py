@@ -201,7 +201,7 @@ class Forecast:
         Those are `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a
         limit, `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
         """
-        draws = drawn(self.model, self.subject, self.own, [users], [profile_id])
+        draws = self._at(profile_id, users)
         found = draws.summary().iloc[0].to_dict()
         limited = self.slo.latencies(draws.samples_ms[:, 0], self.lengths[0])
         for name, values in limited.items():
@@ -210,6 +210,14 @@ class Forecast:
             found[f"{name}_ratio"] = median / self.slo.limits[name].limit_ms
         e2e_ms = np.median(self.slo.request_ms(draws.samples_ms[:, 0], self.lengths[0]))
         return pd.Series(found | {"requests_per_s": 1e3 * users / e2e_ms})
+
+    def _at(self, profile_id: str, users: int) -> Draws:
+        """Return the draws of one load: one of those that there are, else new ones."""
+        X, samples_ms = self.draws
+        is_it = ((X["gpu_profile_id"] == profile_id) & (X["users"] == users)).to_numpy()
+        if is_it.any():
+            return Draws(X[is_it], samples_ms[:, is_it])
+        return drawn(self.model, self.subject, self.own, [users], [profile_id])
 
 
 def forecast(

@@ -9,7 +9,6 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
-from sextant.workload.draw import open_workload
 
 DAY_S = 86400
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -102,6 +101,8 @@ def _positive(text: str, field: str) -> float:
 
 
 def _of_workload(name: str) -> Requests:
+    from sextant.workload.draw import open_workload  # few questions need it
+
     columns = ["input_tokens", "output_tokens"]
     path = Path(name)
     trace = read_parquet(path).to_pandas() if path.is_file() else None

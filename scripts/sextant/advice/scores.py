@@ -1,11 +1,11 @@
 """Scores of predictors on a sheet of SLOs, from a characterization."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from joblib import cpu_count
 
 from sextant.advice.question import PREDICTOR
 from sextant.base.errors import InputError
@@ -17,6 +17,7 @@ from sextant.decide.evaluate import evaluate
 from sextant.decide.names import STATIC_POLICY, configurable
 from sextant.decide.pairs import task_of_characterization
 from sextant.experiment.slo import load_slos
+from sextant.predict.parallel import ALL_CPUS
 from sextant.predict.registry import check_installed, draws_samples
 
 
@@ -53,23 +54,24 @@ def evaluate_predictors(
     _check_names(names, has_slos=slos is not None)
     check_installed(names, "--predictor")
     task = task_of_characterization(known)
-    told = {"n_jobs": cpu_count(), "progress": progress}
     result: dict[str, list[dict[str, Any]]] = {
         "predictors": [{"predictor": name} for name in names],
         "scenarios": [],
     }
     if slos is not None:
         targets = list(load_slos(slos).values())
-        scores = pd.concat(evaluate(task, targets, name, seed, **told).scores for name in names)
+        judge = partial(evaluate, task, targets, seed=seed, n_jobs=ALL_CPUS, progress=progress)
+        scores = pd.concat(judge(predictor=name).scores for name in names)
         result = {"predictors": _means(scores), "scenarios": frame_rows(scores)}
     tables = []
     for row in result["predictors"]:
         if slos is not None and not draws_samples(row["predictor"]):
             continue
-        found = predict_held_out(task, row["predictor"], seed, hold_out, **told)
+        name = row["predictor"]
+        found = predict_held_out(task, name, seed, hold_out, n_jobs=ALL_CPUS, progress=progress)
         table = prediction_table(found)
         row |= accuracy(table)
-        tables.append(table.assign(predictor=row["predictor"]))
+        tables.append(table.assign(predictor=name))
     if predictions is not None:
         with atomic_path(predictions) as path:
             pd.concat(tables).to_csv(path, index=False, lineterminator="\n")

@@ -103,6 +103,8 @@ def _newest(question: Question) -> str:
     """
     if question.requests is None:
         return DEFAULT_SOURCES[-1]
+    if not question.gpu_profile_ids and question.engine is None:
+        return DEFAULT_SOURCES[0]
     for name in DEFAULT_SOURCES:
         known = load_folder(shipped_sources()[name])
         gpu_ids = {known.profiles[each].gpu.gpu_id for each in known.points["gpu_profile_id"]}

@@ -1,13 +1,15 @@
 """Features of LLMs and GPU profiles: computed from facts, or published with a characterization."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pandas as pd
 
-from sextant.experiment.experiment import Experiment
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm.facts import LLM
+
+if TYPE_CHECKING:
+    from sextant.experiment.experiment import Experiment
 
 _LLM_FACTS = (
     "llm_type",
@@ -120,7 +122,7 @@ def _profile_facts(profile: GPUProfile) -> dict[str, str | float]:
     }
 
 
-def published_features(experiment: Experiment) -> Features | None:
+def published_features(experiment: "Experiment") -> Features | None:
     """Return the features that came with an experiment's characterization, if any did."""
     if not experiment.features:
         return None

@@ -1,11 +1,11 @@
 """How close the predictions of held-out points come, and how many lie inside their intervals."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 
 from sextant.base.errors import InputError
 from sextant.characterizations.points import (
@@ -20,6 +20,7 @@ from sextant.experiment.slo import SLO
 from sextant.llm import LLM
 from sextant.predict.draws import Draws
 from sextant.predict.folds import Task, share_lengths
+from sextant.predict.parallel import results_of
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
 from sextant.predict.registry import draws_samples, predictor_class
@@ -92,11 +93,11 @@ def predict_held_out(
         problem = f"{len(folds)} to hold out, of {make.min_training_llms + 1} that are needed"
         raise InputError(problem, field="--hold-out", fix="give more points, or hold out another")
     jobs = (
-        delayed(predict_rows)(task, points, fold, rows, predictor, seed, percentiles)
+        partial(predict_rows, task, points, fold, rows, predictor, seed, percentiles)
         for fold, rows in folds
     )
     found = []
-    for held in Parallel(n_jobs, return_as="generator")(jobs):
+    for held in results_of(jobs, n_jobs):
         found.append(held)
         if progress:
             progress(f"{predictor}: fold {len(found)} of {len(folds)} ({held.fold})")

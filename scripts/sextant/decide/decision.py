@@ -193,18 +193,19 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
     few = levels[np.linspace(0, len(levels) - 1, _PROBED_LOADS).round().astype(int)]
     kept = draws.X["users"].isin(few).to_numpy()
     draws = Draws(draws.X[kept], draws.samples_ms[:, kept])
-    logs = np.log(draws.samples_ms)
-    logs = (logs - logs.mean(axis=0)).reshape(len(logs), len(draws.X), -1)
+    logs = np.log(draws.samples_ms).reshape(len(draws.samples_ms), -1)
+    logs = logs - logs.mean(axis=0)
+    products = logs.T @ logs
+    # Each row of `X` has two columns of `logs`, its nTTFT and its ITL.
+    of = np.repeat(draws.X["gpu_profile_id"].to_numpy(str), 2)
     names = sorted(draws.X["gpu_profile_id"].unique())
-    rows = {name: (draws.X["gpu_profile_id"] == name).to_numpy() for name in names}
     weights = chances or dict.fromkeys(names, 1.0)
     gain = {}
     for probe in names:
-        seen = logs[:, rows[probe]].reshape(len(logs), -1)
-        inverse = np.linalg.pinv(seen.T @ seen, rcond=1e-10, hermitian=True)
-        explained = seen @ (inverse @ (seen.T @ logs.reshape(len(logs), -1)))
-        variance = explained.reshape(logs.shape).var(axis=0).sum(axis=1)
-        gain[probe] = sum(weights[name] * variance[rows[name]].mean() for name in names)
+        seen = products[of == probe]
+        inverse = np.linalg.pinv(seen[:, of == probe], rcond=1e-10, hermitian=True)
+        variance = (seen * (inverse @ seen)).sum(axis=0)
+        gain[probe] = sum(weights[name] * variance[of == name].mean() for name in names)
     return max(names, key=gain.__getitem__)
 
 

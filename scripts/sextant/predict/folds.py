@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
-from joblib import Parallel, delayed
 
 from sextant.characterizations.features import Facts
 from sextant.characterizations.points import (
@@ -20,6 +19,7 @@ from sextant.characterizations.points import (
 )
 from sextant.experiment.slo import SLO
 from sextant.predict.draws import Draws
+from sextant.predict.parallel import results_of
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import predictor_class
@@ -118,9 +118,9 @@ def fit_folds(
     settings: dict[str, Settings] = {}
     if is_judged and isinstance(model := make(), Tunable):
         settings = choose_nested(model, design_rows(model, usable, task.facts), n_jobs, tell)
-    jobs = (delayed(_predict)(make, settings.get(fold.name), usable, fold, task) for fold in folds)
+    jobs = (partial(_predict, make, settings.get(fold.name), usable, fold, task) for fold in folds)
     predicted, draws = [], []
-    finished = Parallel(n_jobs=n_jobs, return_as="generator")(jobs)
+    finished = results_of(jobs, n_jobs)
     for number, (fold, (frame, drawn)) in enumerate(zip(folds, finished, strict=True), 1):
         tell(f"fold {number} of {len(folds)} ({fold.name})")
         predicted.append(frame.assign(fold=fold.name))

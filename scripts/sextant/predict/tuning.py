@@ -1,13 +1,14 @@
 """Choose hyperparameters by leave-one-LLM-out, alone or nested in an evaluation."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from sextant.hardware.gpu import GPUProfile
+from sextant.predict.parallel import results_of
 from sextant.predict.references import Rows, reference_profiles
 
 Settings = dict[str, Any]
@@ -74,7 +75,7 @@ def choose_nested(
     llm_ids = _llm_ids(rows)
     pairs = list(combinations(llm_ids, 2))
     progress(f"tuning: {len(pairs)} pairs of LLMs, {len(model.GRID)} settings")
-    found = Parallel(n_jobs=n_jobs)(delayed(_errors)(model, rows, pair) for pair in pairs)
+    found = list(results_of((partial(_errors, model, rows, pair) for pair in pairs), n_jobs))
     errors = dict(zip(pairs, found, strict=True))
     chosen = {}
     for judged in llm_ids:

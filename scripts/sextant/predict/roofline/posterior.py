@@ -22,6 +22,7 @@ _FREEDOM = 4.0
 """Degrees of freedom of the errors."""
 _START_NOISE = (0.15, 0.10)
 _LEAST_NOISE = 0.02
+_NUMBERS_AT_ONCE = 8192
 _PRIOR_WEIGHT = {"llm": 3.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
 
@@ -75,11 +76,16 @@ class Posterior(NamedTuple):
         alone have the same draws.
         """
         design = self.law.design(X)
-        phi = design.parameters(self._coefficients(design, n, seed))
-        facts = {name: np.tile(values, n) for name, values in columns_of(X).items()}
-        latencies = self.law.predict_log(phi.reshape(-1, len(self.law.names)), facts).reshape(
-            n, len(X), 2
-        )
+        coefficients = self._coefficients(design, n, seed)
+        # A few draws at a time: their numbers stay in the processor's cache.
+        step = min(max(_NUMBERS_AT_ONCE // len(X), 1), n)
+        facts = {name: np.tile(values, step) for name, values in columns_of(X).items()}
+        latencies = np.empty((n, len(X), 2))
+        for start in range(0, n, step):
+            phi = design.parameters(coefficients[start : start + step])
+            here = {name: values[: phi[..., 0].size] for name, values in facts.items()}
+            found = self.law.predict_log(phi.reshape(-1, len(self.law.names)), here)
+            latencies[start : start + step] = found.reshape(len(phi), len(X), 2)
         return latencies + self._errors(X, n, seed)
 
     def _coefficients(self, design: Design, n: int, seed: int) -> np.ndarray:

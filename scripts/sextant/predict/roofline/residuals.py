@@ -2,8 +2,8 @@
 
 import numpy as np
 import pandas as pd
-import xgboost
 
+from sextant.predict.native_xgboost import xgboost
 from sextant.predict.roofline.posterior import Fit
 
 _CLIP = 0.5
