@@ -1,0 +1,12 @@
+"""Simulation of servers, step by step: what requests that arrive at these times would wait.
+
+In go requests (when they arrive, their tokens, what prefix they share), the settings of vLLM's
+scheduler, and a law of how long one engine step takes; out come each request's latencies and
+outcome, the gaps between tokens as a histogram, and how busy and how full the servers were.
+
+To read, in order: `step_law` (the time of a step), `scheduler` (the settings), `requests`, `run`
+(requests in, `Simulation` out, on one or several replicas behind a router), `summary` (the numbers
+of a simulation). `kernel` is the compiled part, over the tables of `world`: `steps` plans a
+replica's steps, `lists` and `blocks` keep its requests and its KV cache, each in O(1) a step.
+`compiled` has Numba compile them; no other module imports Numba. docs/capacity.md has the rules.
+"""

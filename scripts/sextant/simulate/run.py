@@ -1,0 +1,237 @@
+"""Simulate: requests in, what became of each of them out."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+
+from sextant.base.errors import InputError
+from sextant.simulate.requests import Requests
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import StepLaw
+from sextant.simulate.world import (
+    BIN_WIDTH,
+    OK,
+    REFUSED,
+    SERIES,
+    SHORTEST_S,
+    TIMEOUT,
+    UNSENT,
+    World,
+    make_world,
+)
+
+Router = Literal["round_robin", "least_requests", "prefix"]
+Result = TypeVar("Result")
+STATUS = {OK: "ok", TIMEOUT: "timeout", REFUSED: "refused"}
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What became of the requests. Arrays of shape (n,) in the order of `Requests`."""
+
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    status: np.ndarray
+    """Keys of `STATUS`."""
+    is_counted: np.ndarray
+    """Whether it came after the warm-up."""
+    ttft_s: np.ndarray
+    """NaN for requests that were not answered in time; so are the others."""
+    e2e_s: np.ndarray
+    replica: np.ndarray
+    preemptions: np.ndarray
+    """How often each was preempted."""
+    cached_tokens: np.ndarray
+    """Input that each found in the prefix cache."""
+    gaps: np.ndarray
+    """Gaps between tokens of counted requests, by window and by length: (windows, bins), counts.
+    A bin is 0.5% wide; `gap_s` has their lengths."""
+    mean_gap_s: float
+    series: dict[str, np.ndarray]
+    """`busy_s`, `kv_block_s`, `output_tokens` and `steps` of all replicas, by window."""
+    window_s: float
+    warmup_s: float
+    end_s: float
+    """When the last request was answered or given up, or the last one arrived."""
+    n_replicas: int
+    n_blocks: int
+    """Blocks of each replica's KV cache."""
+    most_blocks: int
+    """Largest number of blocks in use on one replica."""
+    busy_s: float
+    """Time in which engines ran steps after the warm-up, summed over the replicas."""
+    kv_block_s: float
+    """Integral of the blocks in use over that time."""
+    n_steps: int
+    n_preemptions: int
+
+    @property
+    def tpot_s(self) -> np.ndarray:
+        """Time per output token after the first, (E2E − TTFT) / (output tokens − 1); shape (n,)."""
+        more = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        return (self.e2e_s - self.ttft_s) / more
+
+    def gap_s(self, share: float, window: int | None = None) -> float:
+        """Return a quantile of the gaps between tokens, within 0.25%; NaN without gaps."""
+        return gap_quantile_s(self.gaps.sum(axis=0) if window is None else self.gaps[window], share)
+
+
+def gap_quantile_s(counts: np.ndarray, share: float) -> float:
+    """Return a quantile of gaps that are counted in bins: the middle of the bin that it is in."""
+    if not (total := counts.sum()):
+        return float("nan")
+    position = int(np.searchsorted(np.cumsum(counts), share * total))
+    return float(SHORTEST_S * np.exp((min(position, len(counts) - 1) + 0.5) * BIN_WIDTH))
+
+
+def simulate(
+    requests: Requests,
+    scheduler: Scheduler,
+    law: StepLaw,
+    *,
+    n_replicas: int = 1,
+    router: Router = "round_robin",
+    warmup_s: float = 0.0,
+    window_s: float = float("inf"),
+) -> Simulation:
+    """Return what becomes of requests that arrive whatever the servers do (an open loop).
+
+    Args:
+        requests: when they arrive, and what they ask for.
+        scheduler: settings of each replica.
+        law: time of an engine step.
+        n_replicas: replicas behind the router.
+        router: `round_robin` (in turn), `least_requests` (the one with the fewest requests) or
+            `prefix` (requests of one prefix go to one replica, others in turn).
+        warmup_s: requests that arrive before are simulated, but not counted.
+        window_s: width of the windows that `Simulation.series` and `gaps` are kept for.
+
+    Raises:
+        InputError: an unknown router, no replica, or a window or warm-up that makes no sense.
+    """
+    from sextant.simulate.kernel import run_open  # with Numba, which takes a second to load
+
+    if router not in get_args(Router):
+        fix = f"use one of {', '.join(get_args(Router))}"
+        raise InputError(f"unknown router {router!r}", field="router", fix=fix)
+    _check(n_replicas, warmup_s, window_s)
+    world = make_world(requests, scheduler, law, n_replicas, warmup_s=warmup_s, window_s=window_s)
+    run_open(world, get_args(Router).index(router))
+    return _result(world, warmup_s)
+
+
+def simulate_closed(
+    users: int,
+    requests: Requests,
+    scheduler: Scheduler,
+    law: StepLaw,
+    *,
+    duration_s: float,
+    n_replicas: int = 1,
+    warmup_s: float = 0.0,
+    window_s: float = float("inf"),
+) -> Simulation:
+    """Return what becomes of users who each send a request when their last one is answered.
+
+    Users are spread evenly over the replicas and stay there; all start at 0 and send nothing
+    after `duration_s`. Requests are sent in their order; their arrivals are not used.
+
+    Raises:
+        InputError: no user, fewer requests than users send, or one that the server refuses.
+    """
+    from sextant.simulate.kernel import run_closed
+
+    _check(n_replicas, warmup_s, window_s)
+    for field, value in (("users", users), ("duration_s", duration_s)):
+        if not value > 0:
+            raise InputError(f"{value} is not above 0", field=field, fix="give more")
+    world = make_world(
+        requests,
+        scheduler,
+        law,
+        n_replicas,
+        warmup_s=warmup_s,
+        window_s=window_s,
+        closed_until_s=duration_s,
+    )
+    table = world.requests
+    if (table["status"] == REFUSED).any():
+        fix = f"leave out requests of more than {scheduler.longest} tokens"
+        raise InputError("a request is too long for the server", field="requests", fix=fix)
+    table["arrival_s"], table["deadline_s"] = 0.0, scheduler.timeout_s
+    table["is_counted"] = warmup_s <= 0
+    table["status"][users:] = UNSENT
+    run_closed(world, users)
+    if not (table["status"] == UNSENT).any():
+        problem = f"{users} users send more than {len(requests)} requests in {duration_s:g} s"
+        raise InputError(problem, field="requests", fix="give more requests")
+    return _result(world, warmup_s)
+
+
+def simulate_each(
+    requests: Requests,
+    schedulers: Sequence[Scheduler],
+    laws: Sequence[StepLaw],
+    summarise: Callable[[Simulation], Result],
+    *,
+    n_threads: int | None = None,
+    **how: Any,
+) -> list[Result]:
+    """Return what `summarise` makes of the simulation of each law with its scheduler.
+
+    On several threads, all cores by default; `how` are the options of `simulate`. A simulation is
+    dropped when it is summarised, so that draws of a law do not fill the memory.
+    """
+
+    def one(scheduler: Scheduler, law: StepLaw) -> Result:
+        return summarise(simulate(requests, scheduler, law, **how))
+
+    with ThreadPoolExecutor(n_threads or len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(one, schedulers, laws))
+
+
+def _check(n_replicas: int, warmup_s: float, window_s: float) -> None:
+    given = {"n_replicas": (n_replicas, 1), "warmup_s": (warmup_s, 0), "window_s": (window_s, 1)}
+    for field, (value, lowest) in given.items():
+        if not value >= lowest:
+            fix = f"give {lowest:g} or more"
+            raise InputError(f"{value} is too little", field=field, fix=fix)
+
+
+def _result(world: World, warmup_s: float) -> Simulation:
+    table = world.requests[world.requests["status"] != UNSENT]
+    n_gaps = world.replicas["n_gaps"].sum()
+    replicas, is_ok = world.replicas, table["status"] == OK
+    ends = np.where(is_ok, table["last_s"], np.nan)
+    gave_up = table["deadline_s"][table["status"] == TIMEOUT]
+    last = [table["arrival_s"].max(initial=0.0), gave_up.max(initial=0.0)]
+    return Simulation(
+        arrival_s=table["arrival_s"],
+        input_tokens=table["input"],
+        output_tokens=table["output"],
+        status=table["status"],
+        is_counted=table["is_counted"].astype(bool),
+        ttft_s=np.where(is_ok, table["first_s"] - table["arrival_s"], np.nan),
+        e2e_s=ends - table["arrival_s"],
+        replica=table["replica"],
+        preemptions=table["preemptions"],
+        cached_tokens=table["cached"],
+        gaps=world.gaps,
+        mean_gap_s=float(replicas["gap_sum_s"].sum() / n_gaps) if n_gaps else float("nan"),
+        series={name: world.series[:, column] for column, name in enumerate(SERIES)},
+        window_s=world.window_s,
+        warmup_s=warmup_s,
+        end_s=float(max(*last, np.nanmax(ends, initial=0.0))),
+        n_replicas=len(replicas),
+        n_blocks=world.n_blocks,
+        most_blocks=int(replicas["most_blocks"].max()),
+        busy_s=float(replicas["busy_s"].sum()),
+        kv_block_s=float(replicas["kv_block_s"].sum()),
+        n_steps=int(replicas["steps"].sum()),
+        n_preemptions=int(replicas["n_preemptions"].sum()),
+    )

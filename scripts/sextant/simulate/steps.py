@@ -1,0 +1,301 @@
+"""A replica's steps, compiled: vLLM's rules of what a step computes, in O(1) a step."""
+
+import math
+
+from sextant.simulate.blocks import blocks_of, cached_of, grow, hold_cached, let_go, take
+from sextant.simulate.compiled import compiled
+from sextant.simulate.decode import bin_of, decode_only
+from sextant.simulate.lists import (
+    append_end,
+    assign,
+    first_waiting,
+    leave_queue,
+    remove_end,
+    start_running,
+    stop_running,
+)
+from sextant.simulate.world import (
+    NONE,
+    OK,
+    PENDING,
+    TIMEOUT,
+    World,
+)
+
+
+@compiled
+def advance(w: World, r: int, until_s: float) -> None:
+    """Make all plans of a replica before a time."""
+    s = w.replicas[r]
+    while True:
+        decode_only(w, r, until_s)
+        now_s = s.plan_s
+        if s.n_running == 0:
+            i = first_waiting(w, r)
+            if i == NONE:
+                return
+            now_s = max(now_s, w.requests[i].arrival_s + w.request_s)
+        if now_s >= until_s:
+            return
+        _plan(w, r, now_s)
+
+
+@compiled
+def _plan(w: World, r: int, now_s: float) -> None:
+    """Plan the next step: decodes, then the prompt computed in part, then who waits."""
+    s = w.replicas[r]
+    _release(w, r)
+    if not math.isinf(w.timeout_s):
+        _give_up(w, r, now_s)
+    s.is_blocked = False
+    n_preemptions = s.n_preemptions
+    _fit_decodes(w, r)
+    sequences, first = s.n_decodes, NONE
+    budget = w.max_num_batched_tokens - sequences
+    prompt_tokens, pairs = 0, 0.0
+    if s.partial != NONE:
+        i = s.partial
+        prompt_tokens, pairs = _continue(w, r, budget)
+        first = i if prompt_tokens > 0 else NONE
+    while prompt_tokens < budget and s.n_preemptions == n_preemptions:
+        i = first_waiting(w, r)
+        if i == NONE or not _admit(w, r, i, now_s):
+            break
+        n, of_chunk = _chunk(w, r, i, budget - prompt_tokens)
+        prompt_tokens, pairs = prompt_tokens + n, pairs + of_chunk
+        first = i if first == NONE else first
+    if sequences + prompt_tokens > 0:
+        _step(w, r, now_s, prompt_tokens, pairs, first)
+    else:
+        s.plan_s = max(now_s, s.free_s)
+    s.plan += 1
+
+
+@compiled
+def _continue(w: World, r: int, budget: int) -> tuple[int, float]:
+    """Plan the next chunk of the prompt that is computed in part, if there are blocks for it."""
+    s = w.replicas[r]
+    q = w.requests[s.partial]
+    after = q.computed + min(q.input + q.generated - q.computed, budget)
+    if blocks_of(w, after) - blocks_of(w, q.computed) > w.n_blocks - s.used:
+        _preempt(w, r)  # it is the newest itself
+        return 0, 0.0
+    return _chunk(w, r, s.partial, budget)
+
+
+@compiled
+def _chunk(w: World, r: int, i: int, budget: int) -> tuple[int, float]:
+    """Plan a chunk of a prompt; return its tokens, and their pairs with those they look back on."""
+    q = w.requests[i]
+    computed = q.computed
+    n = min(q.input + q.generated - computed, budget)
+    grow(w, r, i, n)
+    w.replicas[r].partial = i if q.computed < q.input + q.generated else NONE
+    return n, n * (computed + (n + 1) * 0.5)
+
+
+@compiled
+def _admit(w: World, r: int, i: int, now_s: float) -> bool:
+    """Have a waiting request run if it has come and its whole prompt fits into the free blocks."""
+    s, q = w.replicas[r], w.requests[i]
+    if q.arrival_s + w.request_s > now_s:
+        return False
+    if s.n_running == w.max_num_seqs:
+        s.is_blocked = True
+        return False
+    hit, free = cached_of(w, r, i)
+    if blocks_of(w, q.input + q.generated) - hit + free > w.n_blocks - s.used:
+        s.is_blocked = True
+        return False
+    leave_queue(w, r, i)
+    hold_cached(w, r, i, hit)
+    start_running(w, r, i)
+    if q.preemptions == 0:
+        q.cached = q.computed
+    return True
+
+
+@compiled
+def _release(w: World, r: int) -> None:
+    """Free what those hold whose last token the scheduler knows of by now."""
+    s = w.replicas[r]
+    slot = (s.plan - w.lag) & (w.ends.shape[1] - 1)
+    i = w.ends[r, slot].first
+    while i != NONE:
+        q = w.requests[i]
+        let_go(w, r, i, q.input + q.output - 1, True)
+        stop_running(w, r, i)
+        s.n_left += 1
+        i = q.end_after
+    w.ends[r, slot].first = w.ends[r, slot].last = NONE
+
+
+@compiled
+def _fit_decodes(w: World, r: int) -> None:
+    """Take the blocks that decodes need in this plan; preempt the newest until there are enough."""
+    s = w.replicas[r]
+    column = s.plan % w.block_tokens
+    while w.crossing[r, column] > w.n_blocks - s.used:
+        _preempt(w, r)
+    take(w, r, w.crossing[r, column])
+
+
+@compiled
+def _preempt(w: World, r: int) -> None:
+    """Take the newest running request back to the front of the queue; it will be recomputed."""
+    s = w.replicas[r]
+    i = s.newest
+    if w.requests[i].status != PENDING:  # its last token is computed already: it only ends early
+        remove_end(w, r, i)
+        let_go(w, r, i, w.requests[i].input + w.requests[i].output - 1, True)
+        stop_running(w, r, i)
+        s.n_left += 1
+        return
+    _interrupt(w, r, i, False)
+    w.requests[i].older = s.preempted
+    w.requests[i].preemptions += 1
+    s.preempted = i
+    s.n_preemptions += 1
+
+
+@compiled
+def _interrupt(w: World, r: int, i: int, is_over: bool) -> None:
+    """Stop a request that runs, and free its blocks."""
+    s, q = w.replicas[r], w.requests[i]
+    tokens = q.computed
+    if i == s.partial:
+        s.partial = NONE
+    else:
+        decoded = s.plan - 1 - q.start_plan
+        tokens += decoded
+        q.generated += decoded
+        q.last_s = s.free_s
+        remove_end(w, r, i)
+        _leave_decodes(w, r, i, tokens)
+    let_go(w, r, i, tokens, is_over)
+    stop_running(w, r, i)
+
+
+@compiled
+def _give_up(w: World, r: int, now_s: float) -> None:
+    """Abort the requests whose clients have given up."""
+    s = w.replicas[r]
+    while s.oldest != NONE and w.requests[s.oldest].deadline_s <= now_s:
+        i = s.oldest
+        q = w.requests[i]
+        s.oldest = q.next_arrival
+        if q.status == PENDING:
+            q.status = TIMEOUT
+            if i == s.partial or i == s.newest or q.newer != NONE:
+                _interrupt(w, r, i, True)
+            s.n_left += 1
+            send_next(w, r, i, max(now_s, s.free_s))
+
+
+@compiled
+def send_next(w: World, r: int, i: int, now_s: float) -> None:
+    """Have a user of a closed loop send a next request after request i."""
+    following = w.replicas[r].last_arrival + w.replicas.shape[0]
+    if now_s < w.closed_until_s and following < w.requests.shape[0]:
+        q = w.requests[following]
+        q.arrival_s, q.deadline_s = now_s, now_s + w.timeout_s
+        q.is_counted = now_s >= w.replicas[r].counted_from_s
+        q.status = PENDING
+        assign(w, r, following)
+
+
+@compiled
+def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, first: int) -> None:
+    """Run the planned step: the clock moves, and tokens come at its end.
+
+    It computes prompts of `first` and of all who joined after it; one may remain in part.
+    """
+    s = w.replicas[r]
+    s.context += s.n_decodes
+    start_s, before_s = max(now_s, s.free_s), s.free_s
+    end_s = start_s + 1e-3 * _step_ms(w, prompt_tokens, s.n_decodes, s.context, pairs)
+    s.free_s = end_s
+    s.plan_s = start_s if w.lag == 2 else end_s
+    s.steps += 1
+    s.most_blocks = max(s.most_blocks, s.used)
+    window = min(int(end_s / w.window_s), w.series.shape[0] - 1)
+    w.series[window, 0] += end_s - start_s
+    w.series[window, 1] += s.used * (end_s - start_s)
+    w.series[window, 2] += s.n_decodes
+    w.series[window, 3] += 1
+    if start_s >= s.counted_from_s:
+        s.busy_s += end_s - start_s
+        s.kv_block_s += s.used * (end_s - start_s)
+    if s.n_counted > 0:
+        _count_gaps(w, r, window, end_s - before_s, s.n_counted)
+    while first != NONE and first != s.partial:
+        w.series[window, 2] += 1
+        _sample_first(w, r, first, window, end_s)
+        first = w.requests[first].newer
+    _end(w, r, end_s)
+
+
+@compiled
+def _step_ms(w: World, prompt_tokens: int, sequences: int, context: int, pairs: float) -> float:
+    law = w.law  # in the order of `StepLaw`'s fields
+    prefill = law[4] * prompt_tokens + law[5] * pairs
+    body = w.weights_ms[prompt_tokens + sequences]
+    overlap = law[10]
+    if overlap == 1:
+        body += prefill
+    elif math.isinf(overlap):
+        body = max(body, prefill)
+    elif prompt_tokens > 0:
+        body = (body**overlap + prefill**overlap) ** (1 / overlap)
+    floor = law[0] + (law[6] if prompt_tokens > 0 else 0.0)
+    return floor + body + law[2] * sequences + law[3] * context
+
+
+@compiled
+def _count_gaps(w: World, r: int, window: int, gap_s: float, n: int) -> None:
+    w.gaps[window, bin_of(gap_s)] += n
+    w.replicas[r].n_gaps += n
+    w.replicas[r].gap_sum_s += n * gap_s
+
+
+@compiled
+def _sample_first(w: World, r: int, i: int, window: int, end_s: float) -> None:
+    """Sample the first token after a prompt; the request decodes from the next plan on."""
+    s, q = w.replicas[r], w.requests[i]
+    if q.generated == 0:
+        q.first_s = end_s
+    elif q.is_counted:
+        _count_gaps(w, r, window, end_s - q.last_s, 1)
+    q.generated += 1
+    q.start_plan = s.plan
+    q.end_plan = s.plan + q.output - q.generated
+    append_end(w, r, i)
+    if q.end_plan > s.plan:
+        s.n_decodes += 1
+        s.n_counted += q.is_counted
+        s.context += q.computed
+        w.crossing[r, (s.plan + 1 - q.computed) % w.block_tokens] += 1
+
+
+@compiled
+def _leave_decodes(w: World, r: int, i: int, tokens: int) -> None:
+    s, q = w.replicas[r], w.requests[i]
+    s.n_decodes -= 1
+    s.n_counted -= q.is_counted
+    s.context -= tokens
+    w.crossing[r, (q.start_plan + 1 - q.computed) % w.block_tokens] -= 1
+
+
+@compiled
+def _end(w: World, r: int, end_s: float) -> None:
+    """End the requests whose last token this step has sampled."""
+    s = w.replicas[r]
+    i = w.ends[r, s.plan & (w.ends.shape[1] - 1)].first
+    while i != NONE:
+        q = w.requests[i]
+        q.last_s = end_s
+        q.status = OK if end_s <= q.deadline_s else TIMEOUT
+        if q.start_plan < s.plan:
+            _leave_decodes(w, r, i, q.input + q.output - 1)
+        send_next(w, r, i, end_s)
+        i = q.end_after
