@@ -11,12 +11,15 @@ from test_chunked_law import CONFIGS, LLMS, latencies, rows
 from sextant.base.errors import InputError
 from sextant.characterizations.features import Facts
 from sextant.characterizations.folder import load_folder
+from sextant.characterizations.points import at_percentile
 from sextant.decide.accuracy import accuracy, predict_held_out, prediction_table
 from sextant.decide.configurations import apart
 from sextant.decide.evaluate import evaluate
 from sextant.decide.pairs import task_of_characterization
 from sextant.experiment.slo import SLO
 from sextant.predict.folds import Task
+from sextant.predict.roofline.energy import energy_rows, log_energy
+from sextant.predict.roofline.facts import columns_of
 
 SHIPPED = ("meta-llama__Llama-3.1-70B", "Qwen__Qwen3-32B", "nvidia__Llama-3.1-8B-Instruct-FP8")
 
@@ -165,3 +168,22 @@ def test_points_without_any_load_are_left_out_and_counted(folder):
     held_out = predict_held_out(replace(full, points=points), "roofline", 42, progress=told.append)
     assert sum(len(held.points) for held in held_out) == 61
     assert told[0] == "3 of 64 points have no latency or load: left out"
+
+
+def test_energy_is_judged_where_the_source_has_it_and_left_out_where_not(held_out, folder):
+    full = task(folder)
+    assert "mape_energy" not in accuracy(prediction_table(held_out))
+    keys = at_percentile(full.points, (50, 50))
+    X = energy_rows(keys, full.facts)
+    shares = np.tile(np.log([0.5, 0.4, 1.0]), (len(X), 1))
+    joules = np.exp(log_energy(shares, columns_of(X), keys["itl_ms"].to_numpy()))
+    measured = keys.assign(energy_j_per_token=joules, median_itl_ms=keys["itl_ms"])
+    measured.loc[0, "energy_j_per_token"] = np.nan
+    points = measured.assign(median_nttft_ms=measured["nttft_ms"])
+    table = prediction_table(predict_held_out(replace(full, points=points), "roofline", 42))
+    found = accuracy(table)
+    errors = (table["energy_predicted_j_per_token"] / table["energy_j_per_token"] - 1).abs()
+    assert found["mdape_energy"] == pytest.approx(errors.median())
+    assert found["mdape_energy"] < 0.25
+    assert found["coverage_energy"] > 0.5
+    assert found["n_energy"] == 63

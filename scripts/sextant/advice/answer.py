@@ -8,6 +8,7 @@ from sextant.advice.answer_text import as_text
 from sextant.advice.basis import estimates, outside_basis, warning
 from sextant.advice.compared import compare
 from sextant.advice.cost import cost
+from sextant.advice.energy import energy, learned, with_joules
 from sextant.advice.evidence import nearest, outside
 from sextant.advice.offer import offered, read_probe
 from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
@@ -39,8 +40,8 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         `llm`, `characterization`, `warnings` (what lies outside of the basis, what was estimated)
         and `text`. A predictor that draws adds `decision`, `risk`, `serving` (lengths, engine,
         precision), `execution` (how the LLM is taken to be executed), `latency`, `cost`,
-        `options`, `safest`, `evidence`, `outside`, `contradictions` (measurements of the LLM far
-        from the law), `sensitivity` and `best_probe`.
+        `energy`, `options`, `safest`, `evidence`, `outside`, `contradictions` (measurements of the
+        LLM far from the law), `sensitivity` and `best_probe`.
 
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
@@ -91,7 +92,8 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
     options, subject = made.options(), made.subject
     chosen = decide(made, options, made.slo, question.decision, question.risk)
     profile_id = chosen["gpu_profile_id"]
-    rows = by_profile(made, options, question.risk)
+    power = learned(made)
+    rows = with_joules(made, power, by_profile(made, options, question.risk))
     latency = _latency(made, chosen, options) if profile_id else None
     named = {
         "source": subject.source.known.source,
@@ -116,6 +118,7 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
         "safest": safest(options, chosen),
         "latency": latency,
         "cost": cost(made, chosen, latency) if latency else None,
+        "energy": energy(made, power, profile_id, latency["users"]) if latency else None,
         "contradictions": [each._asdict() for each in made.own.contradictions()]
         if made.own
         else [],

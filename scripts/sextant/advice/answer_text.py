@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sextant.advice.energy import energy_line
 from sextant.advice.options import SAFE
 from sextant.decide.names import MEASURED
 from sextant.experiment.slo import METRICS, limits_of, worst_limit
@@ -155,7 +156,8 @@ def load_lines(answer: Answer) -> list[str]:
         lines.append(
             f"The probability is that of {latency['checked_at_users']} users, the next load tried."
         )
-    return [*lines, cost_line(answer)]
+    lines.append(cost_line(answer))
+    return lines + ([energy_line(answer["energy"])] if answer["energy"] else [])
 
 
 def cost_line(answer: Answer) -> str:
@@ -275,6 +277,8 @@ def profile_cells(row: Answer) -> list[str]:
         ]
     state = "" if row["status"] == "meets" else "unsure: "
     plan = f"{state}{plural(row['replicas'], 'replica')}, {users}"
+    if row.get("energy_j_per_token") is not None:
+        plan += f", {number(row['energy_j_per_token'])} J per output token"
     return [name, f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
 
 

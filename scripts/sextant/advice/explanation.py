@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sextant.advice.basis import estimates, outside_basis, warning
+from sextant.advice.energy import energy, energy_line, learned
 from sextant.advice.offer import offered, read_probe
 from sextant.advice.predicted import forecast, subject_of
 from sextant.advice.question import Question, answers_from_points, check, named_llm
@@ -35,7 +36,8 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
         `llm_id, gpu_profile_id, users_per_replica, percentile`, `itl` and `nttft`, each a list of
         terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their factors (what
         the percentile and the learned correction multiply the law with), `itl_batch`,
-        `capacity_requests`, `measured` latencies if there are any, and `text`.
+        `capacity_requests`, `energy` of an output token where the source has any, `measured`
+        latencies if there are any, and `text`.
 
     Raises:
         InputError: an option is wrong, or the LLM does not fit.
@@ -58,7 +60,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
     lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
     warnings = warning(outside_basis(question, source, llm, lengths, profiles), source)
     model = Roofline(slo, every, question.seed)
-    forecast(model, subject, slo, probe)
+    made = forecast(model, subject, slo, probe)
     (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
     facts = {
         "llm_id": llm_id,
@@ -71,6 +73,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
         "itl": _shares(row, _STEP),
         "nttft": _shares(row, _FIRST),
         **{name: row[name] for name in (*_TOTALS, "itl_batch", "capacity_requests")},
+        "energy": energy(made, learned(made), gpu_profile_id, users),
         "measured": _measured(source.known.points, llm_id, gpu_profile_id, users, slo)
         if answers_from_points(question, llm_id, known)
         else None,
@@ -111,7 +114,7 @@ def _as_text(facts: dict[str, Any]) -> str:
         f"  / {facts['mean_input_tokens']:.0f} input tokens × {facts['nttft_factor']:.2f}: "
         f"nTTFT {facts['nttft_ms']:.3g} ms{_beside(facts, 'nttft_ms')}",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines + ([energy_line(facts["energy"])] if facts["energy"] else []))
 
 
 def _table(title: str, terms: list[dict[str, Any]]) -> list[str]:

@@ -89,13 +89,17 @@ class Subject:
         Each keeps its own lengths where the source's requests have fixed ones; else the points of
         a source share their medians, as a point's mean depends on which requests it answered.
         """
+        facts = Facts(self.measured, profiles, self.source.known.features)
+        return model.design(self.measured_keys(points), facts)
+
+    def measured_keys(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return the keys of measured points, with the lengths that `training` says."""
         known = self.source.known
         fixed = [each.source for each in known.descriptions if each.lengths == "fixed"]
         medians = known.points.groupby("source")[LENGTHS].median()
         shared = medians.reindex(points["source"]).set_axis(points.index)
         own = points[LENGTHS].where(points["source"].isin(fixed), shared)
-        keys = points[[*KEYS, *SERVING]].join(own)
-        return model.design(keys, Facts(self.measured, profiles, known.features))
+        return points[[*KEYS, *SERVING]].join(own)
 
     def asked(
         self, model: JointPredictor, keys: pd.DataFrame, profiles: Mapping[str, GPUProfile]
@@ -258,7 +262,13 @@ def drawn(
     profile_ids: list[str] | None = None,
 ) -> Draws:
     """Return joint draws at these loads, which go through what was measured of the LLM."""
-    X = subject.rows_at(model, users, profile_ids)
+    return draws_of(model, subject, own, subject.rows_at(model, users, profile_ids))
+
+
+def draws_of(
+    model: JointPredictor, subject: Subject, own: OwnPoints | None, X: pd.DataFrame
+) -> Draws:
+    """Return joint draws of the rows of a design matrix of the LLM, as `drawn` does."""
     lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
     keys = X[KEYS].astype({"users": "int64"}).assign(**lengths)
     samples_ms = widened(model.sample(X), subject.widening_sd, _SEED)

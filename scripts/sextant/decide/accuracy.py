@@ -24,11 +24,13 @@ from sextant.predict.parallel import results_of
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
 from sextant.predict.registry import draws_samples, predictor_class
+from sextant.predict.roofline.energy import COLUMNS as ENERGY
+from sextant.predict.roofline.energy import Energy
 
 HoldOut = Literal["llm", "gpu", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
 _MEDIANS = (50, 50)
-_PARTS = ("predicted_ms", "lo_ms", "hi_ms")
+_PARTS = ("predicted", "lo", "hi")
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
 """What is judged, and the target that gives it."""
 
@@ -159,7 +161,11 @@ def predict_rows(
     X = design.iloc[len(training) :]
     if isinstance(model, JointPredictor):
         samples_ms = model.sample(X)
-        return HeldOut(fold, asked, samples_ms, Draws(X, samples_ms).summary())
+        predicted = Draws(X, samples_ms).summary()
+        if energy := Energy.fitted(training, task.facts):
+            joules = energy.predict(asked, task.facts, samples_ms[..., 1], seed)
+            predicted = predicted.join(joules)
+        return HeldOut(fold, asked, samples_ms, predicted)
     return HeldOut(fold, asked, None, model.predict(X))
 
 
@@ -169,7 +175,7 @@ def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
     Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`; and for each of `METRICS`
     `<metric>_ms` as measured (the median, or the mean where there is none),
     `<metric>_predicted_ms` and the 90% interval `<metric>_lo_ms, <metric>_hi_ms`, null for a
-    predictor that does not draw.
+    predictor that does not draw. Where energy is predicted, `energy_j_per_token` and so on too.
     """
     parts = []
     for fold, points, _, predicted in held_out:
@@ -181,24 +187,33 @@ def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
             part[f"{metric}_ms"] = points[target] * tokens
             names = (target, f"{stem}_lo_ms", f"{stem}_hi_ms")
             for suffix, name in zip(_PARTS, names, strict=True):
-                part[f"{metric}_{suffix}"] = predicted.get(name, np.nan) * tokens
+                part[f"{metric}_{suffix}_ms"] = predicted.get(name, np.nan) * tokens
+        if ENERGY[0] in predicted:
+            part["energy_j_per_token"] = points["energy_j_per_token"].where(lambda it: it > 0)
+            for suffix, name in zip(_PARTS, ENERGY, strict=True):
+                part[f"energy_{suffix}_j_per_token"] = predicted[name]
         parts.append(part)
     return pd.concat(parts).sort_index()
 
 
 def accuracy(predictions: pd.DataFrame) -> dict[str, float | int | None]:
-    """Return how close a `prediction_table` comes, over all points that have the latency.
+    """Return how close a `prediction_table` comes, over all points that have the value.
 
     `mape_<metric>` and `mdape_<metric>`, mean and median of |predicted - measured| / measured, and
     `coverage_<metric>`, the share inside the 90% intervals, are fractions; None where no point
-    has the latency, or no interval is drawn. `n_<metric>` counts points.
+    has the latency, or no interval is drawn. `n_<metric>` counts points. `energy` is a metric where
+    the table has it.
     """
+    units = dict.fromkeys(METRICS, "ms")
+    if "energy_j_per_token" in predictions:
+        units["energy"] = "j_per_token"
     result: dict[str, float | int | None] = {}
-    for metric in METRICS:
-        known = predictions[predictions[f"{metric}_ms"].notna()]
-        truth = known[f"{metric}_ms"]
-        errors = ((known[f"{metric}_predicted_ms"] - truth) / truth).abs()
-        low, high = known[f"{metric}_lo_ms"], known[f"{metric}_hi_ms"]
+    for metric, unit in units.items():
+        both = [f"{metric}_{unit}", f"{metric}_predicted_{unit}"]
+        known = predictions[predictions[both].notna().all(axis=1)]
+        truth = known[f"{metric}_{unit}"]
+        errors = ((known[f"{metric}_predicted_{unit}"] - truth) / truth).abs()
+        low, high = known[f"{metric}_lo_{unit}"], known[f"{metric}_hi_{unit}"]
         inside = ((low <= truth) & (truth <= high))[low.notna()]
         result[f"mape_{metric}"] = float(errors.mean()) if len(known) else None
         result[f"mdape_{metric}"] = float(errors.median()) if len(known) else None

@@ -49,6 +49,8 @@ class GPU:
     dense_int8_tflops: PositiveSize | None = None
     dense_fp4_tflops: PositiveSize | None = None
     """As above for 4-bit floats (NVFP4)."""
+    tdp_w: PositiveSize | None = None
+    """Most power that the device draws for long (TDP, or total board power); None: not known."""
 
     def dense_tflops(self, precision: str) -> float:
         """Return the peak rate of an LLM's products in a served precision.

@@ -91,7 +91,7 @@ class Posterior(NamedTuple):
     def _coefficients(self, design: Design, n: int, seed: int) -> np.ndarray:
         """Return draws of a design's coefficients, (n, effects); new effects have their prior."""
         root = np.linalg.cholesky(self.covariance + 1e-12 * np.eye(len(self.mean)))
-        known = self.mean + _normal(seed, "known effects", (n, len(self.mean))) @ root.T
+        known = self.mean + normal(seed, "known effects", (n, len(self.mean))) @ root.T
         place = {name: position for position, name in enumerate(self.names)}
         drawn = np.empty((n, len(design.names)))
         for column, name in enumerate(design.names):
@@ -100,16 +100,16 @@ class Posterior(NamedTuple):
             else:
                 group, sd = design.groups[column], design.sd[column]
                 sd = self.spread.get(group, sd) if group else sd
-                drawn[:, column] = design.mean[column] + sd * _normal(seed, _anonymous(name), n)
+                drawn[:, column] = design.mean[column] + sd * normal(seed, _anonymous(name), n)
         return drawn
 
     def _errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
         """Return errors: half of their variance is common to a pair, since misfit is smooth."""
         drawn = np.empty((n, len(X), 2))
         names = X["gpu_profile_id"]
-        common = {name: _normal(seed, f"error {name}", (n, 2)) for name in names.unique()}
+        common = {name: normal(seed, f"error {name}", (n, 2)) for name in names.unique()}
         for row, (name, users) in enumerate(zip(names, X["users"], strict=True)):
-            own = _normal(seed, f"error {name} {users}", (n, 2))
+            own = normal(seed, f"error {name} {users}", (n, 2))
             drawn[:, row] = np.sqrt(0.5) * (common[name] + own)
         return drawn * self.noise
 
@@ -123,7 +123,7 @@ def _anonymous(name: tuple[str, str]) -> str:
     return f"{parameter} {effect}"
 
 
-def _normal(seed: int, name: str, shape: int | tuple[int, ...]) -> np.ndarray:
+def normal(seed: int, name: str, shape: int | tuple[int, ...]) -> np.ndarray:
     """Return standard normal numbers that depend on the seed and on this name alone."""
     return np.random.default_rng([seed, crc32(name.encode())]).standard_normal(shape)
 

@@ -1,0 +1,178 @@
+"""Energy of an output token, of an LLM that was not measured.
+
+In go points with their energy and ITL; out come joules per output token for draws of ITL. A device
+draws a share of its TDP in every step, and more for what it reads and multiplies; the step makes
+one token a user. What it reads and multiplies comes from the law of chunked prefill, at the
+device's peaks. docs/predictor.md has the equations.
+"""
+
+from collections.abc import Iterator, Mapping
+from statistics import NormalDist
+from typing import NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+
+from sextant.characterizations.features import Facts
+from sextant.predict.draws import INTERVAL
+from sextant.predict.roofline import chunked
+from sextant.predict.roofline.chunked_facts import chunked_rows
+from sextant.predict.roofline.effects import Design, Effect, design_of, levels
+from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.law import Parameter
+from sextant.predict.roofline.posterior import normal
+
+PARAMETERS = {
+    "idle": Parameter("share of TDP that a device draws in a step, whatever it does", 0.5, 0.3),
+    "memory": Parameter("further share while it reads at its peak bandwidth", 0.4, 0.4),
+    "compute": Parameter("further share while it multiplies at its peak rate", 1.0, 0.5),
+}
+COLUMNS = ["energy_j_per_token", "energy_lo_j_per_token", "energy_hi_j_per_token"]
+_NAMES = tuple(PARAMETERS)
+_ARCHITECTURE = dict.fromkeys(PARAMETERS, 0.2)
+_CAP = 4.0
+"""Exponent of the smooth minimum of what a step asks for and TDP."""
+_NOISE = 0.15
+"""Scale of the errors of log energy: weighs points against priors."""
+_FREEDOM = 4.0
+_MIN_LLMS = 2
+# Times at the device's peaks: every share is 1, and nothing takes time that moves nothing.
+_PEAK_SHARES = {
+    *("bandwidth", "expert_bandwidth", "kv_bandwidth", "flops", "expert_flops", "attention_flops"),
+    *("touch", "mixed", "memory", "behind_growth", "link"),
+}
+_AT_PEAK = np.array([0.0 if name in _PEAK_SHARES else -np.inf for name in chunked.NAMES])
+_SHAPE = ["n_layers", "n_experts", "reduced_bytes"]
+
+
+def energy_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+    """Return what the energy of each row depends on beside ITL, indexed as `keys`.
+
+    Args:
+        keys: `llm_id, gpu_profile_id, users`, lengths and `SERVING`, as `chunked_rows` takes them.
+        facts: facts of the LLMs and GPU profiles that `keys` names.
+    """
+    X = chunked_rows(keys, facts)
+    parts = chunked.terms(np.tile(_AT_PEAK, (len(X), 1)), columns_of(X))
+    tdp_w = [facts.profiles[name].gpu.tdp_w for name in X["gpu_profile_id"]]
+    return X[["users", "n_gpus", "architecture"]].assign(
+        # LLMs of one shape say nothing new of each other.
+        shape=X[_SHAPE].astype(str).agg(" ".join, axis=1),
+        tdp_w=np.array(tdp_w, float),
+        read_ms=parts["weights_ms"] + parts["kv_ms"],
+        product_ms=parts["sequences_ms"] + parts["other_prompts_ms"],
+    )
+
+
+def log_energy(phi: np.ndarray, facts: Mapping[str, np.ndarray], itl_ms: np.ndarray) -> np.ndarray:
+    """Return log joules per output token, of all devices together, shape (..., rows).
+
+    Args:
+        phi: logarithms of `PARAMETERS`, shape (..., rows, 3).
+        facts: columns of `energy_rows`, shape (rows,).
+        itl_ms: shape (..., rows).
+    """
+    idle, memory, compute = np.moveaxis(np.exp(phi), -1, 0)
+    asked = idle * itl_ms + memory * facts["read_ms"] + compute * facts["product_ms"]
+    full_ms = (asked**-_CAP + itl_ms**-_CAP) ** (-1 / _CAP)
+    return np.log(facts["n_gpus"] * facts["tdp_w"] * full_ms / 1000 / facts["users"])
+
+
+def _effects(X: pd.DataFrame) -> Iterator[Effect]:
+    for name, prior in PARAMETERS.items():
+        yield Effect(name, "all", np.ones(len(X)), prior.sd, float(np.log(prior.prior)))
+    yield from levels(X["architecture"], "architecture", _ARCHITECTURE, {})
+
+
+class _Points(NamedTuple):
+    """Measured points, ready to be fitted."""
+
+    design: Design
+    facts: dict[str, np.ndarray]
+    itl_ms: np.ndarray
+    observed: np.ndarray
+    """Log energy."""
+
+    def errors(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return log energy as measured over what is predicted."""
+        phi = self.design.parameters(coefficients)
+        return self.observed - log_energy(phi, self.facts, self.itl_ms)
+
+    def fit(self, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
+        """Return the most likely coefficients, from some of the rows."""
+        from scipy.optimize import least_squares  # its import takes longer than the fit
+
+        def cost(coefficients: np.ndarray) -> np.ndarray:
+            scaled = self.errors(coefficients)[rows] / _NOISE
+            # Square roots of the cost of Student-t errors: a few points are far off.
+            tails = np.sqrt((_FREEDOM + 1) * np.log1p(scaled**2 / _FREEDOM))
+            prior = (coefficients - self.design.mean) / self.design.sd
+            return np.append(np.sign(scaled) * tails, prior)
+
+        return least_squares(cost, start, ftol=1e-5, xtol=1e-4).x
+
+
+class Energy(NamedTuple):
+    """What devices draw, as learned from measured points."""
+
+    coefficients: dict[tuple[str, str], float]
+    """By (parameter, effect)."""
+    spread: float
+    """Standard deviation of log energy between a new LLM and this fit, at a known ITL."""
+    n_llms: int
+
+    @classmethod
+    def fitted(cls, points: pd.DataFrame, facts: Facts) -> Self | None:
+        """Learn from measured points; None where fewer than two LLMs have energy and ITL.
+
+        Points of devices without a known TDP are left out.
+
+        Args:
+            points: `energy_j_per_token, itl_ms`, and what `energy_rows` takes.
+            facts: facts of the LLMs and GPU profiles.
+        """
+        known = points[["energy_j_per_token", "itl_ms", "users"]].gt(0).all(axis=1)
+        has_tdp = [facts.profiles[name].gpu.tdp_w is not None for name in points["gpu_profile_id"]]
+        points = points[known & np.array(has_tdp)]
+        if points["llm_id"].nunique() < _MIN_LLMS:
+            return None
+        X = energy_rows(points, facts)
+        itl_ms, joules = points[["itl_ms", "energy_j_per_token"]].to_numpy(float).T
+        made = _Points(design_of(_effects(X), _NAMES), columns_of(X), itl_ms, np.log(joules))
+        design = made.design
+        best = made.fit(np.ones(len(X), bool), design.mean)
+        errors = np.empty(len(X))
+        for shape in X["shape"].unique():
+            held_out = (X["shape"] == shape).to_numpy()
+            other = made.fit(~held_out, best)
+            errors[held_out] = made.errors(other)[held_out]
+        low, high = INTERVAL
+        spread = np.quantile(np.abs(errors), high - low) / NormalDist().inv_cdf(high)
+        named = dict(zip(design.names, best, strict=True))
+        return cls(named, float(spread), points["llm_id"].nunique())
+
+    def predict(
+        self, keys: pd.DataFrame, facts: Facts, itl_ms: np.ndarray, seed: int
+    ) -> pd.DataFrame:
+        """Return `COLUMNS`: medians and 90% intervals of joules per output token.
+
+        They are null for devices whose TDP is not known.
+
+        Args:
+            keys: as `energy_rows` takes them.
+            facts: facts of the LLMs and GPU profiles.
+            itl_ms: joint draws, shape (draws, rows); at the percentile of the fit's.
+            seed: of the draws of what the fit does not know.
+        """
+        X, n = energy_rows(keys, facts), len(itl_ms)
+        design = design_of(_effects(X), _NAMES)
+        drawn = np.empty((n, len(design.names)))
+        for column, (name, sd) in enumerate(zip(design.names, design.sd, strict=True)):
+            known = self.coefficients.get(name)
+            drawn[:, column] = sd * normal(seed, " ".join(name), n) if known is None else known
+        # An LLM that takes more than expected does so on all GPU profiles.
+        shift = self.spread * normal(seed, "energy", (n, 1))
+        energies = np.exp(log_energy(design.parameters(drawn), columns_of(X), itl_ms) + shift)
+        low, high = INTERVAL
+        bounds = np.quantile(energies, [0.5, low, high], axis=0)
+        return pd.DataFrame(bounds.T, index=keys.index, columns=COLUMNS)
