@@ -1,6 +1,5 @@
 """The law of an engine step: how long it takes, given what it computes."""
 
-import math
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Self
 
@@ -22,6 +21,8 @@ class StepLaw:
     C counts the tokens that all decoding sequences read, the newest of each included; pairs are
     those of a prompt token and a token that it looks back on, itself included. Reading the weights
     and multiplying a prompt overlap: with `overlap` 1 they add up, with infinity the longer counts.
+
+    Fields may be arrays, of many laws at once: fits take them so, the simulator one at a time.
     """
 
     floor_ms: float
@@ -42,14 +43,16 @@ class StepLaw:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if math.isnan(value) or value < 0 or (math.isinf(value) and field.name != "overlap"):
+            value = np.asarray(getattr(self, field.name), float)
+            is_bad = np.isnan(value) | (value < 0) | (np.isinf(value) & (field.name != "overlap"))
+            if is_bad.any():
                 fix = "give a finite number from 0"
-                raise InputError(f"{value} is not a term of a step", field=field.name, fix=fix)
-        if self.overlap < 1 or self.expert_share > 1:
+                problem = f"{value[is_bad].ravel()[0]} is not a term of a step"
+                raise InputError(problem, field=field.name, fix=fix)
+        if np.any(self.overlap < 1) or np.any(self.expert_share > 1):
             fix = "give an overlap from 1, and at most 1 as the share of experts"
             raise InputError("not a law", field="overlap, expert_share", fix=fix)
-        if self.floor_ms + self.dense_ms + self.sequence_ms <= 0:
+        if np.any(self.floor_ms + self.dense_ms + self.sequence_ms <= 0):
             fix = "give floor_ms, dense_ms or sequence_ms"
             raise InputError("a step takes no time", field="floor_ms", fix=fix)
 
@@ -67,18 +70,16 @@ class StepLaw:
         touched = 1 - (1 - self.expert_share) ** (np.maximum(tokens, 1) ** self.touch)
         return self.dense_ms + self.expert_ms * touched
 
-    def step_ms(self, prompt_tokens: int, sequences: int, context: int, pairs: float) -> float:
-        """Return the time of a step."""
+    def step_ms(self, prompt_tokens: Any, sequences: Any, context: Any, pairs: Any) -> Any:
+        """Return the time of a step; takes arrays too."""
         prefill = self.prefill_token_ms * prompt_tokens + self.prefill_pair_ms * pairs
-        body = self.weights_ms(prompt_tokens + sequences)
-        if self.overlap == 1:
-            body += prefill
-        elif math.isinf(self.overlap):
-            body = max(body, prefill)
-        elif prompt_tokens:
-            body = (body**self.overlap + prefill**self.overlap) ** (1 / self.overlap)
-        floor = self.floor_ms + (self.prompt_step_ms if prompt_tokens else 0.0)
-        return float(floor + body + self.sequence_ms * sequences + self.kv_token_ms * context)
+        weights = self.weights_ms(prompt_tokens + sequences)
+        longer = np.maximum(np.maximum(weights, prefill), 1e-12)
+        # As shares of the longer one, so that an infinite overlap is right too.
+        shares = (weights / longer) ** self.overlap + (prefill / longer) ** self.overlap
+        body = longer * shares ** (1 / np.asarray(self.overlap, float))
+        floor = self.floor_ms + self.prompt_step_ms * np.greater(prompt_tokens, 0)
+        return floor + body + self.sequence_ms * sequences + self.kv_token_ms * context
 
 
 NAMES = tuple(field.name for field in fields(StepLaw))

@@ -39,6 +39,8 @@ PARAMETERS = {
 }
 NAMES = tuple(PARAMETERS)
 INDEX = {name: position for position, name in enumerate(NAMES)}
+ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
+"""Those of `terms` that add up to the mean ITL."""
 _USABLE_MEMORY = 0.92
 _EXPERTS_AT_REFERENCE = 8.0
 
@@ -52,8 +54,7 @@ def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
     """
     parts = terms(phi, facts)
     ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
-    names = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
-    itl_ms = sum(parts[name] for name in names)
+    itl_ms = sum(parts[name] for name in ITL_TERMS)
     offsets = phi[:, [INDEX["ttft_offset"], INDEX["itl_offset"]]]
     return offsets + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=1))
 
@@ -87,6 +88,42 @@ def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         "queueing_ms": behind + value["queue"] * crowd * facts["output_tokens"] * itl,
         "itl_batch": users,
         "capacity_requests": capacity,
+    }
+
+
+def step_parts(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what one engine step takes apart from the load, each of shape (rows,), in ms.
+
+    `floor_ms` of any step; `dense_ms` and `expert_ms` to read all dense weights and all experts, of
+    which t tokens touch 1 - (1 - `expert_share`)^(t^`touch`); `sequence_ms` of a decoding request
+    and `kv_token_ms` of a token that it looks back on, both at the rows' mean lengths;
+    `prefill_token_ms` of a prompt's token and `prefill_pair_ms` of two tokens of one prompt;
+    `request_ms` of a prompt alone beyond its products and weights; `mixed`, a prompt's time among
+    decodes over that alone.
+    """
+    value = dict(zip(NAMES, np.exp(phi).T, strict=True))
+    one, every = np.ones(len(phi)), np.full(len(phi), np.inf)
+    decode = _decode(one, value, facts)
+    share = facts["experts_per_token"] / np.maximum(facts["n_experts"], 1)
+    all_weights = _weights(every, value, facts)
+    # One token touches its own experts alone.
+    expert_ms = (all_weights - decode["weights_ms"]) / (1 - share)
+    length = np.maximum(facts["input_tokens"], 2)
+    each = _prompt(value, {**facts, "prefill_share": one, "input_tokens": length})[0] / length
+    first = _prompt(value, {**facts, "prefill_share": one, "input_tokens": one})[0]
+    pair_ms = (each - first) / ((length - 1) / 2)
+    return {
+        "floor_ms": decode["launch_ms"],
+        "dense_ms": all_weights - expert_ms,
+        "expert_ms": expert_ms,
+        "expert_share": share,
+        "touch": value["touch"],
+        "sequence_ms": decode["sequences_ms"],
+        "kv_token_ms": decode["kv_ms"] / (facts["input_tokens"] + facts["output_tokens"] / 2),
+        "prefill_token_ms": first - pair_ms / 2,
+        "prefill_pair_ms": pair_ms,
+        "request_ms": facts["n_layers"] * value["prompt_launch"] + value["prompt"],
+        "mixed": value["mixed"],
     }
 
 

@@ -86,7 +86,12 @@ class Posterior(NamedTuple):
             here = {name: values[: phi[..., 0].size] for name, values in facts.items()}
             found = self.law.predict_log(phi.reshape(-1, len(self.law.names)), here)
             latencies[start : start + step] = found.reshape(len(phi), len(X), 2)
-        return latencies + self._errors(X, n, seed)
+        return latencies + self.draw_errors(X, n, seed)
+
+    def draw_parameters(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
+        """Return joint draws of the parameters of each row, shape (n, rows, parameters)."""
+        design = self.law.design(X)
+        return design.parameters(self._coefficients(design, n, seed))
 
     def _coefficients(self, design: Design, n: int, seed: int) -> np.ndarray:
         """Return draws of a design's coefficients, (n, effects); new effects have their prior."""
@@ -103,8 +108,11 @@ class Posterior(NamedTuple):
                 drawn[:, column] = design.mean[column] + sd * normal(seed, _anonymous(name), n)
         return drawn
 
-    def _errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
-        """Return errors: half of their variance is common to a pair, since misfit is smooth."""
+    def draw_errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
+        """Return errors of log nTTFT and log ITL, shape (n, rows, 2).
+
+        Half of their variance is common to a pair, since misfit is smooth.
+        """
         drawn = np.empty((n, len(X), 2))
         names = X["gpu_profile_id"]
         common = {name: normal(seed, f"error {name}", (n, 2)) for name in names.unique()}

@@ -1,0 +1,181 @@
+"""Mean latencies at a steady load without simulation: of an open loop, or of a number of users.
+
+Little's law and the step law together say how many requests decode; a new request waits for the
+steps under way and shares its own with others, as in M/G/1. docs/capacity.md derives it. All
+functions broadcast: laws, loads and rates may be arrays.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from sextant.simulate.step_law import StepLaw
+
+Values = np.ndarray | float
+_HALVINGS = 30
+
+
+class Load(NamedTuple):
+    """Requests of one length."""
+
+    input_tokens: Values
+    output_tokens: Values
+    """At least 2."""
+    cached_tokens: Values = 0.0
+    """Those of the input that the prefix cache holds."""
+    gap_cv2: Values = 1.0
+    """Squared coefficient of variation of the gaps between requests: 1 Poisson, 0 a clock's."""
+
+
+class Limits(NamedTuple):
+    """What a server admits, by vLLM's names."""
+
+    max_num_seqs: Values
+    max_num_batched_tokens: Values
+    kv_tokens: Values
+    is_asynchronous: Values = True
+
+    def most_decoding(self, load: Load) -> np.ndarray:
+        """Return the sequences that can decode at once: slots, memory, tokens of a step."""
+        later = np.asarray(load.output_tokens) - 1
+        in_memory = np.asarray(self.kv_tokens) / (load.input_tokens + (later + 1) / 2)
+        share = later / (later + _new_tokens(load))
+        return np.minimum(self.max_num_seqs, in_memory).clip(
+            max=self.max_num_batched_tokens * share
+        )
+
+
+class Means(NamedTuple):
+    """Mean latencies in ms; NaN where the server is saturated."""
+
+    ttft_ms: np.ndarray
+    itl_ms: np.ndarray
+    e2e_ms: np.ndarray
+    request_rate_rps: np.ndarray
+    decoding: np.ndarray
+    """Sequences in a step."""
+
+    def where(self, is_stable: np.ndarray) -> "Means":
+        """Return these, NaN where the queue grows without end."""
+        return Means(*(np.where(is_stable, value, np.nan) for value in self))
+
+
+class _State(NamedTuple):
+    """What follows from the mean number of sequences that decode."""
+
+    rate_per_ms: np.ndarray
+    """Requests that balance it."""
+    means: Means
+
+
+def step_parts(
+    law: StepLaw, limits: Limits, load: Load, decoding: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ms of a step without prompts, ms that a prompt adds to it, and steps of a prompt.
+
+    Steps are a fraction where several prompts fit into one; what a prompt adds is that of all its
+    steps.
+    """
+    new = _new_tokens(load)
+    room = np.maximum(np.asarray(limits.max_num_batched_tokens) - decoding, 1.0)
+    steps = new / room
+    n_chunks = np.maximum(steps, 1.0)
+    read = decoding * (load.input_tokens + np.asarray(load.output_tokens) / 2)
+    pairs = (np.asarray(load.input_tokens) ** 2 - np.asarray(load.cached_tokens) ** 2) / 2
+    decode_ms = law.step_ms(0, decoding, read, 0)
+    mixed_ms = law.step_ms(new / n_chunks, decoding, read, pairs / n_chunks)
+    return decode_ms, n_chunks * (mixed_ms - decode_ms), steps
+
+
+def open_loop(law: StepLaw, limits: Limits, load: Load, request_rate_rps: Values) -> Means:
+    """Return the means of requests that come at a rate, however long the answers take."""
+    rate = np.asarray(request_rate_rps, float) / 1e3
+
+    def state(decoding: np.ndarray) -> _State:
+        # Others that come at random make the one that looks an extra one.
+        seen = np.maximum(decoding + load.gap_cv2, 1.0)
+        return _state(law, limits, load, decoding, seen, 1.0, 1 - np.exp(-decoding))
+
+    most = limits.most_decoding(load)
+    decoding = _root(lambda each: state(each).rate_per_ms - rate, most)
+    return state(decoding).means.where(state(most).rate_per_ms > rate)
+
+
+def closed_loop(law: StepLaw, limits: Limits, load: Load, users: Values) -> Means:
+    """Return the means of users that send a request when the last is answered.
+
+    NaN where not all can decode at once: what waits then the simulator says.
+    """
+    n = np.asarray(users, float)
+
+    def state(decoding: np.ndarray) -> _State:
+        others = 1 - 1 / n
+        return _state(law, limits, load, decoding, 1 + decoding * others, others, n > 1)
+
+    def surplus(decoding: np.ndarray) -> np.ndarray:
+        now = state(decoding)
+        return now.rate_per_ms * now.means.e2e_ms - n
+
+    most = limits.most_decoding(load)
+    decoding = _root(surplus, np.minimum(most, n))
+    return state(decoding).means.where((surplus(most) > 0) | (n <= most))
+
+
+def saturation_rps(law: StepLaw, limits: Limits, load: Load) -> np.ndarray:
+    """Return the request rate beyond which the queue grows without end."""
+    most = limits.most_decoding(load)
+    decode_ms, prompt_ms, _ = step_parts(law, limits, load, most)
+    later = np.asarray(load.output_tokens) - 1
+    return 1e3 * most / (later * decode_ms + most * prompt_ms)
+
+
+def _state(
+    law: StepLaw,
+    limits: Limits,
+    load: Load,
+    decoding: np.ndarray,
+    seen: np.ndarray,
+    others: Values,
+    busy: Values,
+) -> _State:
+    """Return the state in which so many decode, of whom a request sees `seen`, itself included.
+
+    `others` is the share of prompts that are another's, `busy` that of arrivals to a step.
+    """
+    decode_ms, prompt_ms, steps = step_parts(law, limits, load, seen)
+    prompt_ms_of_others = prompt_ms * others
+    later = np.asarray(load.output_tokens) - 1
+    # decoding = rate (output - 1) itl and itl = decode / (1 - rate prompt).
+    rate = decoding / (later * decode_ms + decoding * prompt_ms_of_others)
+    # Prompts that come while one's own is computed are computed right after it.
+    behind_ms = rate * prompt_ms_of_others * prompt_ms / later
+    itl_ms = (decode_ms + behind_ms) / np.maximum(1 - rate * prompt_ms_of_others, 1e-9)
+    # Steps are longer where a request falls into them: E[s^2] / E[s].
+    gathered_ms = itl_ms + rate * others * prompt_ms**2
+    beside = np.maximum(rate * gathered_ms + (load.gap_cv2 - 1) / 2, 0) * others
+    context = load.input_tokens + (later + 1) / 2
+    of_others_ms = decode_ms - law.sequence_ms - law.kv_token_ms * context
+    own_ms = np.maximum(steps, 1) * of_others_ms + prompt_ms
+    full = np.minimum(rate * steps * (decode_ms + prompt_ms / np.maximum(steps, 1)), 0.999)
+    queue_ms = full**2 / (2 * (1 - full)) * (1 + load.gap_cv2) / 2 / np.maximum(rate, 1e-12)
+    waiting_ms = gathered_ms / 2 + limits.is_asynchronous * itl_ms + beside * prompt_ms
+    ttft_ms = law.request_ms + own_ms + busy * (waiting_ms + queue_ms * others)
+    e2e_ms = ttft_ms + later * itl_ms
+    return _State(rate, Means(ttft_ms, itl_ms, e2e_ms, 1e3 * rate, np.asarray(seen)))
+
+
+def _new_tokens(load: Load) -> np.ndarray:
+    """Return the tokens of a prompt that are computed: at least the last one."""
+    return np.maximum(np.asarray(load.input_tokens) - load.cached_tokens, 1.0)
+
+
+def _root(rising: Callable[[np.ndarray], np.ndarray], most: np.ndarray) -> np.ndarray:
+    """Return where a rising function of 0 to `most` is 0, by bisection; `most` if nowhere."""
+    low, high = np.zeros(np.shape(rising(np.asarray(most, float)))), np.asarray(most, float)
+    high = np.broadcast_to(high, low.shape)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_above = rising(middle) > 0
+        low, high = np.where(is_above, low, middle), np.where(is_above, middle, high)
+    return high

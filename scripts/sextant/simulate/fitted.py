@@ -1,0 +1,123 @@
+"""Step laws of a configuration that nobody need have measured, from the predictor's fit.
+
+The law of chunked prefill says what a step takes (`chunked.step_parts`); what its offsets and the
+trees say beyond it scales the parts, until the closed form at one to many users gives the
+predictor's own latencies.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from sextant.base.errors import InputError
+from sextant.predict.roofline import Roofline, chunked
+from sextant.predict.roofline.facts import columns_of
+from sextant.simulate.closed_form import Limits, Load, closed_loop
+from sextant.simulate.matching import match
+from sextant.simulate.step_law import NAMES, StepLaw
+
+_USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
+_GROUPS = (
+    ("floor_ms", "dense_ms", "expert_ms"),
+    ("sequence_ms", "kv_token_ms"),
+    ("prefill_token_ms", "prefill_pair_ms"),
+    ("request_ms",),
+)
+_PRIOR_SD = (0.5, 0.5, 0.3, 1.0)
+_NOISE = 0.02
+"""How well a scaled law has to give the predictor's latencies, in logarithms."""
+_LEAST_REQUEST_MS = 0.1
+
+
+class FittedLaws(NamedTuple):
+    """The step law of one configuration and what is not known of it."""
+
+    law: StepLaw
+    """At the most likely parameters."""
+    kv_tokens: int
+    """Tokens that the KV cache of a replica holds, at these."""
+    draws: np.ndarray
+    """Laws at draws of the posterior, shape (draws, terms)."""
+    draws_kv_tokens: np.ndarray
+    """Shape (draws,)."""
+
+
+def step_laws(predictor: Roofline, row: pd.DataFrame, n_draws: int, seed: int) -> FittedLaws:
+    """Return the step laws of one configuration.
+
+    Args:
+        predictor: fitted to points of engines with chunked prefill.
+        row: the configuration as `predictor.design` gives it, one row of any users; its lengths
+            are the means of the requests.
+        n_draws: draws of the posterior.
+        seed: of the draws.
+
+    Raises:
+        InputError: the predictor was fitted to engines that stop to prefill.
+    """
+    posterior = predictor.posterior_
+    if posterior.law.names != chunked.NAMES:
+        problem = "its points are of an engine that stops to prefill"
+        fix = "name a source of engines with chunked prefill, e.g. --source archive:inferencex"
+        raise InputError(f"no step can be simulated: {problem}", fix=fix)
+    X = pd.concat([row.iloc[:1]] * len(_USERS), ignore_index=True).assign(users=_USERS)
+    phi = posterior.most_likely(X)
+    predicted = posterior.law.predict_log(phi, columns_of(X))
+    correction = predictor.residuals_.correction(X, predicted)
+    law, kv_tokens = _matched(phi[None], X, correction)
+    with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
+        drawn = posterior.draw_parameters(X, n_draws, seed)
+    # What a law misses is common to all loads of a configuration, as far as it is smooth.
+    errors = posterior.draw_errors(X, n_draws, seed).mean(axis=1, keepdims=True)
+    draws, draws_kv_tokens = _matched(drawn, X, correction + errors)
+    best = StepLaw.of(law[0])
+    return FittedLaws(best, int(kv_tokens[0]), draws, draws_kv_tokens.astype(np.int64))
+
+
+def _matched(
+    phi: np.ndarray, X: pd.DataFrame, correction: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return step laws, (laws, terms), and the KV cache's tokens of parameters (laws, users, …)."""
+    n_laws, n_users, _ = phi.shape
+    facts = {name: np.tile(values, n_laws) for name, values in columns_of(X).items()}
+    flat = phi.reshape(n_laws * n_users, -1)
+    terms = chunked.terms(flat, facts)
+    offsets = flat[:, [chunked.INDEX["ttft_offset"], chunked.INDEX["itl_offset"]]]
+    # The first wave of a load test is no property of a step.
+    ttft_ms = terms["prefill_ms"] + terms["batching_ms"]
+    itl_ms = sum(terms[name] for name in chunked.ITL_TERMS)
+    known = np.log(np.stack([ttft_ms, itl_ms], axis=1)) + offsets
+    known = known.reshape(n_laws, n_users, 2) + correction
+    first = {name: values[::n_users] for name, values in facts.items()}
+    start = _start(phi[:, 0], first, known[:, 0])
+    lengths = X.iloc[0]
+    load = Load(lengths["input_tokens"], lengths["output_tokens"])
+    held = lengths["input_tokens"] + lengths["output_tokens"] / 2
+    kv_tokens = terms["capacity_requests"][::n_users] * held
+
+    def predict(law: StepLaw) -> np.ndarray:
+        means = closed_loop(law, Limits(1e6, 8192.0, 1e12), load, _USERS)
+        return np.log(np.concatenate([means.ttft_ms, means.itl_ms], axis=1))
+
+    both = np.concatenate([known[..., 0], known[..., 1]], axis=1)
+    return match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values, kv_tokens
+
+
+def _start(phi: np.ndarray, facts: dict[str, np.ndarray], alone: np.ndarray) -> np.ndarray:
+    """Return the laws without corrections, (laws, terms); `alone`: log latencies of one user."""
+    parts = chunked.step_parts(phi, facts)
+    factor = np.exp(phi[:, chunked.INDEX["itl_offset"]])
+    for name in ("prefill_token_ms", "prefill_pair_ms"):
+        parts[name] = parts[name] * parts["mixed"]
+    zero = np.zeros(len(phi))
+    values = {name: parts.get(name, zero) for name in NAMES} | {"overlap": zero + 1}
+    for name in NAMES:
+        if name.endswith("_ms") and name != "request_ms":
+            values[name] = values[name] * factor
+    tokens = facts["input_tokens"]
+    prompt = values["prefill_token_ms"] * tokens + values["prefill_pair_ms"] * tokens**2 / 2
+    step = values["floor_ms"] + values["dense_ms"] + values["expert_ms"]
+    values["request_ms"] = np.maximum(np.exp(alone[:, 0]) - prompt - step, _LEAST_REQUEST_MS)
+    return np.stack([values[name] for name in NAMES], axis=1)

@@ -1,0 +1,155 @@
+"""Step laws: the closed form of their latencies, and where they come from."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_chunked_law import CHUNKED, DENSE, LLMS, MOE, PROFILES, rows
+
+from sextant.base.errors import InputError
+from sextant.characterizations.features import Facts
+from sextant.predict.references import Rows
+from sextant.predict.roofline import Roofline, chunked
+from sextant.predict.roofline.facts import columns_of, fact_rows
+from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop, saturation_rps
+from sextant.simulate.fitted import step_laws
+from sextant.simulate.matching import broadcast, match
+from sextant.simulate.requests import Requests
+from sextant.simulate.run import simulate
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import NAMES, StepLaw
+from sextant.simulate.summary import summarise
+
+GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)
+MOE_LAW = StepLaw(2, 2, 0.05, 2e-5, 0.02, 1e-7, 1, 12, 0.03, request_ms=5)
+LIMITS = Limits(256, 2048, 1e6)
+LOAD = Load(500, 200)
+
+
+def simulated(law: StepLaw, rate_rps: float, n: int = 4000) -> dict:
+    """Return what the simulator says of requests of `LOAD` that come at random."""
+    gaps_s = np.random.default_rng(1).exponential(1 / rate_rps, n)
+    requests = Requests.of(np.cumsum(gaps_s), np.full(n, 500), np.full(n, 200))
+    scheduler = Scheduler(1_000_000, 256, 2048, has_prefix_caching=False)
+    return summarise(simulate(requests, scheduler, law, warmup_s=0.2 * n / rate_rps))
+
+
+@pytest.mark.parametrize("law", [GPU_LAW, MOE_LAW])
+def test_closed_form_gives_the_simulators_means_below_saturation(law: StepLaw) -> None:
+    for share in (0.1, 0.5, 0.8):
+        rate = share * float(saturation_rps(law, LIMITS, LOAD))
+        means, found = open_loop(law, LIMITS, LOAD, rate), simulated(law, rate)
+        for name, tolerance in (("ttft_ms", 0.08), ("itl_ms", 0.05), ("e2e_ms", 0.05)):
+            assert getattr(means, name) == pytest.approx(found[name]["mean"], rel=tolerance), name
+
+
+def test_a_server_serves_no_more_than_the_rate_at_saturation() -> None:
+    most = float(saturation_rps(GPU_LAW, LIMITS, LOAD))
+    # Beyond it the queue grows: what is answered is what the server can.
+    served = simulated(GPU_LAW, 2 * most)["request_rate_rps"]
+    assert 0.9 * most < served < 1.01 * most
+
+
+def test_latencies_rise_with_the_rate_up_to_the_cliff_and_are_unknown_beyond() -> None:
+    most = float(saturation_rps(GPU_LAW, LIMITS, LOAD))
+    means = open_loop(GPU_LAW, LIMITS, LOAD, most * np.array([0.01, 0.2, 0.5, 0.9, 0.99, 1.01]))
+    for name in ("ttft_ms", "itl_ms", "e2e_ms"):
+        values = getattr(means, name)
+        assert (np.diff(values[:5]) > 0).all(), name
+        assert np.isnan(values[5]), name
+
+
+def test_a_request_alone_takes_its_steps() -> None:
+    alone = closed_loop(GPU_LAW, LIMITS, LOAD, 1)
+    prompt_ms = 500 * 0.02 + 500**2 / 2 * 1e-7
+    assert alone.ttft_ms == pytest.approx(5 + 2 + 3 + 8 + prompt_ms)
+    assert alone.itl_ms == pytest.approx(2 + 8 + 0.05 + 600 * 2e-5)
+    idle = open_loop(GPU_LAW, LIMITS, LOAD, 1e-6)
+    assert idle.e2e_ms == pytest.approx(alone.e2e_ms, rel=1e-3)
+
+
+def test_users_keep_littles_law() -> None:
+    users = np.array([1.0, 4, 16, 64, 200])
+    means = closed_loop(GPU_LAW, LIMITS, LOAD, users)
+    assert means.request_rate_rps * means.e2e_ms / 1e3 == pytest.approx(users, rel=1e-6)
+    assert (np.diff(means.itl_ms) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("limits", "load"),
+    [
+        (Limits(8, 2048, 1e6), LOAD),
+        (Limits(256, 2048, 5000), LOAD),
+        (Limits(256, 256, 1e6), LOAD),
+    ],
+)
+def test_less_of_what_a_server_has_saturates_it_earlier(limits: Limits, load: Load) -> None:
+    assert saturation_rps(GPU_LAW, limits, load) < 0.9 * saturation_rps(GPU_LAW, LIMITS, load)
+
+
+def test_cached_prompts_are_nearly_free() -> None:
+    cached = Load(500, 200, cached_tokens=490)
+    assert saturation_rps(GPU_LAW, LIMITS, cached) > saturation_rps(GPU_LAW, LIMITS, LOAD)
+    warm, cold = (open_loop(GPU_LAW, LIMITS, load, 2.0) for load in (cached, LOAD))
+    assert cold.ttft_ms - warm.ttft_ms > 490 * 0.02
+
+
+def test_matching_finds_the_terms_that_made_the_latencies() -> None:
+    truth = np.stack([GPU_LAW.array(), MOE_LAW.array()])
+    groups = [("floor_ms", "dense_ms", "expert_ms"), ("prefill_token_ms",), ("request_ms",)]
+    users = np.array([1.0, 8, 64])
+
+    def predict(law: StepLaw) -> np.ndarray:
+        means = closed_loop(law, LIMITS, LOAD, users)
+        return np.log(np.concatenate([means.ttft_ms, means.itl_ms], axis=1))
+
+    start = truth.copy()
+    for group, factor in zip(groups, (0.7, 1.5, 2.0), strict=True):
+        start[:, [NAMES.index(name) for name in group]] *= factor
+    found = match(start, groups, (1, 1, 1), predict, predict(broadcast(truth)), 1e-3)
+    assert found.values == pytest.approx(truth, rel=0.02)
+    assert np.abs(found.errors).max() < 1e-3
+
+
+def fitted() -> tuple[Roofline, pd.DataFrame]:
+    """Return a predictor fitted to what the law's own priors say of two LLMs."""
+    X = rows([DENSE, MOE], ["2xH100-80GB", "8xH100-80GB"])
+    phi = CHUNKED.design(X)
+    phi = phi.parameters(phi.mean)
+    latencies = np.exp(chunked.predict_log(phi, columns_of(X)))
+    model = Roofline(None, PROFILES, 1)
+    y = rows([DENSE, MOE], ["2xH100-80GB", "8xH100-80GB"]).assign(
+        nttft_ms=latencies[:, 0], itl_ms=latencies[:, 1]
+    )
+    return model.fit(Rows(X, y[["nttft_ms", "itl_ms"]])), X
+
+
+def test_fitted_laws_give_the_predictors_latencies() -> None:
+    model, X = fitted()
+    asked = X[(X["llm_id"] == DENSE) & (X["gpu_profile_id"] == "8xH100-80GB")]
+    laws = step_laws(model, asked.iloc[:1], 50, 1)
+    told = model.explain(asked)
+    load = Load(*asked.iloc[0][["input_tokens", "output_tokens"]])
+    limits = Limits(1e4, 8192, laws.kv_tokens)
+    users = asked["users"].to_numpy()
+    means = closed_loop(laws.law, limits, load, users)
+    few = users <= 64
+    assert means.itl_ms[few] == pytest.approx(told["itl_ms"].to_numpy()[few], rel=0.05)
+    ttft_ms = told["nttft_ms"].to_numpy() * asked["input_tokens"].to_numpy()
+    assert means.ttft_ms[0] == pytest.approx(ttft_ms[0], rel=0.1)
+    # The cache holds what the law says: as many requests of mean length.
+    held = (load.input_tokens + load.output_tokens / 2) * told["capacity_requests"].iloc[0]
+    assert laws.kv_tokens == pytest.approx(held, abs=1)
+    drawn = closed_loop(broadcast(laws.draws), limits, load, np.array([8.0]))
+    spread = np.log(drawn.itl_ms).std()
+    assert 0.005 < spread < 0.5
+    assert np.log(np.median(drawn.itl_ms) / means.itl_ms[1]) == pytest.approx(0, abs=0.1)
+
+
+def test_an_engine_that_stops_to_prefill_has_no_step_law() -> None:
+    model = Roofline(None, PROFILES, 1)
+    keys = rows([DENSE, MOE], ["8xH100-80GB"])
+    X = fact_rows(keys, Facts(LLMS, PROFILES))
+    y = X[["users"]].assign(nttft_ms=0.1 + X["users"] / 100, itl_ms=10.0 + X["users"])
+    model.fit(Rows(X, y[["nttft_ms", "itl_ms"]]))
+    with pytest.raises(InputError, match="stops to prefill"):
+        step_laws(model, X.iloc[:1], 2, 1)
