@@ -27,6 +27,7 @@ if "archive" in config:
 
 
 include: "workflow/rules/predict.smk"
+include: "workflow/rules/capacity.smk"
 include: "workflow/rules/store.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/studies.smk"
@@ -38,4 +39,5 @@ rule all:
         "<results>/report/index.html",
         "<results>/sextant.duckdb",
         trace_reports(),
+        capacity_files("index.html"),
         intermediate_results(),

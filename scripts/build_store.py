@@ -8,7 +8,8 @@ from sextant.experiment.loading import load_experiment
 from sextant.processes.job_log import job_log
 from sextant.store import build as store
 
-FILES = ("point", "feasibility", "telemetry", "prediction", "candidate", "recommendation", "score")
+PREDICTED = ("prediction", "candidate", "recommendation", "score")
+FILES = ("point", "feasibility", "telemetry", *PREDICTED, "capacity")
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)

@@ -51,6 +51,7 @@ IDS = {
     "gpu_profile": by_file_name(EXPERIMENT.profiles),
     "scenario": by_file_name(EXPERIMENT.scenarios),
     "variant": by_file_name(EXPERIMENT.variants),
+    "slo": by_file_name(EXPERIMENT.trace_slos),
 }
 # `{variant}` is empty for the default variant, else @ and its name.
 CELL = "{source}/{llm}/{gpu_profile}/{workload}/{scenario}{variant}"
@@ -71,6 +72,7 @@ wildcard_constraints:
     scenario=one_of(IDS["scenario"]),
     # In brackets, since Snakemake takes an empty constraint for none.
     variant=f"({one_of(map('@{}'.format, IDS['variant']))}|)",
+    slo=one_of(IDS["slo"]),
     study=one_of(EXPERIMENT.studies),
     predictor=one_of(["measured", *config["predictors"]]),
     source=re.escape(config["source"]),
@@ -261,6 +263,18 @@ def study_cells(wildcards):
     files = {"runs": "run.json", "tunings": "tuning.json"}
     files |= {name: f"{name}.parquet" for name in ("requests", "server", "telemetry")}
     return {key: cell_files(name, cells) for key, name in files.items()}
+
+
+def capacity_files(name):
+    """Return the files of one name of all SLOs with a trace."""
+    slos = IDS["slo"]
+    return [f"<results>/capacity/{config['source']}/{slo}/{name}" for slo in slos]
+
+
+def slo_trace(wildcards):
+    """Return the trace that an SLO is for."""
+    trace_id = EXPERIMENT.trace_slos[named("slo", wildcards)].trace_id
+    return f"<results>/traces/{file_name(trace_id)}.parquet"
 
 
 def evaluated(table):

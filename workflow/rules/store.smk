@@ -20,6 +20,7 @@ rule build_store:
         candidate=evaluated("candidate"),
         recommendation=evaluated("recommendation"),
         score=evaluated("score"),
+        capacity=capacity_files("capacity.parquet"),
         schema=os.path.relpath(f"{workflow.basedir}/resources/sql/schema.sql"),
         library=library("build_store"),
     output:

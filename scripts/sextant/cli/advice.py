@@ -1,6 +1,7 @@
 """The commands that answer questions: recommend, explain, evaluate."""
 
 import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +16,19 @@ from sextant.cli.asked import (
     StoreOptions,
     slo_of,
 )
+from sextant.cli.capacity import (
+    KeepOptions,
+    OfferOptions,
+    TrafficOptions,
+    answer_capacity,
+    capacity_asked,
+)
 from sextant.cli.options import grouped
 from sextant.cli.terminal import say
+
+_SIMULATED = (
+    "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."
+)
 
 
 @grouped
@@ -26,6 +38,13 @@ def recommend(
     limits: LimitOptions,
     asked: AskedOptions,
     predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "roofline",
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of a load, the traffic of this normalised trace: the answer is that of "
+            "`sextant capacity`."
+        ),
+    ] = None,
     decision: Annotated[
         Literal["utility", "paper"],
         typer.Option(help="utility: price against probability; paper: LLM-Pilot's eq. 1-3."),
@@ -49,11 +68,19 @@ def recommend(
     out: Annotated[Path | None, typer.Option(help="File for the page of --format html.")] = None,
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
+    if trace is not None:
+        _check_no_load(load)
+        offered = OfferOptions(gpu_profiles=gpu_profiles, prices=prices)
+        keep = KeepOptions() if risk is None else KeepOptions(risk=risk)
+        arriving = TrafficOptions(trace=trace)
+        simulated = capacity_asked(arriving, limits, keep, asked, offered)
+        answer_capacity(simulated, printed, out, lead=_SIMULATED)
+        return
     from sextant.advice.answer import recommend_llm
 
     if (out is None) == (printed == "html"):
         raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
-    offer = {"gpu_profile_ids": _names(gpu_profiles), "prices": prices}
+    offer = OfferOptions(gpu_profiles=gpu_profiles, prices=prices).of()
     how = {"predictor": predictor, "decision": decision, "risk": risk}
     answer = recommend_llm(asked.question(slo_of(asked, load, limits), **offer, **how))
     if out is not None:
@@ -139,14 +166,10 @@ def evaluate(
             say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return ()
-    names = tuple(part.strip() for part in text.split(","))
-    if not all(names):
-        fix = "write names separated by commas"
-        raise InputError(f"{text!r} has an empty name", field="--gpu-profiles", fix=fix)
-    return names
+def _check_no_load(load: LoadOptions) -> None:
+    if any(value is not None for value in asdict(load).values()):
+        options = "--trace, --users, --request-rate, --tokens-per-day"
+        raise InputError("two loads are given", field=options, fix="give exactly one of them")
 
 
 def _echo(answer: dict[str, Any], as_json: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 from sextant import __version__
 from sextant.base.errors import InputError, require_docstrings
 from sextant.cli import advice as cli_advice
+from sextant.cli import capacity as cli_capacity
 from sextant.cli import characterizations as cli_characterizations
 from sextant.cli import cluster as cli_cluster
 from sextant.cli import load as cli_load
@@ -148,6 +149,7 @@ app.command()(cli_workload.sample)
 app.command("trace-report")(cli_workload.trace_report)
 app.command("compare-workloads")(cli_workload.compare_workloads)
 app.command()(cli_advice.recommend)
+app.command()(cli_capacity.capacity)
 app.command()(cli_advice.explain)
 app.command()(cli_advice.evaluate)
 app.command()(cli_characterizations.characterizations)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,6 @@ from sextant.characterizations.points import (
 )
 from sextant.experiment.slo import SLO
 from sextant.llm import LLM
-from sextant.pages.wording import plural
 from sextant.predict.draws import Draws
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.parallel import results_of
@@ -30,7 +29,6 @@ from sextant.predict.roofline.energy import Energy
 
 HoldOut = Literal["llm", "gpu", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
-_HELD_OUT = {"llm": "LLM", "gpu": "GPU type", "engine_version": "engine version"}
 _MEDIANS = (50, 50)
 _PARTS = ("predicted", "lo", "hi")
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
@@ -94,10 +92,8 @@ def predict_held_out(
         raise InputError(problem, field="--predictor", fix=fix)
     folds = list(_folds(points, task, hold_out))
     if len(folds) <= make.min_training_llms:
-        present = plural(len(folds), _HELD_OUT[hold_out])
-        needed = f"{predictor} needs {make.min_training_llms + 1} or more to hold out each in turn"
-        fix = "name another --source beside it, or hold out something else (--hold-out)"
-        raise InputError(f"the points are of {present}; {needed}", field="--hold-out", fix=fix)
+        problem = f"{len(folds)} to hold out, of {make.min_training_llms + 1} that are needed"
+        raise InputError(problem, field="--hold-out", fix="give more points, or hold out another")
     jobs = (
         partial(predict_rows, task, points, fold, rows, predictor, seed, percentiles)
         for fold, rows in folds
@@ -157,7 +153,8 @@ def predict_rows(
     # No limits are judged; predictors that learn to be accurate near them are so at the medians.
     limits = dict(zip(TARGETS, training[TARGETS].median(), strict=True))
     given = {name: limit for name, limit in limits.items() if limit > 0}
-    shares = dict(zip(("nttft_percentile", "itl_percentile"), percentiles, strict=True))
+    first, per_token = percentiles
+    shares: dict[str, Any] = {"nttft_percentile": first, "itl_percentile": per_token}
     slo = SLO("held-out", users=1, **given, **shares)
     model = predictor_class(predictor)(slo, task.facts.profiles, seed)
     design = model.design(pd.concat([training, asked]), task.facts)

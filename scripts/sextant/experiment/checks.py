@@ -20,6 +20,11 @@ def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: st
     paths = config["sheets"]
     for workload in experiment.workloads.values():
         _check_origin(workload, experiment.traces, paths["workloads"])
+    for slo_id, slo in experiment.trace_slos.items():
+        if slo.trace_id not in experiment.traces:
+            problem = f"{slo_id}: unknown trace {slo.trace_id!r}"
+            fix = f"use one of {', '.join(experiment.traces) or 'traces.tsv, which has no row'}"
+            raise InputError(problem, file=paths["slos"], field="trace_id", fix=fix)
     _check_decision(experiment, config["decision"], file)
     if "archive" in config:
         _check_archive(experiment, config, file)

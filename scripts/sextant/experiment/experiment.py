@@ -25,6 +25,9 @@ class Experiment:
     scenarios: dict[str, Scenario]
     variants: dict[str, Variant]
     slos: dict[str, SLO]
+    """Those for users or a request rate."""
+    trace_slos: dict[str, SLO]
+    """Those for the traffic of a trace."""
     cells: tuple[CellKey, ...]
     studies: dict[str, tuple[CellKey, ...]]
     """The cells that feed each study, of those that benchmarks.tsv gives to one."""

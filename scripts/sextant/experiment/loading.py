@@ -55,6 +55,7 @@ def load_experiment(
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
     studies = cells_of_studies(rows["benchmarks"], ids, paths["benchmarks"])
     asked = dict.fromkeys(cell for cells in studies.values() for cell in cells)
+    slos = {row["slo_id"]: slo_of(row, paths["slos"], row.line) for row in rows["slos"]}
     experiment = Experiment(
         traces=by_id["traces"],
         workloads=by_id["workloads"],
@@ -70,7 +71,8 @@ def load_experiment(
             for row in rows["scenarios"]
         },
         variants=variants,
-        slos={row["slo_id"]: slo_of(row, paths["slos"], row.line) for row in rows["slos"]},
+        slos={name: slo for name, slo in slos.items() if slo.trace_id is None},
+        trace_slos={name: slo for name, slo in slos.items() if slo.trace_id is not None},
         cells=tuple(
             archived_cells(archive["cells"], ids, config["decision"]) if archive else asked
         ),

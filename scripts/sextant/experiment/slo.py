@@ -21,12 +21,9 @@ METRICS = {
     "e2e": "E2E",
 }
 """The latencies that may have a limit, and what people call them."""
+_LOADS = ("users", "request_rate_rps", "trace_id")
 _FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
 _OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
-
-
-ALIKE = 1.25
-"""Requests whose mean lengths differ by no more than this factor are alike."""
 
 
 class Limit(NamedTuple):
@@ -41,12 +38,13 @@ class SLO:
     """All limits hold, each at its percentile, while the load is served.
 
     At least one limit is set; one without a percentile of its own has that of all. The load is
-    `users`, served at once, or `request_rate_rps`. Latencies are predicted as nTTFT and ITL; the
-    limits of other metrics are compared with what follows from them (`latencies`). Mean lengths of
-    the requests, if given, hold in place of the workload's.
+    `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`, for which replicas
+    are found by simulation (`sextant.capacity`) and by nothing else. Latencies are predicted as
+    nTTFT and ITL; the limits of other metrics are compared with what follows from them
+    (`latencies`).
 
     Raises InputError for what `workflow/schemas/slos.schema.yaml` does not allow, for no limit, a
-    limit without a percentile, one length alone, and no load or two.
+    limit without a percentile, no load or two, and what only a trace has without one.
     """
 
     slo_id: str
@@ -63,29 +61,35 @@ class SLO:
     itl_percentile: int | None = None
     tpot_percentile: int | None = None
     e2e_percentile: int | None = None
-    input_tokens: float | None = None
-    output_tokens: float | None = None
+    trace_id: str | None = None
+    goodput: float | None = None
+    """Least share of the trace's requests that are answered within all limits."""
+    max_failed: float | None = None
+    """Largest share of them that are refused or time out."""
+    window_s: float | None = None
+    """How long the windows are in each of which the SLO holds; 0 for the whole trace at once."""
 
     def __post_init__(self) -> None:
         given = self.facts()
-        for name in given.keys() - {"slo_id"}:  # which no schema can tell
+        for name in given.keys() - {"slo_id", "trace_id"}:  # which no schema can tell
             if not math.isfinite(given[name]):
                 fix = f"give {'milliseconds' if name.endswith('_ms') else 'a finite number'}"
-                raise InputError(
-                    f"{given[name]} is not a limit, load or length", field=name, fix=fix
-                )
+                raise InputError(f"{given[name]} is not a limit or load", field=name, fix=fix)
         validate(given, SCHEMAS / "slos.schema.yaml", f"SLO {self.slo_id!r}")
-        if ("users" in given) == ("request_rate_rps" in given):
-            problem = f"{'two loads are' if 'users' in given else 'no load is'} given"
-            fix = "give the one or the other"
-            raise InputError(problem, field="users, request_rate_rps", fix=fix)
+        n_loads = len(given.keys() & set(_LOADS))
+        if n_loads != 1:
+            problem, fix = (
+                f"{'two loads are' if n_loads else 'no load is'} given",
+                "give one of them",
+            )
+            raise InputError(problem, field=", ".join(_LOADS), fix=fix)
+        for name in ("goodput", "max_failed", "window_s"):
+            if name in given and self.trace_id is None:
+                fix = "give trace_id, or leave it empty"
+                raise InputError("only traffic of a trace is simulated", field=name, fix=fix)
         if not self.limits:
             fix = f"give one or more of {', '.join(f'{name}_ms' for name in METRICS)}"
             raise InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)
-        if ("input_tokens" in given) != ("output_tokens" in given):
-            fix = "give both, or neither: then they are those of the workload"
-            problem = "one length of the requests alone is given"
-            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
         for name, limit in self.limits.items():
             if limit.percentile is None:
                 fix = f"give `percentile` for all limits, or `{name}_percentile`"
@@ -99,26 +103,6 @@ class SLO:
     def limits(self) -> dict[str, Limit]:
         """The limits that are set, by metric."""
         return limits_of(asdict(self))
-
-    @cached_property
-    def lengths(self) -> dict[str, float]:
-        """The mean input and output tokens of its requests; empty: they are the workload's."""
-        if self.input_tokens is None or self.output_tokens is None:
-            return {}
-        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-
-    def is_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Return which requests are like its own: all, where it does not say their lengths.
-
-        Args:
-            lengths: mean input and output tokens of requests, shape (..., 2).
-
-        Returns:
-            Shape (...); a length that is NaN is like no other.
-        """
-        if not self.lengths:
-            return np.ones(lengths.shape[:-1], dtype=bool)
-        return are_alike(lengths, np.array([*self.lengths.values()]))
 
     @cached_property
     def percentiles(self) -> tuple[int, int]:
@@ -150,7 +134,7 @@ class SLO:
 
     @property
     def load(self) -> float:
-        """What to serve: users, or requests a second."""
+        """What to serve: users, or requests a second; there is none with a trace."""
         return self.request_rate_rps if self.users is None else self.users  # type: ignore[return-value]  # checked: one is set
 
     def carried(
@@ -225,11 +209,6 @@ class SLO:
         if self.users is not None:
             return SLO(**values | {"users": max(1, round(self.users * load))})
         return SLO(**values | {"request_rate_rps": self.load * load})
-
-
-def are_alike(lengths: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return whether requests are alike by their mean lengths, shape (..., 2), of both."""
-    return (np.abs(np.log(lengths / others)) <= math.log(ALIKE)).all(axis=-1)
 
 
 def limits_of(row: Mapping[str, Any]) -> dict[str, Limit]:

@@ -1,0 +1,251 @@
+"""The command `capacity`: replicas for a trace or a rate, by simulation."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sextant.base.errors import InputError
+from sextant.cli.asked import AskedOptions, LimitOptions
+from sextant.cli.options import grouped, naming_options
+from sextant.cli.terminal import say
+
+if TYPE_CHECKING:
+    from sextant.capacity.answer import Asked
+    from sextant.capacity.demand import Traffic
+
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
+_UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+_SETTINGS: dict[str | None, str] = {"kv_tokens": "--kv-dtype"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferOptions:
+    """Which GPU profiles are on offer."""
+
+    gpu_profiles: Annotated[
+        str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")
+    ] = None
+    prices: Annotated[
+        Path | None, typer.Option(help="CSV or TSV gpu_profile_id, usd_per_hour: prices that hold.")
+    ] = None
+
+    def of(self) -> dict[str, Any]:
+        """Return them as fields of a question."""
+        names = () if self.gpu_profiles is None else tuple(self.gpu_profiles.split(","))
+        ids = tuple(name.strip() for name in names)
+        if not all(ids):
+            problem, fix = f"{self.gpu_profiles!r} has an empty name", "separate names by commas"
+            raise InputError(problem, field="--gpu-profiles", fix=fix)
+        return {"gpu_profile_ids": ids, "prices": self.prices}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficOptions:
+    """What arrives: a trace, or requests of a workload or of given lengths at a rate."""
+
+    trace: Annotated[
+        Path | None, typer.Option(help="Normalised trace (see `sextant ingest`): its own arrivals.")
+    ] = None
+    trace_llm: Annotated[str | None, typer.Option(help="Only this LLM of the trace.")] = None
+    trace_service: Annotated[str | None, typer.Option(help="Only this service of the trace.")] = (
+        None
+    )
+    request_rate: Annotated[
+        float | None, typer.Option(help="Requests a second, without a trace.")
+    ] = None
+    burstiness: Annotated[
+        float | None, typer.Option(help="Shape of the Gamma gaps: 1 Poisson, less is burstier.")
+    ] = None
+    duration: Annotated[
+        str | None, typer.Option(help="How long requests of a rate arrive; 1h by default.")
+    ] = None
+    traffic: Annotated[float, typer.Option(help="Factor on the traffic: 2 halves all gaps.")] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepOptions:
+    """What has to be kept beside the limits, and in which windows."""
+
+    goodput: Annotated[
+        float | None,
+        typer.Option(help="Least share of requests that are answered within all limits."),
+    ] = None
+    max_failed: Annotated[
+        float, typer.Option(help="Largest share of requests that are refused or time out.")
+    ] = 0.01
+    window: Annotated[
+        str, typer.Option(help="Windows in which the SLO holds, e.g. 5min or 60s, or whole.")
+    ] = "5min"
+    risk: Annotated[float, typer.Option(help="Largest probability that a window is missed.")] = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """vLLM's settings, under its own names."""
+
+    max_num_seqs: Annotated[int, typer.Option(help="vLLM's max_num_seqs.")] = 256
+    max_num_batched_tokens: Annotated[int, typer.Option(help="vLLM's max_num_batched_tokens.")] = (
+        8192
+    )
+    timeout_s: Annotated[
+        float, typer.Option(help="Seconds after which a client gives up; never by default.")
+    ] = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions:
+    """How replicas come and go."""
+
+    slot: Annotated[str, typer.Option(help="How long a number of replicas stays, e.g. 1h.")] = "1h"
+    startup: Annotated[
+        str, typer.Option(help="From the order of a replica until it serves, e.g. 5min.")
+    ] = "5min"
+    least_replicas: Annotated[int, typer.Option(min=1, help="Replicas at any time.")] = 1
+
+
+_SERVER, _SCHEDULE = ServerOptions(), ScheduleOptions()
+
+
+@grouped
+def capacity(
+    *,
+    traffic: TrafficOptions,
+    limits: LimitOptions,
+    keep: KeepOptions,
+    asked: AskedOptions,
+    offer: OfferOptions,
+    server: ServerOptions,
+    schedule: ScheduleOptions,
+    draws: Annotated[
+        int, typer.Option(min=0, help="Draws of the law and the traffic; 0: the likeliest alone.")
+    ] = 32,
+    printed: Annotated[
+        Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
+    ] = "text",
+    out: Annotated[Path | None, typer.Option(help="File for the page of --format html.")] = None,
+) -> None:
+    """Say how many replicas of which GPU profile keep an SLO under a trace's own traffic."""
+    found = capacity_asked(traffic, limits, keep, asked, offer, server, schedule, draws)
+    answer_capacity(found, printed, out)
+
+
+def answer_capacity(asked: "Asked", printed: str, out: Path | None, lead: str = "") -> None:
+    """Answer, and print or write it; `lead` is the first of its warnings."""
+    from sextant.capacity.answer import capacity
+
+    if (out is None) == (printed == "html"):
+        raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
+    answer = capacity(asked, [lead] if lead else [])
+    if out is not None:
+        from sextant.capacity.page import write_capacity
+
+        write_capacity(answer, out)
+        say(f"{out}: {answer['text'].splitlines()[0]}")
+    else:
+        as_json = printed == "json"
+        say(json.dumps(answer, indent=2, allow_nan=False) if as_json else answer["text"])
+    if answer["gpu_profile_id"] is None:
+        raise typer.Exit(3)
+
+
+def capacity_asked(
+    traffic: TrafficOptions,
+    limits: LimitOptions,
+    keep: KeepOptions,
+    asked: AskedOptions,
+    offer: OfferOptions,
+    server: ServerOptions = _SERVER,
+    schedule: ScheduleOptions = _SCHEDULE,
+    draws: int = 32,
+) -> "Asked":
+    """Return what is asked. Raises InputError for an option that makes no sense."""
+    from sextant.advice.step_laws import Settings
+    from sextant.capacity.answer import Asked
+    from sextant.capacity.demand import requests_of_demand
+    from sextant.capacity.schedule import Terms
+    from sextant.capacity.target import Target
+    from sextant.experiment.slo import SLO
+
+    if not 0 < keep.risk < 1:
+        fix = "give a probability between 0 and 1, e.g. 0.1"
+        raise InputError(f"{keep.risk:g} is not a risk", field="--risk", fix=fix)
+    window_s = None if keep.window == "whole" else _seconds(keep.window, "--window")
+    arriving = _traffic(traffic, asked, window_s)
+    demand = arriving.drawn(0)
+    with naming_options({"request_rate_rps": "--traffic"}):
+        slo = SLO(
+            "asked", percentile=asked.percentile, request_rate_rps=demand.rate_rps, **limits.of()
+        )
+    with naming_options({}):
+        target = Target(slo.limits, keep.goodput, keep.max_failed, window_s)
+    question = replace(asked.question(slo, **offer.of()), requests=requests_of_demand(demand))
+    settings = Settings(server.max_num_seqs, server.max_num_batched_tokens, server.timeout_s)
+    slot_s, startup_s = _seconds(schedule.slot, "--slot"), _seconds(schedule.startup, "--startup")
+    terms = Terms(slot_s, startup_s, schedule.least_replicas)
+    return Asked(question, arriving, target, settings, terms, keep.risk, draws, asked.seed)
+
+
+def _traffic(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
+    from sextant.capacity.demand import TraceTraffic, demand_of_trace
+
+    if not 0 < given.traffic < float("inf"):
+        fix = "give a number above 0, e.g. 1.5"
+        raise InputError(f"{given.traffic:g} is not a factor", field="--traffic", fix=fix)
+    if given.trace is None:
+        return _drawn(given, asked)
+    given_twice = {
+        "--request-rate": given.request_rate,
+        "--burstiness": given.burstiness,
+        "--duration": given.duration,
+        "--workload": asked.workload,
+        "--input-tokens": asked.input_tokens,
+        "--output-tokens": asked.output_tokens,
+    }
+    for option, value in given_twice.items():
+        if value is not None:
+            fix = "leave it out, or leave --trace out"
+            raise InputError("the trace says it", field=option, fix=fix)
+    demand = demand_of_trace(
+        given.trace,
+        window_s=window_s or 300.0,
+        llm=given.trace_llm,
+        service=given.trace_service,
+    )
+    return TraceTraffic(demand.at_rate(given.traffic), window_s)
+
+
+def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
+    from sextant.capacity.demand import DrawnTraffic, lengths_of
+    from sextant.workload.draw import open_workload
+    from sextant.workload.generators import Gamma
+
+    if given.request_rate is None:
+        fix = "give --trace FILE, or --request-rate with --workload or lengths"
+        raise InputError("nothing arrives", field="--trace, --request-rate", fix=fix)
+    requests = asked.requests()
+    if requests is None:
+        fix = "give --workload, or --input-tokens and --output-tokens"
+        raise InputError("requests of no length", field="--request-rate", fix=fix)
+    duration_s = _seconds(given.duration or "1h", "--duration")
+    with naming_options({"rate_rps": "--request-rate", "alpha": "--burstiness"}):
+        alpha = 1.0 if given.burstiness is None else given.burstiness
+        arrivals = Gamma(given.request_rate * given.traffic, alpha)
+    if asked.workload is None:
+        return DrawnTraffic("given lengths", lengths_of(requests), arrivals, duration_s)
+    sample = open_workload(asked.workload).sample
+    return DrawnTraffic(Path(asked.workload).name, sample, arrivals, duration_s)
+
+
+def _seconds(text: str, option: str) -> float:
+    """Return the seconds that an option says, e.g. 90, 90s, 5min, 1h or 2d."""
+    found = _TIME.fullmatch(text.strip())
+    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if not seconds > 0:
+        whole = ", or whole" if option == "--window" else ""
+        fix = f"give a time, e.g. 90s, 5min or 1h{whole}"
+        raise InputError(f"{text!r} is not a time above 0", field=option, fix=fix)
+    return seconds

@@ -1,0 +1,325 @@
+"""Capacity: the fewest replicas in every window, on replicas whose queue is known exactly."""
+
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.base.files import write_parquet
+from sextant.capacity.demand import Demand, DrawnTraffic, TraceTraffic, demand_of_trace
+from sextant.capacity.fleet import NOBODY, Up, always, in_turn, serve_with_failure, stepped
+from sextant.capacity.incidents import burst, failure, growth, scheduled
+from sextant.capacity.schedule import Terms
+from sextant.capacity.search import fewest, largest_rate
+from sextant.capacity.server import Server
+from sextant.capacity.sizing import neighbours, size
+from sextant.capacity.target import Outcome, Target, histogram_quantile, judge
+from sextant.experiment.slo import Limit
+from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.ingest.trace_format import SCHEMA
+from sextant.workload.generators import Constant
+from sextant.workload.request_model import fit_request_model
+
+PROFILE = GPUProfile("1xg", GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented"), 1, 2.0)
+EDGES_MS = np.array([1.0, 10.0, 100.0])
+SERVICE_S = 0.5
+
+
+def demand(arrival_s, duration_s=None, **more) -> Demand:
+    arrival_s = np.asarray(arrival_s, float)
+    tokens = np.full(len(arrival_s), 100)
+    end_s = float(arrival_s[-1]) if duration_s is None else duration_s
+    return Demand("known", arrival_s, tokens, tokens, end_s, **more)
+
+
+def one_at_a_time(service_s: float = SERVICE_S, spread: float = 0.0):
+    """A replica answers one request after the other; draw d is slower by `spread` x d."""
+
+    def run(asked, replicas, draw, window_s) -> Outcome:
+        taken = np.arange(asked.n) % replicas if isinstance(replicas, int) else replicas
+        own_s, free_s = service_s * (1 + spread * draw), {}
+        ends = np.full(asked.n, np.nan)
+        for place, (start, replica) in enumerate(zip(asked.arrival_s, taken, strict=True)):
+            if replica != NOBODY:
+                ends[place] = max(free_s.get(replica, 0.0), start) + own_s
+                free_s[replica] = ends[place]
+        e2e_s = ends - asked.arrival_s
+        lengths = asked.input_tokens, asked.output_tokens
+        counts = np.zeros((asked.n_windows(window_s), 2))
+        return Outcome(asked.arrival_s, *lengths, e2e_s, e2e_s, ~np.isnan(ends), EDGES_MS, counts)
+
+    return run
+
+
+def within(limit_s: float, **more) -> Target:
+    return Target({"ttft": Limit(1e3 * limit_s, 95)}, **more)
+
+
+# The search
+
+
+@pytest.mark.parametrize("need", [1, 2, 5, 17, 100, 4096])
+@pytest.mark.parametrize("start", [1, 3, 50, 4096])
+def test_a_search_finds_the_fewest_replicas_from_any_start(need: int, start: int) -> None:
+    tried = []
+    assert fewest(lambda n: tried.append(n) or n >= need, start) == need
+    assert len(tried) == len(set(tried)) <= 26
+
+
+def test_a_count_that_meets_by_luck_is_not_taken() -> None:
+    for start in (5, 7, 100):
+        assert fewest(lambda n: n == 5 or n >= 8, start) == 8
+    assert fewest(lambda n: False, 3, most=50) is None
+    assert fewest(lambda n: n == 50, 3, most=50) == 50
+
+
+def test_the_largest_rate_is_found_to_2_percent() -> None:
+    for start in (0.01, 3.0, 500.0):
+        assert largest_rate(lambda rate: rate < 3.3, start) == pytest.approx(3.3, rel=0.02)
+    assert largest_rate(lambda rate: False, 1.0) is None
+
+
+# The target
+
+
+def test_each_window_is_judged_by_what_arrives_in_it() -> None:
+    asked = demand(np.arange(40) * 10.0, 400.0)
+    ttft_s = np.where(np.arange(40) < 30, 0.1, 2.0)
+    counts = np.array([[10.0, 0.0], [0.0, 10.0]])
+    tokens = asked.input_tokens
+    known = Outcome(
+        asked.arrival_s, tokens, tokens, ttft_s, ttft_s + 9.9, ttft_s > 0, EDGES_MS, counts
+    )
+    target = Target({"ttft": Limit(1000.0, 50), "itl": Limit(20.0, 50)}, window_s=200.0)
+    judged = judge(known, target, 2)
+    assert judged.n_requests.tolist() == [20, 20]
+    # Of ten slow and ten fast ones the median is a fast one; ITL breaks the second window.
+    assert judged.latencies_ms["ttft"].tolist() == [100.0, 100.0]
+    assert judged.latencies_ms["itl"] == pytest.approx([np.sqrt(10.0), np.sqrt(1000.0)])
+    assert judged.is_met.tolist() == [True, False] and judged.n_missed == 1
+    # Gaps of a request are 9.9 s / 99 = 100 ms: none is answered within all limits.
+    assert judged.goodput.tolist() == [0.0, 0.0]
+    strict = replace(target, limits={"ttft": Limit(1000.0, 50)}, goodput=0.6)
+    assert judge(known, strict, 2).is_met.tolist() == [True, False]
+    lost = known._replace(is_ok=np.arange(40) != 3)
+    assert judge(lost, replace(strict, goodput=None), 2).is_met.tolist() == [False, True]
+    assert judge(lost, replace(strict, goodput=None, max_failed=0.05), 2).n_missed == 0
+
+
+def test_a_window_without_requests_is_met() -> None:
+    asked = demand([0.0, 1.0, 700.0, 701.0], 900.0)
+    judged = Server(PROFILE, one_at_a_time()).judge(asked, 1, within(2.0))
+    assert judged.n_requests.tolist() == [2, 0, 2]
+    assert np.isnan(judged.latencies_ms["ttft"][1]) and judged.n_missed == 0
+
+
+def test_quantiles_of_a_histogram() -> None:
+    counts = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 4.0]])
+    found = histogram_quantile(EDGES_MS, counts, 0.5)
+    assert found[0] == pytest.approx(10.0) and found[2] == pytest.approx(np.sqrt(1000.0))
+    assert np.isnan(found[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"goodput": 1.2}, "goodput"),
+        ({"max_failed": -0.1}, "max_failed"),
+        ({"window_s": 0.0}, "window"),
+    ],
+)
+def test_a_share_or_window_that_is_none_is_refused(given, field) -> None:
+    with pytest.raises(InputError, match="is not a") as error:
+        within(1.0, **given)
+    assert error.value.field == field
+
+
+# What arrives
+
+
+def trace_file(path, arrival_s, **columns):
+    n = len(arrival_s)
+    table = {
+        "request_id": [str(place) for place in range(n)],
+        "arrival_s": list(arrival_s),
+        "input_tokens": [10] * n,
+        "output_tokens": [5] * n,
+        "status": ["ok"] * n,
+    } | columns
+    table = {name: table.get(name, [None] * n) for name in SCHEMA.names}
+    write_parquet(path, pa.table(table, schema=SCHEMA), {"start_time": "2024-05-06T10:00:00"})
+    return path
+
+
+def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
+    status = ["ok", "failed", "ok", "ok"]
+    file = trace_file(tmp_path / "t.parquet", [0, 1, 2, 60.0], status=status, llm=[*"aaab"])
+    found = demand_of_trace(file, window_s=10)
+    assert found.arrival_s.tolist() == [0.0, 2.0, 60.0]
+    assert (found.n_failed, found.duration_s, found.name) == (1, 60.0, "t")
+    assert found.start_time == datetime(2024, 5, 6, 10) and found.n_of_trace is None
+    assert demand_of_trace(file, window_s=10, llm="a").n == 2
+    for llm in ("b", "c"):
+        with pytest.raises(InputError, match="requests that succeeded") as error:
+            demand_of_trace(file, window_s=10, llm=llm)
+        assert error.value.file == file
+
+
+def test_of_a_long_trace_the_busiest_windows_are_read_with_those_before(tmp_path) -> None:
+    quiet, busy = np.arange(0, 100, 5.0), 60 + np.arange(1, 20) / 2
+    longest = [5] * len(quiet) + [5] * len(busy)
+    order = np.argsort(np.concatenate([quiet, busy]), kind="stable")
+    arrival_s = np.concatenate([quiet, busy])[order]
+    file = trace_file(tmp_path / "t.parquet", arrival_s, output_tokens=longest)
+    found = demand_of_trace(file, window_s=10, most_requests=22)
+    assert set(np.floor(found.arrival_s / 10)) == {5.0, 6.0}
+    assert found.n_of_trace == len(arrival_s) and found.duration_s == 95.0
+    assert found.rate_rps == pytest.approx(len(arrival_s) / 95)
+
+
+def test_another_day_has_the_same_arrivals_and_the_lengths_of_each_window() -> None:
+    asked = replace(demand(np.arange(20.0), 20.0), input_tokens=np.arange(20) + 1)
+    again = TraceTraffic(asked, 10.0).drawn(3)
+    assert TraceTraffic(asked, 10.0).drawn(0) is asked
+    assert again.input_tokens.tolist() != asked.input_tokens.tolist()
+    assert sorted(again.input_tokens[:10]) == list(range(1, 11))
+
+
+def test_a_rate_at_which_nothing_arrives_is_refused() -> None:
+    import pandas as pd
+
+    model = fit_request_model(pd.DataFrame({"input_tokens": [5, 6], "output_tokens": [2, 3]}), 4)
+    drawn = DrawnTraffic("chat", model.sample, Constant(2.0), 30.0)
+    assert drawn.drawn(1).n == 60 and drawn.drawn(1).rate_rps == 2.0
+    from sextant.workload.generators import Gamma
+
+    with pytest.raises(InputError, match="no request arrives"):
+        DrawnTraffic("chat", model.sample, Gamma(1e-9, 1.0), 30.0).drawn(1)
+
+
+# Sizes
+
+
+def test_replicas_are_those_that_the_busiest_window_needs() -> None:
+    # One request every 0.2 s in the second of three windows: 2.5 replicas of 0.5 s are busy.
+    # What two of them leave undone is still there in the third one.
+    quiet = np.arange(0, 300, 5.0)
+    arrival_s = np.concatenate([quiet, np.arange(300, 600, 0.2), 600 + quiet])
+    server = Server(PROFILE, one_at_a_time())
+    found = size(server, TraceTraffic(demand(arrival_s, 900.0), 300.0), within(1.0), 0.9)
+    assert (found.status, found.replicas, found.usd_per_hour) == ("meets", 3, 6.0)
+    rows = neighbours(found, demand(arrival_s, 900.0), within(1.0))
+    assert [row["replicas"] for row in rows] == [2, 3, 4]
+    assert [row["n_windows_missed"] for row in rows] == [2, 0, 0]
+    # Over the whole time p95 hides the busy window less: 5 of 6 requests are in it.
+    whole = size(
+        server, TraceTraffic(demand(arrival_s, 900.0), None), within(1.0, window_s=None), 0.9
+    )
+    assert whole.replicas == 3
+
+
+def test_a_replica_bears_the_rate_at_which_it_is_busy_all_the_time() -> None:
+    steady = demand(np.arange(4000) * 0.25, 1000.0)
+    found = size(Server(PROFILE, one_at_a_time()), TraceTraffic(steady, 300.0), within(1.0), 0.9)
+    assert found.rate_rps == pytest.approx(1 / SERVICE_S, rel=0.03) and found.replicas == 2
+
+
+def test_the_probability_is_the_share_of_draws_that_need_no_more() -> None:
+    steady = demand(np.arange(4000) * 0.25, 1000.0)
+    server = Server(PROFILE, one_at_a_time(spread=0.05), n_draws=20)
+    found = size(server, TraceTraffic(steady, 300.0), within(1.3), 0.9)
+    # Draw d needs ceil(4 x 0.5 x (1 + 0.05 d)) replicas: 2 to 4.
+    assert found.needs == [2] + [3] * 10 + [4] * 9 and found.replicas == 4
+    assert found.probability(3) == 0.55 and found.needs[found.draw] == 4
+    less = size(server, TraceTraffic(steady, 300.0), within(1.3), 0.5)
+    assert less.replicas == 3
+
+
+def test_a_limit_that_a_request_alone_breaks_is_said_with_by_how_much() -> None:
+    steady = demand(np.arange(400.0), 400.0)
+    found = size(Server(PROFILE, one_at_a_time()), TraceTraffic(steady, 300.0), within(0.2), 0.9)
+    assert (found.status, found.replicas) == ("too_slow", None)
+    assert found.alone == {"ttft": pytest.approx(2.5)}
+
+
+def test_requests_that_no_replica_takes_are_counted() -> None:
+    def refuses(asked, taken, draw, window_s) -> Outcome:
+        outcome = one_at_a_time()(asked, taken, draw, window_s)
+        return outcome._replace(is_ok=np.arange(asked.n) % 10 != 0)
+
+    steady = TraceTraffic(demand(np.arange(400.0), 400.0), 300.0)
+    found = size(Server(PROFILE, refuses), steady, within(1.0), 0.9)
+    assert (found.status, found.n_failed_alone) == ("refused", 40)
+    assert size(Server(PROFILE, refuses), steady, within(1.0, max_failed=0.2), 0.9).replicas == 1
+
+
+# Replicas that come and go
+
+
+def test_replicas_that_are_up_take_turns() -> None:
+    ups = [*always(2), Up(2, 3.0, 5.0)]
+    assert in_turn(np.arange(8.0), ups).tolist() == [0, 1, 0, 0, 1, 1, 0, 1]
+    assert in_turn(np.arange(2.0), [Up(0, 1.0, 9.0)]).tolist() == [NOBODY, 0]
+
+
+def test_a_schedule_goes_up_and_down() -> None:
+    taken = in_turn(np.arange(0, 40, 2.5), stepped([1, 2, 1], 10.0))
+    assert set(taken[:4]) == {0} and set(taken[4:8]) == {0, 1} and set(taken[8:]) == {0}
+
+
+def test_what_a_failed_replica_held_is_sent_again() -> None:
+    asked = demand([0.0, 0.1, 0.2, 0.3, 5.0, 6.0], 10.0)
+    run = one_at_a_time()
+    found = serve_with_failure(lambda part, taken: run(part, taken, 0, None), asked, 2, 0.4, 5.5)
+    # Replica 0 held requests 0 and 2: they wait for replica 1 behind what this one has.
+    assert found.is_ok.all() and found.arrival_s.tolist() == asked.arrival_s.tolist()
+    assert found.ttft_s == pytest.approx([1.6, 0.5, 1.9, 0.8, 0.5, 0.5])
+    alone = serve_with_failure(lambda part, taken: run(part, taken, 0, None), asked, 1, 0.4, 5.5)
+    assert alone.ttft_s[0] == pytest.approx(6.0) and alone.ttft_s[4] == pytest.approx(3.0)
+
+
+def sized(arrival_s, duration_s, limit_s=1.0):
+    asked = demand(arrival_s, duration_s, start_time=datetime(2024, 5, 6))
+    found = size(Server(PROFILE, one_at_a_time()), TraceTraffic(asked, 300.0), within(limit_s), 0.9)
+    return found, asked
+
+
+def test_incidents_of_an_answer() -> None:
+    found, asked = sized(np.arange(0, 1200, 0.2), 1200.0)
+    assert found.replicas == 3
+    lost = failure(found, asked, within(1.0), startup_s=600.0)
+    assert lost["n_windows_missed"] >= 2 and lost["worst_limit"] == "ttft"
+    more = growth(found, asked, within(1.0))
+    assert (more["replicas_needed"], more["usd_per_hour"]) == (4, 8.0)
+    assert more["n_windows_missed"] == more["n_windows"]
+    minute = burst(found, asked, within(1.0))
+    assert minute["is_met"] and minute["n_requests"] == 300 and minute["n_minutes"] == 20
+
+
+def test_a_schedule_follows_the_hours_and_meets_every_window() -> None:
+    hours = [np.arange(0, 3600, 1 / rate) + 3600 * place for place, rate in enumerate((1, 7, 1, 1))]
+    found, asked = sized(np.concatenate(hours), 4 * 3600.0)
+    assert found.replicas == 4
+    made = scheduled(found, asked, within(1.0), Terms(startup_s=360.0, least=2))
+    assert made.replicas == [2, 4, 2, 2] and made.judged.n_missed == 0
+    facts = made.facts(4, asked.duration_s)
+    assert facts["replica_hours"] == pytest.approx(10.2) and facts["fixed_replica_hours"] == 16.0
+    assert facts["saved"] == pytest.approx(1 - 10.2 / 16)
+    assert facts["by_slot"][1] == {"slot": "2024-05-06 01:00:00", "replicas": 4}
+
+
+def test_over_days_the_same_hours_have_the_same_replicas() -> None:
+    rates = [1, 3] + [1] * 22
+    hours = [
+        np.arange(0, 3600, 4 / rate) + 3600 * (24 * day + place)
+        for day in range(2)
+        for place, rate in enumerate(rates)
+        if (day, place) != (1, 1)
+    ]
+    found, asked = sized(np.concatenate(hours), 48 * 3600.0, limit_s=0.6)
+    made = scheduled(found, asked, within(0.6), Terms())
+    by_slot = {row["slot"]: row["replicas"] for row in made.facts(2, asked.duration_s)["by_slot"]}
+    assert len(by_slot) == 24 and made.replicas[1] == made.replicas[25]
