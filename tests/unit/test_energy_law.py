@@ -13,7 +13,8 @@ from sextant.advice.question import Question
 from sextant.advice.requests import Length, Requests
 from sextant.characterizations.features import Facts
 from sextant.experiment.slo import SLO
-from sextant.predict.roofline.energy import COLUMNS, Energy, energy_rows, log_energy
+from sextant.predict.draws import JOULES
+from sextant.predict.roofline.energy import Energy, energy_rows, log_energy
 from sextant.predict.roofline.facts import columns_of
 
 FACTS = Facts(LLMS, PROFILES)
@@ -81,7 +82,7 @@ def test_llms_that_differ_and_architectures_that_are_new_widen_the_interval():
 
     def width(measured: pd.DataFrame) -> np.ndarray:
         made = Energy.fitted(measured, FACTS).predict(asked, FACTS, itl_ms, seed=1)
-        return np.log(made[COLUMNS[2]] / made[COLUMNS[1]]).to_numpy()
+        return np.log(made[JOULES[2]] / made[JOULES[1]]).to_numpy()
 
     assert (width(differing) > 2 * width(frame)).all()
     assert width(frame)[4:].min() > width(frame)[:4].max()

@@ -10,7 +10,8 @@ from sextant.base.rows import Row, frame_rows
 from sextant.characterizations.features import Facts
 from sextant.characterizations.points import at_percentile
 from sextant.pages.wording import number, plural
-from sextant.predict.roofline.energy import COLUMNS, Energy
+from sextant.predict.draws import JOULES
+from sextant.predict.roofline.energy import Energy
 
 _WH_PER_MILLION = 1e6 / 3600
 """Watt-hours of a million tokens that take a joule each."""
@@ -44,7 +45,7 @@ def with_joules(made: Forecast, power: Energy | None, rows: Sequence[Row]) -> li
         asked = keys.assign(**subject.serving.columns())
         found = power.predict(asked, Facts(subject.llms, subject.profiles), itl_ms, _SEED)
         joules = dict(zip(keys["gpu_profile_id"], frame_rows(found), strict=True))
-    unknown = dict.fromkeys(COLUMNS)
+    unknown = dict.fromkeys(JOULES)
     return [row | joules.get(row["gpu_profile_id"], unknown) for row in rows]
 
 
@@ -53,7 +54,7 @@ def energy(
 ) -> dict[str, Any] | None:
     """Return joules per output token of a replica with these users, and what they rest on.
 
-    None where the source has no energy, or the device's TDP is not known. Beside `COLUMNS` it has
+    None where the source has no energy, or the device's TDP is not known. Beside `JOULES` it has
     `wh_per_million_output_tokens`, `n_llms` and the `sources` that measured energy.
     """
     row = {"gpu_profile_id": profile_id, "users_per_replica": users}
@@ -62,7 +63,7 @@ def energy(
         return None
     points = made.subject.source.known.points
     return {
-        **{name: found[name] for name in COLUMNS},
+        **{name: found[name] for name in JOULES},
         "wh_per_million_output_tokens": _WH_PER_MILLION * found["energy_j_per_token"],
         "n_llms": power.n_llms,
         "sources": sorted(points.loc[points["energy_j_per_token"] > 0, "source"].unique()),

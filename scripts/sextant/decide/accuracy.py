@@ -18,14 +18,12 @@ from sextant.characterizations.points import (
 )
 from sextant.experiment.slo import SLO
 from sextant.llm import LLM
-from sextant.predict.draws import Draws
+from sextant.predict.draws import JOULES, Draws
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.parallel import results_of
-from sextant.predict.protocols import JointPredictor
+from sextant.predict.protocols import EnergyPredictor, JointPredictor
 from sextant.predict.references import Rows
 from sextant.predict.registry import draws_samples, predictor_class
-from sextant.predict.roofline.energy import COLUMNS as ENERGY
-from sextant.predict.roofline.energy import Energy
 
 HoldOut = Literal["llm", "gpu", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
@@ -163,9 +161,9 @@ def predict_rows(
     if isinstance(model, JointPredictor):
         samples_ms = model.sample(X)
         predicted = Draws(X, samples_ms).summary()
-        if energy := Energy.fitted(training, task.facts):
-            joules = energy.predict(asked, task.facts, samples_ms[..., 1], seed)
-            predicted = predicted.join(joules)
+        if isinstance(model, EnergyPredictor):
+            joules = model.energy(training, asked, task.facts, samples_ms[..., 1])
+            predicted = predicted if joules is None else predicted.join(joules)
         return HeldOut(fold, asked, samples_ms, predicted)
     return HeldOut(fold, asked, None, model.predict(X))
 
@@ -189,9 +187,9 @@ def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
             names = (target, f"{stem}_lo_ms", f"{stem}_hi_ms")
             for suffix, name in zip(_PARTS, names, strict=True):
                 part[f"{metric}_{suffix}_ms"] = predicted.get(name, np.nan) * tokens
-        if ENERGY[0] in predicted:
+        if JOULES[0] in predicted:
             part["energy_j_per_token"] = points["energy_j_per_token"].where(lambda it: it > 0)
-            for suffix, name in zip(_PARTS, ENERGY, strict=True):
+            for suffix, name in zip(_PARTS, JOULES, strict=True):
                 part[f"energy_{suffix}_j_per_token"] = predicted[name]
         parts.append(part)
     return pd.concat(parts).sort_index()

@@ -8,6 +8,8 @@ import pandas as pd
 from sextant.predict.latencies import latency_frame
 
 INTERVAL = (0.05, 0.95)
+JOULES = ["energy_j_per_token", "energy_lo_j_per_token", "energy_hi_j_per_token"]
+"""Median and 90% interval of the joules that an output token takes, of all devices."""
 
 
 class Draws(NamedTuple):

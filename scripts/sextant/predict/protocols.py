@@ -55,3 +55,22 @@ class JointPredictor(Predictor, Protocol):
         They are joint over all rows: an LLM that is slower than expected on one GPU profile is
         so on the others. A row has the same draws whatever other rows are asked for.
         """
+
+
+@runtime_checkable
+class EnergyPredictor(JointPredictor, Protocol):
+    """Goes from draws of ITL to the energy of an output token."""
+
+    def energy(
+        self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
+    ) -> pd.DataFrame | None:
+        """Return `sextant.predict.draws.JOULES`, indexed as `asked`.
+
+        Null for devices whose TDP is not known; None where too few LLMs have energy.
+
+        Args:
+            training: measured points: keys as `design` takes them, `itl_ms, energy_j_per_token`.
+            asked: keys of the rows to predict.
+            facts: facts of the LLMs and GPU profiles of both.
+            itl_ms: draws of the asked rows' ITL, shape (draws, rows).
+        """

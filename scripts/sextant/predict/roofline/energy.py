@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.characterizations.features import Facts
-from sextant.predict.draws import INTERVAL
+from sextant.predict.draws import INTERVAL, JOULES
 from sextant.predict.roofline import chunked
 from sextant.predict.roofline.chunked_facts import chunked_rows
 from sextant.predict.roofline.effects import Design, Effect, design_of, levels
@@ -27,7 +27,6 @@ PARAMETERS = {
     "memory": Parameter("further share while it reads at its peak bandwidth", 0.4, 0.4),
     "compute": Parameter("further share while it multiplies at its peak rate", 1.0, 0.5),
 }
-COLUMNS = ["energy_j_per_token", "energy_lo_j_per_token", "energy_hi_j_per_token"]
 _NAMES = tuple(PARAMETERS)
 _ARCHITECTURE = dict.fromkeys(PARAMETERS, 0.2)
 _CAP = 4.0
@@ -154,7 +153,7 @@ class Energy(NamedTuple):
     def predict(
         self, keys: pd.DataFrame, facts: Facts, itl_ms: np.ndarray, seed: int
     ) -> pd.DataFrame:
-        """Return `COLUMNS`: medians and 90% intervals of joules per output token.
+        """Return `JOULES`: medians and 90% intervals of joules per output token.
 
         They are null for devices whose TDP is not known.
 
@@ -175,4 +174,4 @@ class Energy(NamedTuple):
         energies = np.exp(log_energy(design.parameters(drawn), columns_of(X), itl_ms) + shift)
         low, high = INTERVAL
         bounds = np.quantile(energies, [0.5, low, high], axis=0)
-        return pd.DataFrame(bounds.T, index=keys.index, columns=COLUMNS)
+        return pd.DataFrame(bounds.T, index=keys.index, columns=JOULES)

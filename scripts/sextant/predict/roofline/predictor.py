@@ -13,6 +13,7 @@ from sextant.characterizations.points import LENGTHS, TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.references import Rows
 from sextant.predict.roofline.chunked_facts import chunked_rows
+from sextant.predict.roofline.energy import Energy
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.predict.roofline.laws import BATCHING, CHUNKED, is_chunked
 from sextant.predict.roofline.posterior import fit
@@ -74,6 +75,13 @@ class Roofline(LatencyPredictor):
                     draws[:, rows] = self.posterior_.draw(X.iloc[rows], N_DRAWS, self.seed)
             correction = self._law(X)[2]
         return np.exp(draws + correction)
+
+    def energy(
+        self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
+    ) -> pd.DataFrame | None:
+        """Return what output tokens take; see `sextant.predict.protocols.EnergyPredictor`."""
+        learned = Energy.fitted(training, facts)
+        return learned.predict(asked, facts, itl_ms, self.seed) if learned else None
 
     def explain(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return the terms that make up the latencies, one row per row of `X`.
