@@ -25,7 +25,9 @@ from sextant.engine import free_memory
 from sextant.engine.protocol import ServerError
 from sextant.experiment.engine_settings import EngineSettings
 from sextant.hardware.gpu import Devices
+from sextant.ingest import ingest_trace
 from sextant.llm import load_llm
+from sextant.workload.fit import fit_workload
 from support import FAKE_PYTHON, PATIENCE_S
 
 # Two layers of size 64: a token's K and V take 2 · 2 · 64 · 2 = 512 bytes.
@@ -425,6 +427,33 @@ def test_rates_leave_warm_up_and_cool_down_out_and_infinity_is_all_at_once(tmp_p
     frame = pd.read_parquet(outputs.requests)
     assert len(frame) == 7 and frame["scheduled_s"].nunique() == 1
     assert np.isinf(frame["level"]).all() and read(outputs.run)["levels"][0]["level"] == "inf"
+
+
+def test_a_traces_own_arrivals_are_replayed_faster_and_belong_to_the_definition(tmp_path):
+    gaps_s = np.array([0.0, 0.1, 0.1, 2.0, 0.1, 0.1, 0.1, 2.5, 0.1, 0.1])
+    rows = [f"{at:g},20,4" for at in np.cumsum(gaps_s)]
+    (tmp_path / "trace.csv").write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]))
+    names = ("trace.parquet", "rejected.parquet", "report.json")
+    ingest_trace(tmp_path / "trace.csv", "sextant", *(tmp_path / name for name in names))
+    files = ("requests.parquet", "arrivals.json", "validation.json")
+    fit_workload(tmp_path / "trace.parquet", *(tmp_path / name for name in files))
+    own_rps = 9 / gaps_s.sum()
+    # Ten times as fast it lasts 0.52 s, and begins again a mean gap later.
+    scenario = {"kind": "open_loop", "levels": [10 * own_rps], "duration_s": 0.55, "warmup_s": 0.0}
+    cell, outputs = prepare_cell(tmp_path, scenario=scenario | {"arrivals": "replay"})
+    definition = dict(cell.definition)
+    cell = cell_from_definition(definition, tmp_path / "requests.parquet")
+    frame = pd.read_parquet(measure_prepared(cell, outputs).requests).sort_values("scheduled_s")
+    assert np.diff(frame["scheduled_s"]) == pytest.approx(gaps_s[1:] / 10, abs=1e-6)
+    stored = tmp_path / "arrivals.json"
+    stored.write_text(stored.read_text() + "\n")
+    changed = cell_from_definition(definition, tmp_path / "requests.parquet")
+    assert changed.definition_sha256 != cell.definition_sha256
+    steady = definition | {"scenario": scenario | {"burstiness": 0.5}}
+    before = cell_from_definition(steady, tmp_path / "requests.parquet").definition_sha256
+    stored.write_text("{}")
+    after = cell_from_definition(steady, tmp_path / "requests.parquet").definition_sha256
+    assert after == before
 
 
 def test_a_sweep_ends_once_both_limits_are_far_exceeded_and_says_so(tmp_path):

@@ -16,9 +16,10 @@ from sextant.experiment.downloads import fetch, load_registry
 from sextant.ingest import ingest_trace
 from sextant.ingest.trace_format import TRACE_COLUMNS
 from sextant.workload.arrivals import load_arrivals
-from sextant.workload.draw import chosen_arrivals, draw_trace
+from sextant.workload.draw import draw_trace
 from sextant.workload.fidelity import model_fidelity
 from sextant.workload.fit import fit_workload
+from sextant.workload.fitted_arrivals import fitted_arrivals
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import served_requests
 
@@ -119,7 +120,8 @@ def test_model_files_name_source_and_parameters(tmp_path, trace):
         "seed": 2,
     }
     facts = read_json(tmp_path / "arrivals.json")["fit"]
-    assert facts == stored | {"requests_sha256": sha256_file(tmp_path / "requests.parquet")}
+    files = {"requests_sha256": "requests.parquet", "times_sha256": "arrivals.parquet"}
+    assert facts == stored | {key: sha256_file(tmp_path / name) for key, name in files.items()}
 
 
 def test_trace_too_short_for_arrivals_still_gives_requests(tmp_path):
@@ -163,8 +165,8 @@ def test_trace_of_failures_only(tmp_path):
         _fit(trace, tmp_path)
 
 
-def sample_trace(workload, n, seed):
-    arrivals = chosen_arrivals("fitted", workload)
+def sample_trace(workload, n, seed, arrivals="fitted"):
+    arrivals = fitted_arrivals(workload, arrivals)
     return draw_trace(load_request_model(workload).sample, arrivals, n=n, seed=seed)
 
 
@@ -179,7 +181,7 @@ def test_sampled_trace_has_the_contract_and_follows_the_seed():
 
 def test_shipped_sample_comes_from_the_shipped_workload(tmp_path):
     again = tmp_path / "sample.csv"
-    sample_trace(SHIPPED, 2000, 0).to_csv(again, index=False)
+    sample_trace(SHIPPED, 2000, 0, "gamma").to_csv(again, index=False)
     assert again.read_bytes() == SAMPLE.read_bytes()
     trace = _ingest(SAMPLE, "sextant", tmp_path)
     assert len(pd.read_parquet(trace)) == 2000

@@ -6,10 +6,13 @@ import math
 import pytest
 
 from sextant.base.errors import InputError
+from sextant.base.files import write_json
 from sextant.base.sheets import Row
 from sextant.experiment.scenarios import OpenLoop, Scenario, plain, scenario_from_row, scenario_of
 from sextant.experiment.variants import Variant, without_defaults
-from sextant.workload.trace_arrivals import Replay
+from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
+from sextant.workload.generators import Gamma
+from sextant.workload.trace_arrivals import Replay, arrivals_to_plain
 
 
 def scenario(**values) -> Scenario:
@@ -17,6 +20,7 @@ def scenario(**values) -> Scenario:
 
 
 CLOSED = {"kind": "closed_loop", "levels": "1,2,16", "duration_s": 120.0}
+FITTED = {"kind": "open_loop", "levels": "2,4", "duration_s": 60.0, "arrivals": "fitted"}
 
 
 def test_each_kind_takes_its_own_fields():
@@ -46,6 +50,13 @@ def test_each_kind_takes_its_own_fields():
         ({"kind": "open_loop", "levels": "1"}, "duration_s"),
         ({"kind": "open_loop", "levels": "1", "duration_s": 9.0, "n_requests": 5}, "duration_s"),
         ({"kind": "open_loop", "levels": "1,inf", "duration_s": 9.0}, "levels"),
+        (FITTED | {"arrivals": "bursts"}, "arrivals"),
+        (FITTED | {"scale_by": "chance"}, "scale_by"),
+        (FITTED | {"arrivals": None, "scale_by": "thinning"}, "scale_by"),
+        (FITTED | {"burstiness": 0.5}, "burstiness"),
+        (FITTED | {"duration_s": None}, "duration_s"),
+        (FITTED | {"levels": "inf", "duration_s": None, "n_requests": 9}, "levels"),
+        (CLOSED | {"arrivals": "fitted"}, "arrivals"),
         ({"kind": "batch", "levels": "4", "duration_s": 9.0}, "duration_s"),
         ({"kind": "burst", "levels": "1"}, "duration_s"),
         ({"kind": "burst", "levels": "1,7", "duration_s": 9.0}, "levels"),
@@ -73,6 +84,26 @@ def test_a_definition_names_an_arrival_process(tmp_path):
     text = json.dumps(plain(replayed), allow_nan=False)
     assert json.loads(text)["arrivals"]["kind"] == "replay"
     assert scenario_of(json.loads(text)) == replayed
+
+
+def test_a_workloads_arrivals_reach_each_level(tmp_path):
+    own = Gamma(8.0, 0.5)
+    models = {"gamma": {"process": arrivals_to_plain(own), "reason": None}}
+    choice = {"model": "gamma", "why": "it is the simplest", "models": models}
+    fit = fit_arrivals(own.times(n=5000, seed=1), seed=0)
+    write_json(tmp_path / "arrivals.json", arrivals_to_json(fit, choice))
+    for scale_by, level in (("time", 16.0), ("thinning", 4.0)):
+        asked = scenario(**FITTED, scale_by=scale_by)
+        assert scenario_of(json.loads(json.dumps(plain(asked)))) == asked
+        times = asked.with_arrivals_of(tmp_path, level).arrivals_at(level).times(duration_s=2000)
+        assert len(times) / 2000 == pytest.approx(level, rel=0.05)
+    steady = scenario(**{name: value for name, value in FITTED.items() if name != "arrivals"})
+    assert steady.with_arrivals_of(tmp_path, 2.0) is steady
+    with pytest.raises(InputError, match="thinning cannot make"):
+        asked.with_arrivals_of(tmp_path, 16.0)
+    for name, why in (("replay", "not in its folder"), ("markov", "no such model")):
+        with pytest.raises(InputError, match=f"it has no {name} arrivals .*{why}"):
+            scenario(**FITTED | {"arrivals": name}).with_arrivals_of(tmp_path, 2.0)
 
 
 def test_replicas_that_share_devices_share_their_memory():

@@ -21,8 +21,10 @@ from sextant.trace_report.lengths import quantiles
 from sextant.trace_report.trace_file import open_trace, sample_requests, value_counts
 from sextant.trace_report.use_cases import compare_use_cases, write_use_case_report
 from sextant.trace_report.variance_explained import explained
+from sextant.workload.arrival_measures import measure_arrivals
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fit import fit_workload
+from sextant.workload.modulated import Mirrored
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
 
@@ -398,6 +400,41 @@ def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_told
     assert "b" not in page.tags
     (arrivals,) = found["burstiness"]["whole"]
     assert arrivals["workloads"] == list(distances)
+
+
+def test_arrivals_that_pass_and_one_gamma_process_that_does_not_are_told_in_the_headline(tmp_path):
+    steps = tuple(1200.0 * number for number in range(6))
+    counts = (1000, 4000, 1000, 4000, 1000, 4000)
+    times = Mirrored(steps, (1200.0,) * 6, counts, (0.5,) * 6).times(seed=1)
+    trace = write_trace(tmp_path / "t.parquet", times, input_tokens=np.arange(len(times)) % 50 + 1)
+    found, html = report(trace, fit(trace, tmp_path / "steps"))
+    assert found["arrivals"]["trace"] == measure_arrivals(times)
+    own = found["arrivals"]["models"]["steps"]
+    assert own["model"] == "windows" and own["reason"] is None
+    assert own["errors"]["dispersion_1200s"] == pytest.approx(0.0, abs=0.1)
+    assert own["gamma"]["errors"]["dispersion_1200s"] < -0.9
+    for section in ("arrivals", "fidelity-steps"):
+        said = found["takeaways"][section]
+        assert "odel of the arrivals (a Gamma process per window) passes" in said
+        assert "one Gamma process is rejected (the dispersion of counts over" in said
+    text = Page(html).text
+    assert "Why steps has these arrivals: one Gamma process: the dispersion" in text
+    assert "Variance over mean" in figure_texts(html)
+    # Another trace's arrivals are rejected by name.
+    even = np.sort(np.random.default_rng(0).random(len(times)) * 7200)
+    other = write_trace(tmp_path / "o.parquet", even, input_tokens=np.arange(len(times)) % 50 + 1)
+    said = report(other, tmp_path / "steps")[0]["takeaways"]["fidelity-steps"]
+    assert "The model of the arrivals (a Gamma process per window) is rejected: the" in said
+
+
+def test_arrivals_that_no_model_gives_are_said_to_be_replayed(tmp_path):
+    rng = np.random.default_rng(0)
+    times = np.sort(np.repeat(rng.random(60) * 3600, 40) + rng.random(2400) * 0.4)
+    trace = write_trace(tmp_path / "t.parquet", times - times[0], input_tokens=[5] * 2400)
+    found, html = report(trace, fit(trace, tmp_path / "bursts"))
+    said = "No model of the arrivals passes, so that the trace's own times are replayed."
+    assert said in found["takeaways"]["fidelity-bursts"]
+    assert "a rate profile with Gamma gaps: " in Page(html).text
 
 
 def test_arrivals_that_differ_are_each_told(tmp_path):

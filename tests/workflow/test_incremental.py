@@ -192,6 +192,7 @@ def test_the_numbers_of_cells_are_right_by_hand() -> None:
 
 ALL_CELLS = {f"{llm} {gpus} conversation users-1-8" for llm in LLMS for gpus in PROFILES}
 MEASURED_AGAIN = Counter(benchmark_cell=8) + AGGREGATED
+BURSTS = "bursts\topen_loop\t2\t0\t1\tfitted"
 CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
     "another level": (
         replace("config/scenarios.tsv", "1,2", "1,2,4"),
@@ -243,6 +244,21 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         - Counter(evaluate_predictor=4)
         + Counter(fit_workload=1, write_workload_report=1),
         set(),
+    ),
+    "a scenario with the trace's arrivals": (
+        together(
+            replace("config/scenarios.tsv", "duration_s\n", "duration_s\tarrivals\n"),
+            replace("config/scenarios.tsv", "0.4\n", f"0.4\t\n{BURSTS}\n"),
+            append(
+                "benchmarks",
+                llm_ids="llm-opt-6m",
+                gpu_profile_ids="*",
+                workload_id="conversation",
+                scenario_id="bursts",
+            ),
+        ),
+        Counter(benchmark_cell=2) + AGGREGATED,
+        {f"llm-opt-6m {gpus} conversation bursts" for gpus in PROFILES},
     ),
     "a workload for one LLM": (
         together(

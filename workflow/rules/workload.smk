@@ -9,6 +9,7 @@ rule fit_workload:
     output:
         requests="<results>/workloads/{workload}/requests.parquet",
         arrivals="<results>/workloads/{workload}/arrivals.json",
+        times="<results>/workloads/{workload}/arrivals.parquet",
         validation="<results>/workloads/{workload}/validation.json",
     log:
         "<logs>/fit_workload/{workload}.log",

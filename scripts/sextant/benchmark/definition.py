@@ -47,9 +47,20 @@ class Cell:
         return self.max_input_tokens + self.max_output_tokens
 
 
-def definition_sha256(definition: Mapping[str, Any], workload: str, config: str) -> str:
-    """Return the SHA-256 of a definition and of the SHA-256 of its workload and LLM config."""
-    facts = [definition, workload, config]
+def inputs_sha256(
+    definition: Mapping[str, Any], workload: str | Path, config: str | Path
+) -> tuple[str, ...]:
+    """Return the SHA-256 of a cell's workload (`requests.parquet`), its LLM's config, and, where
+    its scenario asks for the workload's arrivals, of `arrivals.json`.
+    """
+    arrivals = Path(workload).with_name("arrivals.json")
+    has_arrivals = isinstance(definition["scenario"].get("arrivals"), str)
+    return tuple(map(sha256_file, (workload, config, *[arrivals][: int(has_arrivals)])))
+
+
+def definition_sha256(definition: Mapping[str, Any], *inputs: str) -> str:
+    """Return the SHA-256 of a definition and of the SHA-256 of its inputs (`inputs_sha256`)."""
+    facts = [definition, *inputs]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -61,7 +72,7 @@ def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Pat
     values["devices"] = Devices(**definition["devices"])
     values["scenario"] = scenario_of(definition["scenario"])
     values["variant"] = Variant(**definition.get("variant", {}))
-    contents = map(sha256_file, (workload_path, definition["config_path"]))
+    contents = inputs_sha256(definition, workload_path, definition["config_path"])
     return Cell(
         **values,
         definition=definition,

@@ -23,12 +23,13 @@ from sextant.engine import prometheus
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.experiment.scenarios import Burst, ClosedLoop
+from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.measure import LevelResult
 from sextant.load.results import level_run
 from sextant.load.source import RequestSource, unsent_parameters
 from sextant.telemetry.watcher import Watched, WatchPlan, watch
+from sextant.workload.generators import Arrivals, Scaled
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
 
@@ -51,6 +52,7 @@ class Measurement:
         self.kept, self.progress = kept, progress
         self.model = load_request_model(cell.workload_path)
         self._vocab_size = vocab_size
+        self._scenarios = _scenarios(cell)
         self._epoch_ns = time.monotonic_ns()
         self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
         self._metric_names = ENGINES[settings.name].metric_names
@@ -98,7 +100,7 @@ class Measurement:
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
             source = RequestSource(targets[0].model, self.model, prompts, seed, cell.sampler)
-            load = (cell.scenario, level, targets, source, self._timeout_s, self._epoch_ns)
+            load = (self._scenarios[level], level, targets, source, self._timeout_s, self._epoch_ns)
             with self._watching(servers, level) as (found, note_metrics):
                 before = partial(note_metrics, "before")
                 result = measure_level(*load, seed=seed, before=before)
@@ -210,6 +212,29 @@ class Measurement:
         tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
         self.kept.save(run, servers[0].batch_weight_tokens, tables)
         self.record.levels.append(run)
+
+
+def _scenarios(cell: Cell) -> dict[float, Scenario]:
+    """Return the scenario of each level: arrivals of a workload have the level's rate.
+
+    Raises InputError, before any server starts, if the workload has no such arrivals.
+    """
+    if not isinstance(cell.scenario, OpenLoop):
+        return dict.fromkeys(cell.scenario.levels, cell.scenario)
+    found: dict[float, Scenario] = {}
+    for level in cell.scenario.levels:
+        own = cell.scenario.with_arrivals_of(cell.workload_path.parent, level)
+        if isinstance(own.arrivals, Arrivals) and own is not cell.scenario:
+            log.info("level %g: %s", level, _arrivals_words(cell.scenario, own.arrivals))
+        found[level] = own
+    return found
+
+
+def _arrivals_words(scenario: OpenLoop, found: Arrivals) -> str:
+    if not isinstance(found, Scaled):
+        return f"{scenario.arrivals} arrivals ({found.kind})"
+    factor = f"{found.rate_factor:.3g} times their rate, by {found.by}"
+    return f"{scenario.arrivals} arrivals ({found.process.kind}) at {factor}"
 
 
 def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:

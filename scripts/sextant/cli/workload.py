@@ -163,6 +163,7 @@ def sample(
     """Draw a trace from a workload, in Sextant's format or another tool's."""
     from sextant.workload.draw import draw_trace
     from sextant.workload.export import check_format, write_trace
+    from sextant.workload.trace_arrivals import arrivals_to_plain
 
     form = form or out.suffix.removeprefix(".")
     check_format(form, out)
@@ -175,7 +176,8 @@ def sample(
     chosen = process.process(kind, workload, request_rate, burstiness)
     drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
     texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
-    facts = {name: it for name, it in vars(chosen).items() if it is not None and name != "trace"}
+    told = arrivals_to_plain(chosen).items()
+    facts = {name: it for name, it in told if it is not None and name not in ("kind", "trace")}
     facts |= {"workload": workload, "sampler": sampler, "arrivals": kind, "seed": seed}
     write_trace(drawn, out, form, texts, **facts)
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0

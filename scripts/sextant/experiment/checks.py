@@ -33,6 +33,7 @@ def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: st
     for trace in experiment.traces.values():
         _check_trace(trace, experiment, paths["traces"])
     _check_contexts(experiment, paths["workloads"])
+    _check_arrivals(experiment, paths["workloads"])
     for llm in experiment.llms.values():
         if "model" in llm:
             _check_weights(llm, paths["llms"])
@@ -131,6 +132,17 @@ def _check_contexts(experiment: Experiment, file: str) -> None:
             )
             fix = "lower its caps, or benchmark this LLM with another workload"
             _refuse(problem, file, workload, "max_input_tokens", fix)
+
+
+def _check_arrivals(experiment: Experiment, file: str) -> None:
+    """Check that a scenario which asks for a workload's arrivals has a workload with some."""
+    for cell in experiment.cells if experiment.workloads else ():
+        scenario = experiment.scenarios[cell.scenario_id]
+        row = experiment.workloads[cell.workload_id]
+        if isinstance(getattr(scenario, "arrivals", None), str) and "trace_id" not in row:
+            problem = f"the scenario {cell.scenario_id!r} asks for the workload's arrivals"
+            fix = "fit the workload to a trace, or give the scenario a burstiness instead"
+            _refuse(problem, file, row, "trace_id", fix)
 
 
 def _check_weights(row: Row, file: str) -> None:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
 from sextant.experiment.variants import without_defaults
-from sextant.workload.generators import Arrivals, AtOnce, Gamma
-from sextant.workload.trace_arrivals import arrivals_from_plain
+from sextant.workload.generators import SCALED_BY, Arrivals, AtOnce, Gamma
+from sextant.workload.trace_arrivals import NAMES, arrivals_from_plain, arrivals_to_plain
 
 BURST_TIMEOUT_S = 30.0
 """BurstGPT's limit on a request (section V-C)."""
@@ -101,8 +101,11 @@ class OpenLoop(Scenario):
     n_requests: int | None = None
     burstiness: float = 1.0
     """Shape of the Gamma gaps; 1 is Poisson."""
-    arrivals: Arrivals | None = None
-    """Another arrival process; the level is then its rate."""
+    arrivals: Arrivals | str | None = None
+    """Another arrival process, or the name of one of the workload's (`trace_arrivals.NAMES`), which
+    `with_arrivals_of` finds; the level is its mean rate."""
+    scale_by: str = SCALED_BY[0]
+    """How a workload's arrivals reach the level (see `generators.Scaled`)."""
     max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
@@ -111,18 +114,45 @@ class OpenLoop(Scenario):
             _refuse("duration_s", "two ends of a level", _ONE_OF_TWO)
         if math.inf in self.levels and self.n_requests is None:
             _refuse("levels", "a rate of inf never ends", "give n_requests")
-        ends_itself = self.arrivals is not None and self.arrivals.ends_itself
+        ends_itself = isinstance(self.arrivals, Arrivals) and self.arrivals.ends_itself
         if self.duration_s is None and self.n_requests is None and not ends_itself:
             _refuse("duration_s", "how long a level lasts is not clear", _ONE_OF_TWO)
         if self.n_requests is not None and self.cooldown_s:
             _refuse("cooldown_s", "a number of requests is measured whole", "leave it out")
         if not self.burstiness > 0 or math.isinf(self.burstiness):
             _refuse("burstiness", f"{self.burstiness} is out of range", "give a number above 0")
+        self._check_arrivals()
+
+    def _check_arrivals(self) -> None:
+        if not isinstance(self.arrivals, str):
+            if self.scale_by != SCALED_BY[0]:
+                _refuse("scale_by", "only a workload's arrivals are scaled", "give arrivals too")
+            return
+        if self.arrivals not in NAMES:
+            _refuse("arrivals", f"unknown arrivals {self.arrivals!r}", f"use {', '.join(NAMES)}")
+        if self.scale_by not in SCALED_BY:
+            _refuse("scale_by", f"{self.scale_by!r} is unknown", f"use {', '.join(SCALED_BY)}")
+        if self.burstiness != 1:
+            _refuse("burstiness", "a workload's arrivals have their own", "leave it out")
+        if math.inf in self.levels:
+            fix = "give the mean rate in requests per second"
+            _refuse("levels", "a workload's arrivals have no rate of inf", fix)
+
+    def with_arrivals_of(self, workload: str | Path, level: float) -> OpenLoop:
+        """Return the scenario with a workload's arrivals (its folder) at a level, if it asks so."""
+        if not isinstance(self.arrivals, str):
+            return self
+        from sextant.workload.fitted_arrivals import arrivals_at_rate
+
+        found = arrivals_at_rate(workload, self.arrivals, level, self.scale_by)
+        return replace(self, arrivals=found, scale_by=SCALED_BY[0])
 
     def arrivals_at(self, level: float) -> Arrivals:
         """Return the arrival process of a level."""
-        if self.arrivals is not None:
+        if isinstance(self.arrivals, Arrivals):
             return self.arrivals
+        if self.arrivals is not None:
+            raise TypeError(f"the {self.arrivals} arrivals of no workload")
         return AtOnce() if math.isinf(level) else Gamma(level, self.burstiness)
 
     @property
@@ -229,7 +259,7 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
         if field.default is MISSING and name not in given:
             _refuse(name, "it is missing", f"a scenario of kind {chosen.kind} needs it")
     given["levels"] = tuple(float(level) for level in given["levels"])
-    if given.get("arrivals") is not None:
+    if isinstance(given.get("arrivals"), Mapping):
         given["arrivals"] = arrivals_from_plain(given["arrivals"])
     return chosen(**given)
 
@@ -247,11 +277,8 @@ def as_json(scenario: Scenario) -> dict[str, Any]:
     """Return a scenario's kind and all of its fields, as JSON has them."""
     values = {field.name: getattr(scenario, field.name) for field in fields(scenario)}
     values["levels"] = [level_to_json(level) for level in scenario.levels]
-    if arrivals := values.get("arrivals"):
-        values["arrivals"] = {"kind": arrivals.kind} | {
-            name: str(value) if isinstance(value, Path) else value
-            for name, value in vars(arrivals).items()
-        }
+    if isinstance(arrivals := values.get("arrivals"), Arrivals):
+        values["arrivals"] = arrivals_to_plain(arrivals)
     return {"kind": scenario.kind, **values}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.files import sha256_file
 from sextant.base.text import printable
-from sextant.benchmark.definition import definition_sha256
+from sextant.benchmark.definition import definition_sha256, inputs_sha256
 from sextant.cells.files import read_run
 from sextant.cells.integrity import CELL_FILES, damaged_files
 from sextant.cells.run import CellRun, HostFacts
@@ -60,14 +60,14 @@ class Here:
         """Return a cell's definition as JSON has it."""
         return json.loads(json.dumps(cell_definition(self.experiment, key, self.config)))
 
-    def inputs_sha256(self, key: CellKey) -> tuple[str, str]:
-        """Return the SHA-256 of a cell's workload (InputError: not fitted here) and LLM config."""
+    def inputs_sha256(self, key: CellKey) -> tuple[str, ...]:
+        """Return the SHA-256 of a cell's inputs; InputError: its workload is not fitted here."""
         workload = self.results / "workloads" / Path(key.folder).parts[2] / "requests.parquet"
         if not workload.is_file():
             fix = f"make it first: snakemake --cores 1 {workload}"
             raise InputError("cells cannot be compared without it", file=workload, fix=fix)
         config = self._folder / self.experiment.llms[key.llm_id]["config"]
-        return sha256_file(workload), sha256_file(config)
+        return inputs_sha256(self.definition(key), workload, config)
 
     @cached_property
     def runs(self) -> dict[CellKey, CellRun]:
@@ -86,11 +86,13 @@ class Here:
         if not run.definition or not run.definition_sha256:
             return ["definition: not recorded there"]
         found = _field_differences(run.definition, self.definition(key))
-        workload, config = self.inputs_sha256(key)
-        if found or definition_sha256(run.definition, workload, config) == run.definition_sha256:
+        inputs = self.inputs_sha256(key)
+        if found or definition_sha256(run.definition, *inputs) == run.definition_sha256:
             return found
-        is_workload = run.workload_sha256 != workload
-        return ["workload: other content" if is_workload else "the LLM's config: other content"]
+        if run.workload_sha256 != inputs[0]:
+            return ["workload: other content"]
+        others = "the LLM's config" + " or the workload's arrivals" * (len(inputs) > 2)
+        return [f"{others}: other content"]
 
 
 # Names of this machine or this project: `definition_sha256` compares the contents.

@@ -9,6 +9,7 @@ from sextant.base.ids import id_of
 from sextant.pages.sections import Section
 from sextant.pages.wording import listed
 from sextant.pages.write import check_outputs, render_sections, write_page
+from sextant.trace_report.arrivals import measure_arrival_models, show_arrivals
 from sextant.trace_report.burstiness import measure_burstiness, show_burstiness
 from sextant.trace_report.fidelity import measure_fidelity, show_fidelity
 from sextant.trace_report.fitted_workloads import Fitted, open_workloads
@@ -42,11 +43,13 @@ def characterize_trace(
     `seed` is of samples, draws and tests; `ingest_report` says what ingest set aside, by default
     the `.report.json` beside the trace, if there is one.
 
-    Returns what JSON can hold, by section: `overview`, `traffic`, `burstiness`, `reliability`,
-    `lengths`, `parameters`, `fidelity` (by workload, see `measure_fidelity`), in seconds and
-    tokens. Raises InputError if the file is not a trace or has no row, if a time stamp is so late
-    that nothing can be counted over time, or if a workload is incomplete, of the name of another,
-    or models what the trace does not have.
+    Returns what JSON can hold, by section: `overview`, `traffic`, `burstiness`, `arrivals`,
+    `reliability`, `lengths`, `parameters`, `fidelity` (by workload, see `measure_fidelity`), in
+    seconds and tokens.
+
+    Raises InputError if the file is not a trace or has no row, if a time stamp is so late that
+    nothing can be counted over time, or if a workload is incomplete, of the name of another, or
+    models what the trace does not have.
     """
     return _characterize(open_trace(trace), open_workloads(workloads), ingest_report, seed)
 
@@ -64,6 +67,7 @@ def _characterize(
         "overview": facts,
         "traffic": measure_traffic(opened, facts),
         "burstiness": measure_burstiness(opened, workloads, facts, seed=seed),
+        "arrivals": measure_arrival_models(opened, workloads, seed=seed),
         "reliability": measure_reliability(opened, facts),
         "lengths": measure_lengths(opened, sampled, seed=seed),
         "parameters": measure_parameters(sampled, n_served, parameters, seed=seed),
@@ -110,8 +114,13 @@ def _sections(found: Mapping[str, Any]) -> list[Section]:
         show_overview(facts),
         show_traffic(found["traffic"], facts),
         show_burstiness(found["burstiness"], facts),
+        show_arrivals(found["arrivals"]),
         show_reliability(found["reliability"], facts),
         show_lengths(found["lengths"]),
         show_parameters(found["parameters"], found["lengths"]),
     ]
-    return [*sections, *(show_fidelity(name, own) for name, own in found["fidelity"].items())]
+    arrivals = found["arrivals"]["models"]
+    return [
+        *sections,
+        *(show_fidelity(name, own, arrivals.get(name)) for name, own in found["fidelity"].items()),
+    ]

@@ -15,7 +15,8 @@ from sextant.pages.charts import Panel, cumulative_curve, matrix_figure, panels_
 from sextant.pages.figure import Axis, floats
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import number, percent, plural
-from sextant.trace_report.fitted_workloads import Fitted
+from sextant.trace_report.arrivals import arrivals_words
+from sextant.trace_report.fitted_workloads import DEFAULT, Fitted
 from sextant.trace_report.lengths import SIDES, rank_by_input_fraction
 from sextant.trace_report.trace_file import Counts, TraceFile, value_counts
 from sextant.workload.fidelity import (
@@ -31,8 +32,6 @@ from sextant.workload.request_model import N_BINS, SAMPLERS, RequestModel, fit_r
 CAPS = ("input_tokens", "output_tokens")
 REACH = 0.02
 """What the project sets itself: no distance and no difference of coefficients above."""
-DEFAULT = "default"
-"""Name of the model that is judged where no workload is given."""
 _MAX_POINTS = 200
 
 
@@ -142,12 +141,20 @@ def _compared(counts: Counts, model: RequestModel, name: str, cap: int | None) -
     }
 
 
-def show_fidelity(name: str, found: Mapping[str, Any]) -> Section:
-    """Return the section of what `measure_fidelity` found of one workload."""
+def show_fidelity(
+    name: str, found: Mapping[str, Any], arrivals: Mapping[str, Any] | None
+) -> Section:
+    """Return the section of what `measure_fidelity` found of one workload.
+
+    `arrivals` is what `arrivals.measure_arrival_models` found of it, which the headline tells too.
+    """
     title, whose = f"Fidelity of {name}", name
     if found["is_fitted_here"]:
         title, whose = "Fidelity of the default model", "The default model"
-    section = Section(title, f"{whose}: {_takeaway(found)}", key=f"fidelity-{file_name(name)}")
+    said = f"{whose}: {_takeaway(found)}"
+    words = arrivals_words(arrivals) if arrivals else ""
+    said += f" {words[:1].upper()}{words[1:]}." if words else ""
+    section = Section(title, said, key=f"fidelity-{file_name(name)}")
     if found["is_fitted_here"]:
         section.notes.append(
             f"No workload was given: judged is what a fit makes by default ({N_BINS} bins a "
@@ -170,11 +177,11 @@ def _takeaway(found: Mapping[str, Any]) -> str:
     worst = max(found["parameters"], key=lambda name: found["parameters"][name]["ks"])
     ks = found["parameters"][worst]["ks"]
     verdict = "within" if ks <= REACH else "above"
-    sentence = "The model's distributions are the trace's own"
+    sentence = "The distributions of lengths and parameters are the trace's own"
     if ks > 0:
         sentence = (
-            f"No distribution of the model is more than {percent(ks)} of the requests off the "
-            f"trace's ({worst}), {verdict} the {percent(REACH)} aimed at"
+            f"No distribution of lengths and parameters is more than {percent(ks)} of the requests "
+            f"off the trace's ({worst}), {verdict} the {percent(REACH)} aimed at"
         )
     joint, independent = (found["spearman_difference"].get(name) for name in SAMPLERS)
     if joint is None:

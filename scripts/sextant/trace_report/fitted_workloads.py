@@ -11,6 +11,8 @@ from sextant.workload.arrivals import ArrivalModel, fit_facts, load_arrivals
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
 
+DEFAULT = "default"
+"""Name of the model that is judged where no workload is given."""
 FILES = ("requests.parquet", "arrivals.json")
 
 

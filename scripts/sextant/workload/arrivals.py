@@ -1,6 +1,7 @@
 """The arrival model: Gamma-distributed gaps between requests (BurstGPT, III and V)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_json
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
-from sextant.workload.sampling import Seed
+from sextant.workload.seeds import Seed
 from sextant.workload.step_distance import judge_steps
 from sextant.workload.steps import MAX_STEPS, count_steps, fit_steps
 
@@ -168,9 +169,15 @@ def _averaged(gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: fl
     return np.where(step_s < end_s / MAX_STEPS, np.nan, found)
 
 
-def arrivals_to_json(model: ArrivalModel, **facts: Any) -> dict[str, Any]:
-    """Return what `arrivals.json` holds: the model and, beside it, where it comes from."""
-    return {"distribution": "gamma", **asdict(model), "fit": facts}
+def arrivals_to_json(
+    model: ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
+) -> dict[str, Any]:
+    """Return what `arrivals.json` holds: one Gamma fit, the models, and where they come from.
+
+    `choice` is what `fitted_arrivals.choice_to_json` returns; None: there is no trace.
+    """
+    choice = choice or {"model": None, "why": model.reason, "models": {}}
+    return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
 
 
 def load_arrivals(path: str | Path) -> ArrivalModel:
@@ -179,16 +186,17 @@ def load_arrivals(path: str | Path) -> ArrivalModel:
     Raises:
         InputError: there is no such file, or a field is missing or malformed.
     """
-    stored = _read_stored(path)
+    stored = read_stored(path)
     return ArrivalModel(**{name: stored[name] for name in ArrivalModel.__dataclass_fields__})
 
 
 def fit_facts(path: str | Path) -> dict[str, Any]:
     """Return what `arrivals.json` says of how it was fitted, e.g. its caps; see `load_arrivals`."""
-    return _read_stored(path).get("fit", {})
+    return read_stored(path).get("fit", {})
 
 
-def _read_stored(path: str | Path) -> dict[str, Any]:
+def read_stored(path: str | Path) -> dict[str, Any]:
+    """Return what `arrivals.json` holds, checked; see `load_arrivals`."""
     path = Path(path)
     path = path / "arrivals.json" if path.is_dir() else path
     if not path.is_file():
@@ -201,7 +209,7 @@ def _read_stored(path: str | Path) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
     names = list(ArrivalModel.__dataclass_fields__)
-    missing = [name for name in names if name not in stored]
+    missing = [name for name in (*names, "model", "why", "models") if name not in stored]
     if missing:
         raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
     numbers = {name: stored[name] for name in names if name != "reason"}

@@ -10,12 +10,12 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.ingest.trace_format import TRACE_COLUMNS
-from sextant.workload.arrivals import load_arrivals
+from sextant.workload.fitted_arrivals import arrivals_at_rate, fitted_arrivals
 from sextant.workload.generators import Arrivals, AtOnce, Constant, Gamma, Varying, poisson
 from sextant.workload.lengths import zipf_request_model
 from sextant.workload.published import load_request_model, require_lengths
 from sextant.workload.request_model import RequestModel
-from sextant.workload.trace_arrivals import Replay, Windows
+from sextant.workload.trace_arrivals import FITTED, Replay, Windows
 from sextant.workload.use_cases import load_use_case, use_case_names
 
 _ZIPF_OUTPUTS = 100_000
@@ -43,16 +43,20 @@ def with_zipf_inputs(model: RequestModel, theta: float) -> RequestModel:
     return zipf_request_model(theta, int(inputs.min()), int(inputs.max()), outputs)
 
 
-def _fitted(workload: str | Path, rate_rps: float | None = None) -> Gamma:
-    """Return a workload's own Gamma process; with a rate, its burstiness at that rate."""
-    reason = "only the folder of a fitted workload has them"
-    if Path(workload).is_dir():
-        model = load_arrivals(workload)
-        if model.alpha is not None and model.beta_s is not None:
-            return Gamma(rate_rps or 1 / (model.alpha * model.beta_s), model.alpha)
-        reason = str(model.reason)
-    fix = "give --request-rate, or another --arrivals"
-    raise InputError(f"the workload has no arrivals ({reason})", field="--arrivals", fix=fix)
+def _fitted(workload: str | Path, rate_rps: float | None = None) -> Arrivals:
+    """Return a workload's own arrivals; with a rate, these in more or less time."""
+    try:
+        if not Path(workload).is_dir():
+            reason = "only the folder of a fitted workload has them"
+            raise InputError(f"the workload has no arrivals ({reason})")
+        if rate_rps is None:
+            return fitted_arrivals(workload)
+        return arrivals_at_rate(workload, FITTED, rate_rps)
+    except InputError as error:
+        if error.field not in (None, "arrivals"):
+            raise
+        fix = "give --request-rate, or another --arrivals"
+        raise InputError(error.problem, file=error.file, field="--arrivals", fix=fix) from None
 
 
 ARRIVALS: dict[str, Callable[..., Arrivals]] = {

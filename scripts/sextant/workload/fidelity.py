@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from sextant.base.errors import InputError
 from sextant.workload.request_model import SAMPLERS, RequestModel
-from sextant.workload.sampling import Seed
+from sextant.workload.seeds import Seed
 
 N_DRAWS = 1_000_000
 

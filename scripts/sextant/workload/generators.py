@@ -10,14 +10,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from sextant.base.errors import InputError
-
-if TYPE_CHECKING:
-    from sextant.workload.sampling import Seed
+from sextant.workload.seeds import Seed, child_seed
 
 MAX_REQUESTS = 100_000_000
 _BLOCK = 1 << 14
@@ -44,9 +42,14 @@ class Arrivals(ABC):
         Raises:
             InputError: no end, or more requests than anybody means to draw.
         """
-        end_s = np.inf if duration_s is None and self.ends_itself else duration_s
-        most, end_s = extent(n, end_s, self._rate_rps)
+        is_whole = duration_s is None and self.ends_itself
+        rate_rps = 0.0 if is_whole else self._rate_rps
+        most, end_s = extent(n, np.inf if is_whole else duration_s, rate_rps)
         return cut(self._draw(most, end_s, seed), most, end_s)
+
+    def scaled(self, rate_factor: float, by: str = "time") -> Arrivals:
+        """Return these arrivals at another rate (see `Scaled`)."""
+        return self if rate_factor == 1 else Scaled(self, rate_factor, by)
 
     @property
     def _rate_rps(self) -> float:
@@ -167,6 +170,53 @@ class AtOnce(Arrivals):
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         check_size(most)
         return np.zeros(most)
+
+
+SCALED_BY = ("time", "thinning")
+
+
+@dataclass(frozen=True)
+class Scaled(Arrivals):
+    """Another process at `rate_factor` times its rate.
+
+    By `time` all gaps are divided by the factor: bursts have as many requests as before, in less
+    time. By `thinning` each request stays with the probability of the factor, whatever the others
+    do: bursts last as long as before and have fewer requests. A factor above 1 is by time alone.
+    """
+
+    kind = "scaled"
+    process: Arrivals
+    rate_factor: float
+    by: str = "time"
+
+    def __post_init__(self) -> None:
+        check_positive(rate_factor=self.rate_factor)
+        if self.by not in SCALED_BY:
+            raise InputError(f"{self.by!r} is unknown", field="by", fix="give time or thinning")
+        if self.by == "thinning" and self.rate_factor > 1:
+            problem = f"thinning cannot make {self.rate_factor:g} times as many requests"
+            raise InputError(problem, field="rate_factor", fix="give 1 or less, or scale by time")
+        object.__setattr__(self, "ends_itself", self.process.ends_itself)
+
+    @property
+    def _rate_rps(self) -> float:
+        return self.process._rate_rps * self.rate_factor
+
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        if self.by == "time":
+            return self.process._draw(most, end_s * self.rate_factor, seed) / self.rate_factor
+        return self._thinned(most, end_s, seed)
+
+    def _thinned(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        n_asked = most
+        while True:
+            # Most of what is left is asked for at once; a longer draw begins with a shorter one.
+            n_asked = min(math.ceil(n_asked / self.rate_factor) + 64, MAX_REQUESTS + 1)
+            drawn = cut(self.process._draw(n_asked, end_s, seed), n_asked, end_s)
+            chance = np.random.default_rng(child_seed(seed, 0)).random(len(drawn))
+            kept = drawn[chance < self.rate_factor]
+            if len(kept) >= most or len(drawn) < n_asked or n_asked > MAX_REQUESTS:
+                return kept
 
 
 def rest_of_gap(rng: np.random.Generator, alpha: float) -> float:

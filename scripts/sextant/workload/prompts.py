@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from sextant.base.errors import InputError
 from sextant.workload.conversations import load_tokenizer, read_turns
-from sextant.workload.request_model import Seed
+from sextant.workload.seeds import Seed
 
 FIRST_TOKEN_ID = 16
 """Ids below are left alone: tokenizers keep padding, start and end markers there."""

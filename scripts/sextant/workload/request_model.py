@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, reading, write_parquet
-from sextant.workload.sampling import ColumnBlocks, Seed, WeightedChoice, child_seed
+from sextant.workload.sampling import ColumnBlocks, WeightedChoice
+from sextant.workload.seeds import Seed, child_seed
 
 PARAMETERS = (
     "input_tokens",

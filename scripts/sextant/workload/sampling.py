@@ -7,13 +7,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.internals import create_dataframe_from_blocks
 
-Seed = int | np.random.SeedSequence
-
-
-def child_seed(seed: Seed, number: int) -> np.random.SeedSequence:
-    """Return the `number`-th independent stream of `seed`, the same at every call."""
-    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    return np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, number))
+from sextant.workload.seeds import Seed
 
 
 @dataclass(frozen=True)

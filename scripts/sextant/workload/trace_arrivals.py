@@ -6,7 +6,7 @@ The trace is read when times are drawn: who puts another process on a server loa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +18,17 @@ from sextant.workload.generators import (
     AtOnce,
     Constant,
     Gamma,
+    Scaled,
     Varying,
     check_positive,
     check_size,
-    rest_of_gap,
 )
+from sextant.workload.modulated import Clients, Markov, Mirrored, Rescaled, Spanned
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sextant.workload.sampling import Seed
+    from sextant.workload.seeds import Seed
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,45 @@ class Replay(_OfTrace):
 
 
 @dataclass(frozen=True)
+class Recorded(Spanned):
+    """The times of a trace as a workload's folder keeps them: replayed as they are."""
+
+    kind = "recorded"
+    file: str | Path
+    """`arrivals.parquet`, with the column `arrival_s`."""
+
+    @property
+    def span_s(self) -> float:
+        """Return the last arrival and a mean gap: the first of the next round is one gap later."""
+        times = self._times()
+        return float(times[-1]) * (1 + 1 / max(len(times) - 1, 1))
+
+    def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:
+        """Return all times; nothing is drawn."""
+        return self._times()
+
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        times = self._times()
+        if not times[-1] > 0:  # all at once has no span that could follow itself
+            return times
+        return super()._draw(most, end_s, seed)
+
+    def _times(self) -> np.ndarray:
+        from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_parquet
+
+        if not Path(self.file).is_file():
+            problem = "the arrivals of the trace are not there to replay"
+            raise InputError(problem, file=self.file, fix=MAKE_WORKLOAD_AGAIN)
+        table = read_parquet(self.file, ["arrival_s"], fix=MAKE_WORKLOAD_AGAIN)
+        times = table["arrival_s"].to_numpy()
+        if not (len(times) and np.all(np.isfinite(times)) and np.all(np.diff(times) >= 0)):
+            problem = "the times do not ascend"
+            field = "arrival_s"
+            raise InputError(problem, file=self.file, field=field, fix=MAKE_WORKLOAD_AGAIN)
+        return times
+
+
+@dataclass(frozen=True)
 class Windows(_OfTrace):
     """Arrivals that mirror the trace window by window (see `mirrored`)."""
 
@@ -128,20 +168,10 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     start_s, lasting_s, weight, alpha = _checked_windows(windows)
     expected = weight / beta_factor
     check_size(float(expected.sum()))
-    rng = np.random.default_rng(seed)
-    times = [np.zeros(0)]
-    # In units of the mean gap, where all windows have the pace 1.
-    wait = rest_of_gap(rng, alpha[0])
-    for begin_s, own_s, units, shape in zip(start_s, lasting_s, expected, alpha, strict=True):
-        points = np.array([wait])
-        while points[-1] < units:
-            n_drawn = int(units - points[-1]) + 16
-            drawn = rng.gamma(shape, 1 / shape, n_drawn)
-            points = np.concatenate([points, points[-1] + np.cumsum(drawn)])
-        n_inside = int(np.searchsorted(points, units))
-        wait = points[n_inside] - units
-        times.append(begin_s + points[:n_inside] * (own_s / units if units else 0.0))
-    return np.concatenate(times)
+    if not expected.any():
+        return np.zeros(0)
+    columns = (values.tolist() for values in (start_s, lasting_s, expected, alpha))
+    return Mirrored(*columns).once(np.random.default_rng(seed), np.inf)
 
 
 def _checked_windows(windows: pd.DataFrame) -> tuple[np.ndarray, ...]:
@@ -166,11 +196,41 @@ def _checked_windows(windows: pd.DataFrame) -> tuple[np.ndarray, ...]:
     return start_s - start_s[0], lasting_s, n_requests, alpha
 
 
+FITTED, REPLAY = "fitted", "replay"
+NAMES = (FITTED, "gamma", "windows", "clients", "markov", "rescaled", REPLAY)
+"""The arrivals of a fitted workload: the model that the fit has chosen, and each by itself."""
+
 PROCESSES: dict[str, type[Arrivals]] = {
-    process.kind: process for process in (Constant, Gamma, Varying, AtOnce, Replay, Windows)
+    process.kind: process
+    for process in (
+        *(Constant, Gamma, Varying, AtOnce, Scaled),
+        *(Mirrored, Rescaled, Markov, Clients, Recorded, Replay, Windows),
+    )
 }
+
+
+def arrivals_to_plain(process: Arrivals) -> dict[str, Any]:
+    """Return an arrival process as JSON has it: its `kind` and its fields."""
+    return {"kind": process.kind} | {
+        field.name: _plain(getattr(process, field.name)) for field in fields(process)
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Arrivals):
+        return arrivals_to_plain(value)
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def arrivals_from_plain(values: Mapping[str, Any]) -> Arrivals:
     """Read an arrival process as a definition has it: its `kind` and its fields."""
-    return PROCESSES[values["kind"]](**{name: it for name, it in values.items() if name != "kind"})
+    given = {name: _read(value) for name, value in values.items() if name != "kind"}
+    return PROCESSES[values["kind"]](**given)
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return arrivals_from_plain(value)
+    return tuple(_read(each) for each in value) if isinstance(value, list | tuple) else value

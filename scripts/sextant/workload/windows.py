@@ -15,6 +15,7 @@ from sextant.base.errors import InputError
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, common_steps, hidden
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.profiles import DAY_S, GROUP, traffic_series
+from sextant.workload.seeds import Seed
 from sextant.workload.step_distance import judge_steps
 from sextant.workload.steps import MAX_STEPS, count_steps, fit_steps
 from sextant.workload.trace_stream import (
@@ -71,9 +72,7 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) ->
     if n_cells > MAX_CELLS:
         problem = f"{n_windows} windows for each of {len(survey.groups)} LLMs and services"
         raise InputError(problem, file=trace, field="window_s", fix="give longer windows")
-    cells = {name: np.zeros(n_cells, np.int64) for name in _COUNTED}
-    cells |= {name: np.full(n_cells, np.nan) for name in _FITTED}
-    cells["reason"] = np.full(n_cells, TOO_FEW, object)
+    cells = _not_fitted(n_cells)
     step_s = _clock_steps(trace, survey)
     rng = np.random.default_rng(seed)
     pending: deque[Future] = deque()
@@ -86,6 +85,28 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) ->
         for job in pending:
             job.result()
     return pd.DataFrame({**_keys(survey, step_s, n_windows, window_s), **cells})
+
+
+def _not_fitted(n_cells: int) -> dict[str, np.ndarray]:
+    cells = {name: np.zeros(n_cells, np.int64) for name in _COUNTED}
+    cells |= {name: np.full(n_cells, np.nan) for name in _FITTED}
+    return cells | {"reason": np.full(n_cells, TOO_FEW, object)}
+
+
+def fit_windows_of(
+    arrival_s: np.ndarray, clock_step_s: float | None, window_s: float = WINDOW_S, seed: Seed = 0
+) -> dict[str, np.ndarray]:
+    """Fit the windows of ascending times, of one group, whose clock is known (None: exact).
+
+    Returns what `fit_windows` does, without the group, an array a column.
+    """
+    n_windows = int(window_of(arrival_s[-1], window_s)) + 1
+    cells, step_s = _not_fitted(n_windows), np.nan if clock_step_s is None else clock_step_s
+    offset = np.random.default_rng(seed).random(len(arrival_s))
+    rows = ArrivalBatch(arrival_s, np.zeros(len(arrival_s), np.int16), offset)
+    _fit(rows, np.array([step_s]), window_s, n_windows, cells)
+    start_s = np.arange(n_windows) * window_s
+    return {"start_s": start_s, "duration_s": np.minimum(window_s, arrival_s[-1] - start_s)} | cells
 
 
 def _clock_steps(trace: str | Path, survey: Survey) -> np.ndarray:

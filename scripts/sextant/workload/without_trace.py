@@ -13,6 +13,7 @@ import pandas as pd
 
 from sextant.base.files import provenance, sha256_file, write_json
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
+from sextant.workload.fitted_arrivals import write_times
 from sextant.workload.request_model import WEIGHT_COLUMNS, RequestModel, check_cap
 from sextant.workload.use_cases import load_use_case
 
@@ -37,7 +38,7 @@ def write_workload(
     """Write the three files of a workload for a model that comes without a trace (`origin`).
 
     Longer requests are cut to the caps. The files are those of `fit_workload`; `arrivals.json` has
-    no parameters. The figures of `validation.json` are returned.
+    no parameters, `arrivals.parquet` no row. The figures of `validation.json` are returned.
 
     Raises:
         InputError: a cap below 1.
@@ -57,6 +58,7 @@ def write_workload(
     capped.save(requests_out, facts)
     unknown = replace(fit_arrivals(np.empty(0), seed=0), reason="the requests came without times")
     sha256 = sha256_file(requests_out)
+    write_times(arrivals_out, np.empty(0), facts)
     write_json(arrivals_out, arrivals_to_json(unknown, requests_sha256=sha256, **facts))
     write_json(validation_out, validation)
     return validation

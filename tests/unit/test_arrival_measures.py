@@ -1,0 +1,100 @@
+"""How bursty arrivals are, by figures that pandas and a pencil give too."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.workload.arrival_measures import (
+    SCALES_S,
+    ArrivalTally,
+    measure_arrivals,
+    median_measures,
+    relative_errors,
+)
+from sextant.workload.generators import Gamma
+
+CODE = "azure-2023/AzureLLMInferenceTrace_code.csv"
+CONVERSATION = "azure-2023/AzureLLMInferenceTrace_conv.csv"
+
+
+def test_counts_known_by_hand():
+    # 3 in the first second, 1 in each of the other three.
+    found = measure_arrivals(np.array([0.0, 0.1, 0.9, 1.5, 2.5, 3.5, 4.0]))
+    assert found["busiest_1s"] == 3 and found["busiest_10s"] == 7
+    assert found["dispersion_1s"] == pytest.approx(1.0 / 1.5)  # of 3, 1, 1, 1
+    assert "dispersion_10s" not in found and "busiest_300s" not in found
+    # 3, 1, 1 against 1, 1, 1: the second is constant.
+    assert found["autocorrelation_1s"] is None
+    gaps = pd.Series([0.1, 0.8, 0.6, 1.0, 1.0, 0.5])
+    assert found["gap_cv"] == pytest.approx(gaps.std() / gaps.mean())
+
+
+def test_figures_are_those_of_pandas():
+    times = Gamma(2.0, 0.3).times(duration_s=20_000, seed=1)
+    found = measure_arrivals(times)
+    gaps = pd.Series(times).diff().dropna()
+    assert found["gap_cv"] == pytest.approx(gaps.std() / gaps.mean(), rel=1e-12)
+    for scale_s in SCALES_S:
+        counts = pd.Series(np.bincount((times // scale_s).astype(int)))
+        whole = counts.iloc[: int(times[-1] // scale_s)]
+        assert found[f"dispersion_{scale_s}s"] == pytest.approx(whole.var() / whole.mean())
+        assert found[f"autocorrelation_{scale_s}s"] == pytest.approx(whole.autocorr(1))
+        if scale_s <= 60:
+            assert found[f"busiest_{scale_s}s"] == counts.max()
+
+
+def test_batches_give_what_the_whole_gives():
+    times = Gamma(5.0, 0.5).times(duration_s=4000, seed=2)
+    found = measure_arrivals(np.array_split(times, [0, 1, 5, 5, 9000]))
+    assert found == pytest.approx(measure_arrivals(times), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [CONVERSATION, CODE])
+def test_published_traces_have_the_figures_of_pandas(name):
+    file = Path(os.environ.get("SEXTANT_MIRROR", "none")) / name
+    if not file.is_file():
+        pytest.skip("the mirror has no such trace")
+    moments = pd.to_datetime(pd.read_csv(file).iloc[:, 0])
+    times = (moments - moments.iloc[0]).dt.total_seconds()
+    gaps = times.diff().dropna()
+    found = measure_arrivals(times.to_numpy())
+    assert found["gap_cv"] == pytest.approx(gaps.std() / gaps.mean())
+    assert found["busiest_1s"] == times.astype(int).value_counts().max()
+
+
+def test_what_cannot_be_said_is_null():
+    assert measure_arrivals(np.array([3.0])) == {
+        "gap_cv": None,
+        "busiest_1s": 1.0,
+        "dispersion_1s": None,
+        "autocorrelation_1s": None,
+        "busiest_10s": 1.0,
+        "busiest_60s": 1.0,
+    }
+    at_once = measure_arrivals(np.full(9, 0.5))
+    assert at_once == {"gap_cv": None, "busiest_1s": 9, "busiest_10s": 9, "busiest_60s": 9}
+
+
+@pytest.mark.parametrize("times", [[2.0, 1.0], [-1.0, 1.0], [0.0, 1e12], [0.0, np.nan], [np.nan]])
+def test_times_that_no_trace_has_are_refused(times):
+    with pytest.raises(InputError, match="arrival_s"):
+        measure_arrivals(np.array(times))
+
+
+def test_no_request_is_told():
+    with pytest.raises(InputError, match="no request arrives"):
+        ArrivalTally().measures()
+
+
+def test_medians_and_errors():
+    samples = [{"a": 1.0, "b": None}, {"a": 5.0, "b": None}, {"a": 2.0, "b": 3.0}]
+    assert median_measures(samples) == {"a": 2.0, "b": None}
+    truth = {"a": 4.0, "b": 1.0, "autocorrelation_1s": 0.5, "zero": 0.0, "c": None}
+    model = {"a": 5.0, "b": None, "autocorrelation_1s": 0.25, "zero": 1.0, "c": 1.0}
+    assert relative_errors(truth, model) == {
+        **{"a": 0.25, "b": None, "autocorrelation_1s": -0.25, "zero": None, "c": None}
+    }
