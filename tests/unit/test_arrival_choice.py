@@ -38,7 +38,7 @@ def test_draws_ascend_follow_the_seed_and_begin_alike(process):
 @pytest.mark.parametrize("process", ALL, ids=lambda process: process.kind)
 def test_the_mean_rate_is_what_the_process_says(process):
     n = np.mean([len(process.times(duration_s=700, seed=seed)) for seed in range(40)])
-    assert n / 700 == pytest.approx(process._rate_rps, rel=0.05)
+    assert n / 700 == pytest.approx(process.mean_rate_rps, rel=0.05)
 
 
 @pytest.mark.parametrize("process", ALL, ids=lambda process: process.kind)

@@ -139,7 +139,8 @@ def test_a_use_case_is_a_workload_by_its_name_and_an_unknown_one_is_named():
         open_workload("translation")
 
 
-def test_every_kind_of_arrivals_draws(trace, workload):
+def test_every_kind_of_arrivals_draws(trace, workload, tmp_path):
+    (tmp_path / "chunk-0-trace.csv").write_text("0,0.5,1.0,Gamma,1.0,2.0\n")
     given = {
         "constant": {"rate_rps": 1.0},
         "poisson": {"rate_rps": 1.0},
@@ -147,6 +148,7 @@ def test_every_kind_of_arrivals_draws(trace, workload):
         "varying": {"alpha": [1.0, 0.0, 0.0], "beta_s": [1.0, 0.0], "every": 200},
         "windows": {"llm": "a", "trace": trace},
         "replay": {"trace": trace},
+        "clients": {"trace": tmp_path, "rate_rps": 3.0},
     }
     for arrivals in ARRIVALS:
         chosen = chosen_arrivals(arrivals, workload, **given.get(arrivals, {}))

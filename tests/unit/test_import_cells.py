@@ -50,7 +50,7 @@ class World:
         ttft_s = changes.pop("ttft_s", 0.1)
         folder = (place or self.there / "benchmarks" / "measured") / key.folder
         definition = changes.pop("definition", None) or self.here.definition(key)
-        inputs = changes.pop("inputs", None) or self.here.inputs_sha256(key)
+        inputs = changes.pop("inputs", None) or self.here.inputs_sha256(key, definition)
         run = {
             "host": HOST,
             "definition": definition,
@@ -278,7 +278,7 @@ def test_random_weights_are_not_real_ones(world: World) -> None:
 
 @pytest.mark.parametrize(("which", "said"), [(0, "workload"), (1, "the LLM's config")])
 def test_the_contents_of_workload_and_config_have_to_agree(world, which: int, said: str) -> None:
-    inputs = list(world.here.inputs_sha256(OPT))
+    inputs = list(world.here.inputs_sha256(OPT, world.here.definition(OPT)))
     inputs[which] = "0" * 64
     world.measure(OPT, inputs=inputs)
     (judged,) = world.run().cells(Status.other_definition)
@@ -523,5 +523,6 @@ def test_the_sha256_of_a_definition_is_the_one_that_measuring_records(world: Wor
     definition = world.here.definition(OPT)
     workload = world.here.results / "workloads" / "conversation" / "requests.parquet"
     cell = cell_from_definition(definition, workload)
-    assert cell.definition_sha256 == definition_sha256(definition, *world.here.inputs_sha256(OPT))
+    inputs = world.here.inputs_sha256(OPT, definition)
+    assert cell.definition_sha256 == definition_sha256(definition, *inputs)
     assert json.loads(json.dumps(cell.definition)) == definition

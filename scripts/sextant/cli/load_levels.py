@@ -49,7 +49,7 @@ class LevelOptions:
         str | None,
         typer.Option(
             help="Open loop by an arrival process of `sextant sample`: fitted, constant, "
-            "poisson, gamma, windows, varying, replay or inf."
+            "poisson, gamma, windows, varying, replay, clients or inf."
         ),
     ] = None
     duration: Annotated[

@@ -100,7 +100,10 @@ class ArrivalOptions:
     """Parameters of arrival processes other than the rate."""
 
     arrivals_from: Annotated[
-        Path | None, typer.Option(help="Normalised trace, for windows and replay.")
+        Path | None,
+        typer.Option(
+            help="Normalised trace, for windows and replay; a folder of ServeGen, for clients."
+        ),
     ] = None
     llm: Annotated[str | None, typer.Option(help="Only this LLM of that trace.")] = None
     service: Annotated[str | None, typer.Option(help="Only this service of that trace.")] = None

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _TEXT_ENDINGS = (".json", ".jsonl")
 
+_UNTOLD, _LONG = ("kind", "trace"), 200
+"""Of an arrival process: what the provenance of a drawn trace leaves out."""
+
 
 def fit(
     source: Annotated[
@@ -145,7 +148,7 @@ def sample(
         str | None,
         typer.Option(
             help="fitted (default), constant, poisson (default with --request-rate), gamma "
-            "(default with --burstiness), windows, varying, replay or inf."
+            "(default with --burstiness), windows, varying, replay, clients or inf."
         ),
     ] = None,
     request_rate: Annotated[float | None, typer.Option(help="Requests per second.")] = None,
@@ -176,8 +179,9 @@ def sample(
     chosen = process.process(kind, workload, request_rate, burstiness)
     drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
     texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
-    told = arrivals_to_plain(chosen).items()
-    facts = {name: it for name, it in told if it is not None and name not in ("kind", "trace")}
+    # Of a process in many numbers (a profile, clients) the name will do.
+    told = {name: it for name, it in arrivals_to_plain(chosen).items() if name not in _UNTOLD}
+    facts = {name: it for name, it in told.items() if it is not None and len(str(it)) < _LONG}
     facts |= {"workload": workload, "sampler": sampler, "arrivals": kind, "seed": seed}
     write_trace(drawn, out, form, texts, **facts)
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0

@@ -60,14 +60,14 @@ class Here:
         """Return a cell's definition as JSON has it."""
         return json.loads(json.dumps(cell_definition(self.experiment, key, self.config)))
 
-    def inputs_sha256(self, key: CellKey) -> tuple[str, ...]:
+    def inputs_sha256(self, key: CellKey, definition: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the SHA-256 of a cell's inputs; InputError: its workload is not fitted here."""
         workload = self.results / "workloads" / Path(key.folder).parts[2] / "requests.parquet"
         if not workload.is_file():
             fix = f"make it first: snakemake --cores 1 {workload}"
             raise InputError("cells cannot be compared without it", file=workload, fix=fix)
         config = self._folder / self.experiment.llms[key.llm_id]["config"]
-        return inputs_sha256(self.definition(key), workload, config)
+        return inputs_sha256(definition, workload, config)
 
     @cached_property
     def runs(self) -> dict[CellKey, CellRun]:
@@ -85,8 +85,9 @@ class Here:
         """Return in what the definition of a measurement differs from the one here."""
         if not run.definition or not run.definition_sha256:
             return ["definition: not recorded there"]
-        found = _field_differences(run.definition, self.definition(key))
-        inputs = self.inputs_sha256(key)
+        definition = self.definition(key)
+        found = _field_differences(run.definition, definition)
+        inputs = self.inputs_sha256(key, definition)
         if found or definition_sha256(run.definition, *inputs) == run.definition_sha256:
             return found
         if run.workload_sha256 != inputs[0]:

@@ -170,7 +170,7 @@ def _run(cell: WholeCell, here: Here, origin: str, conflicts: Sequence[str]) -> 
         run,
         source=here.config["source"],
         definition=definition,
-        definition_sha256=definition_sha256(definition, *here.inputs_sha256(key)),
+        definition_sha256=definition_sha256(definition, *here.inputs_sha256(key, definition)),
         imported=ImportedFrom(
             origin=origin,
             place=cell.place,

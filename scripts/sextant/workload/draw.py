@@ -15,6 +15,7 @@ from sextant.workload.generators import Arrivals, AtOnce, Constant, Gamma, Varyi
 from sextant.workload.lengths import zipf_request_model
 from sextant.workload.published import load_request_model, require_lengths
 from sextant.workload.request_model import RequestModel
+from sextant.workload.servegen import read_clients
 from sextant.workload.trace_arrivals import FITTED, Replay, Windows
 from sextant.workload.use_cases import load_use_case, use_case_names
 
@@ -59,6 +60,12 @@ def _fitted(workload: str | Path, rate_rps: float | None = None) -> Arrivals:
         raise InputError(error.problem, file=error.file, field="--arrivals", fix=fix) from None
 
 
+def _clients(trace: str | Path, rate_rps: float | None = None) -> Arrivals:
+    """Return the clients of one of ServeGen's services, of which `trace` is the folder."""
+    clients = read_clients(trace)
+    return clients if rate_rps is None else clients.scaled(rate_rps / clients.mean_rate_rps)
+
+
 ARRIVALS: dict[str, Callable[..., Arrivals]] = {
     "fitted": _fitted,
     "constant": Constant,
@@ -67,6 +74,7 @@ ARRIVALS: dict[str, Callable[..., Arrivals]] = {
     "windows": Windows,
     "varying": Varying,
     "replay": Replay,
+    "clients": _clients,
     "inf": AtOnce,
 }
 """Where arrival times come from, as the command line names it; the parameters are its options."""

@@ -43,7 +43,7 @@ class Arrivals(ABC):
             InputError: no end, or more requests than anybody means to draw.
         """
         is_whole = duration_s is None and self.ends_itself
-        rate_rps = 0.0 if is_whole else self._rate_rps
+        rate_rps = 0.0 if is_whole else self.mean_rate_rps
         most, end_s = extent(n, np.inf if is_whole else duration_s, rate_rps)
         return cut(self._draw(most, end_s, seed), most, end_s)
 
@@ -52,8 +52,8 @@ class Arrivals(ABC):
         return self if rate_factor == 1 else Scaled(self, rate_factor, by)
 
     @property
-    def _rate_rps(self) -> float:
-        """Requests per second, by which a size is checked; 0 if it is not known."""
+    def mean_rate_rps(self) -> float:
+        """Requests per second on average; 0 if that is not known."""
         return 0.0
 
     @abstractmethod
@@ -69,7 +69,8 @@ class _AtRate(Arrivals):
         check_positive(rate_rps=self.rate_rps)
 
     @property
-    def _rate_rps(self) -> float:
+    def mean_rate_rps(self) -> float:
+        """Return requests per second on average."""
         return self.rate_rps
 
 
@@ -199,8 +200,9 @@ class Scaled(Arrivals):
         object.__setattr__(self, "ends_itself", self.process.ends_itself)
 
     @property
-    def _rate_rps(self) -> float:
-        return self.process._rate_rps * self.rate_factor
+    def mean_rate_rps(self) -> float:
+        """Return requests per second on average."""
+        return self.process.mean_rate_rps * self.rate_factor
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         if self.by == "time":

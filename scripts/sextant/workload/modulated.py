@@ -45,14 +45,23 @@ class Spanned(Arrivals):
         """Draw the arrivals of one span that lie before `end_s`, or all."""
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        rng, span_s = np.random.default_rng(seed), self.span_s
         if math.isinf(end_s) and most > MAX_REQUESTS:
-            end_s = span_s
+            end_s = self.span_s
+        # Of a long span no more is drawn than a number of requests is likely to need.
+        likely_s = 2 * most / self.mean_rate_rps if self.mean_rate_rps else math.inf
+        while True:
+            horizon_s = min(end_s, likely_s)
+            times = self._until(most, horizon_s, np.random.default_rng(seed))
+            if len(times) >= most or horizon_s >= end_s:
+                return times
+            likely_s *= 2
+
+    def _until(self, most: int, end_s: float, rng: np.random.Generator) -> np.ndarray:
         times, n_drawn, begin_s = [np.zeros(0)], 0, 0.0
         while n_drawn < most and begin_s < end_s:
-            drawn = self.once(rng, min(end_s - begin_s, span_s))
+            drawn = self.once(rng, min(end_s - begin_s, self.span_s))
             times.append(begin_s + drawn)
-            n_drawn, begin_s = n_drawn + len(drawn), begin_s + span_s
+            n_drawn, begin_s = n_drawn + len(drawn), begin_s + self.span_s
             check_size(n_drawn)
         return cut(np.concatenate(times), most, end_s)
 
@@ -89,7 +98,8 @@ class Mirrored(Spanned):
         return self.start_s[-1] + self.duration_s[-1]
 
     @property
-    def _rate_rps(self) -> float:
+    def mean_rate_rps(self) -> float:
+        """Return requests per second on average."""
         return math.fsum(self.n_requests) / self.span_s
 
     def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:
@@ -157,7 +167,8 @@ class Rescaled(Spanned):
         return self.end_s
 
     @property
-    def _rate_rps(self) -> float:
+    def mean_rate_rps(self) -> float:
+        """Return requests per second on average."""
         return sum(self.counts) / self.end_s
 
     def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:
@@ -209,7 +220,8 @@ class Markov(Arrivals):
         return 1 - self.on_fraction * math.fsum(self.swing)
 
     @property
-    def _rate_rps(self) -> float:
+    def mean_rate_rps(self) -> float:
+        """Return requests per second on average."""
         return self.rate_rps
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
@@ -269,7 +281,8 @@ class Clients(Spanned):
         return max(client.span_s for client in self.clients)
 
     @property
-    def _rate_rps(self) -> float:
+    def mean_rate_rps(self) -> float:
+        """Return requests per second on average."""
         return math.fsum(sum(client.n_requests) for client in self.clients) / self.span_s
 
     def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:

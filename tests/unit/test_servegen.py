@@ -1,0 +1,84 @@
+"""Clients of ServeGen's tables: their windows, gaps and rate, and rows that are not theirs."""
+
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.workload.arrival_measures import measure_arrivals
+from sextant.workload.servegen import read_clients
+
+SAMPLE = "servegen/servegen_sample.tar.xz"
+STEADY = "0,2.0,0.5,Gamma,4.0,0.125\n600,0,0,,0,0\n1200,4.0,1.0,Weibull,1.0,0.25\n"
+BURSTY = "0,0,0,,0,0\n600,1.0,2.0,Gamma,0.25,4.0\n1200,nan?\n"
+
+
+def write(folder: Path, *texts: str) -> Path:
+    for number, text in enumerate(texts):
+        (folder / f"chunk-{number}-trace.csv").write_text(text)
+    return folder
+
+
+def test_clients_send_at_the_rates_of_their_windows(tmp_path):
+    second = BURSTY.replace("1200,nan?\n", "1200,0.5,1.0,,0,0\n")
+    clients = read_clients(write(tmp_path, STEADY, second))
+    assert clients.span_s == 1800
+    counts = [np.histogram(clients.times(seed=seed), [0, 600, 1200, 1800])[0] for seed in range(60)]
+    assert np.mean(counts, axis=0) == pytest.approx([1200, 600, 2700], rel=0.05)
+    first, bursty = (np.array(counts)[:, place] for place in (0, 1))
+    # Dispersion tends to 1 / shape.
+    assert first.var() / first.mean() == pytest.approx(0.25, abs=0.15)
+    assert bursty.var() / bursty.mean() > 2
+
+
+def test_a_part_of_the_time_begins_at_0(tmp_path):
+    folder = write(tmp_path, STEADY)
+    clients = read_clients(folder, start_s=1200)
+    assert clients.span_s == 600 and clients.mean_rate_rps == pytest.approx(4.0)
+    with pytest.raises(InputError, match="no client sends a request"):
+        read_clients(folder, start_s=600, duration_s=600)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("0,1\n", "2 cells"),
+        ("0,1,1,Gamma,x,1\n", "could not convert"),
+        ("0,-1,1,Gamma,1,1\n", "below 0"),
+        ("0,1,1,Pareto,1,1\n", "unknown distribution 'Pareto'"),
+        ("600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", "do not ascend"),
+        ("", "no client sends"),
+    ],
+)
+def test_rows_that_are_not_servegens_are_named(tmp_path, row, said):
+    with pytest.raises(InputError, match=said):
+        read_clients(write(tmp_path, row))
+
+
+def test_a_folder_without_clients_is_told(tmp_path):
+    with pytest.raises(InputError, match="chunk"):
+        read_clients(tmp_path)
+
+
+@pytest.mark.skipif("SEXTANT_MIRROR" not in os.environ, reason="SEXTANT_MIRROR is not set")
+def test_published_clients_are_as_busy_as_their_tables_say(tmp_path):
+    with tarfile.open(Path(os.environ["SEXTANT_MIRROR"]) / SAMPLE) as archive:
+        members = [it for it in archive.getmembers() if "deepseek-r1/chunk" in it.name]
+        rows = [it for it in members if it.name.endswith("-trace.csv")]
+        archive.extractall(tmp_path, rows, filter="data")
+    clients = read_clients(tmp_path / "data" / "reason" / "deepseek-r1")
+    assert len(clients.clients) > 50
+    times = clients.times(duration_s=4 * 3600, seed=0)
+    expected = sum(
+        n_requests
+        for client in clients.clients
+        for start_s, n_requests in zip(client.start_s, client.n_requests, strict=True)
+        if start_s < 4 * 3600
+    )
+    assert len(times) == pytest.approx(expected, rel=0.05)
+    assert measure_arrivals(times)["dispersion_60s"] > 1.5
+    few = clients.times(n=200, seed=0)
+    assert few.tolist() == times[:200].tolist()
