@@ -17,7 +17,6 @@ from sextant.characterizations.folder import is_folder, load_folder
 from sextant.characterizations.points import LENGTHS, complete
 from sextant.characterizations.shipped import DEFAULT_SOURCES, shipped_description, shipped_sources
 from sextant.store.connection import open_store
-from sextant.store.of_cells import store_of_cells
 
 SIDES = ("input", "output")
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
@@ -73,6 +72,8 @@ def store_path(database: Path | None, source: str | None = None) -> Path:
     Of a folder of measured cells it is the store of these, built now.
     """
     if database is not None and database.is_dir():
+        from sextant.store.of_cells import store_of_cells  # with DuckDB, which a folder needs not
+
         return store_of_cells(database)
     kind, _, name = (source or "").partition(":")
     default = Path("results", name, "sextant.duckdb") if kind == "archive" else PIPELINE_STORE

@@ -3,8 +3,8 @@
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import duckdb
 import pandas as pd
 
 from sextant.base.errors import InputError
@@ -15,6 +15,9 @@ from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.llm import LLM
 from sextant.store.connection import open_store
+
+if TYPE_CHECKING:
+    import duckdb
 
 DEFAULT_MEMORY_UTILIZATION = 0.9
 """vLLM's default of `--gpu-memory-utilization`."""
@@ -128,12 +131,12 @@ def load_all(database: str | Path) -> list[Characterization]:
     return [load_characterization(database, *key) for key in found]
 
 
-def _judged(store: duckdb.DuckDBPyConnection, source: str) -> list[str]:
+def _judged(store: "duckdb.DuckDBPyConnection", source: str) -> list[str]:
     query = "SELECT DISTINCT predictor FROM score WHERE source = ? ORDER BY 1"
     return [name for (name,) in store.execute(query, [source]).fetchall()]
 
 
-def _features(store: duckdb.DuckDBPyConnection, source: str) -> Features | None:
+def _features(store: "duckdb.DuckDBPyConnection", source: str) -> Features | None:
     tables = []
     for kind in ("llm", "gpu_profile"):
         rows = store.execute(
@@ -146,7 +149,7 @@ def _features(store: duckdb.DuckDBPyConnection, source: str) -> Features | None:
 
 
 def _only(
-    store: duckdb.DuckDBPyConnection, database: str | Path, name: str, value: str | None
+    store: "duckdb.DuckDBPyConnection", database: str | Path, name: str, value: str | None
 ) -> str:
     found = [
         row[0] for row in store.execute(f"SELECT DISTINCT {name} FROM point ORDER BY 1").fetchall()
@@ -164,13 +167,13 @@ def _only(
     return value
 
 
-def _llms(store: duckdb.DuckDBPyConnection) -> dict[str, LLM]:
+def _llms(store: "duckdb.DuckDBPyConnection") -> dict[str, LLM]:
     names = [field.name for field in fields(LLM)]
     rows = store.execute(f"SELECT llm_id, {', '.join(names)} FROM llm ORDER BY llm_id").fetchall()
     return {llm_id: LLM(*values) for llm_id, *values in rows}
 
 
-def _profiles(store: duckdb.DuckDBPyConnection) -> dict[str, GPUProfile]:
+def _profiles(store: "duckdb.DuckDBPyConnection") -> dict[str, GPUProfile]:
     names = [field.name for field in fields(GPU)]
     gpus = {
         row[0]: GPU(*row) for row in store.execute(f"SELECT {', '.join(names)} FROM gpu").fetchall()

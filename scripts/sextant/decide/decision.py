@@ -89,6 +89,8 @@ def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.Data
 
 def _of(draws: Draws, llm_id: str) -> Draws:
     own = (draws.X["llm_id"] == llm_id).to_numpy()
+    if own.all():
+        return draws
     return Draws(draws.X[own], draws.samples_ms[:, own])
 
 
@@ -146,13 +148,14 @@ def _users_each(draws: Draws, names: np.ndarray, counts: np.ndarray, slo: SLO) -
     """
     if slo.users is not None:
         return np.tile(np.ceil(slo.users / counts).astype(int), len(names))
-    medians = np.median(draws.samples_ms, axis=0)
-    X, found = draws.X.reset_index(drop=True), []
+    medians, found = np.median(draws.samples_ms, axis=0), []
+    users, lengths = draws.X["users"].to_numpy(), draws.X[LENGTHS].to_numpy(float)
+    places = draws.X.reset_index(drop=True).groupby("gpu_profile_id").indices
     for name in names:
-        rows = X[X["gpu_profile_id"] == name].sort_values("users")
-        carried = slo.carried(rows["users"], medians[rows.index], rows[LENGTHS].to_numpy(float))
+        rows = places[name][np.argsort(users[places[name]])]
+        carried = slo.carried(users[rows], medians[rows], lengths[rows])
         place = np.searchsorted(np.maximum.accumulate(carried), slo.load / counts)
-        found.append(rows["users"].to_numpy()[np.minimum(place, len(rows) - 1)])
+        found.append(users[rows[np.minimum(place, len(rows) - 1)]])
     return np.concatenate(found)
 
 

@@ -3,10 +3,12 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from sextant.base.errors import InputError
+
+if TYPE_CHECKING:  # its import takes longer than reading a folder of points
+    import duckdb
 
 SCHEMA_SQL = Path(__file__).parents[3] / "resources" / "sql" / "schema.sql"
 _BUILD_AGAIN = (
@@ -16,11 +18,15 @@ _BUILD_AGAIN = (
 _WAIT = "end the process that holds the store, or wait until it is done"
 
 
-def connect(path: str | Path = ":memory:", *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
+def connect(
+    path: str | Path = ":memory:", *, read_only: bool = False
+) -> "duckdb.DuckDBPyConnection":
     """Open DuckDB in UTC, so that the same files give the same database anywhere.
 
     A store that is only read may be anybody's: views in it reach no file and no network.
     """
+    import duckdb
+
     access = not read_only
     connection = duckdb.connect(str(path), read_only, {"enable_external_access": access})
     connection.execute("SET TimeZone = 'UTC'")
@@ -28,13 +34,15 @@ def connect(path: str | Path = ":memory:", *, read_only: bool = False) -> duckdb
 
 
 @contextlib.contextmanager
-def open_store(path: str | Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
     """Open a database of `build_store` for reading.
 
     Raises:
         InputError: there is none, another process holds it, it is damaged, of another version, or
             holds more than tables (`_require_tables`).
     """
+    import duckdb
+
     if not Path(path).is_file():
         fix = (
             "run the pipeline first (`make demo`; for an archive `make reproduce-llm-pilot`), "
@@ -62,7 +70,7 @@ _MAX_ROWS = 10_000_000
 _COLUMNS = "SELECT table_name, column_name FROM system.main.duckdb_columns() WHERE NOT internal"
 
 
-def _require_tables(store: duckdb.DuckDBPyConnection, path: str | Path) -> None:
+def _require_tables(store: "duckdb.DuckDBPyConnection", path: str | Path) -> None:
     """Refuse a store whose reading could run a stranger's SQL or never end."""
     found = [
         f"the {kind} {name!r}"
@@ -78,7 +86,7 @@ def _require_tables(store: duckdb.DuckDBPyConnection, path: str | Path) -> None:
         raise InputError(problem, file=path, fix="build the store again from the Parquet files")
 
 
-def _require_columns(store: duckdb.DuckDBPyConnection, path: str | Path) -> None:
+def _require_columns(store: "duckdb.DuckDBPyConnection", path: str | Path) -> None:
     """Refuse a store that was built by another version."""
     with connect() as fresh:
         fresh.execute(SCHEMA_SQL.read_text(encoding="utf-8"))

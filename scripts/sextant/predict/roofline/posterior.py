@@ -162,7 +162,7 @@ class _Problem(NamedTuple):
     def jacobian(self, coefficients: np.ndarray) -> np.ndarray:
         """Return derivatives of the targets by coefficient, (2 x rows, effects), nTTFT first."""
         phi, step = self.design.parameters(coefficients), 1e-4
-        by_parameter = np.empty((*phi.shape, 2))
+        by_parameter = np.empty((2, *phi.shape))
         for index in range(phi.shape[1]):
             shift = np.zeros(phi.shape[1])
             shift[index] = step
@@ -170,9 +170,9 @@ class _Problem(NamedTuple):
                 self.law.predict_log(phi + shift, self.facts),
                 self.law.predict_log(phi - shift, self.facts),
             )
-            by_parameter[:, index] = (ahead - behind) / (2 * step)
-        chosen = by_parameter[:, self.design.position]
-        return np.concatenate([self.design.columns * chosen[..., t] for t in (0, 1)])
+            by_parameter[:, :, index] = ((ahead - behind) / (2 * step)).T
+        chosen = np.take(by_parameter, self.design.position, axis=2)
+        return (self.design.columns * chosen).reshape(-1, len(self.design.names))
 
 
 class Fit(NamedTuple):
@@ -200,7 +200,7 @@ class Fit(NamedTuple):
         mean, design = self.posterior.mean, self.problem.design
         residuals = self.problem.residuals(mean).T.ravel()[kept]
         shifted = residuals + jacobian @ (mean - design.mean)
-        hessian = jacobian.T @ (jacobian * precision[:, None]) + np.diag(1 / self.variance)
+        hessian = _squared(jacobian, precision) + np.diag(1 / self.variance)
         other = design.mean + np.linalg.solve(hessian, jacobian.T @ (precision * shifted))
         phi = design.parameters(other)[rows]
         facts = {name: values[rows] for name, values in self.problem.facts.items()}
@@ -224,7 +224,7 @@ def fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
         precision = np.repeat(1 / noise**2, len(X)) * weights.T.ravel()
         jacobian = problem.jacobian(coefficients)
         residuals = problem.residuals(coefficients).T.ravel()
-        hessian = jacobian.T @ (jacobian * precision[:, None]) + np.diag(1 / variance)
+        hessian = _squared(jacobian, precision) + np.diag(1 / variance)
         covariance = np.linalg.inv(hessian)
         shifted = residuals + jacobian @ (coefficients - design.mean)
         target = design.mean + covariance @ (jacobian.T @ (precision * shifted))
@@ -240,6 +240,12 @@ def fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
     spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, spreads, strict=True) if g}
     posterior = Posterior(law, design.names, coefficients, covariance, spread, noise)
     return Fit(posterior, problem, jacobian, precision, variance)
+
+
+def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Return J' P J; as the square of one matrix it takes half of the work."""
+    rooted = jacobian * np.sqrt(precision)[:, None]
+    return rooted.T @ rooted
 
 
 def _line_search(
