@@ -1,28 +1,227 @@
-"""The simulation of servers."""
+"""The simulation of servers, judged by a plain one that goes step by step."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from plain_simulator import Job, Replica, run_plainly
+from sextant.base.errors import InputError
 from sextant.simulate.requests import Requests
-from sextant.simulate.run import simulate
+from sextant.simulate.run import STATUS, Simulation, simulate, simulate_closed, simulate_each
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
-from sextant.simulate.summary import summarise
+from sextant.simulate.summary import intervals, summarise
 
 LAW = StepLaw(
     floor_ms=2, dense_ms=8, sequence_ms=0.1, kv_token_ms=1e-3, prefill_token_ms=0.05, request_ms=5
 )
+ROUTERS = ["round_robin", "least_requests", "prefix"]
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def some_requests(rng: np.random.Generator) -> Requests:
+    n = int(rng.integers(1, 80))
+    inputs, outputs = rng.integers(1, 150, n), rng.integers(1, 60, n)
+    arrivals = np.sort(rng.uniform(0, rng.choice([0.1, 1, 5]), n))
+    kind = rng.choice(["alone", "prefixes", "whole prompts"])
+    if kind == "alone":
+        return Requests.of(arrivals, inputs, outputs)
+    ids = rng.integers(-1, 4, n)
+    lengths = np.where(ids >= 0, rng.integers(1, 140, 5)[ids], 0)
+    inputs = np.maximum(inputs, lengths + 1)
+    if kind == "whole prompts":
+        inputs = np.where(ids >= 0, lengths, inputs)
+    return Requests.of(arrivals, inputs, outputs, ids, lengths)
+
+
+def some_scheduler(rng: np.random.Generator, kv_tokens: list[int]) -> Scheduler:
+    return Scheduler(
+        kv_tokens=int(rng.choice(kv_tokens)),
+        max_num_seqs=int(rng.choice([2, 8, 64])),
+        max_num_batched_tokens=int(rng.choice([64, 128, 2048])),
+        block_tokens=int(rng.choice([4, 16])),
+        has_prefix_caching=bool(rng.integers(2)),
+        is_asynchronous=bool(rng.integers(2)),
+        timeout_s=float(rng.choice([np.inf, 1.0, 0.3])),
+    )
+
+
+def some_law(rng: np.random.Generator) -> StepLaw:
+    overlap, request_ms = rng.choice([1, 2, np.inf]), rng.choice([0, 7])
+    return StepLaw(1, 4, 0.1, 1e-3, 0.02, 1e-5, 0.5, 3, 0.1, 0.9, overlap, request_ms)
+
+
+def both(seed: int, kv_tokens: list[int]) -> tuple[Simulation, list[Job], list[Replica], Scheduler]:
+    rng = np.random.default_rng(seed)
+    requests, scheduler = some_requests(rng), some_scheduler(rng, kv_tokens)
+    law, n_replicas, router = some_law(rng), int(rng.integers(1, 4)), str(rng.choice(ROUTERS))
+    plain = run_plainly(requests, scheduler, law, n_replicas, router)
+    result = simulate(requests, scheduler, law, n_replicas=n_replicas, router=router)
+    return result, *plain, scheduler
+
+
+def e2e_s(jobs: list[Job]) -> np.ndarray:
+    return np.array([j.token_s[-1] - j.arrival_s if j.status == "ok" else np.nan for j in jobs])
+
+
+def ttft_s(jobs: list[Job]) -> np.ndarray:
+    return np.array([j.token_s[0] - j.arrival_s if j.status == "ok" else np.nan for j in jobs])
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_it_is_the_plain_simulation_where_nothing_is_preempted(seed: int) -> None:
+    result, jobs, replicas, _ = both(seed, [600, 2000, 10_000])
+    if any(job.preemptions for job in jobs):
+        return
+    assert [STATUS[status] for status in result.status] == [job.status for job in jobs]
+    np.testing.assert_allclose(result.ttft_s, ttft_s(jobs), rtol=1e-9)
+    np.testing.assert_allclose(result.e2e_s, e2e_s(jobs), rtol=1e-9)
+    assert result.cached_tokens.tolist() == [job.cached for job in jobs]
+    assert result.n_steps == sum(len(replica.steps) for replica in replicas)
+    assert result.busy_s == pytest.approx(sum(each.busy_s for each in replicas), rel=1e-9)
+    gaps = np.concatenate([replica.gaps for replica in replicas])
+    assert result.gaps.sum() == len(gaps)
+    if len(gaps):
+        assert result.mean_gap_s == pytest.approx(gaps.mean(), rel=1e-9)
+        exact = np.quantile(gaps, 0.9, method="inverted_cdf")
+        assert result.gap_s(0.9) == pytest.approx(exact, rel=5e-3)
+
+
+def test_preemption_is_that_of_the_plain_simulation_within_3_percent() -> None:
+    n_preempted = 0
+    for seed in range(60):
+        result, jobs, _, _ = both(seed, [300, 600])
+        is_preempted = np.array([job.preemptions > 0 for job in jobs])
+        n_preempted += is_preempted.any()
+        for found, exact in ((result.ttft_s, ttft_s(jobs)), (result.e2e_s, e2e_s(jobs))):
+            assert np.nansum(found) == pytest.approx(np.nansum(exact), rel=0.03)
+        assert result.preemptions.sum() == pytest.approx(is_preempted.sum(), rel=1, abs=30)
+    assert n_preempted > 10
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS)
+def test_tokens_blocks_and_time_add_up(seed: int) -> None:
+    result, _, _, scheduler = both(seed, [300, 600, 10_000])
+    is_ok = result.status == 1
+    assert result.most_blocks <= scheduler.n_blocks
+    assert (result.ttft_s[is_ok] > 0).all()
+    assert (result.e2e_s[is_ok] >= result.ttft_s[is_ok]).all()
+    assert (result.e2e_s[is_ok] <= scheduler.timeout_s).all()
+    if not np.isinf(scheduler.timeout_s):
+        return
+    # Every token once: those of all that were answered, gaps one less for each.
+    assert result.series["output_tokens"].sum() == result.output_tokens[is_ok].sum()
+    assert result.gaps.sum() == (result.output_tokens[is_ok] - 1).sum()
+    assert set(result.status.tolist()) <= {1, 3}
+    assert result.busy_s <= result.end_s * result.n_replicas
 
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])
 def test_a_request_alone_takes_its_steps(is_asynchronous: bool) -> None:
-    requests = Requests.of(np.array([1.0]), np.array([100]), np.array([3]))
-    scheduler = Scheduler(kv_tokens=1600, is_asynchronous=is_asynchronous)
-    result = simulate(requests, scheduler, LAW)
+    requests = Requests.of([1.0], [100], [3])
+    result = simulate(requests, Scheduler(1600, is_asynchronous=is_asynchronous), LAW)
     assert result.ttft_s[0] * 1e3 == pytest.approx(5 + 10 + 100 * 0.05)
     decodes_ms = [10.1 + 0.101, 10.1 + 0.102]
     assert result.e2e_s[0] * 1e3 == pytest.approx(20 + sum(decodes_ms))
     found = summarise(result)
     assert found["itl_ms"]["mean"] == pytest.approx(np.mean(decodes_ms))
-    assert found["itl_ms"]["p50"] == pytest.approx(decodes_ms[0], rel=5e-3)
     assert found["throughput_tok_s"] == pytest.approx(3 / result.end_s)
+    assert found["utilisation"] == pytest.approx((15 + sum(decodes_ms)) / 1e3 / result.end_s)
+
+
+def test_asynchronous_scheduling_has_a_prompt_wait_for_one_step_more() -> None:
+    """The second request comes within the step 1 of the first: it joins step 3 instead of 2."""
+    requests = Requests.of([0.0, 0.001], [100, 100], [50, 1])
+    law = replace(LAW, request_ms=0, kv_token_ms=0)
+    later, sooner = (simulate(requests, Scheduler(1600, is_asynchronous=a), law) for a in (1, 0))
+    assert later.ttft_s[1] - sooner.ttft_s[1] == pytest.approx(10.1e-3)
+
+
+def test_first_come_first_served_and_no_request_beyond_max_num_seqs() -> None:
+    requests = Requests.of(np.zeros(9), np.full(9, 64), np.full(9, 20))
+    result = simulate(requests, Scheduler(100_000, max_num_seqs=2, is_asynchronous=False), LAW)
+    assert (np.diff(result.ttft_s) >= 0).all()
+    assert len(np.unique(result.ttft_s)) == 5  # two at a time
+
+
+def test_a_whole_prompt_that_repeats_is_computed_once() -> None:
+    requests = Requests.of(np.arange(4.0), np.full(4, 321), np.full(4, 5)).repeating(1)
+    result = simulate(requests, Scheduler(16_000), LAW)
+    assert result.cached_tokens.tolist() == [0, 320, 320, 320]
+    cold = simulate(requests, Scheduler(16_000, has_prefix_caching=False), LAW)
+    assert (cold.ttft_s - result.ttft_s)[1:] == pytest.approx(320 * 0.05e-3)
+
+
+def test_the_prefix_used_last_stays_and_a_conversation_finds_its_answer_too() -> None:
+    inputs, outputs, turns = [160, 320, 480], [100, 100, 100], [260, 420, 580]
+    requests = Requests.of([0.0, 10.0, 20.0], inputs, outputs, [7, 7, 7], turns)
+    # 259 and 419 tokens are computed of the turns before: 16 and 26 full blocks.
+    assert simulate(requests, Scheduler(1600), LAW).cached_tokens.tolist() == [0, 256, 416]
+    requests = Requests.of([0.0, 1, 2, 3], [160] * 4, [1] * 4, [0, 1, 0, 1], [160] * 4)
+    small = simulate(requests, Scheduler(16 * 16), LAW)  # 15 blocks, prompts of 10
+    assert small.cached_tokens.tolist() == [0, 0, 80, 80]
+
+
+def test_users_send_the_next_request_when_the_last_is_answered() -> None:
+    requests = Requests.of(np.zeros(500), np.full(500, 64), np.full(500, 20))
+    result = simulate_closed(4, requests, Scheduler(100_000), LAW, duration_s=5.0, n_replicas=2)
+    for start_s, end_s in zip(result.arrival_s, result.arrival_s + result.e2e_s, strict=True):
+        inside = (result.arrival_s <= start_s) & (result.arrival_s + result.e2e_s > start_s)
+        assert inside.sum() == 4 or end_s > 5
+    with pytest.raises(InputError, match="4 users send more than 9 requests"):
+        few = Requests.of(np.zeros(9), np.full(9, 64), np.full(9, 20))
+        simulate_closed(4, few, Scheduler(100_000), LAW, duration_s=500)
+
+
+def test_clients_give_up_and_requests_too_long_are_refused() -> None:
+    requests = Requests.of([0.0, 0.0, 0.0], [16, 5000, 16], [900, 10, 10])
+    result = simulate(requests, Scheduler(3200, timeout_s=1.0), LAW)
+    assert [STATUS[status] for status in result.status] == ["timeout", "refused", "ok"]
+    found = summarise(result)
+    assert found["failed_fraction"] == pytest.approx(2 / 3)
+    assert result.end_s == pytest.approx(1.0)
+
+
+def test_what_comes_in_the_warm_up_is_simulated_and_not_counted() -> None:
+    requests = Requests.of([0.0, 0.01, 10.0], [64, 64, 64], [20, 20, 2])
+    result = simulate(requests, Scheduler(100_000), LAW, warmup_s=5.0, window_s=5.0)
+    found = summarise(result, {"ttft_ms": 100.0})
+    assert (found["n_requests"], result.gaps.sum()) == (1, 1)
+    assert found["goodput_rps"] == pytest.approx(1 / (result.end_s - 5))
+    assert result.series["output_tokens"].tolist()[:3] == [40, 0, 2]
+    with pytest.raises(InputError, match="warm-up"):
+        summarise(simulate(requests, Scheduler(100_000), LAW, warmup_s=50.0))
+
+
+def test_draws_of_a_law_give_intervals() -> None:
+    requests = Requests.of(np.arange(20) / 10, np.full(20, 64), np.full(20, 20))
+    laws = [replace(LAW, dense_ms=ms) for ms in (4.0, 8.0, 16.0)]
+    each = simulate_each(requests, [Scheduler(16_000)] * 3, laws, summarise, warmup_s=0.5)
+    low, high = intervals(each)["ttft_ms"]["p50"]
+    assert each[0]["ttft_ms"]["p50"] < low < each[1]["ttft_ms"]["p50"] < high
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_num_batched_tokens": 100}, "max_num_batched_tokens"),
+        ({"kv_tokens": 20}, "kv_tokens"),
+        ({"max_model_len": 100_000}, "max_model_len"),
+        ({"timeout_s": 0.0}, "timeout_s"),
+    ],
+)
+def test_a_scheduler_that_could_not_start_is_refused(change: dict, field: str) -> None:
+    with pytest.raises(InputError, match=f"field '{field}'"):
+        replace(Scheduler(1600), **change)
+
+
+@pytest.mark.parametrize("bad", [([], [], []), ([1.0, 0.5], [1, 1], [1, 1]), ([0.0], [1], [0])])
+def test_requests_that_make_no_sense_are_refused(bad: tuple) -> None:
+    with pytest.raises(InputError):
+        Requests.of(*bad)

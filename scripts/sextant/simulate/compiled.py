@@ -1,6 +1,6 @@
 """Has Numba compile functions, and keeps what it compiled for the next process.
 
-The folder's name is a hash of the room's files: Numba itself would not see that a function called
+The folder's name is a hash of what is compiled: Numba itself would not see that a function called
 from another file has changed. It lies in the user's cache, since the library's own folder may be
 read-only; without a folder that can be written, each process compiles for itself.
 """
@@ -15,14 +15,15 @@ import numba
 from numba.core import config
 
 Function = TypeVar("Function", bound=Callable)
+_SOURCES = ("world", "lists", "blocks", "decode", "steps", "kernel")
 
 
 def _cache_folder() -> str | None:
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return given
     digest = hashlib.sha256(numba.__version__.encode())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
+    for name in _SOURCES:
+        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = home / "sextant" / f"simulate-{digest.hexdigest()[:16]}"

@@ -164,7 +164,8 @@ def _table(requests: Requests, scheduler: Scheduler, warmup_s: float) -> tuple[n
     table["group"][has_prefix] = groups
     # The last token of a prompt is always computed: its logits are what the answer starts with.
     of_prompt = np.minimum(requests.prefix_tokens, requests.input_tokens - 1)
-    of_all = np.minimum(requests.prefix_tokens, n_tokens - 1)
+    has_more = requests.prefix_tokens > requests.input_tokens
+    of_all = np.where(has_more, np.minimum(requests.prefix_tokens, n_tokens - 1), of_prompt)
     table["shared"][has_prefix] = of_prompt[has_prefix] // scheduler.block_tokens
     table["ending"][has_prefix] = of_all[has_prefix] // scheduler.block_tokens
     return table, len(ids)

@@ -1,0 +1,264 @@
+"""The simulation again, as plain as it can be: each step, each request and each block by itself.
+
+It judges `sextant.simulate`, with which it shares nothing but the law of a step. The rules are
+those of vLLM V1's scheduler; each block of the KV cache has a hash, users and a place in the free
+list.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from sextant.simulate.requests import Requests
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import StepLaw
+
+
+@dataclass(eq=False)
+class Job:
+    """A request, and where it is."""
+
+    index: int
+    arrival_s: float
+    deadline_s: float
+    input: int
+    output: int
+    prefix: tuple[int, int]
+    computed: int = 0
+    generated: int = 0
+    is_decoding: bool = False
+    blocks: list[int] = field(default_factory=list)
+    token_s: list[float] = field(default_factory=list)
+    status: str = "pending"
+    preemptions: int = 0
+    cached: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.input + self.generated
+
+
+class Cache:
+    """Blocks: a list of free ones, the next to be taken first, and those that hold known tokens."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.size, self.is_caching = scheduler.block_tokens, scheduler.has_prefix_caching
+        self.free = deque(range(scheduler.n_blocks))
+        self.users = [0] * scheduler.n_blocks
+        self.hash_of: dict[int, tuple] = {}
+        self.with_hash: dict[tuple, set[int]] = {}
+
+    def hashes(self, job: Job, tokens: int) -> list[tuple]:
+        name, length = job.prefix
+        return [
+            ("prefix", name, k) if (k + 1) * self.size <= length else ("own", job.index, k)
+            for k in range(tokens // self.size)
+        ]
+
+    def cached(self, job: Job) -> list[int]:
+        found: list[int] = []
+        for key in self.hashes(job, job.tokens - 1) if self.is_caching else ():
+            if not (blocks := self.with_hash.get(key)):
+                break
+            found.append(min(blocks))
+        return found
+
+    def needed(self, tokens: int) -> int:
+        return -(-tokens // self.size)
+
+    def fits(self, job: Job, cached: list[int], tokens: int) -> bool:
+        touched = sum(not self.users[block] for block in cached)
+        new = self.needed(tokens) - len(job.blocks) - len(cached)
+        return new + touched <= len(self.free)
+
+    def hold(self, job: Job, cached: list[int]) -> None:
+        for block in cached:
+            if not self.users[block]:
+                self.free.remove(block)
+            self.users[block] += 1
+        job.blocks += cached
+        job.computed = len(cached) * self.size
+
+    def grow(self, job: Job, tokens: int) -> None:
+        job.computed += tokens
+        for _ in range(self.needed(job.computed) - len(job.blocks)):
+            block = self.free.popleft()
+            if key := self.hash_of.pop(block, None):
+                self.with_hash[key].discard(block)
+            self.users[block] = 1
+            job.blocks.append(block)
+        if self.is_caching:
+            for block, key in zip(job.blocks, self.hashes(job, job.computed), strict=False):
+                if block not in self.hash_of:
+                    self.hash_of[block] = key
+                    self.with_hash.setdefault(key, set()).add(block)
+
+    def let_go(self, job: Job) -> None:
+        for block in reversed(job.blocks):
+            self.users[block] -= 1
+            if not self.users[block]:
+                if block in self.hash_of:
+                    self.free.append(block)
+                else:
+                    self.free.appendleft(block)
+        job.blocks = []
+
+
+class Replica:
+    """One server: its queue, its running requests, its clock."""
+
+    def __init__(self, scheduler: Scheduler, law: StepLaw) -> None:
+        self.scheduler, self.law = scheduler, law
+        self.cache = Cache(scheduler)
+        self.queue: deque[Job] = deque()
+        self.running: list[Job] = []
+        self.present: list[Job] = []
+        self.ended: deque[list[Job]] = deque([[]] * (2 if scheduler.is_asynchronous else 1))
+        self.plan_s = self.free_s = self.busy_s = 0.0
+        self.gaps: list[float] = []
+        self.steps: list[tuple[float, float, int, int]] = []
+
+    def arrive(self, job: Job) -> None:
+        self.queue.append(job)
+        self.present.append(job)
+
+    def advance(self, until_s: float) -> None:
+        while True:
+            now_s = self.plan_s
+            if not self.running:
+                if not self.queue:
+                    return
+                now_s = max(now_s, self.reaches_s(self.queue[0]))
+            if now_s >= until_s:
+                return
+            self.plan(now_s)
+
+    def reaches_s(self, job: Job) -> float:
+        return job.arrival_s + 1e-3 * self.law.request_ms
+
+    def plan(self, now_s: float) -> None:
+        for job in self.ended.popleft():
+            if job in self.running:
+                self.leave(job)
+        for job in [job for job in self.present if job.deadline_s <= now_s]:
+            self.give_up(job)
+        budget, has_preempted = self.scheduler.max_num_batched_tokens, False
+        chunks: dict[Job, int] = {}
+        position = 0
+        while position < len(self.running):
+            job = self.running[position]
+            n = min(job.tokens - job.computed, budget) if job.status == "pending" else 0
+            while n and job in self.running and not self.cache.fits(job, [], job.computed + n):
+                has_preempted |= self.preempt()
+            if n and job in self.running:
+                self.cache.grow(job, n)
+                chunks[job] = n
+                budget -= n
+            position += 1
+        while budget and self.queue and not has_preempted:
+            job = self.queue[0]
+            cached = self.cache.cached(job)
+            if (
+                self.reaches_s(job) > now_s
+                or len(self.running) == self.scheduler.max_num_seqs
+                or not self.cache.fits(job, cached, job.tokens)
+            ):
+                break
+            self.running.append(self.queue.popleft())
+            self.cache.hold(job, cached)
+            job.cached = job.computed if not job.preemptions else job.cached
+            chunks[job] = min(job.tokens - job.computed, budget)
+            budget -= chunks[job]
+            self.cache.grow(job, chunks[job])
+        assert budget >= 0
+        self.step(now_s, chunks)
+
+    def preempt(self) -> bool:
+        job = self.running[-1]
+        self.cache.let_go(job)
+        self.running.pop()
+        if job.status != "pending":
+            self.present.remove(job)  # its last token is computed: it only ends early
+            return False
+        job.computed, job.is_decoding = 0, False
+        job.preemptions += 1
+        self.queue.appendleft(job)
+        return True
+
+    def give_up(self, job: Job) -> None:
+        if job.status == "pending":
+            job.status = "timeout"
+            if job in self.queue:
+                self.queue.remove(job)
+                self.present.remove(job)
+            else:
+                self.leave(job)
+
+    def leave(self, job: Job) -> None:
+        self.cache.let_go(job)
+        self.running.remove(job)
+        self.present.remove(job)
+
+    def step(self, now_s: float, chunks: dict[Job, int]) -> None:
+        ended: list[Job] = []
+        self.ended.append(ended)
+        if not chunks:
+            self.plan_s = max(now_s, self.free_s)
+            return
+        prompts = {job: n for job, n in chunks.items() if not job.is_decoding}
+        decodes = [job for job in chunks if job.is_decoding]
+        pairs = sum(n * (job.computed - n + (n + 1) / 2) for job, n in prompts.items())
+        context = sum(job.computed for job in decodes)
+        took_ms = self.law.step_ms(sum(prompts.values()), len(decodes), context, pairs)
+        start_s = max(now_s, self.free_s)
+        self.free_s = start_s + 1e-3 * took_ms
+        self.plan_s = start_s if self.scheduler.is_asynchronous else self.free_s
+        self.busy_s += self.free_s - start_s
+        self.steps.append((start_s, self.free_s, sum(chunks.values()), len(decodes)))
+        for job in chunks:
+            if job.computed == job.tokens:
+                self.sample(job, ended)
+
+    def sample(self, job: Job, ended: list[Job]) -> None:
+        if job.token_s:
+            self.gaps.append(self.free_s - job.token_s[-1])
+        job.token_s.append(self.free_s)
+        job.generated += 1
+        job.is_decoding = True
+        if job.generated == job.output:
+            job.status = "ok" if self.free_s <= job.deadline_s else "timeout"
+            ended.append(job)
+
+
+def run_plainly(
+    requests: Requests,
+    scheduler: Scheduler,
+    law: StepLaw,
+    n_replicas: int = 1,
+    router: str = "round_robin",
+) -> tuple[list[Job], list[Replica]]:
+    """Return what becomes of every request, and the servers as they were left."""
+    replicas = [Replica(scheduler, law) for _ in range(n_replicas)]
+    names = sorted({*requests.prefix_id[requests.prefix_id >= 0]})
+    jobs = []
+    turn = 0
+    columns = (requests.arrival_s, requests.input_tokens, requests.output_tokens)
+    prefixes = zip(requests.prefix_id, requests.prefix_tokens, strict=True)
+    for index, (row, prefix) in enumerate(zip(zip(*columns, strict=True), prefixes, strict=True)):
+        arrival_s, n_input, n_output = row
+        job = Job(index, arrival_s, arrival_s + scheduler.timeout_s, n_input, n_output, prefix)
+        jobs.append(job)
+        if n_input + n_output > scheduler.longest:
+            job.status = "refused"
+            continue
+        if router == "least_requests":
+            for replica in replicas:
+                replica.advance(arrival_s)
+            chosen = min(replicas, key=lambda replica: len(replica.present))
+        elif router == "prefix" and prefix[1] and scheduler.has_prefix_caching:
+            chosen = replicas[names.index(prefix[0]) % n_replicas]
+        else:
+            chosen, turn = replicas[turn], (turn + 1) % n_replicas
+        chosen.arrive(job)
+    for replica in replicas:
+        replica.advance(float("inf"))
+    return jobs, replicas
