@@ -38,7 +38,7 @@ CREATE TABLE slo (
     slo_id VARCHAR PRIMARY KEY, nttft_ms DOUBLE, itl_ms DOUBLE, percentile INTEGER, users INTEGER,
     request_rate_rps DOUBLE, ttft_ms DOUBLE, tpot_ms DOUBLE, e2e_ms DOUBLE,
     ttft_percentile INTEGER, nttft_percentile INTEGER, itl_percentile INTEGER,
-    tpot_percentile INTEGER, e2e_percentile INTEGER
+    tpot_percentile INTEGER, e2e_percentile INTEGER, input_tokens DOUBLE, output_tokens DOUBLE
 );
 CREATE TABLE feasibility (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,

@@ -8,20 +8,22 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from llm_configs import PUBLISHED
 from sextant.advice.answer import recommend_llm
 from sextant.advice.answer_text import caution, headline, profile_cells
 from sextant.advice.evidence import nearest, outside
 from sextant.advice.explanation import explain_llm
-from sextant.advice.offer import read_probe
 from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
 from sextant.advice.page import write_answer
 from sextant.advice.predicted import Forecast, forecast, subject_of
 from sextant.advice.question import Question, named_llm
+from sextant.advice.requests import Length, Requests
 from sextant.advice.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.characterizations.points import TARGETS
+from sextant.cli.app import app
 from sextant.experiment.slo import SLO
 from sextant.predict.registry import PREDICTORS, Place
 from sextant.predict.roofline import Roofline
@@ -181,7 +183,7 @@ def test_a_probe_moves_the_prediction_towards_it(made, tmp_path) -> None:
 def test_a_probe_may_be_on_a_gpu_that_is_not_on_offer(made, tmp_path) -> None:
     path = tmp_path / "probe.csv"
     path.write_text("gpu_profile_id,users,nttft_ms,itl_ms\n1xL4-24GB,1,1.0,60\n")
-    probe = read_probe(path, "mistral-7b", made.subject.profiles)
+    probe = made.subject.probe(path)
     informed = forecast(Roofline(LIMITS, made.subject.profiles, 42), made.subject, LIMITS, probe)
     assert informed.at("1xA100-40GB", 1)["itl_ms"] != made.at("1xA100-40GB", 1)["itl_ms"]
 
@@ -282,6 +284,49 @@ def test_no_option_is_an_answer_of_its_own(made) -> None:
     slow = [row for row in rows if row["status"] == "too_slow"]
     assert all(row["limit_ratio"] == row["itl_ratio"] > 1000 for row in slow)
     assert safest(options, chosen) is None and frontier(options) == []
+
+
+def test_without_a_likely_option_none_is_recommended_and_the_nearest_is_said() -> None:
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+    slo = SLO("s", ttft_ms=60, ttft_percentile=99, tpot_ms=6, percentile=50, request_rate_rps=200)
+    asked = Question(slo, hf_config=config, requests=requests)
+    answer = recommend_llm(asked)
+    assert answer["gpu_profile_id"] is None
+    miss = answer["nearest_miss"]
+    assert 0.1 < miss["probability_met"] < 0.5 and miss["binding_limit"] == "ttft"
+    assert miss["ttft_ms"] > 60 and 1 < miss["fair_factor"] < miss["safe_factor"]
+    first, second, third = answer["text"].splitlines()[:3]
+    assert first.endswith("no option is likely to meet both limits (predicted by roofline)")
+    assert second.startswith(f"Nearest: {miss['replicas']} replicas × {miss['gpu_profile_id']} = ")
+    assert "TTFT breaks its limit" in second and "is asked for" in second
+    assert f"{miss['fair_factor']:.3g} times as high its probability is 0.5" in third
+    # What is listed has a chance, at a load that its replicas may well serve.
+    assert all(row["probability_met"] >= 0.2 for row in answer["options"])
+    for row in answer["alternatives"]:
+        assert row["status"] != "unsure" or row["probability_met"] >= 0.2
+        assert row["status"] != "too_slow" or row["probability_met"] < 0.2
+    mended = slo.scaled(limits=1.01 * miss["safe_factor"])
+    assert recommend_llm(replace(asked, slo=mended))["probability_met"] >= 0.5
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+
+
+def test_no_option_ends_the_command_with_status_3() -> None:
+    options = ["--users", "200", "--nttft-ms", "100", "--itl-ms", "0.001", "--format", "json"]
+    done = CliRunner().invoke(app, ["recommend", "--hf-config", str(MISTRAL), *options])
+    assert done.exit_code == 3
+    miss = json.loads(done.output)["nearest_miss"]
+    assert miss["binding_limit"] == "itl" and miss["users_per_replica"] == 1
+
+
+def test_an_overloaded_option_is_not_listed(made) -> None:
+    options = made.options()
+    rows = frontier(options)
+    most = dict(zip(options["gpu_profile_id"], options["users_hi"], strict=True))
+    assert rows and all(row["users_per_replica"] <= most[row["gpu_profile_id"]] for row in rows)
+    likely = options.assign(probability_met=0.9)
+    for row in frontier(likely):
+        assert row["users_per_replica"] <= most[row["gpu_profile_id"]]
 
 
 def test_of_each_profile_the_cheapest_safe_option_is_shown(made) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from sextant.advice.offer import offered, read_probe
 from sextant.advice.predicted import subject_of
-from sextant.advice.question import Question, check, named_llm
+from sextant.advice.question import Question, answers_from_points, check, named_llm
+from sextant.advice.requests import Length, Requests
+from sextant.advice.serving import as_measured
 from sextant.advice.source import find_source
 from sextant.base.errors import InputError
 from sextant.experiment.slo import SLO
@@ -105,11 +107,41 @@ def test_of_a_measured_llm_nothing_is_assumed(source) -> None:
             named_llm(replace(asked, **change), source.known)
 
 
-def test_a_config_with_the_name_of_a_measured_llm_is_refused(source, tmp_path) -> None:
+def test_a_config_with_the_name_of_another_measured_llm_is_refused(source, tmp_path) -> None:
     path = tmp_path / "llama-7b.json"
     path.write_bytes(MISTRAL.read_bytes())
-    with pytest.raises(InputError, match=r"has an LLM 'llama-7b'.*--llm llama-7b"):
+    with pytest.raises(InputError, match=r"another LLM .* called 'llama-7b'.*--llm llama-7b"):
         named_llm(replace(ASKED, hf_config=path), source.known)
+
+
+def test_the_config_of_a_measured_llm_asks_about_that_llm(source) -> None:
+    config = ROOT / "resources" / "llms" / "llama-7b.json"
+    asked = replace(ASKED, hf_config=config)
+    name, llm = named_llm(asked, source.known)
+    assert (name, llm) == ("llama-7b", source.known.llms["llama-7b"])
+    assert answers_from_points(asked, name, source.known)
+    # Described, it may be asked about as it was not measured.
+    other = replace(asked, dtype="fp8")
+    assert not answers_from_points(other, name, source.known)
+    assert named_llm(other, source.known)[1].weight_bytes < 0.6 * llm.weight_bytes
+
+
+def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() -> None:
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    asked = replace(ASKED, hf_config=None, requests=requests, sources=("archive:inferencex",))
+    known = find_source(asked).known
+    for llm_id, dtype, told in (
+        ("meta-llama__Llama-3.1-70B", "fp8", "in fp8 and nvfp4: fp8 is assumed (--dtype chooses)"),
+        ("Qwen__Qwen3-32B", "bf16", "in bf16 and fp8: bf16 is assumed (--dtype chooses)"),
+    ):
+        made, said = as_measured(replace(asked, llm_id=llm_id), known)
+        assert made.dtype == dtype and told in said[0]
+    one_way = known.points["precision"].where(known.points["llm_id"] != llm_id, "fp8")
+    known = replace(known, points=known.points.assign(precision=one_way))
+    made, said = as_measured(replace(asked, llm_id=llm_id), known)
+    assert made.dtype == "fp8"
+    assert "weights in fp8, as it was measured, not in the bf16 of its config" in said[0]
+    assert as_measured(replace(asked, llm_id=llm_id, dtype="int4"), known)[1] == []
 
 
 # Prices and probes
@@ -163,22 +195,44 @@ def test_a_new_profile_without_a_price_is_an_error(source) -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("1xT4-16GB,0,1,1", ["line 2", "users"]),
-        ("1xT4-16GB,99999999999999999999,1,1", ["line 2", "users", "1 to 1,000,000"]),
-        ("1xT4-16GB,1,1e308,1", ["line 2", "nttft_ms", "1,000,000,000"]),
-        ("1xT4-16GB,1,inf,1", ["line 2", "nttft_ms", "not a number"]),
-        ("1xT4-16GB,1,1,0", ["line 2", "itl_ms", "above 0"]),
-        ("1xT4-16GB,1,,1", ["line 2", "nttft_ms", "missing"]),
-        ("1xT4-16GB,1.5,1,1", ["line 2", "users", "not an integer"]),
-        ("what,1,1,1", ["line 2", "gpu_profile_id", "unknown GPU profile"]),
-        ("1xT4-16GB,1,1,1\n1xT4-16GB,1,2,2", ["line 3", "already in line 2"]),
+        ("1xT4-16GB,0,1,1,", ["line 2", "users"]),
+        ("1xT4-16GB,99999999999999999999,1,1,", ["line 2", "users", "1 to 1,000,000"]),
+        ("1xT4-16GB,1,1e308,1,", ["line 2", "nttft_ms", "1,000,000,000"]),
+        ("1xT4-16GB,1,inf,1,", ["line 2", "nttft_ms", "not a number"]),
+        ("1xT4-16GB,1,1,0,", ["line 2", "itl_ms", "above 0"]),
+        ("1xT4-16GB,1,,,", ["line 2", "ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms", "no latency"]),
+        ("1xT4-16GB,1,5,1,400", ["line 2", "e2e_ms", "not above TTFT"]),
+        ("1xT4-16GB,1,,10,400", ["line 2", "e2e_ms", "ITL × (output tokens - 1)"]),
+        ("1xT4-16GB,1.5,1,1,", ["line 2", "users", "not an integer"]),
+        ("what,1,1,1,", ["line 2", "gpu_profile_id", "unknown GPU profile"]),
+        ("1xT4-16GB,1,1,1,\n1xT4-16GB,1,2,2,", ["line 3", "already in line 2"]),
     ],
 )
 def test_a_wrong_probe_is_said_with_file_line_and_fix(source, tmp_path, row, words) -> None:
-    path = table(tmp_path, f"gpu_profile_id,users,nttft_ms,itl_ms\n{row}\n")
+    path = table(tmp_path, f"gpu_profile_id,users,nttft_ms,itl_ms,e2e_ms\n{row}\n")
     with pytest.raises(InputError) as raised:
-        read_probe(path, "new", source.known.profiles)
+        read_probe(path, "new", source.known.profiles, (100.0, 51.0))
     assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "nttft_ms", "itl_ms"),
+    [
+        ("ttft_ms", "50", 0.5, None),
+        ("nttft_ms", "0.5", 0.5, None),
+        ("itl_ms", "20", None, 20),
+        ("tpot_ms", "20", None, 20),
+        ("e2e_ms", "1050", None, None),
+        ("ttft_ms,e2e_ms", "50,1050", 0.5, 20),
+        ("tpot_ms,e2e_ms", "20,1050", 0.5, 20),
+        ("ttft_ms,input_tokens", "50,200", 0.25, None),
+    ],
+)
+def test_a_probe_takes_any_latency(source, tmp_path, column, value, nttft_ms, itl_ms) -> None:
+    path = table(tmp_path, f"gpu_profile_id,users,{column}\n1xT4-16GB,4,{value}\n")
+    (row,) = read_probe(path, "new", source.known.profiles, (100.0, 51.0)).to_dict("records")
+    for name, wanted in (("nttft_ms", nttft_ms), ("itl_ms", itl_ms)):
+        assert math.isnan(row[name]) if wanted is None else row[name] == pytest.approx(wanted)
 
 
 # Which characterization

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from sextant.advice.answer import recommend_llm
 from sextant.advice.basis import outside_basis
-from sextant.advice.evidence import outside
+from sextant.advice.evidence import nearest, outside
 from sextant.advice.explanation import explain_llm
+from sextant.advice.offer import offered
 from sextant.advice.own_points import OwnPoints
 from sextant.advice.predicted import subject_of
 from sextant.advice.question import Question, named_llm
@@ -23,6 +24,7 @@ from sextant.cli.app import app
 from sextant.decide.decision import loads, weigh
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.llm.precision import served
 from sextant.predict.draws import Draws
 from support import ROOT
 
@@ -130,6 +132,47 @@ def test_draws_go_through_what_was_measured_and_spread_away_from_it() -> None:
     assert (capped[:, [1, 2]] > 1e9).all() and np.array_equal(capped[:, [0, 3]], moved[:, [0, 3]])
 
 
+@pytest.mark.parametrize(
+    ("header", "row"), [("tpot_ms", "60"), ("e2e_ms", "2000"), ("ttft_ms", "900")]
+)
+def test_one_measured_latency_is_enough(qwen, tmp_path, header, row) -> None:
+    probe = tmp_path / "probe.csv"
+    probe.write_text(f"gpu_profile_id,users,{header}\n1xA10-24GB,16,{row}\n")
+    slo = SLO("s", tpot_ms=1e3, ttft_ms=1e4, e2e_ms=1e6, percentile=50, users=16)
+    asked = Question(slo, hf_config=qwen, gpu_profile_ids=("1xA10-24GB",))
+    asked = replace(asked, requests=Requests(Length(121, 121), Length(19, 19)))
+    asked = replace(asked, sources=("archive:llm-pilot",), risk=0.5)
+    latency = recommend_llm(replace(asked, probe=probe))["latency"]
+    assert latency["users"] == 16
+    assert latency[header] == pytest.approx(float(row), rel=0.15)
+
+
+def test_points_of_an_own_folder_count_without_ttft(tmp_path) -> None:
+    shipped = ROOT / "resources" / "characterizations" / "inferencex"
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    (tmp_path / "characterization.yaml").write_text(
+        "source: mine\nlicence: MIT\nattribution: me\nstatistic: mean\nload: closed_loop\n"
+        "lengths: fixed\ndefaults: {engine: vllm, engine_version: 0.19.0, precision: bf16}\n"
+    )
+    (tmp_path / "llms.tsv").write_text("llm_id\tconfig\nmine\tconfig.json\n")
+    (tmp_path / "gpu_profiles.tsv").write_text((shipped / "gpu_profiles.tsv").read_text())
+    points = "llm_id,gpu_profile_id,users,input_tokens,output_tokens,mean_tpot_ms\n"
+    points += "".join(f"mine,1xH100-80GB,{users},1500,250,90\n" for users in (8, 16, 32))
+    (tmp_path / "points.csv").write_text(points)
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    slo = SLO("s", tpot_ms=80, percentile=50, users=32)
+    sources = (str(tmp_path), "archive:inferencex")
+    asked = Question(slo, llm_id="mine", requests=requests, sources=sources)
+    asked = replace(asked, gpu_profile_ids=("1xH100-80GB",))
+    slow = recommend_llm(asked)
+    # 8 users were measured to break the limit.
+    assert slow["replicas"] is None or slow["users_per_replica"] < 8
+    met = recommend_llm(replace(asked, slo=replace(slo, tpot_ms=100)))
+    assert met["latency"]["tpot_ms"] == pytest.approx(90, rel=0.1)
+    (own, *_) = met["evidence"]
+    assert (own["llm_id"], own["users_per_replica"]) == ("mine", 32)
+
+
 # Requests
 
 
@@ -171,6 +214,28 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
     assert answer["text"].splitlines()[1:3].count(answer["warnings"][0]) == 1
 
 
+def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+    asked = Question(LIMITS, hf_config=config, requests=requests, sources=("archive:inferencex",))
+    (told, *_) = explain_llm(asked, "1xA100-80GB", 100_000)["warnings"]
+    assert "1xA100-80GB (generation Ampere), where Blackwell, " in told
+    assert "100,000 users a replica, where up to" in told
+    names = ("1xA100-80GB", "2xA100-80GB")
+    source = find_source(asked)
+    profiles = offered(source.known.profiles, names, None, need_prices=False)
+    _, llm = named_llm(asked, source.known)
+    lengths = {"input_tokens": 1500.0, "output_tokens": 250.0}
+    (clause,) = outside_basis(asked, source, llm, lengths, profiles)
+    assert clause.startswith("1xA100-80GB, 2xA100-80GB (generation Ampere), where")
+
+
+def test_a_predictor_that_tells_no_lengths_apart_is_refused_where_points_have_many() -> None:
+    asked = Question(LIMITS, hf_config=MISTRAL, sources=("archive:inferencex",))
+    with pytest.raises(InputError, match=r"'--predictor': the points of .* Fix: use --predictor r"):
+        recommend_llm(replace(asked, predictor="llm_pilot"))
+
+
 def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     slo = SLO("asked", ttft_ms=1000, ttft_percentile=95, tpot_ms=40, percentile=50, users=16)
     requests = Requests(Length(1500, 1500), Length(250, 250))
@@ -193,6 +258,30 @@ def test_points_without_lengths_are_not_near_what_is_asked() -> None:
     answer = recommend_llm(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
     assert answer["evidence"] and all(each["input_tokens"] > 0 for each in answer["evidence"])
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+
+
+def test_evidence_names_the_precision_that_was_served() -> None:
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+    source = find_source(asked := Question(LIMITS, hf_config=config, requests=requests))
+    subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
+    points, row = source.known.points, nearest(subject, "1xH100-80GB", LIMITS)[0]
+    own = points[(points["llm_id"] == row["llm_id"]) & (points["gpu_profile_id"] == "1xH100-80GB")]
+    (configured,) = {subject.measured[row["llm_id"]].dtype}
+    assert configured == "bfloat16" and set(own["precision"]) == {row["precision"]} == {"fp8"}
+    fp8 = served(subject.measured[row["llm_id"]], "fp8")
+    assert row["weights_gib"] == pytest.approx(fp8.weight_bytes / 2**30)
+
+
+def test_the_configuration_of_a_measured_llm_is_answered_with_its_measurements() -> None:
+    requests = Requests(Length(1500, 1500), Length(250, 250))
+    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+    sources = ("archive:inferencex", "archive:mlenergy")
+    asked = Question(LIMITS, hf_config=config, requests=requests, sources=sources)
+    answer = recommend_llm(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
+    assert answer["llm_id"] == config.stem
+    told = f"{config.stem} was measured by archive:mlenergy: those measurements are used."
+    assert told in answer["warnings"] and told in answer["text"]
 
 
 @pytest.mark.parametrize(

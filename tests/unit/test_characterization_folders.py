@@ -14,6 +14,7 @@ from sextant.characterizations.combined import combined
 from sextant.characterizations.folder import load_folder
 from sextant.characterizations.listing import as_text, summary
 from sextant.characterizations.points import COLUMNS, at_percentile
+from sextant.characterizations.shipped import load_shipped
 from sextant.cli.app import app
 from support import ROOT
 
@@ -103,6 +104,7 @@ def test_prices_may_be_unknown_and_measured_pairs_are_feasible(folder) -> None:
         "llm_id,gpu_profile_id,status,reason\ntiny,1xL4-24GB,too_small,by a hair\n"
         "tiny,2xH100-80GB,measured,\n"
     )
+    change(folder, "points.csv", "tiny,1xL4-24GB,,,500,200,1,20,30,c\n", "")
     tried = load_folder(folder).feasibility
     assert tried["is_feasible"].tolist() == [False, True]
     assert tried["verdict"].tolist() == ["memory_too_small", "feasible"]
@@ -218,6 +220,38 @@ def test_a_layout_needs_no_more_devices_than_its_profile_has(folder) -> None:
         load_folder(folder)
 
 
+def test_a_higher_percentile_is_never_below_a_lower_one(folder) -> None:
+    change(folder, "points.csv", "mean_tpot_ms", "mean_tpot_ms,p90_ttft_ms,p95_ttft_ms,p99_ttft_ms")
+    change(folder, "points.csv", "50,8,a", "50,8,90,,80,a")
+    change(folder, "points.csv", "60,9,b", "60,9,90,95,99,b")
+    change(folder, "points.csv", "20,30,c", "20,30,,,,c")
+    told = r"points.csv, line 3, field 'p99_ttft_ms': 80 is below the 90 of a lower .*"
+    with pytest.raises(InputError, match=told):
+        load_folder(folder)
+    change(folder, "points.csv", "90,,80", "90,,90")
+    assert load_folder(folder).points["p99_ttft_ms"].tolist()[:2] == [90, 99]
+
+
+def test_a_pair_that_is_too_small_has_no_points(folder) -> None:
+    rows = "llm_id,gpu_profile_id,status\ntiny,2xH100-80GB,measured\ntiny,1xL4-24GB,too_small\n"
+    (folder / "feasibility.csv").write_text(rows)
+    told = r"feasibility.csv, line 3, field .status.: tiny on 1xL4-24GB is too_small, but"
+    with pytest.raises(InputError, match=told):
+        load_folder(folder)
+
+
+def test_an_own_folder_has_a_name_of_its_own(folder) -> None:
+    change(folder, "characterization.yaml", "archive:mine", "archive:inferencex")
+    told = r"characterization.yaml, field 'source': archive:inferencex is a source that ships.*Fix"
+    for load in (lambda: load_sources((str(folder),)), lambda: known_sources([folder])):
+        with pytest.raises(InputError, match=told):
+            load()
+    # A copy of what ships is no other's work.
+    (attribution,) = (each.attribution for each in load_shipped("inferencex").descriptions)
+    change(folder, "characterization.yaml", "Somebody, somewhere", json.dumps(attribution))
+    assert load_sources((str(folder),))[0].source == "archive:inferencex"
+
+
 def test_no_points_or_two_tables_of_them_are_an_error(folder) -> None:
     (folder / "points.parquet").touch()
     with pytest.raises(InputError, match=r"both points.csv and points\.parquet"):
@@ -318,6 +352,20 @@ def test_a_folder_can_be_judged_without_a_store(folder, tmp_path, monkeypatch) -
     told = sextant("evaluate", "--source", folder, "--predictor", "roofline", "--format", "json")
     (row,) = json.loads(told[told.index("{") :])["predictors"]
     assert row["n_tpot"] == 12 and row["mape_ttft"] > 0
+
+
+def test_what_cannot_be_judged_or_written_is_said_at_once(folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = r"'--hold-out': the points are of 1 LLM; roofline needs 3 or more to hold out each"
+    with pytest.raises(InputError, match=told):
+        sextant("evaluate", "--source", folder, "--predictor", "roofline")
+    asked = ("evaluate", "--source", folder, "--predictor", "roofline", "--predictions")
+    for path, problem in (
+        (folder, "it is a folder"),
+        (folder / "llms.tsv" / "a", "cannot be m"),
+    ):
+        with pytest.raises(InputError, match=rf"'--predictions': .*{problem}"):
+            sextant(*asked, path)
 
 
 @pytest.mark.parametrize(

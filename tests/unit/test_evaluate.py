@@ -1,11 +1,14 @@
 """The whole way from points to scores in a world whose latencies follow a roofline."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
 from sextant.characterizations.features import Facts
+from sextant.characterizations.points import SERVING
 from sextant.decide.evaluate import evaluate
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPU, GPUProfile
@@ -88,6 +91,41 @@ def test_the_measured_optimum_by_hand():
     score = result.scores.iloc[0]
     assert (score["n_llms"], score["so_score"], score["overspend"]) == (4, 1.0, 0.0)
     assert result.predictions.empty
+
+
+def test_an_slo_of_other_requests_is_judged_by_points_of_such_alone():
+    points = POINTS.assign(input_tokens=1000.0, output_tokens=200.0)
+    alike, other = (replace(SLOS[0], input_tokens=n, output_tokens=200.0) for n in (900.0, 4000.0))
+    same = run("measured", points, slos=[SLOS[0], alike]).scores
+    assert same["n_llms"].tolist() == [4, 4]
+    result = run("roofline", points, LLMS | {"new": llm(40)}, slos=[SLOS[0], other])
+    asked, unjudged = result.scores.to_dict("records")
+    assert (asked["n_llms"], unjudged["n_llms"]) == (4, 0)
+    assert unjudged["note"] == "no point has requests like those of this SLO"
+    of_other = result.recommendations.query("slo_id == 'chat'").iloc[-5:]
+    assert set(of_other["llm_id"]) == {"new", *LLMS} and of_other["is_success"].isna().all()
+    # Longer prompts take longer per output token: each is predicted at its own lengths.
+    itl = result.predictions.groupby(result.predictions.index >= len(result.predictions) // 2)
+    assert itl["nttft_ms"].mean().nunique() == 2
+    assert run("measured", points, slos=[other]).recommendations.empty
+
+
+def test_points_of_many_lengths_judge_an_slo_by_those_like_its_own():
+    parts = [POINTS.assign(input_tokens=n, output_tokens=200.0) for n in (1000.0, 4000.0)]
+    points = pd.concat(parts, ignore_index=True).assign(
+        **dict.fromkeys([*SERVING, "request_rate_rps"])
+    )
+    slos = [SLOS[0], replace(SLOS[0], slo_id="short", input_tokens=1000.0, output_tokens=200.0)]
+    facts, pairs = Facts(LLMS, PROFILES), set()
+    task = Task("synthetic", points, facts, pairs, has_fixed_lengths=True)
+    for predictor in ("measured", "roofline"):
+        result = evaluate(task, slos, predictor, seed=5)
+        assert result.scores["n_llms"].tolist() == [8, 4]
+        short = result.recommendations.query("slo_id == 'short'")
+        assert len(short) == 4 and short["llm_id"].str.endswith(" 1000/200").all()
+    wrong = replace(slos[1], input_tokens=50.0)
+    with pytest.raises(InputError, match=r"short: 50 input_tokens.*1000/200, 4000/200"):
+        evaluate(task, [wrong], "measured", seed=5)
 
 
 def test_every_fold_predicts_what_memory_allows_at_every_user_count(pilot):

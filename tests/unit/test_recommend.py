@@ -170,4 +170,5 @@ def test_a_median_of_zero_misses_the_limits_by_nobody_knows_how_much():
     )
     row = candidates(latencies, ["m"], PROFILES, SLO_200).set_index("gpu_profile_id").loc["cheap"]
     assert row["status"] == "too_slow"
-    assert row[["nttft_ratio", "itl_ratio", "limit_ratio"]].isna().all()
+    assert row[["itl_ratio", "limit_ratio"]].isna().all()
+    assert row["nttft_ratio"] == 0.001

@@ -70,6 +70,32 @@ def test_a_wrong_row_is_named(tmp_path, row, words) -> None:
     assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
 
 
+def test_requests_have_both_lengths_or_those_of_the_workload(tmp_path) -> None:
+    slo = made(ttft_ms=1000, input_tokens=1000, output_tokens=200)
+    lengths = np.array([[1100.0, 180.0], [1300.0, 200.0], [np.nan, 200.0]])
+    assert slo.is_of(lengths).tolist() == [True, False, False]
+    assert made(ttft_ms=1000).is_of(lengths).all()
+    assert slo_words(asdict(slo)).endswith("for 8 users of 1,000 input and 200 output tokens")
+    path = tmp_path / "slos.tsv"
+    header = "slo_id\titl_ms\tpercentile\tusers\tinput_tokens\toutput_tokens\n"
+    path.write_text(f"{header}a\t50\t50\t8\t1500\t250\nb\t50\t50\t8\t\t\n")
+    found = load_slos(path)
+    assert found["a"].lengths == {"input_tokens": 1500, "output_tokens": 250}
+    assert found["b"].lengths == {}
+    for row, told in (
+        ("1500\t", "line 2, field 'input_tokens, output_tokens': one length"),
+        ("0\t250", "line 2, field 'input_tokens': .*1 to 100,000,000"),
+    ):
+        path.write_text(f"{header}a\t50\t50\t8\t{row}\n")
+        with pytest.raises(InputError, match=told):
+            load_slos(path)
+
+
+def test_the_requests_of_a_trace_have_its_lengths() -> None:
+    with pytest.raises(InputError, match="'input_tokens, output_tokens': a trace has requests of"):
+        SLO("s", itl_ms=50, percentile=50, trace_id="t", input_tokens=1000, output_tokens=200)
+
+
 def test_a_report_says_the_limits_that_are_set_and_the_load() -> None:
     slo = made(ttft_ms=1000, ttft_percentile=95, tpot_ms=40, users=None, request_rate_rps=8.5)
     words = "p95 TTFT ≤ 1,000 ms and median TPOT ≤ 40 ms, for 8.5 requests a second"

@@ -10,8 +10,8 @@ from sextant.advice.compared import compare
 from sextant.advice.cost import cost
 from sextant.advice.energy import energy, learned, with_joules
 from sextant.advice.evidence import nearest, outside
-from sextant.advice.offer import offered, read_probe
-from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
+from sextant.advice.offer import offered
+from sextant.advice.options import by_profile, decide, frontier, nearest_miss, safest, sensitivity
 from sextant.advice.predicted import Forecast, forecast, subject_of
 from sextant.advice.question import (
     Question,
@@ -20,8 +20,10 @@ from sextant.advice.question import (
     make_predictor,
     named_llm,
 )
+from sextant.advice.serving import as_measured
 from sextant.advice.source import find_source
 from sextant.base.errors import InputError
+from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.points import LENGTHS
 from sextant.decide.decision import best_probe
 from sextant.decide.names import MEASURED
@@ -40,8 +42,9 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         `llm`, `characterization`, `warnings` (what lies outside of the basis, what was estimated)
         and `text`. A predictor that draws adds `decision`, `risk`, `serving` (lengths, engine,
         precision), `execution` (how the LLM is taken to be executed), `latency`, `cost`,
-        `energy`, `options`, `safest`, `evidence`, `outside`, `contradictions` (measurements of the
-        LLM far from the law), `sensitivity` and `best_probe`.
+        `energy`, `options`, `safest`, `nearest_miss` (where nothing is recommended), `evidence`,
+        `outside`, `contradictions` (measurements of the LLM far from the law), `sensitivity` and
+        `best_probe`.
 
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
@@ -49,6 +52,7 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     check(question)
     source = find_source(question)
     known = source.known
+    question, said = as_measured(question, known)
     llm_id, llm = named_llm(question, known)
     profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
     every = {**known.profiles, **profiles}
@@ -56,11 +60,12 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     if answers_from_points(question, llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
     elif isinstance(model := make_predictor(question, every), JointPredictor):
-        probe = read_probe(question.probe, llm_id, every) if question.probe else None
         subject = subject_of(question, llm_id, llm, source, profiles)
+        probe = subject.probe(question.probe)
         lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
         warnings = [
             *warning(outside_basis(question, source, llm, lengths, profiles), source),
+            *said,
             *warnings,
         ]
         answer = _predicted(question, forecast(model, subject, question.slo, probe))
@@ -69,7 +74,7 @@ def recommend_llm(question: Question) -> dict[str, Any]:
                 f"--prefix-hit-rate is not used: {question.predictor} does not know it."
             )
     else:
-        _refuse_other_servers(question)
+        _refuse_other_servers(question, known)
         answer = compare(question, llm_id, llm, source, profiles, question.predictor)
     answer |= {
         "slo": question.slo.facts(),
@@ -80,8 +85,14 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     return answer | {"text": as_text(answer)}
 
 
-def _refuse_other_servers(question: Question) -> None:
-    """Refuse a predictor that knows of no other requests and servers than the measured ones."""
+def _refuse_other_servers(question: Question, known: Characterization) -> None:
+    """Refuse a predictor that tells no requests and servers apart, where a question has to."""
+    if known.has_fixed_lengths:
+        problem = (
+            f"the points of {known.source} differ in lengths of requests, engines and precisions, "
+            f"which {question.predictor} does not tell apart"
+        )
+        raise InputError(problem, field="--predictor", fix="use --predictor roofline")
     if question.is_of_other_servers or question.dtype or question.kv_dtype:
         problem = f"{question.predictor} knows of no other lengths, engines and precisions"
         fix = "use --predictor roofline, or ask about the requests that were measured"
@@ -114,7 +125,8 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
         "serving": subject.serving.facts(),
         "has_probe": question.probe is not None,
         "alternatives": rows,
-        "options": frontier(options),
+        "options": frontier(options, question.risk),
+        "nearest_miss": None if profile_id else nearest_miss(made, options),
         "safest": safest(options, chosen),
         "latency": latency,
         "cost": cost(made, chosen, latency) if latency else None,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sextant.advice.energy import energy_line
-from sextant.advice.options import SAFE
+from sextant.advice.options import FAIR, SAFE
 from sextant.decide.names import MEASURED
 from sextant.experiment.slo import METRICS, limits_of, worst_limit
 from sextant.pages.wording import aligned, number, plural
@@ -38,10 +38,12 @@ def headline(answer: Answer) -> str:
     """Return the recommendation in one line."""
     how = "measured" if answer["basis"] == MEASURED else f"predicted by {answer['basis']}"
     if answer["gpu_profile_id"] is None:
-        wanted = ""
+        none = f"no GPU profile meets {limits_words(answer)}"
         if answer.get("risk") is not None:
-            wanted = f" with probability {1 - answer['risk']:.2f} or more"
-        return f"{answer['llm_id']}: no GPU profile meets {limits_words(answer)}{wanted} ({how})"
+            none += f" with probability {1 - answer['risk']:.2f} or more"
+        elif answer.get("nearest_miss") is not None:
+            none = f"no option is likely to meet {limits_words(answer)}"
+        return f"{answer['llm_id']}: {none} ({how})"
     text = f"{answer['llm_id']}: {deployment(answer)}"
     if answer["probability_met"] is not None:
         text += (
@@ -51,7 +53,12 @@ def headline(answer: Answer) -> str:
 
 
 def caution(answer: Answer) -> list[str]:
-    """Return how likely an unlikely option is, and what a safe one costs; nothing of others."""
+    """Return how likely an unlikely option is, and what a safe one costs; nothing of others.
+
+    Where nothing is recommended: what comes nearest, which limit it breaks, and what would mend it.
+    """
+    if answer.get("nearest_miss") is not None:
+        return _miss_lines(answer)
     probability = answer["probability_met"]
     if answer.get("options") is None or probability is None or probability >= _DOUBTFUL:
         return []
@@ -63,6 +70,22 @@ def caution(answer: Answer) -> list[str]:
     if answer["safest"] is not None:
         safe = f"{SAFE:g} takes {deployment(answer['safest'])} ({option})"
     return [f"That is {odds}; {safe}"]
+
+
+def _miss_lines(answer: Answer) -> list[str]:
+    miss = answer["nearest_miss"]
+    name, users = miss["binding_limit"], plural(miss["users_per_replica"], "user")
+    known = limits_of(answer["slo"])
+    limits = {1: "a limit", 2: "both limits"}.get(len(known), "all limits")
+    asked = f"{known[name].limit_ms:g} ms at p{known[name].percentile}"
+    return [
+        f"Nearest: {deployment(miss)}, probability {chance(miss['probability_met'])}. "
+        f"{METRICS[name]} breaks its limit: {number(miss[f'{name}_ms'])} ms with {users} a "
+        f"replica, where {asked} is asked for.",
+        f"With {limits} {miss['fair_factor']:.3g} times as high its probability is {FAIR:g}, with "
+        f"{miss['safe_factor']:.3g} times {SAFE:g}. Raise the limit, offer faster GPU profiles "
+        "(--gpu-profiles), or quantize the LLM (--dtype).",
+    ]
 
 
 def chance(probability: float) -> str:
@@ -196,13 +219,15 @@ def evidence_lines(answer: Answer) -> list[str]:
     lines = []
     for row in answer["evidence"]:
         alike = "" if row["is_executed_alike"] else f", executed otherwise ({row['execution']})"
-        served = plural(row["users_per_replica"], "user")
+        most = plural(row["users_per_replica"], "user")
         if row["users_per_replica"] == row["most_users_tried"]:
-            served += " (no more were tried)"
+            most += " (no more were tried)"
+        engine = " ".join(row[name] for name in ("engine", "engine_version") if row[name])
         lines.append(
-            f"{row['llm_id']} ({row['weights_gib']:.1f} GiB of weights{alike}) on "
-            f"{row['gpu_profile_id']}: {served} within these limits, with "
-            f"{row['input_tokens']:.0f} input and {row['output_tokens']:.0f} output tokens"
+            f"{row['llm_id']} in {row['precision']} ({row['weights_gib']:.1f} GiB of weights"
+            f"{alike}) on {row['gpu_profile_id']}{f', {engine}' if engine else ''}: {most} within "
+            f"these limits, with {row['input_tokens']:.0f} input and {row['output_tokens']:.0f} "
+            "output tokens"
         )
     if answer["gpu_profile_id"] is not None and not lines:
         lines.append(f"nothing was measured on {answer['gpu_profile_id']}")
@@ -246,9 +271,8 @@ def _reasons(answer: Answer) -> list[list[str]]:
 
 
 def _shown(answer: Answer) -> list[Answer]:
-    """Return the options worth a line: those near the chosen one in price."""
-    options = [row for row in answer["options"] if row["probability_met"] >= 0.05]
-    return options[:_N_OPTIONS]
+    """Return the options worth a line: the cheapest."""
+    return answer["options"][:_N_OPTIONS]
 
 
 def _option(row: Answer) -> list[str]:
@@ -267,14 +291,11 @@ def profile_cells(row: Answer) -> list[str]:
         return [name, "ruled out", "", row["reason"]]
     users = f"serves {plural(row['users_median'], 'user')} ({_interval(row)})"
     if row["status"] == "too_slow":
-        limit = METRICS[worst_limit(row)]
-        miss = f"{limit} is {row['limit_ratio']:.3g} times its limit"
-        return [
-            name,
-            "too slow",
-            chance(row["probability_met"]),
-            f"{miss} with {plural(row['fewest_users'], 'user')}",
-        ]
+        limit, users = METRICS[worst_limit(row)], plural(row["fewest_users"], "user")
+        miss = f"{limit} is {row['limit_ratio']:.3g} times its limit with {users}"
+        if row["limit_ratio"] <= 1:
+            miss = f"unlikely to meet {limit} and the other limits at once, even with {users}"
+        return [name, "too slow", chance(row["probability_met"]), miss]
     state = "" if row["status"] == "meets" else "unsure: "
     plan = f"{state}{plural(row['replicas'], 'replica')}, {users}"
     if row.get("energy_j_per_token") is not None:

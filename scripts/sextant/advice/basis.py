@@ -1,6 +1,6 @@
 """Whether a question lies outside of what was measured: lengths, engine, LLM, GPU generation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pandas as pd
 from sextant.advice.question import Question
 from sextant.advice.source import Source
 from sextant.base.errors import InputError
-from sextant.characterizations.points import LENGTHS, estimated
+from sextant.characterizations.points import LENGTHS, at_percentile, estimated
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
@@ -21,6 +21,8 @@ _WIDER = 0.1
 """Standard deviation that a factor of e beyond the measured lengths adds to a log-latency."""
 _SIXTEEN_BIT = {"fp16": "bf16", "bf16": "fp16"}
 """These are of one speed and size."""
+_OF_TARGET = {"nttft_ms": {"ttft", "nttft", "e2e"}, "itl_ms": {"itl", "tpot", "e2e"}}
+"""The limits that each of the two predicted latencies decides."""
 _SIDES = {"input_tokens": "input", "output_tokens": "output"}
 
 
@@ -44,8 +46,12 @@ def outside_basis(
     llm: LLM,
     lengths: dict[str, float],
     profiles: dict[str, GPUProfile],
+    users: int | None = None,
 ) -> list[str]:
     """Return in what the question lies outside of the basis, a clause each.
+
+    `users` of a replica are asked for where a latency is explained; an answer offers no more than
+    were measured.
 
     Raises:
         InputError: anything does, and the question is strict.
@@ -66,18 +72,32 @@ def outside_basis(
         known = ", ".join(engines) or "an engine that is not named"
         found.append(("--engine", f"the engine {question.engine}, where {known} was measured"))
     found += _outside_llms(source, llm)
-    names = points["gpu_profile_id"].unique()
-    generations = {source.known.profiles[name].gpu.architecture for name in names}
-    for name, each in profiles.items():
-        if each.gpu.architecture not in generations:
-            known = ", ".join(sorted(generations))
-            text = f"{name} of the generation {each.gpu.architecture}, where {known} were measured"
-            found.append(("--gpu-profiles", text))
+    found += _outside_generations(source, profiles)
+    if users is not None and users > (most := points["users"].max()):
+        text = f"{users:,} users a replica, where up to {most:,} were measured"
+        found.append(("--users-per-replica", text))
     if found and question.is_strict:
         field, text = found[0]
         fix = "ask within it, name another --source, or leave --strict out for a wider interval"
         raise InputError(f"{text} ({source.known.source})", field=field, fix=fix)
     return [text for _, text in found]
+
+
+def _outside_generations(
+    source: Source, profiles: Mapping[str, GPUProfile]
+) -> list[tuple[str, str]]:
+    """Return the GPU generations on offer that were not measured, with the option."""
+    names = source.known.points["gpu_profile_id"].unique()
+    measured = {source.known.profiles[name].gpu.architecture for name in names}
+    others: dict[str, list[str]] = {}
+    for name, each in profiles.items():
+        if each.gpu.architecture not in measured:
+            others.setdefault(each.gpu.architecture, []).append(name)
+    if not others:
+        return []
+    told = [f"{', '.join(names)} (generation {generation})" for generation, names in others.items()]
+    known = ", ".join(sorted(measured))
+    return [("--gpu-profiles", f"{' and '.join(told)}, where {known} were measured")]
 
 
 def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
@@ -101,11 +121,22 @@ def served_precisions(source: Source, column: str, own: Callable[[LLM], str]) ->
 
 
 def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
-    """Return which percentiles are estimated, and from what, a sentence each."""
+    """Return which percentiles are estimated, and from what, a sentence each.
+
+    Only of latencies that have a limit, or that a request rate needs.
+    """
     names = {"nttft_ms": "TTFT", "itl_ms": "time per token"}
     shown = dict(zip(names, slo.percentiles, strict=True))
-    found = []
+    used = [name for name in names if slo.users is None or _OF_TARGET[name] & slo.limits.keys()]
+    latencies = at_percentile(points, slo.percentiles, slo.first_token)
+    missing = [name for name in used if not (latencies[name] > 0).any()]
+    found = [
+        f"No {names[name]} was measured: what is said of it is the law's assumption alone."
+        for name in missing
+    ]
     for target, columns in estimated(points, slo.percentiles).items():
+        if target in missing or target not in used:
+            continue
         known = [name.split("_")[0] for name in columns]
         if shown[target] == 50 and set(known) <= {"mean", "median"}:
             continue

@@ -8,12 +8,12 @@ import pandas as pd
 
 from sextant.advice.basis import served_precisions
 from sextant.advice.predicted import Subject
-from sextant.characterizations.points import LENGTHS, at_percentile
+from sextant.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, at_percentile
 from sextant.decide.recommend import u_max
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GIB
 from sextant.llm import LLM
-from sextant.llm.precision import kv_precision_of, precision_of
+from sextant.llm.precision import kv_precision_of, precision_of, served
 
 _N_NEAREST = 2
 _NUMBERS = {
@@ -35,34 +35,57 @@ _PRECISIONS = {
 def nearest(subject: Subject, profile_id: str, slo: SLO) -> list[dict[str, Any]]:
     """Return the measured LLMs most similar to the one that is asked about, on a GPU profile.
 
-    Those executed alike come first, then those of nearest weight bytes; of each the requests whose
-    lengths are nearest to the asked ones. Each has `users_per_replica`, the most users that it was
-    measured to serve within these limits, and those lengths. Points without lengths say nothing.
+    Those executed alike come first, then those on the asked engine, then those of nearest weight
+    bytes as they were served; of each the requests whose lengths are nearest to the asked ones,
+    and of several ways to serve these the one that served the most users. Each has
+    `users_per_replica`, the most users that it was measured to serve within these limits, those
+    lengths, and the `engine`, `engine_version` and `precision` of those points. Points without
+    lengths are left out.
     """
     points = at_percentile(subject.source.known.points, slo.percentiles, slo.first_token)
     own = points[points["gpu_profile_id"] == profile_id].dropna(subset=["users", *LENGTHS])
-    execution, measured = subject.execution, subject.measured
+    rows = [
+        _served_as(subject, _of_nearest_lengths(part, subject), slo)
+        for _, part in own.groupby(["llm_id", *SERVING], dropna=False)
+    ]
+    rows.sort(key=lambda row: _distance(row, subject))
+    of_llm: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        of_llm.setdefault(row["llm_id"], row)
+    return [*of_llm.values()][:_N_NEAREST]
 
-    def distance(llm_id: str) -> tuple[bool, float]:
-        ratio = measured[llm_id].weight_bytes / subject.llm.weight_bytes
-        return execution[llm_id] != execution[subject.llm_id], abs(math.log(ratio))
 
-    found = []
-    for llm_id in sorted(own["llm_id"].unique(), key=distance)[:_N_NEAREST]:
-        rows = _of_nearest_lengths(own[own["llm_id"] == llm_id], subject)
-        found.append(
-            {
-                "llm_id": llm_id,
-                "gpu_profile_id": profile_id,
-                "weights_gib": measured[llm_id].weight_bytes / GIB,
-                "execution": execution[llm_id],
-                "is_executed_alike": execution[llm_id] == execution[subject.llm_id],
-                "users_per_replica": u_max(rows, slo),
-                "most_users_tried": int(rows["users"].max()),
-                **{name: float(rows[name].median()) for name in LENGTHS},
-            }
-        )
-    return found
+def _served_as(subject: Subject, rows: pd.DataFrame, slo: SLO) -> dict[str, Any]:
+    """Return what is said of points of one LLM that was served in one way."""
+    first, execution = rows.iloc[0], subject.execution
+    way = {name: None if pd.isna(first[name]) else first[name] for name in SERVING}
+    llm = served(subject.measured[first["llm_id"]], way["precision"], way["kv_precision"])
+    return {
+        **{name: first[name] for name in IDENTIFIERS},
+        "weights_gib": llm.weight_bytes / GIB,
+        "precision": precision_of(llm),
+        "engine": way["engine"],
+        "engine_version": way["engine_version"],
+        "execution": execution[first["llm_id"]],
+        "is_executed_alike": execution[first["llm_id"]] == execution[subject.llm_id],
+        "users_per_replica": u_max(rows, slo),
+        "most_users_tried": int(rows["users"].max()),
+        **{name: float(rows[name].median()) for name in LENGTHS},
+    }
+
+
+def _distance(row: dict[str, Any], subject: Subject) -> tuple[bool, bool, float, float, int]:
+    """Return what sorts evidence: the most similar comes first."""
+    weights = abs(math.log(row["weights_gib"] * GIB / subject.llm.weight_bytes))
+    lengths = np.abs(np.log([row[name] for name in LENGTHS] / subject.lengths)).sum()
+    is_other_engine = row["engine"] not in (None, subject.serving.engine)
+    return (
+        not row["is_executed_alike"],
+        is_other_engine,
+        weights,
+        float(lengths),
+        -row["users_per_replica"],
+    )
 
 
 def _of_nearest_lengths(rows: pd.DataFrame, subject: Subject) -> pd.DataFrame:

@@ -5,9 +5,10 @@ from typing import Any
 
 from sextant.advice.basis import estimates, outside_basis, warning
 from sextant.advice.energy import energy, energy_line, learned
-from sextant.advice.offer import offered, read_probe
+from sextant.advice.offer import offered
 from sextant.advice.predicted import forecast, subject_of
 from sextant.advice.question import Question, answers_from_points, check, named_llm
+from sextant.advice.serving import as_measured
 from sextant.advice.source import find_source
 from sextant.base.rows import frame_rows
 from sextant.characterizations.points import LENGTHS, at_percentile
@@ -45,6 +46,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
     check(question)
     source = find_source(question)
     known = source.known
+    question, said = as_measured(question, known)
     llm_id, llm = named_llm(question, known)
     profiles = offered(
         known.profiles,
@@ -54,11 +56,11 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
         field="--gpu-profile",
     )
     every, slo = {**known.profiles, **profiles}, question.slo
-    probe = read_probe(question.probe, llm_id, every) if question.probe else None
     question = replace(question, gpu_profile_ids=(gpu_profile_id,))
     subject = subject_of(question, llm_id, llm, source, profiles)
+    probe = subject.probe(question.probe)
     lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
-    warnings = warning(outside_basis(question, source, llm, lengths, profiles), source)
+    warnings = warning(outside_basis(question, source, llm, lengths, profiles, users), source)
     model = Roofline(slo, every, question.seed)
     made = forecast(model, subject, slo, probe)
     (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
@@ -68,7 +70,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> dict[str
         "users_per_replica": users,
         "percentile": question.slo.percentile,
         "mean_input_tokens": lengths["input_tokens"],
-        "warnings": [*warnings, *estimates(known.points, slo)],
+        "warnings": [*warnings, *said, *estimates(known.points, slo)],
         "serving": subject.serving.facts(),
         "itl": _shares(row, _STEP),
         "nttft": _shares(row, _FIRST),

@@ -1,7 +1,7 @@
 """Which GPU profiles are on offer and what they cost; what was probed on them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.characterizations.points import IDENTIFIERS, LATENCIES, LENGTHS
 from sextant.hardware.gpu import GPUProfile, profile_of_id
 
 
@@ -68,11 +69,23 @@ def profile(
         raise error.at(file=file, row=row, field=field) from None
 
 
-def read_probe(path: Path, llm_id: str, known: Mapping[str, GPUProfile]) -> pd.DataFrame:
-    """Return measurements of an LLM: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`.
+def read_probe(
+    path: Path, llm_id: str, known: Mapping[str, GPUProfile], lengths: Sequence[float]
+) -> pd.DataFrame:
+    """Return measurements of an LLM.
+
+    Columns: `llm_id, gpu_profile_id, users`, the mean `input_tokens, output_tokens`, and `nttft_ms,
+    itl_ms, e2e_ms`; NaN where it was not measured, nor follows. nTTFT is TTFT / input tokens, TPOT
+    is taken for ITL, and of TTFT, ITL and E2E two give the third.
+
+    Args:
+        path: CSV or TSV.
+        llm_id: the LLM.
+        known: GPU profiles of the characterization.
+        lengths: mean input and output tokens of the asked requests: those of a row without any.
 
     Raises:
-        InputError: a row is wrong, is repeated or names an unknown profile.
+        InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
     """
     rows = _table(path, "probe")
     seen: dict[tuple, int] = {}
@@ -84,7 +97,36 @@ def read_probe(path: Path, llm_id: str, known: Mapping[str, GPUProfile]) -> pd.D
             problem = f"{key[0]} with {key[1]} users is already in line {seen[key]}"
             raise InputError(problem, file=path, row=row.line, field=field, fix="keep one of them")
         seen[key] = row.line
-    return pd.DataFrame(rows).assign(llm_id=llm_id)
+    columns = [*IDENTIFIERS[1:], "users", *LENGTHS, *LATENCIES]
+    frame = pd.DataFrame(rows).reindex(columns=columns).assign(llm_id=llm_id)
+    return _targets(frame.fillna(dict(zip(LENGTHS, lengths, strict=True))), path, rows)
+
+
+def _targets(frame: pd.DataFrame, path: Path, rows: Sequence[Row]) -> pd.DataFrame:
+    """Return a probe with the latencies that the others follow from."""
+    steps = (frame["output_tokens"] - 1).where(frame["output_tokens"] > 1)
+    ttft = frame["ttft_ms"].fillna(frame["nttft_ms"] * frame["input_tokens"])
+    itl, e2e = frame["itl_ms"].fillna(frame["tpot_ms"]), frame["e2e_ms"]
+    for wrong, field, problem, fix in (
+        (
+            ttft.fillna(itl).fillna(e2e).isna(),
+            ", ".join(LATENCIES),
+            "no latency",
+            "give one or more of them, in milliseconds",
+        ),
+        (
+            (e2e <= ttft) | (e2e <= itl * steps),
+            "e2e_ms",
+            "E2E is not above TTFT, or not above ITL × (output tokens - 1)",
+            "correct it, or give input_tokens and output_tokens of the requests",
+        ),
+    ):
+        if wrong.any():
+            line = rows[int(wrong.to_numpy().argmax())].line
+            raise InputError(problem, file=path, row=line, field=field, fix=fix)
+    ttft, itl = ttft.fillna(e2e - itl * steps), itl.fillna((e2e - ttft) / steps)
+    names = ["llm_id", "gpu_profile_id", "users", *LENGTHS, "e2e_ms"]
+    return frame[names].assign(nttft_ms=ttft / frame["input_tokens"], itl_ms=itl)
 
 
 def _table(path: Path, name: str, key: str | None = None) -> list[Row]:

@@ -10,11 +10,14 @@ from sextant.advice.predicted import Forecast
 from sextant.base.rows import frame_rows
 from sextant.decide.decision import choose
 from sextant.decide.recommend import RATIOS, candidates, recommend
-from sextant.experiment.slo import SLO
+from sextant.experiment.slo import SLO, worst_limit
 
 SAFE = 0.9
 """The probability at which a GPU profile's price is stated, unless a risk is given."""
-_HOPELESS = 0.005
+FAIR = 0.5
+"""An option of less is not recommended: it is likelier to break a limit than to meet all."""
+LISTED = 0.2
+"""An option of less is not listed as one, unless the risk that is asked for allows it."""
 _CHANGES = {
     "both limits × 0.8": {"limits": 0.8},
     "both limits × 1.25": {"limits": 1.25},
@@ -29,9 +32,17 @@ _MISSES = ["fewest_users", *RATIOS, "limit_ratio"]
 def decide(
     forecast: Forecast, options: pd.DataFrame, slo: SLO, decision: str, risk: float | None
 ) -> dict[str, Any]:
-    """Return the chosen option; all but `llm_id` are None where there is none."""
-    is_paper = decision == "paper"
-    chosen = _by_medians(forecast, options, slo) if is_paper else choose(options, risk)
+    """Return the chosen option; all but `llm_id` are None where there is none.
+
+    By utility, only options of a probability of `FAIR` or more are chosen from.
+    """
+    if decision == "paper":
+        chosen = _by_medians(forecast, options, slo)
+    elif risk is not None:
+        chosen = choose(options, risk)
+    else:
+        probability = options["probability_met"]
+        chosen = choose(options.assign(probability_met=probability.where(probability >= FAIR, 0)))
     return frame_rows(chosen)[0]
 
 
@@ -51,7 +62,8 @@ def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) ->
     """Return one row per GPU profile on offer, cheapest first, those ruled out last.
 
     `status` is `meets` with the cheapest option of the wanted probability or more, `unsure` with
-    the most likely option, `too_slow` where that is hopeless, or `does_not_fit` with a `reason`.
+    the most likely option, `too_slow` where that has less than `LISTED`, or `does_not_fit` with a
+    `reason`.
     `most_users_tried` bounds the users of a replica: no more were measured.
     Ratios are median latencies at the fewest users over their limits, as in
     `sextant.decide.recommend.candidates`.
@@ -64,8 +76,8 @@ def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) ->
         likely = part.sort_values(["probability_met", "usd_per_hour"], ascending=[False, True])
         best = (safe if len(safe) else likely).iloc[:1]
         (row,) = frame_rows(best[[*_OPTION, "expected_utility", *_PROFILE_USERS]])
-        is_hopeless = row["probability_met"] < _HOPELESS
-        status = "meets" if len(safe) else "too_slow" if is_hopeless else "unsure"
+        is_unlikely = row["probability_met"] < LISTED
+        status = "meets" if len(safe) else "too_slow" if is_unlikely else "unsure"
         rows.append(row | missed[row["gpu_profile_id"]] | {"status": status, "reason": None})
     rows.sort(key=lambda row: (row["status"] != "meets", row["usd_per_hour"]))
     empty = dict.fromkeys([*_OPTION, "expected_utility", *_PROFILE_USERS, *_MISSES])
@@ -106,13 +118,51 @@ def safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> dict[str, Any] |
     return safe if safe["gpu_profile_id"] is not None else None
 
 
-def frontier(options: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the options that no cheaper one matches in probability, cheapest first."""
-    ordered = options.sort_values(
+def frontier(options: pd.DataFrame, risk: float | None = None) -> list[dict[str, Any]]:
+    """Return the options that no cheaper one matches in probability, cheapest first.
+
+    Those of less than `LISTED`, or than the risk allows, are left out, and those whose replicas
+    would get more users than they are likely to serve within the limits.
+    """
+    least = LISTED if risk is None else min(LISTED, 1 - risk)
+    is_overloaded = options["users_per_replica"] > options["users_hi"]
+    ordered = options[(options["probability_met"] >= least) & ~is_overloaded].sort_values(
         ["usd_per_hour", "probability_met"], ascending=[True, False], kind="stable"
     )
     best_before = ordered["probability_met"].cummax().shift(fill_value=0.0)
     return frame_rows(ordered.loc[ordered["probability_met"] > best_before, _OPTION])
+
+
+def nearest_miss(forecast: Forecast, options: pd.DataFrame) -> dict[str, Any]:
+    """Return the option that is most likely to meet the SLO, and what it lacks.
+
+    Beside the option: `<metric>_ms` and `<metric>_ratio` at its load (medians), `binding_limit`,
+    and the factors on all limits, `fair_factor` and `safe_factor`, with which that load has a
+    probability of `FAIR` and `SAFE`. Of equally likely ones it is that of the smallest
+    `fair_factor`.
+    """
+    most = options["probability_met"].max()
+    likely = options[options["probability_met"] == most]
+    likely = likely.sort_values("usd_per_hour" if most else "users_per_replica", kind="stable")
+    found = [_missed(forecast, row) for row in frame_rows(likely.drop_duplicates("gpu_profile_id"))]
+    return min(found, key=lambda row: row["fair_factor"])
+
+
+def _missed(forecast: Forecast, option: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an option with its latencies over the limits."""
+    samples_ms = forecast.draws_at(option["gpu_profile_id"], option["users_per_replica"]).samples_ms
+    ratios = forecast.slo.ratios(samples_ms[:, 0], forecast.lengths[0])
+    worst = np.max([*ratios.values()], axis=0)
+    medians = {f"{name}_ratio": float(np.median(values)) for name, values in ratios.items()}
+    limits = forecast.slo.limits
+    return {
+        **{name: option[name] for name in _OPTION},
+        **medians,
+        **{f"{name}_ms": medians[f"{name}_ratio"] * limits[name].limit_ms for name in ratios},
+        "binding_limit": worst_limit(medians),
+        "fair_factor": float(np.quantile(worst, FAIR)),
+        "safe_factor": float(np.quantile(worst, SAFE)),
+    }
 
 
 def sensitivity(

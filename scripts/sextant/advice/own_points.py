@@ -44,7 +44,7 @@ class OwnPoints(NamedTuple):
     """Points of the LLM, and the law's draws at them."""
 
     points: pd.DataFrame
-    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths."""
+    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths; NaN: not measured."""
     samples_ms: np.ndarray
     """Shape (draws, points, 2)."""
     seed: int
@@ -63,18 +63,19 @@ class OwnPoints(NamedTuple):
         samples_ms, random = samples_ms.copy(), np.random.default_rng(self.seed)
         missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
         missed += random.normal(0, _NOISE, missed.shape)
-        share = random.uniform(0, 1, (len(missed), 1, 1))
+        share = random.uniform(0, 1, (len(missed), 1))
         users = np.log(X["users"].to_numpy(float))
-        for profile_id, places in self.points.groupby("gpu_profile_id").indices.items():
-            rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
-            at = np.log(self.points["users"].to_numpy(float)[places])
-            among = _nearness(at, at) + (_NOISE / _SPREAD) ** 2 * np.eye(len(at))
-            near = np.linalg.solve(among, _nearness(users[rows], at).T).T
-            unknown = np.clip(1 - near.sum(axis=1), 0, 1)[None, :, None]
-            own = missed[:, places]
-            moved = np.einsum("rp,dpt->drt", near, own)
-            moved += unknown * share * np.median(own, axis=(0, 1))
-            samples_ms[:, rows] *= np.exp(moved)
+        for side, target in enumerate(TARGETS):
+            known = self.points[self.points[target].notna()]
+            for profile_id, part in known.groupby("gpu_profile_id"):
+                rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
+                at = np.log(part["users"].to_numpy(float))
+                among = _nearness(at, at) + (_NOISE / _SPREAD) ** 2 * np.eye(len(at))
+                near = np.linalg.solve(among, _nearness(users[rows], at).T)
+                unknown = np.clip(1 - near.sum(axis=0), 0, 1)
+                own = missed[:, part.index, side]
+                moved = own @ near + unknown * share * np.median(own)
+                samples_ms[:, rows, side] *= np.exp(moved)
         return samples_ms
 
     def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, lengths: Any, slo: SLO) -> np.ndarray:
@@ -82,8 +83,9 @@ class OwnPoints(NamedTuple):
 
         Arguments as of `corrected`; `lengths` are the mean input and output tokens, shape (1, 2).
         """
-        met = slo.meets(self.points[TARGETS].to_numpy(float), lengths)
-        broken = self.points[~met].groupby("gpu_profile_id")["users"].min()
+        ratios = slo.ratios(self.points[TARGETS].to_numpy(float), lengths)
+        is_broken = np.any([ratio > 1 for ratio in ratios.values()], axis=0)
+        broken = self.points[is_broken].groupby("gpu_profile_id")["users"].min()
         above = (X["users"] >= X["gpu_profile_id"].map(broken).fillna(np.inf)).to_numpy()
         return np.where(above[:, None], _BROKEN_MS, samples_ms)
 
@@ -103,7 +105,7 @@ class OwnPoints(NamedTuple):
             )
             for place, row in enumerate(self.points.to_dict("records"))
             for side, target in enumerate(TARGETS)
-            if not low[place, side] <= row[target] <= high[place, side]
+            if row[target] < low[place, side] or row[target] > high[place, side]
         ]
         far = [each for each in found if each.log_ratio > np.log(_FAR)]
         return sorted(far, key=lambda each: -each.log_ratio)

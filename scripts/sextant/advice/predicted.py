@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from sextant.advice.basis import widened, widening_sd
-from sextant.advice.offer import profile
+from sextant.advice.offer import profile, read_probe
 from sextant.advice.own_points import OwnPoints
 from sextant.advice.question import Question
 from sextant.advice.serving import Serving, longest_of, serving_of
@@ -22,11 +23,10 @@ from sextant.characterizations.points import (
     SERVING,
     TARGETS,
     at_percentile,
-    has_latency,
 )
 from sextant.decide.decision import loads, weigh
 from sextant.decide.pairs import ruled_out
-from sextant.experiment.slo import SLO
+from sextant.experiment.slo import SLO, are_alike
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.llm.precision import precision_of
@@ -36,8 +36,6 @@ from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
 
 _SEED = 42
-_ALIKE = 1.25
-"""Requests whose mean lengths differ by no more than this factor are alike."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,17 @@ class Subject:
         """Mean input and output tokens of the asked requests, shape (1, 2)."""
         return np.array([[each.mean for each in self.serving.requests]])
 
+    def probe(self, path: Path | None) -> pd.DataFrame | None:
+        """Return what was measured of it (`offer.read_probe`), None without a file.
+
+        Raises:
+            InputError: the file is wrong.
+        """
+        if path is None:
+            return None
+        known = {**self.source.known.profiles, **self.profiles}
+        return read_probe(path, self.llm_id, known, self.lengths[0])
+
     def training(
         self, model: JointPredictor, points: pd.DataFrame, profiles: Mapping[str, GPUProfile]
     ) -> pd.DataFrame:
@@ -105,9 +114,13 @@ class Subject:
     def asked(
         self, model: JointPredictor, keys: pd.DataFrame, profiles: Mapping[str, GPUProfile]
     ) -> pd.DataFrame:
-        """Return the design matrix of `keys` for the asked requests and servers."""
+        """Return the design matrix of `keys` for the asked servers.
+
+        Where `keys` have lengths, those are the requests'; else they are the asked ones.
+        """
         facts = Facts(self.llms, profiles, self.source.known.features)
-        return model.design(keys[KEYS].assign(**self.serving.columns()), facts)
+        own = keys[[name for name in LENGTHS if name in keys]]
+        return model.design(keys[KEYS].assign(**self.serving.columns()).assign(**own), facts)
 
     def is_cache_used(self, model: JointPredictor) -> bool:
         """Return whether a model's predictions can depend on the prefix cache."""
@@ -206,7 +219,7 @@ class Forecast:
         Those are `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a
         limit, `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
         """
-        draws = self._at(profile_id, users)
+        draws = self.draws_at(profile_id, users)
         found = draws.summary().iloc[0].to_dict()
         limited = self.slo.latencies(draws.samples_ms[:, 0], self.lengths[0])
         for name, values in limited.items():
@@ -216,7 +229,7 @@ class Forecast:
         e2e_ms = np.median(self.slo.request_ms(draws.samples_ms[:, 0], self.lengths[0]))
         return pd.Series(found | {"requests_per_s": 1e3 * users / e2e_ms})
 
-    def _at(self, profile_id: str, users: int) -> Draws:
+    def draws_at(self, profile_id: str, users: int) -> Draws:
         """Return the draws of one load: one of those that there are, else new ones."""
         X, samples_ms = self.draws
         is_it = ((X["gpu_profile_id"] == profile_id) & (X["users"] == users)).to_numpy()
@@ -239,25 +252,29 @@ def fit_to(
 ) -> Fitted:
     """Fit a model to the measured LLMs at an SLO's percentiles, and to the probe if there is one.
 
+    A point needs no more than one of the two latencies.
+
     Raises:
         InputError: too few LLMs were measured.
     """
     known = subject.source.known
     latencies = at_percentile(known.points, slo.percentiles, slo.first_token)
-    latencies = latencies[has_latency(latencies) & latencies["users"].notna()]
-    latencies = latencies.astype({"users": "int64"}).reset_index(drop=True)
+    latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
+    is_known = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
+    latencies = latencies[is_known].astype({"users": "int64"}).reset_index(drop=True)
     n_llms = latencies["llm_id"].nunique()
     if n_llms < model.min_training_llms:
         problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
         fix = "measure more LLMs, or name another --source beside it, e.g. archive:inferencex"
         raise InputError(f"no prediction is possible ({problem})", fix=fix)
     profiles = {**known.profiles, **subject.profiles}
-    training = Rows(subject.training(model, latencies, profiles), latencies[TARGETS])
+    training = _with_lengths(Rows(subject.training(model, latencies, profiles), latencies[TARGETS]))
     references = None
     if probe is not None:
         measured_on = probe["gpu_profile_id"].unique()
         profiles |= {name: profile(name, profiles, field="--probe") for name in measured_on}
-        references = Rows(subject.asked(model, probe, profiles), probe[TARGETS])
+        parts = probe[probe[TARGETS].notna().any(axis=1)]
+        references = Rows(subject.asked(model, parts, profiles), parts[TARGETS])
     model.fit(training, references)
     return Fitted(latencies, profiles)
 
@@ -274,6 +291,12 @@ def forecast(
     own = _own_points(model, subject, profiles, latencies, probe)
     levels = loads(slo, int(latencies["users"].max()))
     return Forecast(subject, slo, model, own, drawn(model, subject, own, levels))
+
+
+def _with_lengths(rows: Rows) -> Rows:
+    """Return the rows whose lengths are known, where any are: a law may need them."""
+    known = rows.X[LENGTHS].notna().all(axis=1)
+    return rows.where(known) if known.any() else rows
 
 
 def drawn(
@@ -305,20 +328,35 @@ def _own_points(
     probe: pd.DataFrame | None,
 ) -> OwnPoints | None:
     """Return the probe and the source's points of this LLM for requests like the asked ones."""
-    columns = [*KEYS, *TARGETS]
-    mine = latencies[latencies["llm_id"] == subject.llm_id]
-    ratios = np.log(mine[LENGTHS].to_numpy(float) / subject.lengths)
-    near = mine[(np.abs(ratios) <= np.log(_ALIKE)).all(axis=1)]
+    near = _alike(latencies[latencies["llm_id"] == subject.llm_id], subject)
+    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
     served_as = {
         "engine": subject.serving.engine,
         "precision": subject.serving.precision or precision_of(subject.llm),
     }
     for name, value in served_as.items():
         near = near[near[name].isna() | (near[name] == value)]
-    parts = [near[columns], *([probe[columns]] if probe is not None else [])]
+    parts = [near[[*KEYS, *TARGETS]].assign(**lengths, e2e_ms=np.nan)]
+    parts += [_alike(probe, subject)] if probe is not None else []
     points = pd.concat(parts, ignore_index=True)
     if points.empty:
         return None
     # Repeated measurements are one, with less noise.
-    points = points.groupby(KEYS, as_index=False)[TARGETS].median()
-    return OwnPoints(points, model.sample(subject.asked(model, points, profiles)), _SEED)
+    points = points.groupby(KEYS, as_index=False)[[*TARGETS, *LENGTHS, "e2e_ms"]].median()
+    samples_ms = model.sample(subject.asked(model, points, profiles))
+    return OwnPoints(_split(points, samples_ms), samples_ms, _SEED)
+
+
+def _alike(points: pd.DataFrame, subject: Subject) -> pd.DataFrame:
+    """Return the points of requests like the asked ones."""
+    return points[are_alike(points[LENGTHS].to_numpy(float), subject.lengths)]
+
+
+def _split(points: pd.DataFrame, samples_ms: np.ndarray) -> pd.DataFrame:
+    """Return points with both latencies where E2E alone was measured, in the law's proportion."""
+    law = np.median(samples_ms, axis=0)
+    steps = (points["output_tokens"] - 1).clip(lower=0)
+    e2e_ms = law[:, 0] * points["input_tokens"] + law[:, 1] * steps
+    alone = points["e2e_ms"].notna() & points[TARGETS].isna().all(axis=1)
+    scaled = pd.DataFrame(law, points.index, TARGETS).mul(points["e2e_ms"] / e2e_ms, axis=0)
+    return points.assign(**points[TARGETS].where(~alone, scaled))

@@ -75,6 +75,12 @@ class Question:
         """Whether it asks for requests or settings other than those that were measured."""
         return bool(self.requests or self.engine or self.max_model_len or self.prefix_hit_rate)
 
+    @property
+    def assumptions(self) -> list[str]:
+        """The options that are given and that only a prediction can use."""
+        names = ("dtype", "kv_dtype", "probe", "risk")
+        return [name for name in names if getattr(self, name) is not None]
+
 
 def check(question: Question) -> None:
     """Raise InputError unless the options make sense, each and together."""
@@ -141,31 +147,36 @@ def _one_of(value: Any, known: Any, field: str) -> None:
 def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
     """Return the name and the facts of the LLM that is asked about.
 
-    It would be served in the data type of the measured ones, unless another is asked for.
+    One that was measured has the facts of the characterization. Another would be served in the
+    data type of the measured ones, unless the question says which.
 
     Raises:
-        InputError: it is unknown, its name is taken, or a measured LLM is given other facts.
+        InputError: it is unknown, or another LLM of this name was measured.
     """
-    if question.hf_config is not None:
-        llm_id = name_of(question.hf_config)
-        if llm_id in known.llms:
-            fix = f"ask with --llm {llm_id}, or rename the file"
-            problem = f"the characterization has an LLM {llm_id!r}"
-            raise InputError(problem, file=question.hf_config, fix=fix)
-        dtype = DTYPES.get(question.precision or "", _usual_dtype(known))
-        return llm_id, _served(load_llm(config_file(question.hf_config), dtype), question)
-    llm_id = question.llm_id or ""
+    llm_id, config = id_of(question), question.hf_config
     if llm_id not in known.llms:
-        fix = f"use one of {', '.join(known.llms)}, or --hf-config"
-        raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
-    if answers_from_points(question, llm_id, known):
-        for option in ("dtype", "kv_dtype", "probe", "risk"):
-            if getattr(question, option) is not None:
-                problem = f"{llm_id} was measured as it is: nothing is predicted of it"
-                fix = "leave it out, or describe the LLM with --hf-config"
-                raise InputError(problem, field=f"--{option.replace('_', '-')}", fix=fix)
-        return llm_id, known.llms[llm_id]
-    return llm_id, _served(known.llms[llm_id], question)
+        if config is None:
+            fix = f"use one of {', '.join(known.llms)}, or --hf-config"
+            raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
+        dtype = DTYPES.get(question.precision or "", _usual_dtype(known))
+        return llm_id, _served(load_llm(config_file(config), dtype), question)
+    llm = known.llms[llm_id]
+    if config is not None and load_llm(config_file(config), llm.dtype) != llm:
+        fix = f"ask with --llm {llm_id}, or rename the file"
+        problem = f"{known.source} has another LLM that is called {llm_id!r}"
+        raise InputError(problem, file=config, fix=fix)
+    if not answers_from_points(question, llm_id, known):
+        return llm_id, _served(llm, question)
+    if given := question.assumptions:
+        problem = f"{llm_id} was measured as it is: nothing is predicted of it"
+        fix = "leave it out, or describe the LLM with --hf-config"
+        raise InputError(problem, field=f"--{given[0].replace('_', '-')}", fix=fix)
+    return llm_id, llm
+
+
+def id_of(question: Question) -> str:
+    """Return the name of the LLM that is asked about."""
+    return name_of(question.hf_config) if question.hf_config else question.llm_id or ""
 
 
 def is_measured(llm_id: str, known: Characterization) -> bool:
@@ -176,11 +187,13 @@ def is_measured(llm_id: str, known: Characterization) -> bool:
 def answers_from_points(question: Question, llm_id: str, known: Characterization) -> bool:
     """Return whether measurements of an LLM answer by themselves, and nothing is predicted.
 
-    Points of several request lengths or servers do not: the question is of one of them.
+    Points of several request lengths or servers do not: the question is of one of them. Nor do
+    they where the LLM is described, and asked for as it was not measured.
     """
     is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)
+    is_changed = question.hf_config is not None and bool(question.assumptions)
     measured = is_measured(llm_id, known)
-    return measured and is_one_workload and not question.is_of_other_servers
+    return measured and is_one_workload and not question.is_of_other_servers and not is_changed
 
 
 def _usual_dtype(known: Characterization) -> str | None:

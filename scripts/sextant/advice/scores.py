@@ -1,5 +1,6 @@
 """Scores of predictors on a sheet of SLOs, from a characterization."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,8 @@ def evaluate_predictors(
     ]
     _check_names(names, has_slos=slos is not None)
     check_installed(names, "--predictor")
+    if predictions is not None:
+        _check_file(predictions)
     task = task_of_characterization(known)
     result: dict[str, list[dict[str, Any]]] = {
         "predictors": [{"predictor": name} for name in names],
@@ -87,6 +90,20 @@ def _check_names(names: list[str], *, has_slos: bool) -> None:
         if name == STATIC_POLICY and not has_slos:
             problem, fix = f"{name} predicts no latencies", "judge it on SLOs (--slos)"
             raise InputError(problem, field="--predictor", fix=fix)
+
+
+def _check_file(path: Path) -> None:
+    """Raise InputError where a file cannot be written: before the work, not after it."""
+    problem = "it is a folder" if path.is_dir() else ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"its folder cannot be made ({error.strerror})"
+    if not problem and not os.access(path.parent, os.W_OK):
+        problem = "its folder cannot be written"
+    if problem:
+        fix = "name another file"
+        raise InputError(problem, file=path, field="--predictions", fix=fix)
 
 
 def _means(scores: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,12 +1,23 @@
 """How the LLM is asked to be served, and for which requests."""
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sextant.advice.question import Question
+from sextant.advice.question import Question, answers_from_points, id_of, is_measured
 from sextant.advice.requests import Length, Requests
 from sextant.advice.source import Source
+from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.points import LENGTHS, SERVING
+from sextant.llm import LLM
+from sextant.llm.precision import kv_precision_of, precision_of
+
+_PRECISIONS: tuple[tuple[str, str, str, Callable[[LLM], str]], ...] = (
+    ("dtype", "precision", "weights", precision_of),
+    ("kv_dtype", "kv_precision", "the KV cache", kv_precision_of),
+)
+"""Field of a question, column of points, what people call it, and what a configuration says."""
 
 
 class Serving(NamedTuple):
@@ -35,6 +46,39 @@ class Serving(NamedTuple):
             **dict(zip(LENGTHS, lengths, strict=True)),
             **self._servers(),
         }
+
+
+def as_measured(question: Question, known: Characterization) -> tuple[Question, list[str]]:
+    """Return the question with the precisions in which its LLM was measured, and what to say of it.
+
+    Only a precision that the question leaves open is filled in. Where the points differ it is that
+    of the configuration, or of most points if none was served so.
+    """
+    llm_id = id_of(question)
+    if not is_measured(llm_id, known) or answers_from_points(question, llm_id, known):
+        return question, []
+    points, llm = known.points[known.points["llm_id"] == llm_id], known.llms[llm_id]
+    said, chosen = [], {}
+    if question.hf_config is not None:
+        sources = " and ".join(points["source"].unique())
+        said.append(f"{llm_id} was measured by {sources}: those measurements are used.")
+    if (points["engine"] == question.engine).any():
+        points = points[points["engine"] == question.engine]
+    for name, column, what, of_config in _PRECISIONS:
+        if getattr(question, name) is not None or points[column].isna().all():
+            continue
+        found = points[column].fillna(of_config(llm)).value_counts()
+        own, option = of_config(llm), f"--{name.replace('_', '-')} chooses"
+        taken = chosen[name] = own if own in found else str(found.index[0])
+        if len(found) > 1:
+            measured = " and ".join(sorted(found.index))
+            text = f"{llm_id} was measured with {what} in {measured}: {taken} is assumed"
+            said.append(f"{text} ({option}).")
+        elif taken != own:
+            text = f"{llm_id} is taken to be served with {what} in {taken}, as it was measured"
+            said.append(f"{text}, not in the {own} of its configuration ({option}).")
+    dtype, kv_dtype = (chosen.get(name, getattr(question, name)) for name in ("dtype", "kv_dtype"))
+    return replace(question, dtype=dtype, kv_dtype=kv_dtype), said
 
 
 def serving_of(question: Question, source: Source) -> Serving:

@@ -13,6 +13,7 @@ from sextant.characterizations.characterization import (
     load_characterization,
 )
 from sextant.characterizations.combined import combined
+from sextant.characterizations.description import FILE
 from sextant.characterizations.folder import is_folder, load_folder
 from sextant.characterizations.points import LENGTHS, complete
 from sextant.characterizations.shipped import DEFAULT_SOURCES, shipped_description, shipped_sources
@@ -152,7 +153,7 @@ def known_sources(
     store = store_path(database)
     if database is not None or store.is_file():
         found += [(known, str(store)) for known in load_all(store)]
-    return found + [(load_folder(folder), str(folder)) for folder in folders]
+    return found + [(_load_own(folder), str(folder)) for folder in folders]
 
 
 def _load(
@@ -168,8 +169,24 @@ def _load(
             fix = "leave it out, or name your own points (--source, --database)"
             problem = f"{name} has one workload and one scenario"
             raise InputError(problem, field=field, fix=fix)
-    ships = folder in shipped_sources().values()
-    return load_folder(folder), "shipped" if ships else str(folder)
+    if folder in shipped_sources().values():
+        return load_folder(folder), "shipped"
+    return _load_own(folder), str(folder)
+
+
+def _load_own(folder: Path) -> Characterization:
+    """Return a folder that does not ship, or is a copy of one that does.
+
+    Raises:
+        InputError: it makes no sense, or has the name of one that ships and is of others.
+    """
+    known = load_folder(folder)
+    ships = shipped_description(known.source)
+    if ships is not None and ships.attribution != known.descriptions[0].attribution:
+        problem = f"{known.source} is a source that ships, measured by others"
+        fix = "give yours a name of its own, e.g. my-lab"
+        raise InputError(problem, file=folder / FILE, field="source", fix=fix)
+    return known
 
 
 def _described(known: Characterization) -> Characterization:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from sextant.advice.basis import outside_basis, warning
-from sextant.advice.offer import offered, read_probe
+from sextant.advice.offer import offered
 from sextant.advice.predicted import Subject, fit_to, subject_of
 from sextant.advice.question import Question, check, make_predictor, named_llm
+from sextant.advice.serving import as_measured
 from sextant.advice.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.characterizations.points import LENGTHS
@@ -92,6 +93,7 @@ def find_laws(question: Question, settings: Settings, n_draws: int) -> Offer:
     """
     check(question)
     source = find_source(question)
+    question, said = as_measured(question, source.known)
     llm_id, llm = named_llm(question, source.known)
     profiles = offered(source.known.profiles, question.gpu_profile_ids, question.prices)
     every = {**source.known.profiles, **profiles}
@@ -100,8 +102,7 @@ def find_laws(question: Question, settings: Settings, n_draws: int) -> Offer:
         problem, fix = f"{question.predictor} has no law of a step", "use --predictor roofline"
         raise InputError(problem, field="--predictor", fix=fix)
     subject = subject_of(question, llm_id, llm, source, profiles)
-    probe = read_probe(question.probe, llm_id, every) if question.probe else None
-    fit_to(model, subject, _MEDIANS, probe)
+    fit_to(model, subject, _MEDIANS, subject.probe(question.probe))
     longest = min(question.max_model_len or llm.context_tokens, llm.context_tokens)
     # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
     bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))
@@ -119,7 +120,7 @@ def find_laws(question: Question, settings: Settings, n_draws: int) -> Offer:
         subject.excluded,
         longest,
         subject.serving.facts(),
-        warning(clauses, source),
+        [*warning(clauses, source), *said],
     )
 
 

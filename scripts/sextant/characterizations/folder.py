@@ -11,8 +11,9 @@ from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.description import FILE, Description, load_description
 from sextant.characterizations.feasibility import feasibility_table
 from sextant.characterizations.features import Features
-from sextant.characterizations.points import LATENCIES, LOAD, complete
+from sextant.characterizations.points import IDENTIFIERS, LATENCIES, LOAD, complete
 from sextant.characterizations.points_file import NAMES, read_points
+from sextant.experiment.percentiles import PERCENTILE_PREFIX
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.hardware.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.llm import LLM, load_llm
@@ -100,6 +101,7 @@ def _points(
     _check_names(points, "gpu_profile_id", profiles, folder / "gpu_profiles.tsv", path, lines)
     _check_load(points, path, lines)
     _check_statistic(points, about, path, lines)
+    _check_percentiles(points, path, lines)
     points = complete(points, about.defaults)
     _check_layout(points, profiles, path, lines)
     return points
@@ -144,6 +146,21 @@ def _check_statistic(
             raise InputError(problem, file=path, row=row, field=field, fix=fix)
 
 
+def _check_percentiles(points: pd.DataFrame, path: Path, lines: Sequence[int]) -> None:
+    """Refuse a higher percentile of a latency that is below a lower one."""
+    for latency in LATENCIES:
+        names = [f"{prefix}_{latency}" for prefix in PERCENTILE_PREFIX.values()]
+        values = points.reindex(columns=names).astype(float)
+        below = values.ffill(axis=1).cummax(axis=1).shift(axis=1)
+        wrong = (values < below).to_numpy()
+        if wrong.any():
+            at, column = (int(place[0]) for place in wrong.nonzero())
+            value, other = values.iloc[at, column], below.iloc[at, column]
+            problem = f"{value:g} is below the {other:g} of a lower percentile in this row"
+            fix = "correct the row: a higher percentile is never smaller"
+            raise InputError(problem, file=path, row=lines[at], field=names[column], fix=fix)
+
+
 def _check_layout(
     points: pd.DataFrame, profiles: Mapping[str, GPUProfile], path: Path, lines: Sequence[int]
 ) -> None:
@@ -173,8 +190,16 @@ def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile])
 def _feasibility(folder: Path, about: Description, points: pd.DataFrame) -> pd.DataFrame:
     """Return what became of each pair; without a table of them, that the points' pairs ran."""
     path = folder / "feasibility.csv"
+    pairs = points[IDENTIFIERS].drop_duplicates()
     if path.is_file():
         schema = SCHEMAS / "characterization_feasibility.schema.yaml"
-        return feasibility_table(load_sheet(path, schema, delimiter=","), about.source)
-    pairs = points[["llm_id", "gpu_profile_id"]].drop_duplicates()
+        rows = load_sheet(path, schema, delimiter=",")
+        served = set(pairs.itertuples(index=False, name=None))
+        for row in rows:
+            if row["status"] != "measured" and (row["llm_id"], row["gpu_profile_id"]) in served:
+                problem = f"{row['llm_id']} on {row['gpu_profile_id']} is {row['status']}, but has "
+                problem += "points"
+                fix = "write `measured`, or remove the points"
+                raise InputError(problem, file=path, row=row.line, field="status", fix=fix)
+        return feasibility_table(rows, about.source)
     return feasibility_table(pairs.assign(status="measured").to_dict("records"), about.source)

@@ -71,7 +71,8 @@ class AskedOptions(StoreOptions):
     probe: Annotated[
         Path | None,
         typer.Option(
-            help="CSV or TSV gpu_profile_id, users, nttft_ms, itl_ms measured of this LLM."
+            help="CSV or TSV of what was measured of this LLM: gpu_profile_id, users, and any of "
+            "ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms."
         ),
     ] = None
     input_tokens: Annotated[

@@ -18,6 +18,7 @@ from sextant.characterizations.points import (
 )
 from sextant.experiment.slo import SLO
 from sextant.llm import LLM
+from sextant.pages.wording import plural
 from sextant.predict.draws import JOULES, Draws
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.parallel import results_of
@@ -27,6 +28,7 @@ from sextant.predict.registry import draws_samples, predictor_class
 
 HoldOut = Literal["llm", "gpu", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
+_HELD_OUT = {"llm": "LLM", "gpu": "GPU type", "engine_version": "engine version"}
 _MEDIANS = (50, 50)
 _PARTS = ("predicted", "lo", "hi")
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
@@ -90,8 +92,10 @@ def predict_held_out(
         raise InputError(problem, field="--predictor", fix=fix)
     folds = list(_folds(points, task, hold_out))
     if len(folds) <= make.min_training_llms:
-        problem = f"{len(folds)} to hold out, of {make.min_training_llms + 1} that are needed"
-        raise InputError(problem, field="--hold-out", fix="give more points, or hold out another")
+        present = plural(len(folds), _HELD_OUT[hold_out])
+        needed = f"{predictor} needs {make.min_training_llms + 1} or more to hold out each in turn"
+        fix = "name another --source beside it, or hold out something else (--hold-out)"
+        raise InputError(f"the points are of {present}; {needed}", field="--hold-out", fix=fix)
     jobs = (
         partial(predict_rows, task, points, fold, rows, predictor, seed, percentiles)
         for fold, rows in folds

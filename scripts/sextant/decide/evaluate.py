@@ -3,12 +3,20 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.characterizations.points import IDENTIFIERS, TARGETS, Pair, at_percentile, has_latency
+from sextant.characterizations.points import (
+    IDENTIFIERS,
+    LENGTHS,
+    TARGETS,
+    Pair,
+    at_percentile,
+    has_latency,
+)
 from sextant.decide.accuracy import predict_held_out
 from sextant.decide.configurations import apart, fit_result
 from sextant.decide.decision import choose, weigh
@@ -100,17 +108,19 @@ def evaluate(
     check_installed([predictor])
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
-    judged = apart(task) if task.has_fixed_lengths else task
-    _check(judged)
+    every = apart(task) if task.has_fixed_lengths else task
+    _check(every)
     fits: dict[tuple, FitResult] = {}
     parts = []
     for slo in slos:
+        judged = _of_its_requests(every, slo)
         if predictor == MEASURED:
             part = _recommend_measured(judged, slo)
         elif predictor == STATIC_POLICY:
             part = _recommend_policy(judged, slo)
         else:
-            key = tuple(getattr(slo, name) for name in predictor_class(predictor).depends_on)
+            shared = (getattr(slo, name) for name in predictor_class(predictor).depends_on)
+            key = (*shared, *slo.lengths.items())
             if key not in fits:
                 fit = _fit_configurations if task.has_fixed_lengths else fit_folds
                 fits[key] = fit(task, slo, predictor, seed, n_jobs, progress or logger.info)
@@ -119,6 +129,29 @@ def evaluate(
         parts.append([_prefix(frame, named) for frame in part])
     frames = zip(*parts, strict=True)
     return Evaluation(*(pd.concat(same, ignore_index=True) for same in frames))
+
+
+def _of_its_requests(task: Task, slo: SLO) -> Task:
+    """Return the task with those points alone that can judge an SLO: of requests like its own.
+
+    Raises:
+        InputError: there are none, and nothing else is predicted either.
+    """
+    is_own = slo.is_of(task.points[LENGTHS].to_numpy(float)) if slo.lengths else None
+    if is_own is None or is_own.all():
+        return task
+    if task.has_fixed_lengths and not is_own.any():
+        known = task.points[LENGTHS].dropna().drop_duplicates().sort_values(LENGTHS)
+        measured = ", ".join(f"{row[0]:.0f}/{row[1]:.0f}" for row in known.to_numpy())
+        asked = " and ".join(f"{value:g} {name}" for name, value in slo.lengths.items())
+        problem = f"no point of {task.source} has requests like those of {slo.slo_id}: {asked}"
+        fix = f"use lengths that were measured, or leave them out; input/output: {measured}"
+        raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
+    points = task.points[is_own]
+    if not task.has_fixed_lengths:  # LLMs without such a point are predicted
+        return replace(task, points=points)
+    llms = {name: task.facts.llms[name] for name in points["llm_id"].unique()}
+    return replace(task, points=points, facts=task.facts._replace(llms=llms))
 
 
 def _fit_configurations(
@@ -206,7 +239,7 @@ def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
 def _recommend_predicted(
     task: Task, slo: SLO, predictor: str, outcome: FitResult
 ) -> tuple[pd.DataFrame, ...]:
-    truth = _truth(task, slo, task.feasible)
+    truth, outcome = _truth(task, slo, task.feasible), outcome.of(task.facts.llms)
     options, chosen = truth.candidates.iloc[:0], truth.optimum.iloc[:0]
     score: dict[str, Any] = {"fit_seconds": outcome.seconds}
     if outcome.latencies is not None:
@@ -215,7 +248,9 @@ def _recommend_predicted(
         )
         chosen = _decide(outcome, task, slo) if outcome.draws else recommend(options)
         score |= mape(_without_references(predictor, outcome.latencies, task), truth.points)
-    if not outcome.is_judged:
+    if slo.lengths and truth.points.empty:
+        score["note"] = "no point has requests like those of this SLO"
+    elif not outcome.is_judged:
         score["note"] = _too_few(predictor, truth.points)
     return _judged(truth, slo, outcome.latencies, options, chosen, score)
 

@@ -54,9 +54,8 @@ def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
 
     Args:
         latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile, and the mean
-            `input_tokens, output_tokens` if a limit needs them. A row without latencies
-            (`has_latency`: nothing succeeded there, or the client saw no time pass) breaks the
-            limits.
+            `input_tokens, output_tokens` if a limit needs them. A latency that is missing or 0
+            (nothing succeeded there, or the client saw no time pass) breaks its limit.
         slo: the limits.
     """
     return int(users_served(*_curve(latencies.sort_values("users")), slo))
@@ -67,7 +66,7 @@ _Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _curve(ordered: pd.DataFrame) -> _Curve:
-    known = ordered[TARGETS].where(has_latency(ordered), np.nan)
+    known = ordered[TARGETS].where((ordered[TARGETS] > 0) & np.isfinite(ordered[TARGETS]), np.nan)
     lengths = ordered.reindex(columns=LENGTHS)
     return ordered["users"].to_numpy(), known.to_numpy(float), lengths.to_numpy(float)
 
@@ -101,6 +100,9 @@ def candidates(
         slo: latency limits and the load to serve.
         feasible: pairs that memory facts allow; None allows all.
     """
+    if slo.users is None:  # both latencies are needed to know how many requests a second that is
+        both = latencies[TARGETS].where(has_latency(latencies))
+        latencies = latencies.assign(**both)
     known = _curves(latencies)
     rows = []
     for llm_id in llm_ids:

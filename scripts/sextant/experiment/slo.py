@@ -26,6 +26,10 @@ _FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
 _OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
 
 
+ALIKE = 1.25
+"""Requests whose mean lengths differ by no more than this factor are alike."""
+
+
 class Limit(NamedTuple):
     """At this percentile a latency stays at or below the limit."""
 
@@ -41,10 +45,11 @@ class SLO:
     `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`, for which replicas
     are found by simulation (`sextant.capacity`) and by nothing else. Latencies are predicted as
     nTTFT and ITL; the limits of other metrics are compared with what follows from them
-    (`latencies`).
+    (`latencies`). Mean lengths of the requests, if given, hold in place of the workload's.
 
     Raises InputError for what `workflow/schemas/slos.schema.yaml` does not allow, for no limit, a
-    limit without a percentile, no load or two, and what only a trace has without one.
+    limit without a percentile, no load or two, what only a trace has without one, and one length
+    alone or beside a trace.
     """
 
     slo_id: str
@@ -68,13 +73,17 @@ class SLO:
     """Largest share of them that are refused or time out."""
     window_s: float | None = None
     """How long the windows are in each of which the SLO holds; 0 for the whole trace at once."""
+    input_tokens: float | None = None
+    output_tokens: float | None = None
 
     def __post_init__(self) -> None:
         given = self.facts()
         for name in given.keys() - {"slo_id", "trace_id"}:  # which no schema can tell
             if not math.isfinite(given[name]):
                 fix = f"give {'milliseconds' if name.endswith('_ms') else 'a finite number'}"
-                raise InputError(f"{given[name]} is not a limit or load", field=name, fix=fix)
+                raise InputError(
+                    f"{given[name]} is not a limit, load or length", field=name, fix=fix
+                )
         validate(given, SCHEMAS / "slos.schema.yaml", f"SLO {self.slo_id!r}")
         n_loads = len(given.keys() & set(_LOADS))
         if n_loads != 1:
@@ -90,10 +99,22 @@ class SLO:
         if not self.limits:
             fix = f"give one or more of {', '.join(f'{name}_ms' for name in METRICS)}"
             raise InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)
+        self._check_lengths()
         for name, limit in self.limits.items():
             if limit.percentile is None:
                 fix = f"give `percentile` for all limits, or `{name}_percentile`"
                 raise InputError(f"{name}_ms has no percentile", field="percentile", fix=fix)
+
+    def _check_lengths(self) -> None:
+        """Raise InputError for one length without the other, and for lengths beside a trace."""
+        problem, fix = "", "leave them empty"
+        if (self.input_tokens is None) != (self.output_tokens is None):
+            problem = "one length of the requests alone is given"
+            fix = "give both, or neither: then they are those of the workload"
+        elif self.lengths and self.trace_id is not None:
+            problem = "a trace has requests of its own"
+        if problem:
+            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
 
     def facts(self) -> dict[str, Any]:
         """Return the fields that are set."""
@@ -103,6 +124,26 @@ class SLO:
     def limits(self) -> dict[str, Limit]:
         """The limits that are set, by metric."""
         return limits_of(asdict(self))
+
+    @cached_property
+    def lengths(self) -> dict[str, float]:
+        """The mean input and output tokens of its requests; empty: they are the workload's."""
+        if self.input_tokens is None or self.output_tokens is None:
+            return {}
+        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+
+    def is_of(self, lengths: np.ndarray) -> np.ndarray:
+        """Return which requests are like its own: all, where it does not say their lengths.
+
+        Args:
+            lengths: mean input and output tokens of requests, shape (..., 2).
+
+        Returns:
+            Shape (...); a length that is NaN is like no other.
+        """
+        if not self.lengths:
+            return np.ones(lengths.shape[:-1], dtype=bool)
+        return are_alike(lengths, np.array([*self.lengths.values()]))
 
     @cached_property
     def percentiles(self) -> tuple[int, int]:
@@ -209,6 +250,11 @@ class SLO:
         if self.users is not None:
             return SLO(**values | {"users": max(1, round(self.users * load))})
         return SLO(**values | {"request_rate_rps": self.load * load})
+
+
+def are_alike(lengths: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return whether requests are alike by their mean lengths, shape (..., 2), of both."""
+    return (np.abs(np.log(lengths / others)) <= math.log(ALIKE)).all(axis=-1)
 
 
 def limits_of(row: Mapping[str, Any]) -> dict[str, Limit]:

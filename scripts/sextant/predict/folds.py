@@ -1,10 +1,10 @@
 """Fit a predictor fold by fold: hold each LLM out, predict it from the others."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pandas as pd
 
@@ -73,6 +73,17 @@ class FitResult(NamedTuple):
     draws: Sequence[Draws]
     """Of a predictor that draws: one for each fold with anything to predict."""
 
+    def of(self, llm_ids: Collection[str]) -> Self:
+        """Return what came of these LLMs."""
+        if self.latencies is None or all(name in llm_ids for name in self.llm_ids):
+            return self
+        parts = [(each, each.X["llm_id"].isin(llm_ids).to_numpy()) for each in self.draws]
+        return self._replace(
+            llm_ids=[name for name in self.llm_ids if name in llm_ids],
+            latencies=self.latencies[self.latencies["llm_id"].isin(llm_ids)],
+            draws=[Draws(each.X[own], each.samples_ms[:, own]) for each, own in parts if own.any()],
+        )
+
 
 def design_rows(
     predictor: PointPredictor | JointPredictor, points: pd.DataFrame, facts: Facts
@@ -82,14 +93,16 @@ def design_rows(
     return Rows(X, points[[*TARGETS, "throughput_tok_s"]])
 
 
-def share_lengths(training: pd.DataFrame, asked: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def share_lengths(
+    training: pd.DataFrame, asked: pd.DataFrame, lengths: Mapping[str, float] | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Give all rows the lengths of the workload: medians over the training rows.
 
     A point's own mean length depends on which requests it could answer, and is not known of an
-    LLM that was not measured.
+    LLM that was not measured. What is asked may be about requests of other `lengths`.
     """
-    lengths = training[LENGTHS].median()
-    return training.assign(**lengths), asked.assign(**lengths)
+    shared = training[LENGTHS].median()
+    return training.assign(**shared), asked.assign(**(lengths or shared))
 
 
 def fit_folds(
@@ -118,7 +131,9 @@ def fit_folds(
     settings: dict[str, Settings] = {}
     if is_judged and isinstance(model := make(), Tunable):
         settings = choose_nested(model, design_rows(model, usable, task.facts), n_jobs, tell)
-    jobs = (partial(_predict, make, settings.get(fold.name), usable, fold, task) for fold in folds)
+    jobs = (
+        partial(_predict, make, settings.get(fold.name), usable, fold, task, slo) for fold in folds
+    )
     predicted, draws = [], []
     finished = results_of(jobs, n_jobs)
     for number, (fold, (frame, drawn)) in enumerate(zip(folds, finished, strict=True), 1):
@@ -145,11 +160,12 @@ def _folds(task: Task, measured: list[str], min_llms: int) -> Iterator[_Fold]:
 
 
 def _predict(
-    make: Make, settings: Settings | None, usable: pd.DataFrame, fold: _Fold, task: Task
+    make: Make, settings: Settings | None, usable: pd.DataFrame, fold: _Fold, task: Task, slo: SLO
 ) -> tuple[pd.DataFrame, Draws | None]:
     """Return `KEYS` and latencies of all that is to predict in a fold, and their draws."""
     model, is_own = make(), usable["llm_id"].isin(fold.llm_ids)
-    training, asked = share_lengths(usable[~is_own], _asked(task, fold, usable[~is_own]))
+    others = usable[~is_own]
+    training, asked = share_lengths(others, _asked(task, fold, others), slo.lengths)
     keys = asked[[*KEYS, *LENGTHS]]
     if asked.empty:  # memory facts rule out every profile
         return keys.assign(**dict.fromkeys(TARGETS, pd.Series(dtype="float64"))), None
@@ -157,7 +173,7 @@ def _predict(
     if isinstance(model, Tunable):
         model.settings = settings
     on_references = usable["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))
-    known = usable[is_own & on_references]
+    known = usable[is_own & on_references & slo.is_of(usable[LENGTHS].to_numpy(float))]
     model.fit(rows, design_rows(model, known, task.facts) if model.uses_references else None)
     if isinstance(model, JointPredictor):
         draws = Draws(keys, model.sample(X))

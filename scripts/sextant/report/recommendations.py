@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from sextant.base.rows import Row, group_by
 from sextant.experiment.percentiles import PERCENTILE_PREFIX
 from sextant.experiment.scenarios import KINDS
@@ -15,6 +17,7 @@ LEVEL_NAMES = {kind: scenario.level_words for kind, scenario in KINDS.items()}
 """What a level is, by the kind of scenario."""
 
 
+_LENGTHS = ("mean_input_tokens", "mean_output_tokens")
 TARGET_NAMES = {"nttft": "nTTFT", "itl": "ITL"}
 """The latencies that predictors predict."""
 
@@ -115,14 +118,19 @@ def decision_points(tables: Tables) -> list[Row]:
 
 def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
     """Return held-out predictions beside the truth, at the SLO's percentile: `llm_id,
-    gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`.
+    gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`. Points of other requests than the
+    SLO's are left out.
     """
+    wanted = SLO(**slo)
     columns = {
         target: f"{PERCENTILE_PREFIX[percentile]}_{target}_ms"
-        for target, percentile in zip(TARGET_NAMES, SLO(**slo).percentiles, strict=True)
+        for target, percentile in zip(TARGET_NAMES, wanted.percentiles, strict=True)
     }
     place = ("llm_id", "gpu_profile_id", "users")
-    truth = group_by((p for p in decision_points(tables) if p["source"] == source), *place)
+    own = [p for p in decision_points(tables) if p["source"] == source]
+    if wanted.lengths:
+        own = [p for p in own if wanted.is_of(np.array([p[name] for name in _LENGTHS], float))]
+    truth = group_by(own, *place)
     asked = group_by(tables["prediction"], "source", "slo_id", "predictor")
     pairs = []
     for row in asked.get((source, slo["slo_id"], predictor), ()):

@@ -115,4 +115,8 @@ def slo_words(slo: Row) -> str:
         for name, limit in asked.limits.items()
     ]
     unit = "users" if asked.users is not None else "requests a second"
-    return f"{' and '.join(limits)}, for {number(asked.load)} {unit}"
+    words = f"{' and '.join(limits)}, for {number(asked.load)} {unit}"
+    if not asked.lengths:
+        return words
+    inputs, outputs = (number(value) for value in asked.lengths.values())
+    return f"{words} of {inputs} input and {outputs} output tokens"
