@@ -17,10 +17,11 @@ from sextant.advice.evidence import nearest, outside
 from sextant.advice.explanation import explain_llm
 from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
 from sextant.advice.page import write_answer
-from sextant.advice.predicted import Forecast, forecast, subject_of
+from sextant.advice.predicted import Forecast, forecast
 from sextant.advice.question import Question, named_llm
 from sextant.advice.requests import Length, Requests
 from sextant.advice.source import Source, find_source
+from sextant.advice.subject import subject_of
 from sextant.base.errors import InputError
 from sextant.characterizations.points import TARGETS
 from sextant.cli.app import app

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sextant.advice.offer import offered, read_probe
-from sextant.advice.predicted import subject_of
 from sextant.advice.question import Question, answers_from_points, check, named_llm
 from sextant.advice.requests import Length, Requests
 from sextant.advice.serving import as_measured
 from sextant.advice.source import find_source
+from sextant.advice.subject import subject_of
 from sextant.base.errors import InputError
 from sextant.experiment.slo import SLO
 from sextant.llm.config_files import name_of

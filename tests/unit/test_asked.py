@@ -15,10 +15,10 @@ from sextant.advice.evidence import nearest, outside
 from sextant.advice.explanation import explain_llm
 from sextant.advice.offer import offered
 from sextant.advice.own_points import OwnPoints
-from sextant.advice.predicted import subject_of
 from sextant.advice.question import Question, named_llm
 from sextant.advice.requests import Length, Requests, length_of, requests_of
 from sextant.advice.source import find_source
+from sextant.advice.subject import subject_of
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.decide.decision import loads, weigh

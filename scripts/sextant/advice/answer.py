@@ -12,7 +12,7 @@ from sextant.advice.energy import energy, learned, with_joules
 from sextant.advice.evidence import nearest, outside
 from sextant.advice.offer import offered
 from sextant.advice.options import by_profile, decide, frontier, nearest_miss, safest, sensitivity
-from sextant.advice.predicted import Forecast, forecast, subject_of
+from sextant.advice.predicted import Forecast, forecast
 from sextant.advice.question import (
     Question,
     answers_from_points,
@@ -22,6 +22,7 @@ from sextant.advice.question import (
 )
 from sextant.advice.serving import as_measured
 from sextant.advice.source import find_source
+from sextant.advice.subject import subject_of
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.points import LENGTHS

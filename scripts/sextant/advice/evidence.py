@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.advice.basis import served_precisions
-from sextant.advice.predicted import Subject
+from sextant.advice.subject import Subject
 from sextant.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, at_percentile
 from sextant.decide.recommend import u_max
 from sextant.experiment.slo import SLO

@@ -6,10 +6,11 @@ from typing import Any
 from sextant.advice.basis import estimates, outside_basis, warning
 from sextant.advice.energy import energy, energy_line, learned
 from sextant.advice.offer import offered
-from sextant.advice.predicted import forecast, subject_of
+from sextant.advice.predicted import forecast
 from sextant.advice.question import Question, answers_from_points, check, named_llm
 from sextant.advice.serving import as_measured
 from sextant.advice.source import find_source
+from sextant.advice.subject import subject_of
 from sextant.base.rows import frame_rows
 from sextant.characterizations.points import LENGTHS, at_percentile
 from sextant.experiment.slo import SLO

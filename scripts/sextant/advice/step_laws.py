@@ -8,10 +8,11 @@ import pandas as pd
 
 from sextant.advice.basis import outside_basis, warning
 from sextant.advice.offer import offered
-from sextant.advice.predicted import Subject, fit_to, subject_of
+from sextant.advice.predicted import fit_to
 from sextant.advice.question import Question, check, make_predictor, named_llm
 from sextant.advice.serving import as_measured
 from sextant.advice.source import Source, find_source
+from sextant.advice.subject import Subject, subject_of
 from sextant.base.errors import InputError
 from sextant.characterizations.points import LENGTHS
 from sextant.experiment.slo import SLO
