@@ -55,7 +55,7 @@ def test_a_request_rate_becomes_users_by_littles_law() -> None:
     ("row", "words"),
     [
         ("a\t\t\t50\t8\t", ["line 2", "no limit", "ttft_ms"]),
-        ("a\t100\t\t50\t8\t2", ["line 2", "two loads", "one or the other"]),
+        ("a\t100\t\t50\t8\t2", ["line 2", "two loads", "one of them"]),
         ("a\t100\t\t50\t\t", ["line 2", "no load"]),
         ("a\t100\t\t\t8\t", ["line 2", "ttft_ms has no percentile"]),
         ("a\t100\t\t95\t\t-1", ["line 2", "request_rate_rps"]),
