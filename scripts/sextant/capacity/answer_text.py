@@ -91,7 +91,10 @@ def _why(row: Answer) -> str:
     if row["status"] == "does_not_fit":
         return row["reason"]
     if row["status"] == "refused":
-        return f"{plural(row['n_refused'], 'request')} are too long for it, or time out even alone"
+        refused = (
+            f"{plural(row['n_refused'], 'request')} are too long for it, or time out even alone"
+        )
+        return f"{refused} (--max-model-len, --max-failed, --timeout-s)"
     if row["status"] == "too_slow":
         limit = METRICS[row["alone_limit"]]
         return f"{limit} of requests alone is {ratio_words(row['alone_ratio'])}"

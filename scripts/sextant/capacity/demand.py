@@ -184,7 +184,7 @@ def demand_of_trace(
     n = int(counts["n"].sum())
     if n < 2 or not counts["last_s"].max() > counts["first_s"].min():
         problem = f"{n} requests that succeeded" + (" at one moment" if n > 1 else "")
-        fix = "give a trace with two or more, or another --llm or --service"
+        fix = "give a trace with two or more, or another --trace-llm or --trace-service"
         raise InputError(problem, file=trace, field="arrival_s", fix=fix)
     return Demand(
         id_of(Path(trace).stem),

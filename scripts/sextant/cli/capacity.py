@@ -14,12 +14,13 @@ from sextant.cli.options import grouped, naming_options
 from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
+    from sextant.advice.step_laws import Settings
     from sextant.capacity.answer import Asked
     from sextant.capacity.demand import Traffic
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
-_SETTINGS: dict[str | None, str] = {"kv_tokens": "--kv-dtype"}
+_ANY_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,15 @@ class ServerOptions:
         float, typer.Option(help="Seconds after which a client gives up; never by default.")
     ] = float("inf")
 
+    def of(self) -> "Settings":
+        """Return the settings. Raises InputError for those with which vLLM would not start."""
+        from sextant.advice.step_laws import Settings
+
+        settings = Settings(self.max_num_seqs, self.max_num_batched_tokens, self.timeout_s)
+        with naming_options({"timeout_s": "--timeout-s"}):
+            settings.scheduler(_ANY_TOKENS, _ANY_TOKENS)
+        return settings
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions:
@@ -163,7 +173,6 @@ def capacity_asked(
     draws: int = 32,
 ) -> "Asked":
     """Return what is asked. Raises InputError for an option that makes no sense."""
-    from sextant.advice.step_laws import Settings
     from sextant.capacity.answer import Asked
     from sextant.capacity.demand import requests_of_demand
     from sextant.capacity.schedule import Terms
@@ -183,7 +192,7 @@ def capacity_asked(
     with naming_options({}):
         target = Target(slo.limits, keep.goodput, keep.max_failed, window_s)
     question = replace(asked.question(slo, **offer.of()), requests=requests_of_demand(demand))
-    settings = Settings(server.max_num_seqs, server.max_num_batched_tokens, server.timeout_s)
+    settings = server.of()
     slot_s, startup_s = _seconds(schedule.slot, "--slot"), _seconds(schedule.startup, "--startup")
     terms = Terms(slot_s, startup_s, schedule.least_replicas)
     return Asked(question, arriving, target, settings, terms, keep.risk, draws, asked.seed)

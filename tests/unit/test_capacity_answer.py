@@ -1,0 +1,178 @@
+"""The answer of `sextant capacity`: on the shipped trace, from the shipped measurements."""
+
+import json
+from functools import partial
+
+import pytest
+from typer.testing import CliRunner
+
+from html_page import Page, figure_texts
+from sextant.base.errors import InputError
+from sextant.cli.app import app
+from sextant.cli.capacity import _seconds, capacity_asked
+from sextant.experiment.slo import SLO
+from support import ROOT
+
+SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
+LLM = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+ASKED = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB,1xH200-141GB", "--draws", 3)
+LIMITS = ("--ttft-ms", "p95:1000", "--itl-ms", "p95:50", "--window", "60s")
+
+
+def sextant(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(part) for part in arguments])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_a_store(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("empty"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    out = tmp_path_factory.mktemp("trace") / "azure.parquet"
+    sextant("ingest", SAMPLE, "--format", "sextant", "--out", out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def answer(trace):
+    """At four times the traffic, so that one replica is not enough."""
+    how = ("--traffic", 8, "--slot", "15s", "--startup", "5s", "--format", "json")
+    return json.loads(sextant("capacity", "--trace", trace, *LIMITS, *ASKED, *how))
+
+
+def test_the_cheapest_profile_that_meets_every_window_is_first(answer) -> None:
+    rows = answer["alternatives"]
+    assert [row["status"] for row in rows] == ["meets", "meets"]
+    assert rows[0]["usd_per_hour"] <= rows[1]["usd_per_hour"]
+    assert all(answer[name] == rows[0][name] for name in ("gpu_profile_id", "replicas"))
+    assert answer["replicas"] > 1 and answer["probability_met"] >= 0.9
+    assert answer["demand"]["n_requests"] == 2000
+    # A replica bears its share of the mean rate, or a little less at a whole number of them.
+    assert answer["rate_at_slo_rps"] * (answer["replicas"] + 1) > 0
+    assert answer["slo"]["window_s"] == 60 and answer["slo"]["max_failed"] == 0.01
+
+
+def test_the_answer_says_what_would_change_it(answer) -> None:
+    fewer, same, more = answer["neighbours"]
+    assert (fewer["replicas"], more["replicas"]) == (same["replicas"] - 1, same["replicas"] + 1)
+    assert fewer["probability_met"] < same["probability_met"] <= more["probability_met"]
+    assert same["n_windows_missed"] == 0 == answer["fixed"]["n_windows_missed"]
+    assert answer["growth"]["replicas_needed"] >= answer["replicas"]
+    assert answer["failure"]["back_s"] - answer["failure"]["at_s"] == 5
+    assert answer["burst"]["n_requests"] > 300
+    schedule, timeline = answer["schedule"], answer["timeline"]
+    assert max(schedule["replicas"]) <= answer["replicas"]
+    assert timeline["scheduled_replicas"] == schedule["replicas"]
+    assert len(timeline["fixed"]["ttft_ms"]) == len(timeline["fixed"]["is_met"])
+    assert sum(timeline["request_rate_rps"]) * timeline["bucket_s"] == pytest.approx(2000)
+    for line in (
+        "a replica bears",
+        "a replica fails",
+        "traffic × 1.5",
+        "the busiest minute",
+        "by 15",
+    ):
+        assert line in answer["text"]
+
+
+def test_recommend_with_a_trace_is_answered_by_capacity(trace, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("sextant.cli.advice.capacity_asked", partial(capacity_asked, draws=2))
+    offer = ASKED[:-2]
+    page = tmp_path / "page.html"
+    how = ("--format", "html", "--out", page)
+    said = sextant("recommend", "--trace", trace, *LIMITS[:4], *offer, *how)
+    assert "(simulated)" in said
+    html = page.read_text("utf-8")
+    assert "the answer is that of `sextant capacity`" in " ".join(Page(html).text.split())
+    assert not [link for link in Page(html).links if not link.startswith("#")]
+    texts = figure_texts(html)
+    assert {"Requests/s", "Replicas", "TTFT, p95 (ms)", "Failed (%)"} <= set(texts)
+    with pytest.raises(InputError, match="two loads are given"):
+        sextant("recommend", "--trace", trace, "--users", 5, *LIMITS[:4], *offer)
+
+
+def test_a_limit_that_one_request_alone_breaks_is_said_with_by_how_much(trace) -> None:
+    said = sextant("capacity", "--trace", trace, "--ttft-ms", "p95:5", *ASKED)
+    assert "no GPU profile meets the SLO" in said
+    assert "TTFT of requests alone is" in said and "times its limit" in said
+
+
+def test_requests_beyond_the_context_are_counted(trace) -> None:
+    limits = (*LIMITS, "--max-model-len", 2048)
+    said = sextant("capacity", "--trace", trace, *limits, *ASKED)
+    assert "292 of 2,000 requests have more than 2,048 tokens" in said
+    assert "292 requests are too long for it" in said
+    borne = sextant("capacity", "--trace", trace, *limits, "--max-failed", 0.5, *ASKED)
+    assert "14.6 % of the requests fail" in borne
+
+
+def test_arrivals_at_a_rate_need_no_trace() -> None:
+    lengths = ("--input-tokens", "p50:900,p99:4000", "--output-tokens", 200)
+    rate = ("--request-rate", 40, "--burstiness", 0.3, "--duration", "3min")
+    how = ("--prefix-hit-rate", 0.5, "--format", "json")
+    found = json.loads(sextant("capacity", *rate, *lengths, *LIMITS, *ASKED, *how))
+    assert found["demand"]["rate_rps"] == pytest.approx(40, rel=0.1)
+    assert found["demand"]["gap_cv"] == pytest.approx(0.3**-0.5, rel=0.1)
+    assert 1000 < found["demand"]["mean_input_tokens"] < 1300 and found["replicas"] >= 1
+
+
+LENGTHS = ("--input-tokens", 9, "--output-tokens", 9)
+BAD = [
+    ((), "nothing arrives", "--trace, --request-rate"),
+    (("--request-rate", 5), "requests of no length", "--request-rate"),
+    (
+        ("--request-rate", 0, *("--input-tokens", 9, "--output-tokens", 9)),
+        "range",
+        "--request-rate",
+    ),
+    (("--trace", "T", "--request-rate", 5), "the trace says it", "--request-rate"),
+    (("--trace", "T", "--traffic", 0), "not a factor", "--traffic"),
+    (("--trace", "T", "--window", "0s"), "not a time", "--window"),
+    (("--trace", "T", "--goodput", 1.5), "not a share", "--goodput"),
+    (("--trace", "T", "--risk", 1), "not a risk", "--risk"),
+    (("--trace", "T", "--max-num-seqs", 0), "not above 0", "--max-num-seqs"),
+    (("--trace", "T", "--timeout-s", -1), "not above 0", "--timeout-s"),
+    (("--trace", "T", "--trace-llm", "gpt"), "0 requests that succeeded", "arrival_s"),
+]
+
+
+@pytest.mark.parametrize(("given", "problem", "field"), BAD, ids=lambda it: str(it))
+def test_what_makes_no_sense_is_one_error_with_its_option(trace, given, problem, field) -> None:
+    given = [trace if part == "T" else part for part in given]
+    with pytest.raises(InputError, match=problem) as error:
+        sextant("capacity", *given, *LIMITS[:2], *ASKED)
+    assert error.value.field == field and error.value.fix
+
+
+def test_points_of_an_engine_that_stops_to_prefill_have_no_law_of_a_step(trace) -> None:
+    with pytest.raises(InputError, match="no step can be simulated"):
+        source = ("--source", "archive:llm-pilot", "--gpu-profiles", "1xH100-80GB")
+        sextant("capacity", "--trace", trace, *LIMITS, *ASKED, *source)
+
+
+def test_times_are_written_with_their_unit() -> None:
+    assert [_seconds(text, "--slot") for text in ("90", "90s", "1.5min", "2h", "1d")] == [
+        *(90, 90, 90, 7200, 86400)
+    ]
+
+
+# The sheet
+
+
+def test_only_an_slo_with_a_trace_has_windows() -> None:
+    slo = SLO("x", ttft_ms=100.0, percentile=95, trace_id="t", window_s=0.0, goodput=0.9)
+    assert slo.facts()["trace_id"] == "t"
+    for more in ({}, {"users": 3, "trace_id": "t"}, {"request_rate_rps": 3.0, "trace_id": "t"}):
+        with pytest.raises(InputError, match="load"):
+            SLO("x", ttft_ms=100.0, percentile=95, **more)
+    for name in ("goodput", "max_failed", "window_s"):
+        with pytest.raises(InputError, match="traffic of a trace") as error:
+            SLO("x", ttft_ms=100.0, percentile=95, users=3, **{name: 0.5})
+        assert error.value.field == name
