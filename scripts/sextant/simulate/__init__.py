@@ -10,7 +10,7 @@ of a simulation). `kernel` is the compiled part, over the tables of `world`: `st
 replica's steps, `lists` and `blocks` keep its requests and its KV cache, each in O(1) a step.
 `compiled` has Numba compile them; no other module imports Numba. docs/capacity.md has the rules.
 
-Step laws come from the predictor's fit (`fitted`), for what was never measured. `closed_form` has
-mean latencies at a steady load without simulation; `matching` scales laws until it gives what is
-known.
+Step laws come from the predictor's fit (`fitted`), for what was never measured, or from what was
+measured of a server (`calibrated`). `closed_form` has mean latencies at a steady load without
+simulation; `matching` scales laws until it gives what is known.
 """

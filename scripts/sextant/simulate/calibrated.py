@@ -1,0 +1,272 @@
+"""Step laws of a server that was measured: from its closed-loop requests, or told by a probe.
+
+Terms are scaled from a rough start by least squares with broad priors (`matching`), first through
+the closed form. Its means are those of equal requests at a steady load; what the simulator says of
+the measured ones, lengths and first wave included, then corrects it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.simulate.closed_form import Limits, Load, Means, closed_loop, open_loop
+from sextant.simulate.matching import Group, broadcast, match
+from sextant.simulate.requests import Requests
+from sextant.simulate.run import simulate_closed
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import NAMES, StepLaw
+
+_GROUPS: tuple[Group, ...] = (
+    ("floor_ms", "dense_ms"),
+    ("sequence_ms",),
+    ("kv_token_ms",),
+    ("prefill_token_ms",),
+    ("prompt_step_ms",),
+    ("request_ms",),
+)
+_PRIOR_SD = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+_LEAST_NOISE = 0.02
+"""Of the logarithm of a mean: a level that is measured again differs by a few percent."""
+_ROUNDS = 3
+_REPEATS = 8
+_SPREAD = 0.2
+_OF_POINT = 10
+"""Requests a user that a point counts for: as many as load tests send."""
+_SIZES = 4
+"""Parts into which the requests of one user alone fall, by input tokens."""
+_PROBED: tuple[Group, ...] = (
+    ("request_ms",),
+    tuple(name for name in NAMES if name.endswith("_ms") and name != "request_ms"),
+)
+
+
+class CalibratedLaws(NamedTuple):
+    """The step law of one measured server and what is not known of it."""
+
+    law: StepLaw
+    draws: np.ndarray
+    """Laws that the measurements allow, shape (draws, terms)."""
+    errors: np.ndarray
+    """Logarithms of predicted over measured means of TTFT and ITL, shape (levels, 2)."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Requests at one number of users, as the closed form takes them."""
+
+    users: float
+    rows: pd.DataFrame
+
+    @property
+    def means_ms(self) -> tuple[float, float]:
+        """Mean TTFT, and mean gap between tokens over all tokens."""
+        rows = self.rows
+        gaps_ms = (rows["e2e_ms"] - rows["ttft_ms"]).sum() / (rows["output_tokens"] - 1).sum()
+        return float(rows["ttft_ms"].mean()), float(gaps_ms)
+
+    @property
+    def noise(self) -> tuple[float, float]:
+        """Standard errors of the logarithms of these."""
+        rows = self.rows
+        per_token = (rows["e2e_ms"] - rows["ttft_ms"]) / (rows["output_tokens"] - 1)
+        return _log_error(rows["ttft_ms"]), _log_error(per_token)
+
+
+def _log_error(values: pd.Series) -> float:
+    """Return the standard error of the logarithm of a mean, no less than levels differ anyway."""
+    own = values.std(ddof=0) / values.mean() / np.sqrt(len(values))
+    return float(np.hypot(_LEAST_NOISE, own))
+
+
+def closed_loop_requests(folder: Path) -> pd.DataFrame:
+    """Return the requests of a measured cell that succeeded, as `calibrate` takes them.
+
+    Columns are `users, input_tokens, output_tokens, sent_s, ttft_ms, e2e_ms`.
+
+    Args:
+        folder: a cell of closed-loop levels, of the pipeline or of `sextant load`.
+    """
+    rows = pd.read_parquet(folder / "requests.parquet")
+    rows = rows[rows["status"] == "ok"]
+    return pd.DataFrame(
+        {
+            "users": rows["level"],
+            "input_tokens": rows["input_tokens"],
+            "output_tokens": rows["output_tokens"],
+            "sent_s": rows["scheduled_s"],
+            "ttft_ms": 1e3 * (rows["first_token_s"] - rows["scheduled_s"]),
+            "e2e_ms": 1e3 * (rows["last_token_s"] - rows["scheduled_s"]),
+        }
+    ).reset_index(drop=True)
+
+
+def requests_of_points(points: pd.DataFrame) -> pd.DataFrame:
+    """Return requests that have about the means of a characterization's points, for `calibrate`.
+
+    Args:
+        points: of one server, with `users, input_tokens, output_tokens, mean_ttft_ms, mean_itl_ms`.
+
+    Raises:
+        InputError: no point has all of them.
+    """
+    names = ["users", "input_tokens", "output_tokens", "mean_ttft_ms", "mean_itl_ms"]
+    known = points[names].astype(float).dropna()
+    if known.empty:
+        fix = "measure users of a closed loop, or calibrate on its requests"
+        raise InputError("no point has users, lengths and both latencies", fix=fix)
+    known = known.loc[known.index.repeat(_OF_POINT * known["users"].astype(int))]
+    # Equal requests would answer all users at once, and be answered in lockstep ever after.
+    around = np.random.default_rng(0).uniform(1 - _SPREAD, 1 + _SPREAD, (len(known), 2))
+    tokens = (known[["input_tokens", "output_tokens"]] * around).round().clip(lower=1).astype(int)
+    decode_ms = (tokens["output_tokens"] - 1) * known["mean_itl_ms"]
+    latencies = {"ttft_ms": known["mean_ttft_ms"], "e2e_ms": known["mean_ttft_ms"] + decode_ms}
+    return tokens.assign(users=known["users"], **latencies).reset_index(drop=True)
+
+
+def calibrate(
+    requests: pd.DataFrame, scheduler: Scheduler, n_draws: int, seed: int
+) -> CalibratedLaws:
+    """Return the step law that gives the latencies of closed-loop requests.
+
+    Args:
+        requests: as `closed_loop_requests` or `requests_of_points` return them; several numbers of
+            users, one of them a single user, tell the terms apart.
+        scheduler: the server's settings.
+        n_draws: draws of the laws that the measurements allow.
+        seed: of the draws.
+
+    Raises:
+        InputError: no request has two output tokens or more.
+    """
+    rows = requests[requests["output_tokens"] > 1]
+    if rows.empty:
+        fix = "measure requests of two output tokens or more"
+        raise InputError("no request tells the time between tokens", fix=fix)
+    parts = [_Part(users, each) for users, each in rows.groupby("users")]
+    parts = [small for part in parts for small in _by_size(part)]
+    known = np.log([[*part.means_ms] for part in parts]).T.ravel()
+    noise = np.array([[*part.noise] for part in parts]).T.ravel()
+    load = Load(*(_mean(parts, name) for name in ("input_tokens", "output_tokens")))
+    users, limits = np.array([part.users for part in parts]), _limits(scheduler)
+    start = _start(parts[0], parts[-1])[None]
+
+    def predict(law: StepLaw) -> np.ndarray:
+        return _logs(closed_loop(law, limits, load, users))
+
+    bias = np.zeros_like(known)
+    for _ in range(_ROUNDS):
+        found = match(start, _GROUPS, _PRIOR_SD, predict, (known + bias)[None], noise)
+        law = StepLaw.of(found.values[0])
+        simulated = _simulated(law, parts, scheduler)
+        bias = np.nan_to_num(predict(broadcast(found.values))[0] - simulated)
+    errors = simulated - known
+    misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
+    generator = np.random.default_rng(seed)
+    moved = generator.multivariate_normal(
+        found.log_scales[0], misfit * found.covariance[0], n_draws, method="eigh"
+    )
+    draws = np.repeat(start, n_draws, axis=0)
+    for column, group in enumerate(_GROUPS):
+        draws[:, [NAMES.index(name) for name in group]] *= np.exp(moved[:, [column]])
+    return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
+
+
+def told_by_probe(
+    values: np.ndarray,
+    scheduler: Scheduler,
+    load: Load,
+    *,
+    users: float | None = None,
+    request_rate_rps: float | None = None,
+    ttft_ms: float,
+    itl_ms: float,
+    step_sd: float = 0.2,
+) -> np.ndarray:
+    """Return laws that give what one load of a deployment was measured to take.
+
+    What the deployment adds to each request is not known before; the times of steps are, up to
+    `step_sd` of their logarithm, by which all are scaled alike.
+
+    Args:
+        values: laws, shape (laws, terms).
+        scheduler: the server's settings.
+        load: the requests.
+        users: of a closed loop, or
+        request_rate_rps: of an open one.
+        ttft_ms: measured mean.
+        itl_ms: measured mean.
+        step_sd: how sure the laws were.
+    """
+    limits = _limits(scheduler)
+
+    def predict(law: StepLaw) -> np.ndarray:
+        if request_rate_rps is None:
+            return _logs(closed_loop(law, limits, load, np.array([users or 1.0])))
+        return _logs(open_loop(law, limits, load, np.array([request_rate_rps])))
+
+    known = np.tile(np.log([ttft_ms, itl_ms]), (len(values), 1))
+    return match(values, _PROBED, (1.5, step_sd), predict, known, _LEAST_NOISE).values
+
+
+def _limits(scheduler: Scheduler) -> Limits:
+    return Limits(
+        scheduler.max_num_seqs,
+        scheduler.max_num_batched_tokens,
+        scheduler.kv_tokens,
+        scheduler.is_asynchronous,
+    )
+
+
+def _logs(means: Means) -> np.ndarray:
+    return np.log(np.concatenate([means.ttft_ms, means.itl_ms], axis=-1))
+
+
+def _mean(parts: list[_Part], name: str) -> np.ndarray:
+    return np.array([part.rows[name].mean() for part in parts])
+
+
+def _by_size(part: _Part) -> list[_Part]:
+    """Return the requests of a user alone by length: they show what a token of a prompt takes."""
+    if part.users > 1 or part.rows["input_tokens"].nunique() < _SIZES:
+        return [part]
+    sizes = pd.qcut(part.rows["input_tokens"], _SIZES, duplicates="drop")
+    return [_Part(part.users, rows) for _, rows in part.rows.groupby(sizes, observed=True)]
+
+
+def _start(least: _Part, most: _Part) -> np.ndarray:
+    """Return a law of the right order: terms share what the least and the most users waited."""
+    ttft_ms, itl_ms = least.means_ms
+    rows = least.rows
+    context = (rows["input_tokens"] + rows["output_tokens"] / 2).mean()
+    slope_ms = max((most.means_ms[1] - itl_ms) / max(most.users - 1, 1), 0.02 * itl_ms)
+    law = StepLaw(
+        floor_ms=0.4 * itl_ms,
+        dense_ms=0.4 * itl_ms,
+        sequence_ms=0.3 * slope_ms,
+        kv_token_ms=0.2 * slope_ms / context,
+        prefill_token_ms=0.3 * ttft_ms / rows["input_tokens"].mean(),
+        prompt_step_ms=0.1 * itl_ms,
+        request_ms=0.3 * ttft_ms,
+    )
+    return law.array()
+
+
+def _simulated(law: StepLaw, parts: list[_Part], scheduler: Scheduler) -> np.ndarray:
+    """Return the logarithms of mean TTFT and ITL of each part, as the simulator has them."""
+    found = np.empty((2, len(parts)))
+    for place, part in enumerate(parts):
+        rows = part.rows.sort_values("sent_s") if "sent_s" in part.rows else part.rows
+        # More than were sent, so that users who are answered sooner do not run out.
+        lengths = pd.concat([rows[["input_tokens", "output_tokens"]]] * _REPEATS)
+        requests = Requests.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
+        duration_s = rows["e2e_ms"].sum() / 1e3 / part.users
+        users = int(part.users)
+        result = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
+        made = result.output_tokens - 1
+        gaps_s = np.nansum(result.tpot_s * made) / made[np.isfinite(result.tpot_s)].sum()
+        found[:, place] = np.log(1e3 * np.array([np.nanmean(result.ttft_s), gaps_s]))
+    return found.ravel()

@@ -1,0 +1,106 @@
+"""Step laws from what was measured of a server."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.simulate.calibrated import (
+    calibrate,
+    closed_loop_requests,
+    requests_of_points,
+    told_by_probe,
+)
+from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop
+from sextant.simulate.requests import Requests
+from sextant.simulate.run import simulate, simulate_closed
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import NAMES, StepLaw
+
+TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)
+SCHEDULER = Scheduler(200_000, 64, 2048, has_prefix_caching=False)
+LIMITS = Limits(64, 2048, 200_000)
+LOAD = Load(300, 40)
+
+
+def lengths(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return generator.integers(20, 600, n), generator.integers(5, 80, n)
+
+
+@pytest.fixture(scope="module")
+def measured() -> pd.DataFrame:
+    """Return what a server that follows `TRUTH` would have measured."""
+    frames = []
+    for users in (1, 2, 4, 8, 16):
+        requests = Requests.of(np.zeros(4000), *lengths(4000))
+        result = simulate_closed(users, requests, SCHEDULER, TRUTH, duration_s=20)
+        frame = {
+            "users": users,
+            "input_tokens": result.input_tokens,
+            "output_tokens": result.output_tokens,
+            "sent_s": result.arrival_s,
+            "ttft_ms": 1e3 * result.ttft_s,
+            "e2e_ms": 1e3 * result.e2e_s,
+        }
+        frames.append(pd.DataFrame(frame))
+    return pd.concat(frames)
+
+
+def test_a_closed_loop_predicts_the_open_one(measured: pd.DataFrame) -> None:
+    found = calibrate(measured, SCHEDULER, 100, 1)
+    assert np.abs(found.errors).max() < 0.05
+    arrivals_s = np.random.default_rng(3).gamma(0.5, 1 / (0.5 * 10), 1500).cumsum()
+    requests = Requests.of(arrivals_s, *lengths(1500, 5))
+    real, made = (simulate(requests, SCHEDULER, law) for law in (TRUTH, found.law))
+    for share in (0.5, 0.9, 0.99):
+        values = [np.quantile(each.ttft_s, share) for each in (real, made)]
+        assert values[1] == pytest.approx(values[0], rel=0.08), share
+    assert made.e2e_s.mean() == pytest.approx(real.e2e_s.mean(), rel=0.05)
+
+
+def test_draws_surround_the_law_and_hold_the_truth(measured: pd.DataFrame) -> None:
+    found = calibrate(measured, SCHEDULER, 400, 1)
+    users = np.array([[4.0]])
+    drawn = closed_loop(StepLaw(*found.draws.T[:, :, None]), LIMITS, LOAD, users)
+    low, high = np.quantile(drawn.e2e_ms, (0.01, 0.99))
+    for law in (TRUTH, found.law):
+        assert low < float(closed_loop(law, LIMITS, LOAD, 4).e2e_ms) < high
+    assert (found.draws >= 0).all()
+
+
+def test_points_without_requests_are_enough(measured: pd.DataFrame) -> None:
+    gaps_ms = (measured["e2e_ms"] - measured["ttft_ms"]) / (measured["output_tokens"] - 1)
+    points = measured.assign(mean_itl_ms=gaps_ms).rename(columns={"ttft_ms": "mean_ttft_ms"})
+    points = points.groupby("users", as_index=False).mean()
+    found = calibrate(requests_of_points(points), SCHEDULER, 2, 1)
+    rates = np.array([3.0, 6.0])
+    made, truth = (open_loop(law, LIMITS, LOAD, rates) for law in (found.law, TRUTH))
+    assert made.e2e_ms == pytest.approx(truth.e2e_ms, rel=0.1)
+    with pytest.raises(InputError, match="no point has users"):
+        requests_of_points(points.assign(mean_ttft_ms=np.nan))
+
+
+def test_a_probe_tells_what_the_deployment_adds() -> None:
+    slow = StepLaw(*[*TRUTH.array()[:-1], 40.0])
+    load = open_loop(slow, LIMITS, LOAD, 5.0)
+    known = {"ttft_ms": float(load.ttft_ms), "itl_ms": float(load.itl_ms)}
+    told = told_by_probe(TRUTH.array()[None], SCHEDULER, LOAD, request_rate_rps=5.0, **known)
+    assert told[0, NAMES.index("request_ms")] == pytest.approx(40, rel=0.05)
+    assert told[0, 0] == pytest.approx(TRUTH.floor_ms, rel=0.02)
+
+
+def test_a_cell_is_read_without_its_failures(tmp_path: Path) -> None:
+    rows = {"level": [2.0, 2.0], "input_tokens": [10, 20], "output_tokens": [5, 5]}
+    rows |= {"scheduled_s": [1.0, 2.0], "first_token_s": [1.5, 2.1], "last_token_s": [2.0, 3.0]}
+    frame = pd.DataFrame(rows | {"status": ["ok", "timeout"]})
+    frame.to_parquet(tmp_path / "requests.parquet")
+    (found,) = closed_loop_requests(tmp_path).to_dict("records")
+    assert (found["ttft_ms"], found["e2e_ms"], found["users"]) == pytest.approx((500, 1000, 2))
+
+
+def test_single_tokens_tell_no_time_between_tokens(measured: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="time between tokens"):
+        calibrate(measured.assign(output_tokens=1), SCHEDULER, 2, 1)
