@@ -13,11 +13,12 @@ from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.rows import frame_rows
 from sextant.characterizations.characterization import Characterization
-from sextant.decide.accuracy import HoldOut, accuracy, predict_held_out, prediction_table
+from sextant.decide.accuracy import MEDIANS, HeldOut, accuracy, predict_held_out, prediction_table
 from sextant.decide.evaluate import evaluate
-from sextant.decide.names import STATIC_POLICY, configurable
+from sextant.decide.names import STATIC_POLICY, HoldOut, configurable
 from sextant.decide.pairs import task_of_characterization
 from sextant.experiment.slo import load_slos
+from sextant.predict.folds import Task
 from sextant.predict.parallel import ALL_CPUS
 from sextant.predict.registry import check_installed, draws_samples
 
@@ -61,18 +62,21 @@ def evaluate_predictors(
         "predictors": [{"predictor": name} for name in names],
         "scenarios": [],
     }
+    held_out = _remembered()
     if slos is not None:
         # For the traffic of a trace predictors say nothing that could be judged.
         targets = [slo for slo in load_slos(slos).values() if slo.trace_id is None]
         judge = partial(evaluate, task, targets, seed=seed, n_jobs=ALL_CPUS, progress=progress)
-        scores = pd.concat(judge(predictor=name).scores for name in names)
+        scores = pd.concat(judge(predictor=name, hold_out=held_out).scores for name in names)
         result = {"predictors": _means(scores), "scenarios": frame_rows(scores)}
     tables = []
     for row in result["predictors"]:
         if slos is not None and not draws_samples(row["predictor"]):
             continue
-        name = row["predictor"]
-        found = predict_held_out(task, name, seed, hold_out, n_jobs=ALL_CPUS, progress=progress)
+        name, how = row["predictor"], {"n_jobs": ALL_CPUS, "progress": progress}
+        # Where all requests of a point are alike, TTFT is what a limit on TTFT is compared with.
+        first = "ttft" if task.has_fixed_lengths else "nttft"
+        found = held_out(task, name, seed, hold_out, percentiles=MEDIANS, first_token=first, **how)
         table = prediction_table(found)
         row |= accuracy(table)
         tables.append(table.assign(predictor=name))
@@ -80,6 +84,21 @@ def evaluate_predictors(
         with atomic_path(predictions) as path:
             pd.concat(tables).to_csv(path, index=False, lineterminator="\n")
     return result
+
+
+def _remembered() -> Callable[..., list[HeldOut]]:
+    """Return `predict_held_out` that fits once for what SLOs and accuracy both ask."""
+    known: dict[tuple, list[HeldOut]] = {}
+
+    def predict(
+        task: Task, predictor: str, seed: int, hold_out: HoldOut = "llm", **how: Any
+    ) -> list[HeldOut]:
+        key = (predictor, hold_out, how["percentiles"], how["first_token"])
+        if key not in known:
+            known[key] = predict_held_out(task, predictor, seed, hold_out, **how)
+        return known[key]
+
+    return predict
 
 
 def _check_names(names: list[str], *, has_slos: bool) -> None:

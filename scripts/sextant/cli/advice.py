@@ -25,6 +25,7 @@ from sextant.cli.capacity import (
 )
 from sextant.cli.options import grouped
 from sextant.cli.terminal import say
+from sextant.decide.names import HoldOut
 
 _SIMULATED = (
     "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."
@@ -129,7 +130,7 @@ def evaluate(
     ] = None,
     store: StoreOptions,
     hold_out: Annotated[
-        Literal["llm", "gpu", "engine_version"],
+        HoldOut,
         typer.Option(help="What a fold has not seen where the accuracy of latencies is judged."),
     ] = "llm",
     predictions: Annotated[

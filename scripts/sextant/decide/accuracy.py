@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from sextant.characterizations.points import (
     TARGETS,
     at_percentile,
 )
+from sextant.decide.names import HoldOut
 from sextant.experiment.slo import SLO
 from sextant.llm import LLM
 from sextant.pages.wording import plural
@@ -26,10 +27,8 @@ from sextant.predict.protocols import EnergyPredictor, JointPredictor
 from sextant.predict.references import Rows
 from sextant.predict.registry import draws_samples, predictor_class
 
-HoldOut = Literal["llm", "gpu", "engine_version"]
-"""What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
 _HELD_OUT = {"llm": "LLM", "gpu": "GPU type", "engine_version": "engine version"}
-_MEDIANS = (50, 50)
+MEDIANS = (50, 50)
 _PARTS = ("predicted", "lo", "hi")
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
 """What is judged, and the target that gives it."""
@@ -53,7 +52,8 @@ def predict_held_out(
     seed: int,
     hold_out: HoldOut = "llm",
     *,
-    percentiles: tuple[int, int] = _MEDIANS,
+    percentiles: tuple[int, int] = MEDIANS,
+    first_token: str = "nttft",
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> list[HeldOut]:
@@ -69,6 +69,7 @@ def predict_held_out(
         seed: seed of the predictor's training.
         hold_out: what a fold has not seen.
         percentiles: those of nTTFT and ITL.
+        first_token: what the first of them is one of, as `at_percentile` takes it.
         n_jobs: processes to use; the result does not depend on it.
         progress: is told of each step.
 
@@ -80,7 +81,7 @@ def predict_held_out(
         fix = "judge it on SLOs (--slos), or use another predictor"
         problem = f"{predictor} has to be told of reference measurements"
         raise InputError(problem, field="--predictor", fix=fix)
-    points = at_percentile(task.points, percentiles)
+    points = at_percentile(task.points, percentiles, first_token)
     known = (points[TARGETS] > 0).any(axis=1) & points["users"].notna()
     if progress and not known.all():
         progress(f"{(~known).sum()} of {len(points)} points have no latency or load: left out")

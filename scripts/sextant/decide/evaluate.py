@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -17,7 +18,7 @@ from sextant.characterizations.points import (
     at_percentile,
     has_latency,
 )
-from sextant.decide.accuracy import predict_held_out
+from sextant.decide.accuracy import HeldOut, predict_held_out
 from sextant.decide.configurations import apart, fit_result
 from sextant.decide.decision import choose, weigh
 from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
@@ -80,6 +81,7 @@ def evaluate(
     *,
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
+    hold_out: Callable[..., list[HeldOut]] = predict_held_out,
 ) -> Evaluation:
     """Evaluate a predictor by leave-one-LLM-out and recommend for LLMs without points.
 
@@ -98,6 +100,7 @@ def evaluate(
         seed: seed of the predictor's training.
         n_jobs: processes to use; the result does not depend on it.
         progress: is told of each step; the log is, without it.
+        hold_out: `predict_held_out`, or what remembers its results.
 
     Raises:
         InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
@@ -122,8 +125,12 @@ def evaluate(
             shared = (getattr(slo, name) for name in predictor_class(predictor).depends_on)
             key = (*shared, *slo.lengths.items())
             if key not in fits:
-                fit = _fit_configurations if task.has_fixed_lengths else fit_folds
-                fits[key] = fit(task, slo, predictor, seed, n_jobs, progress or logger.info)
+                told = progress or logger.info
+                if task.has_fixed_lengths:
+                    predict = partial(hold_out, task, predictor, seed, n_jobs=n_jobs, progress=told)
+                    fits[key] = _fit_configurations(predict, slo)
+                else:
+                    fits[key] = fit_folds(task, slo, predictor, seed, n_jobs, told)
             part = _recommend_predicted(judged, slo, predictor, fits[key])
         named = {"source": task.source, "slo_id": slo.slo_id, "predictor": predictor}
         parts.append([_prefix(frame, named) for frame in part])
@@ -154,19 +161,10 @@ def _of_its_requests(task: Task, slo: SLO) -> Task:
     return replace(task, points=points, facts=task.facts._replace(llms=llms))
 
 
-def _fit_configurations(
-    task: Task,
-    slo: SLO,
-    predictor: str,
-    seed: int,
-    n_jobs: int,
-    progress: Callable[[str], None],
-) -> FitResult:
+def _fit_configurations(predict: Callable[..., list[HeldOut]], slo: SLO) -> FitResult:
     """Fit as `fit_folds` does, where every point has its own lengths and way of serving."""
     start = time.monotonic()
-    found = predict_held_out(
-        task, predictor, seed, percentiles=slo.percentiles, n_jobs=n_jobs, progress=progress
-    )
+    found = predict(percentiles=slo.percentiles, first_token=slo.first_token)
     return fit_result(found, time.monotonic() - start)
 
 

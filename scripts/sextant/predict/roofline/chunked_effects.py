@@ -58,7 +58,7 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     yield from levels(X["served_precision"], "precision", _PRECISION, {})
     yield from levels(X["engine"], "engine", _ENGINE, {})
     version = X["engine"] + " " + X["engine_version"]
-    yield from levels(version, "version", _VERSION, {})
+    yield from levels(version, "version", _VERSION, dict.fromkeys(version, "version"))
     yield from levels(X["llm_id"], "llm", _LLM, dict.fromkeys(X["llm_id"], "llm"))
     deployment = deployments(X)
     yield from levels(deployment, "pair", _DEPLOYMENT, dict.fromkeys(deployment, "pair"))

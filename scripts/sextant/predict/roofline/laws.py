@@ -63,7 +63,7 @@ CHUNKED = Law(
     chunked_effects.effects,
     chunked.terms,
     _chunked_tree_columns,
-    freedom=1.0,
+    freedom=2.0,
 )
 """Engines that mix chunks of prompts into decode steps, on GPUs."""
 

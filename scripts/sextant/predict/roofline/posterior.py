@@ -23,7 +23,7 @@ _FREEDOM = 4.0
 _START_NOISE = (0.15, 0.10)
 _LEAST_NOISE = 0.02
 _NUMBERS_AT_ONCE = 8192
-_PRIOR_WEIGHT = {"llm": 3.0, "pair": 8.0}
+_PRIOR_WEIGHT = {"llm": 3.0, "version": 8.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
 
 
@@ -41,8 +41,8 @@ class Law(NamedTuple):
     """What trees see that correct the law, of fact rows and `predict_log` of them: `users,
     log_nttft, log_itl`, then what does not change with users; no LLM and no GPU by name."""
     freedom: float | None = None
-    """Degrees of freedom of the effects of LLMs and pairs (Student's t: most are as small as
-    stated, a few are large); None: normal ones, whose spread is estimated."""
+    """Degrees of freedom of the effects of groups (Student's t: most are small, a few are large);
+    None: normal ones. Their spread is estimated either way."""
 
     def design(self, X: pd.DataFrame) -> Design:
         """Return the effects on the rows of a fact frame."""
@@ -58,7 +58,7 @@ class Posterior(NamedTuple):
     mean: np.ndarray
     covariance: np.ndarray
     spread: dict[str, float]
-    """Estimated standard deviation of each group of effects."""
+    """Estimated standard deviation of each group of effects, or scale of its Student's t."""
     noise: np.ndarray
     """Scale of the errors of log nTTFT and log ITL."""
 
@@ -103,22 +103,26 @@ class Posterior(NamedTuple):
             if name in place:
                 drawn[:, column] = known[:, place[name]]
             else:
-                group, sd = design.groups[column], design.sd[column]
-                sd = self.spread.get(group, sd) if group else sd
-                drawn[:, column] = design.mean[column] + sd * normal(seed, _anonymous(name), n)
+                group, unit = design.groups[column], normal(seed, _anonymous(name), n)
+                if group and self.law.freedom is not None:
+                    unit /= _root(seed, _anonymous(name), n, self.law.freedom)
+                sd = self.spread.get(group, design.sd[column])
+                drawn[:, column] = design.mean[column] + sd * unit
         return drawn
 
     def draw_errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
         """Return errors of log nTTFT and log ITL, shape (n, rows, 2).
 
-        Half of their variance is common to a pair, since misfit is smooth.
+        They are Student's t, as the fit takes them. Half of their variance is common to a pair, and
+        so is whether they are large, since misfit is smooth.
         """
         drawn = np.empty((n, len(X), 2))
         names = X["gpu_profile_id"]
         common = {name: normal(seed, f"error {name}", (n, 2)) for name in names.unique()}
+        root = {name: _root(seed, f"error {name}", (n, 2), _FREEDOM) for name in common}
         for row, (name, users) in enumerate(zip(names, X["users"], strict=True)):
             own = normal(seed, f"error {name} {users}", (n, 2))
-            drawn[:, row] = np.sqrt(0.5) * (common[name] + own)
+            drawn[:, row] = np.sqrt(0.5) * (common[name] + own) / root[name]
         return drawn * self.noise
 
 
@@ -134,6 +138,12 @@ def _anonymous(name: tuple[str, str]) -> str:
 def normal(seed: int, name: str, shape: int | tuple[int, ...]) -> np.ndarray:
     """Return standard normal numbers that depend on the seed and on this name alone."""
     return np.random.default_rng([seed, crc32(name.encode())]).standard_normal(shape)
+
+
+def _root(seed: int, name: str, shape: int | tuple[int, ...], freedom: float) -> np.ndarray:
+    """Return what standard normal numbers are divided by to be Student's t."""
+    generator = np.random.default_rng([seed, crc32(f"root {name}".encode())])
+    return np.sqrt(generator.chisquare(freedom, shape) / freedom)
 
 
 class _Problem(NamedTuple):
@@ -217,7 +227,8 @@ def fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
     """
     problem = _Problem(law, law.design(X), columns_of(X), np.log(y_ms))
     design = problem.design
-    variance, noise = design.sd**2, np.array(_START_NOISE)
+    spreads = variance = design.sd**2
+    noise = np.array(_START_NOISE)
     is_known = problem.is_known
     coefficients, weights = design.mean.copy(), is_known.astype(float)
     for iteration in range(_ITERATIONS):
@@ -235,8 +246,10 @@ def fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
             doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
             total = (weights * (errors**2 + doubt)).sum(axis=0)
             noise = np.sqrt(total / is_known.sum(axis=0).clip(1)).clip(_LEAST_NOISE)
-            spreads = _estimate_spreads(design, coefficients, covariance)
-            variance = spreads if law.freedom is None else _tails(design, law.freedom, coefficients)
+            expected = (coefficients - design.mean) ** 2 + np.diag(covariance)
+            weight = _weight(law.freedom, expected / spreads)
+            spreads = _estimate_spreads(design, weight * expected)
+            variance = _tails(design, law.freedom, coefficients, spreads)
     spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, spreads, strict=True) if g}
     posterior = Posterior(law, design.names, coefficients, covariance, spread, noise)
     return Fit(posterior, problem, jacobian, precision, variance)
@@ -264,18 +277,22 @@ def _line_search(
     return candidate
 
 
-def _tails(design: Design, freedom: float, coefficients: np.ndarray) -> np.ndarray:
+def _weight(freedom: float | None, ratio: np.ndarray) -> np.ndarray:
+    """Return how much effects count, by their squares over those of their scale (Student's t)."""
+    return np.ones_like(ratio) if freedom is None else (freedom + 1) / (freedom + ratio)
+
+
+def _tails(
+    design: Design, freedom: float | None, coefficients: np.ndarray, spreads: np.ndarray
+) -> np.ndarray:
     """Return the variances that make normal effects of groups those of Student's t."""
     grouped = np.array(design.groups) != ""
-    heavy = (freedom * design.sd**2 + (coefficients - design.mean) ** 2) / (freedom + 1)
-    return np.where(grouped, heavy, design.sd**2)
+    ratio = (coefficients - design.mean) ** 2 / spreads
+    return np.where(grouped, spreads / _weight(freedom, ratio), spreads)
 
 
-def _estimate_spreads(
-    design: Design, coefficients: np.ndarray, covariance: np.ndarray
-) -> np.ndarray:
-    """Return the variances, each group's estimated from its effects and its prior."""
-    expected = (coefficients - design.mean) ** 2 + np.diag(covariance)
+def _estimate_spreads(design: Design, expected: np.ndarray) -> np.ndarray:
+    """Return the squared scales, each group's estimated from its effects' squares and its prior."""
     groups = np.array(design.groups)
     estimated = design.sd**2
     for group in set(design.groups) - {""}:

@@ -1,5 +1,7 @@
 """What the law gets wrong for LLMs it has not seen, learned by gradient-boosted trees."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -8,8 +10,9 @@ from sextant.predict.roofline.posterior import Fit
 
 _CLIP = 0.5
 """Largest correction of a logarithm: beyond it the law is trusted more."""
-_SHARE = 0.5
-"""Weight of the correction: trees and the law's own random effects explain the same residuals."""
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Weights of the correction that compete. Trees and the law's own random effects explain the same
+residuals, and what some LLMs have in common others need not have."""
 _TREES = 150
 _RISING = ("users", "log_nttft", "log_itl")
 """Users and the law's latencies, which rise with them, may only raise the correction."""
@@ -32,7 +35,8 @@ class Residuals:
     """Corrections to log nTTFT and log ITL, which never fall with more users.
 
     The residuals are those of each training LLM under a fit without it: what a fit has seen,
-    its effects of LLM and pair already explain.
+    its effects of LLM and pair already explain. How far the trees are trusted is measured alike:
+    each training LLM is corrected by trees of all others.
     """
 
     def __init__(self, fit: Fit, X: pd.DataFrame, seed: int) -> None:
@@ -44,23 +48,67 @@ class Residuals:
         weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
         self._columns = fit.problem.law.tree_columns
         columns = self._columns(X, predicted)
-        self._models = []
+        self._trees = []
         for target in (0, 1):
             residuals = fit.problem.observed[:, target] - predicted[:, target]
-            settings = _SETTINGS | {"seed": seed, "monotone_constraints": _monotone(columns)}
             known = np.isfinite(residuals)
-            if not known.any():  # this source has no such latency
-                residuals[:], known[:] = 0.0, True
-            matrix = xgboost.DMatrix(
-                columns[known], residuals[known], weight=weights[known], nthread=1
+            here = _Residuals(
+                columns[known], residuals[known], weights[known], X["llm_id"][known], seed
             )
-            self._models.append(xgboost.train(settings, matrix, _TREES))
+            # This source may have no such latency.
+            share = here.best_share() if known.any() else 0.0
+            self._trees.append((share, here.train() if share else None))
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Weights of the corrections of log nTTFT and log ITL, 0 to 1."""
+        return tuple(share for share, _ in self._trees)
 
     def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
         """Return what to add to the law's predictions, log nTTFT and log ITL, shape (rows, 2)."""
-        columns = self._columns(X, predicted)
-        raw = np.stack([model.inplace_predict(columns) for model in self._models], axis=1)
-        return _SHARE * np.clip(raw, -_CLIP, _CLIP)
+        columns, found = self._columns(X, predicted), np.zeros((len(X), 2))
+        for target, (share, model) in enumerate(self._trees):
+            if model is not None:
+                found[:, target] = share * _clipped(model, columns)
+        return found
+
+
+class _Residuals(NamedTuple):
+    """What the law misses of one latency."""
+
+    columns: pd.DataFrame
+    residuals: np.ndarray
+    weights: np.ndarray
+    llm_ids: pd.Series
+    seed: int
+
+    def train(self, rows: np.ndarray | slice = slice(None)) -> Any:
+        """Return trees of some rows."""
+        settings = _SETTINGS | {
+            "seed": self.seed,
+            "monotone_constraints": _monotone(self.columns),
+        }
+        matrix = xgboost.DMatrix(
+            self.columns[rows], self.residuals[rows], weight=self.weights[rows], nthread=1
+        )
+        return xgboost.train(settings, matrix, _TREES)
+
+    def best_share(self) -> float:
+        """Return the weight that leaves the least mean error of LLMs that the trees do not know."""
+        found = np.zeros(len(self.residuals))
+        for llm_id in self.llm_ids.unique():
+            own = (self.llm_ids == llm_id).to_numpy()
+            if not own.all():
+                found[own] = _clipped(self.train(~own), self.columns[own])
+        errors = [
+            np.average(np.abs(self.residuals - share * found), weights=self.weights)
+            for share in _SHARES
+        ]
+        return _SHARES[int(np.argmin(errors))]
+
+
+def _clipped(model: Any, columns: pd.DataFrame) -> np.ndarray:
+    return np.clip(model.inplace_predict(columns), -_CLIP, _CLIP)
 
 
 def _monotone(columns: pd.DataFrame) -> tuple[int, ...]:
