@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from test_chunked_law import CONFIGS, LLMS, latencies, rows
 
+from sextant.advice import scores
 from sextant.base.errors import InputError
 from sextant.characterizations.features import Facts
 from sextant.characterizations.folder import load_folder
@@ -189,3 +190,19 @@ def test_energy_is_judged_where_the_source_has_it_and_left_out_where_not(held_ou
     assert found["mdape_energy"] < 0.25
     assert found["coverage_energy"] > 0.5
     assert found["n_energy"] == 63
+
+
+def test_slos_and_accuracy_that_ask_the_same_are_fitted_once(folder, monkeypatch):
+    fits = []
+
+    def counted(*args, **how):
+        fits.append(how)
+        return predict_held_out(*args, **how)
+
+    monkeypatch.setattr("sextant.advice.scores.predict_held_out", counted)
+    held_out = scores._remembered()
+    asked = {"percentiles": (50, 50), "first_token": "ttft"}
+    first, again = (held_out(task(folder), "roofline", 42, **asked) for _ in range(2))
+    assert first is again
+    held_out(task(folder), "roofline", 42, percentiles=(50, 50), first_token="nttft")
+    assert [how["first_token"] for how in fits] == ["ttft", "nttft"]
