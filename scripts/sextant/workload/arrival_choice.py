@@ -15,6 +15,7 @@ from sextant.workload.arrival_fits import (
     fit_rescaled,
 )
 from sextant.workload.arrival_measures import (
+    BUSIEST,
     JUDGED,
     Measures,
     measure_arrivals,
@@ -37,11 +38,11 @@ MODELS = {
 REACH = 0.1
 """Largest relative error of a judged measure."""
 MOST_SAMPLES, FEWEST_SAMPLES = 21, 3
-_SAMPLED_REQUESTS = 5_000_000
+_SAMPLED_REQUESTS = 2_000_000
 """Requests to draw for a model's samples: of long traces chance is small and samples are few."""
 _Z_99, _TAIL = 2.58, 0.005
 """What chance reaches in 99% of steady traffic."""
-_MANY = 30
+_MANY, _FAR = 30, 0.3
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,10 @@ class Judge:
         self._n = min(MOST_SAMPLES, max(FEWEST_SAMPLES, _SAMPLED_REQUESTS // n))
         self._steady: dict[str, tuple[float, float]] = {}
 
-    def sample(self, process: Arrivals, n: int | None = None) -> list[Measures]:
+    def sample(self, process: Arrivals, n: int | None = None, first: int = 0) -> list[Measures]:
         """Return the measures of seeded samples as long as the trace."""
         found = []
-        for number in range(n or self._n):
+        for number in range(first, n or self._n):
             seed = child_seed(self._seed, number)
             times = process.times(duration_s=self.duration_s, seed=seed)
             if len(times):
@@ -98,16 +99,21 @@ class Judge:
             if name.startswith("busiest"):
                 reach = _Z_99 * float(np.std(known, ddof=1))
                 self._steady[name] = (mean - reach, mean + reach)
-            else:  # the variance of n counts has n - 1 degrees of freedom
-                n_free = self.duration_s // int(name.split("_")[1][:-1]) - 1
+            else:
+                n_free = self._n_free(name)
                 low, high = chi2.ppf((_TAIL, 1 - _TAIL), n_free) / n_free
                 # A few counts may be as good as equal by chance, which says nothing.
                 self._steady[name] = (mean * low if n_free >= _MANY else 0.0, mean * high)
         return samples
 
     def fit(self, process: Arrivals, samples: list[Measures] | None = None) -> Fit:
-        """Return how a process compares."""
-        medians = median_measures(self.sample(process) if samples is None else samples)
+        """Return how a process compares; of a hopeless one few samples are drawn."""
+        if samples is None:
+            n_first = -(-self._n // 7)
+            samples = self.sample(process, n_first)
+            if not self._is_hopeless(samples):
+                samples += self.sample(process, first=n_first)
+        medians = median_measures(samples)
         errors = relative_errors(self.trace, medians)
         failed = {name: error for name, error in self._failures(medians, errors)}
         if not failed:
@@ -117,13 +123,27 @@ class Judge:
         reason += f", the trace's is {_short(self.trace.get(worst))}"
         return Fit(process, reason, medians, errors)
 
-    def largest_error(self, process: Arrivals) -> tuple[Measures, float]:
-        """Return medians of a few samples, and the largest error of a judged measure."""
-        medians = median_measures(self.sample(process, max(self._n // 5, 2)))
-        return medians, max(
-            (_log_ratio(medians.get(name), self.trace[name]) for name in self._judged()),
-            default=0.0,
+    def distance(self, process: Arrivals) -> tuple[Measures, float]:
+        """Return medians of a few samples, and how far they are off: the busiest minute, and the
+        mean of the dispersions (|ln ratio| each).
+        """
+        medians = median_measures(self.sample(process, max(self._n // 3, 1)))
+        off = {name: _log_ratio(medians.get(name), self.trace[name]) for name in self._judged()}
+        dispersion = [value for name, value in off.items() if name.startswith("dispersion")]
+        return medians, off[BUSIEST] + float(np.mean(dispersion))
+
+    def _is_hopeless(self, samples: list[Measures]) -> bool:
+        """Return whether each sample is far off the trace in a measure that varies little."""
+        return any(
+            all(_log_ratio(sample.get(name), self.trace[name]) > _FAR for sample in samples)
+            and not self._is_steady(name, self.trace)
+            for name in self._judged()
+            if name.startswith("busiest") or self._n_free(name) >= _MANY
         )
+
+    def _n_free(self, name: str) -> float:
+        """Return the degrees of freedom of the variance of a scale's counts."""
+        return self.duration_s // int(name.split("_")[1][:-1]) - 1
 
     def _judged(self) -> list[str]:
         return [name for name in JUDGED if self.trace.get(name) is not None]
@@ -215,7 +235,7 @@ def _fit_all(
     found: dict[str, Arrivals | str] = {"windows": fit_mirrored(arrival_s, step_s)}
     if client is not None and len(np.unique(client)) > 1:
         found["clients"] = fit_clients(arrival_s, client, step_s)
-    found["markov"] = fit_markov(arrival_s, trace, judge.largest_error)
+    found["markov"] = fit_markov(arrival_s, trace, judge.distance)
     for name, process in found.items():
         fits[name] = Fit(None, process) if isinstance(process, str) else judge.fit(process)
     profiles = fit_rescaled(arrival_s, trace)

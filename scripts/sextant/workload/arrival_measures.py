@@ -12,9 +12,11 @@ SCALES_S = (1, 10, 60, 300, 1200, 3600)
 BUSIEST_S = (1, 10, 60)
 MAX_SPAN_S = 1e8
 """A trace of more than three years has a wrong time in it."""
-JUDGED = (*(f"dispersion_{scale}s" for scale in SCALES_S), "busiest_60s")
+BUSIEST = "busiest_60s"
+JUDGED = (*(f"dispersion_{scale}s" for scale in SCALES_S), BUSIEST)
 """Measures by which a model of the arrivals is accepted or rejected."""
 _MIN_BINS = 2
+_ROUNDING = 1e-12
 
 Measures = dict[str, float | None]
 """By name: `gap_cv`, coefficient of variation of the gaps; of the counts in bins of each scale that
@@ -91,13 +93,17 @@ def _of_counts(binned: np.ndarray, scale_s: int, duration_s: float) -> Measures:
     n_whole = int(duration_s // scale_s)
     if n_whole < _MIN_BINS:
         return found
-    whole = np.zeros(n_whole)
-    whole[: min(n_whole, len(binned))] = binned[:n_whole]
-    mean = float(whole.mean())
-    found[f"dispersion_{scale_s}s"] = float(whole.var(ddof=1)) / mean if mean else None
-    before, after = whole[:-1] - whole[:-1].mean(), whole[1:] - whole[1:].mean()
-    spread = math.sqrt(float(before @ before) * float(after @ after))
-    related = float(before @ after) / spread if n_whole > _MIN_BINS and spread else None
+    mean = float(binned[:n_whole].sum()) / n_whole
+    off = np.full(n_whole, -mean)
+    off[: len(binned)] += binned[:n_whole]
+    square = float(off @ off)
+    found[f"dispersion_{scale_s}s"] = square / (n_whole - 1) / mean if mean else None
+    # The two halves of all pairs lack the last and the first; their sums are those without.
+    n_pairs, first, last = n_whole - 1, float(off[0]), float(off[-1])
+    shared = float(off[:-1] @ off[1:]) - last * first / n_pairs
+    spread = (square - last**2 - last**2 / n_pairs) * (square - first**2 - first**2 / n_pairs)
+    is_known = n_whole > _MIN_BINS and spread > _ROUNDING * square**2
+    related = shared / math.sqrt(spread) if is_known else None
     return found | {f"autocorrelation_{scale_s}s": related}
 
 
