@@ -14,7 +14,7 @@ from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop, s
 from sextant.simulate.fitted import step_laws
 from sextant.simulate.matching import broadcast, match
 from sextant.simulate.requests import Requests
-from sextant.simulate.run import simulate
+from sextant.simulate.run import simulate, simulate_closed
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import NAMES, StepLaw
 from sextant.simulate.summary import summarise
@@ -143,6 +143,22 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
     spread = np.log(drawn.itl_ms).std()
     assert 0.005 < spread < 0.5
     assert np.log(np.median(drawn.itl_ms) / means.itl_ms[1]) == pytest.approx(0, abs=0.1)
+
+
+def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
+    model, X = fitted()
+    asked = X[(X["llm_id"] == MOE) & (X["gpu_profile_id"] == "8xH100-80GB") & (X["users"] == 64)]
+    laws, told = step_laws(model, asked, 2, 1), model.explain(asked).iloc[0]
+    inputs, outputs = asked.iloc[0][["input_tokens", "output_tokens"]]
+    ttft_ms = told["nttft_ms"] * inputs
+    # All users start at once and send ten requests.
+    spread = np.random.default_rng(0).uniform(0.8, 1.2, (2, 4000))
+    requests = Requests.of(np.zeros(4000), inputs * spread[0], outputs * spread[1])
+    scheduler = Scheduler(laws.kv_tokens, 512, 8192, has_prefix_caching=False)
+    duration_s = 9.5 * (ttft_ms + outputs * told["itl_ms"]) / 1e3
+    found = simulate_closed(64, requests, scheduler, laws.law, duration_s=duration_s)
+    assert 1e3 * found.ttft_s.mean() == pytest.approx(ttft_ms, rel=0.15)
+    assert 1e3 * found.mean_gap_s == pytest.approx(told["itl_ms"], rel=0.05)
 
 
 def test_an_engine_that_stops_to_prefill_has_no_step_law() -> None:

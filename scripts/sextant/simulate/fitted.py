@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from sextant.base.errors import InputError
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import columns_of
-from sextant.simulate.closed_form import Limits, Load, closed_loop
+from sextant.simulate.closed_form import Limits, Load, closed_loop, step_parts
 from sextant.simulate.matching import match
 from sextant.simulate.step_law import NAMES, StepLaw
 
@@ -25,10 +25,15 @@ _GROUPS = (
     ("prefill_token_ms", "prefill_pair_ms"),
     ("request_ms",),
 )
-_PRIOR_SD = (0.5, 0.5, 0.3, 1.0)
+_PRIOR_SD = (0.5, 0.5, 0.5, 1.0)
 _NOISE = 0.02
 """How well a scaled law has to give the predictor's latencies, in logarithms."""
 _LEAST_REQUEST_MS = 0.1
+_REQUESTS_OF_USER = 10
+"""In the load tests that the law was fitted to: all users start at once, and the first of their
+requests wait for half of the others' prompts."""
+_UNCROWDED = 0.5
+"""Share of the requests that the memory holds up to which the law's queue is that first wave."""
 
 
 class FittedLaws(NamedTuple):
@@ -85,8 +90,9 @@ def _matched(
     flat = phi.reshape(n_laws * n_users, -1)
     terms = chunked.terms(flat, facts)
     offsets = flat[:, [chunked.INDEX["ttft_offset"], chunked.INDEX["itl_offset"]]]
-    # The first wave of a load test is no property of a step.
-    ttft_ms = terms["prefill_ms"] + terms["batching_ms"]
+    ttft_ms = terms["prefill_ms"] + terms["batching_ms"] + terms["queueing_ms"]
+    most = np.maximum(_UNCROWDED * terms["capacity_requests"], 1)
+    ttft_ms = np.where(facts["users"] > most, np.nan, ttft_ms)
     itl_ms = sum(terms[name] for name in chunked.ITL_TERMS)
     known = np.log(np.stack([ttft_ms, itl_ms], axis=1)) + offsets
     known = known.reshape(n_laws, n_users, 2) + correction
@@ -96,10 +102,13 @@ def _matched(
     load = Load(lengths["input_tokens"], lengths["output_tokens"])
     held = lengths["input_tokens"] + lengths["output_tokens"] / 2
     kv_tokens = terms["capacity_requests"][::n_users] * held
+    limits = Limits(1e6, 8192.0, 1e12)
 
     def predict(law: StepLaw) -> np.ndarray:
-        means = closed_loop(law, Limits(1e6, 8192.0, 1e12), load, _USERS)
-        return np.log(np.concatenate([means.ttft_ms, means.itl_ms], axis=1))
+        means = closed_loop(law, limits, load, _USERS)
+        prompt_ms = step_parts(law, limits, load, means.decoding)[1]
+        wave_ms = (_USERS - 1) / 2 * prompt_ms / _REQUESTS_OF_USER
+        return np.log(np.concatenate([means.ttft_ms + wave_ms, means.itl_ms], axis=1))
 
     both = np.concatenate([known[..., 0], known[..., 1]], axis=1)
     return match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values, kv_tokens
