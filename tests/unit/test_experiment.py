@@ -4,7 +4,14 @@ import hashlib
 import os
 from types import SimpleNamespace
 
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.base.sheets import Row
+from sextant.experiment import checks
+from sextant.experiment.cell_key import CellKey
 from sextant.experiment.definition import trace_sha256
+from sextant.experiment.scenarios import OpenLoop
 
 EXPERIMENT = SimpleNamespace(traces={"ours": {"dataset": "ours.csv"}}, datasets={})
 
@@ -18,3 +25,15 @@ def test_the_checksum_of_a_local_trace_is_that_of_its_present_content(tmp_path, 
             (folder / "ours.csv").write_bytes(said)
             os.utime("ours.csv", ns=(0, content[-1]))
             assert trace_sha256(EXPERIMENT, "ours") == hashlib.sha256(said).hexdigest()
+
+
+def test_a_scenario_that_asks_for_arrivals_needs_a_workload_with_a_trace():
+    asked = OpenLoop(levels=(2.0,), duration_s=9.0, arrivals="fitted")
+    rows = {"talk": Row({"trace_id": "t"}, 2), "short": Row({"use_case": "summarization"}, 3)}
+    cells = [CellKey("llm", "gpu", name, "bursts") for name in rows]
+    given = {"scenarios": {"bursts": asked}, "workloads": rows}
+    checks._check_arrivals(SimpleNamespace(cells=cells[:1], **given), "workloads.tsv")
+    with pytest.raises(
+        InputError, match=r"workloads\.tsv, line 3, field 'trace_id'.*'bursts' asks"
+    ):
+        checks._check_arrivals(SimpleNamespace(cells=cells, **given), "workloads.tsv")
