@@ -20,7 +20,7 @@ from sextant.ingest.trace_format import parquet_rows, require_trace, sql_text
 from sextant.workload.draw import draw_trace
 from sextant.workload.generators import Arrivals
 from sextant.workload.profiles import start_time
-from sextant.workload.sampling import Seed
+from sextant.workload.seeds import Seed
 
 MOST_REQUESTS = 200_000
 """Requests of a trace that are simulated at a time: those of its busiest windows where it has
