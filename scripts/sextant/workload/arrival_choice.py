@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import chi2
+import scipy  # its parts load at first use
 
 from sextant.workload.arrival_fits import (
     fit_clients,
@@ -101,7 +101,7 @@ class Judge:
                 self._steady[name] = (mean - reach, mean + reach)
             else:
                 n_free = self._n_free(name)
-                low, high = chi2.ppf((_TAIL, 1 - _TAIL), n_free) / n_free
+                low, high = scipy.stats.chi2.ppf((_TAIL, 1 - _TAIL), n_free) / n_free
                 # A few counts may be as good as equal by chance, which says nothing.
                 self._steady[name] = (mean * low if n_free >= _MANY else 0.0, mean * high)
         return samples

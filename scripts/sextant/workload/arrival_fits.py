@@ -6,7 +6,7 @@ Each `fit_…` returns a process, or the reason why there is none.
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from scipy.optimize import minimize_scalar, nnls
+import scipy  # its parts load at first use
 
 from sextant.workload.arrival_measures import SCALES_S, Measures
 from sextant.workload.arrivals import ArrivalModel
@@ -120,7 +120,7 @@ def _best_shape(
         model = profile + gamma_dispersion(np.exp(log_alpha), mean)
         return float(np.abs(np.log(model / truth)).max())
 
-    best = minimize_scalar(error, bounds=np.log(_ALPHAS), method="bounded")
+    best = scipy.optimize.minimize_scalar(error, bounds=np.log(_ALPHAS), method="bounded")
     return _rounded(np.exp(best.x)), float(best.fun)
 
 
@@ -156,7 +156,7 @@ def fit_markov(arrival_s: np.ndarray, trace: Measures, judge: Judge) -> Markov |
     best: tuple[float, Markov] | None = None
     for _ in range(_ROUNDS):
         more = np.maximum(target - gaps, 0) / target
-        variance = nnls(design / target[:, None], more)[0] / (2 * rate_rps * time_s)
+        variance = scipy.optimize.nnls(design / target[:, None], more)[0] / (2 * rate_rps * time_s)
         tried = []
         for share in shares:
             if process := _chains(variance, time_s, share, rate_rps, alpha):
