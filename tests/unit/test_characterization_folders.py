@@ -89,6 +89,21 @@ def test_repeats_stay_and_means_are_taken_for_medians(folder) -> None:
     assert latencies["engine_version"].tolist()[1:] == ["0.5.1", "0.5.10"]
 
 
+def test_each_row_gives_a_latency_in_its_own_columns(folder) -> None:
+    (folder / "points.csv").write_text(
+        "llm_id,gpu_profile_id,input_tokens,output_tokens,users,mean_ttft_ms,median_ttft_ms,"
+        "mean_nttft_ms,mean_tpot_ms,mean_itl_ms,p99_itl_ms\n"
+        "tiny,1xL4-24GB,500,200,1,20,,,30,,\n"
+        "tiny,1xL4-24GB,500,200,2,22,20,,,31,60\n"
+        "tiny,1xL4-24GB,500,200,3,,,0.05,32,,\n"
+        "tiny,1xL4-24GB,500,200,4,21,,,,,\n"
+    )
+    points = at_percentile(load_folder(folder).points, (50, 50))
+    assert (points["nttft_ms"] * 500).tolist() == [20, 20, 25, 21]
+    assert points["itl_ms"].tolist()[::2] == [30, 32]
+    assert points["itl_ms"].isna().tolist() == [False, False, False, True]
+
+
 def test_whole_numbers_may_be_written_as_a_spreadsheet_does(folder) -> None:
     change(folder, "points.csv", "200,4,60", "200,4.0,60")
     points = load_folder(folder).points

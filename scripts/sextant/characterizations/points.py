@@ -1,6 +1,6 @@
 """The points of a characterization as frames: their columns, and latencies at a percentile."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,9 @@ Pair = tuple[str, str]
 def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:
     """Return points with all of `COLUMNS`, typed, then whatever else they have.
 
-    A value that is missing comes from `defaults`. What follows from other columns is filled in:
+    A value that is missing comes from `defaults`. What follows from others of its row is filled in:
     nTTFT = TTFT / input tokens (exact for requests of one length, else a ratio of means), and, of
-    mean and median, ITL and TPOT from each other, where the source has only one of them.
+    mean and median, ITL and TPOT from each other, where the row has only one of them.
     """
     others = [name for name in points if name not in TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
@@ -74,14 +74,12 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
         frame[name] = frame[name].astype(object).where(frame[name].notna(), value)
     frame = frame.astype(TYPES)
     for statistic in STATISTICS:
-        per_token = f"{statistic}_nttft_ms"
-        if frame[per_token].isna().all():
-            frame[per_token] = frame[f"{statistic}_ttft_ms"] / frame["input_tokens"]
+        ratio = frame[f"{statistic}_ttft_ms"] / frame["input_tokens"]
+        frame[f"{statistic}_nttft_ms"] = frame[f"{statistic}_nttft_ms"].fillna(ratio)
     for statistic in ("mean", "median"):
         gap, per_output = f"{statistic}_itl_ms", f"{statistic}_tpot_ms"
         for one, other in ((gap, per_output), (per_output, gap)):
-            if frame[one].isna().all():
-                frame[one] = frame[other]
+            frame[one] = frame[one].fillna(frame[other])
     return frame
 
 
@@ -93,7 +91,7 @@ def at_percentile(
     Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, each
     at its percentile (of the first token, of the tokens after it), and `throughput_tok_s,
     energy_j_per_token`; and `source`, where points of several are in one frame. A percentile that
-    no point of a source has is estimated from those that they have; `estimated` says so.
+    a point lacks is estimated from those that it has; `estimated` says so.
 
     Where there is a request rate and no `users`, they are those in flight by Little's law.
 
@@ -102,11 +100,10 @@ def at_percentile(
     """
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
     for target, percentile in zip(TARGETS, percentiles, strict=True):
-        parts = [_latency(part, target, percentile) for part in _by_source(points)]
-        frame[target] = pd.concat(parts)
+        frame[target] = _latency(points, target, percentile)
     if first_token == "ttft":
-        parts = [_latency(part, "ttft_ms", percentiles[0]) for part in _by_source(points)]
-        per_token = pd.concat(parts) / frame["input_tokens"].astype(float)
+        ttft_ms = _latency(points, "ttft_ms", percentiles[0])
+        per_token = ttft_ms / frame["input_tokens"].astype(float)
         frame["nttft_ms"] = per_token.fillna(frame["nttft_ms"])
     frame["users"] = frame["users"].astype("Int64").fillna(_in_flight(frame))
     numbers = [*LENGTHS, *TARGETS, "throughput_tok_s", "energy_j_per_token"]
@@ -133,56 +130,52 @@ def _in_flight(points: pd.DataFrame) -> pd.Series:
     return users.astype("Int64")
 
 
-def _by_source(points: pd.DataFrame) -> list[pd.DataFrame]:
-    if "source" not in points or points.empty:
-        return [points]
-    return [part for _, part in points.groupby("source")]
-
-
 def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.Series:
-    columns = _columns(points, target, percentile)
-    if not columns:
-        return pd.Series(np.nan, points.index)
-    (first, *_), values = columns, [points[name].astype(float) for name in columns.values()]
-    if len(columns) == 1:
-        return values[0] * factor(target, first, percentile)
-    weight = between(first, max(columns), percentile)
-    return values[0] ** (1 - weight) * values[1] ** weight
+    found = pd.Series(np.nan, points.index)
+    for columns, rows in _estimates(points, target, percentile):
+        (first, *_), values = columns, [rows[name].astype(float) for name in columns.values()]
+        if len(columns) == 1:
+            found[rows.index] = values[0] * factor(target, first, percentile)
+        else:
+            weight = between(first, max(columns), percentile)
+            found[rows.index] = values[0] ** (1 - weight) * values[1] ** weight
+    return found
 
 
-def _columns(points: pd.DataFrame, target: str, percentile: int) -> dict[int, str]:
-    """Return the columns that give a latency at a percentile, by their own percentile.
+def _estimates(
+    points: pd.DataFrame, target: str, percentile: int
+) -> Iterator[tuple[dict[int, str], pd.DataFrame]]:
+    """Yield the columns that give a latency, by their percentile, with the rows that have them.
 
     That is its own column; else the two around it; else the nearest one. A mean is taken for a
-    median where there is no percentile at all.
+    median where a row has no percentile at all. Rows without the latency are left out.
     """
     names = {number: f"{prefix}_{target}" for number, prefix in PERCENTILE_PREFIX.items()}
-    known = _known(points, names) or _known(points, {50: f"mean_{target}"})
-    if percentile in known:
-        return {percentile: known[percentile]}
-    below = [number for number in known if number < percentile][-1:]
-    above = [number for number in known if number > percentile][:1]
-    return {number: known[number] for number in (*below, *above)}
-
-
-def _known(points: pd.DataFrame, names: dict[int, str]) -> dict[int, str]:
-    return {
-        number: name
-        for number, name in names.items()
-        if name in points and points[name].notna().any()
-    }
+    given = points.reindex(columns=[*names.values(), f"mean_{target}"]).notna().to_numpy()
+    for pattern in np.unique(given, axis=0):
+        known = {
+            number: name for (number, name), has in zip(names.items(), pattern, strict=False) if has
+        }
+        if not known and pattern[-1]:
+            known = {50: f"mean_{target}"}
+        below = [number for number in known if number < percentile][-1:]
+        above = [number for number in known if number > percentile][:1]
+        chosen = [percentile] if percentile in known else [*below, *above]
+        if chosen:
+            rows = points[(given == pattern).all(axis=1)]
+            yield {number: known[number] for number in chosen}, rows
 
 
 def estimated(points: pd.DataFrame, percentiles: tuple[int, int]) -> dict[str, list[str]]:
-    """Return the columns that a latency is estimated from, where a source lacks its percentile."""
+    """Return the columns that a latency is estimated from, where a point lacks its percentile."""
     found: dict[str, list[str]] = {}
     for target, percentile in zip(TARGETS, percentiles, strict=True):
         own = f"{PERCENTILE_PREFIX[percentile]}_{target}"
-        for part in _by_source(points):
-            columns = [*_columns(part, target, percentile).values()]
-            found[target] = list(dict.fromkeys([*found.get(target, ()), *columns]))
-        if found[target] in ([], [own]):
-            del found[target]
+        used = [
+            name for known, _ in _estimates(points, target, percentile) for name in known.values()
+        ]
+        if set(used) - {own}:
+            found[target] = [*dict.fromkeys(used)]
     return found
 
 
