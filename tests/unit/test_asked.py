@@ -343,7 +343,7 @@ REQUESTS = ["--input-tokens", "900", "--output-tokens", "200"]
         ([*LOAD, *LIMIT, "--input-tokens", "0", "--output-tokens", "9"], ["--input-tokens", "'0'"]),
         (
             [*LOAD, *LIMIT, "--input-tokens", "p50:9,p99:3", "--output-tokens", "9"],
-            ["--input-tokens", "does not rise"],
+            ["--input-tokens", "do not rise"],
         ),
         ([*LOAD, *LIMIT, "--workload", "nothing"], ["nothing", "question-answering"]),
         ([*LOAD, *LIMIT, "--prefix-hit-rate", "1.5"], ["--prefix-hit-rate", "1.5", "0 to below 1"]),

@@ -78,7 +78,7 @@ def outside_basis(
         found.append(("--users-per-replica", text))
     if found and question.is_strict:
         field, text = found[0]
-        fix = "ask within it, name another --source, or leave --strict out for a wider interval"
+        fix = "ask about what was measured, name another --source, or leave --strict out"
         raise InputError(f"{text} ({source.known.source})", field=field, fix=fix)
     return [text for _, text in found]
 

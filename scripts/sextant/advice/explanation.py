@@ -26,7 +26,7 @@ _STEP = {
 _FIRST = {
     "prefill_ms": "prefill of the own input",
     "batching_ms": "waiting until the batch lets it in",
-    "queueing_ms": "queueing, as the batch is full",
+    "queueing_ms": "queueing behind other requests",
 }
 _TOTALS = ("itl_ms", "itl_factor", "nttft_ms", "nttft_factor")
 

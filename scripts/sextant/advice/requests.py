@@ -57,7 +57,9 @@ def requests_of(
         return None
     if input_tokens is None or output_tokens is None:
         fix = "give both, or --workload"
-        raise InputError("one length alone", field="--input-tokens, --output-tokens", fix=fix)
+        raise InputError(
+            "one of two lengths is missing", field="--input-tokens, --output-tokens", fix=fix
+        )
     return Requests(
         length_of(input_tokens, "--input-tokens"), length_of(output_tokens, "--output-tokens")
     )
@@ -80,7 +82,8 @@ def length_of(text: str, field: str) -> Length:
         [(int(two[1]), _positive(two[2], field)), (int(two[3]), _positive(two[4], field))]
     )
     if low[0] == high[0] or low[1] > high[1]:
-        problem, fix = f"{text!r} does not rise", "give two percentiles, the higher not below"
+        problem = f"the percentiles of {text!r} do not rise"
+        fix = "give two different percentiles, the higher one with at least as many tokens"
         raise InputError(problem, field=field, fix=fix)
     z_low, z_high = (NormalDist().inv_cdf(each[0] / 100) for each in (low, high))
     sigma = float(np.log(high[1] / low[1]) / (z_high - z_low))

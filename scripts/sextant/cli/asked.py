@@ -153,7 +153,7 @@ class LoadOptions:
             return {"users": self.users, "request_rate_rps": self.request_rate}
         if requests is None:
             fix = "give --input-tokens and --output-tokens, or --workload"
-            problem = "tokens make no requests without their lengths"
+            problem = "tokens a day do not say how many requests: their lengths are unknown"
             raise InputError(problem, field="--tokens-per-day", fix=fix)
         if not self.tokens_per_day > 0:
             problem, fix = f"{self.tokens_per_day:g} is not a load", "give tokens a day, above 0"

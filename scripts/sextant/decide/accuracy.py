@@ -185,7 +185,7 @@ def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
     for fold, points, _, predicted in held_out:
         part = points[[*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD]].assign(fold=fold)
         for metric, target in METRICS.items():
-            # A source without input lengths has no TTFT a token either: the ratio is no latency.
+            # Without input lengths a point has no nTTFT, and TTFT cannot be computed from it.
             tokens = points["input_tokens"] if metric == "ttft" else 1.0
             stem = target.removesuffix("_ms")
             part[f"{metric}_ms"] = points[target] * tokens

@@ -88,8 +88,8 @@ def check_start_time(
 ) -> None:
     """Refuse a `start_time` that is not a date-time, or for a format that has its own.
 
-    Raises InputError, with the sheet's `file` and `row` if it stands in one: no ISO 8601 date-time
-    of the years 1700 to 2199, or none is needed.
+    Raises InputError: it is not an ISO 8601 date-time of the years 1700 to 2199, or none is needed.
+    `file` and `row` say where it is written, if that is a sheet.
     """
 
     def refused(problem: str, fix: str) -> InputError:
