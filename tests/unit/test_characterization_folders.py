@@ -94,14 +94,19 @@ def test_each_row_gives_a_latency_in_its_own_columns(folder) -> None:
         "llm_id,gpu_profile_id,input_tokens,output_tokens,users,mean_ttft_ms,median_ttft_ms,"
         "mean_nttft_ms,mean_tpot_ms,mean_itl_ms,p99_itl_ms\n"
         "tiny,1xL4-24GB,500,200,1,20,,,30,,\n"
-        "tiny,1xL4-24GB,500,200,2,22,20,,,31,60\n"
+        "tiny,1xL4-24GB,500,200,2,22,20,,,31,90\n"
         "tiny,1xL4-24GB,500,200,3,,,0.05,32,,\n"
         "tiny,1xL4-24GB,500,200,4,21,,,,,\n"
     )
     points = at_percentile(load_folder(folder).points, (50, 50))
     assert (points["nttft_ms"] * 500).tolist() == [20, 20, 25, 21]
-    assert points["itl_ms"].tolist()[::2] == [30, 32]
+    assert points["itl_ms"].tolist()[:3] == [30, 31, 32]
     assert points["itl_ms"].isna().tolist() == [False, False, False, True]
+
+
+def test_precisions_may_be_written_in_capitals(folder) -> None:
+    change(folder, "points.csv", "0.5.10,bf16", "0.5.10,BF16")
+    assert load_folder(folder).points["precision"].tolist() == ["fp8", "bf16", "fp8"]
 
 
 def test_whole_numbers_may_be_written_as_a_spreadsheet_does(folder) -> None:

@@ -147,8 +147,9 @@ def _estimates(
 ) -> Iterator[tuple[dict[int, str], pd.DataFrame]]:
     """Yield the columns that give a latency, by their percentile, with the rows that have them.
 
-    That is its own column; else the two around it; else the nearest one. A mean is taken for a
-    median where a row has no percentile at all. Rows without the latency are left out.
+    That is its own column; else the two around it; else the nearest one. A mean is taken for
+    the median where that is asked for, or where a row has no percentile at all. Rows without the
+    latency are left out.
     """
     names = {number: f"{prefix}_{target}" for number, prefix in PERCENTILE_PREFIX.items()}
     given = points.reindex(columns=[*names.values(), f"mean_{target}"]).notna().to_numpy()
@@ -156,8 +157,8 @@ def _estimates(
         known = {
             number: name for (number, name), has in zip(names.items(), pattern, strict=False) if has
         }
-        if not known and pattern[-1]:
-            known = {50: f"mean_{target}"}
+        if pattern[-1] and 50 not in known and (percentile == 50 or not known):
+            known = {50: f"mean_{target}", **known}
         below = [number for number in known if number < percentile][-1:]
         above = [number for number in known if number > percentile][:1]
         chosen = [percentile] if percentile in known else [*below, *above]

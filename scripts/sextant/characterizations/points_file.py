@@ -82,6 +82,8 @@ def _column(
     """Return a column's values; an empty text is a missing value, 4.0 is a whole number."""
     given = texts[texts != ""]
     name, kind = str(texts.name), schema["type"]
+    if "enum" in schema:
+        given = given.str.lower()
     if kind == "integer":
         given = given.str.replace(r"\.0+$", "", regex=True)
     values = [typed(text, schema, path, lines[at], name) for at, text in given.items()]
