@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from html_page import Page, figure_texts
 from sextant.base.errors import InputError
 from sextant.cli.app import app
-from sextant.cli.capacity import _seconds, capacity_asked
+from sextant.cli.capacity import capacity_asked, seconds_of
 from sextant.experiment.slo import SLO
 from support import ROOT
 
@@ -158,7 +158,7 @@ def test_points_of_an_engine_that_stops_to_prefill_have_no_law_of_a_step(trace) 
 
 
 def test_times_are_written_with_their_unit() -> None:
-    assert [_seconds(text, "--slot") for text in ("90", "90s", "1.5min", "2h", "1d")] == [
+    assert [seconds_of(text, "--slot") for text in ("90", "90s", "1.5min", "2h", "1d")] == [
         *(90, 90, 90, 7200, 86400)
     ]
 

@@ -24,7 +24,7 @@ from sextant.simulate.fitted import step_laws
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
 
-_MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
+MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""
 _LEAST_BLOCKS = 64
 
@@ -36,6 +36,7 @@ class Settings:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     timeout_s: float = float("inf")
+    has_prefix_caching: bool = True
 
     def scheduler(self, kv_tokens: int, longest_tokens: int) -> Scheduler:
         """Return the scheduler over a KV cache of this size. Raises InputError as it does."""
@@ -44,6 +45,7 @@ class Settings:
             max(kv_tokens, least),
             self.max_num_seqs,
             self.max_num_batched_tokens,
+            has_prefix_caching=self.has_prefix_caching,
             timeout_s=self.timeout_s,
         )
         return replace(made, max_model_len=min(longest_tokens, made.most_tokens))
@@ -83,7 +85,9 @@ class Offer:
         return self.profiles[profile_id].gpu.gpu_id in measured
 
 
-def find_laws(question: Question, settings: Settings, n_draws: int) -> Offer:
+def find_laws(
+    question: Question, settings: Settings, n_draws: int, *, need_prices: bool = True
+) -> Offer:
     """Fit the measurements that a question names, and return the laws of a step that follow.
 
     The question has the lengths of the requests; its limits play no part.
@@ -96,14 +100,16 @@ def find_laws(question: Question, settings: Settings, n_draws: int) -> Offer:
     source = find_source(question)
     question, said = as_measured(question, source.known)
     llm_id, llm = named_llm(question, source.known)
-    profiles = offered(source.known.profiles, question.gpu_profile_ids, question.prices)
+    profiles = offered(
+        source.known.profiles, question.gpu_profile_ids, question.prices, need_prices=need_prices
+    )
     every = {**source.known.profiles, **profiles}
-    model = make_predictor(replace(question, slo=_MEDIANS), every)
+    model = make_predictor(replace(question, slo=MEDIANS), every)
     if not isinstance(model, Roofline):
         problem, fix = f"{question.predictor} has no law of a step", "use --predictor roofline"
         raise InputError(problem, field="--predictor", fix=fix)
     subject = subject_of(question, llm_id, llm, source, profiles)
-    fit_to(model, subject, _MEDIANS, subject.probe(question.probe))
+    fit_to(model, subject, MEDIANS, subject.probe(question.probe))
     longest = min(question.max_model_len or llm.context_tokens, llm.context_tokens)
     # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
     bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))

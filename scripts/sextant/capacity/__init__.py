@@ -7,4 +7,5 @@ Read `demand` (what arrives), `target` (what has to hold, and how windows are ju
 `server` with `simulated` (replicas of a step law), `sizing` (replicas and their probability), then
 `fleet`, `schedule` and `incidents` (replicas that come and go, fail, or meet more traffic).
 `answer` puts it together, `answer_text` and `page` say it, `files` does so for the pipeline.
+`latencies` (with `latencies_text`) asks less: what users of one deployment see.
 """

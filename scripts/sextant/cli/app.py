@@ -14,6 +14,7 @@ from sextant.cli import capacity as cli_capacity
 from sextant.cli import characterizations as cli_characterizations
 from sextant.cli import cluster as cli_cluster
 from sextant.cli import load as cli_load
+from sextant.cli import simulate as cli_simulate
 from sextant.cli import workload as cli_workload
 from sextant.cli.characterizations import Database
 from sextant.cli.options import Seed, UsdPerHour, gpu_profile_facts, naming_options, numbers
@@ -150,6 +151,7 @@ app.command("trace-report")(cli_workload.trace_report)
 app.command("compare-workloads")(cli_workload.compare_workloads)
 app.command()(cli_advice.recommend)
 app.command()(cli_capacity.capacity)
+app.command()(cli_simulate.simulate)
 app.command()(cli_advice.explain)
 app.command()(cli_advice.evaluate)
 app.command()(cli_characterizations.characterizations)

@@ -182,8 +182,8 @@ def capacity_asked(
     if not 0 < keep.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
         raise InputError(f"{keep.risk:g} is not a risk", field="--risk", fix=fix)
-    window_s = None if keep.window == "whole" else _seconds(keep.window, "--window")
-    arriving = _traffic(traffic, asked, window_s)
+    window_s = None if keep.window == "whole" else seconds_of(keep.window, "--window")
+    arriving = traffic_of(traffic, asked, window_s)
     demand = arriving.drawn(0)
     with naming_options({"request_rate_rps": "--traffic"}):
         slo = SLO(
@@ -193,12 +193,14 @@ def capacity_asked(
         target = Target(slo.limits, keep.goodput, keep.max_failed, window_s)
     question = replace(asked.question(slo, **offer.of()), requests=requests_of_demand(demand))
     settings = server.of()
-    slot_s, startup_s = _seconds(schedule.slot, "--slot"), _seconds(schedule.startup, "--startup")
+    slot_s = seconds_of(schedule.slot, "--slot")
+    startup_s = seconds_of(schedule.startup, "--startup")
     terms = Terms(slot_s, startup_s, schedule.least_replicas)
     return Asked(question, arriving, target, settings, terms, keep.risk, draws, asked.seed)
 
 
-def _traffic(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
+def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
+    """Return what arrives. Raises InputError for an option that makes no sense."""
     from sextant.capacity.demand import TraceTraffic, demand_of_trace
 
     if not 0 < given.traffic < float("inf"):
@@ -239,7 +241,7 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
     if requests is None:
         fix = "give --workload, or --input-tokens and --output-tokens"
         raise InputError("requests of no length", field="--request-rate", fix=fix)
-    duration_s = _seconds(given.duration or "1h", "--duration")
+    duration_s = seconds_of(given.duration or "1h", "--duration")
     with naming_options({"rate_rps": "--request-rate", "alpha": "--burstiness"}):
         alpha = 1.0 if given.burstiness is None else given.burstiness
         arrivals = Gamma(given.request_rate * given.traffic, alpha)
@@ -249,7 +251,7 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
     return DrawnTraffic(Path(asked.workload).name, sample, arrivals, duration_s)
 
 
-def _seconds(text: str, option: str) -> float:
+def seconds_of(text: str, option: str) -> float:
     """Return the seconds that an option says, e.g. 90, 90s, 5min, 1h or 2d."""
     found = _TIME.fullmatch(text.strip())
     seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0

@@ -29,6 +29,10 @@ Result = TypeVar("Result")
 STATUS = {OK: "ok", TIMEOUT: "timeout", REFUSED: "refused"}
 
 
+class TooFewRequests(InputError):
+    """The users of a closed loop send more requests than there are."""
+
+
 @dataclass(frozen=True, eq=False)
 class Simulation:
     """What became of the requests. Arrays of shape (n,) in the order of `Requests`."""
@@ -142,7 +146,8 @@ def simulate_closed(
     after `duration_s`. Requests are sent in their order; their arrivals are not used.
 
     Raises:
-        InputError: no user, fewer requests than users send, or one that the server refuses.
+        TooFewRequests: users send more.
+        InputError: no user, or a request that the server refuses.
     """
     from sextant.simulate.kernel import run_closed
 
@@ -169,7 +174,7 @@ def simulate_closed(
     run_closed(world, users)
     if not (table["status"] == UNSENT).any():
         problem = f"{users} users send more than {len(requests)} requests in {duration_s:g} s"
-        raise InputError(problem, field="requests", fix="give more requests")
+        raise TooFewRequests(problem, field="requests", fix="give more requests")
     return _result(world, warmup_s)
 
 
@@ -191,8 +196,18 @@ def simulate_each(
     def one(scheduler: Scheduler, law: StepLaw) -> Result:
         return summarise(simulate(requests, scheduler, law, **how))
 
+    return on_threads(one, schedulers, laws, n_threads)
+
+
+def on_threads(
+    run: Callable[[Scheduler, StepLaw], Result],
+    schedulers: Sequence[Scheduler],
+    laws: Sequence[StepLaw],
+    n_threads: int | None = None,
+) -> list[Result]:
+    """Return what `run` makes of each law with its scheduler; the compiled part frees the GIL."""
     with ThreadPoolExecutor(n_threads or len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(one, schedulers, laws))
+        return list(pool.map(run, schedulers, laws))
 
 
 def _check(n_replicas: int, warmup_s: float, window_s: float) -> None:

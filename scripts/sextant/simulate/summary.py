@@ -26,7 +26,8 @@ def summarise(
     Args:
         simulation: what became of the requests.
         limits_ms: limits that each request has to keep to count as goodput, of `ttft_ms`,
-            `tpot_ms` and `e2e_ms`; without any, all that are answered count.
+            `nttft_ms`, `itl_ms` (the mean of its own gaps, which is its TPOT), `tpot_ms` and
+            `e2e_ms`; without any, all that are answered count.
 
     Raises:
         InputError: no request came after the warm-up, or a limit is of another latency.
@@ -41,6 +42,7 @@ def summarise(
         "tpot_ms": s.tpot_s[is_ok] * 1e3,
         "e2e_ms": s.e2e_s[is_ok] * 1e3,
     }
+    own_ms = {"nttft_ms": each_ms["ttft_ms"] / s.input_tokens[is_ok], "itl_ms": each_ms["tpot_ms"]}
     span_s = max(s.end_s - s.warmup_s, 1e-9)
     time_s = span_s * s.n_replicas
     gaps_ms = {name: s.gap_s(share) * 1e3 for name, share in PERCENTILES.items()}
@@ -52,7 +54,7 @@ def summarise(
         "throughput_tok_s": float(s.output_tokens[is_ok].sum() / span_s),
         "request_rate_rps": float(is_ok.sum() / span_s),
         "failed_fraction": float(1 - is_ok.sum() / counted.sum()),
-        "goodput_rps": float(_keeps(each_ms, limits_ms or {}).sum() / span_s),
+        "goodput_rps": float(_keeps(each_ms | own_ms, limits_ms or {}).sum() / span_s),
         "kv_used_fraction": s.kv_block_s / (s.n_blocks * time_s),
         "kv_used_fraction_max": s.most_blocks / s.n_blocks,
         "preemptions": int(s.preemptions[counted].sum()),

@@ -1,0 +1,91 @@
+"""How fast the simulator is, and how close to a plain one that goes step by step.
+
+    .venv/bin/python benchmarks/simulator.py TRACE [--draws 1000] [--threads 2]
+
+TRACE is a normalised trace, such as the hour of Azure's conversations (19,366 requests). It is
+served by one replica of an 8B LLM on an H100, with a law of a step of round numbers (the plain
+simulation takes minutes); then 2,000 of its requests by one with a small KV cache, which preempts,
+at half the rate. Prints requests a second of one core, the
+plain simulation's time over the compiled one's in the same run, the largest difference of a
+request's end-to-end latency, and of the means where there is preemption, and what draws of the law
+take on several threads.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sextant.base.files import read_parquet
+from sextant.simulate.requests import Requests
+from sextant.simulate.run import Simulation, simulate, simulate_each
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import StepLaw
+from sextant.simulate.summary import summarise
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from plain_simulator import Job, run_plainly
+
+LAW = StepLaw(2, 6, 0.02, 4e-5, 0.02, 1e-7, 1, request_ms=5)
+ROOMY, TIGHT = Scheduler(400_000), Scheduler(12_000, has_prefix_caching=False)
+
+
+def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Return a result with its seconds, and those of this thread on a core."""
+    start, on_core = time.perf_counter(), time.thread_time()
+    return run(), time.perf_counter() - start, time.thread_time() - on_core
+
+
+def compare(name: str, requests: Requests, scheduler: Scheduler) -> None:
+    """Print what one simulation takes and how it differs from the plain one."""
+    simulate(requests, scheduler, LAW)
+    runs = [timed(lambda: simulate(requests, scheduler, LAW)) for _ in range(5)]
+    found: Simulation = runs[0][0]
+    seconds = min(on_core for *_, on_core in runs)
+    (jobs, _), _, plain_s = timed(lambda: run_plainly(requests, scheduler, LAW))
+    n_preempted = sum(job.preemptions for job in jobs)
+    print(
+        f"{name}: {len(requests):,} requests, {found.n_steps:,} steps in {seconds:.3f} s: "
+        f"{len(requests) / seconds:,.0f} requests/s; plain {plain_s:.1f} s: "
+        f"{plain_s / seconds:,.0f} times; {differences(found, jobs)}; "
+        f"preemptions {found.n_preemptions:,} and {n_preempted:,}"
+    )
+
+
+def differences(found: Simulation, jobs: list[Job]) -> str:
+    """Return how far the end-to-end latencies are from the plain simulation's."""
+    exact = np.array([job.token_s[-1] if job.status == "ok" else np.nan for job in jobs])
+    off = np.nanmax(np.abs(found.arrival_s + found.e2e_s - exact) / (exact - found.arrival_s))
+    mean = np.nansum(found.e2e_s) / np.nansum(exact - found.arrival_s) - 1
+    return f"E2E differs by {off:.1e} at most, its mean by {mean:.1e}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    requests = Requests.of_trace(read_parquet(given.trace).to_pandas())
+    compare("roomy cache", requests, ROOMY)
+    few = {name: values[:2000] for name, values in vars(requests).items()}
+    few["arrival_s"] = 2 * few["arrival_s"]
+    compare("tight cache", Requests(**few), TIGHT)
+    factors = np.exp(0.05 * np.random.default_rng(0).standard_normal(given.draws))
+    laws = [replace(LAW, dense_ms=LAW.dense_ms * factor) for factor in factors]
+    schedulers = [ROOMY] * given.draws
+    n_threads = given.threads
+    _, seconds, _ = timed(
+        lambda: simulate_each(requests, schedulers, laws, summarise, n_threads=n_threads)
+    )
+    print(f"{given.draws:,} draws of the law on {n_threads} threads: {seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The command `simulate`: latencies of one deployment under given traffic."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sextant.base.errors import InputError
+from sextant.cli.asked import AskedOptions, LimitOptions
+from sextant.cli.capacity import ServerOptions, TrafficOptions, seconds_of, traffic_of
+from sextant.cli.options import grouped, naming_options
+from sextant.cli.terminal import say
+
+if TYPE_CHECKING:
+    from sextant.advice.requests import Requests as Lengths
+    from sextant.capacity.latencies import OpenLoop, Users
+    from sextant.simulate.requests import Requests
+
+_FIELDS: dict[str | None, str] = {"kv_tokens": "--kv-dtype", "timeout_s": "--timeout-s"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingOptions:
+    """What requests share, and who sends them."""
+
+    users: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead of arrivals: users who each wait for their answer."),
+    ] = None
+    unique_prompts: Annotated[
+        int | None, typer.Option(min=1, help="Whole prompts that repeat; all differ by default.")
+    ] = None
+    prefix_caching: Annotated[
+        bool, typer.Option(help="vLLM's enable_prefix_caching: what repeats is computed once.")
+    ] = True
+
+
+@grouped
+def simulate(
+    *,
+    gpu_profile: Annotated[str, typer.Option(help="GPU profile of a replica, e.g. 1xH100-80GB.")],
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas behind a router.")] = 1,
+    router: Annotated[
+        Literal["round_robin", "least_requests", "prefix"],
+        typer.Option(help="Where a request goes: in turn, to the fewest requests, by its prefix."),
+    ] = "round_robin",
+    traffic: TrafficOptions,
+    sharing: SharingOptions,
+    limits: LimitOptions,
+    asked: AskedOptions,
+    server: ServerOptions,
+    warmup: Annotated[
+        str, typer.Option(help="Requests that arrive before are simulated and not counted.")
+    ] = "0s",
+    draws: Annotated[
+        int, typer.Option(min=0, help="Draws of the law for the intervals; 0: none.")
+    ] = 100,
+    printed: Annotated[
+        Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
+    ] = "text",
+    out: Annotated[Path | None, typer.Option(help="File for the page of --format html.")] = None,
+) -> None:
+    """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
+    from sextant.advice.step_laws import MEDIANS
+    from sextant.capacity.latencies import Deployment, simulate_llm
+    from sextant.capacity.latencies_text import write_simulation
+
+    if (out is None) == (printed == "html"):
+        raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
+    if asked.prefix_hit_rate:
+        fix = "give --unique-prompts: the simulated cache finds what repeats"
+        raise InputError("hits are simulated here", field="--prefix-hit-rate", fix=fix)
+    load, lengths = _load(traffic, sharing, asked)
+    question = replace(asked.question(MEDIANS, gpu_profile_ids=(gpu_profile,)), requests=lengths)
+    settings = replace(server.of(), has_prefix_caching=sharing.prefix_caching)
+    warmup_s = 0.0 if warmup.strip() in ("0", "0s") else seconds_of(warmup, "--warmup")
+    with naming_options(_FIELDS):
+        found = simulate_llm(
+            question,
+            load,
+            Deployment(gpu_profile, settings, replicas, router),
+            warmup_s=warmup_s,
+            n_draws=draws,
+            limits_ms=_limits(limits),
+        )
+    if out is not None:
+        write_simulation(found, out)
+        say(f"{out}: {found['text'].splitlines()[0]}")
+    else:
+        as_json = printed == "json"
+        say(json.dumps(found, indent=2, allow_nan=False) if as_json else found["text"])
+
+
+def _limits(given: LimitOptions) -> dict[str, float]:
+    """Return the limits that each request has to keep to count as goodput; none need be given."""
+    if given == LimitOptions():
+        return {}
+    found = given.of()
+    if percentiles := [name for name in found if name.endswith("_percentile")]:
+        option = "--" + percentiles[0].removesuffix("_percentile") + "-ms"
+        fix = "give milliseconds alone, e.g. 1000"
+        raise InputError("goodput counts single requests", field=option, fix=fix)
+    return found
+
+
+def _load(
+    traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions
+) -> "tuple[OpenLoop | Users, Lengths]":
+    """Return what is asked of the servers, and the lengths of its requests."""
+    from sextant.advice.requests import Length
+    from sextant.advice.requests import Requests as Lengths
+    from sextant.capacity.demand import requests_of_demand
+    from sextant.capacity.latencies import OpenLoop
+    from sextant.simulate.requests import Requests
+
+    if sharing.users is not None:
+        return _users(sharing.users, traffic, sharing, asked)
+    demand = traffic_of(traffic, asked, None).drawn(asked.seed if traffic.trace is None else 0)
+    requests = Requests.of(demand.arrival_s, demand.input_tokens, demand.output_tokens)
+    requests = _shared(requests, sharing, asked.seed)
+    # The longest requests need not fit: the simulated server refuses them one by one.
+    lengths = Lengths(*(Length(each.mean, each.mean) for each in requests_of_demand(demand)))
+    return OpenLoop(demand.name, requests, demand.duration_s), lengths
+
+
+def _users(
+    users: int, traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions
+) -> "tuple[Users, Lengths]":
+    import numpy as np
+
+    from sextant.capacity.demand import lengths_of
+    from sextant.capacity.latencies import Users
+    from sextant.simulate.requests import Requests
+    from sextant.workload.draw import open_workload
+
+    for option in ("trace", "request_rate", "burstiness"):
+        if getattr(traffic, option) is not None:
+            fix = "give --users, or arrivals"
+            field = "--" + option.replace("_", "-")
+            raise InputError("users send when they are answered", field=field, fix=fix)
+    lengths = asked.requests()
+    if lengths is None:
+        fix = "give --workload, or --input-tokens and --output-tokens"
+        raise InputError("requests of no length", field="--users", fix=fix)
+    is_given = asked.workload is None
+    sample = lengths_of(lengths) if is_given else open_workload(asked.workload or "").sample
+
+    def draw(n: int) -> "Requests":
+        frame = sample(n, seed=asked.seed)
+        inputs, outputs = (frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
+        requests = Requests.of(np.zeros(n), inputs, np.maximum(outputs, 1))
+        return _shared(requests, sharing, asked.seed)
+
+    name = "given lengths" if is_given else Path(asked.workload or "").name
+    duration_s = seconds_of(traffic.duration or "1h", "--duration")
+    return Users(name, users, draw, duration_s), lengths
+
+
+def _shared(requests: "Requests", sharing: SharingOptions, seed: int) -> "Requests":
+    if sharing.unique_prompts is None:
+        return requests
+    return requests.repeating(sharing.unique_prompts, seed)

@@ -1,0 +1,74 @@
+"""`sextant simulate`: its answers, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_capacity import trace_file
+from typer.testing import CliRunner
+
+from sextant.base.errors import InputError
+from sextant.cli.app import app
+from support import ROOT
+
+MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
+SERVER = ["--hf-config", str(MISTRAL), "--gpu-profile", "1xH100-80GB", "--draws", "2"]
+LENGTHS = ["--input-tokens", "1000", "--output-tokens", "50"]
+RATE = ["--request-rate", "2", "--duration", "60s"]
+
+
+def run(*options: str) -> str:
+    done = CliRunner().invoke(app, ["simulate", *SERVER, *options])
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_an_open_loop_has_latencies_rates_and_intervals() -> None:
+    found = json.loads(run(*LENGTHS, *RATE, "--warmup", "10s", "--format", "json"))
+    assert found["ttft_ms"]["p50"] <= found["ttft_ms"]["p95"] < found["e2e_ms"]["p50"]
+    assert found["throughput_tok_s"] == pytest.approx(50 * found["request_rate_rps"])
+    assert found["failed_fraction"] == 0
+    low, high = found["intervals"]["itl_ms"]["mean"]
+    assert low < high
+    assert found["n_requests"] < found["load"]["n_requests"]
+
+
+def test_prompts_that_repeat_are_found_in_the_cache_unless_it_is_off() -> None:
+    repeated = (*LENGTHS, *RATE, "--unique-prompts", "5", "--format", "json")
+    warm, cold = (json.loads(run(*repeated, *off)) for off in ([], ["--no-prefix-caching"]))
+    assert warm["cached_fraction"] > 0.9 > 0 == cold["cached_fraction"]
+    assert warm["ttft_ms"]["mean"] < cold["ttft_ms"]["mean"]
+
+
+def test_users_wait_for_their_answers_and_a_page_says_so(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    run(*LENGTHS, "--users", "4", "--duration", "20s", "--format", "html", "--out", str(page))
+    assert "4 users of given lengths in 20 seconds" in page.read_text()
+
+
+def test_requests_too_long_are_refused_one_by_one_or_all(tmp_path: Path) -> None:
+    lengths = {"input_tokens": [9, 9, 90_000], "output_tokens": [5, 5, 5]}
+    path = trace_file(tmp_path / "trace.parquet", [0.0, 1, 2], **lengths)
+    text = run("--trace", str(path))
+    assert "1 of 3 requests have more than 32,768 tokens and are refused." in text
+    with pytest.raises(InputError, match="--max-model-len"):
+        run("--trace", str(path), "--max-model-len", "10", "--draws", "0")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ([*LENGTHS, "--request-rate", "0"], "--request-rate"),
+        (LENGTHS, "--request-rate"),
+        (RATE, "--request-rate"),
+        ([*LENGTHS, *RATE, "--users", "3"], "--request-rate"),
+        ([*LENGTHS, *RATE, "--max-num-batched-tokens", "9"], "--max-num-batched-tokens"),
+        ([*LENGTHS, *RATE, "--ttft-ms", "p95:9"], "--ttft-ms"),
+        ([*LENGTHS, *RATE, "--prefix-hit-rate", "0.5"], "--prefix-hit-rate"),
+        ([*LENGTHS, *RATE, "--timeout-s", "0"], "--timeout-s"),
+    ],
+)
+def test_what_makes_no_sense_is_named(options: list[str], field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        run(*options)
