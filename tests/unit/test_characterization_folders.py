@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sextant.advice.source import known_sources, load_sources
+from sextant.advice.question import Question
+from sextant.advice.source import find_source, known_sources, load_sources
 from sextant.base.errors import InputError
 from sextant.characterizations.combined import combined
 from sextant.characterizations.folder import load_folder
@@ -16,6 +17,7 @@ from sextant.characterizations.listing import as_text, summary
 from sextant.characterizations.points import COLUMNS, at_percentile
 from sextant.characterizations.shipped import load_shipped
 from sextant.cli.app import app
+from sextant.experiment.slo import SLO
 from support import ROOT
 
 YAML = """source: archive:mine
@@ -102,6 +104,19 @@ def test_each_row_gives_a_latency_in_its_own_columns(folder) -> None:
     assert (points["nttft_ms"] * 500).tolist() == [20, 20, 25, 21]
     assert points["itl_ms"].tolist()[:3] == [30, 31, 32]
     assert points["itl_ms"].isna().tolist() == [False, False, False, True]
+
+
+def test_tpot_follows_from_e2e_and_ttft(folder) -> None:
+    (folder / "points.csv").write_text(
+        "llm_id,gpu_profile_id,input_tokens,output_tokens,users,mean_ttft_ms,mean_e2e_ms,"
+        "mean_itl_ms\n"
+        "tiny,1xL4-24GB,500,201,1,20,4020,\n"
+        "tiny,1xL4-24GB,500,201,2,20,4020,25\n"
+        "tiny,1xL4-24GB,500,1,3,20,20,\n"
+    )
+    points = load_folder(folder).points
+    assert points["mean_tpot_ms"].dropna().tolist() == [20, 25]
+    assert points["mean_itl_ms"].dropna().tolist() == [20, 25]
 
 
 def test_precisions_may_be_written_in_capitals(folder) -> None:
@@ -270,6 +285,16 @@ def test_an_own_folder_has_a_name_of_its_own(folder) -> None:
     (attribution,) = (each.attribution for each in load_shipped("inferencex").descriptions)
     change(folder, "characterization.yaml", "Somebody, somewhere", json.dumps(attribution))
     assert load_sources((str(folder),))[0].source == "archive:inferencex"
+
+
+def test_no_answer_rests_on_points_without_lengths_alone(folder) -> None:
+    (folder / "points.csv").write_text(
+        "llm_id,gpu_profile_id,users,mean_tpot_ms\ntiny,1xL4-24GB,1,30\n"
+    )
+    slo = SLO("asked", users=1, tpot_ms=40, percentile=50)
+    asked = Question(slo, llm_id="tiny", sources=(str(folder),))
+    with pytest.raises(InputError, match=r"does not say input_tokens.*name another source"):
+        find_source(asked)
 
 
 def test_no_points_or_two_tables_of_them_are_an_error(folder) -> None:

@@ -228,7 +228,7 @@ def _knows(store: Path, llm_id: str | None) -> bool:
 
 def _complete(known: Characterization, origin: str) -> Source:
     longest, utilization = known.longest_request_tokens, known.memory_utilization
-    about = known.descriptions
+    about, lengths = known.descriptions, _lengths(known, origin)
     if longest is None and about:
         said = [each.longest_request_tokens for each in about if each.longest_request_tokens]
         longest = max([*said, *_longest_means(known)], default=None)
@@ -237,7 +237,7 @@ def _complete(known: Characterization, origin: str) -> Source:
         fix = "ask a source that you measured, or one that ships"
         raise InputError(problem, file=origin, field="--source", fix=fix)
     note = " ".join(each.note for each in about if each.note) or None
-    return Source(known, origin, int(longest), float(utilization), *_lengths(known, origin), note)
+    return Source(known, origin, int(longest), float(utilization), *lengths, note)
 
 
 def _longest_means(known: Characterization) -> list[int]:

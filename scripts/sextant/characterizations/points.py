@@ -65,8 +65,9 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     """Return points with all of `COLUMNS`, typed, then whatever else they have.
 
     A value that is missing comes from `defaults`. What follows from others of its row is filled in:
-    nTTFT = TTFT / input tokens (exact for requests of one length, else a ratio of means), and, of
-    mean and median, ITL and TPOT from each other, where the row has only one of them.
+    nTTFT = TTFT / input tokens (exact for requests of one length, else a ratio of means); mean TPOT
+    = (E2E − TTFT) / (output tokens − 1), where the row has neither TPOT nor ITL; and, of mean and
+    median, ITL and TPOT from each other, where the row has only one of them.
     """
     others = [name for name in points if name not in TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
@@ -76,6 +77,10 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     for statistic in STATISTICS:
         ratio = frame[f"{statistic}_ttft_ms"] / frame["input_tokens"]
         frame[f"{statistic}_nttft_ms"] = frame[f"{statistic}_nttft_ms"].fillna(ratio)
+    steps = (frame["output_tokens"] - 1).where(frame["output_tokens"] > 1)
+    tpot_ms = (frame["mean_e2e_ms"] - frame["mean_ttft_ms"]) / steps
+    without = frame[["mean_itl_ms", "mean_tpot_ms"]].isna().all(axis=1)
+    frame["mean_tpot_ms"] = frame["mean_tpot_ms"].mask(without & (tpot_ms > 0), tpot_ms)
     for statistic in ("mean", "median"):
         gap, per_output = f"{statistic}_itl_ms", f"{statistic}_tpot_ms"
         for one, other in ((gap, per_output), (per_output, gap)):
