@@ -145,6 +145,13 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
     assert np.log(np.median(drawn.itl_ms) / means.itl_ms[1]) == pytest.approx(0, abs=0.1)
 
 
+def test_without_draws_there_is_the_likeliest_law_alone() -> None:
+    model, X = fitted()
+    likeliest, some = (step_laws(model, X.iloc[:1], n_draws, 1) for n_draws in (0, 2))
+    assert likeliest.law == some.law and likeliest.kv_tokens == some.kv_tokens
+    assert len(likeliest.draws) == len(likeliest.draws_kv_tokens) == 0
+
+
 def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
     model, X = fitted()
     asked = X[(X["llm_id"] == MOE) & (X["gpu_profile_id"] == "8xH100-80GB") & (X["users"] == 64)]

@@ -87,7 +87,7 @@ def _matched(
     """Return step laws, (laws, terms), and the KV cache's tokens of parameters (laws, users, …)."""
     n_laws, n_users, _ = phi.shape
     facts = {name: np.tile(values, n_laws) for name, values in columns_of(X).items()}
-    flat = phi.reshape(n_laws * n_users, -1)
+    flat = phi.reshape(n_laws * n_users, phi.shape[2])
     terms = chunked.terms(flat, facts)
     offsets = flat[:, [chunked.INDEX["ttft_offset"], chunked.INDEX["itl_offset"]]]
     ttft_ms = terms["prefill_ms"] + terms["batching_ms"] + terms["queueing_ms"]

@@ -81,7 +81,7 @@ def match(
         slope = np.einsum("ljg,lj->lg", jacobian, found) + precision * at
         move = -np.linalg.solve(hessian, slope[..., None])[..., 0]
         move = np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE)
-        if np.abs(move).max() < _CLOSE:
+        if np.abs(move).max(initial=0.0) < _CLOSE:
             break
         at, found = _line_search(residuals, precision, at, found, move)
     _, hessian = _curvature(residuals, at, found, precision)
