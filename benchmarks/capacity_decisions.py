@@ -7,7 +7,7 @@ by the windows that they miss. Eq. 3 divides the mean rate by that of the most u
 replica serves within the limits in a closed loop; the others take 1.3 times the mean, or the rate
 of the busiest minute. All rules have the same most likely law; eq. 3 sees it without noise.
 
-    SEXTANT_MIRROR=../shared/datasets python benchmarks/capacity_decisions.py [--draws 16]
+    SEXTANT_MIRROR=../shared/datasets python benchmarks/capacity_decisions.py [--draws 24]
 """
 
 import argparse
@@ -55,7 +55,7 @@ SCALES = (4.0, 16.0)
 ITL_MS = 50
 CLOSED_S, WARMUP_S, MOST_USERS = 400.0, 100.0, 1024
 HEADROOM = 1.3
-N_TRUE_DRAWS = 2
+N_TRUE_DRAWS = 4
 RISKS = {"sextant capacity, risk 0.1": 0.1, "sextant capacity, risk 0.5": 0.5}
 RULES = (*RISKS, "eq. 3 (users)", f"mean rate x {HEADROOM}", "peak minute")
 
@@ -75,7 +75,15 @@ def offer(config: str, demand: Demand, slo: SLO, prices: Path, n_draws: int) -> 
     path = MIRROR / "hf_configs" / config
     lengths = requests_of_demand(demand)
     names = tuple(PRICES)
-    question = Question(slo, hf_config=path, gpu_profile_ids=names, prices=prices, requests=lengths)
+    question = Question(
+        slo,
+        hf_config=path,
+        gpu_profile_ids=names,
+        prices=prices,
+        requests=lengths,
+        # Each trace and LLM has draws of its own.
+        seed=demand.n + len(config),
+    )
     return find_laws(question, Settings(), n_draws)
 
 
@@ -124,7 +132,7 @@ def closed_rate(laws: ServerLaws, demand: Demand, slo: SLO) -> float:
 
 
 def replicas_by_rule(
-    server: Server, traffic: TraceTraffic, target: Target, rate_rps: float
+    server: Server, traffic: TraceTraffic, target: Target, rate_rps: float, minute_s: float
 ) -> dict[str, int | None]:
     """Return what each rule takes; None where it has no answer."""
     demand = traffic.drawn(0)
@@ -134,7 +142,7 @@ def replicas_by_rule(
     for name, risk in RISKS.items():
         enough = np.quantile(needs, 1 - risk, method="inverted_cdf") if len(needs) else np.inf
         found[name] = int(enough) if np.isfinite(enough) else None
-    peak_rps = demand.busiest(60.0)[1] / 60
+    peak_rps = demand.busiest(minute_s)[1] / minute_s
     rates = (demand.rate_rps, HEADROOM * demand.rate_rps, peak_rps)
     for name, wanted in zip(RULES[len(RISKS) :], rates, strict=True):
         found[name] = math.ceil(wanted / rate_rps) if rate_rps else None
@@ -163,13 +171,20 @@ def judged(
 
 
 def case(
-    laws: ServerLaws, offered: Offer, profile_id: str, demand: Demand, target: Target, slo: SLO
+    laws: ServerLaws,
+    offered: Offer,
+    profile_id: str,
+    demand: Demand,
+    target: Target,
+    slo: SLO,
+    minute_s: float,
 ) -> list[dict]:
     """Return the rows of one LLM, profile and demand."""
     traffic, profile = TraceTraffic(demand, target.window_s), offered.profiles[profile_id]
     known = slice(0, len(laws.laws) - N_TRUE_DRAWS)
     server = simulated(profile, laws.schedulers[known], laws.laws[known])
-    chosen = replicas_by_rule(server, traffic, target, closed_rate(laws, demand, slo))
+    rate_rps = closed_rate(laws, demand, slo)
+    chosen = replicas_by_rule(server, traffic, target, rate_rps, minute_s)
     rows = []
     for seed, (name, law, place) in enumerate(truths(laws), start=1001):
         truth = simulated(profile, [laws.schedulers[place]], [law])
@@ -197,7 +212,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=16)
+    parser.add_argument("--draws", type=int, default=24)
     parser.add_argument("--out", type=Path, help="CSV of all rows")
     given = parser.parse_args()
     rows, start_s = [], time.perf_counter()
@@ -216,7 +231,8 @@ def main() -> None:
                     for scale in SCALES:
                         scaled_s = (target.window_s or 0.0) / scale
                         own = replace(target, window_s=max(scaled_s, 1.0))
-                        found = case(laws, offered, profile_id, demand.at_rate(scale), own, slo)
+                        faster = demand.at_rate(scale)
+                        found = case(laws, offered, profile_id, faster, own, slo, 60 / scale)
                         place = {"trace": trace, "llm": llm_id, "profile": profile_id}
                         rows += [place | {"scale": scale} | row for row in found]
                         print(trace, llm_id, profile_id, scale, len(found), flush=True)
