@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -20,6 +21,7 @@ from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.predict.folds import KEYS
 from sextant.predict.roofline import Roofline
+from sextant.simulate.calibrated import calibrate, requests_of_points
 from sextant.simulate.fitted import step_laws
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
@@ -27,6 +29,7 @@ from sextant.simulate.step_law import StepLaw
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""
 _LEAST_BLOCKS = 64
+_UNMEASURED = "it was not measured there, and the law of a step on GPUs says nothing of cores"
 
 
 @dataclass(frozen=True)
@@ -109,39 +112,66 @@ def find_laws(
         problem, fix = f"{question.predictor} has no law of a step", "use --predictor roofline"
         raise InputError(problem, field="--predictor", fix=fix)
     subject = subject_of(question, llm_id, llm, source, profiles)
-    fit_to(model, subject, MEDIANS, subject.probe(question.probe))
     longest = min(question.max_model_len or llm.context_tokens, llm.context_tokens)
     # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
     bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))
     lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
     clauses = outside_basis(question, source, llm, lengths, profiles)
+    on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
+    tell = partial(_Telling, subject, settings, longest, n_draws, question.seed)
+    laws = {name: found for name in on_cpu if (found := tell(name).by_its_points())}
+    if len(on_cpu) < len(subject.candidates):
+        fit_to(model, subject, MEDIANS, subject.probe(question.probe))
+    laws |= {
+        name: tell(name).by_fit(model, bare) for name in subject.candidates if name not in on_cpu
+    }
+    unknown = {name: _UNMEASURED for name in on_cpu if name not in laws}
     return Offer(
         llm_id,
         llm,
         source,
         profiles,
-        {
-            name: _laws_on(model, bare, name, settings, longest, n_draws, question.seed)
-            for name in subject.candidates
-        },
-        subject.excluded,
+        laws,
+        {**subject.excluded, **unknown},
         longest,
         subject.serving.facts(),
         [*warning(clauses, source), *said],
     )
 
 
-def _laws_on(
-    model: Roofline,
-    subject: Subject,
-    profile_id: str,
-    settings: Settings,
-    longest_tokens: int,
-    n_draws: int,
-    seed: int,
-) -> ServerLaws:
-    keys = pd.DataFrame([(subject.llm_id, profile_id, 1)], columns=KEYS)
-    found = step_laws(model, subject.asked(model, keys, subject.profiles), n_draws, seed)
-    laws = [found.law, *map(StepLaw.of, found.draws)]
-    sizes = [found.kv_tokens, *found.draws_kv_tokens.tolist()]
-    return ServerLaws(laws, [settings.scheduler(int(size), longest_tokens) for size in sizes])
+class _Telling(NamedTuple):
+    """What the laws on one GPU profile are found for."""
+
+    subject: Subject
+    settings: Settings
+    longest_tokens: int
+    n_draws: int
+    seed: int
+    profile_id: str
+
+    def by_fit(self, model: Roofline, subject: Subject) -> ServerLaws:
+        """Return the laws that follow from a fitted model, for a subject without prefix cache."""
+        keys = pd.DataFrame([(subject.llm_id, self.profile_id, 1)], columns=KEYS)
+        asked = subject.asked(model, keys, subject.profiles)
+        found = step_laws(model, asked, self.n_draws, self.seed)
+        sizes = [found.kv_tokens, *found.draws_kv_tokens.tolist()]
+        schedulers = [self.settings.scheduler(int(size), self.longest_tokens) for size in sizes]
+        return ServerLaws([found.law, *map(StepLaw.of, found.draws)], schedulers)
+
+    def by_its_points(self) -> ServerLaws | None:
+        """Return the laws that give what was measured of the LLM there; None if nothing was.
+
+        The law of chunked prefill knows GPUs only, so cores are told by their own points.
+        """
+        known, place = self.subject.source.known, (self.subject.llm_id, self.profile_id)
+        points, tried = (
+            frame[(frame["llm_id"] == place[0]) & (frame["gpu_profile_id"] == place[1])]
+            for frame in (known.points, known.feasibility)
+        )
+        weights = tried["batch_weight_tokens"].dropna()
+        if points.empty or weights.empty:
+            return None
+        scheduler = self.settings.scheduler(int(weights.max()), self.longest_tokens)
+        found = calibrate(requests_of_points(points), scheduler, self.n_draws, self.seed)
+        laws = [found.law, *map(StepLaw.of, found.draws)]
+        return ServerLaws(laws, [scheduler] * len(laws))
