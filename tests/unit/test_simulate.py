@@ -225,3 +225,12 @@ def test_a_scheduler_that_could_not_start_is_refused(change: dict, field: str) -
 def test_requests_that_make_no_sense_are_refused(bad: tuple) -> None:
     with pytest.raises(InputError):
         Requests.of(*bad)
+
+
+def test_a_law_of_absurd_times_stays_within_its_windows() -> None:
+    # A step of 10^17 s is no whole number of windows: the last one has it, and nothing else is hit.
+    slow = replace(LAW, kv_token_ms=4e17, prompt_step_ms=3e11)
+    requests = Requests.of(np.arange(20.0), np.full(20, 50), np.full(20, 9))
+    found = simulate(requests, Scheduler(kv_tokens=4096), slow, window_s=5.0)
+    assert found.series["steps"].sum() == found.n_steps
+    assert found.gaps[:-1].sum() == 0 and found.gaps[-1].sum() == 20 * 8

@@ -9,7 +9,7 @@ rule size_capacity:
         point="<results>/points/{source}/point.parquet",
         feasibility="<results>/points/{source}/feasibility.parquet",
         trace=slo_trace,
-        sheets=list(config["sheets"].values()),
+        sheets=[config["sheets"][name] for name in ("llms", "gpu_profiles", "slos")],
         features=list(config.get("features", {}).values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],
         gpus=gpu_files(),

@@ -167,12 +167,22 @@ def calibrate(
     misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
     generator = np.random.default_rng(seed)
     moved = generator.multivariate_normal(
-        found.log_scales[0], misfit * found.covariance[0], n_draws, method="eigh"
+        found.log_scales[0], _widened(found.covariance[0], misfit), n_draws, method="eigh"
     )
     draws = np.repeat(start, n_draws, axis=0)
     for column, group in enumerate(_GROUPS):
         draws[:, [NAMES.index(name) for name in group]] *= np.exp(moved[:, [column]])
     return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
+
+
+def _widened(covariance: np.ndarray, misfit: float) -> np.ndarray:
+    """Return the covariance where measurements are noisier by a factor of the variance.
+
+    The prior is not: what no measurement tells has its spread, whatever the misfit.
+    """
+    prior = np.diag(1 / np.square(_PRIOR_SD))
+    told = np.linalg.inv(covariance) - prior
+    return np.linalg.inv(told / misfit + prior)
 
 
 def told_by_probe(

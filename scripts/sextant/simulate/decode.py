@@ -14,7 +14,7 @@ from sextant.simulate.world import BIN_WIDTH, N_BINS, NONE, SHORTEST_S, World
 @compiled
 def bin_of(gap_s: float) -> int:
     """Return the bin in which a gap between tokens is counted."""
-    return min(max(int(math.log(gap_s / SHORTEST_S) / BIN_WIDTH), 0), N_BINS - 1)
+    return int(min(max(math.log(gap_s / SHORTEST_S) / BIN_WIDTH, 0.0), N_BINS - 1.0))
 
 
 @compiled
@@ -67,7 +67,7 @@ def decode_only(w: World, r: int, until_s: float) -> None:
         plan_s = start_s if is_asynchronous else end_s
         plan += 1
         steps += 1
-        window = min(int(end_s / w.window_s), series.shape[0] - 1)
+        window = int(min(end_s / w.window_s, series.shape[0] - 1.0))
         series[window, 0] += took_s
         series[window, 1] += used * took_s
         series[window, 2] += n

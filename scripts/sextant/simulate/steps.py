@@ -218,7 +218,8 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
     s.plan_s = start_s if w.lag == 2 else end_s
     s.steps += 1
     s.most_blocks = max(s.most_blocks, s.used)
-    window = min(int(end_s / w.window_s), w.series.shape[0] - 1)
+    # Limited before it is a whole number: the time of an absurd law would overflow.
+    window = int(min(end_s / w.window_s, w.series.shape[0] - 1.0))
     w.series[window, 0] += end_s - start_s
     w.series[window, 1] += s.used * (end_s - start_s)
     w.series[window, 2] += s.n_decodes
