@@ -312,6 +312,7 @@ EDITS: dict[str, Counter[str]] = {
     "base/files.py": AGGREGATED + PAGES,
     "benchmark/tuning.py": Counter(),
     # The page on a trace imports them too, through `predict.importance`.
+    "capacity/target.py": Counter(),  # no SLO of the project has a trace
     "cells/metrics.py": AGGREGATED + TRACE_PAGE,
     "characterizations/points.py": AFTER_POINTS,
     "cli/app.py": Counter(),
@@ -329,6 +330,7 @@ EDITS: dict[str, Counter[str]] = {
     "predict/llm_pilot.py": AFTER_POINTS - Counter(evaluate_predictor=3),
     "processes/job_log.py": AGGREGATED + PAGES,
     "report/write.py": Counter(write_report=1),
+    "simulate/steps.py": Counter(),
     "store/energy.py": AGGREGATED,
     "studies/pareto.py": Counter(),  # the project has no study
     "telemetry/nvml.py": Counter(),
