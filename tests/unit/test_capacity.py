@@ -80,6 +80,7 @@ def test_the_largest_rate_is_found_to_2_percent() -> None:
     for start in (0.01, 3.0, 500.0):
         assert largest_rate(lambda rate: rate < 3.3, start) == pytest.approx(3.3, rel=0.02)
     assert largest_rate(lambda rate: False, 1.0) is None
+    assert largest_rate(lambda rate: True, 1.0) == np.inf
 
 
 # The target
@@ -254,6 +255,18 @@ def test_requests_that_no_replica_takes_are_counted() -> None:
     found = size(Server(PROFILE, refuses), steady, within(1.0), 0.9)
     assert (found.status, found.n_failed_alone) == ("refused", 40)
     assert size(Server(PROFILE, refuses), steady, within(1.0, max_failed=0.2), 0.9).replicas == 1
+
+    def refuses_all(*asked) -> Outcome:
+        return refuses(*asked)._replace(is_ok=np.zeros(400, bool))
+
+    found = size(Server(PROFILE, refuses_all), steady, within(1.0, max_failed=1), 0.9)
+    assert (found.status, found.n_failed_alone) == ("refused", 400)
+
+
+def test_requests_that_one_replica_serves_all_at_once_tell_no_rate() -> None:
+    few = TraceTraffic(demand(np.array([0.0, 1800.0]), 3600.0), 300.0)
+    found = size(Server(PROFILE, one_at_a_time()), few, within(2.0), 0.9)
+    assert (found.status, found.replicas, found.rate_rps) == ("meets", 1, np.inf)
 
 
 # Replicas that come and go

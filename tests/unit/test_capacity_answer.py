@@ -104,6 +104,12 @@ def test_a_limit_that_one_request_alone_breaks_is_said_with_by_how_much(trace) -
     assert "TTFT of requests alone is" in said and "times its limit" in said
 
 
+def test_a_goodput_that_requests_alone_miss_is_not_blamed_on_a_limit(trace) -> None:
+    given = ("--ttft-ms", "p50:60", "--goodput", 1, "--draws", 0)
+    text = sextant("capacity", "--trace", trace, *ASKED, *given)
+    assert "too few requests alone are within all limits (--goodput)" in text
+
+
 def test_requests_beyond_the_context_are_counted(trace) -> None:
     limits = (*LIMITS, "--max-model-len", 2048)
     said = sextant("capacity", "--trace", trace, *limits, *ASKED)

@@ -100,7 +100,7 @@ def _row(name: str, sizing: Sizing, offer: Offer) -> dict[str, Any]:
         "probability_met": sizing.replicas and sizing.probability(sizing.replicas),
         "replicas_lo": low,
         "replicas_hi": high,
-        "rate_at_slo_rps": sizing.rate_rps,
+        "rate_at_slo_rps": None if sizing.rate_rps == np.inf else sizing.rate_rps,
         "n_refused": sizing.n_failed_alone,
         "alone_limit": worst,
         "alone_ratio": sizing.alone.get(worst or ""),

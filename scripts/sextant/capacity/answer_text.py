@@ -96,9 +96,14 @@ def _why(row: Answer) -> str:
         )
         return f"{refused} (--max-model-len, --max-failed, --timeout-s)"
     if row["status"] == "too_slow":
+        if row["alone_ratio"] <= 1:
+            return "too few requests alone are within all limits (--goodput)"
         limit = METRICS[row["alone_limit"]]
         return f"{limit} of requests alone is {ratio_words(row['alone_ratio'])}"
-    bears = f"a replica bears {number(row['rate_at_slo_rps'])} requests/s"
+    rate = row["rate_at_slo_rps"]
+    bears = "a replica bears all at once"
+    if rate is not None:
+        bears = f"a replica bears {number(rate)} requests/s"
     if row["status"] == "too_many":
         return f"{bears}; no number of replicas is as certain as asked"
     low, high = row["replicas_lo"], row["replicas_hi"]

@@ -4,6 +4,7 @@ More replicas keep a target better in the mean. One simulation is noisy, so a co
 luck where a larger one misses it: what a search returns meets it, and the next larger count does.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 
@@ -51,7 +52,7 @@ def _bracket(
 
 
 def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
-    """Return the largest rate that meets a target, to 2%; None if no rate however small does.
+    """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
 
     Doubling or halving from `start_rps` finds two rates between which it lies; then their
     geometric mean is tried.
@@ -65,8 +66,10 @@ def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | No
             high, rate = rate, rate / _RATE_STEP
         if low is not None and high is not None:
             break
-    if low is None or high is None:
-        return low
+    if low is None:
+        return None
+    if high is None:
+        return math.inf
     while high / low > _RATE_PRECISION:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if meets(middle) else (low, middle)

@@ -29,7 +29,7 @@ class Sizing:
     """Largest latency over its limit in any window, by metric, if each request were alone."""
     n_failed_alone: int
     rate_rps: float | None = None
-    """The mean rate of such traffic that one replica bears."""
+    """The mean rate of such traffic that one replica bears; infinite if all of it at once."""
     needs: Sequence[float] = field(default_factory=tuple)
     """Fewest replicas in each draw of law and traffic; infinite where none sufficed."""
     replicas: int | None = None
@@ -67,7 +67,7 @@ def size(
     rate = rate_at_slo(server, demand, target, 1 / e2e_s)
     if rate is None:
         return replace(found, status="too_slow")
-    start = int(np.ceil(demand.rate_rps / rate))
+    start = max(int(np.ceil(demand.rate_rps / rate)), 1)
 
     need = partial(_need, server, traffic, target, start)
     draws = range(server.n_draws)
@@ -93,9 +93,11 @@ def _need(server: Server, traffic: Traffic, target: Target, start: int, draw: in
 
 
 def _hopeless(alone: Judged, target: Target) -> str:
+    n_failed, n_requests = alone.n_failed.sum(), alone.n_requests.sum()
+    if n_failed == n_requests:
+        return "refused"
     if not alone.n_missed:
         return ""
-    n_failed, n_requests = alone.n_failed.sum(), alone.n_requests.sum()
     return "refused" if n_failed > target.max_failed * n_requests else "too_slow"
 
 
