@@ -8,8 +8,10 @@ from typer.testing import CliRunner
 
 from html_page import Page, figure_texts
 from sextant.base.errors import InputError
+from sextant.capacity.demand import DrawnTraffic
 from sextant.cli.app import app
-from sextant.cli.capacity import capacity_asked, seconds_of
+from sextant.cli.asked import AskedOptions
+from sextant.cli.capacity import TrafficOptions, capacity_asked, seconds_of, traffic_of
 from sextant.experiment.slo import SLO
 from support import ROOT
 
@@ -127,6 +129,15 @@ def test_arrivals_at_a_rate_need_no_trace() -> None:
     assert found["demand"]["rate_rps"] == pytest.approx(40, rel=0.1)
     assert found["demand"]["gap_cv"] == pytest.approx(0.3**-0.5, rel=0.1)
     assert 1000 < found["demand"]["mean_input_tokens"] < 1300 and found["replicas"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("rate_rps", "given", "lasts_s"), [(5.0, None, 3600), (1000.0, None, 200), (1000.0, "1h", 3600)]
+)
+def test_a_high_rate_lasts_for_200_000_requests_by_default(rate_rps, given, lasts_s) -> None:
+    asked = AskedOptions(input_tokens="9", output_tokens="9")
+    traffic = traffic_of(TrafficOptions(request_rate=rate_rps, duration=given), asked, None)
+    assert isinstance(traffic, DrawnTraffic) and traffic.duration_s == lasts_s
 
 
 LENGTHS = ("--input-tokens", 9, "--output-tokens", 9)

@@ -62,7 +62,8 @@ class TrafficOptions:
         float | None, typer.Option(help="Shape of the Gamma gaps: 1 Poisson, less is burstier.")
     ] = None
     duration: Annotated[
-        str | None, typer.Option(help="How long requests of a rate arrive; 1h by default.")
+        str | None,
+        typer.Option(help="How long requests of a rate arrive; 1h, or 200,000, by default."),
     ] = None
     traffic: Annotated[float, typer.Option(help="Factor on the traffic: 2 halves all gaps.")] = 1.0
 
@@ -230,7 +231,7 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
 
 
 def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
-    from sextant.capacity.demand import DrawnTraffic, lengths_of
+    from sextant.capacity.demand import MOST_REQUESTS, DrawnTraffic, lengths_of
     from sextant.workload.draw import open_workload
     from sextant.workload.generators import Gamma
 
@@ -241,10 +242,12 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
     if requests is None:
         fix = "give --workload, or --input-tokens and --output-tokens"
         raise InputError("requests of no length", field="--request-rate", fix=fix)
-    duration_s = seconds_of(given.duration or "1h", "--duration")
     with naming_options({"rate_rps": "--request-rate", "alpha": "--burstiness"}):
         alpha = 1.0 if given.burstiness is None else given.burstiness
         arrivals = Gamma(given.request_rate * given.traffic, alpha)
+    duration_s = min(3600.0, MOST_REQUESTS / arrivals.rate_rps)
+    if given.duration is not None:
+        duration_s = seconds_of(given.duration, "--duration")
     if asked.workload is None:
         return DrawnTraffic("given lengths", lengths_of(requests), arrivals, duration_s)
     sample = open_workload(asked.workload).sample
