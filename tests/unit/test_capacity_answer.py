@@ -140,6 +140,15 @@ def test_a_high_rate_lasts_for_200_000_requests_by_default(rate_rps, given, last
     assert isinstance(traffic, DrawnTraffic) and traffic.duration_s == lasts_s
 
 
+def test_the_seed_draws_other_arrivals_at_a_rate() -> None:
+    first = []
+    for seed in (42, 42, 7):
+        asked = AskedOptions(input_tokens="9", output_tokens="9", seed=seed)
+        traffic = traffic_of(TrafficOptions(request_rate=5.0, duration="9s"), asked, None)
+        first.append(traffic.drawn(0).arrival_s[0])
+    assert first[0] == first[1] != first[2]
+
+
 LENGTHS = ("--input-tokens", 9, "--output-tokens", 9)
 BAD = [
     ((), "nothing arrives", "--trace, --request-rate"),

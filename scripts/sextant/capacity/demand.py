@@ -134,9 +134,12 @@ class DrawnTraffic(NamedTuple):
     """Draws as `RequestModel.sample` does."""
     arrivals: Arrivals
     duration_s: float
+    first_seed: int = 0
+    """What is drawn for seed 0; others count from it."""
 
     def drawn(self, seed: int) -> Demand:
         """Return what is drawn with a seed. Raises InputError if no request arrives."""
+        seed += self.first_seed
         frame = draw_trace(self.requests, self.arrivals, seed=seed, duration_s=self.duration_s)
         if frame.empty:
             fix = "give a higher --request-rate, or a longer --duration"

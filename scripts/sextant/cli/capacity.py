@@ -249,9 +249,10 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
     if given.duration is not None:
         duration_s = seconds_of(given.duration, "--duration")
     if asked.workload is None:
-        return DrawnTraffic("given lengths", lengths_of(requests), arrivals, duration_s)
-    sample = open_workload(asked.workload).sample
-    return DrawnTraffic(Path(asked.workload).name, sample, arrivals, duration_s)
+        sample, name = lengths_of(requests), "given lengths"
+    else:
+        sample, name = open_workload(asked.workload).sample, Path(asked.workload).name
+    return DrawnTraffic(name, sample, arrivals, duration_s, asked.seed)
 
 
 def seconds_of(text: str, option: str) -> float:

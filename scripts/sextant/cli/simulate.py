@@ -117,7 +117,7 @@ def _load(
 
     if sharing.users is not None:
         return _users(sharing.users, traffic, sharing, asked)
-    demand = traffic_of(traffic, asked, None).drawn(asked.seed if traffic.trace is None else 0)
+    demand = traffic_of(traffic, asked, None).drawn(0)
     requests = Requests.of(demand.arrival_s, demand.input_tokens, demand.output_tokens)
     requests = _shared(requests, sharing, asked.seed)
     # The longest requests need not fit: the simulated server refuses them one by one.
