@@ -110,6 +110,7 @@ def test_a_goodput_that_requests_alone_miss_is_not_blamed_on_a_limit(trace) -> N
     given = ("--ttft-ms", "p50:60", "--goodput", 1, "--draws", 0)
     text = sextant("capacity", "--trace", trace, *ASKED, *given)
     assert "too few requests alone are within all limits (--goodput)" in text
+    assert "over the likeliest law of a step alone: too few to tell a risk of 0.1" in text
 
 
 def test_requests_beyond_the_context_are_counted(trace) -> None:

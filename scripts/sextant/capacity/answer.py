@@ -198,6 +198,12 @@ def _warnings(demand: Demand, asked: Asked, offer: Offer) -> list[str]:
             f"The traffic lasts {demand.duration_s:.0f} s: that is one window, and no statement "
             "about other hours."
         )
+    n_laws = asked.n_draws + 1
+    if n_laws * asked.risk < 1:
+        told = f"{n_laws} laws of a step" if asked.n_draws else "the likeliest law of a step alone"
+        found.append(
+            f"The probability is over {told}: too few to tell a risk of {asked.risk:g} (--draws)."
+        )
     longest = offer.longest_tokens
     too_long = int((demand.input_tokens + demand.output_tokens > longest).sum())
     if too_long:
