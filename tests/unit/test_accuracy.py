@@ -115,7 +115,13 @@ def test_llms_of_one_architecture_are_one_fold(folder):
     known = task(folder)
     twin = known.points.assign(llm_id=known.points["llm_id"].replace(SHIPPED[0], "twin"))
     facts = Facts({**known.facts.llms, "twin": LLMS[SHIPPED[0]]}, known.facts.profiles)
-    both = Task("made-up", pd.concat([known.points, twin]), facts, set(), has_fixed_lengths=True)
+    both = Task(
+        "made-up",
+        pd.concat([known.points, twin], ignore_index=True),
+        facts,
+        set(),
+        has_fixed_lengths=True,
+    )
     folds = {
         held.fold: set(held.points["llm_id"]) for held in predict_held_out(both, "roofline", 1)
     }

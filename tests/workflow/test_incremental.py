@@ -311,8 +311,8 @@ EDITS: dict[str, Counter[str]] = {
     "advice/answer.py": Counter(),
     "base/files.py": AGGREGATED + PAGES,
     "benchmark/tuning.py": Counter(),
-    # The page on a trace imports them too, through `predict.importance`.
     "capacity/target.py": Counter(),  # no SLO of the project has a trace
+    # The page on a trace imports them too, through `predict.importance`.
     "cells/metrics.py": AGGREGATED + TRACE_PAGE,
     "characterizations/points.py": AFTER_POINTS,
     "cli/app.py": Counter(),

@@ -209,7 +209,7 @@ def accuracy(predictions: pd.DataFrame) -> dict[str, float | int | None]:
     the table has it.
     """
     units = dict.fromkeys(METRICS, "ms")
-    if "energy_j_per_token" in predictions:
+    if "energy_predicted_j_per_token" in predictions:
         units["energy"] = "j_per_token"
     result: dict[str, float | int | None] = {}
     for metric, unit in units.items():
