@@ -20,6 +20,7 @@ from sextant.capacity.target import Outcome, Target, histogram_quantile, judge
 from sextant.experiment.slo import Limit
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.ingest.trace_format import SCHEMA
+from sextant.workload.arrival_measures import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant
 from sextant.workload.request_model import fit_request_model
 
@@ -310,6 +311,17 @@ def test_incidents_of_an_answer() -> None:
     assert more["n_windows_missed"] == more["n_windows"]
     minute = burst(found, asked, within(1.0))
     assert minute["is_met"] and minute["n_requests"] == 300 and minute["n_minutes"] == 20
+
+
+def test_the_busiest_minute_is_that_of_the_measures_of_arrivals() -> None:
+    # Most arrive around the 60th second: a sliding minute would hold them all.
+    found, asked = sized([0, *np.arange(50, 70, 0.5), 149.0], 149.0)
+    measured = measure_arrivals(asked.arrival_s)
+    busiest = asked.facts()["busiest"]
+    assert busiest == {f"{s}s": measured[f"busiest_{s}s"] for s in BUSIEST_S}
+    minute = burst(found, asked, within(1.0))
+    assert (minute["n_requests"], minute["n_minutes"]) == (busiest["60s"], 3)
+    assert failure(found, asked, within(1.0), startup_s=9.0)["at_s"] == minute["start_s"] + 30
 
 
 def test_a_schedule_follows_the_hours_and_meets_every_window() -> None:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from html_page import Page, figure_texts
 from sextant.base.errors import InputError
+from sextant.capacity.answer_text import burst_line, missed_words, profile_cells
 from sextant.capacity.demand import DrawnTraffic
 from sextant.cli.app import app
 from sextant.cli.asked import AskedOptions
@@ -133,7 +134,7 @@ def test_arrivals_at_a_rate_need_no_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate_rps", "given", "lasts_s"), [(5.0, None, 3600), (1000.0, None, 200), (1000.0, "1h", 3600)]
+    ("rate_rps", "given", "lasts_s"), [(5.0, None, 3600), (1000.0, None, 200), (100.0, "1h", 3600)]
 )
 def test_a_high_rate_lasts_for_200_000_requests_by_default(rate_rps, given, lasts_s) -> None:
     asked = AskedOptions(input_tokens="9", output_tokens="9")
@@ -158,6 +159,11 @@ BAD = [
         ("--request-rate", 0, *("--input-tokens", 9, "--output-tokens", 9)),
         "range",
         "--request-rate",
+    ),
+    (
+        ("--request-rate", 1e5, "--duration", "1min", *LENGTHS),
+        "6,000,000 requests arrive",
+        "--duration",
     ),
     (("--trace", "T", "--request-rate", 5), "the trace says it", "--request-rate"),
     (("--trace", "T", "--traffic", 0), "not a factor", "--traffic"),
@@ -203,3 +209,22 @@ def test_only_an_slo_with_a_trace_has_windows() -> None:
         with pytest.raises(InputError, match="traffic of a trace") as error:
             SLO("x", ttft_ms=100.0, percentile=95, users=3, **{name: 0.5})
         assert error.value.field == name
+
+
+def test_one_window_and_one_request_are_written_as_one() -> None:
+    row = {"n_windows": 1, "n_windows_missed": 0, "failed_fraction": 0.0, "worst_ratio": 0.5}
+    assert missed_words(row) == "the only window met"
+    assert missed_words(row | {"n_windows_missed": 1}) == "the only window missed"
+    assert missed_words(row | {"n_windows": 3, "n_windows_missed": 1}) == "1 of 3 windows missed"
+    refused = {
+        "status": "refused",
+        "n_refused": 1,
+        "gpu_profile_id": "1xg",
+        "is_gpu_measured": True,
+    }
+    assert "1 request is too long for it" in profile_cells(refused)[-1]
+    minute = {"start_s": 0.0, "n_requests": 1, "is_met": True, "latencies_ms": {"ttft": 9.0}}
+    minute |= {"n_minutes": 1, "n_minutes_missed": 0}
+    slo = {"ttft_ms": 10.0, "ttft_percentile": 95}
+    line = burst_line({"demand": {"start_time": None}, "burst": minute, "slo": slo})
+    assert "1 request) by itself is met" in line and "minutes" not in line

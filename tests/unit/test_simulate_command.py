@@ -51,9 +51,31 @@ def test_requests_too_long_are_refused_one_by_one_or_all(tmp_path: Path) -> None
     lengths = {"input_tokens": [9, 9, 90_000], "output_tokens": [5, 5, 5]}
     path = trace_file(tmp_path / "trace.parquet", [0.0, 1, 2], **lengths)
     text = run("--trace", str(path))
-    assert "1 of 3 requests have more than 32,768 tokens and are refused." in text
+    assert "1 of 3 requests has more than 32,768 tokens and is refused." in text
     with pytest.raises(InputError, match="--max-model-len"):
         run("--trace", str(path), "--max-model-len", "10", "--draws", "0")
+
+
+def test_arrivals_beyond_what_is_served_are_said_first_with_the_rate_served() -> None:
+    flood = ["--request-rate", "200", "--duration", "10s", "--draws", "0"]
+    found = json.loads(run(*LENGTHS, *flood, "--format", "json"))
+    saturation = found["saturation"]
+    assert saturation["is_exceeded"]
+    assert saturation["served_rps"] == pytest.approx(found["request_rate_rps"], rel=0.2)
+    assert found["text"].splitlines()[1].startswith("Arrivals exceed what the replicas serve: ")
+    calm = json.loads(run(*LENGTHS, *RATE, "--draws", "0", "--format", "json"))
+    assert not calm["saturation"]["is_exceeded"] and "exceed" not in calm["text"]
+
+
+def test_without_draws_there_is_no_word_of_intervals() -> None:
+    text = run(*LENGTHS, "--users", "1", "--duration", "20s", "--draws", "0")
+    assert "1 user of given lengths" in text and "interval" not in text
+
+
+def test_a_run_in_which_all_fails_says_so() -> None:
+    text = run(*LENGTHS, *RATE, "--timeout-s", "0.001")
+    assert "Every request is refused or times out: there are no latencies." in text
+    assert "– to –" not in text
 
 
 @pytest.mark.parametrize(
@@ -67,6 +89,8 @@ def test_requests_too_long_are_refused_one_by_one_or_all(tmp_path: Path) -> None
         ([*LENGTHS, *RATE, "--ttft-ms", "p95:9"], "--ttft-ms"),
         ([*LENGTHS, *RATE, "--prefix-hit-rate", "0.5"], "--prefix-hit-rate"),
         ([*LENGTHS, *RATE, "--timeout-s", "0"], "--timeout-s"),
+        ([*LENGTHS, *RATE, "--gpu-profile", "9xFOO"], r"--gpu-profile\b"),
+        ([*LENGTHS, "--request-rate", "100000", "--duration", "1min"], "--duration"),
     ],
 )
 def test_what_makes_no_sense_is_named(options: list[str], field: str) -> None:

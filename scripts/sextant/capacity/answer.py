@@ -16,7 +16,7 @@ from sextant.capacity.schedule import Schedule, Terms
 from sextant.capacity.simulated import simulated
 from sextant.capacity.sizing import Sizing, neighbours, size, summary
 from sextant.capacity.target import Judged, Target
-from sextant.pages.wording import HOUR_S
+from sextant.pages.wording import HOUR_S, plural
 
 RISK = 0.1
 N_DRAWS = 32
@@ -190,8 +190,8 @@ def _warnings(demand: Demand, asked: Asked, offer: Offer) -> list[str]:
         )
     if demand.n_failed:
         found.append(
-            f"{demand.n_failed:,} requests of {demand.name} failed there and are left out: what "
-            "they asked for is not known."
+            f"{plural(demand.n_failed, 'request')} of {demand.name} failed there, left out: what "
+            "was asked for is not known."
         )
     if asked.target.window_s and demand.duration_s < 2 * asked.target.window_s:
         found.append(

@@ -91,10 +91,9 @@ def _why(row: Answer) -> str:
     if row["status"] == "does_not_fit":
         return row["reason"]
     if row["status"] == "refused":
-        refused = (
-            f"{plural(row['n_refused'], 'request')} are too long for it, or time out even alone"
-        )
-        return f"{refused} (--max-model-len, --max-failed, --timeout-s)"
+        verb = "is" if row["n_refused"] == 1 else "are"
+        refused = f"{plural(row['n_refused'], 'request')} {verb} too long for it, or time out"
+        return f"{refused} even alone (--max-model-len, --max-failed, --timeout-s)"
     if row["status"] == "too_slow":
         if row["alone_ratio"] <= 1:
             return "too few requests alone are within all limits (--goodput)"
@@ -141,12 +140,22 @@ def missed_words(row: Answer) -> str:
     if row["failed_fraction"]:
         failed = f", {percent(row['failed_fraction'])} of the requests fail"
     if not row["n_windows_missed"]:
-        return f"all {plural(row['n_windows'], 'window')} met{failed}"
+        return f"{_all_met(row['n_windows'])}{failed}"
     worst = ""
     if row["worst_ratio"] > 1:
         worst = f" ({METRICS[row['worst_limit']]} up to {ratio_words(row['worst_ratio'])})"
-    windows = plural(row["n_windows"], "window")
-    return f"{row['n_windows_missed']} of {windows} missed{worst}{failed}"
+    windows = _missed(row["n_windows_missed"], row["n_windows"])
+    return f"{windows}{worst}{failed}"
+
+
+def _all_met(n_windows: int) -> str:
+    return "the only window met" if n_windows == 1 else f"all {number(n_windows)} windows met"
+
+
+def _missed(n_missed: int, n_windows: int) -> str:
+    if n_windows == 1:
+        return "the only window missed"
+    return f"{n_missed} of {number(n_windows)} windows missed"
 
 
 def failure_line(answer: Answer) -> str:
@@ -176,10 +185,13 @@ def burst_line(answer: Answer) -> str:
         for name, value in row["latencies_ms"].items()
     ]
     state = "met" if row["is_met"] else "missed"
+    others = ""
+    if row["n_minutes"] > 1:
+        missed = row["n_minutes_missed"]
+        others = f"; of all {number(row['n_minutes'])} minutes {missed} would be missed"
     return (
-        f"the busiest minute ({moment(answer, row['start_s'])}, {number(row['n_requests'])} "
-        f"requests) by itself is {state}: {listed(each)}; of all "
-        f"{plural(row['n_minutes'], 'minute')} {row['n_minutes_missed']} would be missed"
+        f"the busiest minute ({moment(answer, row['start_s'])}, "
+        f"{plural(row['n_requests'], 'request')}) by itself is {state}: {listed(each)}{others}"
     )
 
 

@@ -56,7 +56,9 @@ def growth(sizing: Sizing, demand: Demand, target: Target) -> dict[str, Any]:
 def burst(sizing: Sizing, demand: Demand, target: Target) -> dict[str, Any]:
     """Return how the busiest minute goes, judged by itself."""
     by_minute = replace(target, window_s=_MINUTE_S)
-    judged = sizing.server.judge(demand, _count(sizing), by_minute, sizing.draw)
+    # Whole minutes: the last one takes nothing of the next, as the demand counts them.
+    whole = replace(demand, duration_s=_MINUTE_S * np.ceil(demand.duration_s / _MINUTE_S))
+    judged = sizing.server.judge(whole, _count(sizing), by_minute, sizing.draw)
     place = int(judged.n_requests.argmax())
     failed = int(judged.n_failed[place])
     return {

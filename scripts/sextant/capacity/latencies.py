@@ -10,6 +10,8 @@ from sextant.advice.question import Question
 from sextant.advice.step_laws import Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.capacity.latencies_text import as_text
+from sextant.pages.wording import number
+from sextant.simulate.closed_form import Limits, Load, saturation_rps
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import (
     Router,
@@ -96,7 +98,8 @@ def simulate_llm(
 
     Returns:
         The numbers of `summarise`, `intervals` of each of them (None without draws),
-        `distribution` (TTFT and E2E at `share`), and what was asked; `text` says it in lines.
+        `distribution` (TTFT and E2E at `share`), `saturation` (the rate that arrives and the one
+        that the replicas can serve; None of users), and what was asked; `text` says it in lines.
 
     Raises:
         InputError: an option is wrong, the LLM does not fit, or every request is refused.
@@ -111,6 +114,13 @@ def simulate_llm(
     best = load.run(schedulers[0], laws[0], deployment.replicas, **how)
     notes = _notes(best, schedulers[0])
     numbers = summarise(best, limits_ms)
+    if numbers["failed_fraction"] == 1:
+        notes.append("Every request is refused or times out: there are no latencies.")
+    saturation = None
+    if isinstance(load, OpenLoop):
+        saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
+        if saturation["is_exceeded"]:
+            notes.insert(0, _exceeded(saturation))
     drawn = on_threads(one, schedulers[1:], laws[1:])
     facts = {
         "llm_id": offer.llm_id,
@@ -126,6 +136,7 @@ def simulate_llm(
             "mean_input_tokens": float(best.input_tokens.mean()),
             "mean_output_tokens": float(best.output_tokens.mean()),
         },
+        "saturation": saturation,
         **numbers,
         "intervals": intervals(drawn) if drawn else None,
         "n_draws": n_draws,
@@ -133,7 +144,7 @@ def simulate_llm(
         "distribution": _distribution(best),
         "scheduler": asdict(schedulers[0]),
         "law": asdict(laws[0]),
-        "warnings": [*offer.warnings, *notes],
+        "warnings": [*notes, *offer.warnings],
         "characterization": offer.source.facts(),
         "serving": offer.facts,
         "seed": question.seed,
@@ -153,10 +164,37 @@ def _notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:
         raise InputError(f"{problem}{scheduler.longest}", field=field, fix=fix)
     if not n_refused:
         return []
+    has, are = ("has", "is") if n_refused == 1 else ("have", "are")
     return [
-        f"{n_refused:,} of {len(tokens):,} requests have more than {scheduler.longest:,} tokens "
-        "and are refused."
+        f"{n_refused:,} of {len(tokens):,} requests {has} more than {scheduler.longest:,} tokens "
+        f"and {are} refused."
     ]
+
+
+def _saturation(
+    simulation: Simulation, scheduler: Scheduler, law: StepLaw, duration_s: float
+) -> dict[str, Any]:
+    """Return the rate of arrivals that are not refused, and the largest one that is served."""
+    inputs, outputs = simulation.input_tokens, simulation.output_tokens
+    is_taken = inputs + outputs <= scheduler.longest
+    is_ok = simulation.status == OK
+    cached = simulation.cached_tokens[is_ok].mean() if is_ok.any() else 0.0
+    each = Load(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
+    served_rps = simulation.n_replicas * float(saturation_rps(law, Limits.of(scheduler), each))
+    offered_rps = float(is_taken.sum() / duration_s)
+    return {
+        "offered_rps": offered_rps,
+        "served_rps": served_rps,
+        "is_exceeded": offered_rps > served_rps,
+    }
+
+
+def _exceeded(saturation: dict[str, Any]) -> str:
+    return (
+        f"Arrivals exceed what the replicas serve: {number(saturation['offered_rps'])} requests/s "
+        f"arrive, about {number(saturation['served_rps'])} can be served. Waits grow for as long "
+        "as requests arrive."
+    )
 
 
 def _distribution(simulation: Simulation) -> dict[str, list[float]]:

@@ -28,13 +28,12 @@ RATES = {
     "cached_fraction": ("input found in the prefix cache", percent),
     "preemptions": ("preemptions", number),
 }
-_HEADER = ["", "mean", "p50", "p90", "p95", "p99", "90% interval of p95"]
+_HEADER = ["", "mean", "p50", "p90", "p95", "p99"]
 
 
 def as_text(facts: Mapping[str, Any]) -> str:
     """Return the answer as lines."""
-    rows = [_HEADER, *_latency_rows(facts)]
-    rates = [[label, value, interval] for label, value, interval in _rate_rows(facts)]
+    rows = [_header(facts), *_latency_rows(facts)]
     return "\n".join(
         [
             headline(facts),
@@ -42,7 +41,7 @@ def as_text(facts: Mapping[str, Any]) -> str:
             "",
             *aligned(rows, are_numbers=True),
             "",
-            *aligned(rates),
+            *aligned(_rate_rows(facts)),
             "",
             source_line(facts),
         ]
@@ -52,7 +51,8 @@ def as_text(facts: Mapping[str, Any]) -> str:
 def headline(facts: Mapping[str, Any]) -> str:
     """Return what was simulated in one line."""
     load = facts["load"]
-    many = f"{load['users']} users" if load["users"] else f"{plural(load['n_requests'], 'request')}"
+    is_open = load["users"] is None
+    many = plural(load["n_requests"], "request") if is_open else plural(load["users"], "user")
     return (
         f"{facts['llm_id']} on {facts['replicas']} × {facts['gpu_profile_id']}: {many} of "
         f"{load['name']} in {duration_words(load['duration_s'])}, "
@@ -61,39 +61,47 @@ def headline(facts: Mapping[str, Any]) -> str:
     )
 
 
+def _header(facts: Mapping[str, Any]) -> list[str]:
+    return [*_HEADER, "90% interval of p95"] if facts["intervals"] else _HEADER
+
+
 def _latency_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     return [
-        [label, *map(number, facts[name].values()), _interval(facts, number, name, "p95")]
+        [label, *map(number, facts[name].values()), *_interval(facts, number, name, "p95")]
         for name, label in LATENCIES.items()
     ]
 
 
 def _rate_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     return [
-        [label, write(facts[name]), _interval(facts, write, name)]
+        [label, write(facts[name]), *_interval(facts, write, name)]
         for name, (label, write) in RATES.items()
     ]
 
 
-def _interval(facts: Mapping[str, Any], write: Any, *names: str) -> str:
+def _interval(facts: Mapping[str, Any], write: Any, *names: str) -> list[str]:
+    """Return the cell of an interval, if there are any."""
     found = facts["intervals"]
+    if not found:
+        return []
     for name in names:
-        found = found and found[name]
-    return " to ".join(map(write, found)) if found else ""
+        found = found[name]
+    return ["–" if None in found else " to ".join(map(write, found))]
 
 
 def write_simulation(facts: Mapping[str, Any], out: Path) -> None:
     """Write an answer of `simulate_llm` as HTML; the same answer gives the same bytes."""
+    has_intervals = bool(facts["intervals"])
     latencies = Section.of_text(
         "Latencies",
         "Of requests that came after the warm-up and were answered; ITL is the gap between tokens.",
         _figure(facts),
-        Table(_HEADER, _latency_rows(facts)),
+        Table(_header(facts), _latency_rows(facts)),
     )
     rates = Section.of_text(
         "Rates and use",
-        "Intervals hold 90% of the draws of the law of a step.",
-        table=Table(["", "", "90% interval"], _rate_rows(facts)),
+        "Intervals hold 90% of the draws of the law of a step." if has_intervals else "",
+        table=Table(["", "", "90% interval"][: 3 if has_intervals else 2], _rate_rows(facts)),
     )
     law = [[name, number(value)] for name, value in facts["law"].items()]
     given = {"replicas": facts["replicas"], "router": facts["router"], **facts["scheduler"]}

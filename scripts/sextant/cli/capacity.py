@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _ANY_TOKENS = 1_000_000
+_MOST_DRAWN = 1_000_000
+"""Requests of one simulation: an answer takes many of them, each seconds to minutes then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,11 +250,19 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
     duration_s = min(3600.0, MOST_REQUESTS / arrivals.rate_rps)
     if given.duration is not None:
         duration_s = seconds_of(given.duration, "--duration")
+        _check_count(arrivals.rate_rps * duration_s)
     if asked.workload is None:
         sample, name = lengths_of(requests), "given lengths"
     else:
         sample, name = open_workload(asked.workload).sample, Path(asked.workload).name
     return DrawnTraffic(name, sample, arrivals, duration_s, asked.seed)
+
+
+def _check_count(n_requests: float) -> None:
+    if n_requests > _MOST_DRAWN:
+        problem = f"some {n_requests:,.0f} requests arrive; a simulation takes {_MOST_DRAWN:,}"
+        fix = "give a shorter --duration, or a lower --request-rate"
+        raise InputError(problem, field="--duration", fix=fix)
 
 
 def seconds_of(text: str, option: str) -> float:

@@ -68,7 +68,7 @@ def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
         yield
     except InputError as error:
         field = error.field
-        if field is not None and field.startswith("-"):
+        if field is not None and field.startswith("-") and field not in options:
             raise
         default = field and "--" + field.removesuffix("_s").replace("_", "-")
         raise error.at(field=options.get(field, default)) from None

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from sextant.capacity.latencies import OpenLoop, Users
     from sextant.simulate.requests import Requests
 
-_FIELDS: dict[str | None, str] = {"kv_tokens": "--kv-dtype", "timeout_s": "--timeout-s"}
+_FIELDS: dict[str | None, str] = {
+    "kv_tokens": "--kv-dtype",
+    "timeout_s": "--timeout-s",
+    "--gpu-profiles": "--gpu-profile",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

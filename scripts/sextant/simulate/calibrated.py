@@ -151,7 +151,7 @@ def calibrate(
     known = np.log([[*part.means_ms] for part in parts]).T.ravel()
     noise = np.array([[*part.noise] for part in parts]).T.ravel()
     load = Load(*(_mean(parts, name) for name in ("input_tokens", "output_tokens")))
-    users, limits = np.array([part.users for part in parts]), _limits(scheduler)
+    users, limits = np.array([part.users for part in parts]), Limits.of(scheduler)
     start = _start(parts[0], parts[-1])[None]
 
     def predict(law: StepLaw) -> np.ndarray:
@@ -211,7 +211,7 @@ def told_by_probe(
         itl_ms: measured mean.
         step_sd: how sure the laws were.
     """
-    limits = _limits(scheduler)
+    limits = Limits.of(scheduler)
 
     def predict(law: StepLaw) -> np.ndarray:
         if request_rate_rps is None:
@@ -220,15 +220,6 @@ def told_by_probe(
 
     known = np.tile(np.log([ttft_ms, itl_ms]), (len(values), 1))
     return match(values, _PROBED, (1.5, step_sd), predict, known, _LEAST_NOISE).values
-
-
-def _limits(scheduler: Scheduler) -> Limits:
-    return Limits(
-        scheduler.max_num_seqs,
-        scheduler.max_num_batched_tokens,
-        scheduler.kv_tokens,
-        scheduler.is_asynchronous,
-    )
 
 
 def _logs(means: Means) -> np.ndarray:

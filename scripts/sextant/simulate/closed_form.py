@@ -6,10 +6,11 @@ functions broadcast: laws, loads and rates may be arrays.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
+from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
 
 Values = np.ndarray | float
@@ -35,6 +36,11 @@ class Limits(NamedTuple):
     max_num_batched_tokens: Values
     kv_tokens: Values
     is_asynchronous: Values = True
+
+    @classmethod
+    def of(cls, scheduler: Scheduler) -> Self:
+        """Return those of a simulated server."""
+        return cls(*(getattr(scheduler, name) for name in cls._fields))
 
     def most_decoding(self, load: Load) -> np.ndarray:
         """Return the sequences that can decode at once: slots, memory, tokens of a step."""
