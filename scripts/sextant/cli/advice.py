@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,7 +24,7 @@ from sextant.cli.capacity import (
     capacity_asked,
 )
 from sextant.cli.options import grouped
-from sextant.cli.terminal import say
+from sextant.cli.terminal import check_page, say, say_answer
 from sextant.decide.names import HoldOut
 
 _SIMULATED = (
@@ -57,12 +57,7 @@ def recommend(
             "predictor that draws samples: roofline."
         ),
     ] = None,
-    gpu_profiles: Annotated[
-        str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")
-    ] = None,
-    prices: Annotated[
-        Path | None, typer.Option(help="CSV or TSV gpu_profile_id, usd_per_hour: prices that hold.")
-    ] = None,
+    offer: OfferOptions,
     printed: Annotated[
         Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
     ] = "text",
@@ -71,26 +66,21 @@ def recommend(
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
     if trace is not None:
         _check_no_load(load)
-        offered = OfferOptions(gpu_profiles=gpu_profiles, prices=prices)
         keep = KeepOptions() if risk is None else KeepOptions(risk=risk)
         arriving = TrafficOptions(trace=trace)
-        simulated = capacity_asked(arriving, limits, keep, asked, offered)
+        simulated = capacity_asked(arriving, limits, keep, asked, offer)
         answer_capacity(simulated, printed, out, lead=_SIMULATED)
         return
     from sextant.advice.answer import recommend_llm
 
-    if (out is None) == (printed == "html"):
-        raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
-    offer = OfferOptions(gpu_profiles=gpu_profiles, prices=prices).of()
+    check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **offer, **how))
+    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
     if out is not None:
         from sextant.advice.page import write_answer  # with Matplotlib, which a text does not need
 
         write_answer(answer, out)
-        say(f"{out}: {answer['text'].splitlines()[0]}")
-    else:
-        _echo(answer, printed == "json")
+    say_answer(answer, printed, out)
     if answer["gpu_profile_id"] is None:
         raise typer.Exit(3)
 
@@ -111,7 +101,7 @@ def explain(
     # The limits play no part: latencies are explained, not judged.
     limits = LimitOptions(nttft_ms="1", itl_ms="1")
     slo = slo_of(asked, LoadOptions(users=users_per_replica), limits)
-    _echo(explain_llm(asked.question(slo), gpu_profile, users_per_replica), printed == "json")
+    say_answer(explain_llm(asked.question(slo), gpu_profile, users_per_replica), printed)
 
 
 @grouped
@@ -171,7 +161,3 @@ def _check_no_load(load: LoadOptions) -> None:
     if any(value is not None for value in asdict(load).values()):
         options = "--trace, --users, --request-rate, --tokens-per-day"
         raise InputError("two loads are given", field=options, fix="give exactly one of them")
-
-
-def _echo(answer: dict[str, Any], as_json: bool) -> None:
-    say(json.dumps(answer, indent=2, allow_nan=False) if as_json else answer["text"])

@@ -1,6 +1,5 @@
 """The command `capacity`: replicas for a trace or a rate, by simulation."""
 
-import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions, LimitOptions
 from sextant.cli.options import grouped, naming_options
-from sextant.cli.terminal import say
+from sextant.cli.terminal import check_page, say_answer
 
 if TYPE_CHECKING:
     from sextant.advice.step_laws import Settings
@@ -150,17 +149,13 @@ def answer_capacity(asked: "Asked", printed: str, out: Path | None, lead: str = 
     """Answer, and print or write it; `lead` is the first of its warnings."""
     from sextant.capacity.answer import capacity
 
-    if (out is None) == (printed == "html"):
-        raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
+    check_page(printed, out)
     answer = capacity(asked, [lead] if lead else [])
     if out is not None:
         from sextant.capacity.page import write_capacity
 
         write_capacity(answer, out)
-        say(f"{out}: {answer['text'].splitlines()[0]}")
-    else:
-        as_json = printed == "json"
-        say(json.dumps(answer, indent=2, allow_nan=False) if as_json else answer["text"])
+    say_answer(answer, printed, out)
     if answer["gpu_profile_id"] is None:
         raise typer.Exit(3)
 

@@ -1,6 +1,5 @@
 """The command `simulate`: latencies of one deployment under given traffic."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +10,7 @@ from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions, LimitOptions
 from sextant.cli.capacity import ServerOptions, TrafficOptions, seconds_of, traffic_of
 from sextant.cli.options import grouped, naming_options
-from sextant.cli.terminal import say
+from sextant.cli.terminal import check_page, say_answer
 
 if TYPE_CHECKING:
     from sextant.advice.requests import Requests as Lengths
@@ -71,8 +70,7 @@ def simulate(
     from sextant.capacity.latencies import Deployment, simulate_llm
     from sextant.capacity.latencies_text import write_simulation
 
-    if (out is None) == (printed == "html"):
-        raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
+    check_page(printed, out)
     if asked.prefix_hit_rate:
         fix = "give --unique-prompts: the simulated cache finds what repeats"
         raise InputError("hits are simulated here", field="--prefix-hit-rate", fix=fix)
@@ -91,10 +89,7 @@ def simulate(
         )
     if out is not None:
         write_simulation(found, out)
-        say(f"{out}: {found['text'].splitlines()[0]}")
-    else:
-        as_json = printed == "json"
-        say(json.dumps(found, indent=2, allow_nan=False) if as_json else found["text"])
+    say_answer(found, printed, out)
 
 
 def _limits(given: LimitOptions) -> dict[str, float]:
