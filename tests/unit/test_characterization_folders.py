@@ -281,7 +281,7 @@ def test_an_own_folder_has_a_name_of_its_own(folder) -> None:
     for load in (lambda: load_sources((str(folder),)), lambda: known_sources([folder])):
         with pytest.raises(InputError, match=told):
             load()
-    # A copy of what ships is no other's work.
+    # A copy of what ships is not somebody else's work.
     (attribution,) = (each.attribution for each in load_shipped("inferencex").descriptions)
     change(folder, "characterization.yaml", "Somebody, somewhere", json.dumps(attribution))
     assert load_sources((str(folder),))[0].source == "archive:inferencex"

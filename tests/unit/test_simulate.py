@@ -228,7 +228,7 @@ def test_requests_that_make_no_sense_are_refused(bad: tuple) -> None:
 
 
 def test_a_law_of_absurd_times_stays_within_its_windows() -> None:
-    # A step of 10^17 s is no whole number of windows: the last one has it, and nothing else is hit.
+    # The last window counts a step of 10^17 s, and no other memory is written.
     slow = replace(LAW, kv_token_ms=4e17, prompt_step_ms=3e11)
     requests = Requests.of(np.arange(20.0), np.full(20, 50), np.full(20, 9))
     found = simulate(requests, Scheduler(kv_tokens=4096), slow, window_s=5.0)

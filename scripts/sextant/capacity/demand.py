@@ -109,7 +109,7 @@ class Traffic(Protocol):
 
 
 class TraceTraffic(NamedTuple):
-    """A trace's own arrivals. Other seeds deal its requests anew within each window."""
+    """A trace's own arrivals. Another seed shuffles the lengths within each window."""
 
     demand: Demand
     window_s: float | None
