@@ -31,12 +31,8 @@ baselines: .venv/.baselines
 	touch $@
 
 demo: .venv/.ready .venv-vllm/.ready
-	$(BIN)/snakemake --cores $(CORES) --rerun-incomplete
-	# Status 3: no number of replicas meets the SLO, on a machine that was busy.
-	$(BIN)/sextant capacity --llm demo-opt-6m --source measured --max-model-len 2048 \
-		--trace results/traces/azure-2023-conv-sample.parquet --max-failed 0.2 --window 1min \
-		--ttft-ms p95:2000 --itl-ms p95:100 --slot 1min --startup 20s \
-		--format html --out results/report/capacity.html || [ $$? -eq 3 ]
+	PYTHONPATH=workflow/plugins $(BIN)/snakemake --cores $(CORES) --rerun-incomplete \
+		--logger sextant-progress
 	$(BIN)/sextant show
 
 # ARCHIVE=path takes the archive, or its unpacked folder, from there instead of downloading it.

@@ -28,6 +28,13 @@ if "archive" in config:
 
 include: "workflow/rules/predict.smk"
 include: "workflow/rules/capacity.smk"
+
+
+if "demands" in config["sheets"]:
+
+    include: "workflow/rules/fleet.smk"
+
+
 include: "workflow/rules/store.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/studies.smk"
@@ -40,4 +47,5 @@ rule all:
         "<results>/sextant.duckdb",
         trace_reports(),
         capacity_files("index.html"),
+        fleet_files("index.html"),
         intermediate_results(),

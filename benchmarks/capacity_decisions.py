@@ -136,7 +136,7 @@ def replicas_by_rule(
 ) -> dict[str, int | None]:
     """Return what each rule takes; None where it has no answer."""
     demand = traffic.drawn(0)
-    sizing = size(server, traffic, target, 1 - min(RISKS.values()), n_jobs=2)
+    sizing = size(server, traffic, target, 1 - min(RISKS.values()))
     needs = np.array(sizing.needs)
     found: dict[str, int | None] = {}
     for name, risk in RISKS.items():

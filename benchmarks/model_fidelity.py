@@ -18,12 +18,8 @@ import pandas as pd
 
 from sextant.ingest import ingest_trace
 from sextant.workload.fidelity import compare, model_fidelity
-from sextant.workload.request_model import (
-    SAMPLERS,
-    fit_request_model,
-    resample_trace,
-    served_requests,
-)
+from sextant.workload.request_model import SAMPLERS, resample_trace, served_requests
+from sextant.workload.trace_requests import fit_request_model
 
 TRACES = {
     "azure": "azure-2023/AzureLLMInferenceTrace_conv.csv",

@@ -29,9 +29,8 @@ from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.chunked_facts import chunked_rows
 from sextant.predict.roofline.facts import columns_of
-from sextant.simulate.calibrated import told_by_probe
 from sextant.simulate.closed_form import Limits, Load, open_loop, saturation_rps
-from sextant.simulate.fitted import step_laws
+from sextant.simulate.fitted import step_laws, told_by_probe
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import simulate
 from sextant.simulate.scheduler import Scheduler

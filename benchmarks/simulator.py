@@ -1,6 +1,6 @@
 """How fast the simulator is, and how close to a plain one that goes step by step.
 
-    .venv/bin/python benchmarks/simulator.py TRACE [--draws 1000] [--threads 2]
+    .venv/bin/python benchmarks/simulator.py TRACE [--draws 1000]
 
 TRACE is a normalised trace, such as the hour of Azure's conversations (19,366 requests). It is
 served by one replica of an 8B LLM on an H100, with a law of a step of round numbers (the plain
@@ -8,7 +8,7 @@ simulation takes minutes); then 2,000 of its requests by one with a small KV cac
 at half the rate. Prints requests a second of one core, the
 plain simulation's time over the compiled one's in the same run, the largest difference of a
 request's end-to-end latency, and of the means where there is preemption, and what draws of the law
-take on several threads.
+take on all cores.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import numpy as np
 
 from sextant.base.files import read_parquet
 from sextant.simulate.requests import Requests
-from sextant.simulate.run import Simulation, simulate, simulate_each
+from sextant.simulate.run import Simulation, on_threads, simulate
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
 from sextant.simulate.summary import summarise
@@ -70,7 +70,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
     requests = Requests.of_trace(read_parquet(given.trace).to_pandas())
     compare("roomy cache", requests, ROOMY)
@@ -79,12 +78,10 @@ def main() -> None:
     compare("tight cache", Requests(**few), TIGHT)
     factors = np.exp(0.05 * np.random.default_rng(0).standard_normal(given.draws))
     laws = [replace(LAW, dense_ms=LAW.dense_ms * factor) for factor in factors]
-    schedulers = [ROOMY] * given.draws
-    n_threads = given.threads
     _, seconds, _ = timed(
-        lambda: simulate_each(requests, schedulers, laws, summarise, n_threads=n_threads)
+        lambda: on_threads(lambda law: summarise(simulate(requests, ROOMY, law)), laws)
     )
-    print(f"{given.draws:,} draws of the law on {n_threads} threads: {seconds:.1f} s")
+    print(f"{given.draws:,} draws of the law on all cores: {seconds:.1f} s")
 
 
 if __name__ == "__main__":

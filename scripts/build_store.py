@@ -9,7 +9,7 @@ from sextant.processes.job_log import job_log
 from sextant.store import build as store
 
 PREDICTED = ("prediction", "candidate", "recommendation", "score")
-FILES = ("point", "feasibility", "telemetry", *PREDICTED, "capacity")
+FILES = ("point", "feasibility", "telemetry", *PREDICTED, "capacity", "fleet")
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)
@@ -24,7 +24,7 @@ with job_log(snakemake.log[0]):
             "gpu_profile": store.gpu_profile_rows(experiment.profiles),
             "trace": store.trace_rows(reports),
             "workload": store.workload_rows(experiment.workloads, validations),
-            "slo": [asdict(slo) for slo in experiment.slos.values()],
+            "slo": [asdict(slo) for slo in (experiment.slos | experiment.trace_slos).values()],
             "feature": feature_rows(snakemake.config["source"], published_features(experiment)),
             "decision": [snakemake.config["decision"] | {"source": snakemake.config["source"]}],
         },

@@ -3,7 +3,7 @@
 Input: the trace as published. Outputs: the trace contract, the malformed rows, a report.
 """
 
-from sextant.ingest import ingest_trace
+from sextant.ingest import MAX_RATE_RPS, ingest_trace
 from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]) as log:
@@ -16,12 +16,17 @@ with job_log(snakemake.log[0]) as log:
         snakemake.output.report,
         max_rejected_fraction=row.get("max_rejected_fraction", 0.01),
         start_time=row.get("start_time"),
+        columns=row.get("columns"),
+        time_unit=row.get("time_unit"),
+        ignore_unknown=row.get("ignore_unknown") == "true",
+        max_rate_rps=row.get("max_rate_rps", MAX_RATE_RPS),
         threads=snakemake.threads,
     )
     log.info(
-        "%s: %d rows, %d set aside, %d failed requests",
+        "%s: %d rows, %d set aside, %d failed requests, %d sorted",
         row["trace_id"],
         report["n_read"],
         report["n_rejected"],
         report["n_failed"],
+        report["n_moved"],
     )

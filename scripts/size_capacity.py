@@ -1,6 +1,7 @@
-"""Find the replicas that keep an SLO under the traffic of a trace, by simulation.
+"""Find the replicas that keep an SLO under the traffic of a trace or at a rate, by simulation.
 
-Inputs: points, feasibility, the trace, sheets. Outputs: table capacity, a page, the same as JSON.
+Inputs: points, feasibility, the trace or the workload, sheets. Outputs: table capacity, a page, the
+same as JSON.
 """
 
 from sextant.capacity.files import size_files
@@ -9,10 +10,11 @@ from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)
+    names = ("point", "feasibility", "trace", "requests")
     size_files(
-        {name: snakemake.input[name] for name in ("point", "feasibility", "trace")},
+        {name: path for name, path in snakemake.input.items() if name in names},
         experiment,
-        experiment.trace_slos[snakemake.params.slo_id],
+        experiment.capacity_slos[snakemake.params.slo_id],
         dict(snakemake.output.items()),
         source=snakemake.wildcards.source,
         decision=snakemake.params.decision,

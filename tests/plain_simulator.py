@@ -148,7 +148,8 @@ class Replica:
             job = self.running[position]
             n = min(job.tokens - job.computed, budget) if job.status == "pending" else 0
             while n and job in self.running and not self.cache.fits(job, [], job.computed + n):
-                has_preempted |= self.preempt()
+                self.preempt()
+                has_preempted = True
             if n and job in self.running:
                 self.cache.grow(job, n)
                 chunks[job] = n
@@ -172,17 +173,15 @@ class Replica:
         assert budget >= 0
         self.step(now_s, chunks)
 
-    def preempt(self) -> bool:
-        job = self.running[-1]
+    def preempt(self) -> None:
+        job = self.running.pop()
+        job.preemptions += 1
         self.cache.let_go(job)
-        self.running.pop()
         if job.status != "pending":
             self.present.remove(job)  # its last token is computed: it only ends early
-            return False
+            return
         job.computed, job.is_decoding = 0, False
-        job.preemptions += 1
         self.queue.appendleft(job)
-        return True
 
     def give_up(self, job: Job) -> None:
         if job.status == "pending":

@@ -1,10 +1,20 @@
 """What the tests on real servers share: vLLM's environment, and a small LLM on it."""
 
-from dataclasses import replace
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from sextant.benchmark.cell import model_folder
 from sextant.experiment.engine_settings import EngineSettings
+from sextant.simulate.requests import Requests
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import StepLaw
 from support import ROOT
 
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -25,3 +35,35 @@ SETTINGS = EngineSettings(
 )
 SEARCH = replace(SETTINGS, max_num_seqs=64, request_timeout_s=120, max_server_starts=5)
 """Settings for the search for the batch weight: of its test and of its benchmark."""
+
+
+class Scheduled(NamedTuple):
+    """What vLLM's own scheduler made of requests."""
+
+    requests: pd.DataFrame
+    """`first_s, last_s, preemptions, cached`."""
+    steps: np.ndarray
+    """Prompt tokens and decoding sequences of each step, shape (steps, 2)."""
+
+
+def schedule_with_vllm(
+    cases: Sequence[tuple[Requests, Scheduler]], law: StepLaw
+) -> list[Scheduled]:
+    """Return what vLLM's own scheduler makes of requests, in steps that take what the law says."""
+    with model_folder(ROOT / "resources" / "llms" / "demo-llama-16m.json") as config:
+        asked = [
+            {
+                "config": str(config),
+                "requests": pd.DataFrame(vars(requests)).to_dict("records"),
+                "scheduler": asdict(scheduler)
+                | {"longest": scheduler.longest, "n_blocks": scheduler.n_blocks},
+                "law": asdict(law),
+            }
+            for requests, scheduler in cases
+        ]
+        command = [str(PYTHON), str(ROOT / "tests" / "vllm_scheduler.py")]
+        text = json.dumps(asked)
+        run = subprocess.run(command, input=text, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout.splitlines()[-1])
+    return [Scheduled(pd.DataFrame(e["requests"]), np.array(e["steps"])) for e in found]

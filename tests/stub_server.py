@@ -119,6 +119,12 @@ def event(n_output: int | None, n_input: int = 4, text: str = "a") -> bytes:
     return f"data: {json.dumps(body)}\n\n".encode()
 
 
+def usage_alone(n_output: int, n_input: int = 4) -> bytes:
+    """Encode the event after the last token."""
+    usage = f'{{"prompt_tokens": {n_input}, "completion_tokens": {n_output}}}'
+    return f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode()
+
+
 def answer_tokens(ttft_s: float = 0.0, itl_s: float = 0.0) -> Answer:
     """Answer as vLLM does: usage with every token, once more at the end, then `[DONE]`."""
 
@@ -131,7 +137,7 @@ def answer_tokens(ttft_s: float = 0.0, itl_s: float = 0.0) -> Answer:
             await writer.drain()
             if count < n_output:
                 await asyncio.sleep(itl_s)
-        writer.write(chunk(event(n_output, n_input)) + chunk(DONE) + LAST_CHUNK)
+        writer.write(chunk(usage_alone(n_output, n_input)) + chunk(DONE) + LAST_CHUNK)
 
     return answer
 

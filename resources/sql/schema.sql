@@ -38,7 +38,8 @@ CREATE TABLE slo (
     slo_id VARCHAR PRIMARY KEY, nttft_ms DOUBLE, itl_ms DOUBLE, percentile INTEGER, users INTEGER,
     request_rate_rps DOUBLE, ttft_ms DOUBLE, tpot_ms DOUBLE, e2e_ms DOUBLE,
     ttft_percentile INTEGER, nttft_percentile INTEGER, itl_percentile INTEGER,
-    tpot_percentile INTEGER, e2e_percentile INTEGER, input_tokens DOUBLE, output_tokens DOUBLE
+    tpot_percentile INTEGER, e2e_percentile INTEGER, input_tokens DOUBLE, output_tokens DOUBLE,
+    trace_id VARCHAR, goodput DOUBLE, max_failed DOUBLE, window_s DOUBLE
 );
 CREATE TABLE feasibility (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
@@ -96,12 +97,19 @@ CREATE TABLE score (
     overspend DOUBLE, so_score DOUBLE, fit_seconds DOUBLE, n_left_out INTEGER,
     mape_nttft DOUBLE, mape_itl DOUBLE, n_unused_points INTEGER, note VARCHAR
 );
--- Replicas for an SLO with a trace, by simulation: one row an LLM and GPU profile.
+-- Replicas for an SLO with a trace or a rate, by simulation: one row an LLM and GPU profile.
 CREATE TABLE capacity (
     source VARCHAR, slo_id VARCHAR, trace_id VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,
     status VARCHAR, replicas INTEGER, usd_per_hour DOUBLE, probability_met DOUBLE,
-    replicas_lo INTEGER, replicas_hi INTEGER, rate_at_slo_rps DOUBLE, alone_limit VARCHAR,
-    alone_ratio DOUBLE, reason VARCHAR, is_chosen BOOLEAN
+    replicas_lo INTEGER, replicas_hi INTEGER, rate_at_slo_rps DOUBLE, n_refused INTEGER,
+    alone_limit VARCHAR, alone_ratio DOUBLE, is_gpu_measured BOOLEAN, reason VARCHAR,
+    is_chosen BOOLEAN
+);
+-- Which demand of a sheet gets which GPUs of a cluster: one row a demand.
+CREATE TABLE fleet (
+    source VARCHAR, demand_id VARCHAR, team VARCHAR, llm_id VARCHAR, priority INTEGER,
+    status VARCHAR, gpu_profile_id VARCHAR, replicas INTEGER, usd_per_hour DOUBLE,
+    probability_met DOUBLE, nodes VARCHAR, mend VARCHAR, PRIMARY KEY (source, demand_id)
 );
 -- The workload and scenario that a source's predictions and recommendations rest on.
 CREATE TABLE decision (

@@ -17,6 +17,7 @@ from sextant.advice.evidence import nearest, outside
 from sextant.advice.explanation import explain_llm
 from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
 from sextant.advice.page import write_answer
+from sextant.advice.phrases import chance
 from sextant.advice.predicted import Forecast, forecast
 from sextant.advice.question import Question, named_llm
 from sextant.advice.requests import Length, Requests
@@ -269,6 +270,11 @@ def test_a_smaller_risk_never_costs_less(made) -> None:
     assert prices == sorted(prices)
 
 
+def test_a_probability_is_rounded_down() -> None:
+    shown = {0.899: "0.89", 0.9: "0.90", 0.29: "0.29", 0.996: "> 0.99", 0.009: "< 0.01"}
+    assert {value: chance(value) for value in shown} == shown
+
+
 def test_no_option_is_an_answer_of_its_own(made) -> None:
     impossible = replace(LIMITS, itl_ms=0.001)
     options = made.options(impossible)
@@ -276,7 +282,7 @@ def test_no_option_is_an_answer_of_its_own(made) -> None:
     assert chosen["gpu_profile_id"] is None and chosen["probability_met"] is None
     text = headline(chosen | {"basis": "roofline", "risk": 0.1, "slo": impossible.facts()})
     assert text == (
-        "mistral-7b: no GPU profile meets both limits with probability 0.90 or more "
+        "mistral-7b: no GPU profile meets both limits with probability 0.9 or more "
         "(predicted by roofline)"
     )
     made = replace(made, slo=impossible)

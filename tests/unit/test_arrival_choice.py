@@ -1,17 +1,22 @@
 """Models of arrivals: each draws what it says, and the fit takes the simplest that will do."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sextant.base.errors import InputError
+from sextant.workload import modulated
 from sextant.workload.arrival_choice import MODELS, choose_arrivals, measure_words
+from sextant.workload.arrival_fits import fit_clients
 from sextant.workload.arrival_measures import JUDGED, measure_arrivals, median_measures
 from sextant.workload.arrivals import fit_arrivals
 from sextant.workload.generators import Gamma, Scaled
-from sextant.workload.modulated import Clients, Markov, Mirrored, Rescaled
+from sextant.workload.markov import Markov, markov_counts
+from sextant.workload.modulated import Clients, Mirrored, Rescaled
 from sextant.workload.trace_arrivals import arrivals_from_plain, arrivals_to_plain
+from sextant.workload.trace_stream import ArrivalBatch
 
 MARKOV = Markov(20.0, 1.0, (5.0, 60.0), (2.0, 1.0), 0.2)
 PROFILE = Rescaled(10.0, (100, 0, 300, 50), 35.0, 0.5)
@@ -21,7 +26,11 @@ ALL = [MARKOV, PROFILE, WINDOWS, CLIENTS, Scaled(MARKOV, 2.0), Scaled(PROFILE, 0
 
 
 def _choose(times, client=None):
-    return choose_arrivals(times, fit_arrivals(times, seed=0), client=client, seed=0)
+    clients = None
+    if client is not None:
+        rows = ArrivalBatch(times, client.astype(np.int16), np.zeros(0))
+        clients = fit_clients(iter([rows]), client.max() + 1, times[-1], None)
+    return choose_arrivals(times, fit_arrivals(times, seed=0), clients=clients, seed=0)
 
 
 @pytest.mark.parametrize("process", ALL, ids=lambda process: process.kind)
@@ -33,6 +42,25 @@ def test_draws_ascend_follow_the_seed_and_begin_alike(process):
     longer = process.times(duration_s=250, seed=3)
     assert longer[: len(times)].tolist() == times.tolist() and len(longer) > len(times)
     assert process.times(n=700, seed=3).tolist() == process.times(n=2000, seed=3)[:700].tolist()
+
+
+@pytest.mark.parametrize("process", [*ALL, Gamma(3.0, 0.5)], ids=lambda process: process.kind)
+@pytest.mark.parametrize("duration_s", [17.5, 100.0])
+def test_parts_are_the_whole(process, duration_s, monkeypatch):
+    monkeypatch.setattr(modulated, "_MERGED", 50)
+    parts = list(process.batches(duration_s, 3))
+    whole = process.times(duration_s=duration_s, seed=3)
+    assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+def test_counts_of_chains_that_share_their_gaps_are_those_of_their_draws():
+    others = [replace(MARKOV, on_fraction=0.1), replace(MARKOV, swing=(1.0, 0.5))]
+    at_s = np.array([0.0, 1.0, 2.0, 30.0, 100.5])
+    for process, counts in zip(
+        [MARKOV, *others], markov_counts([MARKOV, *others], at_s, 7), strict=True
+    ):
+        times = process.times(duration_s=100.5, seed=7)
+        assert counts.tolist() == np.searchsorted(times, at_s).tolist()
 
 
 @pytest.mark.parametrize("process", ALL, ids=lambda process: process.kind)
@@ -177,6 +205,20 @@ def test_what_has_no_gaps_is_replayed_and_says_why(times, why):
 def test_equal_gaps_are_replayed():
     choice = _choose(np.arange(2000.0) / 2)
     assert choice.model == "replay" and "all gaps are equal" in choice.why
+
+
+def test_scales_of_few_bins_are_measured_but_not_judged():
+    # A slow rise over an hour: three counts of 20 minutes and twelve of 5 would reject all models.
+    steady, rising = (
+        Rescaled(60.0, tuple(counts), 3600.0, 1.0).times(seed=1)
+        for counts in ([300] * 60, [297 + number // 10 for number in range(60)])
+    )
+    for times in (steady, rising):
+        choice = _choose(times)
+        assert choice.left_out == ["dispersion_300s", "dispersion_1200s"]
+        assert set(choice.left_out) <= set(choice.trace) & set(choice.fits["gamma"].errors)
+        assert choice.model == "gamma"
+    assert _choose(Gamma(5.0, 1.0).times(duration_s=6400, seed=0)).left_out == ["dispersion_1200s"]
 
 
 def test_the_same_seed_chooses_alike():

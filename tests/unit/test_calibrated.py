@@ -11,13 +11,12 @@ from sextant.simulate.calibrated import (
     calibrate,
     closed_loop_requests,
     requests_of_points,
-    told_by_probe,
 )
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import simulate, simulate_closed
 from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import NAMES, StepLaw
+from sextant.simulate.step_law import StepLaw
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)
 SCHEDULER = Scheduler(200_000, 64, 2048, has_prefix_caching=False)
@@ -90,15 +89,6 @@ def test_points_without_requests_are_enough(measured: pd.DataFrame) -> None:
     assert made.e2e_ms == pytest.approx(truth.e2e_ms, rel=0.1)
     with pytest.raises(InputError, match="no point has users"):
         requests_of_points(points.assign(mean_ttft_ms=np.nan))
-
-
-def test_a_probe_tells_what_the_deployment_adds() -> None:
-    slow = StepLaw(*[*TRUTH.array()[:-1], 40.0])
-    load = open_loop(slow, LIMITS, LOAD, 5.0)
-    known = {"ttft_ms": float(load.ttft_ms), "itl_ms": float(load.itl_ms)}
-    told = told_by_probe(TRUTH.array()[None], SCHEDULER, LOAD, request_rate_rps=5.0, **known)
-    assert told[0, NAMES.index("request_ms")] == pytest.approx(40, rel=0.05)
-    assert told[0, 0] == pytest.approx(TRUTH.floor_ms, rel=0.02)
 
 
 def test_a_cell_is_read_without_its_failures(tmp_path: Path) -> None:

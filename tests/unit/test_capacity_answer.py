@@ -3,22 +3,32 @@
 import json
 from functools import partial
 
+import numpy as np
 import pytest
+from test_capacity import PROFILE, trace_file
 from typer.testing import CliRunner
 
 from html_page import Page, figure_texts
 from sextant.base.errors import InputError
 from sextant.capacity.answer_text import burst_line, missed_words, profile_cells
-from sextant.capacity.demand import DrawnTraffic
+from sextant.capacity.demand import Demand, DrawnTraffic
+from sextant.capacity.simulated import simulated
 from sextant.cli.app import app
 from sextant.cli.asked import AskedOptions
 from sextant.cli.capacity import TrafficOptions, capacity_asked, seconds_of, traffic_of
 from sextant.experiment.slo import SLO
+from sextant.simulate.requests import Requests
+from sextant.simulate.run import simulate
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import StepLaw
+from sextant.workload.fit import fit_workload
+from sextant.workload.fitted_arrivals import arrivals_at_rate
 from support import ROOT
 
 SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
 LLM = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
 ASKED = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB,1xH200-141GB", "--draws", 3)
+ROUTERS = ("round_robin", "least_requests")
 LIMITS = ("--ttft-ms", "p95:1000", "--itl-ms", "p95:50", "--window", "60s")
 
 
@@ -123,6 +133,16 @@ def test_requests_beyond_the_context_are_counted(trace) -> None:
     assert "14.6 % of the requests fail" in borne
 
 
+def test_an_llm_serves_a_trace_whose_longest_requests_its_context_refuses(tmp_path) -> None:
+    lengths = {"input_tokens": [900] * 8 + [40_000] * 2, "output_tokens": [50] * 10}
+    path = trace_file(tmp_path / "long.parquet", range(10), **lengths)
+    config = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
+    given = ("--hf-config", config, *ASKED[2:4], "--max-failed", 0.2, *LIMITS, "--draws", 0)
+    said = sextant("capacity", "--trace", path, *given)
+    assert "2 of 10 requests have more than 32,768 tokens" in said
+    assert "meets the SLO" in said and "20 % of the requests fail" in said
+
+
 def test_arrivals_at_a_rate_need_no_trace() -> None:
     lengths = ("--input-tokens", "p50:900,p99:4000", "--output-tokens", 200)
     rate = ("--request-rate", 40, "--burstiness", 0.3, "--duration", "3min")
@@ -131,6 +151,65 @@ def test_arrivals_at_a_rate_need_no_trace() -> None:
     assert found["demand"]["rate_rps"] == pytest.approx(40, rel=0.1)
     assert found["demand"]["gap_cv"] == pytest.approx(0.3**-0.5, rel=0.1)
     assert 1000 < found["demand"]["mean_input_tokens"] < 1300 and found["replicas"] >= 1
+    assert found["demand"]["name"] == "given lengths with Gamma gaps of shape 0.3"
+
+
+def test_a_steady_rate_and_arrivals_one_by_one_lead_to_each_other() -> None:
+    given = ("--request-rate", 40, "--input-tokens", 900, "--output-tokens", 200, *LIMITS[:4])
+    steady = sextant("recommend", *given, *ASKED[:4])
+    assert "a steady load" in steady and "`sextant capacity --request-rate 40` simulates" in steady
+    drawn = sextant("capacity", *given, "--duration", "1min", *ASKED[:4], "--draws", 0)
+    assert "ask `sextant recommend --request-rate`" in drawn
+    of_users = sextant("recommend", "--users", 40, *given[2:], *ASKED[:4])
+    assert "steady" not in of_users
+
+
+def test_a_workload_at_a_rate_has_its_traces_arrivals(trace, tmp_path) -> None:
+    folder = tmp_path / "azure"
+    folder.mkdir()
+    names = ("requests.parquet", "arrivals.json", "validation.json")
+    fit_workload(trace, *(folder / name for name in names))
+
+    def drawn(workload: object, **given: float) -> Demand:
+        options = TrafficOptions(request_rate=20.0, duration="5min", **given)
+        return traffic_of(options, AskedOptions(workload=str(workload)), None).drawn(0)
+
+    own, gamma = drawn(folder), drawn(folder, burstiness=0.5)
+    model = json.loads((folder / "arrivals.json").read_text())["model"]
+    assert own.name == f"azure with its trace's arrivals ({model})"
+    assert own.rate_rps == pytest.approx(20, rel=0.15)
+    _, seed = np.random.SeedSequence(42).spawn(2)
+    times = arrivals_at_rate(folder, "fitted", 20.0).times(duration_s=300, seed=seed)
+    assert own.arrival_s == pytest.approx(times)
+    assert gamma.name == "azure with Gamma gaps of shape 0.5"
+    assert gamma.facts()["gap_cv"] == pytest.approx(2**0.5, rel=0.1)
+    assert drawn("summarization").name == "summarization with Poisson arrivals"
+
+
+def test_the_router_is_that_of_the_simulator(trace) -> None:
+    how = ("--traffic", 8, "--draws", 0, "--format", "json", "--router")
+    found = json.loads(sextant("capacity", "--trace", trace, *LIMITS, *ASKED[:4], *how, ROUTERS[1]))
+    assert "the replica with the fewest" in found["warnings"][0] and found["replicas"] > 1
+    assert "prefix" in sextant("capacity", "--trace", trace, *LIMITS, *ASKED[:4], *how, "prefix")
+    lengths = np.tile([4000, 100], 60)
+    asked = Demand("d", np.arange(120) / 40, lengths, np.full(120, 50), 3.0)
+    law = StepLaw(
+        floor_ms=5.0, dense_ms=0.0, sequence_ms=0.1, kv_token_ms=0.0, prefill_token_ms=0.1
+    )
+    setting = Scheduler(100_000)
+    waits = []
+    for router in ROUTERS:
+        server = simulated(PROFILE, [setting], [law], router=router)
+        outcome = server.run(asked, 2, 0, None)
+        made = simulate(
+            Requests.of(asked.arrival_s, lengths, asked.output_tokens),
+            *(setting, law),
+            n_replicas=2,
+            router=router,
+        )
+        assert outcome.ttft_s == pytest.approx(made.ttft_s)
+        waits.append(outcome.ttft_s.mean())
+    assert waits[1] < waits[0]  # in turn, all long prompts go to the same replica
 
 
 @pytest.mark.parametrize(
@@ -199,16 +278,17 @@ def test_times_are_written_with_their_unit() -> None:
 # The sheet
 
 
-def test_only_an_slo_with_a_trace_has_windows() -> None:
+def test_only_an_slo_with_arrivals_has_windows() -> None:
     slo = SLO("x", ttft_ms=100.0, percentile=95, trace_id="t", window_s=0.0, goodput=0.9)
     assert slo.facts()["trace_id"] == "t"
     for more in ({}, {"users": 3, "trace_id": "t"}, {"request_rate_rps": 3.0, "trace_id": "t"}):
         with pytest.raises(InputError, match="load"):
             SLO("x", ttft_ms=100.0, percentile=95, **more)
     for name in ("goodput", "max_failed", "window_s"):
-        with pytest.raises(InputError, match="traffic of a trace") as error:
+        with pytest.raises(InputError, match="no arrivals to simulate") as error:
             SLO("x", ttft_ms=100.0, percentile=95, users=3, **{name: 0.5})
         assert error.value.field == name
+    assert SLO("x", ttft_ms=9.0, percentile=95, request_rate_rps=3.0, window_s=60.0).window_s == 60
 
 
 def test_one_window_and_one_request_are_written_as_one() -> None:

@@ -438,3 +438,23 @@ def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> No
     ]
     assert [row["n_points"] for row in rows] == [1144, 528, 378, 3]
     assert json.loads(json.dumps(rows)) == rows
+
+
+def test_an_llm_that_cannot_be_sized_is_left_out_with_its_points_and_named(folder) -> None:
+    change(folder, "llms.tsv", "tiny\t", "new\tnew.json\ntiny\t")
+    (folder / "new.json").write_text('{"model_type": "not-known-yet"}')
+    change(folder, "points.csv", "tiny,1xL4", "new,1xL4")
+    known = load_folder(folder)
+    assert list(known.llms) == ["tiny"] and len(known.points) == 2
+    assert set(known.feasibility["llm_id"]) == {"tiny"}
+    (said,) = known.left_out
+    assert "new is left out with 1 points" in said and "unknown family 'not-known-yet'" in said
+
+
+def test_a_folder_whose_llms_all_cannot_be_sized_is_an_error(folder) -> None:
+    (folder / "config.json").write_text('{"model_type": "not-known-yet"}')
+    with pytest.raises(InputError, match="unknown family"):
+        load_folder(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"config\.json"):
+        load_folder(folder)

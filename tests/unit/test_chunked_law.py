@@ -14,9 +14,12 @@ from sextant.llm import load_llm
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.chunked import NAMES, predict_log, requests_that_fit, terms
+from sextant.predict.roofline.chunked_effects import deployments
 from sextant.predict.roofline.chunked_facts import chunked_rows
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.laws import BATCHING, CHUNKED, is_chunked
+from sextant.predict.roofline.posterior import fit
+from sextant.predict.roofline.residuals import pair_misfit
 
 CONFIGS = GPUS.parent / "llms"
 LLMS = {
@@ -216,3 +219,18 @@ def test_the_engine_decides_which_law_holds():
     cpu = replace(PROFILES["1xH100-80GB"], gpu=load_gpu(GPUS, "cpu-core"))
     assert not is_chunked(keys, Facts(LLMS, PROFILES | {"1xH100-80GB": cpu})).any()
     assert BATCHING.names != NAMES == CHUNKED.names
+
+
+def test_the_misfit_of_an_llms_deployments_is_the_least_spread_of_a_new_one():
+    X = rows(LLMS, [name for name in PROFILES if name.startswith("8x")])
+    names, pairs = np.unique(deployments(X), return_inverse=True)
+    own = np.random.default_rng(0).normal(0, 0.25, (len(names), 2))
+    y_ms = latencies(X) * np.exp(own[pairs])
+    fitted = fit(CHUNKED, X, y_ms)
+    least = pair_misfit(fitted, X, deployments(X))
+    # As many draws of Student's t lie within 90% as of a normal deviation of 0.25.
+    assert least == pytest.approx(dict.fromkeys(least, 0.25 * 1.645 / 2.92), rel=0.3)
+    assert set(least) == {"pair ttft_offset", "pair itl_offset"}
+    raised = {name: 2 * scale for name, scale in least.items()}
+    spread = fit(CHUNKED, X, y_ms, raised).posterior.spread
+    assert {name: spread[name] for name in raised} == pytest.approx(raised)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import socket
 import subprocess
 import time
@@ -10,13 +11,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import uvloop
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sextant.base.errors import InputError
 from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Connection, Exchange
-from sextant.load.request import prepare
-from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk, event
+from sextant.load.request import Form, Text, prepare
+from sextant.load.texts import Texts
+from sextant.workload.prompts import CorpusTokens
+from stub_server import (
+    DONE,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    StubServer,
+    answer_tokens,
+    chunk,
+    event,
+    usage_alone,
+)
 
 PROMPT = np.array([101, 102, 103, 104], dtype=np.int32)
 # A pause between two tokens, and what a busy machine leaves of it at the very least.
@@ -24,11 +37,11 @@ PAUSE_S, SEEN_MS = 0.1, 30
 
 
 def ask(
-    server: str | Target, n_output: int = 3, n: int = 1, timeout_s: float = 20.0
+    server: str | Target, n_output: int = 3, n: int = 1, timeout_s: float = 20.0, keep=None
 ) -> list[Exchange]:
-    """Send the same request `n` times in a row on one connection."""
+    """Send the same request `n` times in a row on one connection, and `keep` or read answers."""
     target = server if isinstance(server, Target) else Target(server, "m", "secret-key")
-    reader = AnswerReader()
+    keep = keep or AnswerReader().read
 
     async def send() -> list[Exchange]:
         ended: asyncio.Queue[Exchange] = asyncio.Queue()
@@ -36,7 +49,7 @@ def ask(
         def on_end(_, exchange: Exchange) -> None:
             ended.put_nowait(exchange)
 
-        connection = Connection(target, 0, timeout_s, reader.read, on_end)
+        connection = Connection(target, 0, timeout_s, keep, on_end)
         exchanges = []
         for number in range(n):
             request, now_ns = prepare("m", f"r{number}", PROMPT, n_output), time.monotonic_ns()
@@ -67,11 +80,6 @@ def playing(*pieces: bytes | float, close: bool = False):
 def ask_once(*pieces: bytes | float, close: bool = False, **options) -> Exchange:
     with StubServer(playing(*pieces, close=close)) as server:
         return ask(server.url, **options)[0]
-
-
-def usage_alone(n_output: int) -> bytes:
-    usage = f'{{"prompt_tokens": 4, "completion_tokens": {n_output}}}'
-    return f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode()
 
 
 def gaps_ms(outcome: Exchange) -> list[float]:
@@ -261,6 +269,15 @@ def test_generated_text_cannot_pass_for_usage_or_for_the_end():
     chunks = [chunk(event(None, text=text)) for _ in range(2)]
     outcome = ask_once(STREAM_HEAD, *chunks, chunk(usage_alone(3) + DONE) + LAST_CHUNK)
     assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 2)
+
+
+def test_what_follows_the_end_mark_is_no_failure():
+    """By this status users send their next request at once, or pause."""
+    bye = chunk(b": bye\n" * 99) + LAST_CHUNK
+    pieces = [STREAM_HEAD, chunk(event(1) + DONE[:9]), 0.01, chunk(DONE[9:]), bye]
+    outcome = ask_once(*pieces, keep=lambda part: None)
+    assert outcome.status == "ok"
+    assert ask_once(*pieces[:2], bye, keep=lambda part: None).status == "incomplete"
 
 
 def test_an_announcement_is_no_answer():
@@ -482,3 +499,41 @@ def test_a_file_that_holds_no_certificates(tmp_path):
     for name in ("ca.pem", "missing.pem"):
         with pytest.raises(InputError, match=rf"{name}, field 'ca_file'.*PEM"):
             Target("https://host", "m", None, tmp_path / name).address()
+
+
+# Requests that are text, chats, and answers that may stop
+
+
+def asked_for(*options: object, **content) -> dict:
+    return json.loads(prepare("m", "r", *options, **content).body)
+
+
+def test_a_chat_and_a_prompt_as_text():
+    body = asked_for(Text("a b", 2), 7, form=Form(is_chat=True))
+    assert body["messages"] == [{"role": "user", "content": "a b"}] and "prompt" not in body
+    assert (body["min_tokens"], body["ignore_eos"]) == (7, True)
+    assert asked_for(Text("a b", 2), 7)["prompt"] == "a b"
+    assert prepare("m", "r", Text("a b", 2), 7).input_tokens == 2
+
+
+def test_an_answer_that_may_stop_is_asked_for_in_standard_fields():
+    body = asked_for(PROMPT, 7, form=Form(may_stop=True))
+    known = {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
+    assert body.keys() == known and body["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize("form", ["words", "exact", "cut"])
+def test_texts_have_the_tokens_that_are_asked_for(form):
+    words = {"<unk>": 0} | {
+        word: number for number, word in enumerate(["a", "b", "c", "d", "e"], 1)
+    }
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+
+    def made() -> list[Text]:
+        ids = CorpusTokens([1, 2, 3, 4, 5] * 9) if form == "cut" else None
+        return Texts(None if form == "words" else tokenizer, ids).prompts([9, 1], 3)
+
+    assert [len(prompt) for prompt in made()] == [9, 1]
+    assert [len(tokenizer.encode(prompt.text)) for prompt in made()] == [9, 1]
+    assert made() == made()

@@ -80,6 +80,7 @@ def test_every_field_of_every_schema_has_a_description() -> None:
         *SHEET_KEYS,
         "variants",
         "cells",
+        "chosen_cells",
         "manifest",
         "published_points",
         "characterization",
@@ -93,6 +94,8 @@ def test_every_field_of_every_schema_has_a_description() -> None:
         "gpu_features",
         "llm_features",
         "prices",
+        "demands",
+        "supply",
         "probe",
         "registry",
     }

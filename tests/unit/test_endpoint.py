@@ -189,7 +189,10 @@ def test_another_key_is_no_reason_to_measure_again(config) -> None:
         ([ROW.replace("http://h", "http://[h")], ["line 2", "'base_urls'", "not a base URL"]),
         ([ROW.replace("h:1", "h:1/a b")], ["line 2", "'base_urls'", "not a base URL"]),
         ([ROW.replace("h:1", "h:1?a=b")], ["line 2", "'base_urls'", "not a base URL"]),
-        ([ROW.replace("h:1", "h:1/v1")], ["line 2", "'base_urls'", "leave /v1 out"]),
+        (
+            [ROW, ROW.replace("1xcpu", "2xcpu").replace("h:1", "h:1/v1")],
+            ["line 3", "has the model"],
+        ),
         ([ROW.replace("h:1", "me:secret@h")], ["line 2", "'base_urls'", "user's name"]),
         ([ROW.replace("h:1", "h:1,http://h:2")], ["line 2", "'base_urls'", "2 base URLs"]),
         ([ROW.replace("KEY", "sk-secret")], ["line 2", "'api_key_env'", "environment variable"]),

@@ -17,7 +17,8 @@ from sextant.workload.fidelity import (
     model_fidelity,
     spearman,
 )
-from sextant.workload.request_model import RequestModel, fit_request_model
+from sextant.workload.request_model import RequestModel
+from sextant.workload.trace_requests import TraceRequests, fit_request_model
 
 numbers = st.lists(st.integers(-5, 5), min_size=2, max_size=40)
 weighted = st.lists(
@@ -115,10 +116,16 @@ def test_cumulative_by_hand_and_thinned():
         cumulative([None, None])
 
 
+def _exact_fidelity(served, model):
+    trace = TraceRequests(served)
+    traced = {name: trace.counts.with_null(name) for name in served}
+    return exact_fidelity(traced, trace.fit()[1], model)
+
+
 def test_a_model_of_all_values_is_exact_and_independence_is_not():
     # Spearman's coefficient of five rows that go up together but for one swap is 0.9.
     served = pd.DataFrame({"input_tokens": [1, 2, 3, 4, 5], "output_tokens": [1, 2, 3, 5, 4]})
-    figures = exact_fidelity(served, fit_request_model(served))
+    figures = _exact_fidelity(served, fit_request_model(served))
     assert figures["ks"] == {"input_tokens": 0.0, "output_tokens": 0.0}
     assert figures["mean_ratio"] == pytest.approx({"input_tokens": 1.0, "output_tokens": 1.0})
     assert figures["spearman_trace"]["input_tokens"]["output_tokens"] == pytest.approx(0.9)
@@ -131,7 +138,7 @@ def test_a_model_that_is_off_is_told():
     model = RequestModel(
         pd.DataFrame({"input_tokens": [10, 20], "output_tokens": [1, 1], "count": [1, 1]})
     )
-    figures = exact_fidelity(served, model)
+    figures = _exact_fidelity(served, model)
     assert figures["ks"] == pytest.approx({"input_tokens": 0.3, "output_tokens": 0.5})
     assert figures["mean_ratio"] == pytest.approx(
         {"input_tokens": 15 / 12, "output_tokens": 1 / 1.5}

@@ -15,6 +15,7 @@ from sextant.base.files import read_json, read_provenance, sha256_file
 from sextant.experiment.downloads import fetch, load_registry
 from sextant.ingest import ingest_trace
 from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.workload import trace_requests, trace_stream
 from sextant.workload.arrivals import load_arrivals
 from sextant.workload.draw import draw_trace
 from sextant.workload.fidelity import model_fidelity
@@ -107,6 +108,49 @@ def test_model_files_do_not_change_with_the_code(tmp_path, trace, monkeypatch):
     for name in FILES[:2]:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert figures["provenance"]["git_commit"] == "another-commit"
+
+
+def test_a_trace_in_many_batches_is_fitted_as_in_one(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            # Hundredths of a second: some stamps are equal.
+            "arrival_s": np.round(np.cumsum(rng.gamma(0.6, 0.5, 3000)), 2),
+            "input_tokens": rng.integers(1, 500, 3000),
+            "output_tokens": rng.integers(0, 400, 3000),
+            "temperature": np.where(rng.random(3000) < 0.2, np.nan, rng.integers(0, 9, 3000) / 4),
+            "llm": rng.choice(["a", "b"], 3000),
+        }
+    )
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    trace = _ingest(tmp_path / "t.csv", "sextant", tmp_path)
+    caps = {"max_input_tokens": 450, "max_output_tokens": 300}
+    one = _fit(trace, tmp_path / "one", **caps)
+    monkeypatch.setattr(trace_stream, "BATCH_ROWS", 70)
+    monkeypatch.setattr(trace_requests, "_MOST_PENDING", 500)
+    many = _fit(trace, tmp_path / "many", **caps)
+    files = (tmp_path / "one" / FILES[0], tmp_path / "many" / FILES[0])
+    assert files[0].read_bytes() == files[1].read_bytes()
+    whole, parts = (fitted_arrivals(tmp_path / name, "replay").times() for name in ("one", "many"))
+    assert whole.tolist() == parts.tolist()
+    first, second = (load_arrivals(tmp_path / name) for name in ("one", "many"))
+    assert first.reason is None and second.reason is None
+    numbers = [{**vars(model), "reason": 0.0} for model in (first, second)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
+    assert first.clock_step_s == pytest.approx(0.01)
+    for name in ("n_clipped_input", "n_clipped_output", "ks", "n_failed", "n_bins"):
+        assert one[name] == many[name]
+    # By pandas: the rank correlation uses the rows where both are known.
+    served = frame[frame["output_tokens"] > 0]
+    clipped = served.assign(
+        input_tokens=served["input_tokens"].clip(upper=450),
+        output_tokens=served["output_tokens"].clip(upper=300),
+    )
+    names = ["input_tokens", "output_tokens", "temperature"]
+    expected = clipped[names].corr("spearman")
+    for a in names:
+        for b in names:
+            assert many["spearman_trace"][a][b] == pytest.approx(expected.loc[a, b])
 
 
 def test_model_files_name_source_and_parameters(tmp_path, trace):

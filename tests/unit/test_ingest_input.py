@@ -5,13 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.ingest import blocks, ingest_trace
+from sextant.ingest import blocks, ingest_trace, order, write
 from sextant.ingest.date_times import check_start_time
 from sextant.ingest.trace_format import FORMATS
 
@@ -42,27 +43,59 @@ def _azure(*moments: str) -> str:
     return "\n".join([AZURE, *(f"{moment},10,5" for moment in moments)]) + "\n"
 
 
-def test_nan_and_negative_tokens_and_times_that_go_back_are_named_by_line(tmp_path):
+def test_nan_and_negative_tokens_are_named_by_line(tmp_path):
     rows = ["5,a,7,1,8,x", "6,a,NaN,1,8,x", "6,a,7,-1,6,x", "4,a,7,1,8,x", "7,a,7,0,7,x"]
     trace, rejected, report = ingest(tmp_path, "\n".join([BURSTGPT, *rows]), "burstgpt")
-    assert trace["arrival_s"].tolist() == [0, 2]
+    assert trace["arrival_s"].tolist() == [0, 1, 3]
     assert dict(zip(rejected["line"], rejected["reason"], strict=True)) == {
         3: "Request tokens: not finite",
         4: "Response tokens: below 0",
-        5: "Timestamp: goes back in time",
     }
-    assert rejected["raw"].tolist() == rows[1:4]
-    assert report["n_rejected"] == 3 and report["n_failed"] == 1
+    assert rejected["raw"].tolist() == rows[1:3]
+    assert report["n_rejected"] == 2 and report["n_failed"] == 1
 
 
 @pytest.mark.parametrize("block_bytes", [8, 4 << 20])
-def test_a_time_that_goes_back_does_not_set_the_clock_back(tmp_path, monkeypatch, block_bytes):
+@pytest.mark.parametrize("run_rows", [2, 100])
+def test_rows_that_are_late_are_sorted_and_counted(tmp_path, monkeypatch, block_bytes, run_rows):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    rows = ["0,1,1", "9,1,1", "4,1,1", "9,x,1", "8,1,1", "9,1,1", "10,1,1"]
+    monkeypatch.setattr(order, "RUN_ROWS", run_rows)
+    rows = ["3,1,1", "12,2,1", "7,3,1", "12,x,1", "2,4,0", "12,5,1", "13,6,1"]
     text = "\n".join(["arrival_s,input_tokens,output_tokens", *rows])
-    trace, rejected, _ = ingest(tmp_path, text, "sextant")
-    assert trace["arrival_s"].tolist() == [0, 9, 9, 10]
-    assert rejected["line"].tolist() == [4, 5, 6]
+    trace, rejected, report = ingest(tmp_path, text, "sextant")
+    # The two of one time stay as they stood, and times count from the earliest.
+    assert trace["arrival_s"].tolist() == [0, 1, 5, 10, 10, 11]
+    assert trace["input_tokens"].tolist() == [4, 1, 3, 2, 5, 6]
+    assert rejected["line"].tolist() == [5]
+    assert (report["n_moved"], report["most_late_s"], report["n_failed"]) == (2, 10.0, 1)
+    assert (report["first_tick_s"], report["duration_s"]) == (2.0, 11.0)
+    assert len([*(tmp_path / "out").iterdir()]) == 3
+
+
+def test_a_log_of_many_runs_is_sorted_as_pandas_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(order, "RUN_ROWS", 700)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 12)
+    rng = np.random.default_rng(0)
+    ended_s = np.round(np.cumsum(rng.exponential(1.0, 5_000)) - rng.uniform(0, 5, 5_000) + 50, 2)
+    rows = pd.DataFrame({"arrival_s": ended_s, "input_tokens": np.arange(1, 5_001)})
+    rows["output_tokens"] = 7
+    trace, rejected, report = ingest(tmp_path, rows.to_csv(index=False), "sextant")
+    expected = rows.sort_values("arrival_s", kind="stable")
+    assert trace["input_tokens"].tolist() == expected["input_tokens"].tolist()
+    late_s = rows["arrival_s"].cummax() - rows["arrival_s"]
+    assert report["n_moved"] == (late_s > 0).sum() and rejected.empty
+    assert report["most_late_s"] == pytest.approx(late_s.max())
+
+
+@pytest.mark.parametrize("stamp", ["4102444800", "0"])
+def test_one_stamp_of_a_wrong_clock_is_set_aside_and_spoils_nothing(tmp_path, stamp):
+    rows = [f"{second},1,1" for second in range(10**9, 10**9 + 500)]
+    rows.insert(250, f"{stamp},7,0")
+    text = "\n".join(["arrival_s,input_tokens,output_tokens", *rows])
+    trace, rejected, report = ingest(tmp_path, text, "sextant")
+    assert trace["arrival_s"].tolist() == list(range(500))
+    assert rejected["reason"].tolist() == [write.FAR] and '"input_tokens":7' in rejected["raw"][0]
+    assert (report["n_accepted"], report["n_failed"], report["n_moved"]) == (500, 0, 0)
 
 
 def test_a_trace_may_span_centuries(tmp_path):

@@ -1,5 +1,6 @@
 """`sextant load` against a server of our own: what it writes, refuses, does when it is ended."""
 
+import asyncio
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from sextant.cells.tables import REQUEST_SCHEMA
 from sextant.cli.app import app
 from sextant.load.lag import lag_warning
 from sextant.store.points import aggregate_points
-from stub_server import StubServer, answer_tokens
+from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk
 from support import wait_for
 
 FIXED = ("--input-tokens", 8, "--output-tokens", 3)
@@ -268,12 +269,62 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
         process = start(server.url, out, *with_key, MY_KEY=KEY)
         said = "".join(process.communicate())
     assert process.returncode == 1
-    assert "no request succeeded at level 2; the first: http_error (HTTP 401: [API key])" in said
+    assert "no request succeeded at level 2" in said
+    assert "2 of 2 failed: 2 HTTP 401; the first: HTTP 401: [API key]" in said
     assert server.requests[-1].head.count(f"Authorization: Bearer {KEY}\r\n") == 1
     assert KEY not in said
     for path in out.iterdir():
         assert KEY.encode() not in path.read_bytes()
     assert pd.read_parquet(out / "requests.parquet")["error"].iloc[0] == "HTTP 401: [API key]"
+
+
+def test_a_chat_of_texts_whose_lengths_the_server_tells(tmp_path):
+    async def chat(request, writer):
+        body = request.json
+        assert request.head.startswith("POST /v1/chat/completions ") and "ignore_eos" not in body
+        n_input, events = len(body["messages"][0]["content"].split()) + 5, []
+        for text in ("", "a", "b"):
+            delta = {"content": text} if text else {"role": "assistant", "content": ""}
+            events.append({"choices": [{"delta": delta}], "usage": None})
+        usage = {"prompt_tokens": n_input, "completion_tokens": 2}
+        events.append({"choices": [], "usage": usage})
+        writer.write(STREAM_HEAD)
+        for one in events:
+            writer.write(chunk(f"data: {json.dumps(one)}\n\n".encode()))
+            await asyncio.sleep(0.002)
+        writer.write(chunk(DONE) + LAST_CHUNK)
+
+    with StubServer(chat) as server:
+        options = ("--chat", "--allow-eos", "--batch", 3)
+        frame, written = load(f"{server.url}/v1/", tmp_path, *FIXED, *options)
+    assert (frame["status"] == "ok").all() and len(frame) == 3
+    assert set(frame["input_tokens"]) == {13} and set(frame["requested_input_tokens"]) == {8}
+    assert set(frame["output_tokens"]) == {2} and set(frame["requested_output_tokens"]) == {3}
+    assert (frame["token_offsets_ms"].map(len) == 2).all()
+    assert written["prompts"] == "text of words, one for a token"
+    assert written["definition"]["is_chat"] and written["definition"]["may_stop"]
+    warnings = " ".join(written["levels"][0]["answer_warnings"])
+    assert "3 of 3 answers: they stop before" in warnings and "its count stands" in warnings
+
+
+def test_an_earlier_run_beside_the_new_one(tmp_path):
+    batch = (*FIXED, "--batch", 2, "--n-requests", 30)
+    with StubServer(answer_tokens(0.002)) as server:
+        load(server.url, tmp_path / "a", *batch)
+        command = ["load", "--base-url", server.url, "--model", "m", "--compare", tmp_path / "a"]
+        done = CliRunner().invoke(app, [*map(str, [*command, "--out", tmp_path / "b", *batch])])
+        n_received = len(server.requests)
+        for out, compare, way, said in (
+            ("a", "a", "--batch", "would replace it"),
+            ("c", "none", "--batch", "is no load run"),
+            ("c", "a", "--users", "is a batch, not a closed_loop"),
+        ):
+            more = ("--compare", tmp_path / compare, way, 2)
+            with pytest.raises(InputError, match=said):
+                load(server.url, tmp_path / out, *FIXED, *more)
+        assert len(server.requests) == n_received
+    assert done.exit_code == 0
+    assert f"A: {tmp_path / 'a'}" in done.output and "figures differ by more" in done.output
 
 
 # Options that mean nothing
@@ -432,7 +483,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_looks_whole(tmp_path):
     with StubServer(answer_tokens()) as server:
         status, said = ended(server.url, tmp_path, "--batch", 200, program=SMALL_FILES)
     assert status == 2
-    (line,) = [line for line in said.splitlines() if "could have shaped" not in line]
+    (line,) = [line for line in said.splitlines() if "level 200: " not in line]
     assert line.startswith("Error: ") and "File too large" in line
     assert list(tmp_path.iterdir()) == []
 

@@ -6,9 +6,11 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.characterizations.points import at_percentile, estimated, has_latency
+from sextant.decide.decision import choose, weigh
 from sextant.decide.recommend import candidates, pods, recommend, u_max
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.predict.draws import Draws
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {
@@ -65,6 +67,27 @@ def test_the_cheapest_deployment_is_not_the_cheapest_profile():
     assert table["usd_per_hour"].dropna().to_dict() == {"cheap": 7.0, "dear": 5.0}
     best = recommend(rows).iloc[0]
     assert (best["gpu_profile_id"], best["replicas"], best["users_per_replica"]) == ("dear", 2, 128)
+
+
+def test_levels_that_are_no_powers_of_two_and_differ_between_profiles_decide():
+    frame = pd.concat(
+        [
+            latencies("m", "cheap", [(3, 10, 20), (48, 20, 45), (56, 25, 55)]),  # 5 x 1.0 USD
+            latencies("m", "dear", [(45, 10, 20), (91, 20, 50)]),  # 3 x 2.5 USD
+        ],
+        ignore_index=True,
+    )
+    rows = candidates(frame, ["m"], PROFILES, SLO_200)
+    assert rows.set_index("gpu_profile_id")["replicas"].dropna().to_dict() == {
+        "cheap": 5,
+        "dear": 3,
+    }
+    X = frame[["llm_id", "gpu_profile_id", "users"]]
+    known = Draws(X, frame[["nttft_ms", "itl_ms"]].to_numpy(float)[None])
+    options = weigh(known, PROFILES, SLO_200)
+    met = options[options["probability_met"] == 1].groupby("gpu_profile_id")["replicas"].min()
+    assert met.to_dict() == {"cheap": 5, "dear": 3}
+    assert choose(options).iloc[0]["usd_per_hour"] == recommend(rows).iloc[0]["usd_per_hour"] == 5.0
 
 
 def test_ties_go_to_the_first_profile_by_identifier():

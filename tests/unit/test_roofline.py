@@ -15,7 +15,7 @@ from sextant.predict.draws import Draws
 from sextant.predict.folds import Task
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import columns_of
-from sextant.predict.roofline.law import predict_log
+from sextant.predict.roofline.law import STEP_TERMS, predict_log
 from sextant.predict.roofline.laws import BATCHING
 from sextant.predict.roofline.posterior import fit
 
@@ -140,8 +140,11 @@ def test_taking_an_llm_away_is_like_a_fit_without_it() -> None:
 
 def test_the_explanation_adds_up_to_the_latencies(model) -> None:
     rows = model.explain(HELD_OUT.X)
-    step = rows[["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]].sum(axis=1)
+    step = rows[list(STEP_TERMS)].sum(axis=1)
     assert (step * rows["itl_factor"]).to_numpy() == pytest.approx(rows["itl_ms"].to_numpy())
+    # Overlap hides no more than the shorter of what it hides.
+    memory = rows["weights_ms"] + rows["kv_ms"]
+    assert (-rows["overlap_ms"]).between(0, np.minimum(memory, rows["launch_ms"])).all()
     first = rows[["prefill_ms", "batching_ms", "queueing_ms"]].sum(axis=1) / 120
     assert (first * rows["nttft_factor"]).to_numpy() == pytest.approx(rows["nttft_ms"].to_numpy())
     median = predict(model, HELD_OUT.X)["itl_ms"]

@@ -14,6 +14,7 @@ from sextant.predict.roofline.law import (
     INDEX,
     NAMES,
     PARAMETERS,
+    STEP_TERMS,
     predict_log,
     prior_mean,
     requests_that_fit,
@@ -22,7 +23,7 @@ from sextant.predict.roofline.law import (
 from sextant.predict.roofline.laws import BATCHING
 
 PRIOR = np.array([prior_mean(name) for name in NAMES])
-DECODE = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
+DECODE = list(STEP_TERMS)
 
 
 def told(X, **changed):

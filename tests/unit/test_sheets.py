@@ -35,6 +35,7 @@ def test_comments_blank_lines_byte_order_mark_and_crlf_are_no_rows(tmp_path: Pat
     [
         ("", ["slos.tsv", "empty"]),
         (HEADER.replace("users", "user"), ["line 1", "'user'", "unknown column"]),
+        (HEADER.replace("\t", "  "), ["line 1", "several names", "one tab each"]),
         ("nttft_ms\titl_ms\tpercentile\n", ["line 1", "'slo_id'", "missing"]),
         (HEADER + "a\t1\t2\t50\n", ["line 2", "4 cells under 5 columns"]),
         (HEADER + "a\tfast\t2\t50\t3\n", ["line 2", "'nttft_ms'", "'fast'"]),

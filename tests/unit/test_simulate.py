@@ -1,6 +1,7 @@
 """The simulation of servers, judged by a plain one that goes step by step."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from plain_simulator import Job, Replica, run_plainly
 from sextant.base.errors import InputError
 from sextant.simulate.requests import Requests
-from sextant.simulate.run import STATUS, Simulation, simulate, simulate_closed, simulate_each
+from sextant.simulate.run import STATUS, Simulation, on_threads, simulate, simulate_closed
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
 from sextant.simulate.summary import intervals, summarise
@@ -201,7 +202,8 @@ def test_what_comes_in_the_warm_up_is_simulated_and_not_counted() -> None:
 def test_draws_of_a_law_give_intervals() -> None:
     requests = Requests.of(np.arange(20) / 10, np.full(20, 64), np.full(20, 20))
     laws = [replace(LAW, dense_ms=ms) for ms in (4.0, 8.0, 16.0)]
-    each = simulate_each(requests, [Scheduler(16_000)] * 3, laws, summarise, warmup_s=0.5)
+    run = partial(simulate, requests, Scheduler(16_000), warmup_s=0.5)
+    each = on_threads(lambda law: summarise(run(law)), laws)
     low, high = intervals(each)["ttft_ms"]["p50"]
     assert each[0]["ttft_ms"]["p50"] < low < each[1]["ttft_ms"]["p50"] < high
 

@@ -47,6 +47,18 @@ def test_users_wait_for_their_answers_and_a_page_says_so(tmp_path: Path) -> None
     assert "4 users of given lengths in 20 seconds" in page.read_text()
 
 
+def test_what_was_measured_of_the_llm_is_what_is_simulated(tmp_path: Path) -> None:
+    probe = tmp_path / "probe.csv"
+    probe.write_text("gpu_profile_id,users,ttft_ms,itl_ms\n1xH100-80GB,1,300,20\n")
+    load = (*LENGTHS, "--users", "1", "--duration", "60s", "--format", "json")
+    told, guessed = (json.loads(run(*load, *more)) for more in (["--probe", str(probe)], []))
+    assert guessed["ttft_ms"]["mean"] < 150 and guessed["itl_ms"]["mean"] < 12
+    assert told["ttft_ms"]["mean"] == pytest.approx(300, rel=0.05)
+    assert told["itl_ms"]["mean"] == pytest.approx(20, rel=0.05)
+    low, high = told["intervals"]["itl_ms"]["mean"]
+    assert 18 < low < high < 22
+
+
 def test_requests_too_long_are_refused_one_by_one_or_all(tmp_path: Path) -> None:
     lengths = {"input_tokens": [9, 9, 90_000], "output_tokens": [5, 5, 5]}
     path = trace_file(tmp_path / "trace.parquet", [0.0, 1, 2], **lengths)
@@ -65,6 +77,27 @@ def test_arrivals_beyond_what_is_served_are_said_first_with_the_rate_served() ->
     assert found["text"].splitlines()[1].startswith("Arrivals exceed what the replicas serve: ")
     calm = json.loads(run(*LENGTHS, *RATE, "--draws", "0", "--format", "json"))
     assert not calm["saturation"]["is_exceeded"] and "exceed" not in calm["text"]
+
+
+def test_a_burst_that_the_replicas_hold_at_once_is_no_saturation(tmp_path: Path) -> None:
+    path = trace_file(tmp_path / "trace.parquet", [0.0, 0.0005, 0.001])
+    found = json.loads(run("--trace", str(path), "--draws", "0", "--format", "json"))
+    saturation = found["saturation"]
+    assert saturation["offered_rps"] > saturation["served_rps"] > 0
+    assert not saturation["is_exceeded"] and "exceed" not in found["text"]
+
+
+def test_users_who_send_too_many_requests_are_named_by_their_options(monkeypatch) -> None:
+    monkeypatch.setattr("sextant.capacity.latencies._MOST_REQUESTS", 100)
+    with pytest.raises(InputError, match="4 users send more than 100 requests") as error:
+        run(*LENGTHS, "--users", "4", "--duration", "1h", "--draws", "0")
+    assert error.value.field == "--duration" and "--users" in str(error.value.fix)
+
+
+def test_an_llm_that_does_not_fit_is_refused_in_words_of_its_own_options() -> None:
+    with pytest.raises(InputError, match="no GPU profile can serve mistral-7b") as error:
+        run(*LENGTHS, *RATE, "--gpu-profile", "1xT4-16GB", "--max-model-len", "32768")
+    assert "GPU profile" in str(error.value.fix) and "--gpu-profiles" not in str(error.value)
 
 
 def test_without_draws_there_is_no_word_of_intervals() -> None:

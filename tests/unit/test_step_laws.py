@@ -11,7 +11,7 @@ from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop, saturation_rps
-from sextant.simulate.fitted import step_laws
+from sextant.simulate.fitted import step_laws, told_by_probe
 from sextant.simulate.matching import broadcast, match
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import simulate, simulate_closed
@@ -176,3 +176,16 @@ def test_an_engine_that_stops_to_prefill_has_no_step_law() -> None:
     model.fit(Rows(X, y[["nttft_ms", "itl_ms"]]))
     with pytest.raises(InputError, match="stops to prefill"):
         step_laws(model, X.iloc[:1], 2, 1)
+
+
+def test_a_probe_tells_what_the_deployment_adds() -> None:
+    slow = StepLaw(*[*GPU_LAW.array()[:-1], 40.0])
+    scheduler = Scheduler(1_000_000, 256, 2048, is_asynchronous=False)
+    load = open_loop(slow, Limits.of(scheduler), LOAD, 2.0)
+    known = {"ttft_ms": load.ttft_ms, "itl_ms": load.itl_ms}
+    laws = np.tile(GPU_LAW.array(), (50, 1))
+    told = told_by_probe(laws, scheduler, LOAD, request_rate_rps=2.0, **known)
+    assert told[0, NAMES.index("request_ms")] == pytest.approx(40, rel=0.05)
+    assert told[0, 0] == pytest.approx(GPU_LAW.floor_ms, rel=0.02)
+    # A measurement has an error, and so the draws differ.
+    assert 0.005 < np.log(told[1:, 0]).std() < 0.05

@@ -92,7 +92,12 @@ def months(tmp_path_factory) -> tuple[pd.DataFrame, dict, str]:
     trace = write_trace(folder / "months.parquet", frame["arrival_s"], origin, **columns)
     write_json(
         folder / "months.report.json",
-        {"n_rejected": 3, "n_rejected_by_reason": {"tokens: <b>no number</b>": 3}},
+        {
+            "n_rejected": 3,
+            "n_rejected_by_reason": {"tokens: <b>no number</b>": 3},
+            "n_moved": 12,
+            "most_late_s": 5.0,
+        },
     )
     return frame, *report(trace, fit(trace, folder / "workload"))
 
@@ -108,6 +113,7 @@ def test_overview_counts_requests_and_failures_by_llm_and_service(months):
         assert group["n_failed"] == expected["n_failed"]
     assert found["overview"]["n_rejected"] == 3
     assert "3 malformed rows" in Page(html).text
+    assert "12 rows stood after one that arrived later, by up to 5 s" in Page(html).text
 
 
 def test_profiles_tell_people_from_programs(months):
@@ -271,7 +277,10 @@ def test_fidelity_clips_the_trace_to_the_caps_of_the_workload(tmp_path):
     found, html = report(trace, workload)
     assert found["fidelity"]["workload"]["caps"]["input_tokens"] == 30
     assert found["fidelity"]["workload"]["parameters"]["input_tokens"]["ks"] == 0
-    assert "caps input_tokens at 30" in Page(html).text
+    assert "caps input_tokens at 30 (25 % of the requests have more)" in Page(html).text
+    assert (
+        "with 25 % of the trace's requests cut to a cap" in found["takeaways"]["fidelity-workload"]
+    )
 
 
 def test_a_workload_of_another_trace_is_named_so(tmp_path):

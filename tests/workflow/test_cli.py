@@ -78,7 +78,7 @@ def test_recommend_and_explain_from_what_ships(sextant, tmp_path) -> None:
     assert "reading the weights" in done.stdout
     done = sextant("recommend", *llm, *limits, "--risk", "1e-9", "--gpu-profiles", "1xT4-16GB")
     assert done.returncode == 3
-    assert "with probability 1.00 or more" in done.stdout
+    assert "with probability 0.999999999 or more" in done.stdout
 
 
 def test_limits_that_nobody_meets_are_said_with_the_miss_and_a_status_of_their_own(sextant) -> None:

@@ -79,9 +79,8 @@ def test_two_runs_fit_the_same_bytes(finished, tmp_path) -> None:
 
 @pytest.mark.parametrize("profile", ["default", "slurm", "ci"])
 def test_every_profile_plans_the_same_jobs(project, profile: str) -> None:
-    project.sheet("demo/slos").write_text(
-        project.sheet("demo/slos").read_text() + "new\t1\t2\t50\t3\n"
-    )
+    sheet = project.sheet("demo/slos")
+    sheet.write_text(sheet.read_text() + "new\t1\t2\t50\t3\t\t\t\n")
     planned = dry_run(project.folder, "--workflow-profile", f"workflow/profiles/{profile}")
     assert planned.by_rule == {"evaluate_predictor": 4, "build_store": 1, "write_report": 1}
 
@@ -117,6 +116,12 @@ BAD_INPUTS = {
         "max_rejected_fraction",
         "start_time",
         ["traces.tsv", "line 2", "'start_time'", "0.01"],
+    ),
+    "log without the names of its columns": (
+        "config/traces.tsv",
+        "\tsextant\t",
+        "\tcolumns\t",
+        ["traces.tsv", "line 2", "'columns'", "names no column"],
     ),
     "GPU without facts": (
         "config/gpu_profiles.tsv",
@@ -176,8 +181,8 @@ def test_bad_input_gets_one_clear_error_before_anything_runs(project, name: str)
     path, old, new, said = BAD_INPUTS[name]
     file = project.folder / path
     text = file.read_text()
-    if old is None:  # all rows, below a comment and the header
-        old = "".join(text.splitlines(keepends=True)[2:])
+    if old is None:  # all rows, below two lines of comment and the header
+        old = "".join(text.splitlines(keepends=True)[3:])
     assert old in text
     file.write_text(text.replace(old, new, 1))
     status, text = run(project.folder, "--cores", "1")

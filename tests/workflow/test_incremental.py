@@ -319,6 +319,7 @@ EDITS: dict[str, Counter[str]] = {
     "decide/score.py": AFTER_POINTS,
     "engine/vllm_command.py": Counter(),
     "experiment/slo.py": AFTER_POINTS,
+    "fleet/plan.py": Counter(),
     "hardware/gpu.py": AGGREGATED,
     "importing/merge.py": Counter(),
     "ingest/rules.py": Counter(),

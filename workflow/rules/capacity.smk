@@ -1,14 +1,16 @@
-# Needs: the points of a source, the facts of LLMs and GPU profiles, and a normalised trace.
-# Makes: <results>/capacity/{source}/{slo}/, for each SLO with a trace: capacity.parquet, the rows of
-#   the table; index.html, a page with the timeline of each LLM; capacity.json, the same as data.
+# Needs: the points of a source, the facts of LLMs and GPU profiles, and the SLO's trace, or the
+#   workload that arrives at its rate.
+# Makes: <results>/capacity/{source}/{slo}/, for each SLO with a trace or a rate: capacity.parquet,
+#   the rows of the table; index.html, a page with the timeline of each LLM; capacity.json, the same
+#   as data.
 # Steps: size_capacity.
 
 
 rule size_capacity:
     input:
+        unpack(slo_traffic),
         point="<results>/points/{source}/point.parquet",
         feasibility="<results>/points/{source}/feasibility.parquet",
-        trace=slo_trace,
         sheets=[config["sheets"][name] for name in ("llms", "gpu_profiles", "slos")],
         features=list(config.get("features", {}).values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],

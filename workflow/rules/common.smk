@@ -51,7 +51,7 @@ IDS = {
     "gpu_profile": by_file_name(EXPERIMENT.profiles),
     "scenario": by_file_name(EXPERIMENT.scenarios),
     "variant": by_file_name(EXPERIMENT.variants),
-    "slo": by_file_name(EXPERIMENT.trace_slos),
+    "slo": by_file_name(EXPERIMENT.capacity_slos),
 }
 # `{variant}` is empty for the default variant, else @ and its name.
 CELL = "{source}/{llm}/{gpu_profile}/{workload}/{scenario}{variant}"
@@ -236,7 +236,7 @@ def cell_gpus(wildcards):
 
 def cell_minutes(wildcards, attempt):
     """Time for the server starts and the levels, with room for slow last requests."""
-    scenario, engine = EXPERIMENT.scenarios[named("scenario", wildcards)], config["engine"]
+    scenario, engine = EXPERIMENT.scenario(cell_key(wildcards)), config["engine"]
     n_starts = 0 if is_endpoint(wildcards) else engine["max_server_starts"]
     starts_s = n_starts * engine["start_timeout_s"]
     return attempt * (int(starts_s + scenario.longest_s(engine["request_timeout_s"])) // 60 + 5)
@@ -266,15 +266,29 @@ def study_cells(wildcards):
 
 
 def capacity_files(name):
-    """Return the files of one name of all SLOs with a trace."""
+    """Return the files of one name of all SLOs with a trace or a rate."""
     slos = IDS["slo"]
     return [f"<results>/capacity/{config['source']}/{slo}/{name}" for slo in slos]
 
 
-def slo_trace(wildcards):
-    """Return the trace that an SLO is for."""
-    trace_id = EXPERIMENT.trace_slos[named("slo", wildcards)].trace_id
-    return f"<results>/traces/{file_name(trace_id)}.parquet"
+def slo_traffic(wildcards):
+    """Return the trace that an SLO is for, or the workload that arrives at its rate."""
+    trace_id = EXPERIMENT.capacity_slos[named("slo", wildcards)].trace_id
+    if trace_id is not None:
+        return {"trace": f"<results>/traces/{file_name(trace_id)}.parquet"}
+    folder = f"<results>/workloads/{file_name(config['decision']['workload_id'])}"
+    files = {"requests": "requests.parquet", "arrivals": "arrivals.json"}
+    return {name: f"{folder}/{file}" for name, file in files.items()}
+
+
+def fleet_files(name):
+    """Return the file of one name of the fleet, if the configuration names its two sheets."""
+    return [f"<results>/fleet/{config['source']}/{name}"] if "demands" in config["sheets"] else []
+
+
+def fleet_traces():
+    """Return the traces that demands name, by their file names."""
+    return sorted({file_name(row["trace_id"]) for row in EXPERIMENT.demands if "trace_id" in row})
 
 
 def evaluated(table):

@@ -21,6 +21,7 @@ rule build_store:
         recommendation=evaluated("recommendation"),
         score=evaluated("score"),
         capacity=capacity_files("capacity.parquet"),
+        fleet=fleet_files("fleet.parquet"),
         schema=os.path.relpath(f"{workflow.basedir}/resources/sql/schema.sql"),
         library=library("build_store"),
     output:

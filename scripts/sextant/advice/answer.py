@@ -33,6 +33,12 @@ from sextant.hardware.gpu import GIB
 from sextant.llm import LLM
 from sextant.predict.protocols import JointPredictor
 
+_STEADY = (
+    "The rate is taken as a steady load, by Little's law at median latencies. Requests that arrive "
+    "at random may need more replicas: `sextant capacity --request-rate {rate_rps:.4g}` simulates "
+    "them."
+)
+
 
 def recommend_llm(question: Question) -> dict[str, Any]:
     """Recommend for one LLM: from its points if it has any, else from a predictor.
@@ -57,7 +63,7 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     llm_id, llm = named_llm(question, known)
     profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
     every = {**known.profiles, **profiles}
-    warnings = estimates(known.points, question.slo)
+    warnings = [*known.left_out, *estimates(known.points, question.slo)]
     if answers_from_points(question, llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
     elif isinstance(model := make_predictor(question, every), JointPredictor):
@@ -77,6 +83,8 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     else:
         _refuse_other_servers(question, known)
         answer = compare(question, llm_id, llm, source, profiles, question.predictor)
+    if question.slo.request_rate_rps is not None:
+        warnings = [*warnings, _STEADY.format(rate_rps=question.slo.request_rate_rps)]
     answer |= {
         "slo": question.slo.facts(),
         "llm": _llm_facts(llm),

@@ -39,7 +39,7 @@ def headline(answer: Answer) -> str:
     if answer["gpu_profile_id"] is None:
         none = f"no GPU profile meets {limits_words(answer)}"
         if answer.get("risk") is not None:
-            none += f" with probability {1 - answer['risk']:.2f} or more"
+            none += f" with probability {1 - answer['risk']:.10g} or more"
         elif answer.get("nearest_miss") is not None:
             none = f"no option is likely to meet {limits_words(answer)}"
         return f"{answer['llm_id']}: {none} ({how})"
@@ -226,7 +226,8 @@ def candidate_line(row: Answer) -> str:
     name = row["gpu_profile_id"]
     if row["status"] == "meets":
         return (
-            f"{name}: {row['replicas']} replicas of {row['users_per_replica']} users, "
+            f"{name}: {plural(row['replicas'], 'replica')} of "
+            f"{plural(row['users_per_replica'], 'user')}, "
             f"{row['usd_per_hour']:.2f} USD/h"
         )
     if row["status"] == "too_slow" and row["limit_ratio"] is not None:

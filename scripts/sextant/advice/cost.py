@@ -47,5 +47,6 @@ def _prefill_share(made: Forecast, profile_id: str, users: int) -> float | None:
     row: pd.Series = explain(made.subject.rows_at(made.model, [users], [profile_id])).iloc[0]
     if not {"prefill_ms", "itl_batch", *_STEP} <= set(row.index):
         return None
-    decode_ms = made.lengths[0, 1] * row[_STEP].sum() / max(row["itl_batch"], 1.0)
+    step_ms = row[_STEP].sum() + row.get("overlap_ms", 0.0)
+    decode_ms = made.lengths[0, 1] * step_ms / max(row["itl_batch"], 1.0)
     return float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))

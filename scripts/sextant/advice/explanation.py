@@ -22,6 +22,7 @@ _STEP = {
     "kv_ms": "moving the KV cache",
     "sequences_ms": "work for each further sequence",
     "other_prompts_ms": "prefill of others' prompts",
+    "overlap_ms": "launches and memory traffic at the same time",
 }
 _FIRST = {
     "prefill_ms": "prefill of the own input",

@@ -1,5 +1,6 @@
 """The phrases that answers share: a deployment, its chance and cost, the SLO, the source."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,14 @@ def deployment(option: Answer) -> str:
 
 
 def chance(probability: float) -> str:
-    """Return a probability to two digits; draws never make one certain."""
+    """Return a probability to two digits, rounded down; draws never make one certain.
+
+    Rounded up, 0.899 would look like enough for a risk of 0.1.
+    """
     if probability >= 0.995:
         return "> 0.99"
-    return "< 0.01" if probability < 0.005 else f"{probability:.2f}"
+    hundredths = math.floor(100 * probability + 1e-9)
+    return f"{hundredths / 100:.2f}" if hundredths else "< 0.01"
 
 
 def slo_line(slo: Answer) -> str:

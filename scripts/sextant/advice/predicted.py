@@ -9,7 +9,6 @@ import pandas as pd
 
 from sextant.advice.basis import widened
 from sextant.advice.offer import profile
-from sextant.advice.own_points import OwnPoints
 from sextant.advice.subject import Subject
 from sextant.base.errors import InputError
 from sextant.characterizations.points import (
@@ -23,6 +22,7 @@ from sextant.hardware.gpu import GPUProfile
 from sextant.llm.precision import precision_of
 from sextant.predict.draws import INTERVAL, Draws
 from sextant.predict.folds import KEYS
+from sextant.predict.own_points import OwnPoints
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
 
@@ -48,11 +48,15 @@ class Forecast:
 
     def options(self, slo: SLO | None = None) -> pd.DataFrame:
         """Return what `weigh` says of every option, for this SLO or another."""
-        slo, draws = slo or self.slo, self.draws
-        if self.own:
-            samples_ms = self.own.capped(draws.X, draws.samples_ms, self.lengths, slo)
-            draws = draws._replace(samples_ms=samples_ms)
-        return weigh(draws, self.subject.profiles, slo)
+        slo = slo or self.slo
+        return weigh(self.draws_for(slo), self.subject.profiles, slo)
+
+    def draws_for(self, slo: SLO) -> Draws:
+        """Return the draws that decide on an SLO: none meets what was measured to break it."""
+        if not self.own:
+            return self.draws
+        capped = self.own.capped(self.draws.X, self.draws.samples_ms, self.lengths, slo)
+        return self.draws._replace(samples_ms=capped)
 
     def at(self, profile_id: str, users: int) -> pd.Series:
         """Return the medians and 90% intervals of the latencies at one load of a replica.
@@ -128,7 +132,18 @@ def forecast(
     Raises:
         InputError: too few LLMs were measured.
     """
-    latencies, profiles = fit_to(model, subject, slo, probe)
+    return forecast_of(model, fit_to(model, subject, slo, probe), subject, slo, probe)
+
+
+def forecast_of(
+    model: JointPredictor,
+    fitted: Fitted,
+    subject: Subject,
+    slo: SLO,
+    probe: pd.DataFrame | None = None,
+) -> Forecast:
+    """Draw the latencies of an LLM by a model that is fitted; one fit may serve several LLMs."""
+    latencies, profiles = fitted
     own = _own_points(model, subject, profiles, latencies, probe)
     levels = loads(slo, int(latencies["users"].max()))
     return Forecast(subject, slo, model, own, drawn(model, subject, own, levels))
@@ -184,7 +199,9 @@ def _own_points(
         return None
     # Repeated measurements are one, with less noise.
     points = points.groupby(KEYS, as_index=False)[[*TARGETS, *LENGTHS, "e2e_ms"]].median()
-    samples_ms = model.sample(subject.asked(model, points, profiles))
+    # Widened as the asked draws are: at a measured load nothing but the measurement counts.
+    asked = subject.asked(model, points, profiles)
+    samples_ms = widened(model.sample(asked), subject.widening_sd, _SEED)
     return OwnPoints(_split(points, samples_ms), samples_ms, _SEED)
 
 

@@ -14,6 +14,7 @@ from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM, load_llm
 from sextant.llm.config_files import config_file, name_of
 from sextant.llm.facts import DTYPE_PRECISION
+from sextant.llm.given import GivenSizes
 from sextant.llm.precision import DTYPES, KV_PRECISIONS, PRECISIONS, served
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.registry import PREDICTORS, predictor_class
@@ -21,6 +22,8 @@ from sextant.predict.registry import PREDICTORS, predictor_class
 PREDICTOR = "roofline"
 """The default: it draws, so it states how certain it is."""
 DECISIONS = ("utility", "paper")
+GIVEN_NAME = "given-sizes"
+"""The name of an LLM of which only sizes are given."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Question:
     slo: SLO
     llm_id: str | None = None
     hf_config: Path | None = None
+    sizes: GivenSizes | None = None
+    """In place of a config: what the user says of the LLM."""
     database: Path | None = None
     sources: tuple[str, ...] = ()
     """Folders of characterizations, those that ship, or those of the store."""
@@ -84,9 +89,10 @@ class Question:
 
 def check(question: Question) -> None:
     """Raise InputError unless the options make sense, each and together."""
-    if (question.llm_id is None) == (question.hf_config is None):
-        fix = "give the one or the other"
-        raise InputError("one LLM is needed", field="--llm, --hf-config", fix=fix)
+    described = (question.llm_id, question.hf_config, question.sizes)
+    if sum(each is not None for each in described) != 1:
+        fix = "give one of them"
+        raise InputError("one LLM is needed", field="--llm, --hf-config, --parameters", fix=fix)
     _one_of(question.predictor, configurable(), "--predictor")
     _one_of(question.decision, DECISIONS, "--decision")
     _one_of(question.dtype, [None, *PRECISIONS, *DTYPE_PRECISION], "--dtype")
@@ -154,6 +160,8 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         InputError: it is unknown, or another LLM of this name was measured.
     """
     llm_id, config = id_of(question), question.hf_config
+    if question.sizes is not None:
+        return llm_id, _served(question.sizes.llm(), question)
     if llm_id not in known.llms:
         if config is None:
             fix = f"use one of {', '.join(known.llms)}, or --hf-config"
@@ -176,6 +184,8 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
 
 def id_of(question: Question) -> str:
     """Return the name of the LLM that is asked about."""
+    if question.sizes is not None:
+        return GIVEN_NAME
     return name_of(question.hf_config) if question.hf_config else question.llm_id or ""
 
 

@@ -32,7 +32,7 @@ def evaluate_predictors(
     hold_out: HoldOut = "llm",
     predictions: Path | None = None,
     progress: Callable[[str], None] | None = None,
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[Any]]:
     """Judge predictors by leave-one-LLM-out: on every SLO of a sheet, and on every point.
 
     Args:
@@ -46,7 +46,8 @@ def evaluate_predictors(
 
     Returns:
         `predictors`: means over the SLOs and the accuracy (`decide.accuracy.accuracy`), one row a
-        predictor; `scenarios`: one row a predictor and SLO. A mean leaves out SLOs that have no
+        predictor; `scenarios`: one row a predictor and SLO; `left_out`: which LLMs of a folder are
+        not judged, and why. A mean leaves out SLOs that have no
         value, e.g. no success. Beside SLOs, accuracy is that of predictors that draw.
     """
     # Not all that there are: some take many minutes.
@@ -58,9 +59,10 @@ def evaluate_predictors(
     if predictions is not None:
         _check_file(predictions)
     task = task_of_characterization(known)
-    result: dict[str, list[dict[str, Any]]] = {
+    result: dict[str, list[Any]] = {
         "predictors": [{"predictor": name} for name in names],
         "scenarios": [],
+        "left_out": list(known.left_out),
     }
     held_out = _remembered()
     if slos is not None:
@@ -68,7 +70,7 @@ def evaluate_predictors(
         targets = [slo for slo in load_slos(slos).values() if slo.trace_id is None]
         judge = partial(evaluate, task, targets, seed=seed, n_jobs=ALL_CPUS, progress=progress)
         scores = pd.concat(judge(predictor=name, hold_out=held_out).scores for name in names)
-        result = {"predictors": _means(scores), "scenarios": frame_rows(scores)}
+        result |= {"predictors": _means(scores), "scenarios": frame_rows(scores)}
     tables = []
     for row in result["predictors"]:
         if slos is not None and not draws_samples(row["predictor"]):

@@ -55,6 +55,8 @@ def as_measured(question: Question, known: Characterization) -> tuple[Question, 
     of the configuration, or of most points if none was served so.
     """
     llm_id = id_of(question)
+    if question.sizes is not None:
+        return question, [question.sizes.said()]
     if not is_measured(llm_id, known) or answers_from_points(question, llm_id, known):
         return question, []
     points, llm = known.points[known.points["llm_id"] == llm_id], known.llms[llm_id]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from sextant.advice.basis import outside_basis, warning
@@ -15,14 +16,15 @@ from sextant.advice.serving import as_measured
 from sextant.advice.source import Source, find_source
 from sextant.advice.subject import Subject, subject_of
 from sextant.base.errors import InputError
-from sextant.characterizations.points import LENGTHS
+from sextant.characterizations.points import LENGTHS, TARGETS
 from sextant.experiment.slo import SLO
 from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 from sextant.predict.folds import KEYS
 from sextant.predict.roofline import Roofline
 from sextant.simulate.calibrated import calibrate, requests_of_points
-from sextant.simulate.fitted import step_laws
+from sextant.simulate.closed_form import Load
+from sextant.simulate.fitted import step_laws, told_by_probe
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
 
@@ -118,10 +120,11 @@ def find_laws(
     lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
     clauses = outside_basis(question, source, llm, lengths, profiles)
     on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
-    tell = partial(_Telling, subject, settings, longest, n_draws, question.seed)
+    probe = subject.probe(question.probe)
+    tell = partial(_Telling, subject, settings, longest, n_draws, question.seed, probe)
     laws = {name: found for name in on_cpu if (found := tell(name).by_its_points())}
     if len(on_cpu) < len(subject.candidates):
-        fit_to(model, subject, MEDIANS, subject.probe(question.probe))
+        fit_to(model, subject, MEDIANS, probe)
     laws |= {
         name: tell(name).by_fit(model, bare) for name in subject.candidates if name not in on_cpu
     }
@@ -147,6 +150,7 @@ class _Telling(NamedTuple):
     longest_tokens: int
     n_draws: int
     seed: int
+    probe: pd.DataFrame | None
     profile_id: str
 
     def by_fit(self, model: Roofline, subject: Subject) -> ServerLaws:
@@ -156,7 +160,21 @@ class _Telling(NamedTuple):
         found = step_laws(model, asked, self.n_draws, self.seed)
         sizes = [found.kv_tokens, *found.draws_kv_tokens.tolist()]
         schedulers = [self.settings.scheduler(int(size), self.longest_tokens) for size in sizes]
-        return ServerLaws([found.law, *map(StepLaw.of, found.draws)], schedulers)
+        laws = np.vstack([found.law.array(), found.draws])
+        return ServerLaws([*map(StepLaw.of, self.told(laws, schedulers[0]))], schedulers)
+
+    def told(self, laws: np.ndarray, scheduler: Scheduler) -> np.ndarray:
+        """Return laws that also give what was measured of the LLM on this profile."""
+        if self.probe is None:
+            return laws
+        rows = self.probe[self.probe["gpu_profile_id"] == self.profile_id]
+        rows = rows[rows[TARGETS].notna().any(axis=1)]
+        if rows.empty:
+            return laws
+        inputs, outputs, users = (rows[name].to_numpy(float) for name in (*LENGTHS, "users"))
+        known = {"ttft_ms": rows["nttft_ms"] * inputs, "itl_ms": rows["itl_ms"]}
+        load = Load(inputs, outputs.clip(min=2))
+        return told_by_probe(laws, scheduler, load, users=users, seed=self.seed, **known)
 
     def by_its_points(self) -> ServerLaws | None:
         """Return the laws that give what was measured of the LLM there; None if nothing was.

@@ -149,7 +149,7 @@ def subject_of(
     if len(excluded) == len(profiles):
         name = max(excluded, key=lambda name: profiles[name].devices.memory_bytes)
         reason = excluded[name]
-        fix = "offer larger profiles or other numbers of GPUs (--gpu-profiles), or quantize the LLM"
+        fix = "offer a larger GPU profile or another number of GPUs, or quantize the LLM"
         if llm.context_tokens < longest:
             fix = "ask about shorter requests, or give a config.json with a longer context"
         raise InputError(f"no GPU profile can serve {llm_id}; {name}: {reason}", fix=fix)

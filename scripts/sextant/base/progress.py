@@ -14,7 +14,7 @@ class Progress:
         self._title, self._n_steps = title, n_steps
         self._n_started = 0
         self._first_step_at = 0.0
-        self._is_shown = sys.stderr.isatty()
+        self.is_shown = sys.stderr.isatty()
 
     def step(self, name: str) -> None:
         """Start the next step."""
@@ -25,7 +25,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Show what happens between steps."""
-        if self._is_shown:
+        if self.is_shown:
             print(f"\r\x1b[K{self._title}: {text}", end="", file=sys.stderr, flush=True)
 
     def _time_left(self) -> str:
@@ -37,5 +37,5 @@ class Progress:
 
     def close(self) -> None:
         """Leave the line."""
-        if self._is_shown:
+        if self.is_shown:
             print(file=sys.stderr)

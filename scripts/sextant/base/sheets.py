@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -74,6 +75,8 @@ def _explained(error: ValidationError) -> tuple[str, str, str | None]:
         fix = known.get(missing, {}).get("description")
         return ".".join([*place, missing]), "it is missing", fix
     problem = error.message
+    if error.validator == "pattern":
+        problem = f"{given!r} is not of the form that this field takes"
     if error.validator == "format":
         problem = f"{given!r} {_ID_PROBLEMS[asked](given)}"
     return ".".join(place), problem, schema.get("description")
@@ -145,10 +148,14 @@ def _cells(path: Path, number: int, line: str, header: list[str], delimiter: str
     except csv.Error as error:
         raise InputError(str(error), file=path, row=number, fix="shorten the row") from None
     if len(cells) != len(header):
-        fix = f"separate the columns with one {'tab' if delimiter == chr(9) else 'comma'} each"
         problem = f"{len(cells)} cells under {len(header)} columns"
-        raise InputError(problem, file=path, row=number, fix=fix)
+        raise InputError(problem, file=path, row=number, fix=_separate(delimiter))
     return dict(zip(header, map(str.strip, cells), strict=True))
+
+
+def _separate(delimiter: str) -> str:
+    name = "tab" if delimiter == "\t" else "comma"
+    return f"separate the columns with one {name} each; spaces do not count"
 
 
 def _header(
@@ -158,6 +165,9 @@ def _header(
     header = [name.strip() for name in line.rstrip("\r\n").split(delimiter)]
     known = schema["properties"]
     for name in header:
+        if len(others := re.split(r"[\s,;]+", name)) > 1 and known.keys() & set(others):
+            problem = f"{name!r} is one column, and holds several names"
+            raise InputError(problem, file=path, row=number, fix=_separate(delimiter))
         if name not in known:
             fix = f"remove it or correct its name; known: {', '.join(known)}"
             raise InputError("unknown column", file=path, row=number, field=name, fix=fix)

@@ -18,7 +18,7 @@ def host_and_port(
 ) -> tuple[str, int]:
     """Return the host and the port of a base URL.
 
-    Raises InputError: a URL of another kind, with a user's name or a query, or with /v1 at its end.
+    Raises InputError: a URL of another kind, or with a user's name or a query.
     """
     try:
         parts = urlsplit(base_url)
@@ -36,10 +36,12 @@ def host_and_port(
         fix = "leave it out; an API key comes from an environment variable"
         problem = "a base URL with a user's name"
         raise InputError(problem, file=file, row=row, field=field, fix=fix)
-    if parts.path.rstrip("/").endswith("/v1"):
-        problem = f"{base_url!r} ends with /v1, which requests add"
-        raise InputError(problem, file=file, row=row, field=field, fix="leave /v1 out")
     return host, port or _PORTS[parts.scheme]
+
+
+def without_v1(base_url: str) -> str:
+    """Return a base URL without the /v1 at its end, which requests add."""
+    return base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:

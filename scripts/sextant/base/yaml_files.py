@@ -1,5 +1,6 @@
 """The one place that reads and writes YAML; configuration merged as Snakemake does."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,11 @@ def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     with atomic_path(path) as temporary:
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
         temporary.write_text(text, encoding="utf-8")
+
+
+def yaml_documents(contents: Sequence[Mapping[str, Any]]) -> str:
+    """Return documents in one text; what two places share is written in both, not as an alias."""
+    return yaml.safe_dump_all(json.loads(json.dumps(contents)), sort_keys=False)
 
 
 DEFAULT_FILE = "config/config.yaml"

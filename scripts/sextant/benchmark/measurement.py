@@ -191,8 +191,8 @@ class Measurement:
         phase: dict[str, Any] | None = None,
     ) -> None:
         """Keep a level that is whole: its entry in `run.json`, and its rows."""
-        if result.lag_warning:
-            log.warning("level %g: %s", level, result.lag_warning)
+        for warning in result.warnings:
+            log.warning("level %g: %s", level, warning)
         watched: Watched = found["watched"]
         requests = result.table()
         run = level_run(

@@ -1,6 +1,5 @@
 """The answer: replicas on each GPU profile, cheapest first, and what would change them."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +9,14 @@ import numpy as np
 from sextant.advice.question import Question
 from sextant.advice.step_laws import Offer, Settings, find_laws
 from sextant.capacity.answer_text import as_text
-from sextant.capacity.demand import Demand, Traffic
+from sextant.capacity.demand import Demand, DrawnTraffic, Traffic
 from sextant.capacity.incidents import burst, failure, growth, scheduled
 from sextant.capacity.schedule import Schedule, Terms
 from sextant.capacity.simulated import simulated
 from sextant.capacity.sizing import Sizing, neighbours, size, summary
 from sextant.capacity.target import Judged, Target
 from sextant.pages.wording import HOUR_S, plural
+from sextant.simulate.run import Router
 
 RISK = 0.1
 N_DRAWS = 32
@@ -38,6 +38,7 @@ class Asked:
     """Largest probability that a window is missed."""
     n_draws: int = N_DRAWS
     seed: int = 42
+    router: Router = "round_robin"
 
 
 def capacity(asked: Asked, notes: Sequence[str] = ()) -> dict[str, Any]:
@@ -83,9 +84,9 @@ _OPTION = ("gpu_profile_id", "replicas", "usd_per_hour", "probability_met", "rat
 def _size(asked: Asked, offer: Offer, name: str) -> Sizing:
     laws = offer.laws[name]
     hit_rate = asked.question.prefix_hit_rate
-    server = simulated(offer.profiles[name], laws.schedulers, laws.laws, hit_rate)
-    n_jobs = len(os.sched_getaffinity(0))
-    return size(server, asked.traffic, asked.target, 1 - asked.risk, n_jobs)
+    profile = offer.profiles[name]
+    server = simulated(profile, laws.schedulers, laws.laws, hit_rate, asked.router)
+    return size(server, asked.traffic, asked.target, 1 - asked.risk)
 
 
 def _row(name: str, sizing: Sizing, offer: Offer) -> dict[str, Any]:
@@ -183,6 +184,16 @@ def _numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
 
 def _warnings(demand: Demand, asked: Asked, offer: Offer) -> list[str]:
     found = []
+    if isinstance(asked.traffic, DrawnTraffic):
+        found.append(
+            "Requests arrive one by one here, and every window has to be met. For the same rate as "
+            "a steady load, which may take fewer replicas, ask `sextant recommend --request-rate`."
+        )
+    if asked.router != "round_robin":
+        found.append(
+            "The router sends a request to the replica with the fewest; where a replica fails or a "
+            "schedule is followed, requests are taken in turn."
+        )
     if demand.n_of_trace is not None:
         found.append(
             f"Simulated are the busiest windows of {demand.name}, {demand.n:,} of "

@@ -17,10 +17,13 @@ from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.ids import id_of
 from sextant.ingest.trace_format import parquet_rows, require_trace, sql_text
-from sextant.workload.draw import draw_trace
-from sextant.workload.generators import Arrivals
+from sextant.workload.arrivals import read_stored
+from sextant.workload.draw import draw_trace, open_workload
+from sextant.workload.fitted_arrivals import arrivals_at_rate
+from sextant.workload.generators import Arrivals, Gamma, check_positive
 from sextant.workload.profiles import start_time
 from sextant.workload.seeds import Seed
+from sextant.workload.trace_arrivals import FITTED
 
 MOST_REQUESTS = 200_000
 """Requests of a trace that are simulated at a time: those of its busiest windows where it has
@@ -129,6 +132,7 @@ class DrawnTraffic(NamedTuple):
     """Requests and arrivals that are drawn."""
 
     name: str
+    """What requests these are, and how they arrive."""
     requests: Callable[..., pd.DataFrame]
     """Draws as `RequestModel.sample` does."""
     arrivals: Arrivals
@@ -146,6 +150,43 @@ class DrawnTraffic(NamedTuple):
             raise InputError(problem, field="--request-rate", fix=fix)
         arrival_s, inputs, outputs = (frame[name].to_numpy() for name in _COLUMNS)
         return Demand(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
+
+
+def traffic_at_rate(
+    rate_rps: float,
+    workload: str | Path | None,
+    lengths: Requests | None,
+    *,
+    alpha: float | None = None,
+    duration_s: float | None = None,
+    first_seed: int = 0,
+) -> DrawnTraffic:
+    """Return requests that arrive at a rate.
+
+    Args:
+        rate_rps: mean rate.
+        workload: whose requests, and whose arrivals if a trace told it any, in more or less time.
+        lengths: of the requests in place of the workload's; None with a workload alone.
+        alpha: shape of Gamma gaps in place of the workload's arrivals; 1 (Poisson) without any.
+        duration_s: by default an hour, or the time of `MOST_REQUESTS`.
+        first_seed: as in `DrawnTraffic`.
+    """
+    check_positive(rate_rps=rate_rps)
+    model = None
+    if alpha is None and workload is not None and Path(workload).is_dir():
+        model = read_stored(workload)["model"]
+    if workload is not None and model is not None:
+        arrivals = arrivals_at_rate(workload, FITTED, rate_rps)
+        manner = f"its trace's arrivals ({model})"
+    else:
+        arrivals = Gamma(rate_rps, 1.0 if alpha is None else alpha)
+        manner = "Poisson arrivals" if arrivals.alpha == 1 else f"Gamma gaps of shape {alpha:g}"
+    if lengths is not None:
+        sample, name = lengths_of(lengths), "given lengths"
+    else:
+        sample, name = open_workload(workload or "").sample, id_of(Path(workload or "").name)
+    duration_s = duration_s or min(3600.0, MOST_REQUESTS / rate_rps)
+    return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
 
 
 def demand_of_trace(
@@ -225,9 +266,12 @@ def _busiest_windows(counts: pd.DataFrame, most: int) -> tuple[int, ...] | None:
 
 
 def requests_of_demand(demand: Demand) -> Requests:
-    """Return the lengths of the requests, as a question has them."""
-    sides = (demand.input_tokens, demand.output_tokens)
-    return Requests(*(Length(float(side.mean()), float(np.quantile(side, 0.99))) for side in sides))
+    """Return the mean lengths of the requests, as a question has them.
+
+    The longest need not fit: a simulated server refuses them one by one.
+    """
+    means = (float(demand.input_tokens.mean()), float(demand.output_tokens.mean()))
+    return Requests(*(Length(mean, mean) for mean in means))
 
 
 def lengths_of(requests: Requests) -> Callable[..., pd.DataFrame]:

@@ -63,7 +63,9 @@ class Users:
                 return simulate_closed(self.users, self.draw(n), scheduler, law, **how)
             except TooFewRequests:
                 if n > _MOST_REQUESTS:
-                    raise
+                    problem = f"{self.users} users send more than {_MOST_REQUESTS:,} requests"
+                    fix = "give a shorter --duration, or fewer --users"
+                    raise InputError(problem, field="--duration", fix=fix) from None
             n *= 4
 
 
@@ -180,12 +182,15 @@ def _saturation(
     is_ok = simulation.status == OK
     cached = simulation.cached_tokens[is_ok].mean() if is_ok.any() else 0.0
     each = Load(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
-    served_rps = simulation.n_replicas * float(saturation_rps(law, Limits.of(scheduler), each))
+    limits = Limits.of(scheduler)
+    served_rps = simulation.n_replicas * float(saturation_rps(law, limits, each))
     offered_rps = float(is_taken.sum() / duration_s)
+    # As many as are served at once never wait, however fast a short burst of them comes.
+    at_once = simulation.n_replicas * float(limits.most_decoding(each))
     return {
         "offered_rps": offered_rps,
         "served_rps": served_rps,
-        "is_exceeded": offered_rps > served_rps,
+        "is_exceeded": (offered_rps - served_rps) * duration_s > at_once,
     }
 
 

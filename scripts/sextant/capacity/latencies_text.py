@@ -6,18 +6,13 @@ from typing import Any
 
 from sextant.advice.answer_text import source_line
 from sextant.base.files import provenance
+from sextant.cells.metrics import SHOWN, STATISTICS
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import aligned, duration_words, number, percent, plural
 from sextant.pages.write import render_sections, write_page
 
-LATENCIES = {
-    "ttft_ms": "TTFT, ms",
-    "itl_ms": "ITL, ms",
-    "tpot_ms": "TPOT, ms",
-    "e2e_ms": "E2E, ms",
-}
 RATES = {
     "throughput_tok_s": ("output tokens a second", number),
     "request_rate_rps": ("requests a second", number),
@@ -28,7 +23,7 @@ RATES = {
     "cached_fraction": ("input found in the prefix cache", percent),
     "preemptions": ("preemptions", number),
 }
-_HEADER = ["", "mean", "p50", "p90", "p95", "p99"]
+_HEADER = ["", "mean", *STATISTICS]
 
 
 def as_text(facts: Mapping[str, Any]) -> str:
@@ -68,7 +63,7 @@ def _header(facts: Mapping[str, Any]) -> list[str]:
 def _latency_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     return [
         [label, *map(number, facts[name].values()), *_interval(facts, number, name, "p95")]
-        for name, label in LATENCIES.items()
+        for name, label in SHOWN.items()
     ]
 
 
@@ -125,7 +120,7 @@ def _figure(facts: Mapping[str, Any]) -> str:
     share = Axis("Share of requests", low=0, high=1.02)
     panels = [
         Panel(label, Axis(label, is_log=True), share, [Curve(label, found[name], found["share"])])
-        for name, label in LATENCIES.items()
+        for name, label in SHOWN.items()
         if name in found and found[name][0] is not None
     ]
     return panels_figure(panels, "Latencies of all requests", is_step=True) if panels else ""

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from sextant.base.files import provenance
 from sextant.capacity import answer_text as text
-from sextant.experiment.slo import METRICS, SLO, Limit, limits_of
+from sextant.experiment.slo import METRICS, Limit, limits_of
 from sextant.pages.charts import WIDTH_IN
 from sextant.pages.figure import COLOURS, Axis, Look, draw_panels, floats, style
 from sextant.pages.sections import Section, Table
@@ -44,26 +44,28 @@ def write_capacity(answer: Answer, out: Path, json_out: Path | None = None) -> N
 
 def write_answers(
     answers: Sequence[Answer],
-    slo: SLO,
-    demand: Answer,
+    facts: Answer,
     origin: Mapping[str, Any],
     out: str | Path,
     json_out: str | Path,
 ) -> None:
-    """Write the answers for several LLMs, an SLO and a trace as one page, and as JSON."""
-    title = f"Capacity: {slo.slo_id}"
+    """Write the answers for several LLMs and one SLO as a page, and as JSON.
+
+    `facts` are the `slo`, the `demand` and, by LLM, why it has `no_answer`.
+    """
+    title = f"Capacity: {facts['slo']['slo_id']}"
     found = []
     for answer in answers:
         own = sections(answer, of_llm=answer["llm_id"])
         found += [replace(own[0], takeaway=text.headline(answer) + "."), *own[1:]]
     lead = "" if answers else "No LLM has an answer."
-    subtitle = f"Replicas for the traffic of {demand['name']}"
+    subtitle = f"Replicas for the traffic of {facts['demand']['name']}"
     if answers:
         subtitle = f"{text.demand_line(answers[0])}; {text.slo_line(answers[0])}"
-    cautions = list(dict.fromkeys(line for answer in answers for line in answer["warnings"]))
+    cautions = [f"{llm_id} has no answer: {why}" for llm_id, why in facts["no_answer"].items()]
+    cautions += dict.fromkeys(line for answer in answers for line in answer["warnings"])
     html = render_sections(title, _sentence(subtitle), found, origin, lead=lead, cautions=cautions)
-    facts = {"slo": slo.facts(), "demand": demand, "answers": answers, "provenance": origin}
-    write_page(out, html, json_out, facts)
+    write_page(out, html, json_out, {**facts, "answers": answers, "provenance": origin})
 
 
 def _sentence(line: str) -> str:

@@ -1,6 +1,7 @@
 """A server whose replicas are simulated step by step, each draw with its own law and KV cache."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from sextant.capacity.server import Replicas, Server
 from sextant.capacity.target import Outcome
 from sextant.hardware.gpu import GPUProfile
 from sextant.simulate.requests import Requests
-from sextant.simulate.run import Simulation, simulate
+from sextant.simulate.run import Router, Simulation, simulate
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
 from sextant.simulate.world import BIN_WIDTH, N_BINS, OK, SHORTEST_S
@@ -23,23 +24,26 @@ def simulated(
     schedulers: Sequence[Scheduler],
     laws: Sequence[StepLaw],
     prefix_hit_rate: float = 0.0,
+    router: Router = "round_robin",
 ) -> Server:
     """Return a server of this law; the first is the most likely one, the others are draws.
 
-    `prefix_hit_rate` is the share of each request's input that all of them have in common.
+    `prefix_hit_rate` is the share of each request's input that all of them have in common. The
+    router is not asked where the replica of each request is given.
     """
 
     def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
-        setting, law = schedulers[draw], laws[draw]
+        setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
+        one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
         if isinstance(replicas, int):
             requests = _requests(demand, prefix_hit_rate)
-            made = _simulate(requests, setting, law, window_s, replicas)
+            made = one(requests, n_replicas=replicas, router=router)
             return _outcome(demand, [(np.arange(demand.n), made)], window_s)
         parts = []
         for replica in np.unique(replicas[replicas != NOBODY]):
             places = np.flatnonzero(replicas == replica)
             own = _requests(demand.at(places), prefix_hit_rate)
-            parts.append((places, _simulate(own, setting, law, window_s, 1)))
+            parts.append((places, one(own)))
         return _outcome(demand, parts, window_s)
 
     return Server(profile, run, len(laws))
@@ -51,13 +55,6 @@ def _requests(demand: Demand, prefix_hit_rate: float) -> Requests:
         return Requests.of(*arrays)
     shared = np.round(prefix_hit_rate * demand.input_tokens)
     return Requests.of(*arrays, np.zeros(demand.n), shared)
-
-
-def _simulate(
-    requests: Requests, scheduler: Scheduler, law: StepLaw, window_s: float | None, n_replicas: int
-) -> Simulation:
-    width_s = window_s or np.inf
-    return simulate(requests, scheduler, law, n_replicas=n_replicas, window_s=width_s)
 
 
 def _outcome(

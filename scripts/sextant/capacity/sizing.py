@@ -6,12 +6,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from sextant.capacity.demand import Demand, Traffic
 from sextant.capacity.search import fewest, largest_rate
 from sextant.capacity.server import Server
 from sextant.capacity.target import Judged, Target
+from sextant.simulate.run import on_threads
 
 _FAR = 8
 """Times the first guess of the replicas: beyond it, it is asked whether any number is enough."""
@@ -51,9 +51,7 @@ class Sizing:
         return None if self.replicas is None else self.server.usd_per_hour(self.replicas)
 
 
-def size(
-    server: Server, traffic: Traffic, target: Target, confidence: float, n_jobs: int = 1
-) -> Sizing:
+def size(server: Server, traffic: Traffic, target: Target, confidence: float) -> Sizing:
     """Return the fewest replicas that meet a target with this probability.
 
     Each draw of the law meets another day of the traffic (`Traffic.drawn`); its need is found by
@@ -70,8 +68,7 @@ def size(
     start = max(int(np.ceil(demand.rate_rps / rate)), 1)
 
     need = partial(_need, server, traffic, target, start)
-    draws = range(server.n_draws)
-    needs = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(need)(draw) for draw in draws)
+    needs = on_threads(need, range(server.n_draws))
     enough = np.quantile(needs, confidence, method="inverted_cdf")
     if not np.isfinite(enough):
         return replace(found, status="too_many", rate_rps=rate, needs=needs)

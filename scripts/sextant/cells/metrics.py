@@ -1,10 +1,19 @@
 """Each metric's formula, unit and names, in one place: the store computes from this table."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from sextant.base.errors import InputError
 from sextant.experiment.scenarios import WITH_USERS_SQL
 
 PERCENTILES = {"median": 0.5, "p90": 0.9, "p99": 0.99}
+"""Of the store's columns."""
+STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+"""Of tables of a load or a simulation, beside the mean."""
+SHOWN = {"ttft_ms": "TTFT, ms", "itl_ms": "ITL, ms", "tpot_ms": "TPOT, ms", "e2e_ms": "E2E, ms"}
+"""The latencies of these tables, and their labels."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,9 @@ LATENCIES = (
         "request_latency",
     ),
 )
+
+TPOT_SQL = "(e2e_ms - ttft_ms) / nullif(output_tokens - 1, 0)"
+"""Time per output token after the first, of the latencies above; null of a single token."""
 
 START_FORMULA = "sent_s of a closed loop, else scheduled_s"
 """Users wait for their answers, so a closed loop has no schedule. Otherwise what a request
@@ -138,3 +150,26 @@ def points_query(requests: str, levels: str) -> str:
         mean_input_tokens, mean_output_tokens, {", ".join(selected)},
         {", ".join(f"mean_{name}" for name in MEANS)}
     FROM counts {" ".join(joined)}"""
+
+
+def statistics(values: np.ndarray) -> dict[str, float | None]:
+    """Return mean and `STATISTICS` of the values that are known, None where none is."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return dict.fromkeys(("mean", *STATISTICS))
+    quantiles = np.quantile(values, list(STATISTICS.values())).tolist()
+    return {"mean": float(values.mean()), **dict(zip(STATISTICS, quantiles, strict=True))}
+
+
+def keeps(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
+    """Tell of each request whether it keeps all limits; one that is not known is kept.
+
+    Raises InputError for a limit of another latency than those of `each_ms`.
+    """
+    are_kept = np.ones(len(each_ms["e2e_ms"]), bool)
+    for name, limit in limits_ms.items():
+        if name not in each_ms:
+            fix = f"give limits of {', '.join(each_ms)}"
+            raise InputError(f"a request has no {name} of its own", field=name, fix=fix)
+        are_kept &= ~(each_ms[name] > limit)
+    return are_kept

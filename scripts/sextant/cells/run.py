@@ -78,6 +78,8 @@ class LevelRun:
     send_lag_ms: Quantiles = Quantiles()
     """From when a request could be sent to when it was."""
     lag_warning: str | None = None
+    answer_warnings: tuple[str, ...] = ()
+    """What makes figures of answers less than exact."""
     server_mean_itl_ms: float | None = None
     """By the server's own histogram."""
     telemetry_warnings: tuple[str, ...] = ()

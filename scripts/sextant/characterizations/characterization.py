@@ -48,6 +48,8 @@ class Characterization:
     """None for an archive, whose workload is not known in full."""
     descriptions: tuple[Description, ...] = ()
     """What folders say of their points; none for a store."""
+    left_out: tuple[str, ...] = ()
+    """What is not among the points, and why, a sentence each."""
 
     @property
     def has_fixed_lengths(self) -> bool:

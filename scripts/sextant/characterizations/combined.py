@@ -44,6 +44,7 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
         feasibility=pd.concat([part.feasibility for part in parts], ignore_index=True),
         longest_request_tokens=max(known) if len(known) == len(parts) else None,
         descriptions=tuple(each for part in parts for each in part.descriptions),
+        left_out=tuple(each for part in parts for each in part.left_out),
     )
 
 

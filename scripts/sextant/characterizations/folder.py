@@ -27,13 +27,17 @@ def is_folder(path: str | Path) -> bool:
 def load_folder(folder: str | Path) -> Characterization:
     """Read a characterization from its folder.
 
+    LLMs that cannot be sized, of a family that is not known say, are left out with their points.
+
     Raises:
         InputError: a file is missing or makes no sense; names file, row, field and fix.
     """
     folder = Path(folder)
     about = load_description(folder)
-    llms, profiles = _llms(folder, about), _profiles(folder)
-    points = _points(folder, about, llms, profiles)
+    (llms, unknown), profiles = _llms(folder, about), _profiles(folder)
+    points = _points(folder, about, [*llms, *unknown], profiles)
+    n_of, is_known = points["llm_id"].value_counts(), points["llm_id"].isin(list(llms))
+    points = points[is_known].reset_index(drop=True)
     setting = {
         "source": about.source,
         "workload_id": about.workload_id,
@@ -46,9 +50,13 @@ def load_folder(folder: str | Path) -> Characterization:
         profiles=profiles,
         predictors=[],
         features=_features(folder, about, profiles),
-        feasibility=_feasibility(folder, about, points).assign(**setting),
+        feasibility=_feasibility(folder, about, points, unknown).assign(**setting),
         longest_request_tokens=None,
         descriptions=(about,),
+        left_out=tuple(
+            f"{about.source}: {llm_id} is left out with {n_of.get(llm_id, 0)} points: {error}"
+            for llm_id, error in unknown.items()
+        ),
     )
 
 
@@ -57,16 +65,24 @@ def _sheet(folder: Path, name: str, key: str) -> list[Row]:
     return load_sheet(folder / name, schema, key)
 
 
-def _llms(folder: Path, about: Description) -> dict[str, LLM]:
-    llms = {}
+def _llms(folder: Path, about: Description) -> tuple[dict[str, LLM], dict[str, InputError]]:
+    """Return the LLMs, and what keeps the others from being sized."""
+    llms, unknown = {}, {}
     for row in _sheet(folder, "llms.tsv", "llm_id"):
         config = folder / row["config"]
         if not config.is_file():
             file, fix = folder / "llms.tsv", "save the LLM's config.json there, or correct the path"
             problem = f"{row['llm_id']} has no configuration: there is no file {config}"
             raise InputError(problem, file=file, row=row.line, field="config", fix=fix)
-        llms[row["llm_id"]] = load_llm(config, row.get("dtype", about.dtype))
-    return dict(sorted(llms.items()))
+        try:
+            llms[row["llm_id"]] = load_llm(config, row.get("dtype", about.dtype))
+        except InputError as error:
+            if error.field is None:  # the file itself is damaged
+                raise
+            unknown[row["llm_id"]] = error
+    if not llms:
+        raise next(iter(unknown.values()))
+    return dict(sorted(llms.items())), unknown
 
 
 def _profiles(folder: Path) -> dict[str, GPUProfile]:
@@ -187,7 +203,9 @@ def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile])
     return Features.published(llms, gpus, profiles)
 
 
-def _feasibility(folder: Path, about: Description, points: pd.DataFrame) -> pd.DataFrame:
+def _feasibility(
+    folder: Path, about: Description, points: pd.DataFrame, unknown: Collection[str]
+) -> pd.DataFrame:
     """Return what became of each pair; without a table of them, that the points' pairs ran."""
     path = folder / "feasibility.csv"
     pairs = points[IDENTIFIERS].drop_duplicates()
@@ -201,5 +219,6 @@ def _feasibility(folder: Path, about: Description, points: pd.DataFrame) -> pd.D
                 problem += "points"
                 fix = "write `measured`, or remove the points"
                 raise InputError(problem, file=path, row=row.line, field="status", fix=fix)
-        return feasibility_table(rows, about.source)
+        known = [row for row in rows if row["llm_id"] not in unknown]
+        return feasibility_table(known, about.source)
     return feasibility_table(pairs.assign(status="measured").to_dict("records"), about.source)

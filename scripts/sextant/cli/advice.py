@@ -23,7 +23,7 @@ from sextant.cli.capacity import (
     answer_capacity,
     capacity_asked,
 )
-from sextant.cli.options import grouped
+from sextant.cli.options import PageFile, Printed, grouped
 from sextant.cli.terminal import check_page, say, say_answer
 from sextant.decide.names import HoldOut
 
@@ -58,10 +58,8 @@ def recommend(
         ),
     ] = None,
     offer: OfferOptions,
-    printed: Annotated[
-        Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
-    ] = "text",
-    out: Annotated[Path | None, typer.Option(help="File for the page of --format html.")] = None,
+    printed: Printed = "text",
+    out: PageFile = None,
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
     if trace is not None:
@@ -139,6 +137,8 @@ def evaluate(
     known, _ = load_sources(
         store.source or (), store.database, store.workload_id, store.scenario_id
     )
+    for line in known.left_out:
+        say(line, err=True)
     result = evaluate_predictors(
         known,
         slos,

@@ -13,7 +13,10 @@ from sextant.cli import advice as cli_advice
 from sextant.cli import capacity as cli_capacity
 from sextant.cli import characterizations as cli_characterizations
 from sextant.cli import cluster as cli_cluster
+from sextant.cli import compare as cli_compare
+from sextant.cli import fleet as cli_fleet
 from sextant.cli import load as cli_load
+from sextant.cli import measure as cli_measure
 from sextant.cli import simulate as cli_simulate
 from sextant.cli import workload as cli_workload
 from sextant.cli.characterizations import Database
@@ -30,10 +33,32 @@ app = typer.Typer(
 @app.command()
 def ingest(
     source: Annotated[Path, typer.Argument(help="Trace as its publisher wrote it.")],
-    trace_format: Annotated[
-        str, typer.Option("--format", help="azure, burstgpt, mooncake or sextant.")
-    ],
     out: Annotated[Path, typer.Option(help="Normalised trace, Parquet.")],
+    trace_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="azure, burstgpt, mooncake, qwen-bailian, openai, "
+            "litellm or sextant; or give --columns.",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own columns in place of a format, e.g. "
+            "arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens."
+        ),
+    ] = None,
+    time_unit: Annotated[
+        str | None,
+        typer.Option(help="Unit of the arrivals of --columns: s (default), ms, us, ns; or iso."),
+    ] = None,
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="Leave out columns the format does not know.")
+    ] = False,
+    max_rate_rps: Annotated[
+        float, typer.Option(help="Highest mean rate that is believed, requests per second.")
+    ] = 1000.0,
     max_rejected_fraction: Annotated[
         float, typer.Option(help="Fraction of malformed rows that may be set aside, 0 to 1.")
     ] = 0.01,
@@ -47,20 +72,33 @@ def ingest(
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
     from sextant.ingest import ingest_trace
+    from sextant.ingest.trace_format import MAPPED
 
+    if (trace_format is None) == (columns is None):
+        fix = "give --format for a published trace, or --columns for a log of your own"
+        raise InputError("give one of the two", field="--format, --columns", fix=fix)
     report = ingest_trace(
         source,
-        trace_format,
+        trace_format or MAPPED,
         out,
         out.with_suffix(".rejected.parquet"),
         out.with_suffix(".report.json"),
         max_rejected_fraction=max_rejected_fraction,
         start_time=start_time,
+        ignore_unknown=ignore_unknown,
+        max_rate_rps=max_rate_rps,
+        columns=columns,
+        time_unit=time_unit,
     )
     say(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
         f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests"
     )
+    if report["n_moved"]:
+        late_s = report["most_late_s"]
+        say(f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s")
+    if ignored := report["ignored_columns"]:
+        say(f"columns left out ({len(ignored)}): {', '.join(ignored)}")
 
 
 @app.command("serve-and-load")
@@ -145,6 +183,7 @@ def serve_and_load(
 
 
 app.command()(cli_load.load)
+app.command()(cli_compare.compare)
 app.command()(cli_workload.fit)
 app.command()(cli_workload.sample)
 app.command("trace-report")(cli_workload.trace_report)
@@ -152,12 +191,15 @@ app.command("compare-workloads")(cli_workload.compare_workloads)
 app.command()(cli_advice.recommend)
 app.command()(cli_capacity.capacity)
 app.command()(cli_simulate.simulate)
+app.command()(cli_fleet.fleet)
 app.command()(cli_advice.explain)
 app.command()(cli_advice.evaluate)
 app.command()(cli_characterizations.characterizations)
 app.command("import-characterization")(cli_characterizations.import_characterization)
 app.command("export-characterization")(cli_characterizations.export_characterization)
+app.command()(cli_cluster.doctor)
 app.command()(cli_cluster.plan)
+app.command()(cli_measure.measure)
 app.command("import")(cli_cluster.import_results)
 
 

@@ -15,11 +15,20 @@ if TYPE_CHECKING:
     from sextant.advice.question import Question
     from sextant.advice.requests import Requests
     from sextant.experiment.slo import SLO
+    from sextant.llm.given import GivenSizes
 
 # LLM-Pilot's own seed, with which its published predictions come out.
 _SEED = 42
 _LIMITS = ("ttft_ms", "nttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 _LOADS = ("users", "request_rate", "tokens_per_day")
+_SIZES = {
+    "parameters": "n_parameters",
+    "layers": "n_layers",
+    "kv_bytes_per_token": "kv_bytes_per_token",
+    "active_parameters": "n_active_parameters",
+    "weight_gib": "weight_gib",
+}
+_NEEDED_SIZES = ("parameters", "layers", "kv_bytes_per_token")
 _FIELDS: dict[str | None, str] = {
     "request_rate_rps": "--request-rate",
     **{name.replace("_ms", "_percentile"): f"--{name.replace('_', '-')}" for name in _LIMITS},
@@ -64,6 +73,22 @@ class AskedOptions(StoreOptions):
             "--llm-config",
             help="config.json, or its folder, of an LLM never measured.",
         ),
+    ] = None
+    parameters: Annotated[
+        float | None,
+        typer.Option(
+            help="Without a config: parameters of the LLM, e.g. 30e9; with the next ones."
+        ),
+    ] = None
+    layers: Annotated[int | None, typer.Option(help="Its layers.")] = None
+    kv_bytes_per_token: Annotated[
+        float | None, typer.Option(help="KV cache of a token over all layers, in 16 bits.")
+    ] = None
+    active_parameters: Annotated[
+        float | None, typer.Option(help="Parameters that a token uses; all by default.")
+    ] = None
+    weight_gib: Annotated[
+        float | None, typer.Option(help="Size of the weights; 2 bytes a parameter by default.")
     ] = None
     percentile: Annotated[
         int, typer.Option(help="Percentile of the limits: 50, 90, 95, 99; one may have its own.")
@@ -120,11 +145,24 @@ class AskedOptions(StoreOptions):
         from sextant.advice.question import Question
 
         given = asdict(self)
-        for name in ("input_tokens", "output_tokens", "workload", "percentile"):
+        for name in ("input_tokens", "output_tokens", "workload", "percentile", *_SIZES):
             del given[name]
         given["sources"] = tuple(given.pop("source") or ())
         given["llm_id"], given["is_strict"] = given.pop("llm"), given.pop("strict")
-        return Question(slo, requests=self.requests(), **given, **more)
+        return Question(slo, requests=self.requests(), sizes=self._sizes(), **given, **more)
+
+    def _sizes(self) -> "GivenSizes | None":
+        from sextant.llm.given import GivenSizes
+
+        given = {name: getattr(self, name) for name in _SIZES}
+        if all(value is None for value in given.values()):
+            return None
+        for name in _NEEDED_SIZES:
+            if given[name] is None:
+                problem = "it is needed to describe an LLM without its config"
+                raise InputError(problem, field=_options((name,)), fix="give it, or --hf-config")
+        with naming_options({field: _options((name,)) for name, field in _SIZES.items()}):
+            return GivenSizes(**{field: given[name] for name, field in _SIZES.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +236,19 @@ class LimitOptions:
         if not found:
             problem, fix = "no limit is given", "give one or more of them in ms, e.g. p95:1000"
             raise InputError(problem, field=_options(_LIMITS), fix=fix)
+        return found
+
+    def of_each(self) -> dict[str, float]:
+        """Return what each request has to keep to count as goodput; none need be given.
+
+        Raises InputError: a limit is not a number, or has a percentile.
+        """
+        found = self.of() if self != LimitOptions() else {}
+        for name in found:
+            if name.endswith("_percentile"):
+                option = _options((name.replace("_percentile", "_ms"),))
+                fix = "give milliseconds alone, e.g. 1000"
+                raise InputError("goodput counts single requests", field=option, fix=fix)
         return found
 
 

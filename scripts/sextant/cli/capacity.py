@@ -9,7 +9,7 @@ import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions, LimitOptions
-from sextant.cli.options import grouped, naming_options
+from sextant.cli.options import PageFile, Printed, grouped, naming_options
 from sextant.cli.terminal import check_page, say_answer
 
 if TYPE_CHECKING:
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _ANY_TOKENS = 1_000_000
+_RATE_FIELDS: dict[str | None, str] = {
+    "rate_rps": "--request-rate",
+    "alpha": "--burstiness",
+    "arrivals": "--burstiness",
+}
 _MOST_DRAWN = 1_000_000
 """Requests of one simulation: an answer takes many of them, each seconds to minutes then."""
 
@@ -60,7 +65,11 @@ class TrafficOptions:
         float | None, typer.Option(help="Requests a second, without a trace.")
     ] = None
     burstiness: Annotated[
-        float | None, typer.Option(help="Shape of the Gamma gaps: 1 Poisson, less is burstier.")
+        float | None,
+        typer.Option(
+            help="Shape of Gamma gaps: 1 Poisson, less is burstier; without it the arrivals of "
+            "--workload's trace, or Poisson."
+        ),
     ] = None
     duration: Annotated[
         str | None,
@@ -132,17 +141,19 @@ def capacity(
     offer: OfferOptions,
     server: ServerOptions,
     schedule: ScheduleOptions,
+    router: Annotated[
+        Literal["round_robin", "least_requests"],
+        typer.Option(help="Where a request goes: in turn, or to the replica with the fewest."),
+    ] = "round_robin",
     draws: Annotated[
         int, typer.Option(min=0, help="Draws of the law and the traffic; 0: the likeliest alone.")
     ] = 32,
-    printed: Annotated[
-        Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
-    ] = "text",
-    out: Annotated[Path | None, typer.Option(help="File for the page of --format html.")] = None,
+    printed: Printed = "text",
+    out: PageFile = None,
 ) -> None:
     """Say how many replicas of which GPU profile keep an SLO under a trace's own traffic."""
     found = capacity_asked(traffic, limits, keep, asked, offer, server, schedule, draws)
-    answer_capacity(found, printed, out)
+    answer_capacity(replace(found, router=router), printed, out)
 
 
 def answer_capacity(asked: "Asked", printed: str, out: Path | None, lead: str = "") -> None:
@@ -228,29 +239,29 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
 
 
 def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
-    from sextant.capacity.demand import MOST_REQUESTS, DrawnTraffic, lengths_of
-    from sextant.workload.draw import open_workload
-    from sextant.workload.generators import Gamma
+    from sextant.capacity.demand import traffic_at_rate
 
     if given.request_rate is None:
         fix = "give --trace FILE, or --request-rate with --workload or lengths"
         raise InputError("nothing arrives", field="--trace, --request-rate", fix=fix)
-    requests = asked.requests()
-    if requests is None:
+    lengths = asked.requests()
+    if lengths is None:
         fix = "give --workload, or --input-tokens and --output-tokens"
         raise InputError("requests of no length", field="--request-rate", fix=fix)
-    with naming_options({"rate_rps": "--request-rate", "alpha": "--burstiness"}):
-        alpha = 1.0 if given.burstiness is None else given.burstiness
-        arrivals = Gamma(given.request_rate * given.traffic, alpha)
-    duration_s = min(3600.0, MOST_REQUESTS / arrivals.rate_rps)
+    rate_rps = given.request_rate * given.traffic
+    duration_s = None
     if given.duration is not None:
         duration_s = seconds_of(given.duration, "--duration")
-        _check_count(arrivals.rate_rps * duration_s)
-    if asked.workload is None:
-        sample, name = lengths_of(requests), "given lengths"
-    else:
-        sample, name = open_workload(asked.workload).sample, Path(asked.workload).name
-    return DrawnTraffic(name, sample, arrivals, duration_s, asked.seed)
+        _check_count(rate_rps * duration_s)
+    with naming_options(_RATE_FIELDS):
+        return traffic_at_rate(
+            rate_rps,
+            asked.workload,
+            None if asked.workload is not None else lengths,
+            alpha=given.burstiness,
+            duration_s=duration_s,
+            first_seed=asked.seed,
+        )
 
 
 def _check_count(n_requests: float) -> None:

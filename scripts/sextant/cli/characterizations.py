@@ -24,6 +24,10 @@ class Publisher(StrEnum):
 
     inferencex = "inferencex"
     mlenergy = "mlenergy"
+    vllm_bench = "vllm-bench"
+    guidellm = "guidellm"
+    aiperf = "aiperf"
+    inference_perf = "inference-perf"
 
 
 def characterizations(
@@ -42,18 +46,41 @@ def characterizations(
 
 
 def import_characterization(
-    publisher: Annotated[Publisher, typer.Argument(help="Whose layout the files have.")],
-    files: Annotated[list[Path], typer.Option("--from", help="Published file; may be repeated.")],
+    publisher: Annotated[
+        Publisher, typer.Argument(help="Whose layout the files have; the last four are load tools.")
+    ],
+    files: Annotated[list[Path], typer.Option("--from", help="File; may be repeated.")],
     out: Annotated[Path, typer.Option(help="Folder of the characterization, made or updated.")],
     configs: Annotated[
         str, typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT.")
     ] = "../../llms",
+    gpu_profile: Annotated[
+        str | None,
+        typer.Option(help="Of a load tool: what was measured, <n>x<gpu_id>, e.g. 1xH100-80GB."),
+    ] = None,
+    llm: Annotated[
+        str | None,
+        typer.Option(help="Of a load tool: the LLM's name on Hugging Face, if the files lack it."),
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="Of a load tool: what served.")] = None,
+    engine_version: Annotated[str | None, typer.Option(help="Of a load tool: its version.")] = None,
 ) -> None:
-    """Make the folder of a characterization from what somebody published."""
+    """Make the folder of a characterization from what somebody published, or a load tool wrote."""
     from sextant.importing.inferencex import import_inferencex
+    from sextant.importing.load_tools import TOOLS, Served, import_load_tool
     from sextant.importing.mlenergy import import_mlenergy
 
-    if publisher is Publisher.mlenergy:
+    of_tools = {"--gpu-profile": gpu_profile, "--llm": llm, "--engine": engine}
+    of_tools["--engine-version"] = engine_version
+    if publisher.value in TOOLS:
+        if gpu_profile is None:
+            fix = "give it as <n>x<gpu_id>, e.g. 1xH100-80GB"
+            raise InputError("the files do not tell it", field="--gpu-profile", fix=fix)
+        served = Served(gpu_profile, llm, engine, engine_version)
+        imported = import_load_tool(publisher.value, files, out, served, configs)
+    elif given := [name for name, value in of_tools.items() if value is not None]:
+        raise InputError("it is for load tools", field=given[0], fix="leave it out")
+    elif publisher is Publisher.mlenergy:
         imported = import_mlenergy(files, out, configs)
     elif len(files) == 1:
         imported = import_inferencex(files[0], out, configs)

@@ -1,4 +1,4 @@
-"""The commands `plan`, before a long run, and `import`, of cells that others measured."""
+"""The commands `doctor` and `plan`, before a long run, and `import`, of cells of others."""
 
 import json
 from dataclasses import asdict
@@ -23,6 +23,20 @@ WorkflowProfile = Annotated[
 ]
 
 
+def doctor(config_files: ConfigFiles = None) -> None:
+    """Say what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
+    from sextant.base.sheets import SCHEMAS, validate
+    from sextant.base.yaml_files import DEFAULT_FILE, read_configuration
+    from sextant.plan.doctor import checks, checks_text
+
+    config = read_configuration(Path(), config_files or ())
+    validate(config, SCHEMAS / "config.schema.yaml", DEFAULT_FILE)
+    found = checks(Path(config["engine"]["python"]), Path(config["pathvars"]["results"]))
+    say(checks_text(found))
+    if any(check.fix and check.is_needed for check in found):
+        raise typer.Exit(1)
+
+
 def plan(
     targets: Annotated[
         list[str] | None, typer.Argument(help="Files or rules; by default all of the results.")
@@ -32,18 +46,51 @@ def plan(
     nodes: Annotated[
         int, typer.Option(min=1, help="Servers of each GPU profile that can run at once.")
     ] = 1,
+    budget_hours: Annotated[
+        float | None,
+        typer.Option(min=0, help="Say which cells to measure first for so many GPU-hours."),
+    ] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option(min=0, help="The same for so many USD.")
+    ] = None,
+    until_so: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="The same until this S/O is expected of the answers."),
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option(min=1, help="Cells of a round, with a budget or --until-so.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Print what a run would do, before it is submitted: jobs, requests, hours, cost."""
+    """Print what a run would do, before it is submitted: jobs, requests, hours, cost.
+
+    With a budget or --until-so, print which cells to measure first for the SLOs.
+    """
     from sextant.experiment.loading import load_experiment
+    from sextant.plan.choice import Limits
     from sextant.plan.jobs import dry_run
+    from sextant.plan.next_cells import candidates_of, order_of_plan
+    from sextant.plan.order_text import order_json, order_text
+    from sextant.plan.rounds import candidate_plans
     from sextant.plan.summary import make_plan
     from sextant.plan.text import plan_text
 
     here = Path()
     run = dry_run(here, targets or (), config_files or (), workflow_profile)
-    made = make_plan(load_experiment(run.config), run.config, run, here, nodes)
-    say(json.dumps(asdict(made), indent=2) if as_json else plan_text(made))
+    experiment = load_experiment(run.config)
+    made = make_plan(experiment, run.config, run, here, nodes)
+    if budget_hours is budget_usd is until_so is None:
+        if at_once > 1:
+            fix = "give --budget-hours, --budget-usd or --until-so beside it"
+            raise InputError("it needs a budget or --until-so", field="--at-once", fix=fix)
+        say(json.dumps(asdict(made), indent=2) if as_json else plan_text(made))
+        return
+    limits = Limits(budget_hours, budget_usd, until_so, at_once, of_profile=nodes)
+    cells = [*made.cells, *candidate_plans(experiment, run.config, here)]
+    candidates = candidates_of(experiment, run.config, cells)
+    found = order_of_plan(experiment, run.config, candidates, here, limits)
+    as_text = json.dumps(order_json(found), indent=2) if as_json else order_text(found, candidates)
+    say(as_text)
 
 
 def import_results(

@@ -1,20 +1,19 @@
 """The command line's load client: levels of load on a server that runs already."""
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sextant.base.errors import InputError
+from sextant.cli.asked import LimitOptions
+from sextant.cli.compare import compared
 from sextant.cli.load_levels import LevelOptions
+from sextant.cli.load_requests import Content, RequestOptions
 from sextant.cli.options import (
-    WORKLOAD_HELP,
     ArrivalOptions,
-    MaxInput,
-    MaxOutput,
     Seed,
     UsdPerHour,
     gpu_profile_facts,
@@ -25,26 +24,9 @@ from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
     from sextant.engine.http import Target
-    from sextant.load.measure import LevelResult
     from sextant.load.run import Subject
-    from sextant.load.source import Source
-    from sextant.workload.prompts import PromptSource
 
 _KEY_VARIABLE = "OPENAI_API_KEY"
-
-
-@dataclass(frozen=True)
-class Content:
-    """What is sent."""
-
-    source_of: Callable[[int], "Source"]
-    """Makes a level's requests from its seed."""
-    workload_id: str
-    facts: dict[str, Any]
-    """`max_input_tokens`, `max_output_tokens`, and what else is known of the requests."""
-    prompts: str = "random token ids"
-    sampler: str | None = None
-    unsent_parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +36,8 @@ class ServerOptions:
     base_url: Annotated[
         list[str],
         typer.Option(
-            help="OpenAI-compatible server, http://HOST:PORT or https://HOST; repeat it for "
-            "replicas, over which requests are spread evenly."
+            help="OpenAI-compatible server, http://HOST:PORT or https://HOST, with or without /v1; "
+            "repeat it for replicas, over which requests are spread evenly."
         ),
     ]
     model: Annotated[str, typer.Option(help="Model name that the server answers to.")]
@@ -69,11 +51,18 @@ class ServerOptions:
     ca_file: Annotated[
         Path | None, typer.Option(help="Certificates (PEM) to trust for https, of a private CA.")
     ] = None
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat", help="/v1/chat/completions in place of /v1/completions; prompts are text."
+        ),
+    ] = False
 
     def targets(self) -> "list[Target]":
         """Return the replicas. Raises InputError if a URL is not one, the variable for the key is
         not set, or the certificates cannot be read.
         """
+        from sextant.base.urls import without_v1
         from sextant.engine.http import Target
 
         key = os.environ.get(self.api_key_env or _KEY_VARIABLE) or None
@@ -81,102 +70,13 @@ class ServerOptions:
             problem = f"the environment has no {self.api_key_env}"
             fix = "export it, or leave the option out if the server needs no key"
             raise InputError(problem, field="--api-key-env", fix=fix)
-        targets = [Target(url, self.model, key, self.ca_file) for url in self.base_url]
+        how = {"path": "/v1/chat/completions"} if self.chat else {}
+        urls = map(without_v1, self.base_url)
+        targets = [Target(url, self.model, key, self.ca_file, **how) for url in urls]
         with naming_options({}):
             for target in targets:
                 target.address()
         return targets
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestOptions:
-    """What is sent: requests drawn from a workload, or all of one length."""
-
-    workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None
-    input_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Input of every request, in place of a workload.")
-    ] = None
-    output_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Output of every request, in place of a workload.")
-    ] = None
-    max_input_tokens: MaxInput = None
-    max_output_tokens: MaxOutput = None
-    vocab_size: Annotated[int, typer.Option(help="Prompts are token ids below this.")] = 32000
-    prompts: Annotated[
-        Path | None, typer.Option(help="Text to cut prompts from, in place of random token ids.")
-    ] = None
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="The LLM's tokenizer.json, for --prompts.")
-    ] = None
-    sampler: Annotated[
-        str | None, typer.Option(help="joint (default), or independent (an ablation).")
-    ] = None
-
-    def content(self, model: str) -> Content:
-        """Return what makes requests to a model. Raises InputError for options that do not go
-        together, or a file that cannot be read.
-        """
-        lengths = (self.input_tokens, self.output_tokens)
-        if (self.workload is None) == (lengths == (None, None)):
-            fix = "give --workload, or both --input-tokens and --output-tokens"
-            raise InputError("what to send is not clear", field="--workload", fix=fix)
-        if (self.prompts is None) != (self.tokenizer is None):
-            fix = "give both, or neither for random token ids"
-            raise InputError("--prompts goes with --tokenizer", field="--prompts", fix=fix)
-        made = self._fixed(model) if self.workload is None else self._drawn(model, self.workload)
-        return made if self.prompts is None else replace(made, prompts=str(self.prompts))
-
-    def _fixed(self, model: str) -> Content:
-        """Return requests of one length; without texts this loads no library of data frames."""
-        from sextant.load.source import ListedRequests, RandomIds
-
-        if self.input_tokens is None or self.output_tokens is None:
-            fix = "give both --input-tokens and --output-tokens"
-            raise InputError("what to send is not clear", field="--workload", fix=fix)
-        for name in ("max_input_tokens", "max_output_tokens", "sampler"):
-            if getattr(self, name) is not None:
-                option = "--" + name.replace("_", "-")
-                problem = "requests of given lengths do not use it"
-                raise InputError(problem, field=option, fix="leave it out")
-        prompts = self._texts() or RandomIds(self.vocab_size)
-        inputs, outputs = self.input_tokens, self.output_tokens
-
-        def source_of(seed: int) -> ListedRequests:
-            return ListedRequests(model, [inputs], [outputs], prompts, seed)
-
-        facts = {"max_input_tokens": inputs, "max_output_tokens": outputs}
-        return Content(source_of, f"{inputs}-in-{outputs}-out", facts)
-
-    def _drawn(self, model: str, workload: str) -> Content:
-        """Return requests drawn from a workload."""
-        from sextant.load.source import RequestSource, unsent_parameters
-        from sextant.workload.draw import open_workload
-        from sextant.workload.prompts import RandomTokens
-        from sextant.workload.without_trace import cap_model
-
-        caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
-        requests, clipped_fraction = cap_model(open_workload(workload), caps)
-        prompts, sampler = self._texts() or RandomTokens(self.vocab_size), self.sampler or "joint"
-
-        def source_of(seed: int) -> RequestSource:
-            return RequestSource(model, requests, prompts, seed, sampler)
-
-        longest = {f"max_{name}": int(requests.frame[name].max()) for name in caps}
-        return Content(
-            source_of,
-            Path(workload).stem,
-            facts={"workload": workload, "clipped_fraction": clipped_fraction, **longest},
-            sampler=sampler,
-            unsent_parameters=tuple(unsent_parameters(requests)),
-        )
-
-    def _texts(self) -> "PromptSource | None":
-        """Return what cuts prompts from a text, None for random token ids."""
-        if self.prompts is None or self.tokenizer is None:
-            return None
-        from sextant.workload.prompts import load_prompt_source
-
-        return load_prompt_source(self.prompts, self.tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,54 +141,65 @@ def load(
     requests: RequestOptions,
     way: LevelOptions,
     process: ArrivalOptions,
+    limits: LimitOptions,
+    compare: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier run, to say what differs from it.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Load a running server and write every request.
 
-    With --llm-id or --hf-config, and --gpu-profile, the results can be asked for a recommendation:
-    sextant recommend --database OUT.
+    Afterwards: latencies, rates, goodput within the limits given, and failures by kind, as text,
+    OUT/summary.json and OUT/summary.html. With --llm-id or --hf-config, and --gpu-profile, the
+    results can be asked for a recommendation: sextant recommend --database OUT.
     """
     from sextant.load.run import Stopped, load_server, stoppable
 
-    targets = server.targets()
-    content = requests.content(server.model)
+    targets, limits_ms = server.targets(), limits.of_each()
+    content = requests.content(server.model, server.chat)
     scenario = way.scenario(process, requests.workload, seed)
+    if compare is not None:
+        _check_compare(compare, out, scenario.kind)
     subject = what.subject(server.model, content)
     try:
         with stoppable():
-            measured = load_server(
+            load_server(
                 targets, content.source_of, scenario, out, subject, timeout_s=way.timeout, seed=seed
             )
     except Stopped as stop:
         say(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
+        _show(out, limits_ms)
         raise typer.Exit(stop.exit_status) from None
-    _show(measured.results, out)
-
-
-def _show(results: "list[LevelResult]", out: Path) -> None:
-    shown = ("level", "n_ok", "n_failed", "duration_s", "throughput_tok_s")
-    lines = [[*shown, "send_lag_p99_ms", "client_lag_p99_ms"]]
-    for result in results:
-        figures = [result.level, result.n_ok, result.n_failed, result.duration_s]
-        figures += [result.throughput_tok_s, result.send_lag_ms["p99"], result.client_lag_ms["p99"]]
-        lines.append([_figure(value) for value in figures])
-    for cells in lines:
-        say("  ".join(f"{c:>{len(name)}}" for c, name in zip(cells, lines[0], strict=True)))
-    say(f"\nRequests: {out / 'requests.parquet'}\nLevels: {out / 'run.json'}")
-    failed = [result for result in results if not result.n_ok]
-    if failed:
-        levels = ", ".join(_figure(result.level) for result in failed)
-        say(f"Error: no request succeeded at level {levels}{_first_failure(failed[0])}", err=True)
+    if failed := [str(level["level"]) for level in _show(out, limits_ms) if not level["n_ok"]]:
+        say(f"Error: no request succeeded at level {', '.join(failed)}", err=True)
         raise typer.Exit(1)
+    if compare is not None:
+        say(f"\n{compared(compare, out)[0]['text']}")
 
 
-def _first_failure(result: "LevelResult") -> str:
-    """Return what became of the first request of a level at which none succeeded."""
-    if not result.exchanges:
-        return ": none ended"
-    first = result.exchanges[0]
-    return f"; the first: {first.status}{f' ({first.error})' if first.error else ''}"
+def _check_compare(earlier: Path, out: Path, kind: str) -> None:
+    """Refuse, before the load, an earlier run that cannot stand beside it."""
+    from sextant.cells.files import read_run
+
+    if earlier.resolve() == out.resolve():
+        fix = "give the new run another folder"
+        raise InputError("the load would replace it", field="--compare", fix=fix)
+    if not (earlier / "run.json").is_file():
+        raise InputError(f"{earlier} is no load run", field="--compare", fix="give its folder")
+    if (found := read_run(earlier).scenario_kind) != kind:
+        fix = "compare runs of the same way to put load on"
+        raise InputError(f"{earlier} is a {found}, not a {kind}", field="--compare", fix=fix)
 
 
-def _figure(value: float | None) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+def _show(out: Path, limits_ms: dict[str, float]) -> list[dict[str, Any]]:
+    """Print what a load came to, and write it as JSON and as a page beside its tables; return its
+    levels.
+    """
+    from sextant.cells.files import read_cell
+    from sextant.load.summary import summarise_load, summary_page
+    from sextant.pages.write import write_page
+
+    facts = summarise_load(read_cell(out), limits_ms)
+    write_page(out / "summary.html", summary_page(facts), out / "summary.json", facts)
+    say(f"{facts['text']}\n\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
+    return facts["levels"]

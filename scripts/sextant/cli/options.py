@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -20,6 +20,10 @@ WORKLOAD_HELP = (
     "Folder of a fitted workload, a published histogram (Parquet), or the name of a use case "
     "that ships."
 )
+Printed = Annotated[
+    Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
+]
+PageFile = Annotated[Path | None, typer.Option(help="File for the page of --format html.")]
 UsdPerHour = Annotated[float | None, typer.Option(min=0, help="Price of this GPU profile.")]
 MaxInput = Annotated[
     int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")

@@ -9,7 +9,7 @@ import typer
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions, LimitOptions
 from sextant.cli.capacity import ServerOptions, TrafficOptions, seconds_of, traffic_of
-from sextant.cli.options import grouped, naming_options
+from sextant.cli.options import PageFile, Printed, grouped, naming_options
 from sextant.cli.terminal import check_page, say_answer
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _FIELDS: dict[str | None, str] = {
     "kv_tokens": "--kv-dtype",
     "timeout_s": "--timeout-s",
+    "requests": "--max-model-len",
     "--gpu-profiles": "--gpu-profile",
 }
 
@@ -60,10 +61,8 @@ def simulate(
     draws: Annotated[
         int, typer.Option(min=0, help="Draws of the law for the intervals; 0: none.")
     ] = 100,
-    printed: Annotated[
-        Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
-    ] = "text",
-    out: Annotated[Path | None, typer.Option(help="File for the page of --format html.")] = None,
+    printed: Printed = "text",
+    out: PageFile = None,
 ) -> None:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
     from sextant.advice.step_laws import MEDIANS
@@ -85,31 +84,17 @@ def simulate(
             Deployment(gpu_profile, settings, replicas, router),
             warmup_s=warmup_s,
             n_draws=draws,
-            limits_ms=_limits(limits),
+            limits_ms=limits.of_each(),
         )
     if out is not None:
         write_simulation(found, out)
     say_answer(found, printed, out)
 
 
-def _limits(given: LimitOptions) -> dict[str, float]:
-    """Return the limits that each request has to keep to count as goodput; none need be given."""
-    if given == LimitOptions():
-        return {}
-    found = given.of()
-    if percentiles := [name for name in found if name.endswith("_percentile")]:
-        option = "--" + percentiles[0].removesuffix("_percentile") + "-ms"
-        fix = "give milliseconds alone, e.g. 1000"
-        raise InputError("goodput counts single requests", field=option, fix=fix)
-    return found
-
-
 def _load(
     traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions
 ) -> "tuple[OpenLoop | Users, Lengths]":
     """Return what is asked of the servers, and the lengths of its requests."""
-    from sextant.advice.requests import Length
-    from sextant.advice.requests import Requests as Lengths
     from sextant.capacity.demand import requests_of_demand
     from sextant.capacity.latencies import OpenLoop
     from sextant.simulate.requests import Requests
@@ -119,9 +104,7 @@ def _load(
     demand = traffic_of(traffic, asked, None).drawn(0)
     requests = Requests.of(demand.arrival_s, demand.input_tokens, demand.output_tokens)
     requests = _shared(requests, sharing, asked.seed)
-    # The longest requests need not fit: the simulated server refuses them one by one.
-    lengths = Lengths(*(Length(each.mean, each.mean) for each in requests_of_demand(demand)))
-    return OpenLoop(demand.name, requests, demand.duration_s), lengths
+    return OpenLoop(demand.name, requests, demand.duration_s), requests_of_demand(demand)
 
 
 def _users(

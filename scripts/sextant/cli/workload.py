@@ -95,7 +95,7 @@ def _model_of(
     from sextant.base.files import sha256_file
     from sextant.workload.conversations import read_conversations
     from sextant.workload.published import load_request_model, require_lengths
-    from sextant.workload.request_model import fit_request_model
+    from sextant.workload.trace_requests import fit_request_model
 
     inputs = {"source": sha256_file(source)}
     origin: dict[str, Any] = {"inputs_sha256": inputs}

@@ -91,7 +91,7 @@ def predict_held_out(
         problem = f"{predictor} needs TTFT and ITL; {missing} of {len(points)} points lack one"
         fix = "judge roofline, or measure both"
         raise InputError(problem, field="--predictor", fix=fix)
-    folds = list(_folds(points, task, hold_out))
+    folds = list(held_out_folds(points, task, hold_out))
     if len(folds) <= make.min_training_llms:
         present = plural(len(folds), _HELD_OUT[hold_out])
         needed = f"{predictor} needs {make.min_training_llms + 1} or more to hold out each in turn"
@@ -109,7 +109,9 @@ def predict_held_out(
     return found
 
 
-def _folds(points: pd.DataFrame, task: Task, hold_out: HoldOut) -> Iterator[tuple[str, np.ndarray]]:
+def held_out_folds(
+    points: pd.DataFrame, task: Task, hold_out: HoldOut
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield each fold's name and which rows it holds out."""
     values: dict[HoldOut, Callable[[], pd.Series]] = {
         "llm": lambda: points["llm_id"].map(_names(points, task)),

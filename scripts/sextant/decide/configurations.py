@@ -19,7 +19,7 @@ from sextant.predict.folds import KEYS, FitResult, Task
 
 def apart(task: Task) -> Task:
     """Return the task with each configuration as an option of its own; repeats become means."""
-    points = _named(task.points.dropna(subset=["users"]))
+    points = as_options(task.points.dropna(subset=["users"]))
     numbers = points.select_dtypes("number").columns.difference(["users"])
     others = points.columns.difference([*numbers, *KEYS])
     how = dict.fromkeys(numbers, "mean") | dict.fromkeys(others, "first")
@@ -39,7 +39,7 @@ def fit_result(held_out: Sequence[HeldOut], seconds: float) -> FitResult:
     """Return held-out predictions as those of a fit on `apart`'s task."""
     parts, draws = [], []
     for fold, points, samples_ms, predicted in held_out:
-        named = _named(points)
+        named = as_options(points)
         # Of a point that was measured again, the prediction is the same.
         first = (points["users"].notna() & ~named.duplicated(KEYS)).to_numpy()
         X = named[first].astype({"users": "int64"})[[*KEYS, *LENGTHS]].reset_index(drop=True)
@@ -56,7 +56,7 @@ def fit_result(held_out: Sequence[HeldOut], seconds: float) -> FitResult:
     )
 
 
-def _named(points: pd.DataFrame) -> pd.DataFrame:
+def as_options(points: pd.DataFrame) -> pd.DataFrame:
     """Return points with names that tell configurations apart, and the plain ones beside them."""
     lengths = points[LENGTHS].map("{:.0f}".format).agg("/".join, axis=1)
     served = points[SERVING].astype("str").where(points[SERVING].notna(), "")

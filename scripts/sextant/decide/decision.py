@@ -104,13 +104,10 @@ def _options(
     price = np.array([profiles[name].usd_per_hour for name in names])
     with np.errstate(divide="ignore"):
         needed = np.where(served_load > 0, np.ceil(slo.load / served_load), np.inf)
-    counts = _counts(draws, needed, slo)
-    cheapest = (needed * price).min(axis=1)
+    counts = numbers_of_replicas(draws.X["users"].unique(), needed, slo)
     usd_per_hour = np.round(price[:, None] * counts, 9)
-    met = needed[..., None] <= counts
-    # A draw in which no profile serves anybody cannot be won, nor judged.
-    possible = np.where(np.isfinite(cheapest), cheapest, 1.0)[:, None, None]
-    worth = np.where(met, 1 + REWARD - usd_per_hour / possible, 0.0)
+    ratios = price_ratios(needed, price, counts)
+    met, worth = np.isfinite(ratios), worth_of(ratios)
     low, median, high = np.quantile(users, (0.05, 0.5, 0.95), axis=0, method="inverted_cdf")
     each, n = len(counts), len(price)
     return pd.DataFrame(
@@ -130,10 +127,35 @@ def _options(
     )
 
 
-def _counts(draws: Draws, needed: np.ndarray, slo: SLO) -> np.ndarray:
-    """Return the numbers of replicas that compete; `needed` are those of draws and profiles."""
+def price_ratios(needed: np.ndarray, price: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the price of each option over that of the cheapest that meets the SLO.
+
+    Infinite where the option does not meet the SLO; shape (draws, profiles, counts).
+
+    Args:
+        needed: replicas that meet the SLO, infinite where none do, shape (draws, profiles).
+        price: USD per hour of one replica, shape (profiles,).
+        counts: numbers of replicas that compete.
+    """
+    cheapest = (needed * price).min(axis=1)
+    # A draw in which no profile serves anybody cannot be won, nor judged.
+    possible = np.where(np.isfinite(cheapest), cheapest, 1.0)[:, None, None]
+    usd_per_hour = np.round(price[:, None] * counts, 9)
+    return np.where(needed[..., None] <= counts, usd_per_hour / possible, np.inf)
+
+
+def worth_of(ratios: np.ndarray) -> np.ndarray:
+    """Return what options are worth by their price ratios; nothing where the SLO is not met."""
+    return np.where(np.isfinite(ratios), 1 + REWARD - ratios, 0.0)
+
+
+def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.ndarray:
+    """Return the numbers of replicas that compete; `needed` are those of draws and profiles.
+
+    To serve users they are what each number of `users` at a replica asks for.
+    """
     if slo.users is not None:
-        return np.array(sorted({pods(slo.users, users) for users in draws.X["users"].unique()}))
+        return np.array(sorted({pods(slo.users, each) for each in users}))
     tried = np.unique(needed[np.isfinite(needed)]).astype(int)
     if len(tried) > _MOST_COUNTS:
         tried = np.unique(np.geomspace(tried[0], tried[-1], _MOST_COUNTS).round().astype(int))

@@ -19,6 +19,8 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
     """Certificates (PEM) to trust for https in place of the system's."""
+    path: str = "/v1/completions"
+    """Where requests go, below the base URL."""
 
     def address(self) -> tuple[str, int, ssl.SSLContext | None]:
         """Return host, port and the TLS context (None for plain HTTP).
@@ -33,7 +35,7 @@ class Target:
         """What every request to this server begins with; it holds the API key."""
         parts = urlsplit(self.base_url)
         lines = [
-            f"POST {parts.path.rstrip('/')}/v1/completions HTTP/1.1",
+            f"POST {parts.path.rstrip('/')}{self.path} HTTP/1.1",
             f"Host: {parts.netloc}",
             "Content-Type: application/json",
         ]

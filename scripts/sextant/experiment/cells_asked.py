@@ -18,6 +18,8 @@ Ids = Mapping[str, Collection[str]]
 def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, tuple[CellKey, ...]]:
     """Return the cells of each study; None is the study of rows that name none.
 
+    Those of adaptive rows are under what they have as `choose`.
+
     Raises InputError if an id is unknown, or a cell's name is too long for a file.
     """
     cells: dict[str | None, dict[CellKey, None]] = {}
@@ -31,7 +33,7 @@ def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, t
             [row["scenario_id"]],
             _selected(row, "variant_ids", ids["variants"], file),
         )
-        cells.setdefault(row.get("study"), {}).update(
+        cells.setdefault(row.get("choose", row.get("study")), {}).update(
             dict.fromkeys(_short_enough(CellKey(*place), file, row) for place in chosen)
         )
     return {study: tuple(found) for study, found in cells.items()}

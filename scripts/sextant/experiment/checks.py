@@ -11,7 +11,7 @@ from sextant.experiment.endpoints import ENDPOINT, check_endpoint
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.ingest.date_times import check_start_time
-from sextant.ingest.trace_format import FORMATS
+from sextant.ingest.trace_format import named_format
 from sextant.workload.use_cases import use_case_names
 
 
@@ -32,11 +32,19 @@ def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: st
         _check_endpoints(experiment, config, file)
     for trace in experiment.traces.values():
         _check_trace(trace, experiment, paths["traces"])
+    for demand in experiment.demands:
+        _check_demand(demand, experiment, paths["demands"])
     _check_contexts(experiment, paths["workloads"])
     _check_arrivals(experiment, paths["workloads"])
     for llm in experiment.llms.values():
         if "model" in llm:
             _check_weights(llm, paths["llms"])
+
+
+def _check_demand(row: Row, experiment: Experiment, file: str) -> None:
+    for name, known in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
+        if name in row:
+            check_known(row[name], known, file, row, name)
 
 
 def _refuse(problem: str, file: str, row: Row, field: str, fix: str) -> None:
@@ -67,13 +75,16 @@ def _check_origin(row: Row, traces: Collection[str], file: str) -> None:
 def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: str | Path) -> None:
     measured = {
         (cell.workload_id, cell.scenario_id)
-        for cell in experiment.cells
+        for cell in (*experiment.cells, *experiment.adaptive)
         if cell.variant_id == DEFAULT_VARIANT and _has_users(experiment, cell.scenario_id)
     }
     if (decision["workload_id"], decision["scenario_id"]) not in measured:
         pairs = "; ".join(f"{workload}, {scenario}" for workload, scenario in sorted(measured))
         problem = "no row of benchmarks.tsv measures this workload and closed-loop scenario"
-        raise InputError(problem, file=file, field="decision", fix=f"use one pair of: {pairs}")
+        fix = (
+            f"use one pair of: {pairs}" if pairs else "add a row with a closed-loop scenario there"
+        )
+        raise InputError(problem, file=file, field="decision", fix=fix)
 
 
 def _has_users(experiment: Experiment, scenario_id: str) -> bool:
@@ -102,7 +113,7 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
         row = Row({}, given.line or 0)
         check_known(llm_id, experiment.llms, path, row, "llm_id")
         check_known(profile_id, experiment.profiles, path, row, "gpu_profile_id")
-    for key in experiment.cells:
+    for key in (*experiment.cells, *experiment.adaptive):
         if endpoint := experiment.endpoint(key):
             check_endpoint(endpoint, experiment.variants[key.variant_id], path)
         elif config["engine"].get("name") == ENDPOINT:
@@ -116,13 +127,17 @@ def _check_trace(row: Row, experiment: Experiment, file: str) -> None:
     if name not in experiment.datasets and not Path(name).is_file():
         fix = "add it to the registry, or give the path of a file that exists"
         _refuse(f"{name!r} is neither in the registry nor a file", file, row, "dataset", fix)
+    try:
+        form = named_format(row["format"], name, row.get("columns"), row.get("time_unit"))
+    except InputError as error:
+        raise error.at(file=file, row=row.line) from None
     if "start_time" in row:
-        form = FORMATS[row["format"]]
         check_start_time(row["start_time"], form, file=file, row=row.line)
 
 
 def _check_contexts(experiment: Experiment, file: str) -> None:
-    for cell in experiment.cells if experiment.workloads else ():
+    cells = (*experiment.cells, *experiment.adaptive)
+    for cell in cells if experiment.workloads else ():
         workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
         longest = workload["max_input_tokens"] + workload["max_output_tokens"]
         if longest > llm.context_tokens:

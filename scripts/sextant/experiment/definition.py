@@ -24,7 +24,7 @@ def cell_definition(
     Prices, SLOs, limits of time and the path of the interpreter are not in it.
     """
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
-    scenario = experiment.scenarios[key.scenario_id]
+    scenario = experiment.scenario(key)
     is_burst = isinstance(scenario, Burst)
     mirrored = {"windows_sha256": _sha256_once(WINDOWS_FILE)} if is_burst else {}
     return {
@@ -58,6 +58,8 @@ def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
     return facts | {
         "format": trace["format"],
         "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
+        # Absent where they say nothing, as in what was measured before there were any.
+        **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
         "sha256": trace_sha256(experiment, workload["trace_id"]),
     }
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
-from sextant.base.urls import host_and_port, tls_context
+from sextant.base.urls import host_and_port, tls_context, without_v1
 from sextant.experiment.variants import Variant, without_defaults
+from sextant.pages.wording import plural
 
 ENDPOINT = "endpoint"
 """Name of their engine."""
@@ -38,7 +39,7 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
     served: dict[tuple[str, str], int] = {}
     for row in load_sheet(path, SCHEMAS / "endpoints.schema.yaml") if path else ():
         key, name = (row["llm_id"], row["gpu_profile_id"]), row["served_model_name"]
-        urls = tuple(url.strip().rstrip("/") for url in row["base_urls"].split(","))
+        urls = tuple(without_v1(url) for url in row["base_urls"].split(","))
         if key in found:
             problem = f"line {found[key].line} has {key[0]} on {key[1]} already"
             fix = "remove one row; give replicas as base URLs of one row, with commas between"
@@ -78,8 +79,8 @@ def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> No
         raise InputError(problem, file=file, row=endpoint.line, field="base_urls", fix=fix)
     if len(endpoint.base_urls) != variant.replicas:
         problem = (
-            f"{len(endpoint.base_urls)} base URLs, but variant {variant.variant_id!r} "
-            f"has {variant.replicas} replicas"
+            f"{plural(len(endpoint.base_urls), 'base URL')}, but variant {variant.variant_id!r} "
+            f"has {plural(variant.replicas, 'replica')}"
         )
         fix = "give one base URL a replica, or select a variant with as many replicas"
         raise InputError(problem, file=file, row=endpoint.line, field="base_urls", fix=fix)

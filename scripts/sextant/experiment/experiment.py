@@ -1,6 +1,7 @@
 """An experiment: what a configuration and its sheets ask for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from sextant.base.sheets import Row
 from sextant.experiment.cell_key import CellKey
@@ -36,6 +37,26 @@ class Experiment:
     """Rows of the sheets `llms` and `gpus` that replace features computed from facts, if any."""
     endpoints: dict[tuple[str, str], Endpoint]
     """Servers that run already, by LLM and GPU profile."""
+    demands: list[Row]
+    """What teams want served on a cluster, if that is asked (`sextant.fleet`)."""
+    adaptive: tuple[CellKey, ...] = ()
+    """Cells of which `sextant measure` chooses: of adaptive rows, and not asked for by others."""
+    chosen: Mapping[CellKey, tuple[int, ...]] = field(default_factory=dict)
+    """The users to measure in those of them that were chosen, which are among `cells`."""
+
+    def scenario(self, key: CellKey) -> Scenario:
+        """Return the load of a cell: its scenario, at the levels that were chosen for the cell."""
+        scenario = self.scenarios[key.scenario_id]
+        levels = tuple(map(float, self.chosen.get(key, ())))
+        return replace(scenario, levels=levels) if levels else scenario
+
+    @property
+    def capacity_slos(self) -> dict[str, SLO]:
+        """Those whose replicas are found by simulation: of a trace, or of a workload at a rate."""
+        if not self.workloads:  # an archive has none, and no trace
+            return {}
+        rated = {name: slo for name, slo in self.slos.items() if slo.request_rate_rps is not None}
+        return self.trace_slos | rated
 
     def endpoint(self, key: CellKey) -> Endpoint | None:
         """Return where the servers of a cell run already; None if the pipeline starts them."""

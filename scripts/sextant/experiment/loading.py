@@ -7,6 +7,7 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, Row, load_sheet, validate
+from sextant.experiment.adaptive import ADAPTIVE, check_adaptive, chosen_cells
 from sextant.experiment.cells_asked import archived_cells, cells_of_studies
 from sextant.experiment.checks import check_experiment
 from sextant.experiment.downloads import load_registry
@@ -53,8 +54,13 @@ def load_experiment(
     by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
     variants = _variants(paths.get("variants"))
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
+    check_adaptive(rows["benchmarks"], config["decision"], paths["benchmarks"])
     studies = cells_of_studies(rows["benchmarks"], ids, paths["benchmarks"])
+    candidates = studies.pop(ADAPTIVE, ())
     asked = dict.fromkeys(cell for cells in studies.values() for cell in cells)
+    adaptive = tuple(cell for cell in candidates if cell not in asked)
+    chosen = chosen_cells(config, adaptive)
+    asked |= dict.fromkeys(chosen)
     slos = {row["slo_id"]: slo_of(row, paths["slos"], row.line) for row in rows["slos"]}
     experiment = Experiment(
         traces=by_id["traces"],
@@ -76,6 +82,8 @@ def load_experiment(
         cells=tuple(
             archived_cells(archive["cells"], ids, config["decision"]) if archive else asked
         ),
+        adaptive=adaptive,
+        chosen=chosen,
         studies={study: cells for study, cells in studies.items() if study},
         datasets=load_registry(config["registry"]),
         features={
@@ -83,6 +91,7 @@ def load_experiment(
             for name, path in config.get("features", {}).items()
         },
         endpoints={} if archive else load_endpoints(paths.get("endpoints")),
+        demands=_fleet(paths),
     )
     check_experiment(experiment, config, file)
     return experiment
@@ -110,6 +119,14 @@ def _rows(paths: Mapping[str, str], is_archive: bool) -> dict[str, list[Row]]:
         else load_sheet(paths[name], SCHEMAS / f"{name}.schema.yaml", key)
         for name, key in SHEET_KEYS.items()
     }
+
+
+def _fleet(paths: Mapping[str, str]) -> list[Row]:
+    """Return the demands of a fleet, if any; its supply is read to see that it can be."""
+    if "demands" not in paths:
+        return []
+    load_sheet(paths["supply"], SCHEMAS / "supply.schema.yaml", "pool_id")
+    return load_sheet(paths["demands"], SCHEMAS / "demands.schema.yaml", "demand_id")
 
 
 def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:

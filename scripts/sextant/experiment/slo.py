@@ -42,14 +42,15 @@ class SLO:
     """All limits hold, each at its percentile, while the load is served.
 
     At least one limit is set; one without a percentile of its own has that of all. The load is
-    `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`, for which replicas
-    are found by simulation (`sextant.capacity`) and by nothing else. Latencies are predicted as
-    nTTFT and ITL; the limits of other metrics are compared with what follows from them
-    (`latencies`). Mean lengths of the requests, if given, hold in place of the workload's.
+    `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`. For a rate and for a
+    trace replicas are found by simulation (`sextant.capacity`), for a trace by nothing else.
+    Latencies are predicted as nTTFT and ITL; the limits of other metrics are compared with what
+    follows from them (`latencies`). Mean lengths of the requests, if given, hold in place of the
+    workload's.
 
     Raises InputError for what `workflow/schemas/slos.schema.yaml` does not allow, for no limit, a
-    limit without a percentile, no load or two, what only a trace has without one, and one length
-    alone or beside a trace.
+    limit without a percentile, no load or two, what is simulated beside users, and one length alone
+    or beside a trace.
     """
 
     slo_id: str
@@ -68,11 +69,11 @@ class SLO:
     e2e_percentile: int | None = None
     trace_id: str | None = None
     goodput: float | None = None
-    """Least share of the trace's requests that are answered within all limits."""
+    """Least share of the requests that are answered within all limits."""
     max_failed: float | None = None
     """Largest share of them that are refused or time out."""
     window_s: float | None = None
-    """How long the windows are in each of which the SLO holds; 0 for the whole trace at once."""
+    """How long the windows are in each of which the SLO holds; 0 for the whole time at once."""
     input_tokens: float | None = None
     output_tokens: float | None = None
 
@@ -93,9 +94,9 @@ class SLO:
             )
             raise InputError(problem, field=", ".join(_LOADS), fix=fix)
         for name in ("goodput", "max_failed", "window_s"):
-            if name in given and self.trace_id is None:
-                fix = "give trace_id, or leave it empty"
-                raise InputError("only traffic of a trace is simulated", field=name, fix=fix)
+            if name in given and self.users is not None:
+                fix = "give trace_id or request_rate_rps in place of users, or leave it empty"
+                raise InputError("users have no arrivals to simulate", field=name, fix=fix)
         if not self.limits:
             fix = f"give one or more of {', '.join(f'{name}_ms' for name in METRICS)}"
             raise InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)

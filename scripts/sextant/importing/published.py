@@ -36,12 +36,16 @@ class Imported:
     """Rows alike in all but their id."""
     n_listed_again: int = 0
     """Measurements that a second export lists, with the same latencies to the last digit."""
+    n_without_load: int = 0
+    """Measurements of which neither users nor a rate is known: all was sent at once."""
 
     def __str__(self) -> str:
         """Return the counts for a person."""
         parts = [f"{self.n_points:,} points of {self.n_read:,} measurements"]
         parts += [f"{self.n_exact_repeats} exact repeats"] * (self.n_exact_repeats > 0)
         parts += [f"{self.n_listed_again} listed again"] * (self.n_listed_again > 0)
+        if self.n_without_load:
+            parts.append(f"{self.n_without_load} left out, for neither users nor a rate are told")
         parts += [
             f"{n} left out of {name}, without a config.json" for name, n in self.left_out.items()
         ]

@@ -64,11 +64,11 @@ def read_csv(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
 
 def read_json(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
     """Read lines of one JSON object each; arguments as of `read_csv`."""
-    return _read_lines(text, form, names, _json_object)
+    return _read_lines(text, form, names, json_object)
 
 
 def read_batch(batch: pa.RecordBatch, form: TraceFormat) -> Cells:
-    """Read rows of a Parquet file."""
+    """Read rows of a Parquet file, its structs flattened."""
     columns = {}
     for target, name in form.sources(batch.schema.names).items():
         column, wanted = batch.column(name), _parsed_type(form, target)
@@ -203,7 +203,8 @@ def _unquoted(cell: str) -> str:
     return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
-def _json_object(line: str) -> dict[str, Any] | str:
+def json_object(line: str) -> dict[str, Any] | str:
+    """Return the object of a line, or what is wrong with the line."""
     try:
         found = json.loads(line)
         if "\\u" in line:
@@ -225,10 +226,28 @@ def _read_lines(
     faults = np.array([row if isinstance(row, str) else None for row in rows], object)
     columns = {}
     for target, name in form.sources(names).items():
-        cells = [None if isinstance(row, str) else _text(row.get(name)) for row in rows]
+        cells = [None if isinstance(row, str) else _text(_value(row, name)) for row in rows]
         texts = pa.array(cells, pa.string())
         columns[target] = texts.dictionary_encode() if target in CODED_COLUMNS else texts
     return _typed(columns, form, faults)
+
+
+def leaves(row: Mapping[str, Any], above: str = "") -> list[str]:
+    """Return the names of all values of a JSON object, dots leading into objects within it."""
+    found = []
+    for name, value in row.items():
+        inner = leaves(value, f"{above}{name}.") if isinstance(value, dict) else []
+        found += inner or [above + name]
+    return found
+
+
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a name that may lead into objects within a row; None: nothing."""
+    if name in row:
+        return row[name]
+    outer, _, inner = name.partition(".")
+    within = row.get(outer)
+    return _value(within, inner) if inner and isinstance(within, dict) else None
 
 
 def _text(cell: Any) -> str | None:

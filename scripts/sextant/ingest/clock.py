@@ -1,4 +1,4 @@
-"""What depends on the lines before: line numbers, the order of arrivals, one kind of date-time."""
+"""What depends on the lines before: line numbers, and one kind of date-time."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Rows:
     columns: Mapping[str, pa.Array]
     """Trace column -> (n,) values of the accepted rows; absent: all null."""
     tick: np.ndarray
-    """(n,) arrival in the source's unit, float64, or int64 for date-times; never decreasing."""
+    """(n,) arrival in the source's unit, float64, or int64 for date-times."""
     is_zoned: bool | None
     """Whether the date-times have a zone; None: arrivals are numbers, or none could be read."""
     rejected: pa.Table | None
@@ -34,7 +34,6 @@ class Clock:
     arrival_name: str
     """The source's column of arrivals."""
     next_line: int
-    latest_tick: float | None = None
     is_zoned: bool | None = None
 
     def settle(self, judged: Judged, raw: Callable[[np.ndarray], list[str]]) -> Rows:
@@ -45,7 +44,7 @@ class Clock:
         """
         reasons, tick, n_lines = judged.reasons.copy(), judged.tick, len(judged.tick)
         self._judge_zones(judged.zones, reasons)
-        accepted = self._judge_order(tick, reasons)
+        accepted = is_accepted(reasons)
         columns, rejected = dict(judged.columns), None
         columns["request_id"] = self._ids(columns.get("request_id"), n_lines)
         places = np.flatnonzero(~accepted)
@@ -55,8 +54,6 @@ class Clock:
             columns = {name: values.filter(accepted) for name, values in columns.items()}
             tick = tick[accepted]
         self.next_line += n_lines
-        if len(tick):
-            self.latest_tick = tick[-1].item()
         return Rows(columns, tick, self.is_zoned, rejected)
 
     def _judge_zones(self, zones: np.ndarray, reasons: np.ndarray) -> None:
@@ -69,16 +66,6 @@ class Clock:
         else:
             problem, is_unlike = "has a time zone, the first row's has none", zones == ZONED
         reasons[is_unlike] = f"{self.arrival_name}: {problem}"
-
-    def _judge_order(self, tick: np.ndarray, reasons: np.ndarray) -> np.ndarray:
-        """Set aside what goes back in time; return which lines are accepted."""
-        accepted = is_accepted(reasons)
-        earliest = np.finfo(float).min if tick.dtype == float else np.iinfo(tick.dtype).min
-        before = earliest if self.latest_tick is None else self.latest_tick
-        latest = np.maximum.accumulate(np.where(accepted, tick, before))
-        is_back = accepted & (tick < np.maximum(latest, before))
-        reasons[is_back] = f"{self.arrival_name}: goes back in time"
-        return accepted & ~is_back
 
     def _ids(self, given: pa.Array | None, n_lines: int) -> pa.Array:
         if given is not None and not given.null_count:

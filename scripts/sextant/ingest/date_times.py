@@ -15,6 +15,8 @@ from sextant.ingest.trace_format import TraceFormat
 NS_PER_S = 10**9
 # Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
 FIRST_NS, LAST_NS = -8_520_336_000 * NS_PER_S, 7_258_118_400 * NS_PER_S - 1
+_EPOCH_S = (1e9, 4e9)
+"""Numbers that count from 1970: of the years 2001 to 2096."""
 UNKNOWN, UNZONED, ZONED = -1, 0, 1
 _DATETIME = re.compile(
     r"((?:1[7-9]|2[01])\d\d)(?P<mark>[-/])(\d\d?)(?P=mark)(\d\d?)"
@@ -119,6 +121,8 @@ def start_facts(
     if form.is_datetime:
         return {"start_time": _iso(int(first_tick), bool(is_zoned)), "first_tick_s": None}
     first_tick_s = first_tick / form.units_per_s
+    if start_time is None and form.is_log and _EPOCH_S[0] <= first_tick_s < _EPOCH_S[1]:
+        start_time = "1970-01-01T00:00:00+00:00"
     if start_time is None:
         return {"start_time": None, "first_tick_s": first_tick_s}
     zero_ns, is_zoned = parse_time(start_time)

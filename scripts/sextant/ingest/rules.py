@@ -18,6 +18,7 @@ from sextant.ingest.trace_format import (
 )
 
 _STATUSES = pa.array(["ok", "failed"])
+_SYNONYMS = {"success": "ok", "failure": "failed"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
     status = pa.DictionaryArray.from_arrays(has_failed.cast(pa.int32()), _STATUSES)
     if "status" in cells.columns:
         given = cells.columns["status"].cast(pa.string())
+        for theirs, ours in _SYNONYMS.items():
+            given = pc.if_else(pc.fill_null(pc.equal(given, theirs), False), ours, given)
         is_known = pc.or_(pc.is_in(given, _STATUSES), pc.is_null(given))
         set_aside(reasons, _mask(pc.invert(is_known)), "status: neither ok nor failed")
         contradicts = pc.and_(pc.fill_null(pc.equal(given, "ok"), False), has_failed)

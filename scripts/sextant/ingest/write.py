@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ import pyarrow.parquet as pq
 
 from sextant.base.files import PROVENANCE_KEY
 from sextant.ingest.clock import REJECTED, Rows
+from sextant.ingest.order import cut_into_runs
 from sextant.ingest.trace_format import BLANK, CODED, SCHEMA
 
 N_SHOWN = 5
+FAR = "arrival: far in time from all other rows"
 _NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
 
 
@@ -27,26 +30,18 @@ class Output:
         self, trace: Path, rejected: Path, units_per_s: float, constants: Mapping[str, str | None]
     ) -> None:
         """Open both; `constants` fill a text column where the source names nothing."""
-        # A split into bytes compresses slowly moving numbers better than a dictionary, faster.
-        self._trace = pq.ParquetWriter(
-            trace,
-            SCHEMA,
-            compression="zstd",
-            use_dictionary=[name for name in SCHEMA.names if name not in (*_NUMBERS, "request_id")],
-            column_encoding=dict.fromkeys(_NUMBERS, "BYTE_STREAM_SPLIT"),
-            write_statistics=list(_NUMBERS),
-            store_schema=False,  # so that readers get plain texts
-            write_page_checksum=True,
-        )
+        self._path, self._trace = trace, _writer(trace)
         self._rejected = pq.ParquetWriter(
             rejected, REJECTED, compression="zstd", store_schema=False
         )
         self._units_per_s = units_per_s
         self._constants = constants
-        self.first_tick = math.nan
+        self.first_tick: float = math.nan  # an int for date-times
         self.is_zoned: bool | None = None
         self.duration_s: float | None = None
         self.n_accepted = 0
+        self.n_moved, self.most_late_s = 0, 0.0
+        self._is_sorted = True
         self.n_failed = 0
         self.n_by_reason: Counter[str] = Counter()
         self.shown: list[tuple[int, str]] = []
@@ -55,11 +50,13 @@ class Output:
         """Append accepted rows to the trace, the others to the lines set aside."""
         if len(rows.tick):
             self._write_trace(rows)
-        if rows.rejected is None:
-            return
-        for entry in pc.value_counts(rows.rejected["reason"]).to_pylist():
+        if rows.rejected is not None:
+            self._write_rejected(rows.rejected)
+
+    def _write_rejected(self, rejected: pa.Table) -> None:
+        for entry in pc.value_counts(rejected["reason"]).to_pylist():
             self.n_by_reason[entry["values"]] += entry["counts"]
-        named = rows.rejected.filter(pc.not_equal(rows.rejected["reason"], BLANK))
+        named = rejected.filter(pc.not_equal(rejected["reason"], BLANK))
         for row in named.slice(0, N_SHOWN - len(self.shown)).to_pylist():
             self.shown.append((row["line"], row["reason"]))
         self._rejected.write_table(named)
@@ -67,10 +64,9 @@ class Output:
     def _write_trace(self, rows: Rows) -> None:
         if not self.n_accepted:
             self.first_tick, self.is_zoned = rows.tick[0].item(), rows.is_zoned
-        elapsed = rows.tick - self.first_tick
-        if elapsed.dtype == np.int64:
-            elapsed = elapsed.view(np.uint64)  # five centuries of nanoseconds
-        arrival_s = elapsed / self._units_per_s
+        arrival_s = _elapsed(rows.tick, self.first_tick) / self._units_per_s
+        before_s = 0.0 if self.duration_s is None else self.duration_s
+        self._is_sorted &= bool(np.all(np.diff(arrival_s, prepend=before_s) >= 0))
         columns = {**rows.columns, "arrival_s": pa.array(arrival_s)}
         arrays = {
             name: self._array(columns.get(name), name, len(arrival_s)) for name in SCHEMA.names
@@ -79,6 +75,32 @@ class Output:
         self.n_accepted += len(arrival_s)
         self.n_failed += _count(arrays["status"], "failed")
         self._trace.write_table(pa.table(arrays, schema=SCHEMA))
+
+    def put_in_order(self) -> None:
+        """Sort the trace by time if it is not; rows whose time is far from all others go aside."""
+        if self._is_sorted:
+            return
+        self._trace.close()
+        with TemporaryDirectory(dir=self._path.parent) as folder:
+            unsorted = Path(folder) / self._path.name
+            self._path.rename(unsorted)
+            self._trace = _writer(self._path)
+            runs = cut_into_runs(unsorted, Path(folder), self.n_accepted)
+            for rows in runs.sorted_rows():
+                self._trace.write_table(rows)
+                self.duration_s = rows["arrival_s"][-1].as_py()
+        self.n_moved, self.most_late_s = runs.n_moved, runs.most_late_s
+        shift = runs.start_s * self._units_per_s
+        self.first_tick += round(shift) if isinstance(self.first_tick, int) else shift
+        if len(runs.far):
+            self._set_far_aside(runs.far)
+
+    def _set_far_aside(self, far: pa.Table) -> None:
+        self.n_accepted -= len(far)
+        self.n_failed -= pc.sum(pc.equal(far["status"].cast(pa.string()), "failed")).as_py()
+        raw = [json.dumps(row, separators=(",", ":")) for row in far.to_pylist()]
+        lines = pa.nulls(len(far), pa.int64())
+        self._write_rejected(pa.table([lines, [FAR] * len(far), raw], schema=REJECTED))
 
     def _array(self, column: pa.Array | None, name: str, n: int) -> pa.Array:
         column_type, constant = SCHEMA.field(name).type, self._constants.get(name)
@@ -98,6 +120,29 @@ class Output:
         """Finish both files."""
         self._trace.close()
         self._rejected.close()
+
+
+def _writer(path: Path) -> pq.ParquetWriter:
+    # A split into bytes compresses slowly moving numbers better than a dictionary, faster.
+    return pq.ParquetWriter(
+        path,
+        SCHEMA,
+        compression="zstd",
+        use_dictionary=[name for name in SCHEMA.names if name not in (*_NUMBERS, "request_id")],
+        column_encoding=dict.fromkeys(_NUMBERS, "BYTE_STREAM_SPLIT"),
+        write_statistics=list(_NUMBERS),
+        store_schema=False,  # so that readers get plain texts
+        write_page_checksum=True,
+    )
+
+
+def _elapsed(tick: np.ndarray, first: float) -> np.ndarray:
+    """Return how many units ticks lie after the first one, or (below 0) before it."""
+    if tick.dtype != np.int64:
+        return tick - first
+    # Five centuries of nanoseconds need all bits of both directions.
+    after, before = (tick - first).view(np.uint64), (first - tick).view(np.uint64)
+    return np.where(tick >= first, after.astype(float), -before.astype(float))
 
 
 def _count(coded: pa.DictionaryArray, text: str) -> int:

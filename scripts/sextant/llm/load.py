@@ -33,7 +33,10 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
     config = read_config(path, dtype)
     family = config.word("model_type")
     if family not in FAMILIES:
-        fix = f"use one of {', '.join(sorted(FAMILIES))}, or add the family to sextant/llm/"
+        fix = (
+            f"use one of {', '.join(sorted(FAMILIES))}, give --parameters, --layers and "
+            "--kv-bytes-per-token in place of it, or add the family to sextant/llm/"
+        )
         raise config.error(f"unknown family {family!r}", "model_type", fix)
     llm = FAMILIES[family](config)
     config.refuse_what_nobody_asked_for()

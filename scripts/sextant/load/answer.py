@@ -1,48 +1,68 @@
-"""Reads tokens and their times from an answer's bytes, in parts of bounded size.
+"""Reads tokens and their times from an answer's server-sent events, in parts of bounded size.
 
-Token counts are the server's own (`usage`), never chunks counted as tokens.
+Token counts are the server's own (`usage`). A token's time is that of the event which counts it, if
+usage rises with each event; otherwise events are timed, of which there may be fewer or more than
+tokens: then the exchange's `oddities` say so.
 """
 
 import re
+from array import array
 from collections.abc import Collection
+from typing import Any
+
+from pydantic_core import from_json  # a quarter of json's time, and nothing of pydantic's
 
 from sextant.base.text import without_keys
 from sextant.load.client import Exchange, Part, Piece
 
-# The closing quote of a key cannot appear unescaped inside generated text.
-_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})')
-_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
-# Generated text may hold the same words, but never at the start of a line.
-_EVENT = re.compile(rb"^data:\s*\{", re.MULTILINE)
-# An event that holds nothing but usage.
-_NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
-_DONE = re.compile(rb"data:\s*\[DONE\]")
-_ERROR = re.compile(rb'^data:\s*(\{\s*"error".*)', re.MULTILINE)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ERROR_EXCERPT_BYTES = 300
 # What a terminal that shows an error would obey.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MAX_LINE_BYTES = 1 << 20
 """Far above any event; what a server sends without an end of line is not kept."""
+_MOST_TOKENS = 2**31 - 1
+_UNKNOWN = -1
+_BROKEN_OFF = ("error", "abort")
+
+OTHER_INPUT = "the server counts another input than was sent"
+OTHER_TEXT = "the server counts another input than was asked for, and its count stands"
+STOPPED = "they stop before the output asked for, and have the lengths that came"
+MORE_EVENTS = "more events than tokens: times between the first and the last are spread over them"
+FEWER_EVENTS = "fewer events than tokens: ITL is that of events"
+AT_ONCE = "the whole answer came at once: its ITL is not the server's"
 
 
 class _Reading:
     __slots__ = (
+        "counts",
         "error",
-        "event_times_ns",
         "excerpt",
-        "first_count",
         "has_end",
-        "n_usages",
+        "have_text",
+        "held",
+        "held_bytes",
+        "held_ns",
         "rest",
+        "times_ns",
     )
 
     def __init__(self) -> None:
         self.rest: list[Piece] = []
         """An unfinished line."""
-        self.event_times_ns: list[int] = []
-        """Of events until the first usage; they are tokens where usage comes only at the end."""
-        self.n_usages, self.first_count, self.has_end = 0, 0, False
-        self.excerpt = self.error = b""
+        self.held: list[bytes] = []
+        """Data lines of an event that goes on."""
+        self.held_bytes = self.held_ns = 0
+        self.times_ns, self.counts, self.have_text = array("q"), array("q"), bytearray()
+        """Of each event of an answer's text: when it came, the tokens so far (-1 is not told),
+        and whether the text is more than empty."""
+        self.has_end = False
+        self.excerpt = b""
+        self.error: str | None = None
+
+    def fail(self, error: str) -> None:
+        """Keep the first error."""
+        self.error = self.error or error
 
 
 class AnswerReader:
@@ -61,7 +81,8 @@ class AnswerReader:
         reading = self._readings.pop(exchange, None) or _Reading()
         _read_pieces(exchange, reading, pieces, is_last)
         if is_last:
-            _conclude(exchange, reading)
+            _time_tokens(exchange, reading)
+            _judge(exchange, reading)
             if exchange.error is not None:
                 said = _CONTROL.sub("\ufffd", exchange.error)
                 exchange.error = without_keys(said, self._keys)
@@ -71,24 +92,29 @@ class AnswerReader:
 
 
 def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_last: bool) -> None:
+    """Read the whole lines, and keep the rest unless it is the last."""
     pieces = reading.rest + pieces
     text = b"".join([piece for _, piece in pieces])
     if len(reading.excerpt) < _ERROR_EXCERPT_BYTES:
         reading.excerpt = (reading.excerpt + text)[:_ERROR_EXCERPT_BYTES]
-    reading.rest = []
-    if not is_last:
-        end = text.rfind(b"\n") + 1
-        reading.rest = _after(pieces, end) if len(text) - end <= _MAX_LINE_BYTES else []
-        text = text[:end]
-    # A search for plain bytes is fast; one by lines takes as long as all the rest.
-    done = text.rfind(b"[DONE]")
-    if done >= 0 and _DONE.match(text, text.rfind(b"\n", 0, done) + 1):
-        reading.has_end = True
-    if b'"error"' in text and (found := _ERROR.search(text)):
-        reading.error = found[1][:_ERROR_EXCERPT_BYTES]
-    if exchange.input_tokens is None and (prompts := _PROMPT_TOKENS.search(text)):
-        exchange.input_tokens = int(prompts[1])
-    _read_tokens(exchange, reading, pieces, text)
+    lines = text.split(b"\n")
+    rest = b"" if is_last else lines.pop()
+    place, ended = -1, 0
+    at_ns, end = 0, 0
+    for line in lines:
+        end += len(line)
+        while ended < end:
+            place += 1
+            at_ns, piece = pieces[place]
+            ended += len(piece)
+        end += 1
+        if line:
+            _read_line(exchange, reading, line, at_ns)
+        elif reading.held:
+            _end_event(exchange, reading)
+    if is_last and reading.held:
+        _end_event(exchange, reading)
+    reading.rest = _after(pieces, len(text) - len(rest)) if len(rest) <= _MAX_LINE_BYTES else []
 
 
 def _after(pieces: list[Piece], position: int) -> list[Piece]:
@@ -99,75 +125,159 @@ def _after(pieces: list[Piece], position: int) -> list[Piece]:
     return []
 
 
-def _read_tokens(exchange: Exchange, reading: _Reading, pieces: list[Piece], text: bytes) -> None:
-    """Add tokens where usage says so; remember the times of events while there was none."""
-    usages = list(_COMPLETION_TOKENS.finditer(text))
-    if not reading.n_usages:
-        _read_events(reading, pieces, text, usages[0] if usages else None)
-    reading.n_usages += len(usages)
-    times_ns = _times_ns(pieces, [usage.end() for usage in usages])
-    offsets_ms, sent_ns = exchange.token_offsets_ms, exchange.sent_ns
-    for usage, at_ns in zip(usages, times_ns, strict=True):
-        exchange.output_tokens = count = int(usage[1])
-        # Two tokens in one chunk share its time; more than were asked for are a failure anyway.
-        while len(offsets_ms) < min(count, exchange.request.output_tokens):
-            offsets_ms.append((at_ns - sent_ns) / 1e6)
-            exchange.first_token_ns = exchange.first_token_ns or at_ns
-            exchange.last_token_ns = at_ns
+def _read_line(exchange: Exchange, reading: _Reading, line: bytes, at_ns: int) -> None:
+    """Read a line of an event stream; comments and all fields but data say nothing of tokens."""
+    if not line.startswith(b"data:"):
+        if line == b"\r" and reading.held:
+            _end_event(exchange, reading)
+        line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line.startswith(b"data:"):
+            return
+    data = line[5:]
+    if not reading.held:
+        try:
+            event = from_json(data)
+        except ValueError:  # its first line of several
+            pass
+        else:
+            _read_event(exchange, reading, event, at_ns)
+            return
+    if data.strip() == b"[DONE]":
+        reading.has_end = True
+    else:
+        _hold(reading, data, at_ns)
 
 
-def _read_events(
-    reading: _Reading, pieces: list[Piece], text: bytes, usage: re.Match | None
-) -> None:
-    """Add the times of events until the first usage, with its own unless it holds nothing else."""
-    events = list(_EVENT.finditer(text, 0, usage.end() if usage else len(text)))
-    if usage:
-        reading.first_count = int(usage[1])
-        line = text[events[-1].start() :].split(b"\n", 1)[0] if events else b""
-        if _NO_CHOICE.search(line):
-            events.pop()
-    reading.event_times_ns += _times_ns(pieces, [event.end() for event in events])
+def _hold(reading: _Reading, data: bytes, at_ns: int) -> None:
+    reading.held_bytes += len(data)
+    reading.held_ns = at_ns
+    if reading.held_bytes <= _MAX_LINE_BYTES:
+        reading.held.append(data)
 
 
-def _times_ns(pieces: list[Piece], positions: list[int]) -> list[int]:
-    """Return when the bytes that end at each of the ascending positions arrived."""
-    times_ns, place, end = [], -1, 0
-    for position in positions:
-        while end < position:
-            place += 1
-            end += len(pieces[place][1])
-        times_ns.append(pieces[place][0])
+def _end_event(exchange: Exchange, reading: _Reading) -> None:
+    """Read an event of several data lines."""
+    data, reading.held, reading.held_bytes = b"\n".join(reading.held), [], 0
+    try:
+        event = from_json(data)
+    except ValueError:
+        reading.fail(f"an event that is not JSON: {_excerpt(data)}")
+    else:
+        _read_event(exchange, reading, event, reading.held_ns)
+
+
+def _excerpt(data: bytes) -> str:
+    return data.strip()[:_ERROR_EXCERPT_BYTES].decode(errors="replace")
+
+
+def _read_event(exchange: Exchange, reading: _Reading, event: Any, at_ns: int) -> None:
+    if not isinstance(event, dict):
+        reading.fail(f"an event that is not an object: {str(event)[:50]}")
+        return
+    if (error := event.get("error")) or event.get("object") == "error":
+        error = error or event
+        said = error.get("message", error) if isinstance(error, dict) else error
+        reading.fail(f"the server broke off: {str(said)[:_ERROR_EXCERPT_BYTES]}")
+    count, usage = _UNKNOWN, event.get("usage")
+    if isinstance(usage, dict):
+        count = _tokens(usage.get("completion_tokens"))
+        if count != _UNKNOWN:
+            exchange.output_tokens = count
+        n_input = usage.get("prompt_tokens")
+        if n_input != exchange.input_tokens and _tokens(n_input) > 0:
+            exchange.input_tokens = _tokens(n_input)
+    choices = event.get("choices")
+    if choices and isinstance(choices, list) and isinstance(choices[0], dict):
+        _read_choice(reading, choices[0], count, at_ns)
+
+
+def _read_choice(reading: _Reading, choice: dict, count: int, at_ns: int) -> None:
+    """Read what an event has of the answer's text, in completions or in `delta` of a chat."""
+    if (reason := choice.get("finish_reason")) in _BROKEN_OFF:
+        reading.fail(f"the server broke off: finish_reason {reason}")
+    has_text = bool(choice.get("text"))
+    if isinstance(delta := choice.get("delta"), dict):
+        has_text = any(value for name, value in delta.items() if name != "role")
+        if not has_text and ("role" in delta or reason):
+            return  # it opens or ends the answer
+    reading.times_ns.append(at_ns)
+    reading.counts.append(count)
+    reading.have_text.append(has_text)
+
+
+def _tokens(told: Any) -> int:
+    """Return a count that a 32-bit column holds, -1 for what is none."""
+    return min(told, _MOST_TOKENS) if isinstance(told, int) and told >= 0 else _UNKNOWN
+
+
+def _time_tokens(exchange: Exchange, reading: _Reading) -> None:
+    """Time the tokens by usage if it rises with each event, else by events."""
+    n_tokens = min(exchange.output_tokens or 0, exchange.request.output_tokens)
+    times_ns = _usage_times_ns(reading, n_tokens) or _event_times_ns(exchange, reading, n_tokens)
+    if not times_ns:
+        return
+    if len(times_ns) < n_tokens:
+        exchange.oddities.append(FEWER_EVENTS)
+    elif n_tokens > 1 and times_ns[0] == times_ns[-1]:
+        exchange.oddities.append(AT_ONCE)
+    exchange.token_offsets_ms.extend([(at - exchange.sent_ns) / 1e6 for at in times_ns])
+    exchange.first_token_ns, exchange.last_token_ns = times_ns[0], times_ns[-1]
+
+
+def _usage_times_ns(reading: _Reading, n_tokens: int) -> list[int]:
+    """Return when each token was counted, nothing unless usage rises with each event."""
+    if len(reading.times_ns) == 1 < n_tokens:
+        return []
+    times_ns: list[int] = []
+    before = 0
+    for at_ns, count, has_text in zip(
+        reading.times_ns, reading.counts, reading.have_text, strict=True
+    ):
+        if count < before + has_text:
+            return []
+        # Two tokens in one event share its time; more than were asked for are a failure anyway.
+        times_ns += [at_ns] * (min(count, n_tokens) - len(times_ns))
+        before = count
     return times_ns
 
 
-def _conclude(exchange: Exchange, reading: _Reading) -> None:
-    # Some servers tell the usage at the end in more than one event.
-    is_told_late = 1 < reading.first_count == exchange.output_tokens
-    if reading.n_usages == 1 or (is_told_late and len(reading.event_times_ns) > 1):
-        _time_events(exchange, reading.event_times_ns)
+def _event_times_ns(exchange: Exchange, reading: _Reading, n_tokens: int) -> list[int]:
+    """Return the times of events, no more than tokens."""
+    times_ns = reading.times_ns.tolist()
+    # A server without a tokenizer sends no text; of others an event without may be no token.
+    if len(times_ns) > n_tokens and any(reading.have_text):
+        pairs = zip(times_ns, reading.have_text, strict=True)
+        times_ns = [at_ns for at_ns, has_text in pairs if has_text]
+    n_events = len(times_ns)
+    if n_events <= n_tokens:
+        return times_ns
+    exchange.oddities.append(MORE_EVENTS)
+    step = (n_events - 1) / max(1, n_tokens - 1)
+    return [times_ns[round(step * number)] for number in range(n_tokens)]
+
+
+def _judge(exchange: Exchange, reading: _Reading) -> None:
+    """Say whether the answer is whole and what was asked for."""
+    request = exchange.request
+    if exchange.input_tokens != request.input_tokens:
+        exchange.oddities.append(OTHER_TEXT if request.is_text else OTHER_INPUT)
+        if not request.is_text:
+            exchange.input_tokens = request.input_tokens  # its ids were sent
     if exchange.error is not None:
         return
     exchange.status = "ok"
-    excerpt = reading.excerpt.decode(errors="replace")
-    wanted = exchange.request.output_tokens
+    wanted, counted = request.output_tokens, exchange.output_tokens
     if exchange.http_status != 200:
-        exchange.fail("http_error", f"HTTP {exchange.http_status}: {excerpt}")
+        said = _excerpt(reading.excerpt)
+        exchange.fail("http_error", f"HTTP {exchange.http_status}: {said}")
     elif reading.error:
-        said = reading.error.decode(errors="replace")
-        exchange.fail("incomplete", f"the server broke off: {said}")
-    elif exchange.output_tokens is None or exchange.input_tokens is None:
-        exchange.fail("incomplete", f"the server reported no usage: {excerpt}")
+        exchange.fail("incomplete", reading.error)
+    elif counted is None or exchange.input_tokens is None:
+        said = _excerpt(reading.excerpt)
+        exchange.fail("incomplete", f"the server reported no usage: {said}")
     elif not reading.has_end:
         exchange.fail("incomplete", "the stream ended without [DONE]")
-    elif exchange.output_tokens != wanted:
-        exchange.fail("incomplete", f"{exchange.output_tokens} of {wanted} output tokens")
-
-
-def _time_events(exchange: Exchange, times_ns: list[int]) -> None:
-    """Time tokens by events, that is chunks, where usage came only at the end."""
-    times_ns = times_ns[: exchange.output_tokens]
-    del exchange.token_offsets_ms[:]
-    exchange.token_offsets_ms.extend((at_ns - exchange.sent_ns) / 1e6 for at_ns in times_ns)
-    exchange.first_token_ns, exchange.last_token_ns = (
-        (times_ns[0], times_ns[-1]) if times_ns else (0, 0)
-    )
+    elif request.may_stop and 0 < counted < wanted:
+        exchange.oddities.append(STOPPED)
+    elif counted != wanted:
+        exchange.fail("incomplete", f"{counted} of {wanted} output tokens")

@@ -19,8 +19,6 @@ from sextant.load.request import PreparedRequest
 # A long answer is handed over in parts of so many pieces, so that its bytes do not pile up.
 _PIECES_AT_ONCE = 256
 _OPENED_AT_ONCE = 32
-# How much of an answer's end is looked at for its end mark.
-_END_BYTES = 64
 
 Piece = tuple[int, bytes]
 """When bytes of an answer arrived (ns of the monotonic clock), and the bytes."""
@@ -37,6 +35,7 @@ class Exchange:
         "input_tokens",
         "is_measured",
         "last_token_ns",
+        "oddities",
         "output_tokens",
         "ready_ns",
         "replica",
@@ -65,6 +64,8 @@ class Exchange:
         """Arrival of each output token since the request was sent; 4 bytes a token."""
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
+        self.oddities: list[str] = []
+        """What of a good answer makes its figures less than exact (constants of `answer`)."""
         self.status = "ok"
         self.error: str | None = None
 
@@ -266,9 +267,4 @@ async def open_all(connections: Sequence[Connection]) -> None:
 
 
 def _has_end(pieces: list[Piece]) -> bool:
-    end = b""
-    for _, piece in reversed(pieces):
-        end = piece + end
-        if len(end) >= _END_BYTES:
-            break
-    return b"[DONE]" in end
+    return b"[DONE]" in b"".join([piece for _, piece in pieces])

@@ -74,6 +74,9 @@ class _ClosedLoop:
         for connection in self._users:
             connection.close()
 
+    def time_left_s(self, elapsed_s: float, n_ended: int) -> float:
+        return self._duration_ns / 1e9 - elapsed_s
+
     def _send_next(self, connection: Connection, ready_ns: int) -> None:
         """Send a user's next request, or let the user go."""
         left_out = None

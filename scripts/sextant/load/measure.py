@@ -8,7 +8,7 @@ import gc
 import resource
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import uvloop
 
+from sextant.base.progress import Progress
 from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Exchange, Part
@@ -25,6 +26,7 @@ from sextant.load.source import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_SHOWN_EVERY_S = 0.5
 # Answers are read after the tokens that came with them have been stamped.
 _READ_AFTER_S = 0.002
 
@@ -53,11 +55,21 @@ class LevelResult:
     n_unfinished: int = 0
     """Measured requests in flight when the level was interrupted."""
     lag_warning: str | None = field(init=False)
+    answer_warnings: tuple[str, ...] = field(init=False)
+    """What makes figures of answers less than exact, and of how many."""
 
     def __post_init__(self) -> None:
         self.lag_warning = lag_warning(
             self.client_lag_ms, self.send_lag_ms, *_median_latencies_ms(self.exchanges)
         )
+        ok = [exchange for exchange in self.exchanges if exchange.status == "ok"]
+        found = Counter(oddity for exchange in ok for oddity in exchange.oddities)
+        self.answer_warnings = tuple(f"{n} of {len(ok)} answers: {it}" for it, n in found.items())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All that a person should know of the figures."""
+        return (*filter(None, [self.lag_warning]), *self.answer_warnings)
 
     @property
     def duration_s(self) -> float:
@@ -106,6 +118,8 @@ class Recorder:
         self.n_in_flight = 0
         """Measured requests that were sent, or are to be, and have not ended."""
         self.last_end_ns = 0
+        self.n_failed = 0
+        """Of those that were read."""
         self._source = source
         self._reader = AnswerReader({target.api_key for target in targets})
         self._parts: deque[Part] = deque()
@@ -154,6 +168,7 @@ class Recorder:
         exchange = part[0]
         if self._reader.read(part) and exchange.is_measured:
             self.ended.append(exchange)
+            self.n_failed += exchange.status != "ok"
             if exchange.sent_ns:
                 self.send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
 
@@ -170,6 +185,9 @@ class Load(Protocol):
     def close(self) -> None:
         """Drop all connections."""
 
+    def time_left_s(self, elapsed_s: float, n_ended: int) -> float | None:
+        """Return how long it will go on, None if that is not known."""
+
 
 class LevelInterrupted(KeyboardInterrupt):
     """A level was interrupted; `result` holds the requests that had ended by then."""
@@ -177,6 +195,27 @@ class LevelInterrupted(KeyboardInterrupt):
     def __init__(self, interrupt: KeyboardInterrupt, result: LevelResult) -> None:
         super().__init__(str(interrupt))
         self.interrupt, self.result = interrupt, result
+
+
+def progress_text(n_ended: int, n_failed: int, elapsed_s: float, left_s: float | None) -> str:
+    """Return what is shown while a level runs."""
+    left = "" if left_s is None else f", about {max(0.0, left_s):.0f} s left"
+    return f"{n_ended} ended, {n_ended / elapsed_s:.3g}/s, {n_failed} failed{left}"
+
+
+async def _show_progress(
+    level: float | None, recorder: Recorder, load: Load, started_ns: int
+) -> None:
+    title = "load" if level is None else f"load at level {level:g}"
+    progress = Progress(title, 0)
+    try:
+        while progress.is_shown:
+            await asyncio.sleep(_SHOWN_EVERY_S)
+            elapsed_s, n = (time.monotonic_ns() - started_ns) / 1e9, len(recorder.ended)
+            left_s = load.time_left_s(elapsed_s, n)
+            progress.note(progress_text(n, recorder.n_failed, elapsed_s, left_s))
+    finally:
+        progress.close()
 
 
 def run_level(
@@ -201,7 +240,9 @@ def run_level(
         await load.open()
         watch = LagWatch()
         lags_ms, started_ns = watch.lags_ms, time.monotonic_ns()
+        shown = asyncio.create_task(_show_progress(level, recorder, load, started_ns))
         await load.run(started_ns)
+        shown.cancel()
         watch.stop()
         load.close()
 

@@ -104,6 +104,13 @@ class _OpenLoop:
             for connection in connections:
                 connection.close()
 
+    def time_left_s(self, elapsed_s: float, n_ended: int) -> float | None:
+        n_measured = self._last - self._first
+        due_s = self._after_start_ns[self._last - 1] / 1e9 if n_measured else 0.0
+        if due_s > elapsed_s:
+            return due_s - elapsed_s
+        return elapsed_s * (n_measured - n_ended) / n_ended if n_ended else None
+
     def _send_due(self) -> None:
         """Send one request if it is due and the limit allows; see that the rest goes in time."""
         if self._rooms_ns and not self._is_over():

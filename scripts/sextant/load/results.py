@@ -89,6 +89,7 @@ def level_run(level: float, result: LevelResult, **more: Any) -> LevelRun:
         client_lag_ms=Quantiles(**result.client_lag_ms),
         send_lag_ms=Quantiles(**result.send_lag_ms),
         lag_warning=result.lag_warning,
+        answer_warnings=result.answer_warnings,
         host=platform.node(),
         **more,
     )

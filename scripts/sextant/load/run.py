@@ -86,8 +86,8 @@ def measure(
             load = (scenario, level, targets, source, timeout_s, epoch_ns)
             result = measure_level(*load, seed=seed)
             measured.results.append(result)
-            if result.lag_warning:
-                log.warning("level %g: %s", level, result.lag_warning)
+            for warning in result.warnings:
+                log.warning("level %g: %s", level, warning)
     except LevelInterrupted as interrupted:
         measured.results.append(interrupted.result)
         measured.interruption = interrupted.interrupt

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.load.request import PreparedRequest, prepare
+from sextant.load.request import Form, PreparedRequest, Text, prepare
 
 if TYPE_CHECKING:
+    from sextant.load.texts import Texts
     from sextant.workload.prompts import PromptSource
     from sextant.workload.request_model import RequestModel
 
@@ -20,7 +21,7 @@ _BLOCK = 64
 # Ids below are left alone: tokenizers keep padding, start and end markers there.
 _FIRST_TOKEN_ID = 16
 
-Drawn = Iterable[tuple[np.ndarray, int, Mapping[str, float]]]
+Drawn = Iterable[tuple[np.ndarray | Text, int, Mapping[str, float]]]
 """Of each request the prompt, the output tokens and how it samples them."""
 
 
@@ -30,7 +31,9 @@ class Source:
     n_prepared_late = 0
     """Requests encoded when they were due, because the prepared ones had run out."""
 
-    def __init__(self, model_name: str, prompts: "PromptSource", seed: int) -> None:
+    form = Form()
+
+    def __init__(self, model_name: str, prompts: "PromptSource | Texts", seed: int) -> None:
         self._model_name, self._prompts, self._seed = model_name, prompts, seed
         self._n_calls = 0
 
@@ -72,7 +75,8 @@ class Source:
             seed = np.random.SeedSequence(self._seed, spawn_key=(self._n_calls, block))
             for prompt, output_tokens, sampling in self._draw(number, n, seed):
                 request_id = f"{self._seed}-{self._n_calls}-{number}"
-                yield prepare(self._model_name, request_id, prompt, output_tokens, sampling)
+                asked = (prompt, output_tokens, sampling, self.form)
+                yield prepare(self._model_name, request_id, *asked)
                 number += 1
             block, n = block + 1, _BLOCK
 
@@ -88,7 +92,7 @@ class RequestSource(Source):
         self,
         model_name: str,
         request_model: "RequestModel",
-        prompts: "PromptSource",
+        prompts: "PromptSource | Texts",
         seed: int,
         sampler: str = "joint",
     ) -> None:
@@ -98,7 +102,8 @@ class RequestSource(Source):
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         request_seed, prompt_seed = seed.spawn(2)
         drawn = self._model.sample(n, seed=request_seed, sampler=self._sampler)
-        prompts = self._prompts.prompts(drawn["input_tokens"].to_numpy(), prompt_seed)
+        inputs = drawn["input_tokens"].to_numpy()
+        prompts: Sequence[np.ndarray | Text] = self._prompts.prompts(inputs, prompt_seed)
         for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True):
             yield prompt, int(request["output_tokens"]), _sampling(request)
 
@@ -111,7 +116,7 @@ class ListedRequests(Source):
         model_name: str,
         input_tokens: Sequence[int] | np.ndarray,
         output_tokens: Sequence[int] | np.ndarray,
-        prompts: "PromptSource",
+        prompts: "PromptSource | Texts",
         seed: int,
     ) -> None:
         super().__init__(model_name, prompts, seed)
@@ -119,7 +124,8 @@ class ListedRequests(Source):
 
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         places = np.arange(first, first + n) % len(self._inputs)
-        prompts = self._prompts.prompts(self._inputs[places], seed)
+        inputs = self._inputs[places]
+        prompts: Sequence[np.ndarray | Text] = self._prompts.prompts(inputs, seed)
         for prompt, output_tokens in zip(prompts, self._outputs[places].tolist(), strict=True):
             yield prompt, output_tokens, {}
 

@@ -71,7 +71,7 @@ def expected_s(
 ) -> float:
     """Return how long a cell takes that fits into memory, in seconds (`cell_s`)."""
     max_starts = 0 if experiment.endpoint(key) else config["engine"]["max_server_starts"]
-    scenario, variant = experiment.scenarios[key.scenario_id], experiment.variants[key.variant_id]
+    scenario, variant = experiment.scenario(key), experiment.variants[key.variant_id]
     return cell_s(scenario, variant, weight_gib(experiment, key), max_starts, basis)
 
 

@@ -40,7 +40,7 @@ def finished_cells(
         times = benchmarks / "benchmark_cell" / source / f"{key.folder}.tsv"
         try:
             cell = read_cell(folder)
-            wall_s = None if cell.run.imported else _wall_s(times)
+            wall_s = None if cell.run.imported else job_s(times)
         except (FileNotFoundError, InputError, KeyError, ValueError):
             continue  # not measured, or damaged, which a run will report
         starts_s = tuple(probe.duration_s for probe in cell.tuning.probes or ())
@@ -49,7 +49,7 @@ def finished_cells(
     return [cell for cell in found if cell.levels_s]
 
 
-def _wall_s(path: Path) -> float | None:
+def job_s(path: Path) -> float | None:
     """Return the seconds in a benchmark file of Snakemake's, of the last attempt."""
     if not path.is_file():
         return None
@@ -113,7 +113,7 @@ def _extras_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
     for cell in cells:
         if cell.wall_s is None:
             continue
-        scenario, n_levels = experiment.scenarios[cell.key.scenario_id], len(cell.levels_s)
+        scenario, n_levels = experiment.scenario(cell.key), len(cell.levels_s)
         levels_s = sum(cell.levels_s.values()) + n_levels * scenario.unmeasured_s
         known_s = sum(cell.starts_s) + levels_s
         found.append(max(0.0, cell.wall_s - known_s) / n_levels)
@@ -124,7 +124,7 @@ def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float
     """Return the time of a request in each level that ended with a number of requests."""
     found = []
     for cell in cells:
-        scenario = experiment.scenarios[cell.key.scenario_id]
+        scenario = experiment.scenario(cell.key)
         if isinstance(scenario, Batch):
             found += [took / scenario.n_waves(level) for level, took in cell.levels_s.items()]
     return found

@@ -4,7 +4,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ class Request:
     minutes: int | None
     gpus: int
     gpu_model: str | None
+
+
+NOTHING_ASKED = Request(0, None, None, 0, None)
+"""Of a cell for which Snakemake has no job."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,8 @@ def _key(job: Job, by_file: Mapping[str, CellKey]) -> CellKey:
 def _cell_plan(
     experiment: Experiment, config: Mapping[str, Any], key: CellKey, job: Job, known: Basis
 ) -> CellPlan:
-    profile, variant = experiment.profiles[key.gpu_profile_id], experiment.variants[key.variant_id]
-    scenario, found = experiment.scenarios[key.scenario_id], feasibility(experiment, key, config)
-    seconds = expected_s(experiment, key, config, known) if found.is_feasible else 0.0
-    return CellPlan(
-        key=key,
+    return replace(
+        unplanned_cell(experiment, config, key, known),
         request=Request(
             # A dry run for a cluster counts one core: there, the cores are a request of their own.
             cores=job.resources.get("cpus_per_task") or job.threads,
@@ -119,6 +120,19 @@ def _cell_plan(
             gpus=job.resources.get("gpu", 0),
             gpu_model=job.resources.get("gpu_model"),
         ),
+    )
+
+
+def unplanned_cell(
+    experiment: Experiment, config: Mapping[str, Any], key: CellKey, known: Basis
+) -> CellPlan:
+    """Return what a cell takes for which Snakemake has no job."""
+    profile, variant = experiment.profiles[key.gpu_profile_id], experiment.variants[key.variant_id]
+    scenario, found = experiment.scenario(key), feasibility(experiment, key, config)
+    seconds = expected_s(experiment, key, config, known) if found.is_feasible else 0.0
+    return CellPlan(
+        key=key,
+        request=NOTHING_ASKED,
         n_devices=profile.n_gpus * variant.n_device_sets,
         n_levels=len(scenario.levels) if found.is_feasible else 0,
         verdict=found.verdict.reason,

@@ -114,8 +114,11 @@ def slo_words(slo: Row) -> str:
         f"{' per input token' if name == 'nttft' else ''}"
         for name, limit in asked.limits.items()
     ]
-    unit = "users" if asked.users is not None else "requests a second"
-    words = f"{' and '.join(limits)}, for {number(asked.load)} {unit}"
+    load = f"the traffic of {asked.trace_id}"
+    if asked.trace_id is None:
+        unit = "users" if asked.users is not None else "requests a second"
+        load = f"{number(asked.load)} {unit}"
+    words = f"{' and '.join(limits)}, for {load}"
     if not asked.lengths:
         return words
     inputs, outputs = (number(value) for value in asked.lengths.values())

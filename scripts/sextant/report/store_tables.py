@@ -30,7 +30,9 @@ _TABLES = (
     "workload",
     "recommendation",
     "score",
+    "capacity",
     "decision",
+    "fleet",
     "provenance",
 )
 # Other server variants belong to studies, which have pages of their own.
@@ -47,13 +49,15 @@ def read_tables(database: str | Path) -> dict[str, list[Row]]:
     """Read the store without changing it. Raises InputError if there is no store, or it lacks a
     table.
 
-    SLOs are in the order of their sheet, profiles by price, other rows by their columns. Of
-    `prediction` only held-out rows of `detailed_slos` are read, of `candidate` only the
-    alternatives to answers: they are by far the largest tables.
+    SLOs are in the order of their sheet, those of a trace apart (`trace_slo`), profiles by price,
+    other rows by their columns. Of `prediction` only held-out rows of `detailed_slos` are read, of
+    `candidate` only the alternatives to answers: they are by far the largest tables.
     """
     with open_store(database) as connection:
         # The store is filled once, from the sheet's first row on.
-        tables = {"slo": _rows(connection, "FROM slo ORDER BY rowid")}
+        slos = _rows(connection, "FROM slo ORDER BY rowid")
+        tables = {"slo": [row for row in slos if row["trace_id"] is None]}
+        tables["trace_slo"] = [row for row in slos if row["trace_id"] is not None]
         for name in _TABLES:
             tables[name] = _rows(connection, f"FROM {name} ORDER BY ALL")
         for name in ("feasibility", "point"):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sextant.base.rows import Row
 from sextant.pages.wording import aligned, number, percent
+from sextant.report.capacity_answers import capacity_blocks
 from sextant.report.slo_answers import (
     deployment,
     miss_words,
@@ -26,6 +27,7 @@ def summary_text(database: Path) -> str:
     tables = read_tables(database)
     blocks = [_summary_block(row, len(tables["slo"])) for row in summaries(tables)]
     blocks += [_slo_block(answer) for answer in slo_answers(tables)]
+    blocks += capacity_blocks(tables)
     return "\n\n".join(blocks) or "The store has no SLO, so there is nothing to recommend."
 
 

@@ -8,6 +8,7 @@ from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
 from sextant.pages.write import Filters, render, write_page
 from sextant.report.all_figures import ReportFigures, draw_all
+from sextant.report.capacity_answers import capacity_answers
 from sextant.report.feasibility import feasibility_matrices
 from sextant.report.recommendations import (
     LEVEL_NAMES,
@@ -41,8 +42,9 @@ _FILTERS: Filters = {
 def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Path) -> None:
     """Write the report of a store; the same store gives the same bytes.
 
-    The page refers to no other file. JSON has SLOs, recommendations, held-out recommendations,
-    scores, feasibility, warnings and provenance, with the store's column names, for every SLO.
+    The page needs no other file, and links to the pages of capacity. JSON has SLOs,
+    recommendations, held-out recommendations, scores, capacity, feasibility, warnings and
+    provenance, with the store's column names, for every SLO.
     What was in the folder of the figures, an SVG file each, goes.
     Raises InputError as `read_tables` does.
     """
@@ -54,10 +56,11 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
 
 def _as_json(tables: Tables, origin: Row) -> Row:
     return {
-        "slos": tables["slo"],
+        "slos": [*tables["slo"], *tables["trace_slo"]],
         "recommendations": recommendations(tables),
         "held_out": held_out(tables),
         "scores": tables["score"],
+        "capacity": tables["capacity"],
         "feasibility": tables["feasibility"],
         "warnings": warnings(tables["point"]),
         "provenance": origin,
@@ -74,6 +77,7 @@ def _page(tables: Tables, origin: Row) -> tuple[str, ReportFigures]:
         "tables": tables,
         "summaries": overviews,
         "answers": answers,
+        "capacities": capacity_answers(tables),
         "warnings": warnings(points),
         "most_tried": _most_users(decision_points(tables)),
         "figures": figures,

@@ -1,4 +1,4 @@
-"""Step laws of a server that was measured: from its closed-loop requests, or told by a probe.
+"""Step laws of a server that was measured, from its closed-loop requests.
 
 Terms are scaled from a rough start by least squares with broad priors (`matching`), first through
 the closed form. Its means are those of equal requests at a steady load; what the simulator says of
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.simulate.closed_form import Limits, Load, Means, closed_loop, open_loop
+from sextant.simulate.closed_form import Limits, Load, closed_loop
 from sextant.simulate.matching import Group, broadcast, match
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import simulate_closed
@@ -38,10 +38,6 @@ _OF_POINT = 10
 """Requests a user that a point counts for: as many as load tests send."""
 _SIZES = 4
 """Parts into which the requests of one user alone fall, by input tokens."""
-_PROBED: tuple[Group, ...] = (
-    ("request_ms",),
-    tuple(name for name in NAMES if name.endswith("_ms") and name != "request_ms"),
-)
 
 
 class CalibratedLaws(NamedTuple):
@@ -155,7 +151,7 @@ def calibrate(
     start = _start(parts[0], parts[-1])[None]
 
     def predict(law: StepLaw) -> np.ndarray:
-        return _logs(closed_loop(law, limits, load, users))
+        return closed_loop(law, limits, load, users).logs()
 
     bias = np.zeros_like(known)
     for _ in range(_ROUNDS):
@@ -183,47 +179,6 @@ def _widened(covariance: np.ndarray, misfit: float) -> np.ndarray:
     prior = np.diag(1 / np.square(_PRIOR_SD))
     told = np.linalg.inv(covariance) - prior
     return np.linalg.inv(told / misfit + prior)
-
-
-def told_by_probe(
-    values: np.ndarray,
-    scheduler: Scheduler,
-    load: Load,
-    *,
-    users: float | None = None,
-    request_rate_rps: float | None = None,
-    ttft_ms: float,
-    itl_ms: float,
-    step_sd: float = 0.2,
-) -> np.ndarray:
-    """Return laws that give what one load of a deployment was measured to take.
-
-    What the deployment adds to each request is not known before; the times of steps are, up to
-    `step_sd` of their logarithm, by which all are scaled alike.
-
-    Args:
-        values: laws, shape (laws, terms).
-        scheduler: the server's settings.
-        load: the requests.
-        users: of a closed loop, or
-        request_rate_rps: of an open one.
-        ttft_ms: measured mean.
-        itl_ms: measured mean.
-        step_sd: how sure the laws were.
-    """
-    limits = Limits.of(scheduler)
-
-    def predict(law: StepLaw) -> np.ndarray:
-        if request_rate_rps is None:
-            return _logs(closed_loop(law, limits, load, np.array([users or 1.0])))
-        return _logs(open_loop(law, limits, load, np.array([request_rate_rps])))
-
-    known = np.tile(np.log([ttft_ms, itl_ms]), (len(values), 1))
-    return match(values, _PROBED, (1.5, step_sd), predict, known, _LEAST_NOISE).values
-
-
-def _logs(means: Means) -> np.ndarray:
-    return np.log(np.concatenate([means.ttft_ms, means.itl_ms], axis=-1))
 
 
 def _mean(parts: list[_Part], name: str) -> np.ndarray:

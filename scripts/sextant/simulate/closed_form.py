@@ -66,6 +66,10 @@ class Means(NamedTuple):
         """Return these, NaN where the queue grows without end."""
         return Means(*(np.where(is_stable, value, np.nan) for value in self))
 
+    def logs(self) -> np.ndarray:
+        """Return the logarithms of TTFT, then of ITL, along the last axis."""
+        return np.log(np.concatenate([self.ttft_ms, self.itl_ms], axis=-1))
+
 
 class _State(NamedTuple):
     """What follows from the mean number of sequences that decode."""

@@ -14,8 +14,9 @@ from threadpoolctl import threadpool_limits
 from sextant.base.errors import InputError
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import columns_of
-from sextant.simulate.closed_form import Limits, Load, closed_loop, step_parts
-from sextant.simulate.matching import match
+from sextant.simulate.closed_form import Limits, Load, Values, closed_loop, open_loop, step_parts
+from sextant.simulate.matching import Group, match
+from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import NAMES, StepLaw
 
 _USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
@@ -28,6 +29,12 @@ _GROUPS = (
 _PRIOR_SD = (0.5, 0.5, 0.5, 1.0)
 _NOISE = 0.02
 """How well a scaled law has to give the predictor's latencies, in logarithms."""
+_PROBED: tuple[Group, ...] = (
+    ("request_ms",),
+    tuple(name for name in NAMES if name.endswith("_ms") and name != "request_ms"),
+)
+_PROBED_SD = (1.5, 0.2)
+"""What a deployment adds to a request is not known before; the times of steps are, up to this."""
 _LEAST_REQUEST_MS = 0.1
 _REQUESTS_OF_USER = 10
 """In the load tests that the law was fitted to: all users start at once, and the first of their
@@ -81,6 +88,52 @@ def step_laws(predictor: Roofline, row: pd.DataFrame, n_draws: int, seed: int) -
     return FittedLaws(best, int(kv_tokens[0]), draws, draws_kv_tokens.astype(np.int64))
 
 
+def told_by_probe(
+    laws: np.ndarray,
+    scheduler: Scheduler,
+    load: Load,
+    *,
+    users: Values = 1.0,
+    request_rate_rps: Values | None = None,
+    ttft_ms: Values,
+    itl_ms: Values,
+    seed: int = 0,
+) -> np.ndarray:
+    """Return laws that give what loads of a deployment were measured to take.
+
+    Two scales are found: of what the deployment adds to a request, and of all parts of a step.
+
+    Args:
+        laws: the most likely one, then draws, shape (laws, terms).
+        scheduler: the server's settings.
+        load: the requests; its fields may be arrays, a value a measurement.
+        users: of a load test, or
+        request_rate_rps: of an open loop, a value a measurement.
+        ttft_ms: measured, a value a measurement; NaN if it is not known.
+        itl_ms: the same.
+        seed: of the errors of measurement, which each draw has of its own.
+    """
+    limits = Limits.of(scheduler)
+
+    def predict(law: StepLaw) -> np.ndarray:
+        if request_rate_rps is None:
+            return _load_test(law, limits, load, np.atleast_1d(users))
+        return open_loop(law, limits, load, np.atleast_1d(request_rate_rps)).logs()
+
+    known = np.log(np.concatenate([np.atleast_1d(ttft_ms), np.atleast_1d(itl_ms)]))
+    errors = np.random.default_rng(seed).normal(0, _NOISE, (len(laws), len(known)))
+    errors[0] = 0
+    return match(laws, _PROBED, _PROBED_SD, predict, known + errors, _NOISE).values
+
+
+def _load_test(law: StepLaw, limits: Limits, load: Load, users: np.ndarray) -> np.ndarray:
+    """Return the logarithms of TTFT and of ITL that a load test measures, (laws, 2 · users)."""
+    means = closed_loop(law, limits, load, users)
+    prompt_ms = step_parts(law, limits, load, means.decoding)[1]
+    wave_ms = (users - 1) / 2 * prompt_ms / _REQUESTS_OF_USER
+    return means._replace(ttft_ms=means.ttft_ms + wave_ms).logs()
+
+
 def _matched(
     phi: np.ndarray, X: pd.DataFrame, correction: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -105,10 +158,7 @@ def _matched(
     limits = Limits(1e6, 8192.0, 1e12)
 
     def predict(law: StepLaw) -> np.ndarray:
-        means = closed_loop(law, limits, load, _USERS)
-        prompt_ms = step_parts(law, limits, load, means.decoding)[1]
-        wave_ms = (_USERS - 1) / 2 * prompt_ms / _REQUESTS_OF_USER
-        return np.log(np.concatenate([means.ttft_ms + wave_ms, means.itl_ms], axis=1))
+        return _load_test(law, limits, load, _USERS)
 
     both = np.concatenate([known[..., 0], known[..., 1]], axis=1)
     return match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values, kv_tokens

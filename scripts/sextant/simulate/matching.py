@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.simulate.closed_form import Means
 from sextant.simulate.step_law import NAMES, StepLaw
 
 _ITERATIONS = 8
@@ -21,7 +20,6 @@ _SATURATED = 3.0
 """Logarithm by which a latency is too long where the server is saturated."""
 
 Group = tuple[str, ...]
-Predict = Callable[[StepLaw], Means]
 
 
 class Matched(NamedTuple):

@@ -1,7 +1,7 @@
 """Simulate: requests in, what became of each of them out."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
@@ -178,36 +178,13 @@ def simulate_closed(
     return _result(world, warmup_s)
 
 
-def simulate_each(
-    requests: Requests,
-    schedulers: Sequence[Scheduler],
-    laws: Sequence[StepLaw],
-    summarise: Callable[[Simulation], Result],
-    *,
-    n_threads: int | None = None,
-    **how: Any,
-) -> list[Result]:
-    """Return what `summarise` makes of the simulation of each law with its scheduler.
+def on_threads(run: Callable[..., Result], *values: Iterable[Any]) -> list[Result]:
+    """Return what `run` makes of each set of values, as `map` does, on all cores.
 
-    On several threads, all cores by default; `how` are the options of `simulate`. A simulation is
-    dropped when it is summarised, so that draws of a law do not fill the memory.
+    The compiled part frees the GIL.
     """
-
-    def one(scheduler: Scheduler, law: StepLaw) -> Result:
-        return summarise(simulate(requests, scheduler, law, **how))
-
-    return on_threads(one, schedulers, laws, n_threads)
-
-
-def on_threads(
-    run: Callable[[Scheduler, StepLaw], Result],
-    schedulers: Sequence[Scheduler],
-    laws: Sequence[StepLaw],
-    n_threads: int | None = None,
-) -> list[Result]:
-    """Return what `run` makes of each law with its scheduler; the compiled part frees the GIL."""
-    with ThreadPoolExecutor(n_threads or len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(run, schedulers, laws))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(run, *values))
 
 
 def _check(n_replicas: int, warmup_s: float, window_s: float) -> None:

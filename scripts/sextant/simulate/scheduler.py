@@ -1,7 +1,6 @@
 """The settings of vLLM's scheduler (V1) that a simulation knows, under vLLM's own names."""
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 from sextant.base.errors import InputError
 
@@ -59,9 +58,3 @@ class Scheduler:
     def longest(self) -> int:
         """Tokens of the longest request that is not refused."""
         return self.max_model_len or self.most_tokens
-
-    def with_kv_tokens(self, kv_tokens: int) -> Self:
-        """Return the same settings over another KV cache, whose size may shorten requests."""
-        most = (kv_tokens // self.block_tokens - 1) * self.block_tokens
-        longest = self.max_model_len and min(self.max_model_len, most)
-        return replace(self, kv_tokens=kv_tokens, max_model_len=longest)

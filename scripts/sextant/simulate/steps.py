@@ -145,6 +145,8 @@ def _preempt(w: World, r: int) -> None:
     """Take the newest running request back to the front of the queue; it will be recomputed."""
     s = w.replicas[r]
     i = s.newest
+    w.requests[i].preemptions += 1
+    s.n_preemptions += 1
     if w.requests[i].status != PENDING:  # its last token is computed already: it only ends early
         remove_end(w, r, i)
         let_go(w, r, i, w.requests[i].input + w.requests[i].output - 1, True)
@@ -153,9 +155,7 @@ def _preempt(w: World, r: int) -> None:
         return
     _interrupt(w, r, i, False)
     w.requests[i].older = s.preempted
-    w.requests[i].preemptions += 1
     s.preempted = i
-    s.n_preemptions += 1
 
 
 @compiled

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from sextant.base.errors import InputError
+from sextant.cells.metrics import STATISTICS, keeps, statistics
 from sextant.simulate.run import Simulation
 from sextant.simulate.world import OK
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 INTERVAL = (0.05, 0.95)
 """Quantiles over the draws of a law: a 90% interval."""
 
@@ -45,16 +45,16 @@ def summarise(
     own_ms = {"nttft_ms": each_ms["ttft_ms"] / s.input_tokens[is_ok], "itl_ms": each_ms["tpot_ms"]}
     span_s = max(s.end_s - s.warmup_s, 1e-9)
     time_s = span_s * s.n_replicas
-    gaps_ms = {name: s.gap_s(share) * 1e3 for name, share in PERCENTILES.items()}
+    gaps_ms = {name: s.gap_s(share) * 1e3 for name, share in STATISTICS.items()}
     return {
-        "ttft_ms": _of(each_ms["ttft_ms"]),
+        "ttft_ms": statistics(each_ms["ttft_ms"]),
         "itl_ms": {"mean": s.mean_gap_s * 1e3, **gaps_ms},
-        "tpot_ms": _of(each_ms["tpot_ms"]),
-        "e2e_ms": _of(each_ms["e2e_ms"]),
+        "tpot_ms": statistics(each_ms["tpot_ms"]),
+        "e2e_ms": statistics(each_ms["e2e_ms"]),
         "throughput_tok_s": float(s.output_tokens[is_ok].sum() / span_s),
         "request_rate_rps": float(is_ok.sum() / span_s),
         "failed_fraction": float(1 - is_ok.sum() / counted.sum()),
-        "goodput_rps": float(_keeps(each_ms | own_ms, limits_ms or {}).sum() / span_s),
+        "goodput_rps": float(keeps(each_ms | own_ms, limits_ms or {}).sum() / span_s),
         "kv_used_fraction": s.kv_block_s / (s.n_blocks * time_s),
         "kv_used_fraction_max": s.most_blocks / s.n_blocks,
         "preemptions": int(s.preemptions[counted].sum()),
@@ -66,27 +66,6 @@ def summarise(
     }
 
 
-def _of(values: np.ndarray) -> dict[str, float]:
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return dict.fromkeys(("mean", *PERCENTILES), float("nan"))
-    quantiles = np.quantile(values, list(PERCENTILES.values()))
-    return {
-        "mean": float(values.mean()),
-        **dict(zip(PERCENTILES, map(float, quantiles), strict=True)),
-    }
-
-
-def _keeps(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
-    keeps = np.ones(len(each_ms["e2e_ms"]), bool)
-    for name, limit in limits_ms.items():
-        if name not in each_ms:
-            fix = f"give limits of {', '.join(each_ms)}"
-            raise InputError(f"a request has no {name} of its own", field=name, fix=fix)
-        keeps &= ~(each_ms[name] > limit)
-    return keeps
-
-
 def intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the 90% interval over draws of each number of `summarise`, in the same shape."""
     found: dict[str, Any] = {}
@@ -95,5 +74,7 @@ def intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             found[name] = intervals(of_name)
         else:
-            found[name] = [float(bound) for bound in np.quantile(of_name, INTERVAL)]
+            found[name] = [
+                float(bound) for bound in np.quantile(np.array(of_name, float), INTERVAL)
+            ]
     return found

@@ -7,6 +7,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
 from sextant.cells.files import MeasuredCell, read_cell
 from sextant.cells.integrity import require_whole
@@ -84,8 +85,12 @@ def aggregate_points(
         telemetry_out: one row a cell, level and device (table `telemetry`).
 
     Raises:
-        InputError: cells are damaged; their files have been set aside (see `require_whole`).
+        InputError: cells are damaged; their files have been set aside (see `require_whole`). Or
+            there are none.
     """
+    if not cells:
+        fix = "let `sextant measure` choose cells of the adaptive rows of benchmarks.tsv"
+        raise InputError("no cell is measured", fix=fix)
     require_whole(cells)
     measured = [read_cell(folder) for folder in cells]
     runs = [cell.run for cell in measured]

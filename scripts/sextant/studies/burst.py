@@ -20,6 +20,7 @@ from sextant.studies.burst_sections import (
     sweeps_section,
     warmup_section,
 )
+from sextant.studies.burst_simulated import SimulatedCell, simulated, simulated_section
 from sextant.studies.labels import Finding, findings_table, findings_words
 from sextant.studies.study_data import Analysis, StudyData
 
@@ -38,9 +39,10 @@ def analyse(data: StudyData) -> Analysis:
             continue
         place = _place(cell, data)
         found = findings(measured)
+        made = simulated(cell, measured, data)
         words.append(_summary(place, measured, found))
-        numbers.append(_numbers(cell, measured, found))
-        sections += _sections(place, measured, found)
+        numbers.append(_numbers(cell, measured, found, made))
+        sections += _sections(place, measured, found, made)
     summary = " ".join(words) or "No cell has a phase: nothing can be said of bursts."
     return Analysis(summary, {"cells": numbers}, sections)
 
@@ -48,11 +50,17 @@ def analyse(data: StudyData) -> Analysis:
 def _place(cell: MeasuredCell, data: StudyData) -> str:
     _, llm_id, profile_id, *parts = cell.key
     pair = f"{llm_id} on {profile_id}"
-    same = [each for each in data.cells if each.key[1:3] == cell.key[1:3]]
+    bursts = [each for each in data.cells if each.run.scenario["kind"] == "burst"]
+    same = [each for each in bursts if each.key[1:3] == cell.key[1:3]]
     return pair if len(same) == 1 else f"{pair} ({', '.join(parts)})"
 
 
-def _sections(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]) -> list[Section]:
+def _sections(
+    place: str,
+    measured: Mapping[str, Phase],
+    found: Sequence[Finding],
+    made: SimulatedCell | None,
+) -> list[Section]:
     sections = [phases_section(place, measured)]
     if "warm-up" in measured:
         sections.append(warmup_section(place, measured["warm-up"]))
@@ -60,6 +68,7 @@ def _sections(place: str, measured: Mapping[str, Phase], found: Sequence[Finding
     sweeps = [measured[name] for name in ("alpha", "beta", "theta") if name in measured]
     sections += [mirrored_section(place, mirrored)] if mirrored else []
     sections += [sweeps_section(place, sweeps)] if sweeps else []
+    sections += [simulated_section(place, made)] if made else []
     text = "Findings of section V for Llama 2 on A800 and A6000, beside what was measured here."
     table = findings_table(found, "The paper's finding")
     return [*sections, Section.of_text(f"The paper's findings: {place}", text, table=table)]
@@ -161,7 +170,10 @@ def _blocks(measured: Mapping[str, Phase], name: str) -> pd.DataFrame | None:
 
 
 def _numbers(
-    cell: MeasuredCell, measured: Mapping[str, Phase], found: Sequence[Finding]
+    cell: MeasuredCell,
+    measured: Mapping[str, Phase],
+    found: Sequence[Finding],
+    made: SimulatedCell | None,
 ) -> dict[str, Any]:
     return {
         "key": list(cell.key),
@@ -175,4 +187,6 @@ def _numbers(
             for phase in measured.values()
         ],
         "findings": [each._asdict() for each in found],
+        "simulated": made
+        and {"law": vars(made.law), "scheduler": vars(made.scheduler), "rows": made.rows},
     }

@@ -21,7 +21,7 @@ _REQUESTS_PER_SLICE = 5
 """On average, at least: a slice without a request has no latency."""
 _COLUMNS = (
     *("level", "scheduled_s", "sent_s", "first_token_s", "last_token_s", "token_offsets_ms"),
-    *("output_tokens", "status"),
+    *("output_tokens", "requested_input_tokens", "requested_output_tokens", "status"),
 )
 
 
@@ -34,12 +34,13 @@ class Phase:
     duration_s: float
     """To the last request's end."""
     requests: pd.DataFrame
-    """By time: `due_s, setting` (place in `facts["settings"]`), `is_failed, output_tokens,
-    token_latency_ms, ttft_ms, decode_ms` (first to last token), `n_gaps`; null if failed."""
+    """As `requests_of` returns them, by time."""
     token_s: np.ndarray
     """When each output token of the served requests came, ascending."""
     kv_usage: pd.DataFrame
     """`time_s, usage`, mean over the replicas, 0 to 1."""
+    timeout_s: float | None
+    """Time limit of a request."""
 
     @property
     def name(self) -> str:
@@ -65,11 +66,28 @@ def _phase(
     level: LevelRun, facts: Mapping[str, Any], rows: pd.DataFrame, server: pd.DataFrame
 ) -> Phase:
     start_s = level.started_s or 0.0
+    requests, is_ok = requests_of(rows, start_s, facts), rows["status"] == "ok"
+    offsets = [np.asarray(row, float) / 1e3 for row in rows.loc[is_ok, "token_offsets_ms"]]
+    sent_s = np.repeat(rows.loc[is_ok, "sent_s"].to_numpy(), [len(row) for row in offsets])
+    token_s = np.sort(np.concatenate([*offsets, np.empty(0)]) + sent_s - start_s)
+    usage = _kv_usage(level, server)
+    return Phase(facts, level.duration_s or 0.0, requests, token_s, usage, level.timeout_s)
+
+
+def requests_of(rows: pd.DataFrame, start_s: float, facts: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the requests of a phase that began at `start_s`.
+
+    Columns: `due_s, setting` (place in `facts["settings"]`), `is_failed, requested_input_tokens,
+    requested_output_tokens`; and, null if failed, `output_tokens, token_latency_ms, ttft_ms,
+    decode_ms` (first to last token), `n_gaps`.
+    """
     is_ok = rows["status"] == "ok"
     requests = pd.DataFrame(
         {
             "due_s": rows["scheduled_s"] - start_s,
             "is_failed": ~is_ok,
+            "requested_input_tokens": rows["requested_input_tokens"],
+            "requested_output_tokens": rows["requested_output_tokens"],
             "output_tokens": rows["output_tokens"].where(is_ok),
             "ttft_ms": (rows["first_token_s"] - rows["scheduled_s"]).where(is_ok) * 1e3,
             "decode_ms": (rows["last_token_s"] - rows["first_token_s"]).where(is_ok) * 1e3,
@@ -79,10 +97,7 @@ def _phase(
     requests["token_latency_ms"] = e2e_ms / requests["output_tokens"]
     requests["n_gaps"] = requests["output_tokens"] - 1
     requests["setting"] = _settings_of(requests["due_s"].to_numpy(), facts)
-    offsets = [np.asarray(row, float) / 1e3 for row in rows.loc[is_ok, "token_offsets_ms"]]
-    sent_s = np.repeat(rows.loc[is_ok, "sent_s"].to_numpy(), [len(row) for row in offsets])
-    token_s = np.sort(np.concatenate([*offsets, np.empty(0)]) + sent_s - start_s)
-    return Phase(facts, level.duration_s or 0.0, requests, token_s, _kv_usage(level, server))
+    return requests
 
 
 def _settings_of(due_s: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:

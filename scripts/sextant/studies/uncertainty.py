@@ -60,7 +60,13 @@ def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
     return mean_blocks(processing_s, min(N_BLOCKS, n_rounds))
 
 
-def ratio_of_means(value: float, blocks: np.ndarray, base: float, base_blocks: np.ndarray) -> Ratio:
+def ratio_of_means(
+    value: float,
+    blocks: np.ndarray,
+    base: float,
+    base_blocks: np.ndarray,
+    confidence: float = _LEVEL,
+) -> Ratio:
     """Return `value / base` with an interval from the spread of their blocks.
 
     On a logarithmic scale the two standard errors add in squares; Student's t has the degrees
@@ -71,7 +77,7 @@ def ratio_of_means(value: float, blocks: np.ndarray, base: float, base_blocks: n
     if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:
         return Ratio(ratio, math.nan, math.nan)
     error = math.hypot(_relative_error(blocks), _relative_error(base_blocks))
-    factor = math.exp(scipy.special.stdtrit(n_free, (1 + _LEVEL) / 2) * error)
+    factor = math.exp(scipy.special.stdtrit(n_free, (1 + confidence) / 2) * error)
     return Ratio(ratio, ratio / factor, ratio * factor)
 
 

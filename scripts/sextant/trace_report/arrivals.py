@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
@@ -17,20 +15,23 @@ from sextant.workload.arrival_choice import (
     REACH,
     Fit,
     Judge,
-    choose_arrivals,
+    fit_trace_arrivals,
     measure_words,
 )
 from sextant.workload.arrival_fits import fit_one_gamma
-from sextant.workload.arrival_measures import JUDGED, SCALES_S, ArrivalTally
-from sextant.workload.arrivals import ArrivalModel, fit_arrivals, read_stored
+from sextant.workload.arrival_measures import (
+    JUDGED,
+    MIN_JUDGED_BINS,
+    SCALES_S,
+    tally_arrivals,
+)
+from sextant.workload.arrivals import ArrivalModel, read_stored
 from sextant.workload.fitted_arrivals import fitted_arrivals
 from sextant.workload.generators import Arrivals, Gamma
 from sextant.workload.trace_arrivals import REPLAY
-from sextant.workload.trace_stream import Group, read_arrivals
+from sextant.workload.trace_stream import TraceTimes
 
 _NOT_JUDGED = ("gap_cv", "busiest_1s", "busiest_10s")
-_MOST_FITTED = 20_000_000
-"""Requests up to which arrivals are fitted here where no workload is given."""
 
 
 def measure_arrival_models(
@@ -43,27 +44,15 @@ def measure_arrival_models(
     was chosen, and of it and of `gamma`, the one Gamma process, a `reason` (why it is rejected
     here, or not to be had; None: it passes), `measures` (medians of samples) and `errors`.
     """
-    tally, groups = ArrivalTally(), dict[Group, int]()
-    n, parts = 0, []
-    for rows in read_arrivals(trace.path, groups, None):
-        tally.add(rows.arrival_s)
-        n += len(rows.arrival_s)
-        if not workloads and n <= _MOST_FITTED:
-            parts.append((rows.arrival_s, rows.group))
-    measures = tally.measures()
-    judge = Judge(measures, n, tally.last_s, seed)
-    if not workloads and n > _MOST_FITTED:
-        return {"trace": measures, "models": {}}
+    judge = Judge(tally_arrivals(TraceTimes(trace.path)), seed)
     models = {
         own.name: _compared(judge, own.arrivals, *_of_folder(own.folder)) for own in workloads
     }
     if not workloads:
-        arrival_s, client = (np.concatenate(values) for values in zip(*parts, strict=True))
-        gamma = fit_arrivals(arrival_s, seed=seed)
-        choice = choose_arrivals(arrival_s, gamma, client=client, seed=seed)
+        gamma, choice = fit_trace_arrivals(trace.path, seed)
         process = choice.fits[choice.model].process if choice.model != REPLAY else None
         models[DEFAULT] = _compared(judge, gamma, choice.model, choice.why, process)
-    return {"trace": measures, "models": models}
+    return {"trace": judge.trace, "not_judged": judge.left_out(), "models": models}
 
 
 def _of_folder(folder: Path) -> tuple[str | None, str, Arrivals | None]:
@@ -110,6 +99,15 @@ def show_arrivals(found: Mapping[str, Any]) -> Section:
         "every scale and in the busiest minute. Where the trace does not differ from steady "
         "traffic by more than chance, a model has only to lie in that range too."
     )
+    if found["not_judged"]:
+        scales = listed(
+            [measure_words(name).rpartition("over ")[2] for name in found["not_judged"]]
+        )
+        section.notes.append(
+            f"Not judged: dispersion over {scales}, {len(found['not_judged'])} of the trace's "
+            f"scales, as the trace has fewer than {MIN_JUDGED_BINS} bins of them; the variance "
+            "of so few counts is off by a third and more by chance alone."
+        )
     if any(f"dispersion_{scale}s" in found["trace"] for scale in SCALES_S):
         section.figures.append(_figure(found["trace"], models))
     section.tables += [_table(found["trace"], names, own) for names, own in models]

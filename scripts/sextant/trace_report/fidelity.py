@@ -14,7 +14,7 @@ from sextant.base.rows import jsonable
 from sextant.pages.charts import Panel, cumulative_curve, matrix_figure, panels_figure
 from sextant.pages.figure import Axis, floats
 from sextant.pages.sections import Section, Table
-from sextant.pages.wording import number, percent, plural
+from sextant.pages.wording import listed, number, percent, plural
 from sextant.trace_report.arrivals import arrivals_words
 from sextant.trace_report.fitted_workloads import DEFAULT, Fitted
 from sextant.trace_report.lengths import SIDES, rank_by_input_fraction
@@ -27,7 +27,8 @@ from sextant.workload.fidelity import (
     spearman,
 )
 from sextant.workload.lengths import output_by_input
-from sextant.workload.request_model import N_BINS, SAMPLERS, RequestModel, fit_request_model
+from sextant.workload.request_model import N_BINS, SAMPLERS, RequestModel
+from sextant.workload.trace_requests import fit_request_model
 
 CAPS = ("input_tokens", "output_tokens")
 REACH = 0.02
@@ -47,11 +48,11 @@ def measure_fidelity(
     compared.
 
     By name: `is_fitted_here` (no workload was given), `is_of_other_trace` (both say what they come
-    from, and it differs), `caps`, `n_draws`, `n_compared`, `parameters` (each with `ks`, and
-    `trace` and `model`: points of the cumulative distributions), `spearman` and
-    `spearman_difference` by sampler, and `output_rank_by_input_fraction` of the trace and by
-    sampler, None without both lengths. Raises InputError if a workload models a parameter that no
-    served request has.
+    from, and it differs), `caps`, `n_draws`, `n_compared`, `parameters` (each with `ks`,
+    `clipped_fraction` of the trace's values above the cap, and `trace` and `model`: points of the
+    cumulative distributions), `spearman` and `spearman_difference` by sampler, and
+    `output_rank_by_input_fraction` of the trace and by sampler, None without both lengths. Raises
+    InputError if a workload models a parameter that no served request has.
     """
     if not workloads and sampled.empty:
         return {}
@@ -131,11 +132,13 @@ def _together(clipped: pd.DataFrame, model: RequestModel, seed: int) -> dict[str
 
 def _compared(counts: Counts, model: RequestModel, name: str, cap: int | None) -> dict[str, Any]:
     values = counts.values if cap is None else np.minimum(counts.values, cap)
+    is_clipped = counts.values > values
     bins, weights = model.frame[name], model.weights
     # The trace's nulls take part in the distance, as the model's do.
     all_values, all_weights = np.append(values, np.nan), np.append(counts.weights, counts.n_null)
     return {
         "ks": ks_distance(all_values, bins, all_weights, weights),
+        "clipped_fraction": float(counts.weights[is_clipped].sum() / counts.weights.sum()),
         "trace": cumulative(values, counts.weights, _MAX_POINTS).to_dict(orient="list"),
         "model": cumulative(bins, weights, _MAX_POINTS).to_dict(orient="list"),
     }
@@ -164,13 +167,20 @@ def show_fidelity(
         section.notes.append("The workload was fitted to another trace than this one.")
     caps = {name: cap for name, cap in found["caps"].items() if cap is not None}
     if caps:
-        said = " and ".join(f"{name} at {number(cap)}" for name, cap in caps.items())
+        said = listed(
+            [f"{name} at {number(cap)}{_clipped_words(found, name)}" for name, cap in caps.items()]
+        )
         section.notes.append(f"The workload caps {said}: the trace is clipped likewise here.")
     section.figures.append(_cdf_figure(found))
     section.tables.append(_table(found))
     if len(found["parameters"]) > 1:
         section.figures.append(_spearman_figure(found))
     return section
+
+
+def _clipped_words(found: Mapping[str, Any], name: str) -> str:
+    clipped = found["parameters"].get(name, {}).get("clipped_fraction", 0.0)
+    return f" ({percent(clipped)} of the requests have more)" if clipped else ""
 
 
 def _takeaway(found: Mapping[str, Any]) -> str:
@@ -183,6 +193,8 @@ def _takeaway(found: Mapping[str, Any]) -> str:
             f"No distribution of lengths and parameters is more than {percent(ks)} of the requests "
             f"off the trace's ({worst}), {verdict} the {percent(REACH)} aimed at"
         )
+    clipped = max(each["clipped_fraction"] for each in found["parameters"].values())
+    sentence += f", with {percent(clipped)} of the trace's requests cut to a cap" if clipped else ""
     joint, independent = (found["spearman_difference"].get(name) for name in SAMPLERS)
     if joint is None:
         return f"{sentence}; there are no two parameters that vary, so none can go together."

@@ -54,6 +54,11 @@ def _notes(facts: Mapping[str, Any]) -> list[str]:
             f"Ingest set aside {plural(facts['n_rejected'], 'malformed row')}, which "
             f"are not in any number below: {listed}."
         )
+    if facts["n_moved"]:
+        notes.append(
+            f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
+            f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
+        )
     return notes
 
 

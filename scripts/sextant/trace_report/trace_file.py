@@ -82,6 +82,8 @@ def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
         "start_time": None if start is None else start.isoformat(sep=" "),
         "n_rejected": ingested.get("n_rejected"),
         "rejected_by_reason": ingested.get("n_rejected_by_reason", {}),
+        "n_moved": ingested.get("n_moved"),
+        "most_late_s": ingested.get("most_late_s"),
         "groups": groups(trace),
     }
 

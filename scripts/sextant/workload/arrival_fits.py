@@ -3,26 +3,36 @@
 Each `fit_…` returns a process, or the reason why there is none.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy  # its parts load at first use
 
-from sextant.workload.arrival_measures import SCALES_S, Measures
+from sextant.workload.arrival_measures import (
+    SCALES_S,
+    ArrivalTally,
+    Measures,
+    Times,
+    batches_of,
+    gaps_of,
+)
 from sextant.workload.arrivals import ArrivalModel
 from sextant.workload.gamma import fit_gamma
 from sextant.workload.generators import Gamma
-from sextant.workload.modulated import Clients, Markov, Mirrored, Rescaled
-from sextant.workload.windows import WINDOW_S, fit_windows_of
+from sextant.workload.markov import Markov
+from sextant.workload.modulated import Clients, Mirrored, Rescaled
+from sextant.workload.trace_stream import ArrivalBatch
+from sextant.workload.windows import WINDOW_S, fit_shapes
 
 CLIENT_WINDOW_S = 600.0
 """ServeGen's window for a client."""
-MAX_CLIENTS = 256
+MAX_CLIENTS, MAX_CLIENT_WINDOWS = 256, 200_000
 MAX_BINS = 20_000
 """Most bins of a profile: `arrivals.json` stays small."""
 MIN_PER_BIN = 10.0
 """Fewest requests of a profile's mean bin: with fewer the profile would be a replay."""
-_BINS_S = (600.0, 300.0, 120.0, 60.0, 30.0, 20.0, 10.0, 5.0, 2.0, 1.0)
+_BINS_S = (600, 300, 120, 60, 30, 20, 10, 5, 2, 1)
 _ALPHAS = (0.02, 100.0)
 _FEWEST = 3
 _ROUNDS = 3
@@ -32,12 +42,13 @@ _FINER = 1.4
 """Factor between shares of the time on in the later rounds."""
 _RUN = 32
 """Gaps of a run in which the rate is taken as constant."""
+_MOST_IN_RUNS = 1 << 20
 _LEAST_VARIANCE = 1e-6
 _ON_FRACTIONS: tuple[float, ...] = (1.0, 0.5, 0.2, 0.05)
 """Shares of the time on that are tried, of the largest possible."""
 
-Judge = Callable[[Gamma | Markov], tuple[Measures, float]]
-"""Returns the median measures of samples of a process, and how far they are off."""
+Judge = Callable[[Sequence[Markov]], list[tuple[Measures, float]]]
+"""Returns the median measures of samples of each process, and how far they are off."""
 
 
 def fit_one_gamma(model: ArrivalModel) -> Gamma | str:
@@ -47,58 +58,65 @@ def fit_one_gamma(model: ArrivalModel) -> Gamma | str:
     return Gamma(1 / (model.alpha * model.beta_s), model.alpha)
 
 
-def fit_mirrored(
-    arrival_s: np.ndarray, clock_step_s: float | None, window_s: float = WINDOW_S
-) -> Mirrored | str:
+def fit_mirrored(times: Times, end_s: float, clock_step_s: float | None) -> Mirrored | str:
     """Return Gamma gaps per window; one without a fit is Poisson at its counted rate."""
-    if not arrival_s[-1] > window_s:
-        return f"the trace is no longer than a window of {window_s:g} s"
-    return _mirrored(arrival_s, clock_step_s, window_s)
-
-
-def _mirrored(arrival_s: np.ndarray, clock_step_s: float | None, window_s: float) -> Mirrored:
-    windows = fit_windows_of(arrival_s, clock_step_s, window_s)
-    alpha = np.where(np.isnan(windows["alpha"]), 1.0, windows["alpha"])
-    columns = (windows["start_s"], windows["duration_s"], windows["n_requests"], alpha)
-    return Mirrored(*(tuple(values.tolist()) for values in columns))
+    if not end_s > WINDOW_S:
+        return f"the trace is no longer than a window of {WINDOW_S:g} s"
+    nobody = np.zeros(0)
+    batches = (
+        ArrivalBatch(batch, np.zeros(len(batch), np.int16), nobody) for batch in batches_of(times)
+    )
+    return _mirrored(batches, 1, end_s, clock_step_s, WINDOW_S)[0]
 
 
 def fit_clients(
-    arrival_s: np.ndarray, client: np.ndarray, clock_step_s: float | None
+    batches: Iterator[ArrivalBatch], n_clients: int, end_s: float, clock_step_s: float | None
 ) -> Clients | str:
-    """Return clients with Gamma gaps per window each; `client` numbers whose each request is."""
-    n_clients = len(np.unique(client))
+    """Return clients with Gamma gaps per window each; a batch's groups number them from 0."""
     if n_clients > MAX_CLIENTS:
         return f"{n_clients} clients are more than {MAX_CLIENTS}"
-    order = np.argsort(client, kind="stable")
-    ends = np.flatnonzero(np.diff(client[order])) + 1
-    own = (times for times in np.split(arrival_s[order], ends) if times[-1] > 0)
-    return Clients(tuple(_mirrored(times, clock_step_s, CLIENT_WINDOW_S) for times in own))
+    if n_clients * end_s > MAX_CLIENT_WINDOWS * CLIENT_WINDOW_S:
+        return f"{n_clients} clients have more than {MAX_CLIENT_WINDOWS} windows"
+    return Clients(_mirrored(batches, n_clients, end_s, clock_step_s, CLIENT_WINDOW_S))
 
 
-def fit_rescaled(arrival_s: np.ndarray, trace: Measures) -> list[Rescaled] | str:
+def _mirrored(
+    batches: Iterator[ArrivalBatch],
+    n_groups: int,
+    end_s: float,
+    clock_step_s: float | None,
+    window_s: float,
+) -> tuple[Mirrored, ...]:
+    step_s = np.nan if clock_step_s is None else clock_step_s
+    found = fit_shapes(batches, n_groups, end_s, step_s, window_s)
+    start_s, duration_s = (tuple(found[name].tolist()) for name in ("start_s", "duration_s"))
+    own = zip(found["n_requests"].tolist(), found["alpha"].tolist(), strict=True)
+    return tuple(Mirrored(start_s, duration_s, tuple(n), tuple(alpha)) for n, alpha in own)
+
+
+def fit_rescaled(tally: ArrivalTally, trace: Measures) -> list[Rescaled] | str:
     """Return profiles, the coarsest first, whose dispersion is near the trace's by its formula.
 
     If there are none, the nearest one. The gaps' shape is the one that brings the dispersion of
     the counts nearest to the trace's over all scales.
     """
-    end_s, found = float(arrival_s[-1]), []
+    end_s, found = tally.last_s, []
     scales = dispersed(trace)
     for bin_s in _BINS_S:
         n_bins = int(np.ceil(end_s / bin_s))
-        if not (2 <= n_bins <= MAX_BINS and len(arrival_s) / n_bins >= MIN_PER_BIN):
+        if not (2 <= n_bins <= MAX_BINS and tally.n / n_bins >= MIN_PER_BIN):
             continue
-        counts = np.bincount((arrival_s // bin_s).astype(np.int64), minlength=n_bins)
+        counts = np.add.reduceat(tally.per_second, np.arange(0, len(tally.per_second), bin_s))
         counts = np.append(counts[: n_bins - 1], counts[n_bins - 1 :].sum())
         alpha, error = _best_shape(counts, bin_s, end_s, scales)
-        found.append((error, Rescaled(bin_s, tuple(counts.tolist()), end_s, alpha)))
+        found.append((error, Rescaled(float(bin_s), tuple(counts.tolist()), end_s, alpha)))
     if not found or not scales:
         return f"the trace is too short, or has fewer than {MIN_PER_BIN:g} requests a bin"
     near = [process for error, process in found if error < np.log(1.1)]
     return near or [min(found, key=lambda each: each[0])[1]]
 
 
-def dispersed(trace: Mapping[str, float | None]) -> dict[int, float]:
+def dispersed(trace: Measures) -> dict[int, float]:
     """Return the dispersion of a trace by the scale (s) that it has one of."""
     named = {scale: trace.get(f"dispersion_{scale}s") for scale in SCALES_S}
     return {scale: value for scale, value in named.items() if value}
@@ -134,7 +152,9 @@ def gamma_dispersion(alpha: float, mean: np.ndarray) -> np.ndarray:
     return 1 / alpha + (1 - 1 / alpha) * short
 
 
-def fit_markov(arrival_s: np.ndarray, trace: Measures, judge: Judge) -> Markov | str:
+def fit_markov(
+    times: Times, rate_rps: float, duration_s: float, trace: Measures, judge: Judge
+) -> Markov | str:
     """Return chains whose counts are dispersed like the trace's at every scale.
 
     By moments: what a chain of relaxation time τ adds to the dispersion over T is W · h(T / τ),
@@ -144,27 +164,25 @@ def fit_markov(arrival_s: np.ndarray, trace: Measures, judge: Judge) -> Markov |
     of the time a chain is on is tried out, for the busiest minute; where the medians of samples
     are off, the targets are moved and all is fitted again.
     """
-    scales, duration_s = dispersed(trace), float(arrival_s[-1])
+    scales = dispersed(trace)
     if len(scales) < _FEWEST:
         return "the trace is too short for the counts of three scales"
-    truth, rate_rps = np.array(list(scales.values())), len(arrival_s) / duration_s
+    truth = np.array(list(scales.values()))
     time_s = np.geomspace(0.5, max(duration_s / _CHANGES, 1.0), 16)
     scale_s = np.array(list(scales), float)
-    design, alpha = _design(scale_s, duration_s, time_s), _local_shape(arrival_s)
+    design, alpha = _design(scale_s, duration_s, time_s), _local_shape(times, rate_rps * duration_s)
     gaps = gamma_dispersion(alpha, rate_rps * scale_s)
     target, shares = truth, _ON_FRACTIONS
     best: tuple[float, Markov] | None = None
     for _ in range(_ROUNDS):
         more = np.maximum(target - gaps, 0) / target
         variance = scipy.optimize.nnls(design / target[:, None], more)[0] / (2 * rate_rps * time_s)
-        tried = []
-        for share in shares:
-            if process := _chains(variance, time_s, share, rate_rps, alpha):
-                medians, error = judge(process)
-                tried.append((error, share, process, medians))
-        if not tried:
+        tried = [_chains(variance, time_s, share, rate_rps, alpha) for share in shares]
+        processes = [process for process in tried if process]
+        if not processes:
             break
-        error, share, process, medians = min(tried, key=lambda each: each[0])
+        judged = zip(judge(processes), shares, processes, strict=True)
+        (medians, error), share, process = min(judged, key=lambda each: each[0][1])
         if best is None or error < best[0]:
             best = (error, process)
         shares = (share / _FINER, share, min(share * _FINER, 1.0))
@@ -173,12 +191,18 @@ def fit_markov(arrival_s: np.ndarray, trace: Measures, judge: Judge) -> Markov |
     return best[1] if best else "the rate does not vary"
 
 
-def _local_shape(arrival_s: np.ndarray) -> float:
-    """Return the shape of gaps within runs so short that the rate hardly changes; 1: not known."""
-    gaps = np.diff(arrival_s)
-    runs = gaps[: len(gaps) // _RUN * _RUN].reshape(-1, _RUN)
-    with np.errstate(divide="ignore"):
-        alpha = fit_gamma(np.array([_RUN]), runs.sum(axis=1), np.log(runs).sum(axis=1)).alpha
+def _local_shape(times: Times, n: float) -> float:
+    """Return the shape of gaps within runs so short that the rate hardly changes; 1: not known.
+
+    Of a long trace every k-th run of a batch is fitted.
+    """
+    every, found = math.ceil(n / _MOST_IN_RUNS), []
+    for gaps in gaps_of(times):
+        runs = gaps[: len(gaps) // _RUN * _RUN].reshape(-1, _RUN)[::every]
+        with np.errstate(divide="ignore"):
+            logs = np.log(runs).sum(axis=1)
+        found.append(fit_gamma(np.array([_RUN]), runs.sum(axis=1), logs).alpha)
+    alpha = np.concatenate(found)
     if not np.isfinite(alpha).any():
         return 1.0
     # The estimate from n gaps is 3 / n too high on average.

@@ -10,16 +10,18 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_json
+from sextant.workload.arrival_measures import Times, batches_of, gaps_of
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.seeds import Seed
 from sextant.workload.step_distance import judge_steps
-from sextant.workload.steps import MAX_STEPS, count_steps, fit_steps
+from sextant.workload.steps import FAR, MAX_STEPS, StepCounts, count_steps, fit_steps
 
 MIN_GAPS = 2
 OFF_GRID = 0.05
 """Steps that a gap may be off a whole number of them."""
 _SHORT = 10
 """Most steps of gaps of which a step's length is averaged."""
+_MOST_TESTED = 1 << 20
 ALL_AT_ONCE = "all requests arrive at the same time"
 ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
 
@@ -54,34 +56,45 @@ class ArrivalModel:
     reason: str | None = None
 
 
-def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
+def fit_arrivals(arrival_s: Times, *, seed: Seed) -> ArrivalModel:
     """Fit a Gamma distribution to the gaps between arrivals, by maximum likelihood.
 
     Equal stamps say that the trace's clock is coarse. Then all gaps are counted in its steps
     (`common_steps`) and fitted by the likelihood of those counts (`steps`); else they are exact
     (`gamma.fit_gamma`). `arrival_s` ascends; `seed` places gaps within their steps for the test of
-    the fit, and nothing else depends on it.
+    the fit, and nothing else depends on it. The fit is tested on at most some million gaps, every
+    k-th of a longer trace: so many tell the distance to 0.001.
     """
-    arrival_s = np.asarray(arrival_s, float)
-    gaps = np.diff(arrival_s)
-    n_zero, duration = int(np.sum(gaps == 0)), float(gaps.sum())
-    rate = len(gaps) / duration if duration > 0 else None
-    step = _clock_step(arrival_s) if n_zero and duration > 0 else None
-    undetermined = ArrivalModel(None, None, rate, None, len(gaps), n_zero, step)
-    if len(gaps) < MIN_GAPS:
-        reason = f"{len(gaps) + 1} arrivals are too few: a shape needs {MIN_GAPS + 1}"
+    n_gaps, n_zero, duration, log_total, least = 0, 0, 0.0, 0.0, math.inf
+    for gaps in gaps_of(arrival_s):
+        positive = gaps[gaps > 0]
+        n_gaps, n_zero = n_gaps + len(gaps), n_zero + len(gaps) - len(positive)
+        duration, log_total = (
+            duration + float(gaps.sum()),
+            log_total + float(np.log(positive).sum()),
+        )
+        least = min(least, float(positive.min(initial=math.inf)))
+    rate = n_gaps / duration if duration > 0 else None
+    step = _clock_step(arrival_s, least) if n_zero and duration > 0 else None
+    undetermined = ArrivalModel(None, None, rate, None, n_gaps, n_zero, step)
+    if n_gaps < MIN_GAPS:
+        reason = f"{n_gaps + 1} arrivals are too few: a shape needs {MIN_GAPS + 1}"
         return replace(undetermined, reason=reason)
     if duration == 0:
         return replace(undetermined, reason=ALL_AT_ONCE)
-    fits, ks, p_value = _fit_exact(gaps) if step is None else _fit_stepped(gaps, step, seed)
+    if step is None:
+        fits = fit_gamma(*np.array([[n_gaps], [duration], [log_total]]))
+    else:
+        fits = fit_steps(_count_all(arrival_s, step))
     if np.isnan(fits.alpha[0]):
-        what = f"the shape of {len(gaps)} gaps of {duration / len(gaps):.3g} s"
+        what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
+    ks, p_value = _tested(_thinned(arrival_s, n_gaps), fits, step, seed)
     return replace(
         undetermined,
         alpha=float(fits.alpha[0]),
         # The mean is the trace's own, to the last digit.
-        beta_s=float(duration / len(gaps) / fits.alpha[0]),
+        beta_s=float(duration / n_gaps / fits.alpha[0]),
         cv=float(fits.cv[0]),
         alpha_lo=float(fits.alpha_lo[0]),
         alpha_hi=float(fits.alpha_hi[0]),
@@ -90,22 +103,39 @@ def fit_arrivals(arrival_s: np.ndarray, *, seed: Seed) -> ArrivalModel:
     )
 
 
-def _fit_exact(gaps: np.ndarray) -> tuple[GammaFits, np.ndarray, np.ndarray]:
+def _thinned(arrival_s: Times, n_gaps: int) -> np.ndarray:
+    """Return every k-th gap, at most `_MOST_TESTED`."""
+    every, kept, n_before = -(-n_gaps // _MOST_TESTED), [], 0
+    for gaps in gaps_of(arrival_s):
+        kept.append(gaps[-n_before % every :: every])
+        n_before += len(gaps)
+    return np.concatenate(kept)
+
+
+def _tested(
+    gaps: np.ndarray, fits: GammaFits, step_s: float | None, seed: Seed
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the Kolmogorov-Smirnov distance of gaps from their fit, and its p-value."""
     n = np.array([len(gaps)])
-    fits = fit_gamma(n, gaps.sum(), np.log(gaps).sum())
-    if np.isnan(fits.alpha[0]):
-        return fits, fits.alpha, fits.alpha
-    distance = ks_distance(gaps, n, fits.alpha, fits.beta)
-    return fits, distance, ks_p_value(distance, n, fits.alpha)
-
-
-def _fit_stepped(
-    gaps: np.ndarray, step_s: float, seed: Seed
-) -> tuple[GammaFits, np.ndarray, np.ndarray]:
-    counts = count_steps(np.rint(gaps / step_s), np.array([len(gaps)]))
-    fits = fit_steps(counts)
+    if step_s is None:
+        distance = ks_distance(gaps, n, fits.alpha, fits.beta)
+        return distance, ks_p_value(distance, n, fits.alpha)
     draws = np.random.default_rng(seed).random(len(gaps))
-    return fits, *judge_steps(counts, fits, draws)
+    return judge_steps(count_steps(np.rint(gaps / step_s), n), fits, draws)
+
+
+def _count_all(arrival_s: Times, step_s: float) -> StepCounts:
+    """Count all gaps in steps of a clock; far ones, which are as good as exact, to 12 bits."""
+    parts = []
+    for gaps in gaps_of(arrival_s):
+        steps = np.rint(gaps / step_s)
+        mantissa, exponent = np.frexp(steps)
+        rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
+        parts.append(np.unique(np.where(steps < FAR, steps, rounded), return_counts=True))
+    steps, counts = (np.concatenate(own) for own in zip(*parts, strict=True))
+    distinct, place = np.unique(steps, return_inverse=True)
+    n_gaps = np.bincount(place, counts)
+    return StepCounts(distinct, n_gaps, np.array([len(distinct)]))
 
 
 def hidden(step_s: float, what: str) -> str:
@@ -113,11 +143,16 @@ def hidden(step_s: float, what: str) -> str:
     return f"the clock's step of {step_s:.3g} s hides {what}"
 
 
-def _clock_step(arrival_s: np.ndarray) -> float:
-    gaps, end_s = np.diff(arrival_s), float(np.abs(arrival_s).max())
-    positive = gaps[gaps > 0]
-    least = np.array([max(positive.min(), end_s / MAX_STEPS)])
-    step = common_steps(positive, np.zeros(len(positive), np.intp), least, end_s)
+def _clock_step(arrival_s: Times, least_s: float) -> float:
+    """Return the step of the clock of times whose smallest positive gap is known."""
+    end_s = 0.0
+    for batch in batches_of(arrival_s):
+        end_s = float(batch[-1]) if len(batch) else end_s
+    least = np.array([max(least_s, end_s / MAX_STEPS)])
+    step = least
+    for gaps in gaps_of(arrival_s):
+        positive = gaps[gaps > 0]
+        step = common_steps(positive, np.zeros(len(positive), np.intp), step, end_s)
     return float(np.where(np.isnan(step), least, step)[0])
 
 

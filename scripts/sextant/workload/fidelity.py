@@ -5,6 +5,7 @@ the largest differences: of two cumulative distributions (Kolmogorov-Smirnov), a
 matrices of Spearman's rank correlation.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -99,50 +100,60 @@ def largest_difference(truth: pd.DataFrame, other: pd.DataFrame) -> float | None
 def compare(
     served: pd.DataFrame,
     modelled: pd.DataFrame,
-    weights: np.ndarray | None = None,
     *,
     of_trace: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Compare requests of a trace, a column per parameter, with draws or with a model's joint bins.
+    """Compare requests of a trace, a column per parameter, with draws.
 
-    `weights` are those of `modelled`, equal by default; `of_trace` is `spearman(served)`, where it
-    is known already.
+    `of_trace` is `spearman(served)`, where it is known already.
 
     Returns:
         By parameter `ks`, and `mean_ratio`, the mean over that of the trace (None where that is
         0 or nothing is known); `spearman`, coefficients of `modelled`, None where a parameter is
         constant; `spearman_difference`, the largest (see `largest_difference`).
     """
-    names, coefficients = list(served), spearman(modelled[list(served)], weights)
+    names, coefficients = list(served), spearman(modelled[list(served)])
     of_trace = spearman(served) if of_trace is None else of_trace
     return {
-        "ks": {name: ks_distance(served[name], modelled[name], None, weights) for name in names},
-        "mean_ratio": {
-            name: _ratio(_mean(modelled[name], weights), _mean(served[name])) for name in names
-        },
+        "ks": {name: ks_distance(served[name], modelled[name]) for name in names},
+        "mean_ratio": {name: _ratio(_mean(modelled[name]), _mean(served[name])) for name in names},
         "spearman": _nested(coefficients),
         "spearman_difference": largest_difference(of_trace, coefficients),
     }
 
 
-def exact_fidelity(served: pd.DataFrame, model: RequestModel) -> dict[str, Any]:
+def exact_fidelity(
+    traced: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    of_trace: pd.DataFrame,
+    model: RequestModel,
+) -> dict[str, Any]:
     """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
+
+    Args:
+        traced: of each parameter the trace's values (NaN: null) and their weights.
+        of_trace: the trace's rank correlations.
+        model: as fitted to the trace.
 
     Returns:
         `ks` and `mean_ratio` by parameter (see `compare`); `spearman_trace`, `spearman_model`;
         `spearman_difference`: `joint` that of the model, `independent` that of independent
         parameters, whose coefficients are all 0.
     """
-    served = served[model.parameters]
-    of_trace = spearman(served)
-    figures = compare(served, model.frame, model.weights, of_trace=of_trace)
+    frame, weights = model.frame[model.parameters], model.weights
+    of_model = spearman(frame, weights)
     return {
-        "ks": figures["ks"],
-        "mean_ratio": figures["mean_ratio"],
+        "ks": {
+            name: ks_distance(values, frame[name], own, weights)
+            for name, (values, own) in traced.items()
+        },
+        "mean_ratio": {
+            name: _ratio(_mean(frame[name], weights), _mean(pd.Series(values), own))
+            for name, (values, own) in traced.items()
+        },
         "spearman_trace": _nested(of_trace),
-        "spearman_model": figures["spearman"],
+        "spearman_model": _nested(of_model),
         "spearman_difference": {
-            "joint": figures["spearman_difference"],
+            "joint": largest_difference(of_trace, of_model),
             "independent": largest_difference(of_trace, of_trace * 0.0),
         },
     }
@@ -195,21 +206,27 @@ def _cumulative_shares(
 
 def _rank_correlation(place_a: np.ndarray, place_b: np.ndarray, weights: np.ndarray) -> float:
     """Return the weighted correlation of the mid-ranks of two columns without nulls."""
-    ranks_a, ranks_b = (_centred_ranks(place, weights) for place in (place_a, place_b))
-    # A constant has all its ranks at their mean, 0, exactly.
-    if not ranks_a.any() or not ranks_b.any():
-        return float("nan")
-    if np.array_equal(ranks_a, ranks_b):
+    ranks_a, ranks_b = (
+        centred_ranks(np.bincount(place, weights))[place] for place in (place_a, place_b)
+    )
+    if ranks_a.any() and np.array_equal(ranks_a, ranks_b):
         return 1.0
     spread_a, spread_b = (np.sum(weights * ranks**2) for ranks in (ranks_a, ranks_b))
-    together = np.sum(weights * ranks_a * ranks_b)
+    return rank_correlation(np.sum(weights * ranks_a * ranks_b), spread_a, spread_b)
+
+
+def rank_correlation(together: float, spread_a: float, spread_b: float) -> float:
+    """Return the correlation of centred ranks by the sum of their products and of their squares."""
+    # A constant has all its ranks at their mean, 0, exactly.
+    if not spread_a or not spread_b:
+        return float("nan")
     return float(np.clip(together / np.sqrt(spread_a * spread_b), -1, 1))
 
 
-def _centred_ranks(place: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    mass = np.bincount(place, weights)
+def centred_ranks(mass: np.ndarray) -> np.ndarray:
+    """Return the mid-rank of each value less the mean rank, by the weight of each, ascending."""
     middle = np.cumsum(mass) - mass / 2
-    return (middle - mass.sum() / 2)[place]
+    return middle - mass.sum() / 2
 
 
 def _nested(matrix: pd.DataFrame) -> dict[str, dict[str, float | None]]:

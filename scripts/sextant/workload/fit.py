@@ -1,26 +1,16 @@
 """Fit a workload to a trace, and judge the fit."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from sextant.base.errors import InputError
-from sextant.base.files import (
-    provenance,
-    read_provenance,
-    sha256_file,
-    write_json,
-)
-from sextant.ingest.trace_format import require_trace
-from sextant.workload.arrival_choice import ArrivalChoice, choose_arrivals
-from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
+from sextant.base.files import provenance, read_provenance, sha256_file, write_json
+from sextant.workload.arrival_choice import ArrivalChoice, fit_trace_arrivals
+from sextant.workload.arrivals import arrivals_to_json
 from sextant.workload.fidelity import exact_fidelity
 from sextant.workload.fitted_arrivals import choice_to_json, write_times
-from sextant.workload.request_model import N_BINS, check_cap, fit_request_model, read_requests
-from sextant.workload.trace_stream import Group, read_arrivals
+from sextant.workload.request_model import N_BINS, check_cap
+from sextant.workload.trace_requests import TraceRequests
+from sextant.workload.trace_stream import TraceTimes
 
 
 def fit_workload(
@@ -37,7 +27,8 @@ def fit_workload(
 ) -> dict[str, Any]:
     """Fit the request model and the arrival models of a trace; write them and their fidelity.
 
-    Beside `arrivals_out`, `arrivals.parquet` keeps the trace's own times, for a replay.
+    The trace is read in batches, several times, so that memory does not grow with it. Beside
+    `arrivals_out`, `arrivals.parquet` keeps the trace's own times, for a replay.
 
     Requests above a cap are clipped to it before the fit, and counted. Failed requests take
     part in the arrivals only: they arrived, but say nothing of what a served request is like.
@@ -61,21 +52,11 @@ def fit_workload(
         InputError: a cap below 1, or no request to fit.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
-    require_trace(trace)
-    every = read_requests(trace)
-    served = every[every["status"] != "failed"]
-    if served.empty:
-        raise InputError(
-            "no request succeeded", file=trace, fix="give a trace with served requests"
-        )
-    clipped, n_clipped = _clip(served, caps)
-    requests = fit_request_model(clipped, n_bins)
-    arrival_s = every["arrival_s"].to_numpy()
-    arrivals = fit_arrivals(arrival_s, seed=seed)
-    try:
-        choice = choose_arrivals(arrival_s, arrivals, client=_clients(trace), seed=seed)
-    except InputError as error:
-        raise error.at(file=trace) from None
+    for name, cap in caps.items():
+        check_cap(name, cap)
+    served = TraceRequests(trace, caps)
+    requests, of_trace = served.fit(n_bins)
+    arrivals, choice = fit_trace_arrivals(trace, seed)
     facts = {
         "inputs_sha256": read_provenance(trace).get("inputs_sha256", {}),
         "max_input_tokens": max_input_tokens,
@@ -84,30 +65,29 @@ def fit_workload(
         "seed": seed,
     }
     validation = {
-        "n_requests": len(served),
-        "n_failed": len(every) - len(served),
-        **n_clipped,
+        "n_requests": served.counts.n_served,
+        "n_failed": served.counts.n_failed,
+        "n_clipped_input": served.counts.n_clipped.get("input_tokens", 0),
+        "n_clipped_output": served.counts.n_clipped.get("output_tokens", 0),
         "n_joint_bins": len(requests.frame),
         "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
-        **exact_fidelity(clipped, requests),
+        **exact_fidelity(
+            {name: served.counts.with_null(name) for name in requests.parameters},
+            of_trace,
+            requests,
+        ),
         "ks_gaps": arrivals.ks,
         "arrivals": _arrival_fidelity(choice),
         "seed": seed,
         "provenance": provenance({"trace": trace}, fit=facts, **provenance_facts),
     }
     requests.save(requests_out, facts)
-    times_out = write_times(arrivals_out, arrival_s, facts)
+    times_out = write_times(arrivals_out, TraceTimes(trace), facts)
     contents = {"requests_sha256": requests_out, "times_sha256": times_out}
     hashes = {name: sha256_file(path) for name, path in contents.items()}
     write_json(arrivals_out, arrivals_to_json(arrivals, choice_to_json(choice), **facts, **hashes))
     write_json(validation_out, validation)
     return validation
-
-
-def _clients(trace: str | Path) -> np.ndarray:
-    """Return whose each request is: a number for each pair of LLM and service."""
-    groups: dict[Group, int] = {}
-    return np.concatenate([rows.group for rows in read_arrivals(trace, groups, None)])
 
 
 def _arrival_fidelity(choice: ArrivalChoice) -> dict[str, Any]:
@@ -116,18 +96,5 @@ def _arrival_fidelity(choice: ArrivalChoice) -> dict[str, Any]:
         name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
         for name, fit in choice.fits.items()
     }
-    return {"model": choice.model, "why": choice.why, "trace": choice.trace, "models": models}
-
-
-def _clip(
-    served: pd.DataFrame, caps: Mapping[str, int | None]
-) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the requests with no value above its cap, and how many were changed by which."""
-    clipped, n_clipped = served.copy(), {}
-    for name, cap in caps.items():
-        check_cap(name, cap)
-        short = name.removesuffix("_tokens")
-        n_clipped[f"n_clipped_{short}"] = 0 if cap is None else int((served[name] > cap).sum())
-        if cap is not None:
-            clipped[name] = served[name].clip(upper=cap)
-    return clipped, n_clipped
+    found = {"model": choice.model, "why": choice.why, "not_judged": list(choice.left_out)}
+    return found | {"trace": choice.trace, "models": models}

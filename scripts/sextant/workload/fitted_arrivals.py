@@ -1,13 +1,13 @@
 """The arrivals of a fitted workload: the model that was chosen, or another that was fitted."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_WORKLOAD_AGAIN, write_parquet
+from sextant.base.files import MAKE_WORKLOAD_AGAIN, PROVENANCE_KEY, atomic_path
+from sextant.workload.arrival_measures import Times, batches_of
 from sextant.workload.arrivals import load_arrivals, read_stored
 from sextant.workload.generators import Arrivals
 from sextant.workload.trace_arrivals import (
@@ -26,12 +26,19 @@ TIMES_FILE = "arrivals.parquet"
 """The trace's own times, in a workload's folder."""
 
 
-def write_times(arrivals_out: str | Path, arrival_s: np.ndarray, origin: Mapping[str, Any]) -> Path:
+def write_times(arrivals_out: str | Path, times: Times, origin: Mapping[str, Any]) -> Path:
     """Write a trace's times beside `arrivals.json`, and return where."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     path = Path(arrivals_out).with_name(TIMES_FILE)
-    write_parquet(path, pa.table({"arrival_s": arrival_s}), origin)
+    metadata = {PROVENANCE_KEY: json.dumps(origin).encode()}
+    schema = pa.schema([("arrival_s", pa.float64())], metadata)
+    options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": False}
+    options["column_encoding"] = {"arrival_s": "BYTE_STREAM_SPLIT"}
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
+        for batch in batches_of(times):
+            writer.write_table(pa.table([batch], schema=schema))
     return path
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,6 +46,10 @@ class Arrivals(ABC):
         rate_rps = 0.0 if is_whole else self.mean_rate_rps
         most, end_s = extent(n, np.inf if is_whole else duration_s, rate_rps)
         return cut(self._draw(most, end_s, seed), most, end_s)
+
+    def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        """Yield what `times` returns for a duration, part after part where that saves memory."""
+        yield self.times(duration_s=duration_s, seed=seed)
 
     def scaled(self, rate_factor: float, by: str = "time") -> Arrivals:
         """Return these arrivals at another rate (see `Scaled`)."""
@@ -104,13 +108,26 @@ class Gamma(_AtRate):
         check_positive(alpha=self.alpha)
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
-        times = [np.array([rest_of_gap(rng, self.alpha) / self.rate_rps])]
-        n_drawn = 1
-        while n_drawn < most and times[-1][-1] < end_s:
-            times.append(times[-1][-1] + np.cumsum(rng.gamma(self.alpha, beta_s, _BLOCK)))
-            n_drawn += _BLOCK
+        times, n_drawn = [], 0
+        for drawn in self._parts(end_s, seed):
+            times.append(drawn)
+            n_drawn += len(drawn)
+            if n_drawn >= most:
+                break
         return np.concatenate(times)
+
+    def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        """Yield what `times` returns for a duration, part after part."""
+        for drawn in self._parts(duration_s, seed):
+            yield cut(drawn, len(drawn), duration_s)
+
+    def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
+        drawn = np.array([rest_of_gap(rng, self.alpha) / self.rate_rps])
+        yield drawn
+        while drawn[-1] < end_s:
+            drawn = drawn[-1] + np.cumsum(rng.gamma(self.alpha, beta_s, _BLOCK))
+            yield drawn
 
 
 def poisson(rate_rps: float) -> Gamma:

@@ -1,7 +1,7 @@
-"""Arrival processes whose rate changes: by windows, by a fine profile, by chance, by clients.
+"""Arrival processes whose rate changes: by windows, by a fine profile, by clients.
 
-All but `Markov` have a span, that of the trace they were fitted to. Without an end they last as
-long; what is asked of them beyond begins the span again, with other draws.
+They have a span, that of the trace they were fitted to. Without an end they last as long; what is
+asked of them beyond begins the span again, with other draws.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sextant.workload.generators import (
     cut,
     rest_of_gap,
 )
-from sextant.workload.seeds import Seed, child_seed
+from sextant.workload.seeds import Seed
 
 _BLOCK = 1 << 14
-_EXTRA_S = 1.0
-_ROUNDING = 1e-4
+_MERGED = 1 << 16
+"""Requests of all clients that are put in order at a time."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,20 @@ class Spanned(Arrivals):
         """Return how long the span lasts."""
 
     @abstractmethod
-    def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:
-        """Draw the arrivals of one span that lie before `end_s`, or all."""
+    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
+        """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
+
+    def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        """Yield what `times` returns for a duration, part after part."""
+        for drawn in self._parts(duration_s, np.random.default_rng(seed)):
+            yield cut(drawn, len(drawn), duration_s)
+
+    def _parts(self, end_s: float, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        begin_s = 0.0
+        while begin_s < end_s:
+            for drawn in self.once(rng, min(end_s - begin_s, self.span_s)):
+                yield begin_s + drawn
+            begin_s += self.span_s
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         if math.isinf(end_s) and most > MAX_REQUESTS:
@@ -57,12 +69,13 @@ class Spanned(Arrivals):
             likely_s *= 2
 
     def _until(self, most: int, end_s: float, rng: np.random.Generator) -> np.ndarray:
-        times, n_drawn, begin_s = [np.zeros(0)], 0, 0.0
-        while n_drawn < most and begin_s < end_s:
-            drawn = self.once(rng, min(end_s - begin_s, self.span_s))
-            times.append(begin_s + drawn)
-            n_drawn, begin_s = n_drawn + len(drawn), begin_s + self.span_s
+        times, n_drawn = [np.zeros(0)], 0
+        for drawn in self._parts(end_s, rng):
+            times.append(drawn)
+            n_drawn += len(drawn)
             check_size(n_drawn)
+            if n_drawn >= most:
+                break
         return cut(np.concatenate(times), most, end_s)
 
 
@@ -102,9 +115,9 @@ class Mirrored(Spanned):
         """Return requests per second on average."""
         return math.fsum(self.n_requests) / self.span_s
 
-    def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:
-        """Draw the arrivals of one span that lie before `end_s`, or all."""
-        times, kinds = [np.zeros(0)], self.is_weibull or (False,) * len(self.alpha)
+    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
+        """Draw the arrivals of one span that lie before `end_s`, or all, a window at a time."""
+        kinds = self.is_weibull or (False,) * len(self.alpha)
         windows = zip(
             self.start_s, self.duration_s, self.n_requests, self.alpha, kinds, strict=True
         )
@@ -120,8 +133,7 @@ class Mirrored(Spanned):
                 points = np.concatenate([points, drawn])
             n_inside = int(np.searchsorted(points, units))
             wait = points[n_inside] - units
-            times.append(begin_s + points[:n_inside] * (own_s / units if units else 0.0))
-        return np.concatenate(times)
+            yield begin_s + points[:n_inside] * (own_s / units if units else 0.0)
 
 
 def _unit_gaps(rng: np.random.Generator, shape: float, is_weibull: bool, n: int) -> np.ndarray:
@@ -171,97 +183,21 @@ class Rescaled(Spanned):
         """Return requests per second on average."""
         return sum(self.counts) / self.end_s
 
-    def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:
-        """Draw the arrivals of one span that lie before `end_s`, or all."""
+    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
+        """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
         edges = np.minimum(np.arange(len(self.counts) + 1) * self.bin_s, self.end_s)
         expected = np.concatenate([[0.0], np.cumsum(self.counts, dtype=float)])
-        points = _unit_arrivals(rng, self.alpha, float(np.interp(end_s, edges, expected)))
-        return np.interp(points, expected, edges)
+        for points in unit_arrivals(rng, self.alpha, float(np.interp(end_s, edges, expected))):
+            yield np.interp(points, expected, edges)
 
 
-def _unit_arrivals(rng: np.random.Generator, alpha: float, end: float) -> np.ndarray:
+def unit_arrivals(rng: np.random.Generator, alpha: float, end: float) -> Iterator[np.ndarray]:
     """Draw arrivals at the rate 1 before `end`, of a process that has long been running."""
-    points = [np.array([rest_of_gap(rng, alpha)])]
-    while points[-1][-1] < end:
-        points.append(points[-1][-1] + np.cumsum(rng.gamma(alpha, 1 / alpha, _BLOCK)))
-    drawn = np.concatenate(points)
-    return drawn[: np.searchsorted(drawn, end)]
-
-
-@dataclass(frozen=True)
-class Markov(Arrivals):
-    """Gamma gaps whose rate is switched by independent two-state Markov chains.
-
-    Every chain adds its swing to the rate while it is on; K chains make a process of 2^K states
-    (a superposition of Markov-modulated processes: Andersen and Nielsen, IEEE JSAC 16, 1998).
-    """
-
-    kind = "markov"
-    rate_rps: float
-    """Mean rate."""
-    alpha: float
-    """Shape of the gaps in operational time."""
-    time_s: Sequence[float]
-    """Of each chain, the time in which what it is now is forgotten (to 1 / e)."""
-    swing: Sequence[float]
-    """Of each chain, what it adds when it is on, as a share of the mean rate."""
-    on_fraction: float
-    """Share of the time for which a chain is on."""
-
-    def __post_init__(self) -> None:
-        check_positive(rate_rps=self.rate_rps, alpha=self.alpha, on_fraction=self.on_fraction)
-        if len(self.time_s) != len(self.swing) or self.lowest < -_ROUNDING or self.on_fraction >= 1:
-            fix = "give a swing a chain, and a rate that is never below 0"
-            raise InputError("the chains are not possible", field="swing", fix=fix)
-
-    @property
-    def lowest(self) -> float:
-        """Return the rate while all chains are off, as a share of the mean rate."""
-        return 1 - self.on_fraction * math.fsum(self.swing)
-
-    @property
-    def mean_rate_rps(self) -> float:
-        """Return requests per second on average."""
-        return self.rate_rps
-
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        horizon_s = min(end_s, most / self.rate_rps + _EXTRA_S)
-        while True:
-            times = self._until(horizon_s, seed)
-            if len(times) >= most or horizon_s >= end_s:
-                return times
-            horizon_s = min(end_s, 2 * horizon_s)
-
-    def _until(self, end_s: float, seed: Seed) -> np.ndarray:
-        """Draw all arrivals before `end_s`; a later end begins with the same ones."""
-        chains = [
-            (swing, *self._switches(time_s, end_s, child_seed(seed, number)))
-            for number, (time_s, swing) in enumerate(zip(self.time_s, self.swing, strict=True))
-        ]
-        switches = [own[own < end_s] for _, _, own in chains]
-        edges = np.concatenate([[0.0], *switches, [end_s]])
-        edges.sort()
-        pace = np.full(len(edges) - 1, max(self.lowest, 0.0))
-        for swing, is_on, own in chains:
-            pace += swing * ((np.searchsorted(own, edges[:-1], side="right") + is_on) % 2)
-        pace *= self.rate_rps
-        expected = np.concatenate([[0.0], np.cumsum(pace * np.diff(edges))])
-        rng = np.random.default_rng(child_seed(seed, len(chains)))
-        points = _unit_arrivals(rng, self.alpha, expected[-1])
-        # Not by interpolation, which has other last digits where the end is another.
-        place = np.searchsorted(expected, points, side="right") - 1
-        return edges[place] + (points - expected[place]) / pace[place]
-
-    def _switches(self, time_s: float, end_s: float, seed: Seed) -> tuple[bool, np.ndarray]:
-        """Return whether a chain is on at 0, and when it changes until past `end_s`."""
-        rng = np.random.default_rng(seed)
-        is_on = bool(rng.random() < self.on_fraction)
-        lasting_s = np.array([time_s / self.on_fraction, time_s / (1 - self.on_fraction)])
-        turns = lasting_s[(np.arange(_BLOCK) + is_on) % 2]  # a block is even: each begins alike
-        switches = [np.zeros(1)]
-        while switches[-1][-1] < end_s:
-            switches.append(switches[-1][-1] + np.cumsum(turns * rng.standard_exponential(_BLOCK)))
-        return is_on, np.concatenate(switches)[1:]
+    points = np.array([rest_of_gap(rng, alpha)])
+    while points[-1] < end:
+        yield points
+        points = points[-1] + np.cumsum(rng.gamma(alpha, 1 / alpha, _BLOCK))
+    yield points[: np.searchsorted(points, end)]
 
 
 @dataclass(frozen=True)
@@ -285,13 +221,24 @@ class Clients(Spanned):
         """Return requests per second on average."""
         return math.fsum(sum(client.n_requests) for client in self.clients) / self.span_s
 
-    def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:
-        """Draw the arrivals of one span that lie before `end_s`, or all."""
+    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
+        """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
         streams = rng.spawn(len(self.clients))
-        drawn: Iterator[np.ndarray] = (
-            client.once(own, end_s) for client, own in zip(self.clients, streams, strict=True)
-        )
-        return np.sort(np.concatenate(list(drawn)))
+        drawn = [own.once(stream, end_s) for own, stream in zip(self.clients, streams, strict=True)]
+        held, step_s = [np.zeros(0)] * len(drawn), _MERGED / self.mean_rate_rps
+        horizon_s, is_open = step_s, [True] * len(drawn)
+        while any(is_open) or any(map(len, held)):
+            merged = []
+            for number, parts in enumerate(drawn):
+                while is_open[number] and not (held[number] >= horizon_s).any():
+                    part = next(parts, None)
+                    is_open[number] = part is not None
+                    held[number] = held[number] if part is None else np.append(held[number], part)
+                n_before = int(np.searchsorted(held[number], horizon_s))
+                merged.append(held[number][:n_before])
+                held[number] = held[number][n_before:]
+            yield np.sort(np.concatenate(merged))
+            horizon_s += step_s
 
 
 def _check_counts(counts: Sequence[float]) -> None:

@@ -104,39 +104,11 @@ class RequestModel:
         write_parquet(path, table.replace_schema_metadata(None), origin)
 
 
-def fit_request_model(
-    trace: pd.DataFrame | str | Path,
-    n_bins: int = N_BINS,
-    parameters: Sequence[str] | None = None,
-) -> RequestModel:
-    """Fit the joint histogram to the requests of a trace that did not fail.
-
-    Each parameter is cut into at most `n_bins` intervals of about equal count, or one per value
-    where it has no more values than that; truth values are never merged. A request's value becomes
-    the mean of the requests in its interval, whole numbers rounded, halves up (docs/workloads.md
-    says why not its centre). A parameter that is null in all of the trace is left out.
-
-    Args:
-        trace: a frame in the trace contract, or the path of its Parquet file.
-        n_bins: most intervals per parameter.
-        parameters: columns to model; all of `PARAMETERS` that the trace has by default.
-
-    Raises:
-        InputError: no bins, an unknown parameter, or no request that succeeded.
-    """
-    if n_bins < 1:
-        raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
-    served = served_requests(trace, parameters)
-    binned = pd.DataFrame({name: _bin_means(served[name], n_bins) for name in served})
-    names = list(served)
-    joint = binned.groupby(names, dropna=False, sort=True).size().rename("count").reset_index()
-    return RequestModel(joint)
-
-
 def resample_trace(trace: pd.DataFrame | str | Path, n: int, *, seed: Seed) -> pd.DataFrame:
     """Draw `n` served requests of a trace with replacement, whole rows (LLM-Pilot, V-A).
 
-    `trace` and the errors are those of `fit_request_model`, the columns those of its model.
+    `trace` and the errors are those of `trace_requests.fit_request_model`, the columns those of
+    its model.
     """
     served = served_requests(trace)
     rows = np.random.default_rng(seed).integers(len(served), size=n)
@@ -217,21 +189,6 @@ def _runs(cumulative: np.ndarray, most: int, limit: int) -> list[int]:
             break
         starts.append(following)
     return starts
-
-
-def _bin_means(column: pd.Series, n_bins: int) -> pd.Series:
-    is_known = column.notna().to_numpy()
-    known = column[is_known].to_numpy(float)
-    distinct, position, counts = np.unique(known, return_inverse=True, return_counts=True)
-    starts = bin_starts(counts, max(n_bins, 2) if column.name in BOOLEANS else n_bins)
-    means = np.add.reduceat(distinct * counts, starts) / np.add.reduceat(counts, starts)
-    # Summing may move the mean of equal values by a rounding error.
-    means = np.where(np.diff(starts, append=len(distinct)) == 1, distinct[starts], means)
-    if column.name in INTEGERS:
-        means = np.floor(means + 0.5)
-    values = np.full(len(column), np.nan)
-    values[is_known] = means[np.searchsorted(starts, position, side="right") - 1]
-    return typed(pd.Series(values, name=column.name))
 
 
 def typed(column: pd.Series) -> pd.Series:

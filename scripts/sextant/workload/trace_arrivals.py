@@ -5,7 +5,7 @@ The trace is read when times are drawn: who puts another process on a server loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from sextant.workload.generators import (
     check_positive,
     check_size,
 )
-from sextant.workload.modulated import Clients, Markov, Mirrored, Rescaled, Spanned
+from sextant.workload.markov import Markov
+from sextant.workload.modulated import Clients, Mirrored, Rescaled, Spanned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,9 +99,9 @@ class Recorded(Spanned):
         times = self._times()
         return float(times[-1]) * (1 + 1 / max(len(times) - 1, 1))
 
-    def once(self, rng: np.random.Generator, end_s: float) -> np.ndarray:
-        """Return all times; nothing is drawn."""
-        return self._times()
+    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
+        """Yield all times; nothing is drawn."""
+        yield self._times()
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         times = self._times()
@@ -171,7 +172,7 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     if not expected.any():
         return np.zeros(0)
     columns = (values.tolist() for values in (start_s, lasting_s, expected, alpha))
-    return Mirrored(*columns).once(np.random.default_rng(seed), np.inf)
+    return np.concatenate([*Mirrored(*columns).once(np.random.default_rng(seed), np.inf)])
 
 
 def _checked_windows(windows: pd.DataFrame) -> tuple[np.ndarray, ...]:
@@ -221,7 +222,9 @@ def _plain(value: Any) -> Any:
         return arrivals_to_plain(value)
     if isinstance(value, Path):
         return str(value)
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):  # of numbers, many of them, or of processes
+        return [_plain(each) if isinstance(each, Arrivals) else each for each in value]
+    return value
 
 
 def arrivals_from_plain(values: Mapping[str, Any]) -> Arrivals:

@@ -1,6 +1,6 @@
 """A trace read in the order of arrival, a batch at a time, whatever its length."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,7 +74,7 @@ def read_arrivals(
 ) -> Iterator[ArrivalBatch]:
     """Yield the trace in batches; a group that is not in `groups` gets the next number."""
     known: tuple[dict, dict] = ({}, {})
-    for batch in _batches(trace):
+    for batch in read_batches(trace, ["arrival_s", "llm", "service"]):
         if not batch.num_rows:
             continue
         llm, service = (
@@ -96,14 +96,25 @@ def read_arrivals(
         yield ArrivalBatch(arrival_s, number[place], offset)
 
 
-def _batches(trace: str | Path) -> Iterator[pa.RecordBatch]:
+class TraceTimes:
+    """The arrivals (s) of a trace, batch after batch, as often as they are asked for."""
+
+    def __init__(self, trace: str | Path) -> None:
+        self._trace = trace
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for batch in read_batches(self._trace, ["arrival_s"]):
+            yield batch.column(0).to_numpy(zero_copy_only=False)
+
+
+def read_batches(trace: str | Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a trace, those of few texts as dictionaries."""
     with reading(trace, fix=MAKE_TRACE_AGAIN):
         # What is read ahead would be kept until the end: the whole of the columns.
         options = {"pre_buffer": False, "page_checksum_verification": True}
-        file = pq.ParquetFile(trace, read_dictionary=["llm", "service"], **options)
-        columns = ["arrival_s", "llm", "service"]
-        # Threads cost more than three columns take, and the caller has work for the other cores.
-        yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
+        with pq.ParquetFile(trace, read_dictionary=["llm", "service"], **options) as file:
+            # Threads cost more than few columns take, and the caller has work for other cores.
+            yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
 
 
 def _codes(column: pa.Array, known: dict[str | None, int]) -> np.ndarray:

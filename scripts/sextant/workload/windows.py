@@ -4,7 +4,7 @@ The trace is read in batches: once for its groups, once for coarse clocks, once 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from sextant.base.errors import InputError
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, common_steps, hidden
 from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
 from sextant.workload.profiles import DAY_S, GROUP, traffic_series
-from sextant.workload.seeds import Seed
 from sextant.workload.step_distance import judge_steps
 from sextant.workload.steps import MAX_STEPS, count_steps, fit_steps
 from sextant.workload.trace_stream import (
@@ -72,19 +71,27 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) ->
     if n_cells > MAX_CELLS:
         problem = f"{n_windows} windows for each of {len(survey.groups)} LLMs and services"
         raise InputError(problem, file=trace, field="window_s", fix="give longer windows")
-    cells = _not_fitted(n_cells)
     step_s = _clock_steps(trace, survey)
-    rng = np.random.default_rng(seed)
+    rows = read_arrivals(trace, survey.groups, np.random.default_rng(seed))
+    cells = _fit_all(rows, step_s, window_s, n_windows)
+    return pd.DataFrame({**_keys(survey, step_s, n_windows, window_s), **cells})
+
+
+def _fit_all(
+    batches: Iterator[ArrivalBatch], step_s: np.ndarray, window_s: float, n_windows: int
+) -> dict[str, np.ndarray]:
+    """Return the cells of all groups and windows; without draws no fit is tested."""
+    cells = _not_fitted(n_windows * len(step_s))
     pending: deque[Future] = deque()
     # NumPy and SciPy let go of the interpreter's lock: a batch is fitted while others are read.
     with ThreadPoolExecutor(N_WORKERS) as pool:
-        for rows in whole_windows(read_arrivals(trace, survey.groups, rng), window_s):
+        for rows in whole_windows(batches, window_s):
             pending.append(pool.submit(_fit, rows, step_s, window_s, n_windows, cells))
             if len(pending) > N_WORKERS:
                 pending.popleft().result()
         for job in pending:
             job.result()
-    return pd.DataFrame({**_keys(survey, step_s, n_windows, window_s), **cells})
+    return cells
 
 
 def _not_fitted(n_cells: int) -> dict[str, np.ndarray]:
@@ -93,20 +100,24 @@ def _not_fitted(n_cells: int) -> dict[str, np.ndarray]:
     return cells | {"reason": np.full(n_cells, TOO_FEW, object)}
 
 
-def fit_windows_of(
-    arrival_s: np.ndarray, clock_step_s: float | None, window_s: float = WINDOW_S, seed: Seed = 0
+def fit_shapes(
+    batches: Iterator[ArrivalBatch], n_groups: int, end_s: float, step_s: float, window_s: float
 ) -> dict[str, np.ndarray]:
-    """Fit the windows of ascending times, of one group, whose clock is known (None: exact).
+    """Fit the windows of each group, whose clock is known (NaN: exact), until `end_s`.
 
-    Returns what `fit_windows` does, without the group, an array a column.
+    Returns `start_s` and `duration_s` (n windows), and of each group and window `n_requests` and
+    `alpha` (n groups, n windows), 1 where nothing is fitted: Poisson at its counted rate.
     """
-    n_windows = int(window_of(arrival_s[-1], window_s)) + 1
-    cells, step_s = _not_fitted(n_windows), np.nan if clock_step_s is None else clock_step_s
-    offset = np.random.default_rng(seed).random(len(arrival_s))
-    rows = ArrivalBatch(arrival_s, np.zeros(len(arrival_s), np.int16), offset)
-    _fit(rows, np.array([step_s]), window_s, n_windows, cells)
+    n_windows = int(window_of(end_s, window_s)) + 1
+    cells = _fit_all(batches, np.full(n_groups, step_s), window_s, n_windows)
     start_s = np.arange(n_windows) * window_s
-    return {"start_s": start_s, "duration_s": np.minimum(window_s, arrival_s[-1] - start_s)} | cells
+    alpha = np.where(np.isnan(cells["alpha"]), 1.0, cells["alpha"])
+    shape = {"n_requests": cells["n_requests"], "alpha": alpha}
+    return {
+        "start_s": start_s,
+        "duration_s": np.minimum(window_s, end_s - start_s),
+        **{name: values.reshape(n_groups, n_windows) for name, values in shape.items()},
+    }
 
 
 def _clock_steps(trace: str | Path, survey: Survey) -> np.ndarray:
@@ -165,20 +176,21 @@ def _fit(
         is_used = is_enough & ~is_at_once & of_kind
         if is_used.any():
             own = np.repeat(is_used, n_gaps + 1) & ~is_first
-            found = fit_kind(gaps[own], n_gaps[is_used], window_step_s[is_used], offset[own])
+            draws = offset[own] if len(offset) else None
+            found = fit_kind(gaps[own], n_gaps[is_used], window_step_s[is_used], draws)
             for name, values in found.items():
                 cells[name][cell[is_used]] = values
 
 
 def _fit_exact(
-    gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray, offset: np.ndarray
+    gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray, offset: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Fit runs of `n` gaps each; the clock takes no part."""
+    """Fit runs of `n` gaps each; the clock takes no part. Without draws no fit is tested."""
     first = np.cumsum(n) - n
     fits = fit_gamma(n, np.add.reduceat(gaps, first), np.add.reduceat(np.log(gaps), first))
     is_fitted = np.isfinite(fits.alpha)
     ks, p_value = np.full((2, len(n)), np.nan)
-    if is_fitted.any():
+    if is_fitted.any() and offset is not None:
         alpha, n_fitted = fits.alpha[is_fitted], n[is_fitted]
         own = gaps[np.repeat(is_fitted, n)]
         ks[is_fitted] = ks_distance(own, n_fitted, alpha, fits.beta[is_fitted])
@@ -189,7 +201,7 @@ def _fit_exact(
 
 
 def _fit_stepped(
-    gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray, offset: np.ndarray
+    gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray, offset: np.ndarray | None
 ) -> dict[str, np.ndarray]:
     """Fit runs of `n` gaps each, counted in steps of their clocks."""
     steps, first = np.rint(gaps / np.repeat(step_s, n)), np.cumsum(n) - n
@@ -197,7 +209,9 @@ def _fit_stepped(
     fits = fit_steps(counts)
     # The mean is the window's own, whatever the clock's jitter.
     unit_s = np.add.reduceat(gaps, first) / np.maximum(np.add.reduceat(steps, first), 1)
-    ks, p_value = judge_steps(counts, fits, offset)
+    ks, p_value = np.full((2, len(n)), np.nan)
+    if offset is not None:
+        ks, p_value = judge_steps(counts, fits, offset)
     reason = np.array([hidden(step, "the shape of gaps") for step in step_s], object)
     reason[counts.n_distinct == 1] = ALL_EQUAL
     reason[np.isfinite(fits.alpha)] = None

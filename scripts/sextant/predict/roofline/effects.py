@@ -52,7 +52,7 @@ _LLM = {
     "flops": 0.1,
     "itl_capacity": 0.15,
 }
-_PAIR = {"capacity": 0.3}
+_PAIR = {"capacity": 0.3, "itl_capacity": 0.15}
 _PARALLEL = {"launch": 0.1, "sequence": 0.2, "kv": 0.2}
 
 

@@ -60,6 +60,10 @@ _SHARPEST = 6.0
 _USABLE_MEMORY = 0.95
 
 
+STEP_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "overlap_ms")
+"""Terms of a decode step. `overlap_ms` is negative: launches and memory traffic hide each other."""
+
+
 def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the logarithms of nTTFT and ITL in ms, shape (rows, 2).
 
@@ -69,7 +73,7 @@ def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
     """
     parts = terms(phi, facts)
     ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
-    itl_ms = sum(parts[name] for name in ("launch_ms", "weights_ms", "kv_ms", "sequences_ms"))
+    itl_ms = sum(parts[name] for name in STEP_TERMS)
     offsets = phi[:, [INDEX["ttft_offset"], INDEX["itl_offset"]]]
     return offsets + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=1))
 
@@ -77,10 +81,9 @@ def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
 def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what the latencies are made of, each of shape (rows,), in ms unless named else.
 
-    `launch_ms + weights_ms + kv_ms + sequences_ms` is a decode step, the mean ITL;
+    The sum of `STEP_TERMS` is a decode step, the mean ITL;
     `prefill_ms + batching_ms + queueing_ms` the mean TTFT; `itl_batch` and
-    `capacity_requests` count requests, the first those that share a step. Of launch overhead
-    and memory traffic the larger one dominates; the parts share their smooth maximum.
+    `capacity_requests` count requests, the first those that share a step.
     """
     value = dict(zip(NAMES, np.exp(phi).T, strict=True))
     value |= {name: phi[:, INDEX[name]] for name in _EXPONENTS}
@@ -94,14 +97,7 @@ def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     service = prefill + facts["output_tokens"] * step
     # One user alone never finds another one before it.
     turns = np.maximum(users - batch, 0) / batch * (1 - 1 / users)
-    parts = dict(
-        zip(
-            ("launch_ms", "weights_ms", "kv_ms", "sequences_ms"),
-            _step(itl_batch, value, facts),
-            strict=True,
-        )
-    )
-    return parts | {
+    return dict(zip(STEP_TERMS, _step(itl_batch, value, facts), strict=True)) | {
         "prefill_ms": prefill,
         "batching_ms": _waiting_steps(batch, value) * step,
         "queueing_ms": value["queue"] * turns * service,
@@ -144,8 +140,9 @@ def _step(
     facts: Mapping[str, np.ndarray],
     tokens_each: np.ndarray | float = 1.0,
 ) -> tuple[np.ndarray, ...]:
-    """Return launch, weights, KV and sequence parts of a step of this batch.
+    """Return the parts of a step of this batch, in the order of `STEP_TERMS`.
 
+    Of launch overhead and memory traffic the larger one dominates: they take their smooth maximum.
     Each request takes part with one token; in a prefill with more, which touch more experts.
     """
     n_gpus, others = facts["n_gpus"], np.maximum(batch - 1, 1e-9)
@@ -158,12 +155,9 @@ def _step(
     cache = facts["kv_bytes_per_token"] * tokens / speed
     kv = cache * value["kv"] * others ** value["kv_growth"]
     memory = weights + kv
-    # The smooth maximum, given to both sides by what each adds to it.
-    total = (launch**_ROOF + memory**_ROOF) ** (1 / _ROOF)
-    scale = total / (launch**_ROOF + memory**_ROOF)
-    from_memory = scale * memory**_ROOF / memory
+    overlap = (launch**_ROOF + memory**_ROOF) ** (1 / _ROOF) - launch - memory
     sequences = (value["sequence"] + _reduction_ms(facts)) * others
-    return scale * launch**_ROOF, from_memory * weights, from_memory * kv, sequences
+    return launch, weights, kv, sequences, overlap
 
 
 def _reduction_ms(facts: Mapping[str, np.ndarray]) -> np.ndarray:

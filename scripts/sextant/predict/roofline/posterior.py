@@ -126,6 +126,11 @@ class Posterior(NamedTuple):
         return drawn * self.noise
 
 
+def prior(law: Law) -> Posterior:
+    """Return what is known before any measurement."""
+    return Posterior(law, [], np.empty(0), np.empty((0, 0)), {}, np.array(_START_NOISE))
+
+
 def _anonymous(name: tuple[str, str]) -> str:
     """Return the name of a new effect without the LLM's, on which nothing may depend."""
     parameter, effect = name
@@ -217,17 +222,21 @@ class Fit(NamedTuple):
         return self.problem.law.predict_log(phi, facts)
 
 
-def fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
+def fit(
+    law: Law, X: pd.DataFrame, y_ms: np.ndarray, least: Mapping[str, float] | None = None
+) -> Fit:
     """Fit a law to points.
 
     Args:
         law: what to fit.
         X: fact rows of the points.
         y_ms: nTTFT and ITL in ms, shape (rows, 2), above 0, or NaN where not measured.
+        least: least scale of some groups of effects.
     """
     problem = _Problem(law, law.design(X), columns_of(X), np.log(y_ms))
     design = problem.design
-    spreads = variance = design.sd**2
+    floor = np.array([(least or {}).get(group, 0.0) for group in design.groups]) ** 2
+    spreads = variance = np.maximum(design.sd**2, floor)
     noise = np.array(_START_NOISE)
     is_known = problem.is_known
     coefficients, weights = design.mean.copy(), is_known.astype(float)
@@ -248,7 +257,7 @@ def fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Fit:
             noise = np.sqrt(total / is_known.sum(axis=0).clip(1)).clip(_LEAST_NOISE)
             expected = (coefficients - design.mean) ** 2 + np.diag(covariance)
             weight = _weight(law.freedom, expected / spreads)
-            spreads = _estimate_spreads(design, weight * expected)
+            spreads = np.maximum(_estimate_spreads(design, weight * expected), floor)
             variance = _tails(design, law.freedom, coefficients, spreads)
     spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, spreads, strict=True) if g}
     posterior = Posterior(law, design.names, coefficients, covariance, spread, noise)

@@ -12,12 +12,13 @@ from sextant.characterizations.features import Facts
 from sextant.characterizations.points import LENGTHS, TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.references import Rows
+from sextant.predict.roofline.chunked_effects import deployments
 from sextant.predict.roofline.chunked_facts import chunked_rows
 from sextant.predict.roofline.energy import Energy
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.predict.roofline.laws import BATCHING, CHUNKED, is_chunked
-from sextant.predict.roofline.posterior import fit
-from sextant.predict.roofline.residuals import Residuals
+from sextant.predict.roofline.posterior import fit, prior
+from sextant.predict.roofline.residuals import NoResiduals, Residuals, pair_misfit
 
 N_DRAWS = 1000
 _ROWS_AT_ONCE = 500
@@ -32,6 +33,7 @@ class Roofline(LatencyPredictor):
     its predictions move.
     """
 
+    residuals_: Residuals | NoResiduals
     _rows: Callable[[pd.DataFrame, Facts], pd.DataFrame] | None = None
 
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
@@ -45,7 +47,7 @@ class Roofline(LatencyPredictor):
         return self._rows(keys, facts)
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
-        """Train on points, and on those few of the new LLM.
+        """Train on points, and on those few of the new LLM; without any, the law's prior is left.
 
         Raises:
             InputError: the lengths of the workload's requests are not known.
@@ -58,8 +60,15 @@ class Roofline(LatencyPredictor):
         if references is not None and len(references.X):
             X, y = pd.concat([X, references.X]), pd.concat([y, references.y])
         law = BATCHING if "execution" in X else CHUNKED
+        if X.empty:
+            self.posterior_, self.residuals_ = prior(law), NoResiduals()
+            return self
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
             fitted = fit(law, X, y[TARGETS].to_numpy(float))
+            if references is not None and law is CHUNKED:
+                # A cell tells less of the LLM's others than the fit of many cells believes.
+                least = pair_misfit(fitted, X, deployments(X))
+                fitted = fit(law, X, y[TARGETS].to_numpy(float), least)
             self.residuals_ = Residuals(fitted, X, self.seed)
         self.posterior_ = fitted.posterior
         return self
@@ -87,7 +96,7 @@ class Roofline(LatencyPredictor):
         """Return the terms that make up the latencies, one row per row of `X`.
 
         `launch_ms, weights_ms, kv_ms, sequences_ms`, and `other_prompts_ms` where engines mix
-        prompts into decode steps, times `itl_factor` add up to `itl_ms`;
+        prompts into decode steps, else `overlap_ms`, times `itl_factor` add up to `itl_ms`;
         `prefill_ms, batching_ms, queueing_ms` over the mean input length, times `nttft_factor`,
         to `nttft_ms`. The factors hold what the percentile differs from the mean and the
         trees' correction. Also `itl_batch` and `capacity_requests`.

@@ -14,6 +14,8 @@ _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Weights of the correction that compete. Trees and the law's own random effects explain the same
 residuals, and what some LLMs have in common others need not have."""
 _TREES = 150
+_AS_SCALE = 1.645 / 2.920
+"""Of Student's t with 2 degrees of freedom, whose 95% quantile is 2.920, for a normal deviation."""
 _RISING = ("users", "log_nttft", "log_itl")
 """Users and the law's latencies, which rise with them, may only raise the correction."""
 _FALLING = ("log_bandwidth",)
@@ -31,6 +33,28 @@ _SETTINGS = {
 }
 
 
+def unseen(fit: Fit, X: pd.DataFrame) -> np.ndarray:
+    """Predict each LLM by a fit without it: log nTTFT and log ITL, shape (rows, 2)."""
+    predicted = np.empty((len(X), 2))
+    for llm_id in X["llm_id"].unique():
+        rows = (X["llm_id"] == llm_id).to_numpy()
+        predicted[rows] = fit.without(rows)
+    return predicted
+
+
+def pair_misfit(fit: Fit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
+    """Return the scale of pair offsets of an LLM that the fit has not seen.
+
+    That is how much the law misses its pairs differently (`pairs` names them): the standard
+    deviation within an LLM, of the median LLM, as the scale of Student's t that has the same 90%.
+    The pairs of LLMs in the fit differ by less, since general effects were fitted to them.
+    """
+    missed = pd.DataFrame(fit.problem.observed - unseen(fit, X), X.index, ["ttft", "itl"])
+    by_pair = missed.groupby([X["llm_id"], pairs]).mean()
+    spread = by_pair.groupby("llm_id").std().median().dropna() * _AS_SCALE
+    return {f"pair {name}_offset": float(value) for name, value in spread.items()}
+
+
 class Residuals:
     """Corrections to log nTTFT and log ITL, which never fall with more users.
 
@@ -41,10 +65,7 @@ class Residuals:
 
     def __init__(self, fit: Fit, X: pd.DataFrame, seed: int) -> None:
         """Train on the points of a fit, each LLM weighing the square root of its points."""
-        predicted = np.empty((len(X), 2))
-        for llm_id in X["llm_id"].unique():
-            rows = (X["llm_id"] == llm_id).to_numpy()
-            predicted[rows] = fit.without(rows)
+        predicted = unseen(fit, X)
         weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
         self._columns = fit.problem.law.tree_columns
         columns = self._columns(X, predicted)
@@ -71,6 +92,14 @@ class Residuals:
             if model is not None:
                 found[:, target] = share * _clipped(model, columns)
         return found
+
+
+class NoResiduals:
+    """What corrects the law before anything is measured."""
+
+    def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
+        """Return zeros."""
+        return np.zeros_like(predicted)
 
 
 class _Residuals(NamedTuple):

@@ -17,8 +17,8 @@ _REACH = np.log(4.0)
 """A measurement counts for 1/e as much at a fourth, or at four times, of its users."""
 _NOISE = 0.05
 """Standard deviation of the logarithm of a measurement."""
-_SPREAD = 0.2
-"""That of what the law misses, before anything was measured."""
+_NUGGET = 1e-3
+"""Share of a measurement that does not count at its own load, so that repeats can be solved for."""
 _BROKEN_MS = 1e12
 _FAR = 1.2
 
@@ -70,7 +70,7 @@ class OwnPoints(NamedTuple):
             for profile_id, part in known.groupby("gpu_profile_id"):
                 rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
                 at = np.log(part["users"].to_numpy(float))
-                among = _nearness(at, at) + (_NOISE / _SPREAD) ** 2 * np.eye(len(at))
+                among = _nearness(at, at) + _NUGGET * np.eye(len(at))
                 near = np.linalg.solve(among, _nearness(users[rows], at).T)
                 unknown = np.clip(1 - near.sum(axis=0), 0, 1)
                 own = missed[:, part.index, side]

@@ -1,0 +1,245 @@
+"""`sextant fleet` where the truth is known: LLM-Pilot's archive, each LLM predicted unseen.
+
+A fleet is drawn at random: 4 to 12 demands of one to four teams (an LLM of the archive, limits on
+nTTFT and ITL, users) and nodes of three to five GPU types, too few for all demands in more than
+half of the fleets. Each way of planning sees the predictions alone; its plan is judged by
+what was measured: a demand is met if it has devices and its replicas carry its users within the
+limits. The optimum with perfect knowledge is the same program on the measured latencies. Columns:
+
+- `met`: demands met, of those that the optimum meets (S);
+- `overspend`: cost of the demands that are met over the least cost of meeting exactly these with
+  perfect knowledge, less 1, mean over the fleets (O); `S/O` is eq. 7 of LLM-Pilot;
+- `all met`: fleets in which every demand that the optimum meets is met;
+- `stated`: mean probability that a served demand is met, as the plan states it, beside the share
+  of them that are (`kept`).
+
+    .venv/bin/python benchmarks/fleet_decisions.py [--fleets 200] [--figure docs/fleet.png]
+"""
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from sextant.characterizations.points import LENGTHS, TARGETS, at_percentile
+from sextant.characterizations.shipped import load_shipped
+from sextant.decide.pairs import task_of_characterization
+from sextant.decide.score import so_score
+from sextant.experiment.slo import SLO
+from sextant.fleet.baselines import each_team_alone, first_fit_by_price, own_best_choices
+from sextant.fleet.options import options_of_draws
+from sextant.fleet.plan import Served
+from sextant.fleet.planning import plan_fleet
+from sextant.fleet.problem import Demand, Option, Pool
+from sextant.pages.figure import MARKERS
+from sextant.predict.draws import Draws
+from sextant.predict.folds import KEYS, Task, fit_folds
+
+SEED = 42
+NTTFT_MS, ITL_MS, USERS = (10, 25, 100), (30, 40, 50, 75), (20, 50, 100, 200)
+RISKS = (0.1, 0.3, 0.5)
+PERFECT = "perfect knowledge"
+
+
+class World(NamedTuple):
+    """What was measured, and what a model says that has not seen the LLM of a demand."""
+
+    task: Task
+    predicted: Mapping[str, Draws]
+    """By LLM, from the fold that holds it out."""
+    measured: Mapping[str, Draws]
+    """By LLM, as one draw."""
+
+    def options(self, draws: Mapping[str, Draws], demands: Sequence[Demand]) -> list[Option]:
+        """Return the options of demands, on the profiles that the archive found feasible."""
+        profiles = self.task.facts.profiles
+        return [
+            option
+            for demand in demands
+            for option in options_of_draws(demand, draws[demand.llm_id], profiles)
+        ]
+
+
+class Fleet(NamedTuple):
+    """One case."""
+
+    demands: list[Demand]
+    pools: list[Pool]
+
+
+def world() -> World:
+    """Return the archive with one fit for each LLM that is held out."""
+    task = task_of_characterization(load_shipped())
+    slo = SLO("any", nttft_ms=100, itl_ms=50, percentile=50, users=1)
+    fit = fit_folds(task, slo, "roofline", SEED, 1, lambda text: print(text, flush=True))
+    points = at_percentile(task.points, slo.percentiles, slo.first_token)
+    measured = {
+        llm_id: Draws(
+            part[[*KEYS, *LENGTHS]].reset_index(drop=True), part[TARGETS].to_numpy()[None]
+        )
+        for llm_id, part in points.groupby("llm_id")
+    }
+    predicted = {each.X["llm_id"].iloc[0]: each for each in fit.draws}
+    return World(task, predicted, measured)
+
+
+def fleet(task: Task, rng: np.random.Generator) -> Fleet:
+    """Draw demands and nodes."""
+    llm_ids, n_teams = sorted(task.facts.llms), int(rng.integers(1, 5))
+    demands = []
+    for place in range(int(rng.integers(4, 13))):
+        limits = {"nttft_ms": int(rng.choice(NTTFT_MS)), "itl_ms": int(rng.choice(ITL_MS))}
+        slo = SLO(f"s{place}", **limits, percentile=50, users=int(rng.choice(USERS)))
+        team, llm_id = f"team {rng.integers(n_teams)}", str(rng.choice(llm_ids))
+        demands.append(Demand(f"d{place}", team, llm_id, slo))
+    usd = device_prices(task)
+    pools = [
+        Pool(gpu_id, gpu_id, int(rng.integers(1, 7)), int(rng.choice((4, 8))), usd[gpu_id])
+        for gpu_id in rng.permutation(sorted(usd))[: rng.integers(3, 6)]
+    ]
+    rented = str(rng.choice(sorted(usd)))
+    pools.append(Pool("rented", rented, 2, 4, 1.5 * usd[rented], is_owned=False))
+    return Fleet(demands, pools)
+
+
+def device_prices(task: Task) -> dict[str, float]:
+    """Return the price of one device in USD per hour: that of the largest profile by its number."""
+    profiles = sorted(task.facts.profiles.values(), key=lambda each: each.n_gpus)
+    return {each.gpu.gpu_id: each.usd_per_hour / each.n_gpus for each in profiles}
+
+
+def ways(case: Fleet, options: Sequence[Option]) -> Iterator[tuple[str, Sequence[Served]]]:
+    """Yield what each way of planning gives to the demands, by what was predicted."""
+    for risk in RISKS:
+        yield f"sextant fleet, risk {risk}", plan_fleet(*case, options, risk=risk).served
+    for way in (first_fit_by_price, own_best_choices, each_team_alone):
+        found = way(*case, options, RISKS[0])
+        yield f"{found.name.replace('_', ' ')}, risk {RISKS[0]}", found.choices
+
+
+def fixed(choices: Sequence[Served], options: Sequence[Option]) -> list[Option]:
+    """Return options that leave no choice: the chosen replicas on the chosen profiles."""
+    known = {(each.demand_id, each.gpu_profile_id): each for each in options}
+    found = []
+    for each in choices:
+        option = known[each.demand.demand_id, each.gpu_profile_id]
+        load = option.loads.max() / max(each.replicas)
+        found.append(replace(option, load_per_replica=np.array([load])))
+    return found
+
+
+def judged(
+    choices: Sequence[Served], case: Fleet, options: Sequence[Option], truth: Sequence[Option]
+) -> dict[str, float]:
+    """Return what comes of choices: who of them finds devices, and is met by what was measured."""
+    of = fixed(choices, options)
+    placed = plan_fleet(*case, of, risk=0).served
+    true = {(each.demand_id, each.gpu_profile_id): each for each in truth}
+    met = []
+    for each in placed:
+        option = true.get((each.demand.demand_id, each.gpu_profile_id))
+        if option is not None and option.is_met(np.array(each.replicas)).all():
+            met.append(each.demand)
+    stated = {each.demand.demand_id: each.probability_met for each in choices}
+    row = {
+        "placed": len(placed),
+        "met": len(met),
+        "stated": sum(stated[each.demand.demand_id] for each in placed),
+    }
+    if met:
+        usd = [
+            plan_fleet(met, case.pools, own(each, met), risk=0).usd_per_hour for each in (of, truth)
+        ]
+        row["overspend"] = usd[0] / usd[1] - 1
+    return row
+
+
+def own(options: Sequence[Option], demands: Sequence[Demand]) -> list[Option]:
+    """Return the options of these demands."""
+    names = {demand.demand_id for demand in demands}
+    return [option for option in options if option.demand_id in names]
+
+
+def rows(known: World, numbers: Iterable[int]) -> Iterator[dict]:
+    """Yield a row a fleet and way; each fleet has a seed of its own."""
+    for number in numbers:
+        case = fleet(known.task, np.random.default_rng([SEED, number]))
+        options = known.options(known.predicted, case.demands)
+        truth = known.options(known.measured, case.demands)
+        best = plan_fleet(*case, truth, risk=0)
+        place = {"fleet": number, "demands": len(case.demands), "possible": len(best.served)}
+        yield place | {"way": PERFECT} | judged(best.served, case, truth, truth)
+        for way, choices in ways(case, options):
+            yield place | {"way": way} | judged(choices, case, options, truth)
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a way; shares are in percent."""
+    found = {}
+    for way, part in frame.groupby("way", sort=False):
+        met, overspend = part["met"].sum() / part["possible"].sum(), part["overspend"].mean()
+        found[way] = {
+            "served": 100 * part["placed"].sum() / part["possible"].sum(),
+            "met": 100 * met,
+            "overspend": 100 * overspend,
+            "S/O": 100 * so_score(met, overspend),
+            "all met": 100 * (part["met"] == part["possible"]).mean(),
+            "stated": 100 * part["stated"].sum() / part["placed"].sum(),
+            "kept": 100 * part["met"].sum() / part["placed"].sum(),
+        }
+    return pd.DataFrame(found).T
+
+
+def draw(table: pd.DataFrame, out: Path) -> None:
+    """Draw demands met against overspend, and the share kept beside what plans state."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    panels = (
+        (
+            "overspend",
+            "met",
+            "Overspend on the demands met (%)",
+            "Demands met, of those possible (%)",
+        ),
+        ("stated", "kept", "Probability stated (%)", "Placed demands that are met (%)"),
+    )
+    for axes, (x, y, *labels) in zip(figure.subplots(1, 2), panels, strict=True):
+        for place, (way, row) in enumerate(table.iterrows()):
+            axes.plot(row[x], row[y], MARKERS[place], label=way if x == "overspend" else "")
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        axes.grid(alpha=0.2)
+    axes.plot([70, 100], [70, 100], color="black", linewidth=0.8, linestyle=":")
+    figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=8)
+    figure.savefig(out, dpi=110)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fleets", type=int, default=200)
+    parser.add_argument("--out", type=Path, help="CSV of all rows")
+    parser.add_argument("--figure", type=Path, help="PNG")
+    given = parser.parse_args()
+    start_s = time.perf_counter()
+    known = world()
+    fitted_s = time.perf_counter() - start_s
+    frame = pd.DataFrame(rows(known, range(given.fleets)))
+    table = summary(frame)
+    planned_s = time.perf_counter() - start_s - fitted_s
+    of_all = frame[frame["way"] == PERFECT]
+    n_demands, n_possible = of_all["demands"].sum(), of_all["possible"].sum()
+    print(f"{given.fleets} fleets, {n_demands} demands, {n_possible} of them possible")
+    print(f"fits {fitted_s:.0f} s, plans {planned_s:.0f} s\n\n{table.round(1).to_string()}")
+    if given.out:
+        frame.to_csv(given.out, index=False)
+    if given.figure:
+        draw(table, given.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Give the devices of a cluster to demands at the lowest cost.
+
+Inputs: points, feasibility, sheets, traces. Outputs: table fleet, a page, the same as JSON.
+"""
+
+from sextant.experiment.loading import load_experiment
+from sextant.fleet.files import plan_files
+from sextant.processes.job_log import job_log
+
+with job_log(snakemake.log[0]):
+    plan_files(
+        dict(snakemake.input.items()),
+        load_experiment(snakemake.config),
+        dict(snakemake.output.items()),
+        source=snakemake.wildcards.source,
+        decision=snakemake.params.decision,
+        seed=snakemake.params.seed,
+    )

@@ -1,0 +1,87 @@
+"""The command `fleet`: which team gets which GPUs."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from sextant.base.errors import InputError
+from sextant.cli.asked import StoreOptions
+from sextant.cli.options import PageFile, grouped
+from sextant.cli.terminal import check_page, say, say_answer
+
+
+@grouped
+def fleet(
+    *,
+    demands: Annotated[Path, typer.Option(help="Sheet of what teams want served, TSV.")],
+    supply: Annotated[Path, typer.Option(help="Sheet of the nodes that there are, TSV.")],
+    traces: Annotated[
+        Path, typer.Option(help="Folder of the normalised traces that demands name.")
+    ] = Path("results/traces"),
+    store: StoreOptions,
+    risk: Annotated[
+        float, typer.Option(help="Largest probability that a served demand misses its limits.")
+    ] = 0.1,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="Replicas and nodes by the hour, not for the peak.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option(min=1, help="Seconds for each solution; then the best one is taken.")
+    ] = 120,
+    printed: Annotated[
+        Literal["text", "json", "html", "kubernetes", "slurm"],
+        typer.Option(
+            "--format",
+            help="How to give the answer; kubernetes: objects for kubectl apply; slurm: a shell "
+            "script that submits jobs.",
+        ),
+    ] = "text",
+    out: PageFile = None,
+    hour: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=23, help="With --elastic: the hour that kubernetes or slurm is for."
+        ),
+    ] = None,
+) -> None:
+    """Say which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
+    from sextant.fleet.answer_text import facts
+    from sextant.fleet.asked import Asked
+    from sextant.fleet.asked import fleet as answer_fleet
+    from sextant.fleet.deployments import as_kubernetes, as_slurm, check_sheets
+
+    check_page(printed, out)
+    is_deployed = printed in ("kubernetes", "slurm")
+    if (hour is not None) != (is_deployed and elastic):
+        fix = "give it with --elastic and --format kubernetes or slurm, and with nothing else"
+        problem = "an hour is given" if hour is not None else "deployments differ by hour"
+        raise InputError(problem, field="--hour", fix=fix)
+    if is_deployed:
+        check_sheets(demands, supply, printed)
+    asked = Asked(
+        demands,
+        supply,
+        traces,
+        tuple(store.source or ()),
+        store.database,
+        store.workload_id,
+        store.scenario_id,
+        risk=risk,
+        is_elastic=elastic,
+        time_limit_s=time_limit,
+        seed=store.seed,
+    )
+    answer = answer_fleet(asked)
+    if is_deployed:
+        write = as_kubernetes if printed == "kubernetes" else as_slurm
+        slot = (hour or 0) % len(answer.plan.pools[0].devices_used)
+        say(write(answer.plan, slot))
+    else:
+        if out is not None:
+            from sextant.fleet.page import write_fleet  # with Matplotlib
+
+            write_fleet(answer, out)
+        say_answer(facts(answer), printed, out)
+    if answer.plan.unserved:
+        raise typer.Exit(3)

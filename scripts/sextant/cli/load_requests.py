@@ -1,0 +1,167 @@
+"""Options of `sextant load` that say what is sent."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sextant.base.errors import InputError
+from sextant.cli.options import WORKLOAD_HELP, MaxInput, MaxOutput
+
+if TYPE_CHECKING:
+    from sextant.load.source import Source
+    from sextant.load.texts import Texts
+    from sextant.workload.prompts import PromptSource
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is sent."""
+
+    source_of: Callable[[int], "Source"]
+    """Makes a level's requests from its seed."""
+    workload_id: str
+    facts: dict[str, Any]
+    """`max_input_tokens`, `max_output_tokens`, and what else is known of the requests."""
+    prompts: str = ""
+    sampler: str | None = None
+    unsent_parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """What is sent: requests drawn from a workload, or all of one length."""
+
+    workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None
+    input_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Input of every request, in place of a workload.")
+    ] = None
+    output_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Output of every request, in place of a workload.")
+    ] = None
+    max_input_tokens: MaxInput = None
+    max_output_tokens: MaxOutput = None
+    vocab_size: Annotated[int, typer.Option(help="Prompts are token ids below this.")] = 32000
+    prompts: Annotated[
+        Path | None, typer.Option(help="Text to cut prompts from, in place of random token ids.")
+    ] = None
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The LLM's tokenizer.json, for --prompts and --text.")
+    ] = None
+    text: Annotated[
+        bool,
+        typer.Option(
+            "--text",
+            help="Prompts as text, for servers that take no token ids: of exact length with "
+            "--tokenizer, else of as many words, whose tokens the server counts.",
+        ),
+    ] = False
+    allow_eos: Annotated[
+        bool,
+        typer.Option(
+            "--allow-eos",
+            help="Answers may stop early. Only standard fields are sent: also for servers that "
+            "do not know ignore_eos and min_tokens.",
+        ),
+    ] = False
+    sampler: Annotated[
+        str | None, typer.Option(help="joint (default), or independent (an ablation).")
+    ] = None
+
+    def content(self, model: str, is_chat: bool) -> Content:
+        """Return what makes requests to a model. Raises InputError for options that do not go
+        together, or a file that cannot be read.
+        """
+        lengths = (self.input_tokens, self.output_tokens)
+        if (self.workload is None) == (lengths == (None, None)):
+            fix = "give --workload, or both --input-tokens and --output-tokens"
+            raise InputError("what to send is not clear", field="--workload", fix=fix)
+        from sextant.load.request import Form
+
+        is_text = self.text or is_chat
+        if self.prompts and not self.tokenizer:
+            fix = "give both, or neither for random token ids"
+            raise InputError("--prompts goes with --tokenizer", field="--prompts", fix=fix)
+        if self.tokenizer and not (self.prompts or is_text):
+            fix = "give --prompts or --text, or leave it out for random token ids"
+            raise InputError("nothing needs a tokenizer", field="--tokenizer", fix=fix)
+        made = (
+            self._fixed(model, is_text)
+            if self.workload is None
+            else self._drawn(model, self.workload, is_text)
+        )
+        form = Form(is_chat, self.allow_eos)
+
+        def source_of(seed: int) -> "Source":
+            source = made.source_of(seed)
+            source.form = form
+            return source
+
+        facts = made.facts | {"is_chat": is_chat, "may_stop": self.allow_eos}
+        return replace(made, source_of=source_of, facts=facts, prompts=self._prompts_name(is_text))
+
+    def _prompts_name(self, is_text: bool) -> str:
+        if self.prompts:
+            return f"{self.prompts}{' as text' if is_text else ''}"
+        if not is_text:
+            return "random token ids"
+        return "text of words" if self.tokenizer else "text of words, one for a token"
+
+    def _fixed(self, model: str, is_text: bool) -> Content:
+        """Return requests of one length; without texts this loads no library of data frames."""
+        from sextant.load.source import ListedRequests, RandomIds
+
+        if self.input_tokens is None or self.output_tokens is None:
+            fix = "give both --input-tokens and --output-tokens"
+            raise InputError("what to send is not clear", field="--workload", fix=fix)
+        for name in ("max_input_tokens", "max_output_tokens", "sampler"):
+            if getattr(self, name) is not None:
+                option = "--" + name.replace("_", "-")
+                problem = "requests of given lengths do not use it"
+                raise InputError(problem, field=option, fix="leave it out")
+        prompts = self._texts(is_text) or RandomIds(self.vocab_size)
+        inputs, outputs = self.input_tokens, self.output_tokens
+
+        def source_of(seed: int) -> ListedRequests:
+            return ListedRequests(model, [inputs], [outputs], prompts, seed)
+
+        facts = {"max_input_tokens": inputs, "max_output_tokens": outputs}
+        return Content(source_of, f"{inputs}-in-{outputs}-out", facts)
+
+    def _drawn(self, model: str, workload: str, is_text: bool) -> Content:
+        """Return requests drawn from a workload."""
+        from sextant.load.source import RequestSource, unsent_parameters
+        from sextant.workload.draw import open_workload
+        from sextant.workload.prompts import RandomTokens
+        from sextant.workload.without_trace import cap_model
+
+        caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
+        requests, clipped_fraction = cap_model(open_workload(workload), caps)
+        prompts = self._texts(is_text) or RandomTokens(self.vocab_size)
+        sampler = self.sampler or "joint"
+
+        def source_of(seed: int) -> RequestSource:
+            return RequestSource(model, requests, prompts, seed, sampler)
+
+        longest = {f"max_{name}": int(requests.frame[name].max()) for name in caps}
+        return Content(
+            source_of,
+            Path(workload).stem,
+            facts={"workload": workload, "clipped_fraction": clipped_fraction, **longest},
+            sampler=sampler,
+            unsent_parameters=tuple(unsent_parameters(requests)),
+        )
+
+    def _texts(self, is_text: bool) -> "PromptSource | Texts | None":
+        """Return what makes prompts from or as text, None for random token ids."""
+        if not (self.tokenizer or is_text):
+            return None
+        from sextant.load.texts import Texts
+        from sextant.workload.conversations import load_tokenizer
+        from sextant.workload.prompts import load_prompt_source
+
+        tokenizer = load_tokenizer(self.tokenizer) if self.tokenizer else None
+        ids = load_prompt_source(self.prompts, tokenizer) if self.prompts and tokenizer else None
+        return Texts(tokenizer, ids) if is_text else ids

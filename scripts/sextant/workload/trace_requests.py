@@ -1,0 +1,294 @@
+"""The requests of a trace, read in batches: their values, joint bins and rank correlations.
+
+Two readings: the first counts the values of each parameter, which say where the bins lie and which
+rank a value has; the second counts the joint bins and sums the products of ranks.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sextant.base.errors import InputError
+from sextant.ingest.trace_format import require_trace
+from sextant.workload.fidelity import centred_ranks, rank_correlation
+from sextant.workload.request_model import (
+    BOOLEANS,
+    INTEGERS,
+    N_BINS,
+    PARAMETERS,
+    RequestModel,
+    bin_starts,
+    served_requests,
+    typed,
+)
+from sextant.workload.trace_stream import read_batches
+
+_MOST_BINS, _MOST_PENDING = 2**62, 1 << 21
+
+Counted = tuple[np.ndarray, np.ndarray]
+"""Values, and how often each occurs."""
+Values = dict[str, tuple[np.ndarray, np.ndarray]]
+"""Of each parameter the distinct values of a batch, null (NaN) the last, and each request's place
+in them."""
+
+
+@dataclass(frozen=True)
+class RequestCounts:
+    """How often the values of served requests occur."""
+
+    n_served: int
+    n_failed: int
+    n_clipped: Mapping[str, int]
+    """Requests above the cap on a parameter."""
+    values: Mapping[str, np.ndarray]
+    """Distinct values of each parameter that is ever known, ascending and clipped."""
+    by_known: Mapping[tuple[frozenset[str], str], np.ndarray]
+    """Requests with each value, of those in which exactly these parameters are known."""
+
+    def counts(self, name: str, *others: str) -> np.ndarray:
+        """Return the requests with each value, of those in which `others` are known too."""
+        found = np.zeros(len(self.values[name]))
+        for (known, own), counts in self.by_known.items():
+            if own == name and known.issuperset(others):
+                found += counts
+        return found
+
+    def with_null(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of a parameter, null (NaN) the last, and the requests with each."""
+        counts = self.counts(name)
+        return np.append(self.values[name], np.nan), np.append(counts, self.n_served - counts.sum())
+
+
+class TraceRequests:
+    """The requests of a trace that did not fail, from a frame or a file in the trace contract."""
+
+    def __init__(
+        self,
+        trace: pd.DataFrame | str | Path,
+        caps: Mapping[str, int | None] | None = None,
+        parameters: Sequence[str] | None = None,
+    ) -> None:
+        """Count the values; longer lengths than `caps` are clipped.
+
+        Raises InputError: an unknown parameter, or no request that succeeded.
+        """
+        self._trace, self._caps = trace, {name: cap for name, cap in (caps or {}).items() if cap}
+        self._parameters = parameters
+        self.counts = self._count()
+
+    def fit(self, n_bins: int = N_BINS) -> tuple[RequestModel, pd.DataFrame]:
+        """Return the joint histogram, and the requests' matrix of rank correlations (Spearman).
+
+        Each parameter is cut into at most `n_bins` intervals of about equal count, or one per value
+        where it has no more values than that; truth values are never merged. A request's value
+        becomes the mean of the requests in its interval, whole numbers rounded, halves up
+        (docs/workloads.md says why not its centre).
+        """
+        if n_bins < 1:
+            raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
+        names = list(self.counts.values)
+        starts = {name: self._starts(name, n_bins) for name in names}
+        n_own = [len(starts[name]) + 1 for name in names]
+        if np.prod([float(n) for n in n_own]) > _MOST_BINS:
+            raise InputError("too many joint bins", field="n_bins", fix="give fewer, as a rule 64")
+        ranks = {pair: self._ranks(*pair) for pair in combinations(names, 2)}
+        products = dict.fromkeys(ranks, 0.0)
+        found: list[Counted] = []
+        for batch in self._read():
+            place = {name: self._places(name, batch[name]) for name in names}
+            key = np.zeros(len(place[names[0]]), np.int64)
+            for name, n in zip(names, n_own, strict=True):
+                # Null has the place after the last value, and the last bin.
+                bins = np.arange(len(self.counts.values[name]) + 1)
+                bins = np.searchsorted(starts[name], bins, side="right") - 1
+                bins[-1] = n - 1
+                key = key * n + bins[place[name]]
+            found.append(np.unique(key, return_counts=True))
+            if sum(len(own) for own, _ in found) > _MOST_PENDING:
+                found = [_summed(found)]
+            for (a, b), (of_a, of_b) in ranks.items():
+                products[a, b] += float(of_a[place[a]] @ of_b[place[b]])
+        return self._model(names, starts, n_own, *_summed(found)), self._spearman(ranks, products)
+
+    def _count(self) -> RequestCounts:
+        parts: dict[tuple[frozenset[str], str], list[Counted]]
+        parts, n_clipped = defaultdict(list), Counter[str]()
+        self._n_served = self._n_failed = 0
+        for batch in self._read():
+            for known, rows in _by_known(batch):
+                for name in known:
+                    values, place = batch[name]
+                    counts = np.bincount(place[rows], minlength=len(values))[:-1]
+                    parts[known, name].append((values[:-1], counts))
+            for name, cap in self._caps.items():
+                values, place = batch[name]
+                n_clipped[name] += int((values > cap)[place].sum())
+        names = [name for name in self._names() if any(own == name for _, own in parts)]
+        if not self._n_served or not names:
+            fix = "give a trace with requests that succeeded"
+            raise InputError("no request succeeded", file=self._file(), fix=fix)
+        tables = self._merged(parts, names)
+        return RequestCounts(self._n_served, self._n_failed, n_clipped, *tables)
+
+    def _merged(
+        self, parts: Mapping[tuple[frozenset[str], str], list[Counted]], names: Sequence[str]
+    ) -> tuple[dict[str, np.ndarray], dict[tuple[frozenset[str], str], np.ndarray]]:
+        """Return `values` and `by_known` of `RequestCounts`."""
+        merged = {
+            (known, name): _summed([(self._clipped(name, values), n) for values, n in own])
+            for (known, name), own in parts.items()
+        }
+        values = {}
+        for name in names:
+            found = [own for (_, one), (own, _) in merged.items() if one == name]
+            values[name] = np.unique(np.concatenate(found))
+        by_known = {}
+        for (known, name), (own, counts) in merged.items():
+            place = np.searchsorted(values[name], own)
+            by_known[known, name] = np.bincount(place, counts, len(values[name]))
+        return values, by_known
+
+    def _clipped(self, name: str, values: np.ndarray) -> np.ndarray:
+        return np.minimum(values, self._caps[name]) if name in self._caps else values
+
+    def _file(self) -> str | Path | None:
+        return None if isinstance(self._trace, pd.DataFrame) else self._trace
+
+    def _names(self) -> list[str]:
+        return list(PARAMETERS if self._parameters is None else self._parameters)
+
+    def _read(self) -> Iterator[Values]:
+        self._n_served = self._n_failed = 0
+        for batch in self._batches():
+            if "status" in batch.schema.names:
+                is_served = pc.fill_null(pc.not_equal(batch.column("status"), "failed"), True)
+                self._n_failed += len(batch) - pc.sum(is_served).as_py()
+                batch = batch.filter(is_served)
+            self._n_served += len(batch)
+            if len(batch):
+                yield {
+                    name: _encoded(batch.column(name))
+                    for name in self._names()
+                    if name in batch.schema.names
+                }
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        if isinstance(self._trace, pd.DataFrame):
+            served = served_requests(self._trace, self._parameters)
+            yield from pa.Table.from_pandas(served, preserve_index=False).to_batches()
+            return
+        stored = require_trace(self._trace).schema_arrow.names
+        wanted = [name for name in (*self._names(), "status") if name in stored]
+        yield from read_batches(self._trace, wanted)
+
+    def _starts(self, name: str, n_bins: int) -> np.ndarray:
+        n_most = max(n_bins, 2) if name in BOOLEANS else n_bins
+        return bin_starts(self.counts.counts(name).astype(np.int64), n_most)
+
+    def _places(self, name: str, column: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """Return where the values of requests stand in the values of all; null after the last."""
+        own, place = column
+        found = np.searchsorted(self.counts.values[name], self._clipped(name, own))
+        found[-1] = len(self.counts.values[name])
+        return found[place]
+
+    def _ranks(self, a: str, b: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the centred mid-ranks of the values of two parameters where both are known, 0 for
+        null.
+        """
+        of_a, of_b = (
+            np.append(centred_ranks(self.counts.counts(one, other)), 0.0)
+            for one, other in ((a, b), (b, a))
+        )
+        return of_a, of_b
+
+    def _spearman(
+        self,
+        ranks: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]],
+        products: Mapping[tuple[str, str], float],
+    ) -> pd.DataFrame:
+        names = list(self.counts.values)
+        matrix = pd.DataFrame(np.nan, index=names, columns=names)
+        for name in names:
+            matrix.loc[name, name] = 1.0 if len(self.counts.values[name]) > 1 else np.nan
+        for (a, b), (of_a, of_b) in ranks.items():
+            spread_a = float(self.counts.counts(a, b) @ of_a[:-1] ** 2)
+            spread_b = float(self.counts.counts(b, a) @ of_b[:-1] ** 2)
+            found = rank_correlation(products[a, b], spread_a, spread_b)
+            matrix.loc[a, b] = matrix.loc[b, a] = found
+        return matrix
+
+    def _model(
+        self,
+        names: Sequence[str],
+        starts: Mapping[str, np.ndarray],
+        n_own: Sequence[int],
+        keys: np.ndarray,
+        counts: np.ndarray,
+    ) -> RequestModel:
+        columns, rest = {}, keys
+        for name, n in zip(reversed(names), reversed(n_own), strict=True):
+            rest, place = np.divmod(rest, n)
+            means = np.append(self._means(name, starts[name]), np.nan)
+            columns[name] = typed(pd.Series(means[place], name=name))
+        frame = pd.DataFrame({name: columns[name] for name in names})
+        return RequestModel(frame.assign(count=counts))
+
+    def _means(self, name: str, starts: np.ndarray) -> np.ndarray:
+        values, counts = self.counts.values[name], self.counts.counts(name)
+        means = np.add.reduceat(values * counts, starts) / np.add.reduceat(counts, starts)
+        # Summing may move the mean of equal values by a rounding error.
+        means = np.where(np.diff(starts, append=len(values)) == 1, values[starts], means)
+        return np.floor(means + 0.5) if name in INTEGERS else means
+
+
+def fit_request_model(
+    trace: pd.DataFrame | str | Path,
+    n_bins: int = N_BINS,
+    parameters: Sequence[str] | None = None,
+) -> RequestModel:
+    """Fit the joint histogram to the requests of a trace that did not fail (`TraceRequests.fit`).
+
+    A parameter that is null in all of the trace is left out.
+
+    Args:
+        trace: a frame in the trace contract, or the path of its Parquet file.
+        n_bins: most intervals per parameter.
+        parameters: columns to model; all of `PARAMETERS` that the trace has by default.
+
+    Raises:
+        InputError: no bins, an unknown parameter, or no request that succeeded.
+    """
+    return TraceRequests(trace, parameters=parameters).fit(n_bins)[0]
+
+
+def _encoded(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    encoded = column.dictionary_encode()
+    values = np.append(encoded.dictionary.cast(pa.float64()).to_numpy(), np.nan)
+    return values, encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
+
+
+def _by_known(batch: Values) -> Iterator[tuple[frozenset[str], np.ndarray | slice]]:
+    """Yield the requests of a batch by the parameters that are known of them."""
+    code = np.zeros(len(next(iter(batch.values()))[1]), np.int64)
+    for number, (values, place) in enumerate(batch.values()):
+        code |= (place < len(values) - 1).astype(np.int64) << number
+    codes = np.unique(code)
+    for one in codes:
+        known = frozenset(name for number, name in enumerate(batch) if one >> number & 1)
+        yield known, slice(None) if len(codes) == 1 else code == one
+
+
+def _summed(parts: Sequence[Counted]) -> Counted:
+    """Return the distinct values of all parts, ascending, and how often each occurs."""
+    values, counts = (np.concatenate(own) for own in zip(*parts, strict=True))
+    distinct, place = np.unique(values, return_inverse=True)
+    total = np.bincount(place, counts).astype(np.int64)
+    return distinct[total > 0], total[total > 0]

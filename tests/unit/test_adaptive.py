@@ -1,0 +1,65 @@
+"""Adaptive rows of benchmarks.tsv, and the cells that were chosen of them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.base.sheets import Row
+from sextant.base.yaml_files import read_configuration
+from sextant.experiment.adaptive import add_chosen, check_adaptive, chosen_cells, chosen_path
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.definition import cell_definition
+from sextant.experiment.loading import load_experiment
+from support import ROOT
+
+DECISION = {"workload_id": "w", "scenario_id": "s"}
+CELLS = [CellKey(llm_id, "1xa", "w", "s") for llm_id in ("a", "b")]
+
+
+def config(folder: Path) -> dict:
+    return {"pathvars": {"results": str(folder)}, "source": "measured"}
+
+
+def test_rounds_are_added_and_read_again(tmp_path: Path) -> None:
+    path = chosen_path(config(tmp_path))
+    add_chosen(path, 1, {CELLS[1]: (3, 48)})
+    add_chosen(path, 2, {CELLS[0]: (1,)})
+    assert chosen_cells(config(tmp_path), CELLS) == {CELLS[1]: (3, 48), CELLS[0]: (1,)}
+    # A cell that no adaptive row has any more is not measured again, nor forgotten.
+    assert chosen_cells(config(tmp_path), CELLS[:1]) == {CELLS[0]: (1,)}
+
+
+@pytest.mark.parametrize("levels", ["4,2", "2,2", "0,1", "1.5", ""])
+def test_a_damaged_sheet_is_named(tmp_path: Path, levels: str) -> None:
+    path = chosen_path(config(tmp_path))
+    add_chosen(path, 1, {CELLS[0]: (1, 2)})
+    path.write_text(path.read_text().replace("1,2", levels))
+    with pytest.raises(InputError) as caught:
+        chosen_cells(config(tmp_path), CELLS)
+    assert "measured.tsv" in str(caught.value)
+    assert "levels" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"workload_id": "other"}, {"scenario_id": "other"}, {"study": "burst"}]
+)
+def test_a_row_that_no_answer_rests_on_cannot_be_adaptive(wrong: dict) -> None:
+    row = Row(DECISION | {"choose": "adaptive"} | wrong, 7)
+    with pytest.raises(InputError) as caught:
+        check_adaptive([row], DECISION, "benchmarks.tsv")
+    assert "benchmarks.tsv" in str(caught.value)
+    assert next(iter(wrong)) in str(caught.value)
+
+
+def test_a_chosen_cell_is_defined_by_its_own_levels(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    given = read_configuration(ROOT)
+    experiment = load_experiment(given)
+    key = experiment.cells[0]
+    asked = replace(experiment, chosen={key: (3, 48)})
+    whole, chosen = (cell_definition(each, key, given) for each in (experiment, asked))
+    assert chosen["scenario"].pop("levels") == [3, 48]
+    assert whole["scenario"].pop("levels") == [1, 2, 4, 8]
+    assert chosen == whole

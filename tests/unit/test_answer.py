@@ -1,0 +1,191 @@
+"""Answers of a known timing, however a server tells them: 12 tokens, 51 ms and then each 10 ms."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sextant.load.answer import (
+    AT_ONCE,
+    FEWER_EVENTS,
+    MORE_EVENTS,
+    OTHER_INPUT,
+    OTHER_TEXT,
+    STOPPED,
+    AnswerReader,
+)
+from sextant.load.client import Exchange, Piece
+from sextant.load.request import Form, Text, prepare
+
+N, TTFT_MS, ITL_MS = 12, 51, 10
+DONE = "data: [DONE]\n\n"
+SENT_NS = 5_000_000_000
+
+
+def read(
+    events: list[str], end: str = DONE, n: int = N, times_ms=None, parts: int = 1, **form
+) -> Exchange:
+    """Read events that came 51 ms after the request and then each 10 ms, and the end with the
+    last; `parts` is how many are handed over.
+    """
+    prompt = Text("a" * 8, 8) if form.pop("is_text", False) else np.arange(8)
+    request = prepare("m", "r", prompt, n, form=Form(**form))
+    exchange = Exchange(request, 0, SENT_NS, SENT_NS)
+    exchange.sent_ns, exchange.http_status = SENT_NS, 200
+    times_ms = times_ms or [TTFT_MS + ITL_MS * place for place in range(len(events))]
+    times_ns = [SENT_NS + at_ms * 1_000_000 for at_ms in [*times_ms, times_ms[-1]]]
+    pieces: list[Piece] = list(
+        zip(times_ns, [text.encode() for text in [*events, end]], strict=True)
+    )
+    reader, size = AnswerReader(), -(-len(pieces) // parts)
+    for first in range(0, len(pieces), size):
+        reader.read((exchange, pieces[first : first + size], first + size >= len(pieces)))
+    return exchange
+
+
+def event(text: str = "a", n_output: int | None = None, n_input: int = 8, **choice) -> str:
+    body: dict = {"choices": [{"index": 0, "text": text, **choice}], "usage": None}
+    if n_output is not None:
+        body["usage"] = {"prompt_tokens": n_input, "completion_tokens": n_output}
+    return f"data: {json.dumps(body)}\n\n"
+
+
+def counted(*counts: int | None, n_input: int = 8) -> list[str]:
+    return [event("a", count, n_input) for count in counts]
+
+
+def total(n_output: int = N, n_input: int = 8) -> str:
+    usage = {"prompt_tokens": n_input, "completion_tokens": n_output}
+    return f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n"
+
+
+SILENT = [None] * (N - 2)
+WELL = {
+    "usage rises with each event": (counted(*range(1, N + 1)), total() + DONE),
+    "usage at the end": (counted(*[None] * N), total() + DONE),
+    "usage with the last event": (counted(*[None] * (N - 1), N), DONE),
+    "0 in the first, all at the end": (counted(0, *SILENT, N), DONE),
+    "1 in the first, all at the end": (counted(1, *SILENT, N), DONE),
+    "all in every event": (counted(*[N] * N), DONE),
+    "each tenth event": (counted(*[None] * 9, 10, None, 12), DONE),
+    "what was told is told again": (counted(*[0] * 9, 10, 10, 12), DONE),
+    "a comment": ([': "completion_tokens": 99\n\n' + e for e in counted(*range(1, N + 1))], DONE),
+    "another field": (["id: 9\nretry: 7\n" + e for e in counted(*range(1, N + 1))], DONE),
+    "a byte order mark": (["\ufeff" + event(n_output=1), *counted(*range(2, N + 1))], DONE),
+    "several data lines": (
+        [e.replace('"usage"', '\ndata: "usage"') for e in counted(*range(1, N + 1))],
+        DONE,
+    ),
+    "several data lines, usage at the end": (
+        [e.replace('"choices"', '\ndata:"choices"') for e in counted(*[None] * N)],
+        total().replace('"usage"', '\ndata: "usage"') + DONE,
+    ),
+    "no blank lines": ([e[:-1] for e in counted(*range(1, N + 1))], DONE),
+    "CR LF": (
+        [e.replace("\n", "\r\n") for e in counted(*[None] * N)],
+        (total() + DONE).replace("\n", "\r\n"),
+    ),
+    "much after the end": (counted(*range(1, N + 1)), DONE + ": bye\n\n" * 99),
+    "an event that says only why it ended": (
+        counted(*[None] * N),
+        event("", finish_reason="length") + total() + DONE,
+    ),
+    "no text, for want of a tokenizer": ([event("") for _ in range(N)], total() + DONE),
+    "text like usage": (
+        [event('"completion_tokens": 99}\n\ndata: [DONE]', n) for n in range(1, N + 1)],
+        DONE,
+    ),
+}
+
+
+@pytest.mark.parametrize("parts", [1, 3, 13])
+@pytest.mark.parametrize("told", WELL)
+def test_the_times_are_the_tokens_however_they_are_told(told, parts):
+    events, end = WELL[told]
+    exchange = read(events, end, parts=parts)
+    assert (exchange.status, exchange.error, exchange.oddities) == ("ok", None, [])
+    assert exchange.token_offsets_ms.tolist() == [TTFT_MS + ITL_MS * place for place in range(N)]
+    assert (exchange.output_tokens, exchange.input_tokens) == (N, 8)
+    assert exchange.first_token_ns == SENT_NS + 51_000_000
+    assert exchange.last_token_ns == SENT_NS + 161_000_000
+
+
+@pytest.mark.parametrize("counts", [[None] * N, range(1, N + 1)])
+def test_events_that_come_twice_are_spread_and_told(counts):
+    twice = [e for e in counted(*counts) for _ in range(2)]
+    times_ms = [TTFT_MS + ITL_MS * (place // 2) for place in range(2 * N)]
+    exchange = read(twice, total() + DONE, times_ms=times_ms)
+    assert exchange.status == "ok" and exchange.oddities == [MORE_EVENTS]
+    assert exchange.token_offsets_ms.tolist() == [TTFT_MS + ITL_MS * place for place in range(N)]
+
+
+def test_two_tokens_in_an_event():
+    exchange = read(counted(1, 3, 5))
+    assert exchange.status == "incomplete"  # 5 of 12
+    assert exchange.token_offsets_ms.tolist() == [51, 61, 61, 71, 71]
+    timed = read(counted(None, None, None), total(5) + DONE, n=5)
+    assert timed.status == "ok" and timed.oddities == [FEWER_EVENTS]
+    assert timed.token_offsets_ms.tolist() == [51, 61, 71]
+
+
+def test_an_answer_that_a_proxy_held_back():
+    exchange = read(counted(*range(1, N + 1)), times_ms=[165] * N)
+    assert exchange.status == "ok" and exchange.oddities == [AT_ONCE]
+    in_one_event = read(counted(N))
+    assert in_one_event.oddities == [FEWER_EVENTS]
+    assert in_one_event.token_offsets_ms.tolist() == [51]
+
+
+@pytest.mark.parametrize("n_input", [0, 4, 9, -1, 10**12])
+def test_an_input_other_than_was_sent(n_input):
+    exchange = read(counted(*range(1, N + 1), n_input=n_input))
+    assert exchange.status == "ok" and exchange.oddities == [OTHER_INPUT]
+    assert exchange.input_tokens == 8  # so many ids were sent
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ('data: {"error": {"message": "EngineCore died"}}\n\n' + DONE, "EngineCore died"),
+        ('data: {"id": 1, "error": "CUDA error"}\n\n' + DONE, "CUDA error"),
+        ('data: {"object": "error", "message": "gone"}\n\n' + DONE, "gone"),
+        (event("", finish_reason="error") + DONE, "finish_reason error"),
+        ("data: {half an event\n\n" + DONE, "not JSON: {half"),
+        ("data: 7\n\n" + DONE, "not an object: 7"),
+    ],
+)
+def test_what_breaks_off_after_the_last_token_has_failed(end, said):
+    exchange = read(counted(*range(1, N + 1)), end)
+    assert exchange.status == "incomplete" and said in exchange.error
+
+
+def chat(n_output: int | None = None, **delta) -> str:
+    return event(n_output=n_output).replace('"text": "a"', f'"delta": {json.dumps(delta)}')
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_an_opening_event_of_a_chat_is_no_token(is_counted):
+    opening = chat(0 if is_counted else None, role="assistant", content="")
+    tokens = [chat(n if is_counted else None, content="a") for n in range(1, N)]
+    thought = chat(N if is_counted else None, reasoning_content="hm")
+    times_ms = [3, *(TTFT_MS + ITL_MS * place for place in range(N))]
+    exchange = read([opening, *tokens, thought], total() + DONE, times_ms=times_ms)
+    assert (exchange.status, exchange.oddities) == ("ok", [])
+    assert exchange.token_offsets_ms.tolist() == times_ms[1:]
+
+
+def test_the_input_of_a_text_is_what_the_server_counts():
+    exchange = read(counted(*range(1, N + 1), n_input=9), is_text=True)
+    assert exchange.status == "ok" and exchange.oddities == [OTHER_TEXT]
+    assert exchange.input_tokens == 9
+    untold = read(counted(*range(1, N + 1), n_input=0), is_text=True)
+    assert untold.status == "incomplete" and "no usage" in untold.error
+
+
+def test_an_answer_that_stops_early_has_failed_unless_it_may():
+    events, end = counted(*[None] * 7), total(7) + DONE
+    assert read(events, end).error == "7 of 12 output tokens"
+    exchange = read(events, end, may_stop=True)
+    assert (exchange.status, exchange.oddities) == ("ok", [STOPPED])
+    assert (exchange.output_tokens, len(exchange.token_offsets_ms)) == (7, 7)
+    assert read([""], total(0) + DONE, may_stop=True).status == "incomplete"

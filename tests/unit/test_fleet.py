@@ -1,0 +1,423 @@
+"""The fleet's program against brute force, its bounds, and what it says where not all fit."""
+
+import json
+import os
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.optimize import milp
+
+from sextant.base.errors import InputError
+from sextant.experiment.slo import SLO
+from sextant.fleet.answer import answer_fleet
+from sextant.fleet.answer_text import as_text, facts
+from sextant.fleet.baselines import own_best_choices
+from sextant.fleet.plan import Mend
+from sextant.fleet.planning import plan_fleet
+from sextant.fleet.problem import Demand, Option, Pool
+
+
+def demand(name, users=100, **more):
+    return Demand(
+        name, f"team {name}", "llm", SLO(name, itl_ms=50, percentile=50, users=users), **more
+    )
+
+
+def option(name, n_gpus, served, load=100, gpu="A"):
+    served, loads = np.atleast_1d(np.array(served, float)), np.atleast_1d(np.array(load, float))
+    return Option(name, f"{n_gpus}x{gpu}", gpu, n_gpus, served, loads)
+
+
+def packs(items, n_nodes, devices):
+    """Whether replicas of these sizes fit on the nodes, by trying every node for each."""
+    if not items:
+        return True
+    nodes = {tuple(sorted(n_nodes))}
+    for size in sorted(items, reverse=True):
+        nodes = {
+            tuple(sorted((*free[:at], free[at] - size, *free[at + 1 :])))
+            for free in nodes
+            for at in range(len(free))
+            if free[at] >= size
+        }
+    return bool(nodes)
+
+
+def cheapest_split(by_gpu, pools):
+    """The least cost of these replicas (sizes by GPU) over all splits; None: no room."""
+    total = 0.0
+    for gpu, items in by_gpu.items():
+        own = [pool for pool in pools if pool.gpu_id == gpu]
+        costs = []
+        for split in product(range(len(own)), repeat=len(items)):
+            cost = 0.0
+            for place, pool in enumerate(own):
+                mine = [size for size, at in zip(items, split, strict=True) if at == place]
+                fitting = (
+                    n
+                    for n in range(pool.nodes + 1)
+                    if packs(mine, [pool.devices_per_node] * n, pool.devices_per_node)
+                )
+                n_nodes = next(fitting, None)
+                if n_nodes is None:
+                    cost = None
+                    break
+                paid = sum(mine) if pool.is_owned else n_nodes * pool.devices_per_node
+                cost += paid * pool.usd_per_hour
+            if cost is not None:
+                costs.append(cost)
+        if not costs:
+            return None
+        total += min(costs)
+    return total
+
+
+def brute_force(demands, pools, options, risk, is_elastic=False):
+    """The best (numbers served by priority, -cost) over all choices of options."""
+    own = [[None, *(each for each in options if each.demand_id == d.demand_id)] for d in demands]
+    priorities = sorted({d.priority for d in demands})
+    best = None
+    for chosen in product(*own):
+        pairs = [(asked, each) for asked, each in zip(demands, chosen, strict=True) if each]
+        replicas = [each.replicas(risk, asked.least_replicas) for asked, each in pairs]
+        if any(by_slot is None for by_slot in replicas):
+            continue
+        if not is_elastic:
+            replicas = [by_slot.max(keepdims=True) for by_slot in replicas]
+        n_slots = len(replicas[0]) if replicas else 1
+        costs = []
+        for slot in range(n_slots):
+            by_gpu = {}
+            for (_, each), by_slot in zip(pairs, replicas, strict=True):
+                by_gpu.setdefault(each.gpu_id, []).extend([each.n_gpus] * int(by_slot[slot]))
+            too_many = sum(map(len, by_gpu.values())) > 12
+            costs.append(None if too_many else cheapest_split(by_gpu, pools))
+        if None not in costs:
+            counts = [sum(asked.priority == p for asked, _ in pairs) for p in priorities]
+            worth = (*counts, -round(sum(costs) / n_slots, 6))
+            best = worth if best is None else max(best, worth)
+    return best
+
+
+def random_fleet(seed, n_slots=1):
+    random = np.random.default_rng(seed)
+    demands = [
+        demand(
+            f"d{i}", priority=int(random.integers(1, 3)), least_replicas=int(random.integers(1, 3))
+        )
+        for i in range(random.integers(2, 4))
+    ]
+    loads = (
+        100 * np.ones((len(demands), 1))
+        if n_slots == 1
+        else random.choice([20, 60, 100], (len(demands), n_slots))
+    )
+    pools = [
+        Pool(
+            f"p{i}",
+            "AB"[random.integers(2)],
+            int(random.integers(1, 3)),
+            int(random.choice([2, 3, 4])),
+            float(random.choice([0.5, 1.0, 2.0, 3.0])),
+            bool(random.integers(2)),
+        )
+        for i in range(random.integers(2, 4))
+    ]
+    options = [
+        option(d.demand_id, n, random.choice([0, 40, 60, 100], 5) * n**0.7, loads[i], gpu=gpu)
+        for i, d in enumerate(demands)
+        for gpu in "AB"
+        for n in (1, 2, 4)
+    ]
+    return demands, pools, options
+
+
+@pytest.mark.parametrize("n_slots", [1, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_plan_is_the_best_by_brute_force(seed, n_slots):
+    demands, pools, options = random_fleet(seed, n_slots)
+    is_elastic = n_slots > 1
+    plan = plan_fleet(demands, pools, options, risk=0.2, is_elastic=is_elastic)
+    best = brute_force(demands, pools, options, 0.2, is_elastic)
+    priorities = sorted({d.priority for d in demands})
+    counts = [sum(each.demand.priority == p for each in plan.served) for p in priorities]
+    assert counts == [*best[:-1]]
+    assert plan.usd_per_hour == pytest.approx(-best[-1], rel=1e-3, abs=1e-5)
+    assert plan.bound_usd_per_hour <= plan.usd_per_hour + 1e-6
+
+
+def check_places(plan, demands, pools, n_slots=1):
+    """Every replica lies on a node with room, and no more nodes are in use than there are."""
+    by_pool = {pool.pool_id: pool for pool in pools}
+    sizes = {each.demand.demand_id: each.n_gpus for each in plan.served}
+    for slot in range(n_slots):
+        used, lying = {}, {}
+        for each in plan.placements:
+            if each.slot == slot:
+                node = each.pool_id, each.node
+                used[node] = used.get(node, 0) + each.replicas * sizes[each.demand_id]
+                lying[each.demand_id] = lying.get(each.demand_id, 0) + each.replicas
+        for (name, node), devices in used.items():
+            assert node < by_pool[name].nodes
+            assert devices <= by_pool[name].devices_per_node
+        for each in plan.served:
+            assert lying[each.demand.demand_id] == each.replicas[min(slot, len(each.replicas) - 1)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_replicas_lie_on_nodes_with_room_and_the_cost_is_that_of_the_nodes(seed):
+    demands, pools, options = random_fleet(100 + seed)
+    plan = plan_fleet(demands, pools, options, risk=0.2)
+    check_places(plan, demands, pools)
+    cost = 0.0
+    for use in plan.pools:
+        paid = use.devices_used[0]
+        if not use.pool.is_owned:
+            paid = use.nodes_used[0] * use.pool.devices_per_node
+        cost += paid * use.pool.usd_per_hour
+    assert plan.usd_per_hour == pytest.approx(cost)
+    own = sum(each.usd_per_hour for each in plan.served)
+    idle = sum(use.idle_usd_per_hour for use in plan.pools)
+    assert own + idle == pytest.approx(plan.usd_per_hour)
+
+
+def test_of_ten_draws_a_risk_of_a_fifth_leaves_out_the_two_worst():
+    one = option("d", 1, [10, 20, 30, 40, 50, 60, 70, 80, 90, 100], load=300)
+    assert one.replicas(0.2).tolist() == [10]
+    assert one.is_met(np.array([10])).mean() == 0.8
+    assert one.replicas(0.001).tolist() == [30]
+    assert option("d", 1, [0, 0, 50, 50, 50]).replicas(0.2) is None
+
+
+def test_shared_errors_make_it_likelier_that_all_are_met_at_once():
+    served = np.where(np.arange(100) < 20, 40.0, 60.0)
+    pools, demands = [Pool("p", "A", 9, 8)], [demand("a"), demand("b")]
+    alike = [option(name, 1, served) for name in "ab"]
+    apart = [option("a", 1, served), option("b", 1, served[::-1])]
+    shared, opposite = (plan_fleet(demands, pools, each, risk=0.2) for each in (alike, apart))
+    assert [each.replicas for each in shared.served] == [(2,), (2,)]
+    assert (shared.joint_probability_met, opposite.joint_probability_met) == (0.8, 0.6)
+    assert shared.product_probability_met == pytest.approx(0.64)
+
+
+def test_replicas_for_availability_lie_on_different_nodes():
+    pools = [Pool("p", "A", 3, 8)]
+    asked = [demand("a", least_replicas=3), demand("b")]
+    plan = plan_fleet(asked, pools, [option(name, 2, 1000) for name in "ab"])
+    nodes = {each.node for each in plan.placements if each.demand_id == "a"}
+    assert (plan.served[0].replicas, nodes) == ((3,), {0, 1, 2})
+
+
+def test_larger_replicas_leave_room_for_those_that_have_to_lie_apart():
+    pools = [Pool("p", "A", 2, 4)]
+    asked = [demand("a", least_replicas=2), demand("b", least_replicas=1, users=200)]
+    options = [option("a", 1, 1000), option("b", 2, 100, load=200)]
+    plan = plan_fleet(asked, pools, options)
+    assert {each.node for each in plan.placements if each.demand_id == "a"} == {0, 1}
+
+
+def test_replicas_that_have_to_share_a_node_are_named():
+    asked = [demand("a", least_replicas=2)]
+    rented = [Pool("p", "A", 2, 4, 1.0, is_owned=False)]
+    answer = answered(asked, rented, [option("a", 1, 1000)])
+    assert answer.warnings == (
+        "a: all replicas lie on one node; no other has room, or none is rented.",
+    )
+
+
+def test_a_node_that_serves_a_higher_priority_in_place_of_another_says_so():
+    pools, asked = [Pool("p", "A", 1, 4, 1.0)], [demand("a"), demand("b", priority=2)]
+    answer = answered(asked, pools, [option("a", 1, 16), option("b", 1, 33)])
+    assert [each.demand.demand_id for each in answer.plan.served] == ["b"]
+    (worth,) = answer.further_nodes
+    assert (worth.n_more_served, worth.serves, worth.drops) == (0, ("a",), ("b",))
+    assert "serves a in place of b, +3.00 USD/h" in as_text(answer)
+
+
+def test_a_pool_without_nodes_is_no_choice_of_a_simpler_way():
+    pools = [Pool("here", "A", 1, 8, 2.0), Pool("none", "B", 0, 8, 1.0)]
+    found = own_best_choices(
+        [demand("a")], pools, [option("a", 1, 100), option("a", 1, 100, gpu="B")]
+    )
+    assert (found.n_served, found.usd_per_hour) == (1, 2.0)
+
+
+def test_sizes_that_do_not_divide_each_other_are_refused():
+    options = [option("d", 2, 10), option("d", 3, 10)]
+    with pytest.raises(InputError, match="replicas of 2 and of 3 A"):
+        plan_fleet([demand("d")], [Pool("p", "A", 3, 8)], options)
+
+
+def test_teams_whose_peaks_differ_share_devices_by_the_hour():
+    day, night = [1.0] * 12 + [0.25] * 12, [0.25] * 12 + [1.0] * 12
+    pools = [Pool("p", "A", 1, 10, 2.0)]
+    demands = [demand("day", load_shares=tuple(day)), demand("night", load_shares=tuple(night))]
+    options = [
+        option(each.demand_id, 1, 100, load=800 * np.array(each.load_shares)) for each in demands
+    ]
+    peak = plan_fleet(demands, pools, options)
+    assert len(peak.served) == 1
+    hourly = plan_fleet(demands, pools, options, is_elastic=True)
+    assert [each.replicas for each in hourly.served] == [
+        (8,) * 12 + (2,) * 12,
+        (2,) * 12 + (8,) * 12,
+    ]
+    assert hourly.usd_per_hour == pytest.approx(20.0)
+    check_places(hourly, demands, pools, n_slots=24)
+    more = plan_fleet(demands, [Pool("p", "A", 2, 10, 2.0)], options)
+    assert more.usd_per_hour == pytest.approx(32.0)
+
+
+def large_fleet(n_demands, scale):
+    random = np.random.default_rng(7)
+    price = {"A": 1.2, "B": 2.5, "C": 4.1, "D": 6.9}
+    demands = [demand(f"d{i:02}", priority=int(random.integers(1, 4))) for i in range(n_demands)]
+    pools = [
+        Pool(f"p{i}", gpu, 4, 8, usd, bool(i % 2)) for i, (gpu, usd) in enumerate(price.items())
+    ]
+    options = [
+        option(
+            each.demand_id,
+            n,
+            base * n**0.9 * usd**0.9 * random.lognormal(0, 0.2, 50),
+            load=load * scale,
+            gpu=gpu,
+        )
+        for each, base, load in zip(
+            demands,
+            random.uniform(5, 40, n_demands),
+            random.lognormal(4, 1, n_demands),
+            strict=True,
+        )
+        for gpu, usd in price.items()
+        for n in (1, 2, 4, 8)
+    ]
+    return demands, pools, options
+
+
+def test_a_larger_fleet_is_solved_within_its_gap_and_above_an_independent_bound():
+    demands, pools, options = large_fleet(30, 1.0)
+    plan = plan_fleet(demands, pools, options)
+    assert len(plan.served) == plan.most_served == 30
+    assert plan.gap <= 2e-4
+    # No demand costs less than its cheapest option by the device.
+    alone = own_best_choices(demands, pools, options)
+    assert sum(each.usd_per_hour for each in alone.choices) <= plan.usd_per_hour + 1e-9
+    check_places(plan, demands, pools)
+
+
+def test_where_not_all_fit_the_first_priority_is_served_first():
+    demands, pools, options = large_fleet(30, 6.0)
+    plan = plan_fleet(demands, pools, options, time_limit_s=60)
+    assert 0 < len(plan.served) < 30
+    first = [each for each in demands if each.priority == 1]
+    alone = plan_fleet(
+        first, pools, [o for o in options if o.demand_id in {d.demand_id for d in first}]
+    )
+    n_first = sum(each.demand.priority == 1 for each in plan.served)
+    assert n_first == len(alone.served)
+
+
+def answered(demands, pools, options, looser=None, **more):
+    return answer_fleet(demands, pools, options, looser or {}, **more)
+
+
+def test_who_conflicts_and_what_would_mend_it():
+    pools = [Pool("p", "A", 1, 8, 1.0), Pool("q", "B", 1, 8, 1.0)]
+    demands = [demand("a"), demand("b", priority=2), demand("c")]
+    options = [option("a", 1, 20), option("b", 1, 20), option("c", 1, 50, gpu="B")]
+    looser = {"b": {1.25: [option("b", 1, 26)], 1.5: [option("b", 1, 35)]}}
+    looser |= {
+        name: {1.25: [option(name, 1, 50, gpu=gpu)]} for name, gpu in (("a", "A"), ("c", "B"))
+    }
+    answer = answered(demands, pools, options, looser)
+    assert [each.demand_id for each in answer.plan.unserved] == ["b"]
+    assert answer.conflict == ("a", "b")
+    assert answer.mends[0] == Mend("b", "no_room", {"p": 1}, 1.5)
+    assert {each.pool_id: each.n_more_served for each in answer.further_nodes} == {"p": 1, "q": 0}
+    of_a = next(each for each in answer.looser_limits if each.demand_id == "a")
+    assert (of_a.n_more_served, of_a.usd_per_hour_saved) == (1, -2.0)
+    text = as_text(answer)
+    assert "2 of 3 demands served for 7.00 USD/h" in text
+    assert "1 more node of p, or limits 1.5 times as high" in text
+    assert "a and b cannot all be served" in text
+
+
+def test_a_demand_that_no_profile_serves_conflicts_with_none():
+    answer = answered([demand("a"), demand("b")], [Pool("p", "A", 1, 8)], [option("a", 1, 50)])
+    assert answer.conflict == ("b",)
+    assert answer.mends == (Mend("b", "no_option", {}, None),)
+
+
+@pytest.mark.parametrize("scale", [16.0, 18.0])
+def test_a_conflict_is_irreducible(scale):
+    demands, pools, options = large_fleet(12, scale)
+    answer = answered(demands, pools, options, time_limit_s=30)
+    assert answer.plan.unserved
+
+    def served(names):
+        own = [each for each in demands if each.demand_id in names]
+        mine = [each for each in options if each.demand_id in names]
+        return len(plan_fleet(own, pools, mine).served)
+
+    assert served(answer.conflict) < len(answer.conflict)
+    for name in answer.conflict:
+        assert served(set(answer.conflict) - {name}) == len(answer.conflict) - 1
+
+
+def test_a_further_node_is_worth_what_it_saves():
+    pools = [Pool("cheap", "A", 1, 4, 1.0), Pool("dear", "B", 2, 4, 3.0, is_owned=False)]
+    demands = [demand("a"), demand("b")]
+    options = [option(name, 1, 25, gpu=gpu) for name in "ab" for gpu in "AB"]
+    answer = answered(demands, pools, options)
+    assert answer.plan.usd_per_hour == 4 * 1 + 4 * 3
+    saved = {each.pool_id: each.usd_per_hour_saved for each in answer.further_nodes}
+    assert saved == {"cheap": pytest.approx(8.0, abs=1e-3), "dear": 0.0}
+    json.dumps(facts(answer), allow_nan=False)
+
+
+def test_sharing_nodes_saves_against_each_team_alone_and_against_simpler_ways():
+    pools = [Pool("rented", "A", 4, 8, 1.0, is_owned=False), Pool("own", "B", 1, 2, 0.5)]
+    demands = [demand(name) for name in "abc"]
+    # a is cheapest on B, which c alone cannot do without.
+    options = [
+        option("a", 1, 50),
+        option("a", 1, 50, gpu="B"),
+        option("b", 1, 50),
+        option("c", 1, 50, gpu="B"),
+    ]
+    answer = answered(demands, pools, options)
+    assert answer.plan.usd_per_hour == pytest.approx(8 + 1)
+    by_name = {each.name: each for each in answer.baselines}
+    # Alone a and c both take B, of which there is enough for one.
+    assert by_name["each_team_alone"].usd_per_hour == pytest.approx(1 + 8 + 1)
+    assert by_name["each_team_alone"].n_served == 3
+    for name in ("first_fit_by_price", "own_best_choices"):
+        assert by_name[name].n_served == 2, name
+        assert by_name[name].usd_per_hour == pytest.approx(8 + 1)
+
+
+def test_what_the_time_limit_leaves_open_is_said():
+    plan = plan_fleet(*large_fleet(30, 6.0), time_limit_s=0)
+    assert len(plan.served) < plan.most_served == 30
+    assert plan.bound_usd_per_hour == 0
+
+
+def test_rows_of_alike_nodes_keep_their_names():
+    pools = [Pool(name, "A", 1, 8, 1.0, is_owned=False) for name in "pqr"]
+    demands = [demand(name) for name in "abc"]
+    plan = plan_fleet(demands, pools, [option(name, 8, 100) for name in "abc"])
+    assert {(each.pool_id, each.node) for each in plan.placements} == {(n, 0) for n in "pqr"}
+    assert [use.nodes_used for use in plan.pools] == [(1,)] * 3
+
+
+def test_what_the_solver_prints_stays_off_standard_output(capfd, monkeypatch):
+    def prints(*args, **more):
+        os.write(1, b"a line of its own")
+        return milp(*args, **more)
+
+    monkeypatch.setattr("sextant.fleet.program.milp", prints)
+    plan_fleet([demand("a")], [Pool("p", "A", 1, 8)], [option("a", 1, 100)])
+    print("the answer")
+    assert capfd.readouterr().out == "the answer\n"

@@ -1,0 +1,229 @@
+"""`sextant fleet` from its two sheets to the answer, and what it says of wrong ones."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from sextant.base.errors import InputError
+from sextant.cli.app import app
+from sextant.fleet.predicted import offered_profiles
+from sextant.fleet.sheets import read_demands, read_supply
+from sextant.hardware.gpu import GPUS, load_gpu
+from sextant.hardware.mig import mig_slice
+from support import ROOT, write_trace
+
+MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b"
+DEMAND = {"demand_id": "chat", "team": "web", "llm_id": "llama-13b", "itl_ms": 50, "percentile": 50}
+POOL = {
+    "pool_id": "a",
+    "gpu_id": "A100-40GB",
+    "nodes": 1,
+    "devices_per_node": 8,
+    "kind": "owned",
+    "usd_per_hour": 2,
+}
+
+
+def sheet(path, *rows):
+    pd.DataFrame(rows, dtype=object).to_csv(path, sep="\t", index=False)
+    return path
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def asked(folder, demands, supply, *more):
+    demands, supply = sheet(folder / "demands.tsv", *demands), sheet(folder / "supply.tsv", *supply)
+    done = CliRunner().invoke(
+        app, ["fleet", "--demands", str(demands), "--supply", str(supply), *more]
+    )
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def test_sheets_become_a_plan_of_what_recommend_finds_for_each(here):
+    limits = {"nttft_ms": 100, "itl_ms": 50, "percentile": 50, "users": 200}
+    demands = [
+        {"demand_id": "chat", "team": "web", "hf_config": MISTRAL, "least_replicas": 2, **limits},
+        {"demand_id": "code", "team": "dev", "llm_id": "llama-13b", **limits, "users": 100},
+    ]
+    pools = [
+        {**POOL, "nodes": 2},
+        {**POOL, "pool_id": "slices", "mig_profile": "3g.20gb", "usd_per_hour": 0.8},
+    ]
+    done = asked(here, demands, pools, "--format", "json")
+    answer = json.loads(done.stdout)
+    assert done.exit_code == 0
+    served = {each["demand"]["demand_id"]: each for each in answer["plan"]["served"]}
+    # As docs/cli.md shows of `sextant recommend` at the same risk.
+    assert (served["chat"]["gpu_profile_id"], served["chat"]["replicas"]) == ("1xA100-40GB", [5])
+    assert all(each["probability_met"] >= 0.9 for each in served.values())
+    assert 0 < answer["plan"]["joint_probability_met"] <= 1
+    assert {each["demand_id"] for each in answer["looser_limits"]} == {"chat", "code"}
+    assert "2 of 2 demands served" in answer["text"]
+    text = asked(here, demands, pools).stdout
+    assert text.strip() == answer["text"].strip()
+
+
+def test_demands_of_one_llm_are_met_or_missed_together(here):
+    row = {**DEMAND, "llm_id": None, "hf_config": MISTRAL, "nttft_ms": 100, "users": 200}
+    rows = [row, {**row, "demand_id": "same"}]
+    done = asked(here, rows, [{**POOL, "nodes": 4}], "--format", "json", "--risk", "0.3")
+    plan = json.loads(done.stdout)["plan"]
+    chances = [each["probability_met"] for each in plan["served"]]
+    assert chances[0] == chances[1] == plan["joint_probability_met"] < 1
+    assert plan["product_probability_met"] == pytest.approx(chances[0] ** 2)
+
+
+def test_what_fits_nowhere_is_named_with_why_and_the_status_is_3(here):
+    rows = [{**DEMAND, "users": 10}, {**DEMAND, "demand_id": "huge", "users": 100_000_000}]
+    done = asked(here, rows, [POOL])
+    assert done.exit_code == 3
+    assert "1 of 2 demands served" in done.stdout
+    assert "Not served: huge (web, priority 1): no room is left" in done.stdout
+    tiny = {**POOL, "gpu_id": "T4-16GB", "devices_per_node": 1}
+    done = asked(here, [{**DEMAND, "users": 10}], [tiny])
+    assert "no GPU profile can serve llama-13b" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("demand", "pool", "problem"),
+    [
+        ({"llm_id": "unknown"}, {}, "has no facts of LLM 'unknown'"),
+        ({"hf_config": "x.json"}, {}, "one LLM is needed"),
+        ({"users": None}, {}, "no load is given"),
+        ({"request_rate_rps": 1}, {}, "two loads are given"),
+        ({"itl_ms": None}, {}, "no limit is given"),
+        ({"input_tokens": 10}, {}, "one length alone is given"),
+        ({"trace_id": "none", "users": None}, {}, "none.parquet does not exist"),
+        ({"priority": 0}, {}, "0 is less than the minimum of 1"),
+        ({}, {"gpu_id": "Z9-1GB"}, "no facts of GPU 'Z9-1GB'"),
+        ({}, {"gpu_id": "L4-24GB", "mig_profile": "1g.5gb"}, "has no MIG profile"),
+        ({}, {"nodes": 0}, "there is no node"),
+        ({}, {"kind": "borrowed"}, "'borrowed' is not one of"),
+    ],
+)
+def test_a_wrong_row_is_one_error_with_its_line(here, demand, pool, problem):
+    with pytest.raises(InputError, match=r"(demands|supply).tsv, (line 2|field)") as caught:
+        asked(here, [{**DEMAND, "users": 10, **demand}], [{**POOL, **pool}])
+    assert problem in str(caught.value)
+    assert caught.value.fix
+
+
+def test_a_risk_is_a_probability(here):
+    with pytest.raises(InputError, match="'--risk'"):
+        asked(here, [{**DEMAND, "users": 10}], [POOL], "--risk", "1")
+
+
+def test_the_hours_of_a_trace_are_the_load(tmp_path):
+    by_hour = np.where(np.arange(72) % 24 < 12, 36, 72)
+    by_hour[40] = 144
+    arrival_s = np.concatenate([3600 * hour + np.arange(n) for hour, n in enumerate(by_hour)])
+    frame = pd.DataFrame({"arrival_s": np.append(arrival_s, 72 * 3600.0)})
+    frame = frame.assign(input_tokens=100, output_tokens=20)
+    write_trace(tmp_path, frame, "2024-05-01 00:00:00")
+    row = {**DEMAND, "trace_id": "trace"}
+    rows = [row, {**row, "demand_id": "users", "users": 30}]
+    shaped, given = read_demands(sheet(tmp_path / "demands.tsv", *rows), tmp_path)
+    assert shaped.demand.slo.request_rate_rps == pytest.approx(144 / 3600)
+    shares = np.array(shaped.demand.load_shares)
+    assert shares.tolist() == [0.25] * 12 + [0.5] * 4 + [1.0] + [0.5] * 7
+    assert [each.mean for each in shaped.requests] == [100, 20]
+    assert (given.demand.slo.users, given.demand.load_shares) == (30, shaped.demand.load_shares)
+
+
+def test_by_the_hour_teams_whose_peaks_differ_cost_less_than_for_their_peaks(here):
+    for name, busy in (("day", np.arange(24) < 12), ("night", np.arange(24) >= 12)):
+        counts = np.where(busy, 400, 40)
+        arrival_s = np.concatenate([3600 * h + 8.0 * np.arange(n) for h, n in enumerate(counts)])
+        frame = pd.DataFrame({"arrival_s": np.append(arrival_s, 86400.0)})
+        path = write_trace(here, frame.assign(input_tokens=120, output_tokens=20), "2024-05-01")
+        path.rename(here / f"{name}.parquet")
+    row = {**DEMAND, "nttft_ms": 100}
+    rows = [
+        {**row, "demand_id": "a", "users": 200, "trace_id": "day"},
+        {**row, "demand_id": "b", "users": 200, "trace_id": "night", "team": "dev"},
+    ]
+    pool = {**POOL, "nodes": 6, "devices_per_node": 4}
+    done = asked(here, rows, [pool], "--elastic", "--traces", ".", "--format", "json")
+    answer = json.loads(done.stdout)
+    day, night = (each["replicas"] for each in answer["plan"]["served"])
+    assert (len(set(day[:12])), len(set(day[12:]))) == (1, 1)
+    assert day[0] > day[-1]
+    assert (night[0], night[-1]) == (day[-1], day[0])
+    cost = {each["name"]: each["usd_per_hour"] for each in answer["baselines"]}
+    assert answer["plan"]["usd_per_hour"] < 0.7 * cost["for_the_peak"]
+
+
+def test_a_short_trace_is_taken_for_the_whole_day(tmp_path):
+    write_trace(tmp_path, pd.DataFrame({"arrival_s": np.arange(0, 601.0, 2)}))
+    (wanted,) = read_demands(sheet(tmp_path / "d.tsv", {**DEMAND, "trace_id": "trace"}), tmp_path)
+    assert wanted.demand.slo.request_rate_rps == pytest.approx(0.5, rel=0.1)
+    assert wanted.demand.load_shares == (1.0,)
+    assert "less than 24 whole hours" in wanted.notes[0]
+
+
+def test_slices_have_a_part_of_the_memory_and_serve_alone(tmp_path):
+    whole = load_gpu(GPUS, "A100-40GB")
+    part = mig_slice(whole, "3g.20gb")
+    assert (part.memory_gib, part.memory_bandwidth_gb_s) == (20, 1555 / 2)
+    assert part.dense_16bit_tflops == pytest.approx(312 * 3 / 7)
+    assert mig_slice(load_gpu(GPUS, "H200-141GB"), "2g.35gb").memory_gib == 141 / 4
+    with pytest.raises(InputError, match="is not a slice"):
+        mig_slice(whole, "1g.80gb")
+    rows = [POOL, {**POOL, "pool_id": "s", "mig_profile": "3g.20gb"}]
+    pools, gpus = read_supply(sheet(tmp_path / "supply.tsv", *rows))
+    names = [*offered_profiles(pools, gpus)]
+    assert names == ["1xA100-40GB", "2xA100-40GB", "4xA100-40GB", "8xA100-40GB", f"1x{part.gpu_id}"]
+
+
+NAMED = {**POOL, "gpu_product": "NVIDIA-A100-SXM4-40GB", "gpu_model": "a100"}
+
+
+def test_the_answer_is_a_page_or_deployments_too(here):
+    demands = [{**DEMAND, "users": 50, "model": "huggyllama/llama-13b"}]
+    out = here / "fleet.html"
+    done = asked(here, demands, [NAMED], "--format", "html", "--out", str(out))
+    assert "1 of 1 demand served" in done.stdout and "Who runs where" in out.read_text()
+    *_, deployment = yaml.safe_load_all(
+        asked(here, demands, [NAMED], "--format", "kubernetes").stdout
+    )
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"][0] == "huggyllama/llama-13b"
+    script = asked(here, demands, [NAMED], "--format", "slurm").stdout
+    assert "#SBATCH --gres=gpu:a100:" in script and "vllm serve huggyllama/llama-13b " in script
+
+
+@pytest.mark.parametrize(
+    ("demand", "pool", "options", "place"),
+    [
+        (
+            {"model": "a/b"},
+            {"gpu_product": None},
+            ("--format", "kubernetes"),
+            "supply.tsv, line 2, field 'gpu_product'",
+        ),
+        (
+            {"model": "a/b"},
+            {"gpu_model": None},
+            ("--format", "slurm"),
+            "supply.tsv, line 2, field 'gpu_model'",
+        ),
+        ({}, {}, ("--format", "slurm"), "demands.tsv, line 2, field 'model'"),
+        ({"model": "a/b"}, {}, ("--format", "slurm", "--elastic"), "--hour"),
+        ({"model": "a/b"}, {}, ("--format", "json", "--hour", "3"), "--hour"),
+        ({}, {}, ("--format", "html"), "--out"),
+    ],
+)
+def test_what_deployments_lack_is_named(here, demand, pool, options, place):
+    with pytest.raises(InputError) as caught:
+        asked(here, [{**DEMAND, "users": 50, **demand}], [{**NAMED, **pool}], *options)
+    assert place in str(caught.value)

@@ -1,0 +1,172 @@
+"""A plan as deployments: Kubernetes objects and SLURM scripts that can be applied."""
+
+import subprocess
+from dataclasses import replace
+
+import jsonschema
+import pytest
+import yaml
+
+from sextant.experiment.slo import SLO
+from sextant.fleet.deployments import IMAGE, as_kubernetes, as_slurm
+from sextant.fleet.plan import FleetPlan, Placement, PoolUse, Served
+from sextant.fleet.problem import Demand, Pool
+from support import ROOT
+
+SCHEMA = yaml.safe_load((ROOT / "tests/kubernetes/objects.schema.yaml").read_text())
+H100 = Pool("h100", "H100-80GB", 2, 8, gpu_product="NVIDIA-H100-80GB-HBM3", gpu_model="h100")
+MIG = Pool("mig", "A100-40GB", 1, 7, gpu_product="NVIDIA-A100-SXM4-40GB", gpu_model="1g.5gb")
+MIG = replace(MIG, mig_profile="1g.5gb")
+SBATCH = {"job-name", "array", "nodes", "ntasks", "cpus-per-task", "gres", "output"}
+"""Options of sbatch, as `sbatch --help` lists them, that a script may have."""
+
+
+def demand(name: str, llm_id: str = "org__llm") -> Demand:
+    return Demand(name, "team", llm_id, SLO("s", itl_ms=50, percentile=50, users=9))
+
+
+def served(name: str, n_gpus: int, *replicas: int) -> Served:
+    return Served(demand(name), f"{n_gpus}xH100-80GB", n_gpus, replicas, 0.95, 1.0)
+
+
+def plan_of(pools, choices, placements) -> FleetPlan:
+    n_slots = len(choices[0].replicas)
+    uses = [PoolUse(pool, (1,) * n_slots, (2,) * n_slots, 1.0, 0.0) for pool in pools]
+    return FleetPlan(tuple(choices), (), tuple(placements), tuple(uses), 1.0, 1.0, 2, 0.9, 0.9)
+
+
+@pytest.fixture
+def plan() -> FleetPlan:
+    """Two demands; one of them on two pools, and with another number of replicas at night."""
+    chat, code = served("chat", 1, 3, 1), served("Code & más", 2, 2, 2)
+    places = [
+        Placement(0, "h100", 0, "chat", "1xH100-80GB", 1),
+        Placement(0, "h100", 1, "chat", "1xH100-80GB", 1),
+        Placement(0, "mig", 0, "chat", "1xH100-80GB", 1),
+        Placement(1, "h100", 0, "chat", "1xH100-80GB", 1),
+        *(Placement(slot, "h100", 0, "Code & más", "2xH100-80GB", 2) for slot in (0, 1)),
+    ]
+    return plan_of([H100, MIG], [chat, code], places)
+
+
+def objects(text: str) -> list[dict]:
+    assert "&id" not in text
+    found = list(yaml.safe_load_all(text))
+    for each in found:
+        jsonschema.validate(each, SCHEMA)
+    return found
+
+
+def test_every_object_is_what_kubernetes_accepts(plan) -> None:
+    found = objects(as_kubernetes(plan))
+    assert [each["kind"] for each in found] == ["Service"] * 2 + ["Deployment"] * 3
+    names = [(each["kind"], each["metadata"]["name"]) for each in found]
+    assert len(set(names)) == len(names)
+
+
+def test_replicas_for_availability_are_spread_over_nodes_by_kubernetes_too() -> None:
+    one = served("chat", 1, 2)
+    for least in (1, 2):
+        asked = replace(one, demand=replace(one.demand, least_replicas=least))
+        places = [Placement(0, "h100", node, "chat", "1xH100-80GB", 1) for node in (0, 1)]
+        *_, made = objects(as_kubernetes(plan_of([H100], [asked], places)))
+        spread = made["spec"]["template"]["spec"].get("topologySpreadConstraints", [])
+        selected = [each["labelSelector"]["matchLabels"] for each in spread]
+        assert selected == [{"demand": "chat"}] * (least > 1)
+
+
+def test_a_misspelt_field_and_a_wrong_type_are_found_by_the_schema(plan) -> None:
+    *_, deployment = objects(as_kubernetes(plan))
+    for change in ({"replica": 2}, {"replicas": "2"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(deployment | {"spec": deployment["spec"] | change}, SCHEMA)
+
+
+def test_a_deployment_asks_for_the_devices_and_nodes_of_the_plan(plan) -> None:
+    _, _, code, chat, chat_on_mig = objects(as_kubernetes(plan))
+    assert (code["spec"]["replicas"], chat["spec"]["replicas"]) == (2, 2)
+    pod = code["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert container["args"][:1] == ["org/llm"]
+    place = container["args"].index("--tensor-parallel-size")
+    assert container["args"][place + 1] == "2"
+    (mig,) = chat_on_mig["spec"]["template"]["spec"]["containers"]
+    assert mig["resources"]["limits"] == {"nvidia.com/mig-1g.5gb": 1}
+    assert code["metadata"]["annotations"]["demand"] == "Code & más"
+
+
+def test_a_service_selects_the_pods_of_all_pools_of_its_demand_and_no_others(plan) -> None:
+    _, of_chat, code, *chats = objects(as_kubernetes(plan))
+    wanted = of_chat["spec"]["selector"].items()
+    of = [wanted <= each["spec"]["template"]["metadata"]["labels"].items() for each in chats]
+    assert of == [True, True]
+    assert not wanted <= code["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_at_another_hour_what_does_not_run_has_no_replicas(plan) -> None:
+    _, _, code, chat, chat_on_mig = objects(as_kubernetes(plan, slot=1))
+    found = [each["spec"]["replicas"] for each in (code, chat, chat_on_mig)]
+    assert found == [2, 1, 0]
+
+
+def submitted(text: str, folder, **environment: str) -> list[str]:
+    """Run the script with an sbatch that keeps what it is given; return the jobs' scripts."""
+    sbatch = folder / "sbatch"
+    sbatch.write_text('#!/bin/bash\ncat > "$0.$(date +%s%N)"\n')
+    sbatch.chmod(0o755)
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", **environment}
+    done = subprocess.run(["bash"], input=text, text=True, env=environ, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return [path.read_text() for path in sorted(folder.glob("sbatch.*"))]
+
+
+def options(job: str) -> dict[str, str]:
+    lines = [line for line in job.splitlines() if line.startswith("#SBATCH ")]
+    return dict(line.removeprefix("#SBATCH --").split("=", 1) for line in lines)
+
+
+def test_slurm_gets_an_array_a_deployment_with_a_job_a_replica(plan, tmp_path) -> None:
+    jobs = submitted(as_slurm(plan), tmp_path, VLLM_API_KEY="secret")
+    assert len(jobs) == 3
+    found = [options(job) for job in jobs]
+    assert all(set(each) == SBATCH for each in found)
+    assert [each["array"] for each in found] == ["0-1", "0-1", "0-0"]
+    assert [each["gres"] for each in found] == ["gpu:h100:2", "gpu:h100:1", "gpu:1g.5gb:1"]
+    assert all(each["nodes"] == "1" for each in found)
+    for job in jobs:
+        subprocess.run(["bash", "-n"], input=job, text=True, check=True)
+
+
+def test_replicas_of_slurm_listen_on_ports_of_their_own(plan, tmp_path) -> None:
+    ports = []
+    for number, job in enumerate(submitted(as_slurm(plan), tmp_path, VLLM_API_KEY="secret")):
+        first, _, last = options(job)["array"].partition("-")
+        vllm = tmp_path / "vllm"
+        vllm.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+        vllm.chmod(0o755)
+        for task in range(int(first), int(last) + 1):
+            environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task)}
+            place = tmp_path / str(number)
+            place.mkdir(exist_ok=True)
+            run = ["bash", "-s"]
+            done = subprocess.run(
+                run, input=job, cwd=place, env=environ, text=True, capture_output=True, check=True
+            )
+            arguments = done.stdout.splitlines()
+            assert arguments[:2] == ["serve", "org/llm"]
+            ports.append(arguments[arguments.index("--port") + 1])
+            (address,) = place.glob(f"*-{task}.address")
+            assert address.read_text().strip().endswith(f":{ports[-1]}/v1")
+    assert len(set(ports)) == len(ports) == 5
+
+
+def test_slurm_submits_nothing_without_a_key_for_clients(plan, tmp_path) -> None:
+    with pytest.raises(AssertionError, match="VLLM_API_KEY"):
+        submitted(as_slurm(plan), tmp_path)
+    assert not list(tmp_path.glob("sbatch.*"))
+
+
+def test_the_image_is_that_of_the_benchmarks() -> None:
+    assert f"From: {IMAGE}\n" in (ROOT / "workflow/envs/vllm.def").read_text()

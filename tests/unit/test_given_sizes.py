@@ -1,0 +1,72 @@
+"""An LLM of which only sizes are given is close to the same LLM read from its config."""
+
+import math
+
+import pytest
+
+from sextant.base.errors import InputError
+from sextant.cli.asked import AskedOptions
+from sextant.experiment.slo import SLO
+from sextant.llm import load_llm
+from sextant.llm.given import GivenSizes
+from sextant.llm.precision import precision_of
+from support import ROOT
+
+LLMS = ROOT / "resources" / "llms"
+
+
+@pytest.mark.parametrize(
+    "name", ["meta-llama__Llama-3.1-8B-Instruct", "Qwen__Qwen3-30B-A3B-Instruct-2507"]
+)
+def test_given_sizes_come_near_the_config(name: str) -> None:
+    llm = load_llm(LLMS / f"{name}.json")
+    given = GivenSizes(
+        llm.n_parameters,
+        llm.n_layers,
+        llm.kv_bytes_per_token,
+        llm.n_flop_parameters,
+        llm.weight_bytes / 2**30,
+    ).llm()
+    assert given.kv_bytes_per_token == llm.kv_bytes_per_token
+    assert given.weight_bytes == pytest.approx(llm.weight_bytes, rel=1e-6)
+    assert given.n_flop_parameters == llm.n_flop_parameters
+    if llm.n_experts:
+        assert given.expert_weight_bytes == pytest.approx(llm.expert_weight_bytes, rel=0.05)
+        assert given.step_weight_bytes == pytest.approx(llm.step_weight_bytes, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("weight_gib", "precision"), [(None, "bf16"), (130, "bf16"), (68, "fp8"), (38, "int4")]
+)
+def test_the_size_of_the_weights_tells_their_precision(
+    weight_gib: float | None, precision: str
+) -> None:
+    llm = GivenSizes(70e9, 80, 327_680, weight_gib=weight_gib).llm()
+    assert precision_of(llm) == precision
+    assert llm.weight_bytes / 2**30 == pytest.approx(weight_gib or 130.4, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "field"),
+    [
+        ((-1, 32, 1e5), "n_parameters"),
+        ((8e9, 32, math.nan), "kv_bytes_per_token"),
+        ((8e9, 32, 1e5, 9e9), "n_active_parameters"),
+    ],
+)
+def test_sizes_that_no_llm_has_are_refused(sizes: tuple, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        GivenSizes(*sizes)
+    assert caught.value.field == field
+
+
+def test_the_options_need_each_other() -> None:
+    slo = SLO("asked", percentile=50, itl_ms=40, users=8)
+    given = AskedOptions(parameters=8e9, layers=32, kv_bytes_per_token=131_072).question(slo)
+    assert given.sizes == GivenSizes(8e9, 32, 131_072)
+    with pytest.raises(InputError, match="--layers"):
+        AskedOptions(parameters=8e9).question(slo)
+    with pytest.raises(InputError, match="--weight-gib"):
+        AskedOptions(
+            parameters=8e9, layers=32, kv_bytes_per_token=131_072, weight_gib=0.0
+        ).question(slo)

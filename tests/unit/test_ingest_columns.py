@@ -1,0 +1,187 @@
+"""Logs of anybody: columns that the user names, nested ones, units of time, unknown columns."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from test_ingest_input import MOONCAKE, ingest
+from typer.testing import CliRunner
+
+from sextant.base.errors import InputError
+from sextant.base.sheets import load_sheet
+from sextant.base.yaml_files import read_yaml
+from sextant.cli.app import app
+from sextant.ingest.trace_format import FORMATS, MAPPED, named_format
+
+ROOT = Path(__file__).parents[2]
+OPENAI = (
+    "arrival=created,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens,"
+    "llm=model,request_id=id"
+)
+
+
+def _records(n: int = 4, step: float = 0.5) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"chatcmpl-{number}",
+            "created": 1_700_000_000 + number * step,
+            "model": "m",
+            "usage": {"prompt_tokens": 10 + number, "completion_tokens": number % 3},
+            "choices": [{"text": "…"}],
+        }
+        for number in range(n)
+    ]
+
+
+def _lines(records: list[dict[str, Any]]) -> str:
+    return "\n".join(json.dumps(record) for record in records)
+
+
+def test_usage_records_of_a_gateway_are_read_by_the_names_the_user_gives(tmp_path):
+    trace, _, report = ingest(tmp_path, _lines(_records()), "columns", "t.jsonl", columns=OPENAI)
+    assert trace["arrival_s"].tolist() == [0, 0.5, 1, 1.5]
+    assert trace["input_tokens"].tolist() == [10, 11, 12, 13]
+    assert trace["status"].tolist() == ["failed", "ok", "ok", "failed"]
+    assert (trace["llm"][0], trace["request_id"][3]) == ("m", "chatcmpl-3")
+    assert report["ignored_columns"] == ["choices"]
+    assert report["provenance"]["columns"] == OPENAI
+    # Seconds since 1970 tell the date.
+    assert report["start_time"] == "2023-11-14T22:13:20+00:00"
+
+
+def test_a_first_line_without_usage_is_set_aside_and_hides_no_column(tmp_path):
+    text = _lines([{"id": "x", "created": 1_700_000_000, "error": "timeout"}, *_records()])
+    trace, rejected, report = ingest(tmp_path, text, "columns", "t.jsonl", columns=OPENAI)
+    assert len(trace) == 4 and report["ignored_columns"] == ["error", "choices"]
+    assert rejected["reason"].tolist() == ["usage.prompt_tokens: missing value"]
+
+
+def test_responses_of_an_openai_api_are_read_as_they_are(tmp_path):
+    text = _lines([{"error": "timeout"}, *_records(step=1)])
+    trace, rejected, report = ingest(tmp_path, text, "openai", "t.jsonl")
+    assert trace["arrival_s"].tolist() == [0, 1, 2, 3] and set(trace["llm"]) == {"m"}
+    assert trace["output_tokens"].tolist() == [0, 1, 2, 0] and len(rejected) == 1
+    assert report["start_time"] == "2023-11-14T22:13:20+00:00"
+
+
+def test_payloads_of_litellm_are_read_as_they_are_failures_too(tmp_path):
+    payload = {"id": "a", "startTime": 1_700_000_000.25, "model": "m", "metadata": {"user": "x"}}
+    ok = payload | {"prompt_tokens": 9, "completion_tokens": 4, "status": "success"}
+    failed = ok | {"startTime": 1_700_000_000.0, "completion_tokens": 0, "status": "failure"}
+    trace, _, report = ingest(tmp_path, _lines([ok, failed]), "litellm", "t.jsonl")
+    assert trace["status"].tolist() == ["failed", "ok"] and report["n_moved"] == 1
+    assert trace["arrival_s"].tolist() == [0, 0.25]
+    assert report["ignored_columns"] == ["metadata.user"]
+
+
+def test_bailian_and_azures_second_trace_are_read(tmp_path):
+    row = '{"chat_id": %d, "parent_chat_id": -1, "timestamp": %s, "input_length": 521, '
+    row += '"output_length": 132, "type": "text", "turn": 1, "hash_ids": [1, 2]}\n'
+    text = row % (159, "61.114") + row % (160, "62.5")
+    trace, _, _ = ingest(tmp_path, text, "qwen-bailian", "t.jsonl")
+    assert trace["arrival_s"].tolist() == pytest.approx([0, 1.386])
+    assert trace["request_id"].tolist() == ["159", "160"] and set(trace["service"]) == {"text"}
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5\n"
+    trace, _, report = ingest(tmp_path, text + "2024-05-10 00:00:01+00:00,2399,6\n", "azure")
+    assert trace["arrival_s"].tolist() == pytest.approx([0, 0.99007])
+    assert report["start_time"] == "2024-05-10T00:00:00.00993+00:00"
+
+
+@pytest.mark.parametrize(
+    ("unit", "stamps"),
+    [
+        ("s", [5, 5.25]),
+        ("ms", [5000, 5250]),
+        ("us", [5e6, 5.25e6]),
+        ("ns", [5_000_000_000, 5_250_000_000]),
+        ("iso", ["2024-05-10T00:00:05Z", "2024-05-10 00:00:05.25+00:00"]),
+    ],
+)
+def test_units_of_time(tmp_path, unit, stamps):
+    rows = "".join(f"{stamp},7,8,x\n" for stamp in stamps)
+    columns = "arrival=when,input_tokens=in.tokens,output_tokens=out"
+    text = f"when,in.tokens,out,other\n{rows}"
+    trace, _, report = ingest(tmp_path, text, "columns", columns=columns, time_unit=unit)
+    assert trace["arrival_s"].tolist() == [0, 0.25] and trace["input_tokens"].tolist() == [7, 7]
+    assert report["ignored_columns"] == ["other"]
+    assert (report["start_time"] is None) == (unit != "iso")
+
+
+def test_parquet_with_structs_and_stamps(tmp_path):
+    frame = pd.DataFrame(_records()).drop(columns="choices")
+    frame["created"] = pd.to_datetime(frame["created"], unit="s", utc=True)
+    content = io.BytesIO()
+    frame.to_parquet(content)
+    source = (content.getvalue(), "columns", "t.parquet")
+    trace, _, report = ingest(tmp_path, *source, columns=OPENAI, time_unit="iso")
+    assert trace["arrival_s"].tolist() == [0, 0.5, 1, 1.5]
+    assert trace["output_tokens"].tolist() == [0, 1, 2, 0] and report["ignored_columns"] == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("arrival=created", "input_tokens is missing"),
+        ("arrival=created,tokens=x", "'tokens=x' names no column"),
+        ("arrival=,input_tokens=a", "'arrival=' names no column"),
+        ("arrival=a,arrival=b", "'arrival=b' is there twice"),
+        ("arrival=a,input_tokens=a", "'input_tokens=a' is there twice"),
+        (f"{OPENAI},e2e_ms=latency", "field 'latency': column missing.*the source has id, created"),
+    ],
+)
+def test_a_mapping_that_cannot_be_is_refused(tmp_path, columns, problem):
+    with pytest.raises(InputError, match=problem):
+        ingest(tmp_path, _lines(_records()), "columns", "t.jsonl", columns=columns)
+
+
+def test_what_belongs_to_a_mapping_alone_is_refused_elsewhere(tmp_path):
+    with pytest.raises(InputError, match="field 'columns': the format mooncake has its own"):
+        ingest(tmp_path, MOONCAKE, "mooncake", "t.jsonl", columns=OPENAI)
+    with pytest.raises(InputError, match="unknown unit 'min'"):
+        ingest(tmp_path, "a\n", "columns", columns=OPENAI, time_unit="min")
+
+
+def test_unknown_columns_are_named_or_left_out(tmp_path):
+    text = MOONCAKE.replace("{", '{"region": {"name": "x"}, ')
+    with pytest.raises(InputError, match=r"field 'region.name': unknown column.*--ignore-unknown"):
+        ingest(tmp_path, text, "mooncake", "t.jsonl")
+    trace, _, report = ingest(tmp_path, text, "mooncake", "t.jsonl", ignore_unknown=True)
+    assert len(trace) == 1 and report["ignored_columns"] == ["region.name"]
+
+
+def test_a_rate_that_no_service_has_is_asked_about(tmp_path):
+    text = _lines(_records(2_000, step=0.5))
+    given = (tmp_path, text, "columns", "t.jsonl")
+    with pytest.raises(InputError, match=r"2,001 requests per second on average .* the unit"):
+        ingest(*given, columns=OPENAI, time_unit="ms")
+    assert ingest(*given, columns=OPENAI, time_unit="ms", max_rate_rps=1e4)[2]["n_accepted"] == 2000
+    assert ingest(*given, columns=OPENAI)[2]["duration_s"] == 999.5
+
+
+def test_the_command_line_says_what_was_sorted_and_left_out(tmp_path):
+    records = _records()
+    (tmp_path / "log.ndjson").write_text(_lines([records[2], *records[:2], records[3]]))
+    source, out = str(tmp_path / "log.ndjson"), ["--out", str(tmp_path / "t.parquet")]
+    result = CliRunner().invoke(app, ["ingest", source, "--columns", OPENAI, *out])
+    assert result.exit_code == 0, result.output
+    assert "sorted by time: 2 rows were late, by up to 1 s" in result.output
+    assert "columns left out (1): choices" in result.output
+    result = CliRunner().invoke(app, ["ingest", source, *out])
+    assert "give one of the two" in str(result.exception)
+
+
+def test_a_row_of_the_sheet_may_name_the_columns_of_a_log(tmp_path):
+    sheet, schema = tmp_path / "traces.tsv", ROOT / "workflow/schemas/traces.schema.yaml"
+    names = ["trace_id", "dataset", "format", "columns", "time_unit", "ignore_unknown"]
+    rows = [names, ["own", "log.jsonl", "columns", OPENAI, "ms", "true"]]
+    sheet.write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    (row,) = load_sheet(sheet, schema)
+    assert [row[name] for name in names] == rows[1]
+    form = named_format(row["format"], row["dataset"], row["columns"], row["time_unit"])
+    assert form.units_per_s == 1000 and form.is_jsonl and form.ignores_unknown
+    # Every format of the library may stand there.
+    known = read_yaml(schema)["properties"]["format"]["enum"]
+    assert known == [*FORMATS, MAPPED]

@@ -1,0 +1,116 @@
+"""What `sextant load` says after a run and while it runs."""
+
+import io
+import json
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from cells import failed_request, request, write_cell
+from html_page import Page
+from sextant.base.errors import InputError
+from sextant.cells.files import read_cell
+from sextant.engine.http import Target
+from sextant.load.closed_loop import run_closed_loop
+from sextant.load.measure import progress_text
+from sextant.load.source import ListedRequests, RandomIds
+from sextant.load.summary import summarise_load, summary_page
+from stub_server import StubServer, answer_tokens
+
+N, N_TOKENS, TTFT_MS, ITL_MS = 20, 12, 51.0, 10.0
+
+
+def a_request(number: int, **values) -> dict:
+    """Return request number n: sent each second, one more ms of TTFT for each before it."""
+    ttft_ms = TTFT_MS + number
+    offsets_ms = [ttft_ms + ITL_MS * place for place in range(N_TOKENS)]
+    times = {"first_token_s": number + ttft_ms / 1e3, "last_token_s": number + offsets_ms[-1] / 1e3}
+    sent = {"sent_s": float(number), "scheduled_s": number - 0.5, "request_id": f"r{number}"}
+    tokens = {"output_tokens": N_TOKENS, "token_offsets_ms": offsets_ms}
+    return request(4.0, **(sent | times | tokens | values))
+
+
+@pytest.fixture
+def rows() -> list[dict]:
+    failures = [
+        failed_request(4.0, status="http_error", error="HTTP 429: slow down"),
+        failed_request(4.0, status="http_error", error="HTTP 429: slow down"),
+        failed_request(4.0, status="http_error", error="HTTP 500: boom"),
+        failed_request(4.0),
+    ]
+    return [a_request(number) for number in range(N)] + failures
+
+
+def test_latencies_rates_and_goodput_of_known_requests(tmp_path, rows):
+    cell = read_cell(write_cell(tmp_path, rows, durations_s={4.0: 25.0}))
+    (level,) = summarise_load(cell, {"ttft_ms": 60.5, "tpot_ms": 11})["levels"]
+    ttft_ms = TTFT_MS + np.arange(N)
+    names = ("mean", "p50", "p90", "p95", "p99")
+    expected = [ttft_ms.mean(), *np.quantile(ttft_ms, [0.5, 0.9, 0.95, 0.99])]
+    assert [level["ttft_ms"][name] for name in names] == pytest.approx(expected)
+    # Offsets are 32-bit.
+    assert [level["itl_ms"][name] for name in names] == pytest.approx([ITL_MS] * 5, rel=1e-5)
+    assert level["tpot_ms"]["p99"] == pytest.approx(ITL_MS)
+    assert level["e2e_ms"]["mean"] == pytest.approx(expected[0] + 11 * ITL_MS)
+    assert level["throughput_tok_s"] == N * N_TOKENS / 25
+    assert level["request_rate_rps"] == N / 25
+    assert (level["n_good"], level["goodput_rps"]) == (10, 10 / 25)  # TTFT of 51 to 60 ms
+    assert level["failures"] == {"HTTP 429": 2, "HTTP 500": 1, "timeout": 1}
+    assert level["first_failure"] == "HTTP 429: slow down"
+
+
+def test_an_open_loop_counts_from_when_a_request_was_due(tmp_path, rows):
+    cell = read_cell(write_cell(tmp_path, rows, kind="open_loop"))
+    (level,) = summarise_load(cell, {})["levels"]
+    assert level["ttft_ms"]["mean"] == pytest.approx(500 + TTFT_MS + (N - 1) / 2)
+    assert level["goodput_rps"] is None and level["n_good"] is None
+
+
+def test_the_table_the_json_and_the_page_say_the_same(tmp_path, rows):
+    warned = {4.0: {"answer_warnings": ("20 of 20 answers: <odd>",)}}
+    cell = read_cell(write_cell(tmp_path, rows, durations_s={4.0: 25.0}, levels=warned))
+    facts = summarise_load(cell, {"ttft_ms": 60.5})
+    text, page = facts["text"], Page(summary_page(facts))
+    json.dumps(facts, allow_nan=False)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "4 users: 20 answers in 25 s"
+    assert "TTFT, ms 60.5 60.5 68.1 69 69.8" in lines
+    assert "goodput, requests a second with TTFT ≤ 60.5 ms 0.4 (41.7 % of all)" in lines
+    failed = "4 of 24 failed: 2 HTTP 429, 1 HTTP 500, 1 timeout; the first: HTTP 429: slow"
+    for said in (failed, "20 of 20 answers: <odd>", "TTFT, ms", "41.7 %"):
+        assert said in text and said in page.text
+    assert "script" not in page.tags and not [link for link in page.links if link[0] != "#"]
+
+
+def test_a_level_of_which_nothing_succeeded(tmp_path):
+    cell = read_cell(write_cell(tmp_path, [failed_request(2.0)]))
+    facts = summarise_load(cell, {"e2e_ms": 5})
+    (level,) = facts["levels"]
+    assert level["ttft_ms"]["p95"] is None and level["goodput_rps"] == 0
+    assert "1 of 1 failed: 1 timeout; the first: no answer" in facts["text"]
+    assert "TTFT, ms" in Page(summary_page(facts)).text
+
+
+def test_a_limit_of_no_latency(tmp_path, rows):
+    with pytest.raises(InputError, match=r"'throughput'.*give limits of"):
+        summarise_load(read_cell(write_cell(tmp_path, rows)), {"throughput": 3})
+
+
+def test_what_is_shown_while_a_level_runs(monkeypatch):
+    assert progress_text(40, 3, 20.0, 99.6) == "40 ended, 2/s, 3 failed, about 100 s left"
+    assert progress_text(0, 0, 0.5, None) == "0 ended, 0/s, 0 failed"
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with StubServer(answer_tokens(0.01)) as server:
+        source = ListedRequests("m", [4], [3], RandomIds(100), 1)
+        targets = [Target(server.url, "m")]
+        run_closed_loop(targets, source, 2, 1.5, 10.0, time.monotonic_ns())
+    shown = terminal.getvalue()
+    assert "load at level 2: " in shown and " 0 failed, about 1 s left" in shown

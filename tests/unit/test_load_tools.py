@@ -1,0 +1,220 @@
+"""Results of other load clients as characterizations. vLLM's is one that it wrote (0.32)."""
+
+import copy
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from sextant.base.errors import InputError
+from sextant.characterizations.folder import load_folder
+from sextant.cli.app import app
+from sextant.importing.load_tools import Served, import_load_tool
+from support import ROOT
+
+LLM = "Qwen/Qwen3-8B"
+SERVED = Served("1xH100-80GB", LLM, "vllm", "0.32.0")
+
+VLLM = {
+    "date": "20261123-051227",
+    "backend": "openai",
+    "model_id": "mock",
+    "num_prompts": 12,
+    "request_rate": "inf",
+    "max_concurrency": 4,
+    "duration": 3.978685109000253,
+    "completed": 12,
+    "failed": 0,
+    "total_input_tokens": 1536,
+    "total_output_tokens": 768,
+    "request_throughput": 3.016071810471905,
+    "output_throughput": 193.0285958702019,
+    "mean_ttft_ms": 60.93031091669824,
+    "median_ttft_ms": 52.12260000007518,
+    "p99_ttft_ms": 80.7881805204579,
+    "mean_tpot_ms": 20.03749234523716,
+    "median_tpot_ms": 20.010719460313137,
+    "p99_tpot_ms": 20.145834573328422,
+    "mean_itl_ms": 20.03749234523716,
+    "median_itl_ms": 19.999902000108705,
+    "p99_itl_ms": 26.795256849982252,
+}
+
+
+def told(value: float, *, p99: float | None = None) -> dict:
+    """Return a distribution as guidellm has it, of good and of other requests."""
+    block = {"mean": value, "median": value, "percentiles": {"p90": value, "p99": p99 or value}}
+    return {"successful": block, "errored": {"mean": 0.0, "median": 0.0, "percentiles": {}}}
+
+
+def guidellm(strategy: dict) -> dict:
+    return {
+        "start_time": 1780000000.0,
+        "config": {"strategy": strategy, "backend": {"model": LLM}},
+        "metrics": {
+            "request_totals": {"successful": 30, "errored": 2, "incomplete": 1, "total": 33},
+            "requests_per_second": told(1.5),
+            "request_latency": told(2.0, p99=3.0),  # seconds
+            "time_to_first_token_ms": told(120.0),
+            "inter_token_latency_ms": told(11.0),
+            "prompt_token_count": told(512.0),
+            "output_token_count": told(256.0),
+            "output_tokens_per_second": told(384.0),
+        },
+    }
+
+
+GUIDELLM = {
+    "metadata": {"version": 1, "guidellm_version": "0.6.0"},
+    "benchmarks": [
+        guidellm({"type_": "synchronous"}),
+        guidellm({"type_": "concurrent", "streams": 8}),
+        guidellm({"type_": "constant", "rate": 2.5}),
+        guidellm({"type_": "throughput", "max_concurrency": None}),
+    ],
+}
+
+AIPERF = {
+    "schema_version": "1.5",
+    "aiperf_version": "0.13.0",
+    "start_time": "2026-05-01T10:00:00+00:00",
+    "input_config": {
+        "endpoint": {"model_names": [LLM]},
+        "phases": {"profiling": {"concurrency": 16}},
+    },
+    "request_count": {"unit": "requests", "avg": 20.0},
+    "request_throughput": {"unit": "requests/sec", "avg": 1.45},
+    "output_token_throughput": {"unit": "tokens/sec", "avg": 290.0},
+    "input_sequence_length": {"unit": "tokens", "avg": 550.0},
+    "output_sequence_length": {"unit": "tokens", "avg": 200.0},
+    "request_latency": {"unit": "sec", "avg": 2.62, "p50": 2.5, "p90": 3.1, "p99": 3.3},
+    "time_to_first_token": {"unit": "ms", "avg": 80.0, "p50": 75.0, "p99": 120.0},
+    "inter_token_latency": {"unit": "ms", "avg": 12.0, "p50": 11.5, "p99": 14.0},
+}
+
+STAGE = {
+    "load_summary": {"count": 60, "requested_rate": 2.0, "achieved_rate": 1.98},
+    "successes": {
+        "count": 58,
+        "latency": {
+            "request_latency": {"mean": 1.5, "median": 1.4, "p99": 1.9},
+            "time_to_first_token": {"mean": 0.05, "median": 0.04, "p90": 0.06, "p99": 0.09},
+            "time_per_output_token": {"mean": 0.011, "median": 0.01, "p99": 0.012},
+            "inter_token_latency": {"mean": 0.011, "median": 0.01, "p99": 0.03},
+        },
+        "throughput": {"output_tokens_per_sec": 250.0, "requests_per_sec": 1.9},
+        "prompt_len": {"mean": 300.0},
+        "output_len": {"mean": 130.0},
+    },
+    "failures": {"count": 2},
+}
+
+
+def imported(tool: str, folder: Path, *results: dict, served: Served = SERVED):
+    files = []
+    for number, result in enumerate(results):
+        files.append(folder / f"{number}.json")
+        files[-1].write_text(json.dumps(result))
+    out = folder / "out"
+    counts = import_load_tool(tool, files, out, served, str(ROOT / "resources" / "llms"))
+    points = pd.read_csv(out / "points.csv")
+    assert len(load_folder(out).points) == len(points)  # answers can rest on it
+    return str(counts), points
+
+
+def changed(result: dict, **values) -> dict:
+    return copy.deepcopy(result) | values
+
+
+def test_a_result_of_vllm_bench(tmp_path):
+    counts, points = imported("vllm-bench", tmp_path, VLLM)
+    assert counts == "1 points of 1 measurements"
+    (point,) = points.to_dict("records")
+    for name in ("mean_ttft_ms", "median_tpot_ms", "p99_itl_ms"):
+        assert point[name] == VLLM[name]
+    assert (point["users"], point["input_tokens"], point["output_tokens"]) == (4, 128, 64)
+    assert (point["llm_id"], point["gpu_profile_id"]) == ("Qwen__Qwen3-8B", "1xH100-80GB")
+    assert (point["n_ok"], point["n_failed"], point["measured_on"]) == (12, 0, "2026-11-23")
+    assert point["run_id"] == "vllm-bench of unknown version: 0.json"
+    # What it does not tell is missing, not zero.
+    assert "p90_ttft_ms" not in points and "mean_e2e_ms" not in points
+    known = load_folder(tmp_path / "out").descriptions[0]
+    assert (known.load, known.defaults["engine_version"]) == ("closed_loop", "0.32.0")
+
+
+def test_a_rate_and_what_was_sent_at_once(tmp_path):
+    at_rate = changed(VLLM, request_rate=2.5, max_concurrency=None)
+    at_once = changed(VLLM, max_concurrency=None)
+    counts, points = imported("vllm-bench", tmp_path, at_rate, at_once)
+    assert counts == "1 points of 2 measurements; 1 left out, for neither users nor a rate are told"
+    assert points["request_rate_rps"].tolist() == [2.5] and "users" not in points
+    assert load_folder(tmp_path / "out").descriptions[0].load == "rate"
+    with pytest.raises(InputError, match="no result tells users or a request rate"):
+        imported("vllm-bench", tmp_path, at_once)
+
+
+def test_a_sweep_of_guidellm(tmp_path):
+    counts, points = imported("guidellm", tmp_path, GUIDELLM, served=Served("2xH100-80GB"))
+    assert counts.startswith("3 points of 4 measurements; 1 left out")
+    by_users = points.set_index("run_id").sort_index()
+    assert by_users.index[0] == "guidellm 0.6.0: 0.json 1"
+    assert by_users["users"].fillna(0).tolist() == [1, 8, 0]
+    assert by_users["request_rate_rps"].tolist() == [1.5, 1.5, 2.5]
+    first = by_users.iloc[0]
+    # Its ITL is a mean of each request, its latency in seconds.
+    assert (first["median_tpot_ms"], first["p99_e2e_ms"]) == (11, 3000)
+    assert "median_itl_ms" not in points
+    assert (first["n_ok"], first["n_failed"]) == (30, 2)
+
+
+def test_a_result_of_aiperf(tmp_path):
+    counts, points = imported("aiperf", tmp_path, AIPERF, served=Served("1xH100-80GB"))
+    (point,) = points.to_dict("records")
+    assert counts == "1 points of 1 measurements"
+    assert point["run_id"] == "aiperf 0.13.0: 0.json"
+    assert (point["users"], point["request_rate_rps"], point["n_failed"]) == (16, 1.45, 0)
+    assert (point["mean_e2e_ms"], point["median_ttft_ms"]) == (2620, 75)
+    assert (point["p99_tpot_ms"], point["measured_on"]) == (14, "2026-05-01")
+    other = changed(AIPERF, time_to_first_token={"unit": "fortnights", "avg": 1})
+    with pytest.raises(InputError, match=r"0\.json, field 'ttft': unknown unit 'fortnights'"):
+        imported("aiperf", tmp_path, other)
+    two = changed(AIPERF, input_config={"a": {"concurrency": 1}, "b": {"concurrency": 2}})
+    with pytest.raises(InputError, match="several values of concurrency"):
+        imported("aiperf", tmp_path, two)
+
+
+def test_stages_of_inference_perf(tmp_path):
+    users = changed(STAGE, load_summary={"count": 60, "requested_rate": 60.0, "concurrency": 8})
+    _, points = imported("inference-perf", tmp_path, STAGE, users)
+    at_rate, of_users = points.sort_values("users", na_position="first").to_dict("records")
+    assert (at_rate["request_rate_rps"], of_users["users"]) == (2.0, 8)
+    assert of_users["request_rate_rps"] == 1.9
+    assert at_rate["median_ttft_ms"] == 40 and at_rate["p99_itl_ms"] == 30
+    assert (at_rate["input_tokens"], at_rate["n_failed"]) == (300, 2)
+
+
+@pytest.mark.parametrize("tool", ["vllm-bench", "guidellm", "aiperf", "inference-perf"])
+@pytest.mark.parametrize("content", [{}, [], 3, {"benchmarks": [{}], "input_config": {}}])
+def test_a_file_of_another_tool_is_named(tmp_path, tool, content):
+    with pytest.raises(InputError, match=rf"0\.json: is no result of {tool}"):
+        imported(tool, tmp_path, content)
+
+
+def test_what_the_command_needs(tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps(STAGE))
+    command = ["import-characterization", "inference-perf", "--from", str(tmp_path / "x.json")]
+    command += ["--out", str(tmp_path / "out")]
+    for more, said in (
+        ([], "--gpu-profile"),
+        (["--gpu-profile", "1xH100-80GB"], "does not name the LLM"),
+        (["--gpu-profile", "1xnothing", "--llm", LLM], "unknown GPU profile"),
+        (["--gpu-profile", "1xH100-80GB", "--llm", "nobody/x"], "no config.json of nobody/x"),
+    ):
+        done = CliRunner().invoke(app, [*command, *more])
+        assert isinstance(done.exception, InputError) and said in str(done.exception)
+    done = CliRunner().invoke(
+        app, ["import-characterization", "mlenergy", *command[2:], "--llm", "x"]
+    )
+    assert "it is for load tools" in str(done.exception)

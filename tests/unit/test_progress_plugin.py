@@ -1,0 +1,47 @@
+"""The progress lines of `make demo`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support import ROOT
+
+SNAKEFILE = """
+rule all:
+    input: "a.txt", "b.txt", "joined.txt"
+rule make:
+    output: "{name}.txt"
+    wildcard_constraints: name="[ab]"
+    shell: "touch {output}"
+rule join:
+    input: "a.txt", "b.txt"
+    output: "joined.txt"
+    shell: "test ! -e broken && touch {output}"
+"""
+
+
+def run(folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "Snakefile").write_text(SNAKEFILE)
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--logger", "sextant-progress"]
+    plugins = {"PYTHONPATH": str(ROOT / "workflow" / "plugins")}
+    return subprocess.run(
+        command, cwd=folder, env=os.environ | plugins, capture_output=True, text=True
+    )
+
+
+def test_each_finished_job_is_one_line_and_what_fails_is_said(tmp_path: Path) -> None:
+    (tmp_path / "broken").touch()
+    done = run(tmp_path)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert [line.split()[:3] for line in lines] == [["1", "of", "3"], ["2", "of", "3"]]
+    assert {line.split(";")[0][-6:] for line in lines} == {"make a", "make b"}
+    # The other job of the rule is still to come, then one of a rule that may take as long.
+    assert all(line.endswith(" left") for line in lines)
+    assert "Error in rule join" in done.stderr
+
+    (tmp_path / "broken").unlink()
+    (line,) = run(tmp_path).stdout.splitlines()
+    assert line.startswith("  1 of 1") and line.endswith("join")
+    assert "Nothing to be done" in run(tmp_path).stderr
