@@ -13,6 +13,7 @@ from sextant.simulate.calibrated import (
     requests_of_points,
 )
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop
+from sextant.simulate.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import simulate, simulate_closed
 from sextant.simulate.scheduler import Scheduler
@@ -93,6 +94,7 @@ def test_points_without_requests_are_enough(measured: pd.DataFrame) -> None:
 
 def test_a_cell_is_read_without_its_failures(tmp_path: Path) -> None:
     rows = {"level": [2.0, 2.0], "input_tokens": [10, 20], "output_tokens": [5, 5]}
+    rows |= {"token_offsets_ms": [[500.0, 1000], [100.0, 1000]]}
     rows |= {"scheduled_s": [1.0, 2.0], "first_token_s": [1.5, 2.1], "last_token_s": [2.0, 3.0]}
     frame = pd.DataFrame(rows | {"status": ["ok", "timeout"]})
     frame.to_parquet(tmp_path / "requests.parquet")
@@ -103,3 +105,45 @@ def test_a_cell_is_read_without_its_failures(tmp_path: Path) -> None:
 def test_single_tokens_tell_no_time_between_tokens(measured: pd.DataFrame) -> None:
     with pytest.raises(InputError, match="time between tokens"):
         calibrate(measured.assign(output_tokens=1), SCHEDULER, 2, 1)
+
+
+def served(users: int, n: int) -> pd.DataFrame:
+    """Return a closed loop of a server that prefills at once, each token at the end of its step."""
+    waiting = [list(pair) for pair in zip(*lengths(n, users), strict=True)]
+    active, done, now_ms = [], [], 0.0
+    while waiting or active:
+        new = [[*waiting.pop(0), now_ms, []] for _ in range(min(users - len(active), len(waiting)))]
+        prompts = sum(each[0] for each in new)
+        context = sum(each[0] + len(each[3]) for each in active)
+        now_ms += float(TRUTH.step_ms(prompts, len(active), context, 0))
+        active += new
+        for each in active:
+            each[3].append(now_ms - each[2])
+        done += [each for each in active if len(each[3]) >= each[1]]
+        active = [each for each in active if len(each[3]) < each[1]]
+    columns = ["input_tokens", "output_tokens", "sent_s", "token_offsets_ms"]
+    rows = pd.DataFrame(done, columns=columns)
+    ttft_ms, e2e_ms = (rows["token_offsets_ms"].str[place] for place in (0, -1))
+    rows["sent_s"] /= 1e3
+    return rows.assign(users=users, ttft_ms=ttft_ms, e2e_ms=e2e_ms)
+
+
+def test_steps_tell_terms_that_means_cannot() -> None:
+    requests = pd.concat([served(users, 40 * users) for users in (1, 2, 8)])
+    law = law_of_steps(pd.concat([measured_steps(rows) for _, rows in requests.groupby("users")]))
+    for name in ("sequence_ms", "kv_token_ms", "prefill_token_ms", "prompt_step_ms"):
+        assert getattr(law, name) == pytest.approx(getattr(TRUTH, name), rel=0.02), name
+    assert law.floor_ms + law.dense_ms == pytest.approx(7, rel=0.02)
+    found = calibrate(requests, SCHEDULER, 2, 1).law
+    made, truth = (each.step_ms(0, 40, 40_000, 0) for each in (found, TRUTH))
+    assert made == pytest.approx(truth, rel=0.1)
+    assert law_of_steps(measured_steps(requests[requests["users"] == 1]).head(10)) is None
+
+
+def test_a_step_in_which_an_answer_is_resumed_is_left_out() -> None:
+    times = [[10.0, 20, 30, 40, 50, 60], [10.0, 20, 50, 60]]
+    rows = pd.DataFrame({"input_tokens": 9, "sent_s": 0.0, "token_offsets_ms": times})
+    steps = measured_steps(rows.assign(output_tokens=[6, 4]))
+    assert steps["duration_ms"].tolist() == [10, 10, 10, 10]
+    assert steps["sequences"].tolist() == [2, 1, 1, 2]
+    assert measured_steps(rows.assign(output_tokens=[6, 8])).empty  # events of two tokens

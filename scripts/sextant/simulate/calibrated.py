@@ -1,11 +1,13 @@
 """Step laws of a server that was measured, from its closed-loop requests.
 
-Terms are scaled from a rough start by least squares with broad priors (`matching`), first through
-the closed form. Its means are those of equal requests at a steady load; what the simulator says of
-the measured ones, lengths and first wave included, then corrects it.
+Where the times of tokens are known, the law starts from the steps that they show
+(`measured_steps`), else from a rough guess. Its terms are then scaled by least squares until mean
+latencies agree (`matching`), first through the closed form. Its means are those of equal requests
+at a steady load; what the simulator says of the measured ones, lengths and first wave included,
+then corrects it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +17,7 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.simulate.closed_form import Limits, Load, closed_loop
 from sextant.simulate.matching import Group, broadcast, match
+from sextant.simulate.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import simulate_closed
 from sextant.simulate.scheduler import Scheduler
@@ -28,7 +31,9 @@ _GROUPS: tuple[Group, ...] = (
     ("prompt_step_ms",),
     ("request_ms",),
 )
-_PRIOR_SD = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+_BROAD_SD = (1.0,) * len(_GROUPS)
+_OF_STEPS_SD = (*(0.05,) * (len(_GROUPS) - 1), 1.0)
+"""Of terms that steps have told; they do not tell `request_ms`."""
 _LEAST_NOISE = 0.02
 """Of the logarithm of a mean: a level that is measured again differs by a few percent."""
 _ROUNDS = 3
@@ -81,7 +86,7 @@ def _log_error(values: pd.Series) -> float:
 def closed_loop_requests(folder: Path) -> pd.DataFrame:
     """Return the requests of a measured cell that succeeded, as `calibrate` takes them.
 
-    Columns are `users, input_tokens, output_tokens, sent_s, ttft_ms, e2e_ms`.
+    Columns are `users, input_tokens, output_tokens, sent_s, ttft_ms, e2e_ms, token_offsets_ms`.
 
     Args:
         folder: a cell of closed-loop levels, of the pipeline or of `sextant load`.
@@ -96,6 +101,7 @@ def closed_loop_requests(folder: Path) -> pd.DataFrame:
             "sent_s": rows["scheduled_s"],
             "ttft_ms": 1e3 * (rows["first_token_s"] - rows["scheduled_s"]),
             "e2e_ms": 1e3 * (rows["last_token_s"] - rows["scheduled_s"]),
+            "token_offsets_ms": rows["token_offsets_ms"],
         }
     ).reset_index(drop=True)
 
@@ -148,14 +154,18 @@ def calibrate(
     noise = np.array([[*part.noise] for part in parts]).T.ravel()
     load = Load(*(_mean(parts, name) for name in ("input_tokens", "output_tokens")))
     users, limits = np.array([part.users for part in parts]), Limits.of(scheduler)
-    start = _start(parts[0], parts[-1])[None]
+    rough = _start(parts[0], parts[-1])
+    of_steps = law_of_steps(_steps(requests)) if "token_offsets_ms" in requests else None
+    prior_sd = _OF_STEPS_SD if of_steps else _BROAD_SD
+    law = replace(of_steps, request_ms=rough.request_ms) if of_steps else rough
+    start = law.array()[None]
 
     def predict(law: StepLaw) -> np.ndarray:
         return closed_loop(law, limits, load, users).logs()
 
     bias = np.zeros_like(known)
     for _ in range(_ROUNDS):
-        found = match(start, _GROUPS, _PRIOR_SD, predict, (known + bias)[None], noise)
+        found = match(start, _GROUPS, prior_sd, predict, (known + bias)[None], noise)
         law = StepLaw.of(found.values[0])
         simulated = _simulated(law, parts, scheduler)
         bias = np.nan_to_num(predict(broadcast(found.values))[0] - simulated)
@@ -163,7 +173,7 @@ def calibrate(
     misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
     generator = np.random.default_rng(seed)
     moved = generator.multivariate_normal(
-        found.log_scales[0], _widened(found.covariance[0], misfit), n_draws, method="eigh"
+        found.log_scales[0], _widened(found.covariance[0], misfit, prior_sd), n_draws, method="eigh"
     )
     draws = np.repeat(start, n_draws, axis=0)
     for column, group in enumerate(_GROUPS):
@@ -171,12 +181,12 @@ def calibrate(
     return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
 
 
-def _widened(covariance: np.ndarray, misfit: float) -> np.ndarray:
+def _widened(covariance: np.ndarray, misfit: float, prior_sd: tuple[float, ...]) -> np.ndarray:
     """Return the covariance where measurements are noisier by a factor of the variance.
 
     The prior is not: what no measurement tells has its spread, whatever the misfit.
     """
-    prior = np.diag(1 / np.square(_PRIOR_SD))
+    prior = np.diag(1 / np.square(prior_sd))
     told = np.linalg.inv(covariance) - prior
     return np.linalg.inv(told / misfit + prior)
 
@@ -193,13 +203,17 @@ def _by_size(part: _Part) -> list[_Part]:
     return [_Part(part.users, rows) for _, rows in part.rows.groupby(sizes, observed=True)]
 
 
-def _start(least: _Part, most: _Part) -> np.ndarray:
+def _steps(requests: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([measured_steps(rows) for _, rows in requests.groupby("users")])
+
+
+def _start(least: _Part, most: _Part) -> StepLaw:
     """Return a law of the right order: terms share what the least and the most users waited."""
     ttft_ms, itl_ms = least.means_ms
     rows = least.rows
     context = (rows["input_tokens"] + rows["output_tokens"] / 2).mean()
     slope_ms = max((most.means_ms[1] - itl_ms) / max(most.users - 1, 1), 0.02 * itl_ms)
-    law = StepLaw(
+    return StepLaw(
         floor_ms=0.4 * itl_ms,
         dense_ms=0.4 * itl_ms,
         sequence_ms=0.3 * slope_ms,
@@ -208,7 +222,6 @@ def _start(least: _Part, most: _Part) -> np.ndarray:
         prompt_step_ms=0.1 * itl_ms,
         request_ms=0.3 * ttft_ms,
     )
-    return law.array()
 
 
 def _simulated(law: StepLaw, parts: list[_Part], scheduler: Scheduler) -> np.ndarray:

@@ -76,7 +76,7 @@ def _scheduler_of(cell: MeasuredCell, gpu: GPU) -> Scheduler | None:
         return None
     n_blocks, block_tokens, sequences, longest = (int(given[name]) for name in _OPTIONS)
     return Scheduler(
-        n_blocks * block_tokens,
+        (n_blocks - 1) * block_tokens,  # vLLM keeps one block for itself
         sequences,
         int(given.get("--max-num-batched-tokens", max(_tokens_a_step(gpu), sequences))),
         longest,
