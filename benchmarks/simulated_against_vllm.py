@@ -117,6 +117,7 @@ class Client:
     def __init__(self, target: VLLMServer, out: Path, rows: pd.DataFrame) -> None:
         self.target, self.out, self.rows = target.target, out, rows
         self.n_levels = 0
+        self.epoch = time.monotonic_ns()
         self.tables: list[pd.DataFrame] = []
 
     def source(self) -> ListedRequests:
@@ -129,7 +130,8 @@ class Client:
         run_closed_loop([self.target], self.source(), users, 2.0, 60.0, time.monotonic_ns())
         epoch = time.monotonic_ns()
         result = run_closed_loop([self.target], self.source(), users, seconds, 60.0, epoch)
-        self.tables.append(requests_table(users, result.exchanges, epoch).to_pandas())
+        # All from one start: levels that are measured twice must not lie on each other.
+        self.tables.append(requests_table(users, result.exchanges, self.epoch).to_pandas())
         pd.concat(self.tables).to_parquet(self.out / "requests.parquet")
         self.say(f"{users} users", result)
 
