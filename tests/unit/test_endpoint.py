@@ -232,6 +232,13 @@ def test_with_engine_endpoint_every_cell_has_a_row(config) -> None:
         load(config, ROW)
 
 
+def test_servers_on_a_device_without_cuda_have_to_run_already(config) -> None:
+    profiles = Path("config/gpu_profiles.tsv")
+    profiles.write_text(profiles.read_text().replace("cpu-core\t1", "Gaudi-3-128GB\t1"))
+    with pytest.raises(InputError, match=r"gpu_profiles\.tsv.*Gaudi-3-128GB.*endpoints\.tsv"):
+        load(config, ROW)
+
+
 @pytest.mark.parametrize(
     ("engine", "said"),
     [

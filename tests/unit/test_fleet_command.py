@@ -217,6 +217,12 @@ def test_the_answer_is_a_page_or_deployments_too(here):
             ("--format", "slurm"),
             "supply.tsv, line 2, field 'gpu_model'",
         ),
+        *(
+            ({"model": "a/b"}, {"gpu_id": "Gaudi-3-128GB"}, ("--format", form), place)
+            for form, place in dict.fromkeys(
+                ("kubernetes", "slurm"), "supply.tsv, line 2, field 'gpu_id'"
+            ).items()
+        ),
         ({}, {}, ("--format", "slurm"), "demands.tsv, line 2, field 'model'"),
         ({"model": "a/b"}, {}, ("--format", "slurm", "--elastic"), "--hour"),
         ({"model": "a/b"}, {}, ("--format", "json", "--hour", "3"), "--hour"),

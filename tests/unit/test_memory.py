@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sextant.base.sheets import SCHEMAS, load_sheet
-from sextant.cells.memory import assess
+from sextant.cells.memory import assess, kv_bytes_per_device
 from sextant.hardware.gpu import Devices, load_gpu, profile_from_row
 from sextant.llm import LLM, load_llm
 from support import ROOT
@@ -118,9 +118,19 @@ def test_facts_of_every_device_are_valid_and_dense():
     assert (links["T4-16GB"], links["L4-24GB"]) == (16, 32)
     assert (links["A100-80GB"], links["H200-141GB"]) == (300, 450)
     assert (links["B200-180GB"], links["H100-PCIe-80GB"]) == (900, 64)
+    assert {name for name, gpu in facts.items() if gpu.kind == "accelerator"} == {
+        "B60-24GB",
+        "Gaudi-3-128GB",
+    }
     for gpu in facts.values():
         assert gpu.dense_tflops("nvfp4") >= gpu.dense_tflops("mxfp4") >= gpu.dense_16bit_tflops
     assert facts["H200-141GB"].dense_16bit_tflops == facts["H100-80GB"].dense_16bit_tflops == 989.4
+
+
+def test_an_accelerator_holds_what_a_gpu_holds():
+    accelerators = replace(gpus(8), kind="accelerator")
+    assert assess(llm(), accelerators, 0.5, 1) == assess(llm(), gpus(8), 0.5, 1)
+    assert kv_bytes_per_device(llm(), accelerators) == kv_bytes_per_device(llm(), gpus(8))
 
 
 def test_cores_of_a_processor_share_one_memory_and_need_no_even_heads():

@@ -33,8 +33,13 @@ def _registry(tmp_path: Path, *lines: str) -> Path:
     return path
 
 
-def test_shipped_registry_names_both_traces_with_licence_and_citation():
+def test_shipped_registry_names_traces_with_licence_and_citation():
     datasets = load_registry(SHIPPED)
+    hashes = [dataset.sha256 for dataset in datasets.values()]
+    assert len({*hashes}) == len(hashes)
+    for dataset in datasets.values():
+        assert dataset.has_manifest or dataset.url.endswith("/" + dataset.file_name)
+        assert dataset.citation[-4:].isdigit(), "a citation ends in its year"
     assert datasets["azure-2023-conv"].licence == "CC-BY-4.0"
     assert "Splitwise" in datasets["azure-2023-conv"].citation
     assert datasets["mooncake-conversation"].url.endswith("conversation_trace.jsonl")

@@ -40,7 +40,7 @@ def assess(
     kv_bytes = max(0.0, usable_bytes - llm.weight_bytes)
     tokens = int(kv_bytes // (llm.kv_bytes_per_token * _kv_copies(llm, devices)))
     verdict = FEASIBLE
-    if devices.kind == "gpu" and not _splits_evenly(llm, devices.n_gpus):
+    if devices.kind != "cpu" and not _splits_evenly(llm, devices.n_gpus):
         heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": devices.n_gpus}
         verdict = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, heads)
     elif kv_bytes == 0:
@@ -91,7 +91,7 @@ def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
 
 def kv_bytes_per_device(llm: LLM, devices: Devices) -> float:
     """Return what the KV cache of a token takes on each device; all cores of a CPU are one."""
-    n_devices = devices.n_gpus if devices.kind == "gpu" else 1
+    n_devices = 1 if devices.kind == "cpu" else devices.n_gpus
     return llm.kv_bytes_per_token * _kv_copies(llm, devices) / n_devices
 
 
@@ -100,7 +100,7 @@ def _kv_copies(llm: LLM, devices: Devices) -> int:
 
     The latent vector of MLA, from which every head is computed, is on each GPU.
     """
-    if devices.kind != "gpu":
+    if devices.kind == "cpu":
         return 1
     n_stored = 1 if llm.kv_latent_size else llm.n_kv_heads
     return max(1, devices.n_gpus // n_stored)

@@ -114,8 +114,14 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
         check_known(llm_id, experiment.llms, path, row, "llm_id")
         check_known(profile_id, experiment.profiles, path, row, "gpu_profile_id")
     for key in (*experiment.cells, *experiment.adaptive):
+        gpu = experiment.profiles[key.gpu_profile_id].gpu
         if endpoint := experiment.endpoint(key):
             check_endpoint(endpoint, experiment.variants[key.variant_id], path)
+        elif gpu.kind == "accelerator":
+            problem = f"servers on {gpu.gpu_id} cannot be started: neither CUDA nor ROCm drives it"
+            fix = "start them yourself and name them in endpoints.tsv, or leave the profile out"
+            sheets = config["sheets"]
+            raise InputError(problem, file=sheets["gpu_profiles"], field="gpu_id", fix=fix)
         elif config["engine"].get("name") == ENDPOINT:
             problem = f"{key.llm_id} on {key.gpu_profile_id} has no row in endpoints.tsv"
             fix = "add its row (`sheets.endpoints`), or remove engine.name: vLLM is then started"

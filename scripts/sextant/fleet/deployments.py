@@ -13,6 +13,7 @@ from sextant.base.sheets import SCHEMAS, load_sheet
 from sextant.base.yaml_files import yaml_documents
 from sextant.fleet.plan import FleetPlan, Served
 from sextant.fleet.problem import Pool
+from sextant.fleet.sheets import read_supply
 from sextant.llm.config_files import name_of
 
 IMAGE = "vllm/vllm-openai:v0.24.0"
@@ -65,15 +66,21 @@ def check_sheets(demands: Path, supply: Path, scheduler: str) -> None:
         scheduler: `kubernetes` or `slurm`.
 
     Raises:
-        InputError: a pool does not say what the scheduler calls its devices, or a demand what its
-            servers load.
+        InputError: a pool does not say what the scheduler calls its devices, or has devices that
+            CUDA does not drive, or a demand does not say what its servers load.
     """
     field, shown_by = _NAMES[scheduler]
-    for row in load_sheet(supply, SCHEMAS / "supply.schema.yaml"):
+    pools, gpus = read_supply(supply)
+    rows = load_sheet(supply, SCHEMAS / "supply.schema.yaml")
+    for row, pool in zip(rows, pools, strict=True):
         if field not in row:
             problem = f"{scheduler} has to know the device of pool {row['pool_id']!r}"
             fix = f"write what `{shown_by}` shows"
             raise InputError(problem, file=supply, row=row.line, field=field, fix=fix)
+        if gpus[pool.gpu_id].kind == "accelerator":
+            problem = f"servers of {IMAGE} do not run on {pool.gpu_id}"
+            fix = "leave the pool out, or print the plan as text"
+            raise InputError(problem, file=supply, row=row.line, field="gpu_id", fix=fix)
     for row in load_sheet(demands, SCHEMAS / "demands.schema.yaml"):
         name = row.get("llm_id") or name_of(Path(row.get("hf_config", "")))
         if "/" not in _model(row.get("model", ""), name):

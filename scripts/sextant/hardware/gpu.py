@@ -34,7 +34,8 @@ class GPU:
 
     gpu_id: str
     kind: str
-    """`gpu`, or `cpu` for a share of a processor that is used as a device."""
+    """`gpu`, `accelerator` (driven by neither CUDA nor ROCm: Sextant starts no servers there), or
+    `cpu` for a share of a processor that is used as a device."""
     architecture: str
     memory_gib: PositiveSize
     memory_bandwidth_gb_s: PositiveSize

@@ -82,7 +82,7 @@ def _scheduler_of(cell: MeasuredCell, gpu: GPU) -> Scheduler | None:
         longest,
         block_tokens,
         has_prefix_caching=False,
-        is_asynchronous=gpu.kind == "gpu",  # vLLM schedules synchronously on CPUs
+        is_asynchronous=gpu.kind != "cpu",  # vLLM schedules synchronously on CPUs
     )
 
 

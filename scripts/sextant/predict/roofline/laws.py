@@ -78,5 +78,5 @@ def is_chunked(keys: pd.DataFrame, facts: Facts) -> np.ndarray:
     CPU cores a step has no floor of CUDA graphs.
     """
     named = keys["engine"] if "engine" in keys else pd.Series(None, keys.index, dtype=object)
-    on_gpus = [facts.profiles[name].gpu.kind == "gpu" for name in keys["gpu_profile_id"]]
+    on_gpus = [facts.profiles[name].gpu.kind != "cpu" for name in keys["gpu_profile_id"]]
     return (named.notna() & (named != "") & (named != STOPPING_ENGINE)).to_numpy() & on_gpus
