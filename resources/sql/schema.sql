@@ -21,7 +21,8 @@ CREATE TABLE gpu (
     tdp_w DOUBLE
 );
 CREATE TABLE gpu_profile (
-    gpu_profile_id VARCHAR PRIMARY KEY, gpu_id VARCHAR, n_gpus INTEGER, usd_per_hour DOUBLE
+    gpu_profile_id VARCHAR PRIMARY KEY, gpu_id VARCHAR, n_gpus INTEGER, usd_per_hour DOUBLE,
+    price_source VARCHAR, price_as_of VARCHAR
 );
 CREATE TABLE trace (
     trace_id VARCHAR PRIMARY KEY, n_read BIGINT, n_accepted BIGINT, n_rejected BIGINT,

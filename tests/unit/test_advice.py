@@ -82,6 +82,16 @@ def test_prices_and_profiles_on_offer_change_a_measured_answer(tmp_path) -> None
     prices.write_text("gpu_profile_id,usd_per_hour\n2xA100-40GB,5\n")
     answer = recommend_llm(replace(MEASURED, prices=prices))
     assert (answer["gpu_profile_id"], answer["usd_per_hour"]) == ("2xA100-40GB", 20.0)
+    assert {each["source"]: each["is_old"] for each in answer["prices"]} == {
+        "prices.csv": False,
+        "aws on demand, as LLM-Pilot published it": True,
+    }
+    assert "The prices are old: aws on demand, as LLM-Pilot published it, 2024." in answer["text"]
+    answer = recommend_llm(replace(MEASURED, prices=Path("aws")))
+    # Of p4d.24xlarge each replica pays an eighth.
+    assert answer["usd_per_hour"] == pytest.approx(7 * 21.957642 / 8)
+    assert "Prices: aws on demand, us-east-1 (2025-11 to 2026-11)." in answer["text"]
+    assert not any("old" in line for line in answer["warnings"])
     answer = recommend_llm(replace(MEASURED, gpu_profile_ids=("1xA10-24GB",)))
     assert [row["gpu_profile_id"] for row in answer["alternatives"]] == ["1xA10-24GB"]
 

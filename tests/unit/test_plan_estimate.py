@@ -147,7 +147,7 @@ def test_replicas_need_their_devices_as_often(project: Project) -> None:
     plan = make_plan(experiment, config, DryRun(jobs, 1, config), Path())
     assert plan.cells[0].n_devices == 4
     assert plan.gpu_hours == pytest.approx(4 * plan.hours.one_at_a_time)
-    assert plan.usd == pytest.approx(4 * 5.12 * plan.hours.one_at_a_time)
+    assert plan.usd == pytest.approx(4 * 3.430881 * plan.hours.one_at_a_time)
 
 
 def test_shared_memory_counts_by_its_share(project: Project) -> None:

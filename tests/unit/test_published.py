@@ -72,8 +72,8 @@ def test_a_measurement_becomes_a_point(tmp_path) -> None:
     ]
     profiles = (tmp_path / "out" / "gpu_profiles.tsv").read_text().splitlines()
     assert profiles == [
-        "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour",
-        "4xH200-141GB\tH200-141GB\t4\t31.648",
+        "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\tprice_source\tprice_as_of",
+        "4xH200-141GB\tH200-141GB\t4\t31.648\taws on demand, us-east-1\t2026-09-01",
     ]
 
 

@@ -52,9 +52,9 @@ def test_hours_and_cost_are_the_sums_of_the_cells(plan: dict) -> None:
         for cell in cells
         if (cell["key"]["llm_id"], cell["key"]["gpu_profile_id"]) == ("llama-7b", "2xA100-40GB")
     )
-    # 5 x (120 + 12.551 GiB) + 8 x (10 + 120 + 10) + 15 s on devices of 8.1925 USD/h
+    # 5 x (120 + 12.551 GiB) + 8 x (10 + 120 + 10) + 15 s on devices of 5.48941 USD/h
     assert llama["seconds"] == pytest.approx(1797.76, abs=0.01)
-    assert llama["usd"] == pytest.approx(4.0912, abs=0.001)
+    assert llama["usd"] == pytest.approx(2.7413, abs=0.001)
     seconds = sum(cell["seconds"] * cell["n_devices"] for cell in cells)
     assert plan["gpu_hours"] == pytest.approx(seconds / 3600)
     # all ten LLMs fit on the larger profiles: as many hours one after the other as LLM by LLM

@@ -30,6 +30,7 @@ from sextant.decide.decision import best_probe
 from sextant.decide.names import MEASURED
 from sextant.experiment.slo import worst_limit
 from sextant.hardware.gpu import GIB
+from sextant.hardware.prices import old_price_lines, price_origins
 from sextant.llm import LLM
 from sextant.predict.protocols import JointPredictor
 
@@ -46,8 +47,8 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     Returns:
         The recommendation with the columns of table `recommendation` (None: no option),
         `basis` (`measured` or the predictor), `alternatives` (a row per GPU profile), `slo`,
-        `llm`, `characterization`, `warnings` (what lies outside of the basis, what was estimated)
-        and `text`. A predictor that draws adds `decision`, `risk`, `serving` (lengths, engine,
+        `llm`, `characterization`, `prices` (whose, and of when), `warnings` (what lies outside of
+        the basis, what was estimated, prices that are old) and `text`. A predictor that draws adds `decision`, `risk`, `serving` (lengths, engine,
         precision), `execution` (how the LLM is taken to be executed), `latency`, `cost`,
         `energy`, `options`, `safest`, `nearest_miss` (where nothing is recommended), `evidence`,
         `outside`, `contradictions` (measurements of the LLM far from the law), `sensitivity` and
@@ -85,10 +86,13 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         answer = compare(question, llm_id, llm, source, profiles, question.predictor)
     if question.slo.request_rate_rps is not None:
         warnings = [*warnings, _STEADY.format(rate_rps=question.slo.request_rate_rps)]
+    prices = price_origins((each.price_source, each.price_as_of) for each in profiles.values())
+    warnings = [*warnings, *old_price_lines(prices)]
     answer |= {
         "slo": question.slo.facts(),
         "llm": _llm_facts(llm),
         "characterization": source.facts(),
+        "prices": [each._asdict() for each in prices],
         "warnings": warnings,
     }
     return answer | {"text": as_text(answer)}

@@ -11,6 +11,7 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
 from sextant.characterizations.points import IDENTIFIERS, LATENCIES, LENGTHS
 from sextant.hardware.gpu import GPUProfile, profile_of_id
+from sextant.hardware.prices import priced, providers
 
 
 def offered(
@@ -25,27 +26,52 @@ def offered(
 
     Args:
         known: profiles of the characterization, with its prices.
-        wanted: the profiles to consider, `<n>x<gpu_id>`; all known ones if empty. Others than
-            the known need a price.
-        prices: CSV or TSV `gpu_profile_id, usd_per_hour`, in place of the known prices.
+        wanted: the profiles to consider, `<n>x<gpu_id>`; if empty all known ones, of those of a
+            provider the ones that it sells. Others than the known need a price.
+        prices: in place of the known prices CSV or TSV `gpu_profile_id, usd_per_hour`; or a
+            provider whose table ships, which prices all profiles or none.
         need_prices: whether a profile without a price is an error.
         field: the option that names the wanted profiles.
 
     Raises:
         InputError: a profile is unknown or has no price, or the table is wrong.
     """
-    usd = {name: profile.usd_per_hour for name, profile in known.items()}
-    for row in _table(prices, "prices", "gpu_profile_id") if prices else ():
-        profile(row["gpu_profile_id"], known, file=prices, row=row.line, field="gpu_profile_id")
-        usd[row["gpu_profile_id"]] = row["usd_per_hour"]
+    is_provider = prices is not None and str(prices) in providers()
+    found = {} if prices is None or is_provider else _given(prices, known)
     chosen = {}
     for name in dict.fromkeys(wanted or known):
-        found = profile(name, known, field=field)
-        if need_prices and math.isnan(usd.get(name, math.nan)):
+        each = found.get(name) or profile(name, known, field=field)
+        if is_provider:
+            each = priced(each, str(prices)) or replace(each, usd_per_hour=math.nan)
+        if not math.isnan(each.usd_per_hour) or not need_prices:
+            chosen[name] = each
+        elif wanted or not is_provider:
             fix = "give it a row in --prices" if prices is None else f"add a row to {prices}"
+            if is_provider:
+                fix = "leave it out, or give a CSV of gpu_profile_id, usd_per_hour as --prices"
             raise InputError(f"{name} has no price", field="--gpu-profiles", fix=fix)
-        chosen[name] = replace(found, usd_per_hour=usd.get(name, math.nan))
+    if not chosen:
+        problem = f"{prices} sells none of the GPU profiles that were measured"
+        fix = "name what it sells (--gpu-profiles), or give other prices"
+        raise InputError(problem, field="--prices", fix=fix)
     return dict(sorted(chosen.items()))
+
+
+def _given(prices: Path, known: Mapping[str, GPUProfile]) -> dict[str, GPUProfile]:
+    """Return the GPU profiles of the user's table, at its prices."""
+    if not prices.exists():
+        fix = f"give a CSV or TSV, or one of the tables that ship: {', '.join(providers())}"
+        problem = "neither a file nor a provider"
+        raise InputError(problem, file=prices, field="--prices", fix=fix)
+    found = {}
+    for row in _table(prices, "prices", "gpu_profile_id"):
+        name = row["gpu_profile_id"]
+        each = profile(name, known, file=prices, row=row.line, field="gpu_profile_id")
+        price = row["usd_per_hour"]
+        found[name] = replace(
+            each, usd_per_hour=price, price_source=prices.name, price_as_of=row.get("as_of")
+        )
+    return found
 
 
 def profile(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sextant.experiment.slo import METRICS, limits_of
+from sextant.hardware.prices import PriceOrigin, origin_line
 from sextant.pages.wording import number, plural
 
 Answer = Mapping[str, Any]
@@ -66,7 +67,11 @@ def source_line(answer: Answer) -> str:
     if answer.get("execution") is not None:
         text += f" {answer['llm_id']} is taken to be executed as {answer['execution']}."
     data = "; ".join(known["attributions"])
-    return " ".join(filter(None, [text, known["note"], f"Data: {data}." if data else None]))
+    priced = None
+    if answer.get("prices"):
+        priced = origin_line(PriceOrigin(**each) for each in answer["prices"])
+    parts = [text, known["note"], f"Data: {data}." if data else None, priced]
+    return " ".join(filter(None, parts))
 
 
 def _requests(known: Answer) -> str:

@@ -15,6 +15,7 @@ from sextant.capacity.schedule import Schedule, Terms
 from sextant.capacity.simulated import simulated
 from sextant.capacity.sizing import Sizing, neighbours, size, summary
 from sextant.capacity.target import Judged, Target
+from sextant.hardware.prices import old_price_lines, price_origins
 from sextant.pages.wording import HOUR_S, plural
 from sextant.simulate.run import Router
 
@@ -50,7 +51,7 @@ def capacity(asked: Asked, notes: Sequence[str] = ()) -> dict[str, Any]:
         The cheapest option (`gpu_profile_id, replicas, usd_per_hour, probability_met,
         rate_at_slo_rps`; None: there is none) and `alternatives`, a row a profile; of the option
         `neighbours`, `failure`, `growth`, `burst`, `schedule` and `timeline`; `demand`, `slo`,
-        `serving`, `characterization`, `warnings` and `text`.
+        `serving`, `characterization`, `prices`, `warnings` and `text`.
 
     Raises:
         InputError: an option is wrong, or the measurements cannot answer.
@@ -62,6 +63,8 @@ def capacity(asked: Asked, notes: Sequence[str] = ()) -> dict[str, Any]:
     rows += [_ruled_out(name, reason, offer) for name, reason in offer.excluded.items()]
     rows.sort(key=lambda row: (row["usd_per_hour"] is None, row["usd_per_hour"] or 0.0))
     chosen = rows[0]
+    on_offer = offer.profiles.values()
+    prices = price_origins((each.price_source, each.price_as_of) for each in on_offer)
     answer: dict[str, Any] = {
         "llm_id": offer.llm_id,
         **{name: chosen[name] if chosen["replicas"] else None for name in _OPTION},
@@ -71,7 +74,13 @@ def capacity(asked: Asked, notes: Sequence[str] = ()) -> dict[str, Any]:
         "serving": offer.facts,
         "alternatives": rows,
         "characterization": offer.source.facts(),
-        "warnings": [*notes, *offer.warnings, *_warnings(demand, asked, offer)],
+        "prices": [each._asdict() for each in prices],
+        "warnings": [
+            *notes,
+            *offer.warnings,
+            *_warnings(demand, asked, offer),
+            *old_price_lines(prices),
+        ],
     }
     if chosen["replicas"]:
         answer |= _about(sizings[chosen["gpu_profile_id"]], demand, asked)

@@ -181,9 +181,10 @@ def _profiles(store: "duckdb.DuckDBPyConnection") -> dict[str, GPUProfile]:
         row[0]: GPU(*row) for row in store.execute(f"SELECT {', '.join(names)} FROM gpu").fetchall()
     }
     rows = store.execute(
-        "SELECT gpu_profile_id, gpu_id, n_gpus, usd_per_hour FROM gpu_profile ORDER BY 1"
+        "SELECT gpu_profile_id, gpu_id, n_gpus, usd_per_hour, price_source, price_as_of "
+        "FROM gpu_profile ORDER BY 1"
     ).fetchall()
     return {
-        profile_id: GPUProfile(profile_id, gpus[gpu_id], n_gpus, usd)
-        for profile_id, gpu_id, n_gpus, usd in rows
+        profile_id: GPUProfile(profile_id, gpus[gpu_id], n_gpus, usd, None, source, as_of)
+        for profile_id, gpu_id, n_gpus, usd, source, as_of in rows
     }

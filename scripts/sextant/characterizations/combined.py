@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -14,6 +14,8 @@ from sextant.hardware.gpu import GPUProfile
 from sextant.llm import LLM
 
 _T = TypeVar("_T", LLM, GPUProfile)
+_UNKNOWN: dict[str, Any] = {"usd_per_hour": math.nan, "price_source": None, "price_as_of": None}
+"""The fields of a GPU profile that are its price, where it has none."""
 
 
 def combined(parts: Sequence[Characterization]) -> Characterization:
@@ -62,22 +64,23 @@ def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
 
 
 def _profiles(parts: Sequence[Characterization]) -> dict[str, GPUProfile]:
-    usd = {
-        name: profile.usd_per_hour
+    known = {
+        name: {field: getattr(profile, field) for field in _UNKNOWN}
         for part in reversed(parts)
         for name, profile in part.profiles.items()
         if not math.isnan(profile.usd_per_hour)
     }
-    priced = {
+    unpriced = {
         part.source: {
-            name: replace(profile, usd_per_hour=usd.get(name, math.inf), gpu_model=None)
+            # Infinite, for one nan is not equal to another.
+            name: replace(profile, **{**_UNKNOWN, "usd_per_hour": math.inf}, gpu_model=None)
             for name, profile in part.profiles.items()
         }
         for part in parts
     }
     return {
-        name: replace(profile, usd_per_hour=usd.get(name, math.nan))
-        for name, profile in _agreed(priced).items()
+        name: replace(profile, **known.get(name, _UNKNOWN))
+        for name, profile in _agreed(unpriced).items()
     }
 
 

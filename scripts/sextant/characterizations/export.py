@@ -15,7 +15,7 @@ from sextant.cells.verdict import Kind, Outcome
 from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.description import FILE, Description
 from sextant.characterizations.write import write_description, write_points, write_tables
-from sextant.hardware.gpu import GPUS, gpu_path
+from sextant.hardware.gpu import GPUS, gpu_path, profile_row
 
 _FILLED_IN = ["mean_nttft_ms", "mean_tpot_ms", "median_tpot_ms"]
 """Columns that no store has: what is there follows from others."""
@@ -100,16 +100,7 @@ def _write_gpus(known: Characterization, out: Path) -> None:
 
 def _profiles(known: Characterization) -> list[dict[str, Any]]:
     named = {*known.points["gpu_profile_id"], *known.feasibility["gpu_profile_id"]}
-    return [
-        {
-            "gpu_profile_id": name,
-            "gpu_id": profile.gpu.gpu_id,
-            "n_gpus": profile.n_gpus,
-            "usd_per_hour": profile.usd_per_hour,
-        }
-        for name, profile in known.profiles.items()
-        if name in named
-    ]
+    return [profile_row(profile) for name, profile in known.profiles.items() if name in named]
 
 
 def _tried(known: Characterization) -> list[Mapping[str, Any]]:

@@ -37,7 +37,11 @@ class OfferOptions:
         str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")
     ] = None
     prices: Annotated[
-        Path | None, typer.Option(help="CSV or TSV gpu_profile_id, usd_per_hour: prices that hold.")
+        Path | None,
+        typer.Option(
+            help="Prices that hold: CSV or TSV gpu_profile_id, usd_per_hour, or a provider's that "
+            "ship: aws, azure, lambda, runpod."
+        ),
     ] = None
 
     def of(self) -> dict[str, Any]:

@@ -101,6 +101,10 @@ class GPUProfile:
     """Price; nan if it is not known."""
     gpu_model: str | None = None
     """The device type as a cluster's scheduler names it; no measurement depends on it."""
+    price_source: str | None = None
+    """Whose price it is, e.g. the provider and its region; None: not said."""
+    price_as_of: str | None = None
+    """Its date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said."""
 
     @property
     def devices(self) -> Devices:
@@ -141,7 +145,18 @@ def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
     raise InputError(f"unknown GPU profile {profile_id!r}", fix=fix)
 
 
+def profile_row(profile: GPUProfile) -> dict[str, Any]:
+    """Return a profile as a row of `gpu_profiles.tsv` and of the store's table."""
+    names = ("usd_per_hour", "price_source", "price_as_of")
+    return {
+        "gpu_profile_id": profile.gpu_profile_id,
+        "gpu_id": profile.gpu.gpu_id,
+        "n_gpus": profile.n_gpus,
+        **{name: getattr(profile, name) for name in names},
+    }
+
+
 def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:
     """Build a profile from its row in `gpu_profiles.tsv`."""
-    names = ("n_gpus", "usd_per_hour", "gpu_model")
+    names = ("n_gpus", "usd_per_hour", "gpu_model", "price_source", "price_as_of")
     return GPUProfile(row["gpu_profile_id"], gpu, **{n: row[n] for n in names if n in row})

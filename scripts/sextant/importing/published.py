@@ -1,6 +1,5 @@
 """What importers of published characterizations share: ids, the folder, and the counts."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +10,11 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.characterizations.description import Description
 from sextant.characterizations.write import write_description, write_points, write_tables
+from sextant.hardware.gpu import profile_of_id, profile_row
+from sextant.hardware.prices import priced
 
-USD_PER_HOUR_OF_8 = {
-    "H100-80GB": 55.04,
-    "H200-141GB": 63.296,
-    "B200-180GB": 113.9328,
-    "B300-288GB": 142.416,
-}
-"""AWS on-demand prices of machines with 8 devices (p5, p5en, p6-b200, p6-b300), us-east-1, 2026.
-
-The publishers state no prices. A part of a machine gets its share of the price.
-"""
+_PROVIDER = "aws"
+"""Whose prices GPU profiles get: the publishers state none."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +90,9 @@ def _tables(points: pd.DataFrame, configs: str) -> dict[str, list[dict[str, Any]
         for name in sorted(points["llm_id"].unique())
     ]
     named = (name.split("x", 1) for name in points["gpu_profile_id"].unique())
-    profiles = [
-        {
-            "gpu_profile_id": f"{n}x{gpu_id}",
-            "gpu_id": gpu_id,
-            "n_gpus": n,
-            "usd_per_hour": round(USD_PER_HOUR_OF_8.get(gpu_id, math.nan) * n / 8, 6),
-        }
-        for gpu_id, n in sorted((gpu_id, int(count)) for count, gpu_id in named)
-    ]
-    return {"llms.tsv": llms, "gpu_profiles.tsv": profiles}
+    ordered = sorted((gpu_id, int(count)) for count, gpu_id in named)
+    profiles = [profile_of_id(f"{n}x{gpu_id}") for gpu_id, n in ordered]
+    return {
+        "llms.tsv": llms,
+        "gpu_profiles.tsv": [profile_row(priced(each, _PROVIDER) or each) for each in profiles],
+    }

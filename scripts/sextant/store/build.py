@@ -18,7 +18,7 @@ from sextant.base.files import (
     read_parquet,
     read_provenance,
 )
-from sextant.hardware.gpu import GPUProfile
+from sextant.hardware.gpu import GPUProfile, profile_row
 from sextant.llm import LLM
 from sextant.store.connection import SCHEMA_SQL, connect
 
@@ -44,15 +44,7 @@ def gpu_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
 
 def gpu_profile_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
     """Return the rows of table `gpu_profile`."""
-    return [
-        {
-            "gpu_profile_id": p.gpu_profile_id,
-            "gpu_id": p.gpu.gpu_id,
-            "n_gpus": p.n_gpus,
-            "usd_per_hour": p.usd_per_hour,
-        }
-        for p in profiles.values()
-    ]
+    return [profile_row(profile) for profile in profiles.values()]
 
 
 def trace_rows(reports: Mapping[str, Path]) -> list[dict]:

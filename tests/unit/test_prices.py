@@ -1,0 +1,114 @@
+"""Tables of providers' prices: what ships, what is refused, and what a GPU profile costs there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sextant.advice.offer import offered
+from sextant.base.errors import InputError
+from sextant.hardware.gpu import profile_of_id
+from sextant.hardware.prices import (
+    PRICES,
+    load_prices,
+    old_price_lines,
+    origin_line,
+    price_origins,
+    priced,
+    providers,
+)
+
+HEADER = "instance,gpu_id,n_gpus,region,usd_per_hour,as_of,source"
+ROW = "big,H100-80GB,8,east,80,2026-01-31,https://example.org/prices"
+
+
+def table(folder: Path, *rows: str, header: str = HEADER) -> Path:
+    path = folder / "mine.csv"
+    path.write_text("\n".join([header, *rows, ""]))
+    return path
+
+
+@pytest.mark.parametrize("provider", providers())
+def test_a_table_that_ships_is_valid_and_its_readme_names_it(provider):
+    rows = load_prices(PRICES / f"{provider}.csv")
+    assert f"| `{provider}` |" in (PRICES / "README.md").read_text()
+    # USD of one device: a slip of the decimal point would be seen.
+    assert all(0.3 < row["usd_per_hour"] / row["n_gpus"] < 20 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([ROW.replace(",80,", ",0,")], "line 2, field 'usd_per_hour'.*above 0"),
+        ([ROW.replace(",80,", ",cheap,")], "line 2, field 'usd_per_hour'.*not a number"),
+        ([ROW.replace(",8,", ",0,")], "line 2, field 'n_gpus'.*1 to 9,999"),
+        ([ROW.replace("2026-01-31", "31.1.2026")], "line 2, field 'as_of'.*YYYY-MM-DD"),
+        ([ROW.replace("2026-01-31", "2026-13-01")], "line 2, field 'as_of'.*YYYY-MM-DD"),
+        ([ROW.replace("2026-01-31", "")], "line 2, field 'as_of'.*missing.*YYYY-MM-DD"),
+        ([ROW.replace("https://example.org", "a page")], "line 2, field 'source'.*https"),
+        ([ROW.replace("H100-80GB", "H1000")], "line 2, field 'gpu_id': no facts of GPU 'H1000'"),
+        ([ROW, ROW], "line 3, field 'instance': big in east is already in line 2"),
+        ([ROW + ",more"], "line 2: 8 cells under 7 columns"),
+    ],
+)
+def test_a_wrong_row_is_one_error_with_its_place_and_fix(tmp_path, rows, said):
+    with pytest.raises(InputError, match=f"mine\\.csv, {said}"):
+        load_prices(table(tmp_path, *rows))
+
+
+def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path):
+    rows = [
+        ROW,
+        ROW.replace("big", "other").replace(",80,", ",72,").replace("2026-01-31", "2025-06-30"),
+        ROW.replace("big,H100-80GB,8", "small,H100-80GB,2").replace(",80,", ",30,"),
+    ]
+    table(tmp_path, *rows)
+
+    def price(name):
+        found = priced(profile_of_id(name), "mine", tmp_path)
+        return found and (found.usd_per_hour, found.price_as_of)
+
+    assert price("2xH100-80GB") == (30, "2026-01-31")
+    assert price("1xH100-80GB") == (15, "2026-01-31")
+    # The cheaper one of two that have eight; four of them cost half.
+    assert price("8xH100-80GB") == (72, "2025-06-30")
+    assert price("4xH100-80GB") == (36, "2025-06-30")
+    assert price("9xH100-80GB") is price("1xL4-24GB") is None
+
+
+def test_a_provider_offers_what_it_sells():
+    names = ("1xT4-16GB", "1xA10-24GB", "4xH100-80GB")
+    known = {name: replace(profile_of_id(name), usd_per_hour=1.0) for name in names}
+    found = offered(known, (), Path("aws"))
+    assert {name: each.usd_per_hour for name, each in found.items()} == {
+        "1xT4-16GB": 0.752,
+        "4xH100-80GB": 27.52,
+    }
+    assert found["4xH100-80GB"].price_source == "aws on demand, us-east-1"
+    with pytest.raises(InputError, match="1xA10-24GB has no price"):
+        offered(known, ("1xA10-24GB",), Path("aws"))
+    with pytest.raises(InputError, match="azure sells none"):
+        offered({"1xT4-16GB": known["1xT4-16GB"]}, (), Path("azure"))
+    with pytest.raises(InputError, match="'--prices': neither a file nor a provider.*aws, azure"):
+        offered(known, (), Path("asw"))
+
+
+def test_prices_more_than_a_year_before_the_newest_are_old(tmp_path):
+    newest = max(row["as_of"] for name in providers() for row in load_prices(PRICES / f"{name}.csv"))
+    year = int(newest[:4])
+    on_time = f"{year - 1}{newest[4:]}"
+    origins = price_origins(
+        [("b", on_time), ("b", newest), ("a", f"{year - 2}"), (None, None), ("c", f"{year - 1}")]
+    )
+    assert [(each.source, each.is_old) for each in origins] == [
+        (None, False),
+        ("a", True),
+        ("b", False),
+        ("c", False),  # it may be of December
+    ]
+    assert origin_line(origins) == (
+        f"Prices: as given (no date); a ({year - 2}, old); b ({on_time[:7]} to {newest[:7]}); "
+        f"c ({year - 1})."
+    )
+    (line,) = old_price_lines(origins)
+    assert f"a, {year - 2}" in line and "--prices aws or" in line
