@@ -89,12 +89,14 @@ def test_a_provider_offers_what_it_sells():
         offered(known, ("1xA10-24GB",), Path("aws"))
     with pytest.raises(InputError, match="azure sells none"):
         offered({"1xT4-16GB": known["1xT4-16GB"]}, (), Path("azure"))
-    with pytest.raises(InputError, match="'--prices': neither a file nor a provider.*aws, azure"):
+    with pytest.raises(InputError, match=r"'--prices': neither a file nor a provider.*aws, azure"):
         offered(known, (), Path("asw"))
 
 
-def test_prices_more_than_a_year_before_the_newest_are_old(tmp_path):
-    newest = max(row["as_of"] for name in providers() for row in load_prices(PRICES / f"{name}.csv"))
+def test_prices_more_than_a_year_before_the_newest_are_old():
+    newest = max(
+        row["as_of"] for name in providers() for row in load_prices(PRICES / f"{name}.csv")
+    )
     year = int(newest[:4])
     on_time = f"{year - 1}{newest[4:]}"
     origins = price_origins(
