@@ -548,9 +548,9 @@ MODERN: dict[str, tuple[dict[str, Any], float, float]] = {
 """Configs, and billions of parameters as published: of all, and of those a token uses."""
 
 
-def check_counts(llm: LLM, total: float, active: float) -> None:
+def check_counts(llm: LLM, total: float, active: float, rel: float = 0.01) -> None:
     """Compare with what the makers say, who round, and may count no head or the embedding too."""
-    assert llm.n_parameters / 1e9 == pytest.approx(total, rel=0.01)
+    assert llm.n_parameters / 1e9 == pytest.approx(total, rel=rel)
     head = llm.vocab_size * llm.hidden_size
     low, high = llm.n_flop_parameters - head, llm.n_flop_parameters + head
     assert low / 1e9 * 0.97 <= active <= high / 1e9 * 1.06

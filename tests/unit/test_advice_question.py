@@ -10,7 +10,7 @@ import pytest
 from sextant.advice.offer import offered, read_probe
 from sextant.advice.question import Question, answers_from_points, check, named_llm
 from sextant.advice.requests import Length, Requests
-from sextant.advice.serving import as_measured
+from sextant.advice.serving import as_measured, named_otherwise
 from sextant.advice.source import find_source
 from sextant.advice.subject import subject_of
 from sextant.base.errors import InputError
@@ -142,6 +142,14 @@ def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() ->
     assert made.dtype == "fp8"
     assert "weights in fp8, as it was measured, not in the bf16 of its config" in said[0]
     assert as_measured(replace(asked, llm_id=llm_id, dtype="int4"), known)[1] == []
+
+
+def test_a_name_with_a_precision_that_the_config_lacks_is_said() -> None:
+    llm = load_llm(MISTRAL)
+    (line,) = named_otherwise(ASKED, "Mistral-7B-FP8", llm)
+    assert "hf_quant_config.json" in line and "--dtype fp8" in line
+    assert named_otherwise(ASKED, "Mistral-7B", llm) == []
+    assert named_otherwise(replace(ASKED, dtype="fp8"), "Mistral-7B-FP8", llm) == []
 
 
 # Prices and probes

@@ -1,14 +1,15 @@
 """LLM facts by family: published totals, experts, attention, nested configs, what is refused."""
 
 import json
-import re
 
 import pytest
 
+import configuration_table
 import llm_configs as published
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.llm import FAMILIES, load_llm
+from sextant.llm import FAMILIES, load_llm, served
+from sextant.llm.precision import unsaid_precision
 from support import ROOT
 
 TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}
@@ -47,24 +48,52 @@ def test_llms_of_today_have_the_published_totals(load, name):
     published.check_counts(load(config), total, active)
 
 
-def test_every_mirrored_config_has_the_parameters_that_its_name_says(mirror):
-    refused = {}
-    for path in sorted((mirror / "hf_configs").glob("*.json")):
+def test_the_table_of_configurations_is_what_the_code_computes(mirror):
+    lines = (ROOT / "docs" / "configurations.md").read_text().splitlines()
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"
+    ]
+    assert header == list(configuration_table.HEADER)
+    table = {name: cells for name, *cells in rows}
+    paths = {path.stem: path for path in (mirror / "hf_configs").glob("*.json")}
+    assert set(table) == set(paths) and len(rows) == len(paths)
+    refused = set()
+    for name, path in paths.items():
+        *computed, total, active, files_gb, _ = table[name]
         try:
             llm = load_llm(path)
-        except InputError as error:
-            refused[path.stem] = str(error)
+        except InputError:
+            assert computed[0] == "refused"
+            refused.add(name)
             continue
-        # Names round, and some count a vision tower; Llama 4's say what is active.
-        total = re.search(r"-([0-9.]+)b(-|$)", path.stem, re.IGNORECASE)
-        if total and llm.llm_type != "llama4_text":
-            assert llm.n_parameters / 1e9 == pytest.approx(float(total[1]), rel=0.15), path
-        if active := re.search(r"-A([0-9.]+)B", path.stem):
-            low = (llm.n_flop_parameters - llm.vocab_size * llm.hidden_size) / 1e9
-            assert low * 0.95 <= float(active[1]) <= llm.n_flop_parameters / 1e9 * 1.12, path
+        assert computed == configuration_table.computed_cells(name, llm), name
+        published.check_counts(llm, _number(total), _number(active or total), rel=0.02)
+        if files_gb:
+            weights = served(llm, unsaid_precision(name, llm)).weight_bytes
+            assert weights / 1e9 == pytest.approx(_number(files_gb), rel=0.01), name
     # K3 has matrices that nobody has described; of the other the mirror lacks the layers' types.
-    assert set(refused) == {"moonshotai--Kimi-K3", "nvidia--Qwen3.6-27B-NVFP4"}
-    assert "kimi_linear" in refused["moonshotai--Kimi-K3"]
+    assert refused == {"moonshotai--Kimi-K3", "nvidia--Qwen3.6-27B-NVFP4"}
+
+
+def _number(cell):
+    return float(cell.replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("nvidia--Llama-3.1-70B-Instruct-FP8", "fp8"),
+        ("DeepSeek-V3.1-NVFP4-v2", "nvfp4"),
+        ("Mistral-7B-Instruct-v0.2-AWQ", "int4"),
+        ("mistral-gptq", "int4"),
+        ("Mistral-7B", None),
+        ("fp8ish", None),
+    ],
+)
+def test_a_name_may_say_a_precision_that_the_config_does_not(load, name, precision):
+    assert unsaid_precision(name, load(MISTRAL)) == precision
+    quantized = MISTRAL | {"quantization_config": {"quant_method": "fp8"}}
+    assert unsaid_precision(name, load(quantized)) is None
 
 
 @pytest.mark.parametrize(

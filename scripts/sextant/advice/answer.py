@@ -20,7 +20,7 @@ from sextant.advice.question import (
     make_predictor,
     named_llm,
 )
-from sextant.advice.serving import as_measured
+from sextant.advice.serving import as_measured, named_otherwise
 from sextant.advice.source import find_source
 from sextant.advice.subject import subject_of
 from sextant.base.errors import InputError
@@ -49,8 +49,8 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         `basis` (`measured` or the predictor), `alternatives` (a row per GPU profile), `slo`,
         `llm`, `characterization`, `prices` (whose, and of when), `warnings` (what lies outside of
         the basis, what was estimated, prices that are old) and `text`. A predictor that draws
-        adds `decision`, `risk`, `serving` (lengths, engine, precision), `execution` (how the LLM is taken to be executed), `latency`, `cost`,
-        `energy`, `options`, `safest`, `nearest_miss` (where nothing is recommended), `evidence`,
+        adds `decision`, `risk`, `serving` (lengths, engine, precision), `execution` (how the LLM is
+        taken to be executed), `latency`, `cost`, `energy`, `options`, `safest`, `nearest_miss` (where nothing is recommended), `evidence`,
         `outside`, `contradictions` (measurements of the LLM far from the law), `sensitivity` and
         `best_probe`.
 
@@ -65,6 +65,7 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
     every = {**known.profiles, **profiles}
     warnings = [*known.left_out, *estimates(known.points, question.slo)]
+    warnings += named_otherwise(question, llm_id, llm)
     if answers_from_points(question, llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
     elif isinstance(model := make_predictor(question, every), JointPredictor):

@@ -11,7 +11,7 @@ from sextant.advice.source import Source
 from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.points import LENGTHS, SERVING
 from sextant.llm import LLM
-from sextant.llm.precision import kv_precision_of, precision_of
+from sextant.llm.precision import kv_precision_of, precision_of, unsaid_precision
 
 _PRECISIONS: tuple[tuple[str, str, str, Callable[[LLM], str]], ...] = (
     ("dtype", "precision", "weights", precision_of),
@@ -81,6 +81,17 @@ def as_measured(question: Question, known: Characterization) -> tuple[Question, 
             said.append(f"{text}, not in the {own} of its configuration ({option}).")
     dtype, kv_dtype = (chosen.get(name, getattr(question, name)) for name in ("dtype", "kv_dtype"))
     return replace(question, dtype=dtype, kv_dtype=kv_dtype), said
+
+
+def named_otherwise(question: Question, llm_id: str, llm: LLM) -> list[str]:
+    """Say where an LLM's name has a precision that neither its config nor the question has."""
+    precision = unsaid_precision(llm_id, llm)
+    if question.hf_config is None or question.dtype is not None or precision is None:
+        return []
+    return [
+        f"{llm_id} says {precision} in its name, but its config quantizes nothing: {llm.dtype} is "
+        f"assumed. Put its hf_quant_config.json beside it, or give --dtype {precision}."
+    ]
 
 
 def serving_of(question: Question, source: Source) -> Serving:

@@ -12,7 +12,7 @@ from sextant.advice.basis import outside_basis, warning
 from sextant.advice.offer import offered
 from sextant.advice.predicted import fit_to
 from sextant.advice.question import Question, check, make_predictor, named_llm
-from sextant.advice.serving import as_measured
+from sextant.advice.serving import as_measured, named_otherwise
 from sextant.advice.source import Source, find_source
 from sextant.advice.subject import Subject, subject_of
 from sextant.base.errors import InputError
@@ -138,7 +138,7 @@ def find_laws(
         {**subject.excluded, **unknown},
         longest,
         subject.serving.facts(),
-        [*warning(clauses, source), *said],
+        [*warning(clauses, source), *said, *named_otherwise(question, llm_id, llm)],
     )
 
 

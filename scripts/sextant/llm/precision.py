@@ -1,5 +1,6 @@
 """The precision in which an LLM is served: names, and the facts of the LLM served so."""
 
+import re
 from dataclasses import replace
 
 from sextant.base.errors import InputError
@@ -19,6 +20,18 @@ QUANTIZED = {
 """The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
 PRECISIONS = (*DTYPES, *QUANTIZED)
 KV_PRECISIONS = (*DTYPES, "fp8", "nvfp4", "int8")
+
+
+_NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-9])")
+
+
+def unsaid_precision(name: str, llm: LLM) -> str | None:
+    """Return the precision that an LLM's name has, where its config quantizes nothing.
+
+    Some publishers write what is quantized into a file beside the config, which gets lost.
+    """
+    found = None if llm.weight_format else _NAMED.search(name.lower())
+    return {"awq": "int4", "gptq": "int4"}.get(found[1], found[1]) if found else None
 
 
 def precision_of(llm: LLM) -> str:

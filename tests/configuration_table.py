@@ -1,0 +1,35 @@
+"""The table of docs/configurations.md: what the code computes for an LLM's config, as its cells."""
+
+from sextant.hardware.gpu import GIB
+from sextant.llm import LLM, served
+from sextant.llm.precision import precision_of, unsaid_precision
+
+HEADER = (
+    "`config.json` of",
+    "family",
+    "weights",
+    "10⁹ parameters",
+    "GiB",
+    "KV bytes per token",
+    "state MiB",
+    "published 10⁹",
+    "active 10⁹",
+    "files GB",
+    "remark",
+)
+
+
+def computed_cells(name: str, llm: LLM) -> list[str]:
+    """Return the cells from `family` to `state MiB`."""
+    unsaid = unsaid_precision(name, llm)
+    precisions = [precision_of(llm), *([unsaid] if unsaid else [])]
+    sizes = [served(llm, each).weight_bytes / GIB for each in precisions]
+    kv, of_windows = llm.kv_bytes_per_token, llm.sliding_kv_bytes_per_token
+    return [
+        f"`{llm.llm_type}`, {llm.attention}",
+        " / ".join(precisions),
+        f"{llm.n_parameters / 1e9:,.2f}",
+        " / ".join(f"{size:,.1f}" for size in sizes),
+        f"{kv:,.0f}" + (f" ({of_windows:,.0f})" if of_windows else ""),
+        f"{llm.state_bytes_per_request / 2**20:,.1f}" if llm.state_bytes_per_request else "",
+    ]
