@@ -15,6 +15,7 @@ from sextant.advice.source import find_source
 from sextant.advice.subject import subject_of
 from sextant.base.errors import InputError
 from sextant.experiment.slo import SLO
+from sextant.llm import load_llm
 from sextant.llm.config_files import name_of
 from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT

@@ -50,9 +50,9 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         `llm`, `characterization`, `prices` (whose, and of when), `warnings` (what lies outside of
         the basis, what was estimated, prices that are old) and `text`. A predictor that draws
         adds `decision`, `risk`, `serving` (lengths, engine, precision), `execution` (how the LLM is
-        taken to be executed), `latency`, `cost`, `energy`, `options`, `safest`, `nearest_miss` (where nothing is recommended), `evidence`,
-        `outside`, `contradictions` (measurements of the LLM far from the law), `sensitivity` and
-        `best_probe`.
+        taken to be executed), `latency`, `cost`, `energy`, `options`, `safest`, `nearest_miss`
+        (where nothing is recommended), `evidence`, `outside`, `contradictions` (measurements of
+        the LLM far from the law), `sensitivity` and `best_probe`.
 
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
