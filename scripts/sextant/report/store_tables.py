@@ -10,6 +10,7 @@ import duckdb
 
 from sextant.base.rows import Row
 from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.hardware.prices import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.store.connection import open_store
 
 Tables = Mapping[str, Sequence[Row]]
@@ -92,6 +93,17 @@ def detailed_slos(tables: Tables) -> Sequence[Row]:
     """Return the SLOs to show in full: all of a short sheet, the first of a long one."""
     slos = tables["slo"]
     return slos if len(slos) <= MAX_DETAILED_SLOS else slos[:1]
+
+
+def prices(tables: Tables) -> list[PriceOrigin]:
+    """Return whose prices the GPU profiles have, and of when."""
+    return price_origins((row["price_source"], row["price_as_of"]) for row in tables["gpu_profile"])
+
+
+def price_lines(tables: Tables) -> list[str]:
+    """Return the same as lines for a person, old prices last."""
+    found = prices(tables)
+    return [origin_line(found), *old_price_lines(found)] if found else []
 
 
 def provenance_facts(tables: Tables) -> Row:

@@ -14,7 +14,7 @@ from sextant.report.slo_answers import (
     summaries,
     verdict,
 )
-from sextant.report.store_tables import MEASURED, read_tables
+from sextant.report.store_tables import MEASURED, price_lines, read_tables
 
 _MAX_SIDE_BY_SIDE = 3
 
@@ -28,7 +28,9 @@ def summary_text(database: Path) -> str:
     blocks = [_summary_block(row, len(tables["slo"])) for row in summaries(tables)]
     blocks += [_slo_block(answer) for answer in slo_answers(tables)]
     blocks += capacity_blocks(tables)
-    return "\n\n".join(blocks) or "The store has no SLO, so there is nothing to recommend."
+    if not blocks:
+        return "The store has no SLO, so there is nothing to recommend."
+    return "\n\n".join([*blocks, "\n".join(price_lines(tables))])
 
 
 def _summary_block(summary: Row, n_slos: int) -> str:

@@ -26,7 +26,13 @@ from sextant.report.slo_answers import (
     summaries,
     verdict,
 )
-from sextant.report.store_tables import Tables, provenance_facts, read_tables
+from sextant.report.store_tables import (
+    Tables,
+    price_lines,
+    prices,
+    provenance_facts,
+    read_tables,
+)
 from sextant.store.doubts import SETTING, doubts, warnings
 
 _TEMPLATE = Path(__file__).with_name("report.html.j2")
@@ -43,8 +49,8 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
     """Write the report of a store; the same store gives the same bytes.
 
     The page needs no other file, and links to the pages of capacity. JSON has SLOs,
-    recommendations, held-out recommendations, scores, capacity, feasibility, warnings and
-    provenance, with the store's column names, for every SLO.
+    recommendations, held-out recommendations, scores, capacity, feasibility, prices, warnings
+    and provenance, with the store's column names, for every SLO.
     What was in the folder of the figures, an SVG file each, goes.
     Raises InputError as `read_tables` does.
     """
@@ -62,6 +68,7 @@ def _as_json(tables: Tables, origin: Row) -> Row:
         "scores": tables["score"],
         "capacity": tables["capacity"],
         "feasibility": tables["feasibility"],
+        "prices": [each._asdict() for each in prices(tables)],
         "warnings": warnings(tables["point"]),
         "provenance": origin,
     }
@@ -87,6 +94,7 @@ def _page(tables: Tables, origin: Row) -> tuple[str, ReportFigures]:
         "n_published_medians": sum(bool(point["is_published_median"]) for point in points),
         "doubts": doubts,
         "level_names": LEVEL_NAMES,
+        "price_lines": price_lines(tables),
         "origin": origin,
     }
     return render(_TEMPLATE, facts, _FILTERS), figures
