@@ -94,6 +94,7 @@ def test_every_field_of_every_schema_has_a_description() -> None:
         "gpu_features",
         "llm_features",
         "prices",
+        "provider_prices",
         "demands",
         "supply",
         "probe",

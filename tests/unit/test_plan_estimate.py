@@ -116,7 +116,7 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
     assert seconds["llama-7b", "1xT4-16GB"] == pytest.approx(short_s, abs=0.01)
     assert plan.gpu_hours * 3600 == pytest.approx(5 * short_s + 4 * long_s, abs=0.1)
     assert plan.usd == pytest.approx(
-        (2.176 * short_s + 3.912 * (short_s + long_s)) / 3600, abs=1e-4
+        (0.752 * short_s + 3.912 * (short_s + long_s)) / 3600, abs=1e-4
     )
     assert plan.hours.one_at_a_time * 3600 == pytest.approx(2 * short_s + long_s, abs=0.1)
     assert plan.hours.on_nodes * 3600 == pytest.approx(short_s + long_s, abs=0.1)
