@@ -81,6 +81,7 @@ def test_every_field_of_every_schema_has_a_description() -> None:
         "variants",
         "cells",
         "chosen_cells",
+        "mapping",
         "manifest",
         "published_points",
         "characterization",

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,8 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import Row
 from sextant.experiment import checks
 from sextant.experiment.cell_key import CellKey
-from sextant.experiment.definition import trace_sha256
+from sextant.experiment.definition import cell_definition, trace_sha256
+from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import OpenLoop
 
 EXPERIMENT = SimpleNamespace(traces={"ours": {"dataset": "ours.csv"}}, datasets={})
@@ -25,6 +27,23 @@ def test_the_checksum_of_a_local_trace_is_that_of_its_present_content(tmp_path, 
             (folder / "ours.csv").write_bytes(said)
             os.utime("ours.csv", ns=(0, content[-1]))
             assert trace_sha256(EXPERIMENT, "ours") == hashlib.sha256(said).hexdigest()
+
+
+def test_a_cell_depends_on_what_a_mapping_file_says_not_on_its_name(config):
+    sheet, mapping = Path("config/traces.tsv"), Path("own.yaml")
+    row = ("azure-2023-conv-sample", "resources/traces/azure-2023-conv-sample.csv", "columns")
+    sheet.write_text(f"trace_id\tdataset\tformat\tcolumns\n{chr(9).join(row)}\town.yaml\n")
+    said = "columns: {arrival: arrival_s, input_tokens: input_tokens, output_tokens: output_tokens}"
+    definitions = []
+    for unit in ("s", "ms"):
+        mapping.write_text(f"{said}\ntime_unit: {unit}\n")
+        experiment = load_experiment(config)
+        key = next(cell for cell in experiment.cells if cell.workload_id == "conversation")
+        definitions.append(cell_definition(experiment, key, config))
+    assert definitions[0] != definitions[1]
+    mapping.write_text("columns: {arrival: a}")
+    with pytest.raises(InputError, match=r"own\.yaml, field 'columns': input_tokens is missing"):
+        load_experiment(config)
 
 
 def test_a_scenario_that_asks_for_arrivals_needs_a_workload_with_a_trace():

@@ -14,7 +14,8 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.base.yaml_files import read_yaml
 from sextant.cli.app import app
-from sextant.ingest.trace_format import FORMATS, MAPPED, named_format
+from sextant.ingest.mapping import MAPPED, named_format
+from sextant.ingest.trace_format import FORMATS
 
 ROOT = Path(__file__).parents[2]
 OPENAI = (
@@ -135,6 +136,54 @@ def test_parquet_with_structs_and_stamps(tmp_path):
 def test_a_mapping_that_cannot_be_is_refused(tmp_path, columns, problem):
     with pytest.raises(InputError, match=problem):
         ingest(tmp_path, _lines(_records()), "columns", "t.jsonl", columns=columns)
+
+
+MAPPING = """columns:
+  arrival: created
+  input_tokens: usage.prompt_tokens
+  output_tokens: usage.completion_tokens
+"""
+
+
+def test_a_mapping_file_says_columns_unit_and_what_of_the_others(tmp_path):
+    file = tmp_path / "gateway.yaml"
+    file.write_text(f"{MAPPING}  llm: model\ntime_unit: ms\n")
+    text = _lines(_records(step=500))
+    trace, _, report = ingest(tmp_path, text, "columns", "t.jsonl", columns=str(file))
+    assert trace["arrival_s"].tolist() == [0, 0.5, 1, 1.5] and set(trace["llm"]) == {"m"}
+    assert report["ignored_columns"] == ["id", "choices"]
+    assert report["provenance"]["columns"]["time_unit"] == "ms"
+    file.write_text(f"{MAPPING}ignore_unknown: false\n")
+    with pytest.raises(InputError, match="field 'id': unknown column"):
+        ingest(tmp_path, text, "columns", "t.jsonl", columns=str(file))
+    none = str(tmp_path / "none.yaml")
+    with pytest.raises(InputError, match=r"none\.yaml: cannot be read"):
+        ingest(tmp_path, text, "columns", "t.jsonl", columns=none)
+    with pytest.raises(InputError, match="field 'time_unit': it is given twice"):
+        ingest(tmp_path, text, "columns", "t.jsonl", columns=str(file), time_unit="s")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "field 'columns': it is missing"),
+        ("- arrival", "no keys and values"),
+        (MAPPING + "units: s", "field 'units': unknown field.*time_unit"),
+        (MAPPING + "time_unit: min", "field 'time_unit': 'min' is not one of"),
+        (MAPPING + "ignore_unknown: 3", "field 'ignore_unknown': 3 is not of type 'boolean'"),
+        (MAPPING + "  llm: 5", "field 'columns.llm': 5 is not of type 'string'.*quotes"),
+        (MAPPING + "  lm: model", "field 'columns': 'lm: model' names no column"),
+        (MAPPING + "  llm: created", "field 'columns': 'llm: created' is there twice"),
+        (MAPPING + "  arrival: ts", "the key 'arrival' is already in line 2"),
+        ("columns: {arrival: a, arrival: b}", "the key 'arrival' is already in line 1"),
+        ("columns: {arrival: ts}", "field 'columns': input_tokens is missing"),
+    ],
+)
+def test_each_thing_wrong_in_a_mapping_file_is_one_error(tmp_path, content, problem):
+    file = tmp_path / "gateway.yml"
+    file.write_text(content)
+    with pytest.raises(InputError, match=rf"gateway\.yml.*{problem}"):
+        ingest(tmp_path, _lines(_records()), "columns", "t.jsonl", columns=str(file))
 
 
 def test_what_belongs_to_a_mapping_alone_is_refused_elsewhere(tmp_path):

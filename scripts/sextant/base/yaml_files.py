@@ -26,9 +26,10 @@ class _Loader(yaml.SafeLoader):
         seen: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
-            if (other := seen.setdefault(str(key.value), line)) != line:
+            if (other := seen.get(str(key.value))) is not None:
                 problem = f"line {line}: the key {key.value!r} is already in line {other}"
                 raise yaml.YAMLError(f"{problem}; keep one of them")
+            seen[str(key.value)] = line
         return super().construct_mapping(node, deep)
 
 

@@ -11,6 +11,7 @@ from sextant.advice.step_laws import Offer, Settings, find_laws
 from sextant.capacity.answer_text import as_text
 from sextant.capacity.demand import Demand, DrawnTraffic, Traffic
 from sextant.capacity.incidents import burst, failure, growth, scheduled
+from sextant.capacity.prefix_notes import prefix_notes
 from sextant.capacity.schedule import Schedule, Terms
 from sextant.capacity.simulated import simulated
 from sextant.capacity.sizing import Sizing, neighbours, size, summary
@@ -203,6 +204,8 @@ def _warnings(demand: Demand, asked: Asked, offer: Offer) -> list[str]:
             "The router sends a request to the replica with the fewest; where a replica fails or a "
             "schedule is followed, requests are taken in turn."
         )
+    if not asked.question.prefix_hit_rate:
+        found += prefix_notes(demand, asked.settings.has_prefix_caching)
     if demand.n_of_trace is not None:
         found.append(
             f"Simulated are the busiest windows of {demand.name}, {demand.n:,} of "

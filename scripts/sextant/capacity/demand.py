@@ -17,18 +17,21 @@ from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.ids import id_of
 from sextant.ingest.trace_format import parquet_rows, require_trace, sql_text
+from sextant.simulate.requests import Requests as SimulatedRequests
 from sextant.workload.arrivals import read_stored
 from sextant.workload.draw import draw_trace, open_workload
 from sextant.workload.fitted_arrivals import arrivals_at_rate
 from sextant.workload.generators import Arrivals, Gamma, check_positive
 from sextant.workload.profiles import start_time
 from sextant.workload.seeds import Seed
+from sextant.workload.shared_blocks import read_blocks
 from sextant.workload.trace_arrivals import FITTED
 
 MOST_REQUESTS = 200_000
 """Requests of a trace that are simulated at a time: those of its busiest windows where it has
 more."""
 _COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
+_PREFIX = ("prefix_id", "prefix_tokens")
 _BURSTS_S = (1, 10, 60)
 _SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
 
@@ -48,6 +51,10 @@ class Demand:
     """Requests of the whole trace, where only its busiest windows are here."""
     n_failed: int = 0
     """Requests that failed in the trace and are left out: what they asked for is not known."""
+    prefix_id: np.ndarray | None = None
+    """With `prefix_tokens`, which requests begin alike, and how far; as `simulate.Requests` has
+    them. None: not known, or not asked for."""
+    prefix_tokens: np.ndarray | None = None
 
     @property
     def n(self) -> int:
@@ -70,8 +77,19 @@ class Demand:
 
     def at(self, places: np.ndarray | slice) -> "Demand":
         """Return the requests at these places."""
-        columns = {name: getattr(self, name)[places] for name in _COLUMNS}
+        names = _COLUMNS if self.prefix_id is None else _COLUMNS + _PREFIX
+        columns = {name: getattr(self, name)[places] for name in names}
         return replace(self, **columns, n_of_trace=None)
+
+    def simulated(self) -> SimulatedRequests:
+        """Return the requests as simulations take them."""
+        return SimulatedRequests.of(
+            self.arrival_s,
+            self.input_tokens,
+            self.output_tokens,
+            self.prefix_id,
+            self.prefix_tokens,
+        )
 
     def between(self, start_s: float, end_s: float) -> "Demand":
         """Return what arrives from `start_s` to before `end_s`; times count from `start_s`."""
@@ -124,8 +142,7 @@ class TraceTraffic(NamedTuple):
             return demand
         window = np.floor(demand.arrival_s / (self.window_s or np.inf))
         order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
-        lengths = {name: getattr(demand, name)[order] for name in _COLUMNS[1:]}
-        return replace(demand, **lengths)
+        return replace(demand.at(order), arrival_s=demand.arrival_s, n_of_trace=demand.n_of_trace)
 
 
 class DrawnTraffic(NamedTuple):
@@ -196,19 +213,20 @@ def demand_of_trace(
     llm: str | None = None,
     service: str | None = None,
     most_requests: int = MOST_REQUESTS,
+    has_prefixes: bool = False,
 ) -> Demand:
     """Read what a normalised trace asks for, of one LLM or service where these are given.
 
     A trace is counted window by window, and only what is simulated is read. Where that is more
     than `most_requests`, it is the busiest windows, by requests or tokens, each with the one before
-    it, in which queues build up.
+    it, in which queues build up. With `has_prefixes` the demand has those that its `hash_ids` tell.
 
     Raises:
         InputError: the file is not a normalised trace, has no request that succeeded, or all of
             them arrive at one moment.
     """
     require_trace(trace)
-    rows = parquet_rows(trace)
+    rows = parquet_rows(trace, has_row_number=True)
     chosen = {"llm": llm, "service": service}
     where = " AND ".join(
         f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None
@@ -221,14 +239,17 @@ def demand_of_trace(
         counts = counts[counts["n"] > 0]
         windows = _busiest_windows(counts, most_requests)
         kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
-        query = f"""SELECT {", ".join(_COLUMNS)} FROM {of_group} AND status = 'ok' {kept}
-            ORDER BY arrival_s"""
+        query = f"""SELECT {", ".join(_COLUMNS)}, file_row_number AS row FROM {of_group}
+            AND status = 'ok' {kept} ORDER BY arrival_s, row"""
         read = database.execute(query).fetchnumpy() if len(counts) else {}
     n = int(counts["n"].sum())
     if n < 2 or not counts["last_s"].max() > counts["first_s"].min():
         problem = f"{n} requests that succeeded" + (" at one moment" if n > 1 else "")
         fix = "give a trace with two or more, or another --trace-llm or --trace-service"
         raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+    prefixes: tuple[np.ndarray, np.ndarray] | tuple[()] = ()
+    if has_prefixes and len((blocks := read_blocks(trace)).ids):
+        prefixes = blocks.at(read["row"]).chains()
     return Demand(
         id_of(Path(trace).stem),
         np.asarray(read["arrival_s"], float),
@@ -238,6 +259,7 @@ def demand_of_trace(
         start_time(trace),
         n if windows is not None else None,
         n_failed,
+        *prefixes,
     )
 
 

@@ -37,6 +37,8 @@ class OpenLoop:
     name: str
     requests: Requests
     duration_s: float
+    notes: tuple[str, ...] = ()
+    """What an answer says of them."""
 
     def run(self, scheduler: Scheduler, law: StepLaw, replicas: int, **how: Any) -> Simulation:
         """Simulate it; `how` as in `simulate`."""
@@ -120,6 +122,7 @@ def simulate_llm(
         notes.append("Every request is refused or times out: there are no latencies.")
     saturation = None
     if isinstance(load, OpenLoop):
+        notes += load.notes
         saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
         if saturation["is_exceeded"]:
             notes.insert(0, _exceeded(saturation))

@@ -50,9 +50,9 @@ def simulated(
 
 
 def _requests(demand: Demand, prefix_hit_rate: float) -> Requests:
-    arrays = (demand.arrival_s, demand.input_tokens, demand.output_tokens)
     if not prefix_hit_rate:
-        return Requests.of(*arrays)
+        return demand.simulated()
+    arrays = (demand.arrival_s, demand.input_tokens, demand.output_tokens)
     shared = np.round(prefix_hit_rate * demand.input_tokens)
     return Requests.of(*arrays, np.zeros(demand.n), shared)
 

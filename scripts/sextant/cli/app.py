@@ -46,7 +46,8 @@ def ingest(
         str | None,
         typer.Option(
             help="Your own columns in place of a format, e.g. "
-            "arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens."
+            "arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; "
+            "or a mapping file, .yaml."
         ),
     ] = None,
     time_unit: Annotated[
@@ -72,7 +73,7 @@ def ingest(
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
     from sextant.ingest import ingest_trace
-    from sextant.ingest.trace_format import MAPPED
+    from sextant.ingest.mapping import MAPPED
 
     if (trace_format is None) == (columns is None):
         fix = "give --format for a published trace, or --columns for a log of your own"

@@ -110,12 +110,16 @@ class ServerOptions:
     timeout_s: Annotated[
         float, typer.Option(help="Seconds after which a client gives up; never by default.")
     ] = float("inf")
+    prefix_caching: Annotated[
+        bool, typer.Option(help="vLLM's enable_prefix_caching: what repeats is computed once.")
+    ] = True
 
     def of(self) -> "Settings":
         """Return the settings. Raises InputError for those with which vLLM would not start."""
         from sextant.advice.step_laws import Settings
 
-        settings = Settings(self.max_num_seqs, self.max_num_batched_tokens, self.timeout_s)
+        sizes = (self.max_num_seqs, self.max_num_batched_tokens)
+        settings = Settings(*sizes, self.timeout_s, self.prefix_caching)
         with naming_options({"timeout_s": "--timeout-s"}):
             settings.scheduler(_ANY_TOKENS, _ANY_TOKENS)
         return settings
@@ -238,6 +242,7 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
         window_s=window_s or 300.0,
         llm=given.trace_llm,
         service=given.trace_service,
+        has_prefixes=True,
     )
     return TraceTraffic(demand.at_rate(given.traffic), window_s)
 

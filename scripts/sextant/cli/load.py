@@ -156,6 +156,8 @@ def load(
     from sextant.load.run import Stopped, load_server, stoppable
 
     targets, limits_ms = server.targets(), limits.of_each()
+    if requests.replay is not None:
+        way, process = way.replaying(requests.replay, process)
     content = requests.content(server.model, server.chat)
     scenario = way.scenario(process, requests.workload, seed)
     if compare is not None:

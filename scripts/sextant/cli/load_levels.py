@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,6 +103,21 @@ class LevelOptions:
             cooldown_s = 0.0 if kind == "closed_loop" else _COOLDOWN_S
             given = self._given(cooldown_s, ends_itself=kind == "batch")
             return scenario_of({"kind": kind, "levels": numbers(text, way)} | given)
+
+    def replaying(
+        self, trace: Path, process: ArrivalOptions
+    ) -> "tuple[LevelOptions, ArrivalOptions]":
+        """Return the options with which the requests of a trace come at its own times, unless
+        these say others. Raises InputError if the times are those of a part of it alone.
+        """
+        for option in ("llm", "service"):
+            if getattr(process, option) is not None:
+                fix = "leave it out, or ingest that part as a trace of its own"
+                raise InputError("--replay sends all requests", field=f"--{option}", fix=fix)
+        arrivals = self.arrivals or (None if self._ways() else "replay")
+        if arrivals == "replay" and process.arrivals_from is None:
+            process = replace(process, arrivals_from=trace)
+        return replace(self, arrivals=arrivals), process
 
     def _of_process(
         self, name: str, process: ArrivalOptions, workload: str | None, seed: int

@@ -11,9 +11,15 @@ from sextant.base.errors import InputError
 from sextant.cli.options import WORKLOAD_HELP, MaxInput, MaxOutput
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from sextant.load.request import Text
     from sextant.load.source import Source
     from sextant.load.texts import Texts
     from sextant.workload.prompts import PromptSource
+
+
+_OF_A_WORKLOAD = ("max_input_tokens", "max_output_tokens", "sampler")
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,17 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """What is sent: requests drawn from a workload, or all of one length."""
+    """What is sent: requests drawn from a workload, those of a trace, or all of one length."""
 
     workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            help="Normalised trace, in place of a workload: its requests in their order, whose "
+            "prompts begin alike as far as its hash_ids do. At its own times, unless --users, "
+            "--request-rate, --batch or --arrivals say others."
+        ),
+    ] = None
     input_tokens: Annotated[
         int | None, typer.Option(min=1, help="Input of every request, in place of a workload.")
     ] = None
@@ -74,9 +88,9 @@ class RequestOptions:
         """Return what makes requests to a model. Raises InputError for options that do not go
         together, or a file that cannot be read.
         """
-        lengths = (self.input_tokens, self.output_tokens)
-        if (self.workload is None) == (lengths == (None, None)):
-            fix = "give --workload, or both --input-tokens and --output-tokens"
+        has_lengths = (self.input_tokens, self.output_tokens) != (None, None)
+        if (self.workload is not None) + (self.replay is not None) + has_lengths != 1:
+            fix = "give --workload, --replay, or both --input-tokens and --output-tokens"
             raise InputError("what to send is not clear", field="--workload", fix=fix)
         from sextant.load.request import Form
 
@@ -87,11 +101,12 @@ class RequestOptions:
         if self.tokenizer and not (self.prompts or is_text):
             fix = "give --prompts or --text, or leave it out for random token ids"
             raise InputError("nothing needs a tokenizer", field="--tokenizer", fix=fix)
-        made = (
-            self._fixed(model, is_text)
-            if self.workload is None
-            else self._drawn(model, self.workload, is_text)
-        )
+        if self.workload is not None:
+            made = self._drawn(model, self.workload, is_text)
+        elif self.replay is not None:
+            made = self._replayed(model, self.replay, is_text)
+        else:
+            made = self._fixed(model, is_text)
         form = Form(is_chat, self.allow_eos)
 
         def source_of(seed: int) -> "Source":
@@ -100,7 +115,8 @@ class RequestOptions:
             return source
 
         facts = made.facts | {"is_chat": is_chat, "may_stop": self.allow_eos}
-        return replace(made, source_of=source_of, facts=facts, prompts=self._prompts_name(is_text))
+        prompts = made.prompts or self._prompts_name(is_text)
+        return replace(made, source_of=source_of, facts=facts, prompts=prompts)
 
     def _prompts_name(self, is_text: bool) -> str:
         if self.prompts:
@@ -116,11 +132,7 @@ class RequestOptions:
         if self.input_tokens is None or self.output_tokens is None:
             fix = "give both --input-tokens and --output-tokens"
             raise InputError("what to send is not clear", field="--workload", fix=fix)
-        for name in ("max_input_tokens", "max_output_tokens", "sampler"):
-            if getattr(self, name) is not None:
-                option = "--" + name.replace("_", "-")
-                problem = "requests of given lengths do not use it"
-                raise InputError(problem, field=option, fix="leave it out")
+        self._refuse("requests of given lengths do not use it", *_OF_A_WORKLOAD)
         prompts = self._texts(is_text) or RandomIds(self.vocab_size)
         inputs, outputs = self.input_tokens, self.output_tokens
 
@@ -129,6 +141,38 @@ class RequestOptions:
 
         facts = {"max_input_tokens": inputs, "max_output_tokens": outputs}
         return Content(source_of, f"{inputs}-in-{outputs}-out", facts)
+
+    def _refuse(self, problem: str, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                option = "--" + name.replace("_", "-")
+                raise InputError(problem, field=option, fix="leave it out")
+
+    def _replayed(self, model: str, trace: Path, is_text: bool) -> Content:
+        """Return the requests of a trace."""
+        from sextant.load.source import FIRST_TOKEN_ID, RandomIds, ReplayedRequests
+        from sextant.load.texts import N_WORDS, Texts
+        from sextant.workload.shared_blocks import read_blocks
+
+        self._refuse("requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
+        blocks, texts = read_blocks(trace), self._texts(is_text)
+        below = N_WORDS if is_text else RandomIds(self.vocab_size).n_ids
+
+        def prompt_of(request: int, *seed: int) -> "np.ndarray | Text":
+            drawn = blocks.draws(request, below, *seed).astype("int32")
+            return texts.of_words(drawn) if isinstance(texts, Texts) else drawn + FIRST_TOKEN_ID
+
+        def source_of(seed: int) -> ReplayedRequests:
+            return ReplayedRequests(model, blocks, prompt_of, seed)
+
+        longest = {
+            f"max_{name}": int(getattr(blocks, name).max())
+            for name in ("input_tokens", "output_tokens")
+        }
+        facts = {"replay": str(trace), "shared_block_tokens": blocks.block_tokens or None}
+        shared = ", alike as far as hash_ids are" if blocks.block_tokens else ""
+        prompts = self._prompts_name(is_text) + shared
+        return Content(source_of, trace.stem, facts=facts | longest, prompts=prompts)
 
     def _drawn(self, model: str, workload: str, is_text: bool) -> Content:
         """Return requests drawn from a workload."""

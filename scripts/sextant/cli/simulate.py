@@ -36,9 +36,6 @@ class SharingOptions:
     unique_prompts: Annotated[
         int | None, typer.Option(min=1, help="Whole prompts that repeat; all differ by default.")
     ] = None
-    prefix_caching: Annotated[
-        bool, typer.Option(help="vLLM's enable_prefix_caching: what repeats is computed once.")
-    ] = True
 
 
 @grouped
@@ -73,9 +70,9 @@ def simulate(
     if asked.prefix_hit_rate:
         fix = "give --unique-prompts: the simulated cache finds what repeats"
         raise InputError("hits are simulated here", field="--prefix-hit-rate", fix=fix)
-    load, lengths = _load(traffic, sharing, asked)
+    load, lengths = _load(traffic, sharing, asked, server.prefix_caching)
     question = replace(asked.question(MEDIANS, gpu_profile_ids=(gpu_profile,)), requests=lengths)
-    settings = replace(server.of(), has_prefix_caching=sharing.prefix_caching)
+    settings = server.of()
     warmup_s = 0.0 if warmup.strip() in ("0", "0s") else seconds_of(warmup, "--warmup")
     with naming_options(_FIELDS):
         found = simulate_llm(
@@ -92,19 +89,19 @@ def simulate(
 
 
 def _load(
-    traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions
+    traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions, has_caching: bool
 ) -> "tuple[OpenLoop | Users, Lengths]":
     """Return what is asked of the servers, and the lengths of its requests."""
     from sextant.capacity.demand import requests_of_demand
     from sextant.capacity.latencies import OpenLoop
-    from sextant.simulate.requests import Requests
+    from sextant.capacity.prefix_notes import prefix_notes
 
     if sharing.users is not None:
         return _users(sharing.users, traffic, sharing, asked)
     demand = traffic_of(traffic, asked, None).drawn(0)
-    requests = Requests.of(demand.arrival_s, demand.input_tokens, demand.output_tokens)
-    requests = _shared(requests, sharing, asked.seed)
-    return OpenLoop(demand.name, requests, demand.duration_s), requests_of_demand(demand)
+    requests = _shared(demand.simulated(), sharing, asked.seed)
+    notes = () if sharing.unique_prompts else tuple(prefix_notes(demand, has_caching))
+    return OpenLoop(demand.name, requests, demand.duration_s, notes), requests_of_demand(demand)
 
 
 def _users(

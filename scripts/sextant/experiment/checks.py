@@ -11,7 +11,7 @@ from sextant.experiment.endpoints import ENDPOINT, check_endpoint
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.ingest.date_times import check_start_time
-from sextant.ingest.trace_format import named_format
+from sextant.ingest.mapping import named_format
 from sextant.workload.use_cases import use_case_names
 
 

@@ -18,6 +18,7 @@ from sextant.experiment.scenarios import scenario_from_row
 from sextant.experiment.slo import slo_of
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant
 from sextant.hardware.gpu import GPUProfile, load_gpu, profile_from_row
+from sextant.ingest.mapping import columns_given
 from sextant.llm import load_llm
 
 SHEET_KEYS = {
@@ -51,6 +52,9 @@ def load_experiment(
     _check_config(config, file, known_predictors, check_engine)
     paths, archive = config["sheets"], config.get("archive")
     rows = _rows(paths, is_archive=bool(archive))
+    for row in rows["traces"]:
+        if "columns" in row:
+            row["columns"] = columns_given(row["columns"])
     by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
     variants = _variants(paths.get("variants"))
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}

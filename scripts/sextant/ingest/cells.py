@@ -20,8 +20,9 @@ from sextant.ingest.trace_format import (
     BLANK,
     CODED,
     CODED_COLUMNS,
+    COLUMN_TYPES,
+    HASH_IDS,
     NEEDED_COLUMNS,
-    TRACE_COLUMNS,
     TraceFormat,
 )
 
@@ -38,7 +39,7 @@ class Cells:
 
     columns: Mapping[str, pa.Array]
     """Trace column -> (n,) values, null where a cell is empty or unreadable. Numbers are float64,
-    date-times int64 nanoseconds since 1970 (UTC), others as in `TRACE_COLUMNS` or `CODED`."""
+    date-times int64 nanoseconds since 1970 (UTC), others as in `COLUMN_TYPES` or `CODED`."""
     unreadable: Mapping[str, np.ndarray]
     """Trace column -> (n,) whether a cell's text is not of the column's type."""
     zones: np.ndarray
@@ -169,9 +170,9 @@ def _is_plainly_quoted(text: bytes) -> bool:
 def _parsed_type(form: TraceFormat, name: str) -> pa.DataType:
     if name == "arrival_s" and form.is_datetime:
         return pa.string()
-    if TRACE_COLUMNS[name] == pa.int32():
+    if COLUMN_TYPES[name] == pa.int32():
         return pa.float64()  # "5.0" is a whole number too
-    return CODED if name in CODED_COLUMNS else TRACE_COLUMNS[name]
+    return CODED if name in CODED_COLUMNS else COLUMN_TYPES[name]
 
 
 def _trimmed(column: pa.Array) -> pa.Array:
@@ -224,12 +225,28 @@ def _read_lines(
     lines = lines_of(text)
     rows = [split(line) if line.strip() else BLANK for line in lines]
     faults = np.array([row if isinstance(row, str) else None for row in rows], object)
-    columns = {}
-    for target, name in form.sources(names).items():
+    columns, sources = {}, form.sources(names)
+    ids_column = sources.pop(HASH_IDS, None)
+    for target, name in sources.items():
         cells = [None if isinstance(row, str) else _text(_value(row, name)) for row in rows]
         texts = pa.array(cells, pa.string())
         columns[target] = texts.dictionary_encode() if target in CODED_COLUMNS else texts
+    if ids_column is not None:
+        ids = [None if isinstance(row, str) else _value(row, ids_column) for row in rows]
+        for place, value in enumerate(ids):
+            if value is not None and not _are_ids(value):
+                ids[place], faults[place] = (
+                    None,
+                    f"{ids_column}: not a list of whole numbers from 0 on",
+                )
+        columns[HASH_IDS] = pa.array(ids, COLUMN_TYPES[HASH_IDS])
     return _typed(columns, form, faults)
+
+
+def _are_ids(value: Any) -> bool:
+    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
+        return False
+    return not value or (min(value) >= 0 and max(value) < 2**63)
 
 
 def leaves(row: Mapping[str, Any], above: str = "") -> list[str]:

@@ -14,8 +14,9 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, provenance, write_json
 from sextant.ingest.date_times import check_start_time, start_facts
+from sextant.ingest.mapping import Columns, columns_given, named_format
 from sextant.ingest.reading import read_rows
-from sextant.ingest.trace_format import BLANK, named_format
+from sextant.ingest.trace_format import BLANK
 from sextant.ingest.write import Output
 
 MAX_RATE_RPS = 1000.0
@@ -36,7 +37,7 @@ def ingest_trace(
     service: str | None = None,
     max_rejected_fraction: float = 0.01,
     start_time: str | None = None,
-    columns: str | None = None,
+    columns: Columns | None = None,
     time_unit: str | None = None,
     ignore_unknown: bool = False,
     max_rate_rps: float = MAX_RATE_RPS,
@@ -66,7 +67,8 @@ def ingest_trace(
         max_rejected_fraction: largest share of malformed rows that is tolerated.
         start_time: ISO 8601 date-time at which the source's clock shows zero, for a format
             whose arrivals are numbers.
-        columns: of the format `columns` what the source calls its columns (see `mapped_format`).
+        columns: of the format `columns` what the source calls its columns (see `mapped_format`);
+            or the path of a mapping file.
         time_unit: of the format `columns` the unit of its arrivals, seconds by default.
         ignore_unknown: leave columns out that the format does not know; the report names them.
         max_rate_rps: highest mean rate that is believed; a wrong unit of time shows in it.
@@ -80,6 +82,7 @@ def ingest_trace(
             is written.
     """
     source = Path(source)
+    columns = None if columns is None else columns_given(columns)
     form = named_format(trace_format, source, columns, time_unit)
     form = replace(form, ignores_unknown=form.ignores_unknown or ignore_unknown)
     if start_time is not None:
@@ -98,9 +101,11 @@ def ingest_trace(
         facts = {"trace_format": trace_format, **provenance_facts}
         if columns is not None:
             facts |= {"columns": columns, "time_unit": time_unit}
+        if form.block_tokens is not None:
+            facts["block_tokens"] = form.block_tokens
         origin = pool.submit(provenance, {"source": source}, **facts)
         trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
-        output = Output(trace, rejected, form.units_per_s, {"llm": llm, "service": service})
+        output = Output(trace, rejected, form, {"llm": llm, "service": service})
         stack.callback(output.close)
         ignored: list[str] = []
         for rows in read_rows(source, form, pool, n_threads, ignored):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sextant.ingest.trace_format import CODED_COLUMNS, SCHEMA
+from sextant.ingest.trace_format import CODED_COLUMNS
 
 RUN_ROWS = 500_000
 """Rows that are sorted at a time, about."""
@@ -44,15 +44,15 @@ class Runs:
             table = _open(file).read().unify_dictionaries()
             arrival_s = table["arrival_s"].to_numpy()
             table = table.take(pa.array(np.argsort(arrival_s, kind="stable")))
-            place = SCHEMA.get_field_index("arrival_s")
+            place = table.schema.get_field_index("arrival_s")
             times = pa.array(table["arrival_s"].to_numpy() - self.start_s)
-            table = table.set_column(place, SCHEMA.field(place), times)
+            table = table.set_column(place, table.schema.field(place), times)
             for begin in range(0, len(table), _BATCH_ROWS):
                 yield table.slice(begin, _BATCH_ROWS)
 
 
-def cut_into_runs(unsorted: Path, folder: Path, n_rows: int) -> Runs:
-    """Cut `unsorted`, Parquet in the trace contract, into runs, which are written to `folder`."""
+def cut_into_runs(unsorted: Path, folder: Path, n_rows: int, schema: pa.Schema) -> Runs:
+    """Cut `unsorted`, Parquet of `schema`, into runs, which are written to `folder`."""
     sample = _sampled_times(unsorted, n_rows)
     low_s, high_s = _span(sample)
     n_runs = -(-n_rows // RUN_ROWS)
@@ -60,9 +60,9 @@ def cut_into_runs(unsorted: Path, folder: Path, n_rows: int) -> Runs:
     files = tuple(folder / f"{number}.parquet" for number in range(n_runs))
     latest_s, start_s, n_moved, most_late_s, far = -np.inf, np.inf, 0, 0.0, []
     with ExitStack() as stack:
-        writers = [stack.enter_context(pq.ParquetWriter(file, SCHEMA)) for file in files]
+        writers = [stack.enter_context(pq.ParquetWriter(file, schema)) for file in files]
         for batch in _open(unsorted).iter_batches(_BATCH_ROWS):
-            rows = pa.Table.from_batches([batch]).cast(SCHEMA)
+            rows = pa.Table.from_batches([batch]).cast(schema)
             arrival_s = rows["arrival_s"].to_numpy()
             is_far = (arrival_s < low_s) | (arrival_s > high_s)
             if is_far.any():
@@ -76,7 +76,7 @@ def cut_into_runs(unsorted: Path, folder: Path, n_rows: int) -> Runs:
             run = np.searchsorted(edges_s, arrival_s, side="right")
             for number in np.flatnonzero(np.bincount(run)):
                 writers[number].write_table(rows.filter(pa.array(run == number)))
-    set_aside = pa.concat_tables(far or [SCHEMA.empty_table()])
+    set_aside = pa.concat_tables(far or [schema.empty_table()])
     return Runs(files, float(start_s), n_moved, most_late_s, set_aside)
 
 

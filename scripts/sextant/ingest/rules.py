@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 from sextant.ingest.cells import Cells
 from sextant.ingest.date_times import is_null
 from sextant.ingest.trace_format import (
+    COLUMN_TYPES,
+    HASH_IDS,
     MAX_INT32,
     MINIMUM,
     NEEDED_COLUMNS,
-    TRACE_COLUMNS,
     TraceFormat,
 )
 
@@ -52,6 +53,11 @@ def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
     for target, source in form.sources(names).items():
         for is_fault, what in _faults(target, cells):
             set_aside(reasons, is_fault, f"{source}: {what}")
+    if form.block_tokens and HASH_IDS in cells.columns:
+        tokens = cells.columns["input_tokens"].fill_null(0).to_numpy()
+        n_ids = pc.list_value_length(cells.columns[HASH_IDS]).fill_null(0).to_numpy()
+        is_more = n_ids > np.ceil(tokens / form.block_tokens)
+        set_aside(reasons, is_more, f"{HASH_IDS}: more than the blocks of the input")
     has_failed = pc.fill_null(pc.equal(cells.columns["output_tokens"], 0), False)
     status = pa.DictionaryArray.from_arrays(has_failed.cast(pa.int32()), _STATUSES)
     if "status" in cells.columns:
@@ -80,7 +86,7 @@ def _faults(name: str, cells: Cells) -> Iterator[tuple[np.ndarray, str]]:
     values = column.fill_null(minimum).to_numpy()
     yield ~np.isfinite(values), "not finite"
     yield values < minimum, f"below {minimum}"
-    if TRACE_COLUMNS[name] == pa.int32():
+    if COLUMN_TYPES[name] == pa.int32():
         yield values != np.trunc(values), "not a whole number"
         yield values > MAX_INT32, "above the 32-bit range"
 
@@ -96,6 +102,6 @@ def _converted(column: pa.Array, name: str, form: TraceFormat) -> pa.Array:
     """Bring a column to the type and unit of the trace contract."""
     if name in form.factors:
         column = pc.multiply(column, form.factors[name])
-    if TRACE_COLUMNS[name] == pa.int32():
+    if COLUMN_TYPES[name] == pa.int32():
         return column.cast(pa.int32(), safe=False)  # lines set aside may hold anything
     return column

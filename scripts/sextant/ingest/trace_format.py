@@ -39,11 +39,13 @@ SCHEMA = pa.schema(
     for name, kind in TRACE_COLUMNS.items()
 )
 """The trace contract as it is written."""
+HASH_IDS = "hash_ids"
+"""One more column, where the format has it: ids of the blocks of an input. Inputs that begin with
+the same ids begin with the same tokens; `block_tokens` of the provenance is how many an id has."""
+COLUMN_TYPES = TRACE_COLUMNS | {HASH_IDS: pa.list_(pa.int64())}
 NEEDED_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 # Lowest sensible value of a number; 0 for all others. Engines write top_k = -1 for "no limit".
 MINIMUM = {"input_tokens": 1, "batch_size": 1, "top_k": -1}
-
-_JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 
 BLANK = "blank line"
 """The reason of a line that holds nothing: it is not a row, neither accepted nor rejected."""
@@ -66,6 +68,15 @@ class TraceFormat:
     """Whether it is a log: a line of JSON may lack columns, and times may count from 1970."""
     ignores_unknown: bool = False
     """Whether other columns are left out, in place of being refused."""
+    block_tokens: int | None = None
+    """Input tokens that one of its `hash_ids` stands for; None: it has none."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The trace contract as it is written for this format."""
+        if self.block_tokens is None:
+            return SCHEMA
+        return SCHEMA.append(pa.field(HASH_IDS, COLUMN_TYPES[HASH_IDS]))
 
     @property
     def required(self) -> list[str]:
@@ -106,11 +117,12 @@ FORMATS = {
             "timestamp": "arrival_s",
             "input_length": "input_tokens",
             "output_length": "output_tokens",
-            "hash_ids": None,
+            "hash_ids": HASH_IDS,
         },
         optional=frozenset({"hash_ids"}),
         units_per_s=1e3,
         is_jsonl=True,
+        block_tokens=512,
     ),
     "qwen-bailian": TraceFormat(
         {
@@ -121,10 +133,11 @@ FORMATS = {
             "type": "service",
             "parent_chat_id": None,
             "turn": None,
-            "hash_ids": None,
+            "hash_ids": HASH_IDS,
         },
         optional=frozenset({"type", "parent_chat_id", "turn", "hash_ids"}),
         is_jsonl=True,
+        block_tokens=16,
     ),
     "openai": TraceFormat(
         {
@@ -158,71 +171,6 @@ FORMATS = {
         optional=frozenset(TRACE_COLUMNS) - set(NEEDED_COLUMNS),
     ),
 }
-
-
-MAPPED = "columns"
-"""The format of a source whose columns the user names."""
-TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "iso": 1e9}
-"""Units of the arrivals in a second, by their name; `iso` are date-times."""
-_SHORT = {"arrival": "arrival_s"}
-
-
-def named_format(
-    name: str, source: str | Path, columns: str | None = None, time_unit: str | None = None
-) -> TraceFormat:
-    """Return a format of `FORMATS`, or for the name `columns` that of `mapped_format`.
-
-    Raises InputError: no such format, or columns that the format does not need.
-    """
-    if name == MAPPED:
-        return mapped_format(columns or "", time_unit or "s", source)
-    for field_name, given in (("columns", columns), ("time_unit", time_unit)):
-        if given is not None:
-            fix = f"leave it out, or give the format {MAPPED}"
-            raise InputError(f"the format {name} has its own", field=field_name, fix=fix)
-    if name not in FORMATS:
-        fix = f"use one of {', '.join(FORMATS)}, {MAPPED}"
-        raise InputError(f"unknown trace format {name!r}", field="format", fix=fix)
-    return FORMATS[name]
-
-
-def mapped_format(columns: str, time_unit: str, source: str | Path) -> TraceFormat:
-    """Return the format of a source whose columns the user names.
-
-    Args:
-        columns: `arrival=ts,input_tokens=usage.prompt_tokens,...`: a column of the trace and the
-            source's name of it. A dot leads into an object of JSON or a struct of Parquet.
-        time_unit: a name in `TIME_UNITS`.
-        source: JSON lines where it ends in `.jsonl`, `.ndjson` or `.json` (and `.gz`, `.zst`).
-
-    Raises InputError: what is written there is no such mapping.
-    """
-    fix = "give TRACE_COLUMN=SOURCE_COLUMN, with commas between; trace columns are arrival, "
-    fix += ", ".join(list(TRACE_COLUMNS)[2:])
-    found: dict[str, str] = {}
-    for part in columns.split(","):
-        target, _, name = (text.strip() for text in part.partition("="))
-        target = _SHORT.get(target, target)
-        if target not in TRACE_COLUMNS or not name:
-            raise InputError(f"{part.strip()!r} names no column", field="columns", fix=fix)
-        if target in found.values() or name in found:
-            raise InputError(f"{part.strip()!r} is there twice", field="columns", fix=fix)
-        found[name] = target
-    for target in NEEDED_COLUMNS:
-        if target not in found.values():
-            raise InputError(f"{target} is missing", field="columns", fix=fix)
-    if time_unit not in TIME_UNITS:
-        fix = f"use one of {', '.join(TIME_UNITS)}"
-        raise InputError(f"unknown unit {time_unit!r}", field="time_unit", fix=fix)
-    endings = {ending for ending in Path(source).suffixes if ending in _JSON_ENDINGS}
-    return TraceFormat(
-        found,
-        units_per_s=TIME_UNITS[time_unit],
-        is_datetime=time_unit == "iso",
-        is_jsonl=bool(endings),
-        is_log=True,
-        ignores_unknown=True,
-    )
 
 
 def require_trace(path: str | Path) -> pq.ParquetFile:

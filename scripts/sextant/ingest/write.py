@@ -16,25 +16,27 @@ import pyarrow.parquet as pq
 from sextant.base.files import PROVENANCE_KEY
 from sextant.ingest.clock import REJECTED, Rows
 from sextant.ingest.order import cut_into_runs
-from sextant.ingest.trace_format import BLANK, CODED, SCHEMA
+from sextant.ingest.trace_format import BLANK, CODED, HASH_IDS, TraceFormat
 
 N_SHOWN = 5
 FAR = "arrival: far in time from all other rows"
 _NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
+_NOT_CODED = (*_NUMBERS, "request_id", HASH_IDS)
 
 
 class Output:
     """Two Parquet files that grow, and what has gone into them."""
 
     def __init__(
-        self, trace: Path, rejected: Path, units_per_s: float, constants: Mapping[str, str | None]
+        self, trace: Path, rejected: Path, form: TraceFormat, constants: Mapping[str, str | None]
     ) -> None:
         """Open both; `constants` fill a text column where the source names nothing."""
-        self._path, self._trace = trace, _writer(trace)
+        self._path, self._schema = trace, form.schema
+        self._trace = _writer(trace, self._schema)
         self._rejected = pq.ParquetWriter(
             rejected, REJECTED, compression="zstd", store_schema=False
         )
-        self._units_per_s = units_per_s
+        self._units_per_s = form.units_per_s
         self._constants = constants
         self.first_tick: float = math.nan  # an int for date-times
         self.is_zoned: bool | None = None
@@ -69,12 +71,13 @@ class Output:
         self._is_sorted &= bool(np.all(np.diff(arrival_s, prepend=before_s) >= 0))
         columns = {**rows.columns, "arrival_s": pa.array(arrival_s)}
         arrays = {
-            name: self._array(columns.get(name), name, len(arrival_s)) for name in SCHEMA.names
+            name: self._array(columns.get(name), name, len(arrival_s))
+            for name in self._schema.names
         }
         self.duration_s = arrival_s[-1].item()
         self.n_accepted += len(arrival_s)
         self.n_failed += _count(arrays["status"], "failed")
-        self._trace.write_table(pa.table(arrays, schema=SCHEMA))
+        self._trace.write_table(pa.table(arrays, schema=self._schema))
 
     def put_in_order(self) -> None:
         """Sort the trace by time if it is not; rows whose time is far from all others go aside."""
@@ -84,8 +87,8 @@ class Output:
         with TemporaryDirectory(dir=self._path.parent) as folder:
             unsorted = Path(folder) / self._path.name
             self._path.rename(unsorted)
-            self._trace = _writer(self._path)
-            runs = cut_into_runs(unsorted, Path(folder), self.n_accepted)
+            self._trace = _writer(self._path, self._schema)
+            runs = cut_into_runs(unsorted, Path(folder), self.n_accepted, self._schema)
             for rows in runs.sorted_rows():
                 self._trace.write_table(rows)
                 self.duration_s = rows["arrival_s"][-1].as_py()
@@ -103,7 +106,7 @@ class Output:
         self._write_rejected(pa.table([lines, [FAR] * len(far), raw], schema=REJECTED))
 
     def _array(self, column: pa.Array | None, name: str, n: int) -> pa.Array:
-        column_type, constant = SCHEMA.field(name).type, self._constants.get(name)
+        column_type, constant = self._schema.field(name).type, self._constants.get(name)
         if column is None:
             column = pa.nulls(n, column_type)
         if constant is not None and column.null_count:
@@ -122,14 +125,16 @@ class Output:
         self._rejected.close()
 
 
-def _writer(path: Path) -> pq.ParquetWriter:
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     # A split into bytes compresses slowly moving numbers better than a dictionary, faster.
     return pq.ParquetWriter(
         path,
-        SCHEMA,
+        schema,
         compression="zstd",
-        use_dictionary=[name for name in SCHEMA.names if name not in (*_NUMBERS, "request_id")],
-        column_encoding=dict.fromkeys(_NUMBERS, "BYTE_STREAM_SPLIT"),
+        use_dictionary=[name for name in schema.names if name not in _NOT_CODED],
+        # New blocks have the ids that follow on the last ones.
+        column_encoding=dict.fromkeys(_NUMBERS, "BYTE_STREAM_SPLIT")
+        | {f"{HASH_IDS}.list.element": "DELTA_BINARY_PACKED"},
         write_statistics=list(_NUMBERS),
         store_schema=False,  # so that readers get plain texts
         write_page_checksum=True,

@@ -1,7 +1,7 @@
 """Where the requests of a level come from: drawn from a workload or listed, encoded ahead."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from sextant.load.texts import Texts
     from sextant.workload.prompts import PromptSource
     from sextant.workload.request_model import RequestModel
+    from sextant.workload.shared_blocks import TraceBlocks
 
 _SAMPLING = ("temperature", "top_k", "top_p")
 # Requests drawn at once, after the first ones.
 _BLOCK = 64
 
-# Ids below are left alone: tokenizers keep padding, start and end markers there.
-_FIRST_TOKEN_ID = 16
+FIRST_TOKEN_ID = 16
+"""Ids below are left alone: tokenizers keep padding, start and end markers there."""
 
 Drawn = Iterable[tuple[np.ndarray | Text, int, Mapping[str, float]]]
 """Of each request the prompt, the output tokens and how it samples them."""
@@ -33,8 +34,8 @@ class Source:
 
     form = Form()
 
-    def __init__(self, model_name: str, prompts: "PromptSource | Texts", seed: int) -> None:
-        self._model_name, self._prompts, self._seed = model_name, prompts, seed
+    def __init__(self, model_name: str, seed: int) -> None:
+        self._model_name, self._seed = model_name, seed
         self._n_calls = 0
 
     def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
@@ -96,8 +97,8 @@ class RequestSource(Source):
         seed: int,
         sampler: str = "joint",
     ) -> None:
-        super().__init__(model_name, prompts, seed)
-        self._model, self._sampler = request_model, sampler
+        super().__init__(model_name, seed)
+        self._model, self._prompts, self._sampler = request_model, prompts, sampler
 
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         request_seed, prompt_seed = seed.spawn(2)
@@ -119,7 +120,8 @@ class ListedRequests(Source):
         prompts: "PromptSource | Texts",
         seed: int,
     ) -> None:
-        super().__init__(model_name, prompts, seed)
+        super().__init__(model_name, seed)
+        self._prompts = prompts
         self._inputs, self._outputs = np.asarray(input_tokens), np.asarray(output_tokens)
 
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
@@ -130,6 +132,31 @@ class ListedRequests(Source):
             yield prompt, output_tokens, {}
 
 
+class ReplayedRequests(Source):
+    """Requests of a trace in its order; then from the first again, with other prompts.
+
+    Prompts begin alike as far as the inputs of the trace do: within a level, since each level has
+    a seed of its own. A request that failed in the trace asks for one token.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        blocks: "TraceBlocks",
+        prompt_of: Callable[[int, int, int, int], np.ndarray | Text],
+        seed: int,
+    ) -> None:
+        """Take the prompt of a request from `prompt_of(request, *seed)`."""
+        super().__init__(model_name, seed)
+        self._blocks, self._prompt_of = blocks, prompt_of
+
+    def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
+        for number in range(first, first + n):
+            nth_time, request = divmod(number, len(self._blocks.ends))
+            prompt = self._prompt_of(request, self._seed, self._n_calls, nth_time)
+            yield prompt, max(int(self._blocks.output_tokens[request]), 1), {}
+
+
 class RandomIds:
     """Prompts of random token ids, as `workload.prompts.RandomTokens` makes them.
 
@@ -138,17 +165,17 @@ class RandomIds:
     """
 
     def __init__(self, vocab_size: int) -> None:
-        if vocab_size <= _FIRST_TOKEN_ID:
-            fix = f"give the LLM's vocabulary, above {_FIRST_TOKEN_ID}"
+        if vocab_size <= FIRST_TOKEN_ID:
+            fix = f"give the LLM's vocabulary, above {FIRST_TOKEN_ID}"
             raise InputError(f"a vocabulary of {vocab_size}", field="vocab_size", fix=fix)
-        self._vocab_size = vocab_size
+        self.n_ids = vocab_size - FIRST_TOKEN_ID
 
     def prompts(
         self, lengths: Sequence[int] | np.ndarray, seed: int | np.random.SeedSequence
     ) -> list[np.ndarray]:
         """Return a prompt per length; same seed, same prompts."""
         rng, n_tokens = np.random.default_rng(seed), int(np.sum(lengths))
-        ids = rng.integers(_FIRST_TOKEN_ID, self._vocab_size, n_tokens, dtype=np.int32)
+        ids = rng.integers(self.n_ids, size=n_tokens, dtype=np.int32) + FIRST_TOKEN_ID
         return np.split(ids, np.cumsum(lengths)[:-1])
 
 

@@ -14,6 +14,7 @@ _WORDS = (
     "like time just know take people into year your good some could them other than then look "
     "only come over think also back after work first well even want because these give day most"
 )
+N_WORDS = len(_WORDS.split())
 
 
 class Texts:
@@ -37,10 +38,11 @@ class Texts:
             cut = self._ids.prompts(lengths, seed)
             return [Text(as_text(self._tokenizer, ids), len(ids)) for ids in cut]
         rng = np.random.default_rng(seed)
-        return [self._of_words(rng, int(length)) for length in lengths]
+        return [self.of_words(rng.integers(N_WORDS, size=length)) for length in lengths]
 
-    def _of_words(self, rng: np.random.Generator, length: int) -> Text:
-        text = " ".join(rng.choice(_WORDS.split(), length))
+    def of_words(self, words: np.ndarray) -> Text:
+        """Return a prompt of as many tokens as `words`, numbers below `N_WORDS`."""
+        text, length = " ".join(np.array(_WORDS.split())[words]), len(words)
         if self._tokenizer is not None:
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids[:length]
             text = as_text(self._tokenizer, np.array(ids))

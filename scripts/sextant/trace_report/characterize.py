@@ -17,6 +17,7 @@ from sextant.trace_report.lengths import measure_lengths, show_lengths
 from sextant.trace_report.overview import show_overview
 from sextant.trace_report.parameters import LATENCY, measure_parameters, show_parameters
 from sextant.trace_report.reliability import measure_reliability, show_reliability
+from sextant.trace_report.reuse import measure_reuse, show_reuse
 from sextant.trace_report.trace_file import (
     TraceFile,
     check_span,
@@ -44,8 +45,8 @@ def characterize_trace(
     the `.report.json` beside the trace, if there is one.
 
     Returns what JSON can hold, by section: `overview`, `traffic`, `burstiness`, `arrivals`,
-    `reliability`, `lengths`, `parameters`, `fidelity` (by workload, see `measure_fidelity`), in
-    seconds and tokens.
+    `reliability`, `lengths`, `reuse` (None: not known), `parameters`, `fidelity` (by workload, see
+    `measure_fidelity`), in seconds and tokens.
 
     Raises InputError if the file is not a trace or has no row, if a time stamp is so late that
     nothing can be counted over time, or if a workload is incomplete, of the name of another, or
@@ -70,6 +71,7 @@ def _characterize(
         "arrivals": measure_arrival_models(opened, workloads, seed=seed),
         "reliability": measure_reliability(opened, facts),
         "lengths": measure_lengths(opened, sampled, seed=seed),
+        "reuse": measure_reuse(opened),
         "parameters": measure_parameters(sampled, n_served, parameters, seed=seed),
         "fidelity": measure_fidelity(opened, workloads, sampled, seed=seed),
     }
@@ -117,6 +119,7 @@ def _sections(found: Mapping[str, Any]) -> list[Section]:
         show_arrivals(found["arrivals"]),
         show_reliability(found["reliability"], facts),
         show_lengths(found["lengths"]),
+        *([show_reuse(found["reuse"], facts)] if found["reuse"] else []),
         show_parameters(found["parameters"], found["lengths"]),
     ]
     arrivals = found["arrivals"]["models"]

@@ -1,0 +1,147 @@
+"""Which requests of a trace begin with the same tokens: the block ids (`hash_ids`) of its inputs.
+
+A source writes an id for each block of an input, that of its tokens alone (Qwen-Bailian) or of
+these and all before (Mooncake). Here an id counts with those before it: inputs share the blocks up
+to the first id that differs, which is what a server's prefix cache can serve.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, read_provenance
+from sextant.ingest.trace_format import HASH_IDS, require_trace
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+@dataclass(frozen=True, eq=False)
+class TraceBlocks:
+    """All n requests of a trace in the order of arrival, failed ones too, and their blocks."""
+
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    """(n,); 0 of a request that failed."""
+    ids: np.ndarray
+    """(all blocks,) as the source has them, int64 from 0 on, one request after the other."""
+    ends: np.ndarray
+    """(n,) where each request's ids end."""
+    block_tokens: int
+    """Tokens of a block; the last one of an input may have fewer. 0: the source has no ids."""
+
+    @property
+    def starts(self) -> np.ndarray:
+        """(n,) where each request's ids begin."""
+        return np.concatenate([[0], self.ends[:-1]]).astype(np.int64)
+
+    @property
+    def request(self) -> np.ndarray:
+        """(all blocks,) the request that each block belongs to."""
+        return np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0))
+
+    @property
+    def place(self) -> np.ndarray:
+        """(all blocks,) how many blocks of the request come before."""
+        return np.arange(len(self.ids)) - self.starts[self.request]
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """(all blocks,) input tokens that each block holds."""
+        left = self.input_tokens[self.request] - self.place * self.block_tokens
+        return np.minimum(left, self.block_tokens)
+
+    def prefixes(self) -> np.ndarray:
+        """(all blocks,) numbers from 0 on: equal where a block and all before it are equal."""
+        # A sum tells what is in it, not in which order: so each id is mixed with its place.
+        sums = np.cumsum(mixed(self.ids, self.place))
+        before = np.concatenate([np.zeros(1, np.uint64), sums])[self.starts]
+        return np.unique(sums - before[self.request], return_inverse=True)[1]
+
+    def at(self, requests: np.ndarray) -> Self:
+        """Return some of the requests, by their places, in this order."""
+        starts, n = self.starts[requests], np.diff(self.ends, prepend=0)[requests]
+        ends = np.cumsum(n)
+        ids = self.ids[np.arange(n.sum()) + np.repeat(starts - (ends - n), n)]
+        columns = (self.arrival_s, self.input_tokens, self.output_tokens)
+        arrival_s, inputs, outputs = (each[requests] for each in columns)
+        return type(self)(arrival_s, inputs, outputs, ids, ends, self.block_tokens)
+
+    def chains(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (n,) a chain for each request, -1 for none, and (n,) the tokens it has of it.
+
+        Shared prefixes are a tree, a chain one way through it: from the start to where no two
+        requests go on alike. A request is on the chain along which most requests go on from the
+        last block that it shares. What two chains begin with alike counts in each by itself.
+        """
+        node, place = self.prefixes(), self.place
+        count = np.bincount(node, minlength=1)
+        is_shared = count[node] > 1
+        n_shared = np.bincount(self.request[is_shared], minlength=len(self.ends))
+        # From each shared block to the one after it that most requests have, and on to the end.
+        after = np.arange(len(count))
+        is_next = is_shared & (place > 0)
+        before, here = node[np.flatnonzero(is_next) - 1], node[is_next]
+        order = np.argsort(count[here], kind="stable")
+        after[before[order]] = here[order]
+        while not np.array_equal(after, further := after[after]):
+            after = further
+        has_any, last = n_shared > 0, self.starts + n_shared - 1
+        chain = np.full(len(self.ends), -1)
+        chain[has_any] = after[node[last[has_any]]]
+        return chain, np.minimum(n_shared * self.block_tokens, self.input_tokens)
+
+    def draws(self, request: int, below: int, *seed: int) -> np.ndarray:
+        """Return what a prompt of a request is made of, (its input tokens,) numbers from 0 on.
+
+        Of the same `seed`, two requests have the same numbers as far as their ids are the same;
+        all others are independent. Each is smaller than `below`.
+        """
+        place = np.arange(self.input_tokens[request])
+        own = self.ids[self.ends[request - 1] if request else 0 : self.ends[request]]
+        key = np.full(len(place), ~request)  # ids are not below 0
+        if len(own):
+            n_shared = min(len(own) * self.block_tokens, len(place))
+            key[:n_shared] = own[place[:n_shared] // self.block_tokens]
+        return mixed(*seed, key, place) % np.uint64(below)
+
+
+def read_blocks(trace: str | Path) -> TraceBlocks:
+    """Read the lengths and block ids of a normalised trace, about 100 bytes for a block.
+
+    Raises InputError: not a normalised trace, or one with ids that does not say of what blocks.
+    """
+    require_trace(trace)
+    wanted = ["arrival_s", "input_tokens", "output_tokens"]
+    has_ids = HASH_IDS in pq.read_schema(trace).names
+    table = read_parquet(trace, [*wanted, *[HASH_IDS] * has_ids], fix=MAKE_TRACE_AGAIN)
+    arrival_s, inputs, outputs = (table[name].to_numpy() for name in wanted)
+    if not has_ids:
+        no_ids, ends = np.empty(0, np.int64), np.zeros(len(table), np.int64)
+        return TraceBlocks(arrival_s, inputs, outputs, no_ids, ends, 0)
+    block_tokens = read_provenance(trace).get("block_tokens")
+    if not isinstance(block_tokens, int) or block_tokens < 1:
+        problem = "the provenance does not say how many tokens a block has (block_tokens)"
+        raise InputError(problem, file=trace, field=HASH_IDS, fix=MAKE_TRACE_AGAIN)
+    lists = table[HASH_IDS]
+    ids = pc.list_flatten(lists).cast(pa.int64()).to_numpy()
+    ends = np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy(), dtype=np.int64)
+    return TraceBlocks(arrival_s, inputs, outputs, ids, ends, block_tokens)
+
+
+def mixed(*keys: np.ndarray | int) -> np.ndarray:
+    """Return a uint64 for each tuple of whole numbers, as good as random (SplitMix64)."""
+    found = np.zeros(1, np.uint64)
+    for key in keys:
+        found = (found ^ np.asarray(key).astype(np.int64).view(np.uint64)) + _STEP
+        for shift, factor in _MIXERS:
+            found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
+        found ^= found >> np.uint64(31)
+    return found
