@@ -1,15 +1,20 @@
 """Clients of ServeGen's tables: their windows, gaps and rate, and rows that are not theirs."""
 
+import json
 import os
 import tarfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
+from sextant.cli.app import app
+from sextant.ingest.trace_format import require_trace
 from sextant.workload.arrival_measures import measure_arrivals
-from sextant.workload.servegen import read_clients
+from sextant.workload.servegen import draw_service, read_clients
 
 SAMPLE = "servegen/servegen_sample.tar.xz"
 STEADY = "0,2.0,0.5,Gamma,4.0,0.125\n600,0,0,,0,0\n1200,4.0,1.0,Weibull,1.0,0.25\n"
@@ -61,6 +66,61 @@ def test_rows_that_are_not_servegens_are_named(tmp_path, row, said):
 def test_a_folder_without_clients_is_told(tmp_path):
     with pytest.raises(InputError, match="chunk"):
         read_clients(tmp_path)
+
+
+LENGTHS = {
+    "0": {"input_tokens": "{5: 0.25, 9: 0.75}", "output_tokens": "{0: 0.1, 3: 0.9}"},
+    "1200": {"input_tokens": "{70: 1.0}", "output_tokens": "{8: 1.0}"},
+}
+
+
+def service(folder: Path, lengths: str = json.dumps(LENGTHS)) -> Path:
+    write(folder, STEADY, BURSTY.replace("1200,nan?\n", "1200,0.5,1.0,,0,0\n"))
+    (folder / "chunk-0-dataset.json").write_text(lengths)
+    (folder / "chunk-1-dataset.json").write_text(json.dumps(LENGTHS).replace("70", "71"))
+    return folder
+
+
+def test_a_trace_has_the_times_and_lengths_of_each_client(tmp_path):
+    out = tmp_path / "t.parquet"
+    options = ["--workload", str(service(tmp_path)), "--out", str(out), "--seed", "3"]
+    assert CliRunner().invoke(app, ["sample", *options]).exit_code == 0
+    drawn = pd.read_parquet(out)
+    assert len(require_trace(out).schema_arrow.names) == len(drawn.columns)
+    assert drawn["arrival_s"].is_monotonic_increasing and set(drawn["llm"]) == {tmp_path.name}
+    counts = drawn.groupby("service")["arrival_s"].size()
+    assert counts.to_dict() == pytest.approx({"chunk-0": 3600, "chunk-1": 900}, rel=0.15)
+    is_late = drawn["arrival_s"] >= 1200
+    assert set(drawn["input_tokens"][~is_late]) == {5, 9}
+    assert (drawn["input_tokens"][~is_late] == 9).mean() == pytest.approx(0.75, abs=0.05)
+    assert set(zip(drawn["service"][is_late], drawn["input_tokens"][is_late], strict=True)) == {
+        ("chunk-0", 70),
+        ("chunk-1", 71),
+    }
+    assert ((drawn["output_tokens"] == 0) == (drawn["status"] == "failed")).all()
+    few = draw_service(tmp_path, seed=3, n=50)
+    assert len(few) == 50 and few["arrival_s"].tolist() == drawn["arrival_s"][:50].tolist()
+    result = CliRunner().invoke(app, ["sample", *options, "--request-rate", "3"])
+    assert "'--request-rate': ServeGen's tables say it" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ("{", "not a table of lengths"),
+        ('{"0": {"input_tokens": "{5: 1.0}"}}', "KeyError 'output_tokens'"),
+        ('{"0": {"input_tokens": "{}", "output_tokens": "{}"}}', "no input_tokens of a request"),
+        ('{"600": {"input_tokens": "{5: 1.0}"}}', "no input_tokens of a request at"),
+        ('{"0": {"input_tokens": "{0: 1.0}"}}', "no input_tokens of a request"),
+        ('{"0": {"input_tokens": "__import__()"}}', "malformed node"),
+    ],
+)
+def test_tables_of_lengths_that_are_not_servegens_are_named(tmp_path, lengths, said):
+    with pytest.raises(InputError, match=rf"chunk-0-dataset\.json: .*{said}"):
+        draw_service(service(tmp_path, lengths), seed=0)
+    (tmp_path / "chunk-0-dataset.json").unlink()
+    with pytest.raises(InputError, match=r"chunk-0-dataset\.json: the client's lengths"):
+        draw_service(tmp_path, seed=0)
 
 
 @pytest.mark.skipif("SEXTANT_MIRROR" not in os.environ, reason="SEXTANT_MIRROR is not set")

@@ -119,7 +119,13 @@ def _model_of(
 @grouped
 def sample(
     *,
-    workload: Annotated[str, typer.Option(help=WORKLOAD_HELP)],
+    workload: Annotated[
+        str,
+        typer.Option(
+            help=f"{WORKLOAD_HELP} Or the folder of a service of ServeGen, for its clients' own "
+            "requests and times."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="File to write.")],
     n: Annotated[
         int | None, typer.Option("-n", min=1, help="Most requests; give this or --duration.")
@@ -166,6 +172,7 @@ def sample(
     """Draw a trace from a workload, in Sextant's format or another tool's."""
     from sextant.workload.draw import draw_trace
     from sextant.workload.export import check_format, write_trace
+    from sextant.workload.servegen import draw_service, is_service
     from sextant.workload.trace_arrivals import arrivals_to_plain
 
     form = form or out.suffix.removeprefix(".")
@@ -173,16 +180,26 @@ def sample(
     if form != "vllm-custom" and (prompts or tokenizer):
         fix = "leave it out, or write --format vllm-custom"
         raise InputError(f"{form} has no texts", field="--prompts", fix=fix)
-    default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
-    kind = arrivals or default
-    requests = _requests(workload, sampler, zipf_theta)
-    chosen = process.process(kind, workload, request_rate, burstiness)
-    drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
+    facts: dict[str, Any] = {"workload": workload, "seed": seed}
+    if is_service(workload):
+        given = {"--zipf-theta": zipf_theta, "--arrivals": arrivals, "--burstiness": burstiness}
+        given |= {"--sampler": None if sampler == "joint" else sampler}
+        given |= {"--request-rate": request_rate} | dict.fromkeys(process.given(), True)
+        for option in (name for name, value in given.items() if value is not None):
+            fix = "leave it out, or name the folder with --arrivals-from and --arrivals clients"
+            raise InputError("ServeGen's tables say it", field=option, fix=fix)
+        drawn = draw_service(workload, seed=seed, n=n, duration_s=duration)
+    else:
+        default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
+        kind = arrivals or default
+        requests = _requests(workload, sampler, zipf_theta)
+        chosen = process.process(kind, workload, request_rate, burstiness)
+        drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
+        # Of a process in many numbers (a profile, clients) the name will do.
+        told = {name: it for name, it in arrivals_to_plain(chosen).items() if name not in _UNTOLD}
+        facts |= {name: it for name, it in told.items() if it is not None and len(str(it)) < _LONG}
+        facts |= {"sampler": sampler, "arrivals": kind}
     texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
-    # Of a process in many numbers (a profile, clients) the name will do.
-    told = {name: it for name, it in arrivals_to_plain(chosen).items() if name not in _UNTOLD}
-    facts = {name: it for name, it in told.items() if it is not None and len(str(it)) < _LONG}
-    facts |= {"workload": workload, "sampler": sampler, "arrivals": kind, "seed": seed}
     write_trace(drawn, out, form, texts, **facts)
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
     say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
