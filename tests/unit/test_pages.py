@@ -75,4 +75,5 @@ def test_an_installed_package_has_every_template():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     library = ROOT / "scripts" / "sextant"
     shipped = {path for form in settings["package-data"]["sextant"] for path in library.glob(form)}
-    assert shipped == {*library.rglob("*.j2"), *library.rglob("*.css")}
+    kinds = ("*.j2", "*.css", "*.js")
+    assert shipped == {path for kind in kinds for path in library.rglob(kind)}

@@ -57,6 +57,11 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
     """
+    return answered(question)[0]
+
+
+def answered(question: Question) -> tuple[dict[str, Any], Forecast | None]:
+    """Return what `recommend_llm` does, and the draws it rests on, if there are any."""
     check(question)
     source = find_source(question)
     known = source.known
@@ -66,6 +71,7 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     every = {**known.profiles, **profiles}
     warnings = [*known.left_out, *estimates(known.points, question.slo)]
     warnings += named_otherwise(question, llm_id, llm)
+    made = None
     if answers_from_points(question, llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
     elif isinstance(model := make_predictor(question, every), JointPredictor):
@@ -77,7 +83,8 @@ def recommend_llm(question: Question) -> dict[str, Any]:
             *said,
             *warnings,
         ]
-        answer = _predicted(question, forecast(model, subject, question.slo, probe))
+        made = forecast(model, subject, question.slo, probe)
+        answer = _predicted(question, made)
         if question.prefix_hit_rate and not subject.is_cache_used(model):
             warnings.append(
                 f"--prefix-hit-rate is not used: {question.predictor} does not know it."
@@ -96,7 +103,7 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         "prices": [each._asdict() for each in prices],
         "warnings": warnings,
     }
-    return answer | {"text": as_text(answer)}
+    return answer | {"text": as_text(answer)}, made
 
 
 def _refuse_other_servers(question: Question, known: Characterization) -> None:

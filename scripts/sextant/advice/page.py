@@ -1,15 +1,20 @@
 """An answer as one page that refers to no other file."""
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sextant.advice import answer_text
+from sextant.advice.predicted import Forecast
+from sextant.advice.what_if import as_script_data, what_if
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.write import render, write_page
 
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
+_SCRIPT = Path(__file__).with_name("what_if.js")
 _PRICE = Axis("USD per hour", is_log=True)
 _PROBABILITY = Axis(
     "Probability to meet the SLO",
@@ -22,12 +27,25 @@ _PROBABILITY = Axis(
 Answer = Mapping[str, Any]
 
 
-def write_answer(answer: Answer, out: Path) -> None:
-    """Write an answer of `recommend_llm` as HTML; the same answer gives the same bytes."""
+def write_answer(answer: Answer, out: Path, made: Forecast | None = None) -> None:
+    """Write an answer as HTML; the same answer gives the same bytes.
+
+    With the draws it rests on (`answered`) the page answers again for other loads, limits, prices
+    and GPU profiles on offer, except by the paper's decision.
+    """
     title = f"{answer['llm_id']}: recommendation"
     figure = _figure(answer) if answer.get("options") else None
     facts = {"title": title, "answer": answer, "text": answer_text, "figure": figure}
-    write_page(out, render(_TEMPLATE, facts))
+    write_page(out, render(_TEMPLATE, facts | _what_if(answer, made)))
+
+
+def _what_if(answer: Answer, made: Forecast | None) -> dict[str, Any]:
+    if made is None or answer["decision"] != "utility":
+        return {"what_if": None}
+    data, script = what_if(made, answer["risk"]), _SCRIPT.read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    facts = {"what_if": data, "what_if_data": as_script_data(data), "what_if_script": script}
+    return facts | {"what_if_hash": f"sha256-{digest}"}
 
 
 def _figure(answer: Answer) -> str:

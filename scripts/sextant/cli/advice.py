@@ -69,15 +69,15 @@ def recommend(
         simulated = capacity_asked(arriving, limits, keep, asked, offer)
         answer_capacity(simulated, printed, out, lead=_SIMULATED)
         return
-    from sextant.advice.answer import recommend_llm
+    from sextant.advice.answer import answered
 
     check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
+    answer, made = answered(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
     if out is not None:
         from sextant.advice.page import write_answer  # with Matplotlib, which a text does not need
 
-        write_answer(answer, out)
+        write_answer(answer, out, made)
     say_answer(answer, printed, out)
     if answer["gpu_profile_id"] is None:
         raise typer.Exit(3)

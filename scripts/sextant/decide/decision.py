@@ -26,10 +26,12 @@ for any good predictor.
 """
 
 
-_MOST_LOADS, _RATE_LOADS, _LOADS_BETWEEN = 64, 40, 32
+_RATE_LOADS, _USER_LOADS = 40, 113
 _PROBED_LOADS = 8
-_MOST_COUNTS = 96
+MOST_COUNTS = 96
 """Where more numbers of replicas compete, they rise by a constant factor."""
+RATE_STEPS = 128
+"""Steps per octave of the request rate that a replica carries: a page holds it in few bits."""
 Served = Callable[[np.ndarray, np.ndarray, np.ndarray, SLO], np.ndarray]
 
 
@@ -50,21 +52,17 @@ def sustained(draws: Draws, slo: SLO, served: Served = users_served) -> pd.DataF
 def loads(slo: SLO, most_users: int) -> list[int]:
     """Return the numbers of users in flight at a replica that a decision has to know of.
 
-    To serve users they are what each of n replicas gets, for every n that leaves a replica no more
-    than the most users; where these are very many, some of them in geometric steps. For a request
-    rate, which sets users only through the latencies, they are such steps alone.
+    They rise by a constant factor, whatever the load is: answers to several loads rest on the same
+    draws. Users who come to lie between two of them are judged as the higher one. For a request
+    rate, which sets users only through the latencies, fewer will do.
     """
-    if slo.users is None:
-        return _steps(most_users, _RATE_LOADS)
-    each = np.unique(np.ceil(slo.users / np.ceil(slo.users / np.arange(1, most_users + 1))))
-    if len(each) > _MOST_LOADS:
-        return _steps(most_users, _MOST_LOADS)
-    # What a replica could serve between and beyond these says how full it is.
-    return sorted({*each.astype(int).tolist(), *_steps(most_users, _LOADS_BETWEEN)})
+    n_loads = _RATE_LOADS if slo.users is None else _USER_LOADS
+    return np.unique(np.geomspace(1, most_users, n_loads).round().astype(int)).tolist()
 
 
-def _steps(most_users: int, n: int) -> list[int]:
-    return np.unique(np.geomspace(1, most_users, n).round().astype(int)).tolist()
+def in_steps(rates: np.ndarray) -> np.ndarray:
+    """Return for rates above 0 the number of the step, in `RATE_STEPS`, that each one reaches."""
+    return np.floor(RATE_STEPS * np.log2(rates))
 
 
 def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.DataFrame:
@@ -100,7 +98,11 @@ def _options(
     """Return the options of one LLM."""
     served = sustained(draws, slo)[llm_id]
     users, names = served.to_numpy(), served.columns.to_numpy(str)
-    served_load = users if slo.users is not None else sustained(draws, slo, load_served).to_numpy()
+    served_load = users
+    if slo.users is None:
+        carried = sustained(draws, slo, load_served).to_numpy()
+        with np.errstate(divide="ignore"):
+            served_load = np.exp2(in_steps(carried) / RATE_STEPS)
     price = np.array([profiles[name].usd_per_hour for name in names])
     with np.errstate(divide="ignore"):
         needed = np.where(served_load > 0, np.ceil(slo.load / served_load), np.inf)
@@ -157,8 +159,8 @@ def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.n
     if slo.users is not None:
         return np.array(sorted({pods(slo.users, each) for each in users}))
     tried = np.unique(needed[np.isfinite(needed)]).astype(int)
-    if len(tried) > _MOST_COUNTS:
-        tried = np.unique(np.geomspace(tried[0], tried[-1], _MOST_COUNTS).round().astype(int))
+    if len(tried) > MOST_COUNTS:
+        tried = np.unique(np.geomspace(tried[0], tried[-1], MOST_COUNTS).round().astype(int))
     return tried if len(tried) else np.ones(1, dtype=int)
 
 

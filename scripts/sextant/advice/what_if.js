@@ -1,0 +1,226 @@
+"use strict";
+// Answers again in the page, as decide/decision.py and advice/options.py do: what_if.py says what
+// the data are. A test compares the answers with those of the command line, in a real browser.
+(async () => {
+  const section = document.getElementById("what-if"), form = section.querySelector("form");
+  const parts = [...section.querySelectorAll("[data-part]")];
+  const part = (name) => parts.find((each) => each.dataset.part === name);
+  const data = JSON.parse(document.getElementById("what-if-data").textContent);
+  const { users, n_draws: n, is_rate: isRate } = data;
+  const names = Object.keys(data.profiles), N_LIMITS = data.limits.length;
+  const curves = await unpack();
+
+  async function unpack() {
+    const packed = Uint8Array.from(atob(data.curves), (each) => each.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+    const values = new Uint16Array(bytes.length / 2);
+    for (let i = 0; i < values.length; i++) {
+      const before = Math.floor(i / n) % users.length ? values[i - n] : 0;
+      values[i] = before + bytes[i] + 256 * bytes[i + values.length];
+    }
+    return values;
+  }
+  const place = (curve, profile, load, draw) =>
+    ((curve * names.length + profile) * users.length + load) * n + draw;
+  const rising = (a, b) => a - b;
+  const distinct = (values) => [...new Set(values)].sort(rising);
+  const spans = (low, high, count) => Array.from({ length: count }, (_, i) =>
+    10 ** (Math.log10(low) + (i * (Math.log10(high) - Math.log10(low))) / (count - 1)));
+
+  // How many of the loads a profile is tried at, before one that was measured to break a limit.
+  function triedLoads(name, asked) {
+    const limits = data.limits.map((limit, i) => limit.offered[asked.limits[i]]);
+    const broken = data.broken.filter((point) =>
+      point.profile === name && point.ms.some((ms, i) => ms !== null && ms / limits[i] > 1));
+    const least = Math.min(...broken.map((point) => point.users));
+    return users.filter((each) => each < least).length;
+  }
+
+  // By draw, how many of the loads keep all limits.
+  function loadsMet(profile, tried, asked) {
+    const met = new Array(n).fill(tried);
+    for (let limit = 0; limit < N_LIMITS; limit++)
+      for (let draw = 0; draw < n; draw++) {
+        let load = 0;
+        while (load < met[draw] && curves[place(limit, profile, load, draw)] <= asked.limits[limit]) load++;
+        met[draw] = load;
+      }
+    return met;
+  }
+
+  function replicasNeeded(profile, met, asked) {
+    return met.map((count, draw) => {
+      if (!count) return Infinity;
+      if (!isRate) return Math.ceil(asked.load / users[count - 1]);
+      const step = curves[place(N_LIMITS, profile, count - 1, draw)] + data.steps_from;
+      return Math.ceil(asked.load / 2 ** (step / data.rate_steps));
+    });
+  }
+
+  function competing(needed, asked) {
+    if (!isRate) return distinct(users.map((each) => Math.ceil(asked.load / each)));
+    const counts = distinct(needed.flat().filter(Number.isFinite));
+    if (counts.length <= data.most_counts) return counts.length ? counts : [1];
+    return distinct(spans(counts[0], counts.at(-1), data.most_counts).map(Math.round));
+  }
+
+  function usersEach(profile, tried, count, asked) {
+    if (!isRate) return Math.ceil(asked.load / count);
+    const carried = data.carried[names.indexOf(profile)].slice(0, tried);
+    const load = carried.findIndex((each) => each >= asked.load / count);
+    return users[load < 0 ? users.length - 1 : load];
+  }
+
+  function weigh(asked) {
+    const all = asked.profiles.map(({ name, price }) => {
+      const tried = triedLoads(name, asked), profile = names.indexOf(name);
+      const met = loadsMet(profile, tried, asked);
+      const most = met.map((count) => (count ? users[count - 1] : 0)).sort(rising);
+      const needed = replicasNeeded(profile, met, asked);
+      return { name, price, tried, needed, usersHi: most[Math.ceil(0.95 * n) - 1] };
+    });
+    const counts = competing(all.map((each) => each.needed), asked);
+    const cheapest = Array.from({ length: n }, (_, draw) =>
+      Math.min(...all.map((each) => each.needed[draw] * each.price)));
+    return all.flatMap(({ name, price, tried, needed, usersHi }) => counts.map((replicas) => {
+      const usd = Math.round(price * replicas * 1e9) / 1e9;
+      let met = 0, worth = 0;
+      for (let draw = 0; draw < n; draw++)
+        if (needed[draw] <= replicas) {
+          met++;
+          worth += data.worth - usd / cheapest[draw];
+        }
+      return {
+        gpu_profile_id: name, replicas, users_per_replica: usersEach(name, tried, replicas, asked),
+        usd_per_hour: usd, probability_met: met / n, worth: worth / n, usersHi,
+      };
+    }));
+  }
+
+  // The least by each key in turn; of equals the first. A profile's name is its last key.
+  const order = (...keys) => (a, b) => {
+    for (const key of keys) if (key(a) !== key(b)) return key(a) < key(b) ? -1 : 1;
+    return 0;
+  };
+  const price = (row) => row.usd_per_hour, unlikely = (row) => -row.probability_met;
+  const name = (row) => row.gpu_profile_id;
+
+  function decide(asked) {
+    const options = weigh(asked), { risk } = asked;
+    const least = risk === null ? data.fair : 1 - risk;
+    const keys = risk === null ? [(row) => -row.worth, price, name] : [price, unlikely, name];
+    const chosen = options.filter((row) => row.probability_met >= least).sort(order(...keys))[0];
+    const profiles = asked.profiles.map((each) => {
+      const own = options.filter((row) => row.gpu_profile_id === each.name);
+      const safe = own.filter((row) => row.probability_met >= (risk === null ? data.safe : 1 - risk));
+      const best = safe.sort(order(price))[0] ?? own.sort(order(unlikely, price))[0];
+      const status = best.probability_met < data.listed ? "too_slow" : "unsure";
+      return { ...best, status: safe.length ? "meets" : status };
+    });
+    const shown = risk === null ? data.listed : Math.min(data.listed, 1 - risk);
+    let likeliest = 0;
+    const frontier = options
+      .filter((row) => row.probability_met >= shown && row.users_per_replica <= row.usersHi)
+      .sort(order(price, unlikely))
+      .filter((row) => row.probability_met > likeliest && (likeliest = row.probability_met));
+    return { chosen: chosen ?? null, options: frontier, profiles };
+  }
+
+  const plural = (count, noun) => `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+  const short = (value) => (value >= 100 ? Math.round(value) : Number(value.toPrecision(3))).toLocaleString("en-US");
+  const chance = (p) => p >= 0.995 ? "> 0.99" : p < 0.01 - 1e-11 ? "< 0.01" : (Math.floor(100 * p + 1e-9) / 100).toFixed(2);
+  const plan = (row) => `${plural(row.replicas, "replica")} × ${row.gpu_profile_id} = ${row.usd_per_hour.toFixed(2)} USD/h`;
+
+  function asWords({ chosen }, asked) {
+    const all = { 1: "the limit", 2: "both limits" }[N_LIMITS] ?? "all limits";
+    if (chosen) return `${plan(chosen)}; meets ${all} with probability ${chance(chosen.probability_met)}`;
+    if (asked.risk === null) return `no option is likely to meet ${all}`;
+    return `no GPU profile meets ${all} with probability ${Number((1 - asked.risk).toPrecision(10))} or more`;
+  }
+
+  function ofReplica({ chosen }, asked) {
+    if (!chosen) return "";
+    const load = users.findIndex((each) => each >= chosen.users_per_replica);
+    const row = names.indexOf(chosen.gpu_profile_id), each = plural(chosen.users_per_replica, "user");
+    const latencies = data.limits.map((limit, i) =>
+      `${limit.label} ${short(data.medians_ms[limit.key][row][load])} ms (limit ${limit.offered[asked.limits[i]]})`);
+    const gets = isRate ? `${short(asked.load / chosen.replicas)} requests/s, about ${each} at once` : each;
+    return `A replica gets ${gets}: ${latencies.join("; ")}. ${short(730 * chosen.usd_per_hour)} USD a month of 730 hours.`;
+  }
+
+  function drawn(tag, attributes, text = "") {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.textContent = text;
+    return element;
+  }
+
+  function chart({ chosen, options, profiles }) {
+    const prices = [...options, ...profiles].map(price);
+    const low = Math.min(...prices) / 1.2, high = Math.max(...prices) * 1.2;
+    const x = (usd) => 40 + (430 * Math.log(usd / low)) / Math.log(high / low), y = (p) => 205 - 185 * p;
+    const marks = [0, 0.25, 0.5, 0.75, 1].flatMap((p) => [
+      drawn("line", { x1: 40, x2: 470, y1: y(p), y2: y(p), class: "grid" }),
+      drawn("text", { x: 34, y: y(p) + 4, "text-anchor": "end" }, p)]);
+    const few = high / low > 2000 ? [1] : [1, 2, 5];
+    for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
+      for (const usd of few.map((digit) => digit * 10 ** decade).filter((each) => each > low && each < high))
+        marks.push(drawn("text", { x: x(usd), y: 222, "text-anchor": "middle" }, Number(usd.toPrecision(1))));
+    marks.push(drawn("polyline", { points: options.map((row) => `${x(price(row))},${y(row.probability_met)}`).join(" ") }));
+    const dot = (row, look) => drawn("circle", { cx: x(price(row)), cy: y(row.probability_met), ...look });
+    const listed = (row) => options.some((one) => name(one) === name(row) && one.replicas === row.replicas);
+    marks.push(...profiles.filter((row) => !listed(row)).map((row) => dot(row, { r: 4, class: "other" })));
+    marks.push(...options.map((row) => dot(row, { r: 4, class: "best" })));
+    if (chosen) marks.push(dot(chosen, { r: 9, class: "ring" }));
+    part("chart").replaceChildren(...marks);
+  }
+
+  const input = (name) => form.elements[name];
+  function asked() {
+    const profiles = names.map((name) => ({ name, price: input(`price ${name}`).valueAsNumber }));
+    const risk = input("risk").valueAsNumber;
+    return {
+      load: input("load").valueAsNumber, risk: Number.isNaN(risk) ? null : risk,
+      limits: data.limits.map((limit) => Number(input(limit.key).value)),
+      profiles: profiles.filter(({ name }) => input(`on ${name}`).checked),
+    };
+  }
+
+  function update() {
+    data.limits.forEach((limit) => {
+      const words = `${limit.offered[input(limit.key).value]} ms`;
+      part(`${limit.key} words`).textContent = words;
+      input(limit.key).setAttribute("aria-valuetext", words);
+    });
+    const wrong = form.querySelector("input:invalid"), question = asked();
+    const fix = wrong ? wrong.dataset.fix : question.profiles.length ? "" : "Offer one GPU profile or more.";
+    section.classList.toggle("stale", Boolean(fix));
+    if (fix) return void (part("answer").textContent = fix);
+    const found = decide(question);
+    part("answer").textContent = asWords(found, question);
+    part("replica").textContent = ofReplica(found, question);
+    chart(found);
+    for (const each of names) {
+      const row = found.profiles.find((one) => one.gpu_profile_id === each);
+      const is = row?.status, money = row ? `${row.usd_per_hour.toFixed(2)} USD/h` : "";
+      part(`plan ${each}`).textContent = !row ? "not on offer" : is === "too_slow" ? "too slow"
+        : `${is === "unsure" ? "unsure: " : ""}${plural(row.replicas, "replica")}, ${money}`;
+      part(`chance ${each}`).textContent = row ? chance(row.probability_met) : "";
+    }
+    section.dataset.answer = JSON.stringify(found);
+  }
+
+  const slider = input("load slider"), { offered } = data.load;
+  slider.addEventListener("input", () => { input("load").value = offered[slider.value]; });
+  form.addEventListener("input", ({ target }) => {
+    const next = offered.findIndex((each) => each >= input("load").valueAsNumber);
+    if (target !== slider) slider.value = next < 0 ? offered.length - 1 : next;
+    slider.setAttribute("aria-valuetext", input("load").value);
+    update();
+  });
+  form.addEventListener("reset", () => setTimeout(() => { update(); }));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  update();
+  section.hidden = false;
+})();
