@@ -6,14 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 from test_capacity import PROFILE, trace_file
-from typer.testing import CliRunner
 
+from command import sextant
 from html_page import Page, figure_texts
 from sextant.base.errors import InputError
 from sextant.capacity.answer_text import burst_line, missed_words, profile_cells
 from sextant.capacity.demand import Demand, DrawnTraffic
 from sextant.capacity.simulated import simulated
-from sextant.cli.app import app
 from sextant.cli.asked import AskedOptions
 from sextant.cli.capacity import TrafficOptions, capacity_asked, seconds_of, traffic_of
 from sextant.experiment.slo import SLO
@@ -30,13 +29,6 @@ LLM = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
 ASKED = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB,1xH200-141GB", "--draws", 3)
 ROUTERS = ("round_robin", "least_requests")
 LIMITS = ("--ttft-ms", "p95:1000", "--itl-ms", "p95:50", "--window", "60s")
-
-
-def sextant(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(part) for part in arguments])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.output
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from command import sextant
 from sextant.base.errors import InputError
-from sextant.cli.app import app
 from sextant.fleet.predicted import offered_profiles
 from sextant.fleet.sheets import read_demands, read_supply
 from sextant.hardware.gpu import GPUS, load_gpu
@@ -39,14 +38,9 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def asked(folder, demands, supply, *more):
+def asked(folder, demands, supply, *more, exit_code=0) -> str:
     demands, supply = sheet(folder / "demands.tsv", *demands), sheet(folder / "supply.tsv", *supply)
-    done = CliRunner().invoke(
-        app, ["fleet", "--demands", str(demands), "--supply", str(supply), *more]
-    )
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done
+    return sextant("fleet", "--demands", demands, "--supply", supply, *more, exit_code=exit_code)
 
 
 def test_sheets_become_a_plan_of_what_recommend_finds_for_each(here):
@@ -59,9 +53,7 @@ def test_sheets_become_a_plan_of_what_recommend_finds_for_each(here):
         {**POOL, "nodes": 2},
         {**POOL, "pool_id": "slices", "mig_profile": "3g.20gb", "usd_per_hour": 0.8},
     ]
-    done = asked(here, demands, pools, "--format", "json")
-    answer = json.loads(done.stdout)
-    assert done.exit_code == 0
+    answer = json.loads(asked(here, demands, pools, "--format", "json"))
     served = {each["demand"]["demand_id"]: each for each in answer["plan"]["served"]}
     # As docs/cli.md shows of `sextant recommend` at the same risk.
     assert (served["chat"]["gpu_profile_id"], served["chat"]["replicas"]) == ("1xA100-40GB", [5])
@@ -69,15 +61,15 @@ def test_sheets_become_a_plan_of_what_recommend_finds_for_each(here):
     assert 0 < answer["plan"]["joint_probability_met"] <= 1
     assert {each["demand_id"] for each in answer["looser_limits"]} == {"chat", "code"}
     assert "2 of 2 demands served" in answer["text"]
-    text = asked(here, demands, pools).stdout
+    text = asked(here, demands, pools)
     assert text.strip() == answer["text"].strip()
 
 
 def test_demands_of_one_llm_are_met_or_missed_together(here):
     row = {**DEMAND, "llm_id": None, "hf_config": MISTRAL, "nttft_ms": 100, "users": 200}
     rows = [row, {**row, "demand_id": "same"}]
-    done = asked(here, rows, [{**POOL, "nodes": 4}], "--format", "json", "--risk", "0.3")
-    plan = json.loads(done.stdout)["plan"]
+    said = asked(here, rows, [{**POOL, "nodes": 4}], "--format", "json", "--risk", "0.3")
+    plan = json.loads(said)["plan"]
     chances = [each["probability_met"] for each in plan["served"]]
     assert chances[0] == chances[1] == plan["joint_probability_met"] < 1
     assert plan["product_probability_met"] == pytest.approx(chances[0] ** 2)
@@ -85,13 +77,12 @@ def test_demands_of_one_llm_are_met_or_missed_together(here):
 
 def test_what_fits_nowhere_is_named_with_why_and_the_status_is_3(here):
     rows = [{**DEMAND, "users": 10}, {**DEMAND, "demand_id": "huge", "users": 100_000_000}]
-    done = asked(here, rows, [POOL])
-    assert done.exit_code == 3
-    assert "1 of 2 demands served" in done.stdout
-    assert "Not served: huge (web, priority 1): no room is left" in done.stdout
+    said = asked(here, rows, [POOL], exit_code=3)
+    assert "1 of 2 demands served" in said
+    assert "Not served: huge (web, priority 1): no room is left" in said
     tiny = {**POOL, "gpu_id": "T4-16GB", "devices_per_node": 1}
-    done = asked(here, [{**DEMAND, "users": 10}], [tiny])
-    assert "no GPU profile can serve llama-13b" in done.stdout
+    said = asked(here, [{**DEMAND, "users": 10}], [tiny], exit_code=3)
+    assert "no GPU profile can serve llama-13b" in said
 
 
 @pytest.mark.parametrize(
@@ -153,8 +144,8 @@ def test_by_the_hour_teams_whose_peaks_differ_cost_less_than_for_their_peaks(her
         {**row, "demand_id": "b", "users": 200, "trace_id": "night", "team": "dev"},
     ]
     pool = {**POOL, "nodes": 6, "devices_per_node": 4}
-    done = asked(here, rows, [pool], "--elastic", "--traces", ".", "--format", "json")
-    answer = json.loads(done.stdout)
+    said = asked(here, rows, [pool], "--elastic", "--traces", ".", "--format", "json")
+    answer = json.loads(said)
     day, night = (each["replicas"] for each in answer["plan"]["served"])
     assert (len(set(day[:12])), len(set(day[12:]))) == (1, 1)
     assert day[0] > day[-1]
@@ -191,14 +182,12 @@ NAMED = {**POOL, "gpu_product": "NVIDIA-A100-SXM4-40GB", "gpu_model": "a100"}
 def test_the_answer_is_a_page_or_deployments_too(here):
     demands = [{**DEMAND, "users": 50, "model": "huggyllama/llama-13b"}]
     out = here / "fleet.html"
-    done = asked(here, demands, [NAMED], "--format", "html", "--out", str(out))
-    assert "1 of 1 demand served" in done.stdout and "Who runs where" in out.read_text()
-    *_, deployment = yaml.safe_load_all(
-        asked(here, demands, [NAMED], "--format", "kubernetes").stdout
-    )
+    said = asked(here, demands, [NAMED], "--format", "html", "--out", out)
+    assert "1 of 1 demand served" in said and "Who runs where" in out.read_text()
+    *_, deployment = yaml.safe_load_all(asked(here, demands, [NAMED], "--format", "kubernetes"))
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["args"][0] == "huggyllama/llama-13b"
-    script = asked(here, demands, [NAMED], "--format", "slurm").stdout
+    script = asked(here, demands, [NAMED], "--format", "slurm")
     assert "#SBATCH --gres=gpu:a100:" in script and "vllm serve huggyllama/llama-13b " in script
 
 

@@ -5,23 +5,15 @@ import shutil
 
 import duckdb
 import pytest
-from typer.testing import CliRunner
 
+from command import sextant
 from sextant.base.errors import InputError
 from sextant.cells.integrity import sealed
-from sextant.cli.app import app
 from stub_server import StubServer, answer_endpoint, answer_tokens
 
 LENGTHS = ("--input-tokens", 16, "--output-tokens", 5)
 SUBJECT = ("--llm-id", "llama-7b", "--gpu-profile", "1xA100-40GB", "--engine", "tgis")
 SLO = ("--nttft-ms", 1000, "--itl-ms", 1000)
-
-
-def sextant(*arguments: object) -> str:
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    if done.exception:
-        raise done.exception
-    return done.stdout
 
 
 def load(url: str, out, *options: object) -> str:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 from test_capacity import trace_file
-from typer.testing import CliRunner
 
+from command import sextant
 from sextant.base.errors import InputError
-from sextant.cli.app import app
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
@@ -18,10 +17,7 @@ RATE = ["--request-rate", "2", "--duration", "60s"]
 
 
 def run(*options: str) -> str:
-    done = CliRunner().invoke(app, ["simulate", *SERVER, *options])
-    if done.exception is not None:
-        raise done.exception
-    return done.output
+    return sextant("simulate", *SERVER, *options)
 
 
 def test_an_open_loop_has_latencies_rates_and_intervals() -> None:
