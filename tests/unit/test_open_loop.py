@@ -55,25 +55,6 @@ def test_a_free_connection_is_used_again():
     assert result.n_ok == 400 and server.n_connections <= max(256, server.most_in_flight)
 
 
-def test_best_effort_is_everything_at_once():
-    with StubServer(answer_tokens(0.2)) as server:
-        result = load(server.url, arrival_s=np.zeros(20), level=20)
-    assert server.most_in_flight == 20
-    assert set(rows_of(result)["level"]) == {20.0} and result.n_ok == 20
-    assert result.n_prepared_late == 0
-
-
-def test_a_request_that_times_out_is_a_row_and_the_rest_goes_on():
-    delays_s = iter([5.0, *[0.01] * 9])
-
-    async def answer(request, writer):
-        await answer_tokens(next(delays_s))(request, writer)
-
-    with StubServer(answer) as server:
-        result = load(server.url, arrival_s=np.arange(4) * 0.1, timeout_s=1.0)
-    assert rows_of(result)["status"].tolist() == ["timeout", "ok", "ok", "ok"]
-
-
 def test_no_arrivals_are_no_rows():
     with StubServer(answer_tokens(0.01)) as server:
         result = load(server.url, arrival_s=[])
