@@ -19,6 +19,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+from project import Project  # noqa: E402
 from support import ROOT  # noqa: E402
 
 
@@ -58,6 +59,14 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run in the repository's root, from which the configuration's paths count."""
     monkeypatch.chdir(ROOT)
     return ROOT
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A copy of the project, in which the test runs."""
+    project = Project(tmp_path / "project")
+    monkeypatch.chdir(project.folder)
+    return project
 
 
 @pytest.fixture

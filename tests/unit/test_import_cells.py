@@ -71,10 +71,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    (tmp_path / "here").mkdir()
-    project = Project(tmp_path / "here")
-    monkeypatch.chdir(project.folder)
+def world(tmp_path: Path, project: Project) -> World:
     config = read_configuration(Path())
     here = Here(load_experiment(config), config)
     workload = here.results / "workloads" / "conversation" / "requests.parquet"

@@ -169,22 +169,12 @@ def empty_task() -> Task:
     return Task("measured", complete(pd.DataFrame(columns=COLUMNS)), facts, frozenset())
 
 
-def first(task: Task, **options) -> Order:
+def test_without_any_point_the_laws_prior_gives_an_order(empty_task: Task) -> None:
     cells = offered(("llama-7b", "1xT4-16GB"), ("llama-7b", "1xA10-24GB"), levels=(1, 8, 64))
     slo = SLO("chat", nttft_ms=20.0, itl_ms=60.0, percentile=50, users=100)
-    return next_cells(task, [slo], cells, Limits(), 42, **options)
-
-
-def test_without_any_point_the_laws_prior_gives_an_order(empty_task: Task) -> None:
     given = {"lengths": (300.0, 100.0), "served_as": {"engine": "vllm"}}
-    found = first(empty_task, **given)
-    assert found.rounds
-    assert order_json(found) == order_json(first(empty_task, **given))
-
-
-def test_without_any_point_the_lengths_of_requests_are_needed(empty_task: Task) -> None:
-    with pytest.raises(InputError, match="how long the workload's requests are"):
-        first(empty_task)
+    found, again = (next_cells(empty_task, [slo], cells, Limits(), 42, **given) for _ in range(2))
+    assert found.rounds and order_json(found) == order_json(again)
 
 
 def test_an_slo_about_other_requests_is_refused(empty_task: Task) -> None:
@@ -210,14 +200,6 @@ def of_demo(measured: set[tuple[str, str]] = frozenset(), **limits: float) -> Or
     plans.append(replace(plans[0], key=replace(plans[0].key, scenario_id="another")))
     cells = candidates_of(experiment, config, plans)
     return order_of_plan(experiment, config, cells, Path(), Limits(**limits))
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    (tmp_path / "project").mkdir()
-    project = Project(tmp_path / "project")
-    monkeypatch.chdir(project.folder)
-    return project
 
 
 def test_a_configuration_is_planned_from_the_cells_on_disk(project: Project) -> None:

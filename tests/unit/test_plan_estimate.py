@@ -74,14 +74,6 @@ def test_nodes_take_the_longest_cells_first() -> None:
     assert makespan_s(cells, 9) == 5
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    (tmp_path / "project").mkdir()
-    project = Project(tmp_path / "project")
-    monkeypatch.chdir(project.folder)
-    return project
-
-
 def cluster() -> tuple[Experiment, dict]:
     config = read_configuration(Path(), [Path("config/cluster.yaml")])
     return load_experiment(config), config
@@ -184,7 +176,7 @@ def measured(
 def demo() -> tuple[Experiment, dict, list]:
     config = read_configuration(Path())
     experiment = load_experiment(config)
-    found = finished_cells(experiment, "measured", Path("results"), Path("logs/benchmarks"))
+    found = finished_cells(experiment, config, Path())
     return experiment, config, found
 
 

@@ -29,18 +29,14 @@ class Finished:
 
 
 def finished_cells(
-    experiment: Experiment, source: str, results: Path, benchmarks: Path
+    experiment: Experiment, config: Mapping[str, Any], folder: Path
 ) -> list[Finished]:
-    """Read the cells of an experiment and source that were measured, from the folder of results
-    and that of the run times of Snakemake's jobs.
-    """
-    found = []
+    """Read the cells that were measured; paths of the configuration start from `folder`."""
+    found, results = [], folder / config["pathvars"]["results"] / "benchmarks" / config["source"]
     for key in experiment.cells if experiment.scenarios else ():  # an archive has none
-        folder = results / "benchmarks" / source / key.folder
-        times = benchmarks / "benchmark_cell" / source / f"{key.folder}.tsv"
         try:
-            cell = read_cell(folder)
-            wall_s = None if cell.run.imported else job_s(times)
+            cell = read_cell(results / key.folder)
+            wall_s = None if cell.run.imported else job_s(config, folder, key)
         except (FileNotFoundError, InputError, KeyError, ValueError):
             continue  # not measured, or damaged, which a run will report
         starts_s = tuple(probe.duration_s for probe in cell.tuning.probes or ())
@@ -49,8 +45,10 @@ def finished_cells(
     return [cell for cell in found if cell.levels_s]
 
 
-def job_s(path: Path) -> float | None:
-    """Return the seconds in a benchmark file of Snakemake's, of the last attempt."""
+def job_s(config: Mapping[str, Any], folder: Path, key: CellKey) -> float | None:
+    """Return the seconds that a cell took by Snakemake's benchmark file, of the last attempt."""
+    times = folder / config["pathvars"]["benchmarks"] / "benchmark_cell" / config["source"]
+    path = times / f"{key.folder}.tsv"
     if not path.is_file():
         return None
     with path.open(encoding="utf-8", newline="") as handle:

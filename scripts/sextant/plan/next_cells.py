@@ -20,6 +20,7 @@ from sextant.experiment.experiment import Experiment
 from sextant.experiment.slo import SLO
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.plan.choice import Candidate, Limits, Order, order
+from sextant.plan.estimate import Basis
 from sextant.plan.history import finished_cells
 from sextant.plan.stakes import Stakes, stakes_of
 from sextant.plan.summary import CellPlan
@@ -190,7 +191,7 @@ def candidates_of(
 ) -> list[Candidate]:
     """Return the cells that answers can rest on: of `decision` in the configuration."""
     return [
-        _candidate(experiment, cell)
+        _candidate(experiment, cell, cell.basis)
         for cell in cells
         if cell.basis and _is_of_decision(config, cell.key)
     ]
@@ -205,13 +206,10 @@ def _is_of_decision(config: Mapping[str, Any], key: Any) -> bool:
     )
 
 
-def _candidate(experiment: Experiment, cell: CellPlan) -> Candidate:
+def _candidate(experiment: Experiment, cell: CellPlan, known: Basis) -> Candidate:
     """Return a planned cell, with levels between those of its scenario."""
     scenario = experiment.scenarios[cell.key.scenario_id]
-    assert cell.basis is not None  # it would be measured
-    level_s = (
-        scenario.planned_s(scenario.levels[0], cell.basis.request_s) + cell.basis.level_extra_s
-    )
+    level_s = scenario.planned_s(scenario.levels[0], known.request_s) + known.level_extra_s
     levels = [int(level) for level in scenario.levels]
     between = [round(math.sqrt(low * high)) for low, high in pairwise(levels)]
     return Candidate(
@@ -227,23 +225,19 @@ def _candidate(experiment: Experiment, cell: CellPlan) -> Candidate:
 
 def _task(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Task:
     """Return the points of the cells that are measured."""
-    results, benchmarks = (folder / config["pathvars"][n] for n in ("results", "benchmarks"))
     source, utilization = config["source"], config["engine"]["memory_utilization"]
-    found = finished_cells(experiment, source, results, benchmarks)
+    found = finished_cells(experiment, config, folder)
     cells = [cell.key for cell in found if _is_of_decision(config, cell.key)]
     if not cells:
         facts = Facts(experiment.llm_facts, experiment.profiles, published_features(experiment))
         tried = pd.DataFrame(columns=[*IDENTIFIERS, "is_feasible"])
-        return task_of(source, _no_points(), tried, facts, None, utilization)
+        return task_of(source, pd.DataFrame(columns=KEYS), tried, facts, None, utilization)
     with tempfile.TemporaryDirectory() as scratch:
         files = {name: Path(scratch) / name for name in ("point", "feasibility", "telemetry")}
-        folders = [results / "benchmarks" / source / key.folder for key in cells]
+        results = folder / config["pathvars"]["results"] / "benchmarks" / source
+        folders = [results / key.folder for key in cells]
         aggregate_points(folders, *files.values())
         return read_task(files, experiment, config["decision"], source, utilization)
-
-
-def _no_points() -> pd.DataFrame:
-    return pd.DataFrame(columns=[*KEYS])
 
 
 def _workload_lengths(path: Path) -> tuple[float, float] | None:

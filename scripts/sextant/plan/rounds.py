@@ -36,8 +36,7 @@ def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Sp
     gpu_hours = usd = 0.0
     n_cells = 0
     for key in experiment.chosen:
-        times = folder / config["pathvars"]["benchmarks"] / "benchmark_cell" / config["source"]
-        if (took_s := job_s(times / f"{key.folder}.tsv")) is not None:
+        if (took_s := job_s(config, folder, key)) is not None:
             profile = experiment.profiles[key.gpu_profile_id]
             n_cells += 1
             gpu_hours += took_s / 3600 * profile.n_gpus
@@ -103,8 +102,7 @@ def candidate_plans(
     experiment: Experiment, config: Mapping[str, Any], folder: Path
 ) -> list[CellPlan]:
     """Return what each candidate takes that was not chosen yet."""
-    results, benchmarks = (folder / config["pathvars"][n] for n in ("results", "benchmarks"))
-    finished = finished_cells(experiment, config["source"], results, benchmarks)
+    finished = finished_cells(experiment, config, folder)
     return [
         unplanned_cell(experiment, config, key, basis(experiment, key, finished))
         for key in _left(experiment)

@@ -80,8 +80,7 @@ def make_plan(
     """Return what a run would do, and an estimate of what it takes, with `n_nodes` servers of each
     GPU profile at once; paths of the configuration start from `folder`.
     """
-    results, benchmarks = (folder / config["pathvars"][n] for n in ("results", "benchmarks"))
-    finished = finished_cells(experiment, config["source"], results, benchmarks)
+    finished = finished_cells(experiment, config, folder)
     by_file = {
         f"benchmarks/{config['source']}/{key.folder}/run.json": key for key in experiment.cells
     }
