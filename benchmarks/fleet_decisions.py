@@ -33,9 +33,9 @@ from sextant.decide.pairs import task_of_characterization
 from sextant.decide.score import so_score
 from sextant.experiment.slo import SLO
 from sextant.fleet.baselines import each_team_alone, first_fit_by_price, own_best_choices
-from sextant.fleet.options import options_of_draws
 from sextant.fleet.plan import Served
 from sextant.fleet.planning import plan_fleet
+from sextant.fleet.predicted import options_of_draws
 from sextant.fleet.problem import Demand, Option, Pool
 from sextant.pages.figure import MARKERS
 from sextant.predict.draws import Draws
@@ -62,7 +62,7 @@ class World(NamedTuple):
         return [
             option
             for demand in demands
-            for option in options_of_draws(demand, draws[demand.llm_id], profiles)
+            for option in options_of_draws(demand, draws[demand.llm_id], profiles, demand.slo)
         ]
 
 

@@ -6,6 +6,6 @@ demand, the nodes they lie on, the cost, and what a further node would be worth.
 
 Read `problem` (what is asked), `plan` (what is found), `program` (the mixed-integer program),
 `packing` (replicas to nodes) and `planning`, which solves; then `answer` with `baselines` (what
-would change it), `sheets`, `options` and `predicted` (where demands come from), `asked`, which
+would change it), `sheets` and `predicted` (where demands come from), `asked`, which
 puts all together, `answer_text` and `page`; `deployments` is for schedulers, `files` for the rule.
 """

@@ -123,8 +123,10 @@ def _change(
     """
     n_more, saved = len(other.served) - len(plan.served), plan.usd_per_hour - other.usd_per_hour
     at_most = plan.usd_per_hour - other.bound_usd_per_hour
+    demands = [*plan.unserved, *(served.demand for served in plan.served)]
+    priorities = sorted({demand.priority for demand in demands})
     before, after = (
-        [sum(each.demand.priority == p for each in of.served) for p in _priorities(plan)]
+        [sum(each.demand.priority == p for each in of.served) for p in priorities]
         for of in (plan, other)
     )
     if after < before or (after == before and saved < 0):
@@ -133,11 +135,6 @@ def _change(
     if after == before:
         return n_more, saved, at_most, (), ()
     return n_more, saved, at_most, tuple(sorted(others - names)), tuple(sorted(names - others))
-
-
-def _priorities(plan: FleetPlan) -> list[int]:
-    demands = [*plan.unserved, *(served.demand for served in plan.served)]
-    return sorted({demand.priority for demand in demands})
 
 
 def _mend(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> Mend:

@@ -134,11 +134,13 @@ def _deployment(each: Deployment) -> dict[str, Any]:
     labels = {"app": "vllm", "demand": _name(demand.demand_id), "pool": _name(pool.pool_id)}
     resource = f"nvidia.com/mig-{pool.mig_profile}" if pool.mig_profile else "nvidia.com/gpu"
     probe = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 10}
+    # Weights that need a login are downloaded with it.
+    login = {"name": "hf-token", "key": "token", "optional": True}
     container = {
         "name": "vllm",
         "image": IMAGE,
         "args": each.arguments,
-        "env": [_token()],
+        "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": login}}],
         "ports": [{"containerPort": PORT}],
         "resources": {"limits": {resource: each.served.n_gpus}},
         "startupProbe": {**probe, "failureThreshold": _START_S // 10},
@@ -173,12 +175,6 @@ def _deployment(each: Deployment) -> dict[str, Any]:
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
-
-
-def _token() -> dict[str, Any]:
-    """Return the variable with which vLLM downloads weights that need a login."""
-    of = {"name": "hf-token", "key": "token", "optional": True}
-    return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": of}}
 
 
 def as_slurm(plan: FleetPlan, slot: int = 0) -> str:

@@ -119,10 +119,6 @@ def devices_used(plan: FleetPlan) -> Uses:
     return uses
 
 
-def _devices(use: PoolUse) -> int:
-    return use.pool.nodes * use.pool.devices_per_node
-
-
 def _by_colour(
     use: PoolUse, uses: Uses, colours: Mapping[str, str]
 ) -> Sequence[tuple[str, np.ndarray]]:
@@ -131,7 +127,8 @@ def _by_colour(
     for (pool_id, team), devices in uses.items():
         if pool_id == use.pool.pool_id:
             parts[colours.get(team) or colours[_OTHERS]] += devices
-    return [*parts.items(), (_FREE, _devices(use) - np.array(use.devices_used))]
+    n_devices = use.pool.nodes * use.pool.devices_per_node
+    return [*parts.items(), (_FREE, n_devices - np.array(use.devices_used))]
 
 
 def _draw_bar(use: PoolUse, uses: Uses, colours: Mapping[str, str], axes: Axes) -> None:

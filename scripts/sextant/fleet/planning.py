@@ -87,18 +87,13 @@ def program_of(
     rows = np.broadcast_arrays(np.zeros(1, int), *(by_slot for *_, by_slot in found))
     table = np.array(rows[1:] or rows)
     kept, slots, counts = np.unique(table, axis=1, return_inverse=True, return_counts=True)
-    choices = [
+    choices = [  # where some node has room for a replica; there may be too few of them
         Choice(option, place, kept[row])
         for row, (option, place, _) in enumerate(found)
-        if _fits(option, ones)
+        if any(p.gpu_id == option.gpu_id and usable(p, option.n_gpus) for p in ones)
     ]
     weights = counts / counts.sum()
     return Program(demands, ones, choices, weights, members), slots.reshape(-1)
-
-
-def _fits(option: Option, pools: Sequence[Pool]) -> bool:
-    """Return whether some node has room for a replica; there may be too few of them."""
-    return any(p.gpu_id == option.gpu_id and usable(p, option.n_gpus) for p in pools)
 
 
 def _solved(program: Program, gap: float, time_limit_s: float) -> tuple[Solution, int]:

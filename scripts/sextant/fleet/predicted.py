@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from sextant.advice.basis import estimates, outside_basis, warning
 from sextant.advice.predicted import Fitted, Forecast, fit_to, forecast_of
 from sextant.advice.question import Question, check, make_predictor, named_llm
@@ -13,11 +15,14 @@ from sextant.advice.source import Source, find_source
 from sextant.advice.subject import Subject, subject_of
 from sextant.base.errors import InputError
 from sextant.characterizations.points import LENGTHS
-from sextant.fleet.options import options_of_draws
+from sextant.decide.decision import sustained
+from sextant.decide.recommend import load_served
+from sextant.experiment.slo import SLO
 from sextant.fleet.problem import Demand, Option, Pool
 from sextant.fleet.sheets import Wanted
 from sextant.hardware.gpu import GPU, GPUProfile
 from sextant.hardware.mig import is_slice
+from sextant.predict.draws import Draws
 from sextant.predict.protocols import JointPredictor
 
 LOOSER = (1.25, 1.5, 2.0)
@@ -88,13 +93,40 @@ def _source(wanted: Sequence[Wanted], profiles: Mapping[str, GPUProfile], base: 
 
 
 def _add(found: Found, demand: Demand, made: Forecast) -> None:
-    profiles = made.subject.profiles
-    found.options.extend(options_of_draws(demand, made.draws_for(demand.slo), profiles))
-    looser = {factor: demand.slo.scaled(limits=factor) for factor in LOOSER}
-    found.looser[demand.demand_id] = {
-        factor: options_of_draws(demand, made.draws_for(slo), profiles, slo)
-        for factor, slo in looser.items()
-    }
+    slos = {factor: demand.slo.scaled(limits=factor) for factor in LOOSER}
+    options, *looser = (
+        options_of_draws(demand, made.draws_for(slo), made.subject.profiles, slo)
+        for slo in (demand.slo, *slos.values())
+    )
+    found.options.extend(options)
+    found.looser[demand.demand_id] = dict(zip(slos, looser, strict=True))
+
+
+def options_of_draws(
+    demand: Demand, draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO
+) -> list[Option]:
+    """Return an option for each GPU profile that serves the demand in some draw.
+
+    Args:
+        demand: what is wanted.
+        draws: joint draws of the latencies of its LLM, on these profiles.
+        profiles: facts of the profiles; their prices play no part.
+        slo: the demand's own, or looser limits.
+    """
+    served = sustained(draws, slo, load_served)
+    loads = slo.load * np.array(demand.load_shares)
+    return [
+        Option(
+            demand.demand_id,
+            name,
+            profiles[name].gpu.gpu_id,
+            profiles[name].n_gpus,
+            served[llm_id, name].to_numpy(float),
+            loads,
+        )
+        for llm_id, name in served.columns
+        if served[llm_id, name].any()
+    ]
 
 
 @dataclass
