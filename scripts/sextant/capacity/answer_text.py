@@ -139,23 +139,15 @@ def missed_words(row: Answer) -> str:
     failed = ""
     if row["failed_fraction"]:
         failed = f", {percent(row['failed_fraction'])} of the requests fail"
-    if not row["n_windows_missed"]:
-        return f"{_all_met(row['n_windows'])}{failed}"
-    worst = ""
+    n_missed, every, worst = row["n_windows_missed"], number(row["n_windows"]), ""
+    windows = f"{n_missed} of {every} windows" if n_missed else f"all {every} windows"
+    if row["n_windows"] == 1:
+        windows = "the only window"
+    if not n_missed:
+        return f"{windows} met{failed}"
     if row["worst_ratio"] > 1:
         worst = f" ({METRICS[row['worst_limit']]} up to {ratio_words(row['worst_ratio'])})"
-    windows = _missed(row["n_windows_missed"], row["n_windows"])
-    return f"{windows}{worst}{failed}"
-
-
-def _all_met(n_windows: int) -> str:
-    return "the only window met" if n_windows == 1 else f"all {number(n_windows)} windows met"
-
-
-def _missed(n_missed: int, n_windows: int) -> str:
-    if n_windows == 1:
-        return "the only window missed"
-    return f"{n_missed} of {number(n_windows)} windows missed"
+    return f"{windows} missed{worst}{failed}"
 
 
 def failure_line(answer: Answer) -> str:

@@ -73,7 +73,9 @@ def serve_with_failure(
     end_s = demand.arrival_s + np.where(outcome.is_ok, outcome.e2e_s, 0.0)
     is_lost = (calm == 0) & (demand.arrival_s < at_s) & (end_s > at_s)
     others = [Up(0, -np.inf, at_s), Up(0, back_s, np.inf), *always(n_replicas)[1:]]
-    is_stranded = is_lost | _is_during(demand.arrival_s, at_s, back_s, n_replicas)
+    is_stranded = is_lost
+    if n_replicas == 1:  # until it is back nobody is there
+        is_stranded = is_lost | ((demand.arrival_s >= at_s) & (demand.arrival_s < back_s))
     again_s = back_s if n_replicas == 1 else at_s
     sent_s = np.where(is_stranded, np.maximum(demand.arrival_s, again_s), demand.arrival_s)
     order = np.argsort(sent_s, kind="stable")
@@ -93,10 +95,3 @@ def serve_with_failure(
         e2e_s=served.e2e_s[back] + wait_s,
         is_ok=served.is_ok[back],
     )
-
-
-def _is_during(
-    arrival_s: np.ndarray, at_s: float, back_s: float, n_replicas: int
-) -> np.ndarray | bool:
-    """Return which requests find no replica at all."""
-    return (arrival_s >= at_s) & (arrival_s < back_s) if n_replicas == 1 else False

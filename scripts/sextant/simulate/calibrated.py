@@ -152,7 +152,8 @@ def calibrate(
     parts = [small for part in parts for small in _by_size(part)]
     known = np.log([[*part.means_ms] for part in parts]).T.ravel()
     noise = np.array([[*part.noise] for part in parts]).T.ravel()
-    load = Load(*(_mean(parts, name) for name in ("input_tokens", "output_tokens")))
+    lengths = ("input_tokens", "output_tokens")
+    load = Load(*(np.array([part.rows[name].mean() for part in parts]) for name in lengths))
     users, limits = np.array([part.users for part in parts]), Limits.of(scheduler)
     rough = _start(parts[0], parts[-1])
     of_steps = law_of_steps(_steps(requests)) if "token_offsets_ms" in requests else None
@@ -189,10 +190,6 @@ def _widened(covariance: np.ndarray, misfit: float, prior_sd: tuple[float, ...])
     prior = np.diag(1 / np.square(prior_sd))
     told = np.linalg.inv(covariance) - prior
     return np.linalg.inv(told / misfit + prior)
-
-
-def _mean(parts: list[_Part], name: str) -> np.ndarray:
-    return np.array([part.rows[name].mean() for part in parts])
 
 
 def _by_size(part: _Part) -> list[_Part]:
