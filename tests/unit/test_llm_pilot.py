@@ -4,51 +4,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from roofline import LIMITS, PROFILES, SIZES, rows_of
+from sextant.characterizations.points import TARGETS
 from sextant.experiment.slo import SLO
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, mape_error
 
-LIMITS = SLO("s", nttft_ms=4.0, itl_ms=25.0, percentile=50, users=100)
-USERS = (1, 4, 16, 64)
-
-
-def roofline(sizes: dict[str, float], noise: float = 0.0) -> Rows:
-    """Latency = size over speed, growing with users: the shape real servers have."""
-    rows = pd.DataFrame(
-        [
-            (llm_id, f"g{speed}", users, size, float(speed), f"gpu{speed}")
-            for llm_id, size in sizes.items()
-            for speed in (1, 3)
-            for users in USERS
-        ],
-        columns=["llm_id", "gpu_profile_id", "users", "size", "speed", "gpu_id"],
-    )
-    load = rows["size"] / rows["speed"]
-    y = pd.DataFrame(
-        {
-            "nttft_ms": load * (1 + rows["users"] / 8),
-            "itl_ms": 10 * load * (1 + rows["users"] / 32),
-        }
-    )
-    return Rows(rows, y * np.random.default_rng(3).lognormal(0, noise, y.shape))
-
-
-SIZES = {"a": 1.0, "b": 1.5, "c": 2.2, "d": 3.0, "e": 4.5}
-
 
 @pytest.fixture(scope="module")
 def noisy() -> tuple[LLMPilot, pd.DataFrame]:
-    rows = roofline(SIZES, noise=0.3)
-    return LLMPilot(LIMITS, {}, seed=1).fit(rows), rows.X
+    rows = rows_of(SIZES, noise=0.3)
+    return LLMPilot(LIMITS, PROFILES, seed=1).fit(rows), rows.X
 
 
 def test_an_unseen_llm_is_predicted_better_than_by_a_constant():
-    rows = roofline(SIZES)
+    rows = rows_of(SIZES)
     unseen, known = rows.of(["c"]), rows.without(["c"])
-    truth = unseen.y.to_numpy()
-    predicted = LLMPilot(LIMITS, {}, seed=1).fit(known).predict(unseen.X).to_numpy()
-    constant = np.tile(known.y.mean(), (len(truth), 1))
+    truth = unseen.y[TARGETS].to_numpy()
+    predicted = LLMPilot(LIMITS, PROFILES, seed=1).fit(known).predict(unseen.X).to_numpy()
+    constant = np.tile(known.y[TARGETS].mean(), (len(truth), 1))
     assert mape_error(truth, predicted) < 0.5 * mape_error(truth, constant)
 
 
@@ -73,7 +48,7 @@ def test_predictions_are_positive_and_keep_the_index(noisy):
 
 def test_the_same_seed_gives_the_same_bytes(noisy):
     model, X = noisy
-    again = LLMPilot(LIMITS, {}, seed=1).fit(roofline(SIZES, noise=0.3))
+    again = LLMPilot(LIMITS, PROFILES, seed=1).fit(rows_of(SIZES, noise=0.3))
     assert again.settings_ == model.settings_
     assert again.predict(X).to_numpy().tobytes() == model.predict(X).to_numpy().tobytes()
 
@@ -87,16 +62,16 @@ def test_the_grid_is_the_published_one():
 
 def test_the_error_of_every_setting_is_that_of_a_model_trained_with_it():
     """The short cut, one training for all numbers of trees, changes no number."""
-    rows = roofline(SIZES, noise=0.3)
+    rows = rows_of(SIZES, noise=0.3)
     training, unseen = rows.without(["b", "d"]), [rows.of(["b"]), rows.of(["d"])]
-    model = LLMPilot(LIMITS, {}, seed=1)
+    model = LLMPilot(LIMITS, PROFILES, seed=1)
     errors = model.validation_errors(training, [HeldOut(own, own.on([])) for own in unseen])
     assert errors.shape == (2, 120)
     for position in (0, 7, 60, 71, 119):
-        alone = LLMPilot(LIMITS, {}, 1, LLMPilot.GRID[position]).fit(training)
+        alone = LLMPilot(LIMITS, PROFILES, 1, LLMPilot.GRID[position]).fit(training)
         for row, own in enumerate(unseen):
             predicted = alone.predict(own.X).to_numpy()
-            expected = mape_error(own.y.to_numpy(), predicted)
+            expected = mape_error(own.y[TARGETS].to_numpy(), predicted)
             assert errors[row, position] == pytest.approx(expected, rel=1e-12)
 
 
@@ -110,7 +85,7 @@ def test_points_near_the_limits_are_fitted_best():
 
     def at_one_user(limit_ms: float) -> pd.Series:
         slo = SLO("s", limit_ms, limit_ms, 50, 1)
-        return LLMPilot(slo, {}, 1, settings).fit(Rows(X, y)).predict(X.head(1)).iloc[0]
+        return LLMPilot(slo, PROFILES, 1, settings).fit(Rows(X, y)).predict(X.head(1)).iloc[0]
 
     # Weights at one user, of 10 and 500 ms: 0.62 and 0.67 where the limit is 10 ms (mean
     # 264), 0.024 and 0.67 where it is 500 ms (mean 483), for 10 ms is then far off.

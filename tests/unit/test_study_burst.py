@@ -42,10 +42,6 @@ def reading(level, time_s, usage, replica=0):
     }
 
 
-def read(folder):
-    return read_cell(folder)
-
-
 SWEEP = facts("beta", [setting(0.0, beta_s=0.5), setting(1.0, beta_s=0.125)], n_per_change=2)
 SWEEP_ROWS = [
     served(BETA, 0.0, 0.2),
@@ -68,7 +64,7 @@ def sweep_cell(folder, rows=SWEEP_ROWS):
 
 
 def test_averages_of_a_phase(tmp_path):
-    (phase,) = phases(read(sweep_cell(tmp_path)))
+    (phase,) = phases(read_cell(sweep_cell(tmp_path)))
     found = averages(phase)
     assert (found["n_requests"], found["n_failed"], found["failure_rate"]) == (4, 1, 0.25)
     assert found["throughput_tok_s"] == pytest.approx(9 / 4)
@@ -83,7 +79,7 @@ def test_averages_of_a_phase(tmp_path):
 
 
 def test_blocks_are_of_requests_whatever_the_time(tmp_path):
-    (phase,) = phases(read(sweep_cell(tmp_path)))
+    (phase,) = phases(read_cell(sweep_cell(tmp_path)))
     blocks = by_setting(phase)
     assert blocks["n_requests"].tolist() == [2, 2]
     assert blocks["failure_rate"].tolist() == [0.0, 0.5]
@@ -101,7 +97,7 @@ def test_windows_of_a_mirrored_load_are_of_time(tmp_path):
     rows = [served(API, 0.5, 0.1), served(API, 1.5, 0.1), failed(API, 2.0)]
     rows += [served(API, due_s, 0.1) for due_s in np.linspace(2.1, 4.0, 7)]
     cell = write_cell(tmp_path, rows, levels={API: mirrored}, kind="burst")
-    (phase,) = phases(read(cell))
+    (phase,) = phases(read_cell(cell))
     windows = by_setting(phase)
     assert windows["n_requests"].tolist() == [2, 8]
     assert windows["failure_rate"].tolist() == [0.0, 0.125]

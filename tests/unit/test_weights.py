@@ -22,14 +22,6 @@ def test_each_pair_of_llm_and_profile_is_its_own_group():
     assert sample_weights(X, y, 100.0, 50.0) == pytest.approx(expected)
 
 
-def test_the_weights_of_a_group_add_up_to_one():
-    X = pd.DataFrame({"llm_id": ["a"] * 3, "gpu_profile_id": ["x"] * 3, "users": [1, 2, 4]})
-    y = pd.DataFrame({"nttft_ms": [80.0, 90.0, 140.0], "itl_ms": [40.0, 45.0, 60.0]})
-    # nTTFT against 100: closeness 1/2, 3/4, 0. ITL against 50: 0, 1/2, 0.
-    expected = [(0.4 + 0) / 2, (0.6 + 1) / 2, 0]
-    assert sample_weights(X, y, 100.0, 50.0) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("latency", [[77.0], [50.0], [50.0, 50.0, 50.0], [40.0, 60.0]], ids=str)
 def test_a_group_without_a_farthest_point_is_kept_whole(latency):
     weights = closeness(pd.Series(latency), 50.0, [pd.Series(["g"] * len(latency))])
