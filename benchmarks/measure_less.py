@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from sextant.advice.source import load_sources
-from sextant.characterizations.features import Facts
 from sextant.characterizations.points import (
     IDENTIFIERS,
     LENGTHS,
@@ -67,8 +66,8 @@ class Archive:
 
     def __init__(self, source: str, seed: int) -> None:
         known, _ = load_sources([source])
-        task = task_of_characterization(known)
-        task = apart(task) if task.has_fixed_lengths else task
+        every = task_of_characterization(known)
+        task = apart(every) if every.has_fixed_lengths else every
         points = at_percentile(task.points, (50, 50))
         points = points[has_latency(points)].reset_index(drop=True)
         if not task.has_fixed_lengths:  # the workload is known before anything is measured
@@ -79,9 +78,9 @@ class Archive:
         # Configurations have names of their own; the law wants the LLM's and the GPU profile's.
         plain = {name: points[name].str.split(" ").str[0] for name in IDENTIFIERS}
         self.fold = plain["llm_id"].to_numpy(str)
-        facts = Facts(known.llms, known.profiles, known.features)
         model = Roofline(self.slos[0], known.profiles, seed)
-        self.design = model.design(points[[*KEYS, *SERVING, *LENGTHS]].assign(**plain), facts)
+        asked = points[[*KEYS, *SERVING, *LENGTHS]].assign(**plain)
+        self.design = model.design(asked, every.facts)
         self.gib = {name: llm.weight_bytes / 2**30 for name, llm in task.facts.llms.items()}
         self.truth = self._truth()
 
@@ -277,19 +276,18 @@ def curve(
     archive: Archive,
     way: str,
     open_rows: np.ndarray,
-    known: np.ndarray,
     *,
     at_once: int,
-    most_cells: int,
-    most_hours: float,
+    most: tuple[int, float],
     per_hour: bool,
 ) -> list[dict[str, Any]]:
-    """Measure cells of the open rows until enough is measured; return the verdicts on the way."""
+    """Measure cells of the open rows until enough is measured; return the verdicts on the way.
+
+    All other rows are known; enough are `most` cells or GPU-hours.
+    """
     left, measured, hours, found = archive.cells(open_rows), [], 0.0, []
-    known, rng = (
-        known.copy(),
-        np.random.default_rng([SEED, int(way.split(" ")[-1]) if " " in way else 0]),
-    )
+    known, (most_cells, most_hours) = ~open_rows, most
+    rng = np.random.default_rng([SEED, int(way.split(" ")[-1]) if " " in way else 0])
     while True:
         draws = archive.draws(known, open_rows)
         state = State(archive, draws, archive.stakes(draws), left, measured, rng)
@@ -337,22 +335,12 @@ def run(
             if name in done:
                 continue
             open_rows = archive.fold == fold if part == "llm" else everything
-            limits = (
-                {
-                    "at_once": 1,
-                    "most_cells": max(AFTER_CELLS),
-                    "most_hours": np.inf,
-                    "per_hour": False,
-                }
-                if part == "llm"
-                else {
-                    "at_once": len(archive.cells(everything)) // 16,
-                    "most_cells": 10**9,
-                    "most_hours": total * most_share,
-                    "per_hour": True,
-                }
+            at_once, most = 1, (max(AFTER_CELLS), np.inf)
+            if part != "llm":
+                at_once, most = len(archive.cells(everything)) // 16, (10**9, total * most_share)
+            steps = curve(
+                archive, way, open_rows, at_once=at_once, most=most, per_hour=part != "llm"
             )
-            steps = curve(archive, way, open_rows, ~open_rows, **limits)
             with file.open("a", encoding="utf-8") as handle:
                 row = {"name": name, "total_gpu_hours": total, "steps": steps}
                 handle.write(json.dumps(row) + "\n")
@@ -366,15 +354,22 @@ def saved(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
+def lines(file: Path) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
+    """Return S/O over what was measured of each way, by part and source."""
+    by_way: dict[tuple[str, str, str], list[dict]] = {}
+    for row in saved(file):
+        part, source, way, _ = row["name"]
+        by_way.setdefault((part, source, way.split(" ")[0]), []).append(row)
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for (part, source, way), rows in by_way.items():
+        line = _llm_line(rows) if part == "llm" else _cluster_line(rows)
+        found.setdefault((part, source), {})[way] = line
+    return found
+
+
 def tables(file: Path) -> None:
     """Print the tables."""
-    rows = saved(file)
-    for part, source in dict.fromkeys(tuple(row["name"][:2]) for row in rows):
-        mine = [row for row in rows if tuple(row["name"][:2]) == (part, source)]
-        table = {}
-        for way in dict.fromkeys(row["name"][2].split(" ")[0] for row in mine):
-            own = [row for row in mine if row["name"][2].split(" ")[0] == way]
-            table[way] = _llm_line(own) if part == "llm" else _cluster_line(own)
+    for (part, source), table in lines(file).items():
         print(
             f"\n{part}, {source}\n{pd.DataFrame(table).T.to_string(float_format='{:.3f}'.format)}"
         )
@@ -412,17 +407,13 @@ def figure(file: Path, out: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = saved(file)
-    panels = list(dict.fromkeys(tuple(row["name"][:2]) for row in rows))
+    panels = lines(file)
     names = list(dict.fromkeys(way.split(" ")[0] for way in WAYS))
     drawn, axes = pyplot.subplots(
         1, len(panels), figsize=(4.2 * len(panels), 3.2), squeeze=False, layout="constrained"
     )
-    for (part, source), axis in zip(panels, axes[0], strict=True):
-        mine = [row for row in rows if tuple(row["name"][:2]) == (part, source)]
-        for way in dict.fromkeys(row["name"][2].split(" ")[0] for row in mine):
-            own = [row for row in mine if row["name"][2].split(" ")[0] == way]
-            line = _llm_line(own) if part == "llm" else _cluster_line(own)
+    for ((part, source), found), axis in zip(panels.items(), axes[0], strict=True):
+        for way, line in found.items():
             x = [float(name.split(" ")[0].rstrip("%")) for name in line]
             color = f"C{names.index(way)}"  # the same in every panel
             axis.plot(x, [*line.values()], color=color, marker="o", markersize=3, label=way)

@@ -20,8 +20,8 @@ from sklearn.pipeline import Pipeline
 from xgboost import XGBRegressor
 
 from sextant.characterizations.characterization import load_characterization
-from sextant.characterizations.features import Facts
 from sextant.characterizations.points import TARGETS, at_percentile
+from sextant.decide.pairs import task_of_characterization
 from sextant.experiment.slo import SLO
 from sextant.predict.features import FeatureEncoder
 from sextant.predict.folds import design_rows
@@ -59,10 +59,9 @@ class OneIntercept(XGBRegressor):
 
 
 def characterization(database: Path) -> Rows:
-    known = load_characterization(database, "archive:llm-pilot")
-    points = at_percentile(known.points, PAPER.percentiles)
-    facts = Facts(known.llms, known.profiles, known.features)
-    return design_rows(LLMPilot(PAPER, {}, SEED), points, facts)
+    task = task_of_characterization(load_characterization(database, "archive:llm-pilot"))
+    points = at_percentile(task.points, PAPER.percentiles)
+    return design_rows(LLMPilot(PAPER, {}, SEED), points, task.facts)
 
 
 def ours(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:

@@ -12,7 +12,6 @@ benchmarks, pooled. Writes nothing.
 
 import argparse
 import os
-import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,6 @@ import pandas as pd
 from sextant.importing.llm_pilot_requests import FileName, read_results
 from sextant.predict.importance import parameter_importance
 
-FILE_NAME = re.compile(r"results_(.+)_gpu(\d+)_([a-z0-9]+)_u(\d+)\.csv")
 CELLS = (
     ("llama-13b", 1, "a100"),
     ("bigcode__starcoder", 1, "a100"),
@@ -38,14 +36,12 @@ def files(archive: Path) -> Iterator[tuple[tuple, pd.DataFrame]]:
     """Yield each cell's files: (LLM, number of GPUs, GPU type), requests."""
     with tarfile.open(archive, "r|*") as stream:
         for member in stream:
-            match = FILE_NAME.fullmatch(Path(member.name).name)
-            if not match:
+            if not Path(member.name).match("results_*.csv"):
                 continue
-            llm, n_gpus, gpu, users = match[1], int(match[2]), match[3], int(match[4])
-            expected = FileName(llm, n_gpus, gpu, users)
+            expected = FileName.of(member.name)
             content = stream.extractfile(member).read()
             table = read_results(content, member.name, expected).requests
-            yield (llm, n_gpus, gpu), table.drop(["token_offsets_ms"]).to_pandas()
+            yield expected[:3], table.drop(["token_offsets_ms"]).to_pandas()
 
 
 def study(name: str, requests: pd.DataFrame, parameters: list[str], rows: int) -> None:

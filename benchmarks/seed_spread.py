@@ -14,14 +14,13 @@ from pathlib import Path
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.characterizations.characterization import Characterization, load_characterization
-from sextant.characterizations.features import Facts
+from sextant.characterizations.characterization import load_characterization
 from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
-from sextant.decide.pairs import task_of
+from sextant.decide.pairs import task_of_characterization
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, summarize
 from sextant.experiment.slo import SLO
-from sextant.predict.folds import design_rows
+from sextant.predict.folds import Task, design_rows
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import PREDICTORS, predictor_class
 from sextant.predict.tuning import Tunable, choose_nested
@@ -31,16 +30,11 @@ FIRST_SEED = 42
 KEYS = [*IDENTIFIERS, "users"]
 
 
-def facts_of(known: Characterization) -> Facts:
-    return Facts(known.llms, known.profiles, known.features)
-
-
-def score(known: Characterization, predicted: pd.DataFrame) -> dict[str, float]:
-    task = task_of(known.source, known.points, known.feasibility, facts_of(known), None, 1.0)
+def score(task: Task, predicted: pd.DataFrame) -> dict[str, float]:
     llm_ids = sorted(predicted["llm_id"].unique())
     truth, guessed = (
-        candidates(latencies, llm_ids, known.profiles, PAPER, task.feasible)
-        for latencies in (at_percentile(known.points, PAPER.percentiles), predicted)
+        candidates(latencies, llm_ids, task.facts.profiles, PAPER, task.feasible)
+        for latencies in (at_percentile(task.points, PAPER.percentiles), predicted)
     )
     return summarize(judge(recommend(guessed), truth, recommend(truth), PAPER.load))
 
@@ -67,17 +61,18 @@ def main() -> None:
         "--database", type=Path, default=Path("results/llm-pilot/sextant.duckdb"), help="store"
     )
     options = parser.parse_args()
-    known = load_characterization(options.database, "archive:llm-pilot")
+    task = task_of_characterization(load_characterization(options.database, "archive:llm-pilot"))
+    profiles = task.facts.profiles
     for name in options.predictors:
         make, settings, found = predictor_class(name), {}, []
-        points = at_percentile(known.points, PAPER.percentiles)
-        model = make(PAPER, known.profiles, FIRST_SEED)
-        rows = design_rows(model, points, facts_of(known))
+        points = at_percentile(task.points, PAPER.percentiles)
+        model = make(PAPER, profiles, FIRST_SEED)
+        rows = design_rows(model, points, task.facts)
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
             if isinstance(model, Tunable) and not (settings and options.tune_once):
-                model = make(PAPER, known.profiles, seed)
+                model = make(PAPER, profiles, seed)
                 settings = choose_nested(model, rows, cpu_count(), lambda text: None)
-            result = score(known, predict(make, rows, known.profiles, seed, settings))
+            result = score(task, predict(make, rows, profiles, seed, settings))
             found.append({k: result[k] for k in ("success_rate", "overspend", "so_score")})
             print(name, seed, found[-1], flush=True)
         frame = pd.DataFrame(found).astype(float)
