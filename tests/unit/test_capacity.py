@@ -170,13 +170,16 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
         assert error.value.file == file
 
 
-def test_of_a_long_trace_the_busiest_windows_are_read_with_those_before(tmp_path) -> None:
+def test_of_a_long_trace_the_busiest_windows_are_read_with_those_before(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("sextant.capacity.demand.MOST_REQUESTS", 22)
     quiet, busy = np.arange(0, 100, 5.0), 60 + np.arange(1, 20) / 2
     longest = [5] * len(quiet) + [5] * len(busy)
     order = np.argsort(np.concatenate([quiet, busy]), kind="stable")
     arrival_s = np.concatenate([quiet, busy])[order]
     file = trace_file(tmp_path / "t.parquet", arrival_s, output_tokens=longest)
-    found = demand_of_trace(file, window_s=10, most_requests=22)
+    found = demand_of_trace(file, window_s=10)
     assert set(np.floor(found.arrival_s / 10)) == {5.0, 6.0}
     assert found.n_of_trace == len(arrival_s) and found.duration_s == 95.0
     assert found.rate_rps == pytest.approx(len(arrival_s) / 95)

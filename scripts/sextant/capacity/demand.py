@@ -212,13 +212,12 @@ def demand_of_trace(
     window_s: float,
     llm: str | None = None,
     service: str | None = None,
-    most_requests: int = MOST_REQUESTS,
     has_prefixes: bool = False,
 ) -> Demand:
     """Read what a normalised trace asks for, of one LLM or service where these are given.
 
     A trace is counted window by window, and only what is simulated is read. Where that is more
-    than `most_requests`, it is the busiest windows, by requests or tokens, each with the one before
+    than `MOST_REQUESTS`, it is the busiest windows, by requests or tokens, each with the one before
     it, in which queues build up. With `has_prefixes` the demand has those that its `hash_ids` tell.
 
     Raises:
@@ -237,7 +236,7 @@ def demand_of_trace(
         counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
         n_failed = int(counts["n_failed"].sum())
         counts = counts[counts["n"] > 0]
-        windows = _busiest_windows(counts, most_requests)
+        windows = _busiest_windows(counts)
         kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
         query = f"""SELECT {", ".join(_COLUMNS)}, file_row_number AS row FROM {of_group}
             AND status = 'ok' {kept} ORDER BY arrival_s, row"""
@@ -270,9 +269,9 @@ _COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
     min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
 
 
-def _busiest_windows(counts: pd.DataFrame, most: int) -> tuple[int, ...] | None:
+def _busiest_windows(counts: pd.DataFrame) -> tuple[int, ...] | None:
     """Return the windows to simulate, None for all."""
-    if counts["n"].sum() <= most:
+    if counts["n"].sum() <= MOST_REQUESTS:
         return None
     n = counts.set_index("place")["n"]
     load = counts.set_index("place")[["n", "inputs", "outputs"]]
@@ -281,7 +280,7 @@ def _busiest_windows(counts: pd.DataFrame, most: int) -> tuple[int, ...] | None:
     for place in ranked.index:
         more = {place - 1, place} - kept
         total += sum(n.get(each, 0) for each in more)
-        if kept and total > most:
+        if kept and total > MOST_REQUESTS:
             break
         kept |= more
     return tuple(int(each) for each in sorted(kept))

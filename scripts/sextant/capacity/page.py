@@ -26,8 +26,8 @@ _STEPS: Look = {"drawstyle": "steps-post", "linewidth": 1.2}
 _MISSED: Look = {"color": COLOURS[5], "marker": "o", "linestyle": "none"}
 
 
-def write_capacity(answer: Answer, out: Path, json_out: Path | None = None) -> None:
-    """Write an answer of `capacity` as HTML, and as JSON where asked; same answer, same bytes."""
+def write_capacity(answer: Answer, out: Path) -> None:
+    """Write an answer of `capacity` as HTML; same answer, same bytes."""
     title = f"{answer['llm_id']}: capacity for {answer['demand']['name']}"
     subtitle = f"{text.demand_line(answer)}; {text.slo_line(answer)}"
     origin = provenance()
@@ -39,7 +39,7 @@ def write_capacity(answer: Answer, out: Path, json_out: Path | None = None) -> N
         lead=text.headline(answer) + ".",
         cautions=answer["warnings"],
     )
-    write_page(out, html, json_out, answer)
+    write_page(out, html)
 
 
 def write_answers(

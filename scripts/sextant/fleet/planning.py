@@ -16,6 +16,7 @@ from sextant.fleet.program import TIE_USD, Choice, Program, Solution, merged, us
 
 RISK = 0.1
 GAP = 1e-4
+"""Share of the cost by which a plan may be above the least one."""
 TIME_LIMIT_S = 120.0
 
 
@@ -26,7 +27,6 @@ def plan_fleet(
     *,
     risk: float = RISK,
     is_elastic: bool = False,
-    gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> FleetPlan:
     """Return who gets what at the lowest cost; all are served if that is possible.
@@ -40,14 +40,13 @@ def plan_fleet(
         options: of each demand, any number; their draws and slots are the same throughout.
         risk: largest probability that a served demand misses its limits.
         is_elastic: whether replicas and nodes change by slot; else they are those of the peak.
-        gap: share of the cost by which it may be above the least one.
         time_limit_s: of one program; the best plan found until then is returned, with its gap.
 
     Raises:
         InputError: replicas of a GPU have sizes that do not divide one another.
     """
     program, slots = program_of(demands, pools, options, risk, is_elastic)
-    solution, most = _solved(program, gap, time_limit_s)
+    solution, most = _solved(program, time_limit_s)
     placements = placed(program, solution, slots.tolist())
     sizes = {c.option.gpu_profile_id: c.option.n_gpus for c in solution.chosen}
     in_use = uses(pools, placements, sizes, len(slots))
@@ -96,7 +95,7 @@ def program_of(
     return Program(demands, ones, choices, weights, members), slots.reshape(-1)
 
 
-def _solved(program: Program, gap: float, time_limit_s: float) -> tuple[Solution, int]:
+def _solved(program: Program, time_limit_s: float) -> tuple[Solution, int]:
     """Return the cheapest solution that serves the most by priority, and a bound on how many.
 
     What is not found in time is left out: one that serves the most may not be the cheapest.
@@ -104,7 +103,7 @@ def _solved(program: Program, gap: float, time_limit_s: float) -> tuple[Solution
     cost, everyone = program.usd_per_hour, range(len(program.demands))
     solve = partial(program.solve, time_limit_s=time_limit_s)
     with suppress(TimeoutError):
-        if (found := solve(cost, must=everyone, gap=gap)) is not None:
+        if (found := solve(cost, must=everyone, gap=GAP)) is not None:
             return found, len(program.demands)
     best, bound = Solution([], {}, 0.0, 0.0), 0
     least: dict[int, int] = {}
@@ -116,7 +115,7 @@ def _solved(program: Program, gap: float, time_limit_s: float) -> tuple[Solution
                 least[priority] = round(-most.value)
         bound += at_most
     with suppress(TimeoutError):
-        best = solve(cost, at_least=least, gap=gap) or best
+        best = solve(cost, at_least=least, gap=GAP) or best
     return best, bound
 
 

@@ -45,11 +45,9 @@ class Judged:
 class Here:
     """The experiment here and its cells, to compare others with."""
 
-    def __init__(
-        self, experiment: Experiment, config: Mapping[str, Any], folder: Path = Path()
-    ) -> None:
-        self.experiment, self.config, self._folder = experiment, config, folder
-        self.results = folder / config["pathvars"]["results"]
+    def __init__(self, experiment: Experiment, config: Mapping[str, Any]) -> None:
+        self.experiment, self.config = experiment, config
+        self.results = Path(config["pathvars"]["results"])
         self.cells = self.results / "benchmarks" / config["source"]
 
     def folder(self, cell: WholeCell) -> Path:
@@ -66,7 +64,7 @@ class Here:
         if not workload.is_file():
             fix = f"make it first: snakemake --cores 1 {workload}"
             raise InputError("cells cannot be compared without it", file=workload, fix=fix)
-        config = self._folder / self.experiment.llms[key.llm_id]["config"]
+        config = Path(self.experiment.llms[key.llm_id]["config"])
         return inputs_sha256(definition, workload, config)
 
     @cached_property

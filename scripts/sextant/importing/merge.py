@@ -61,7 +61,6 @@ def import_cells(
     experiment: Experiment,
     config: Mapping[str, Any],
     *,
-    folder: Path = Path(),
     is_dry_run: bool = False,
     allow_conflicts: bool = False,
     before_writing: Callable[[Sequence[Path]], None] = lambda paths: None,
@@ -73,7 +72,6 @@ def import_cells(
         place: a folder of results, any folder with cells below it, or a tar of one.
         experiment: all sheets, of `config`.
         config: the configuration here.
-        folder: that paths of the configuration start from.
         is_dry_run: say what would be done, and write nothing.
         allow_conflicts: take cells over though versions or machines differ; `run.json` then
             says in what. Cells that are here already stay as they are all the same.
@@ -90,7 +88,7 @@ def import_cells(
     if "archive" in config:
         fix = "leave it out: what an archive holds is not measured, so nothing can be added"
         raise InputError("the configuration imports an archive", field="archive", fix=fix)
-    here = Here(experiment, config, folder)
+    here = Here(experiment, config)
     with opened(place) as unpacked:
         cells = find_cells(unpacked)
         if not cells:

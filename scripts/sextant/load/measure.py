@@ -82,13 +82,6 @@ class LevelResult:
         return sum(exchange.status == "ok" for exchange in self.exchanges)
 
     @property
-    def throughput_tok_s(self) -> float | None:
-        """Output tokens of requests that succeeded, over the duration."""
-        ok = (exchange for exchange in self.exchanges if exchange.status == "ok")
-        n_tokens = sum(exchange.output_tokens or 0 for exchange in ok)
-        return n_tokens / self.duration_s if self.duration_s else None
-
-    @property
     def n_failed(self) -> int:
         """Measured requests that failed."""
         return len(self.exchanges) - self.n_ok

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import pandas as pd
 
 from sextant.base.errors import InputError
 
@@ -55,19 +54,6 @@ class Requests:
         tokens = (input_tokens, output_tokens, prefix_id, prefix_tokens)
         integers = (np.asarray(values).astype(np.int64) for values in tokens)
         return cls(np.asarray(arrival_s, dtype=np.float64), *integers)
-
-    @classmethod
-    def of_trace(cls, trace: pd.DataFrame) -> Self:
-        """Return the requests of a normalised trace; those without both lengths are left out.
-
-        Raises:
-            InputError: none is left, or one has no tokens.
-        """
-        known = trace.dropna(subset=["input_tokens", "output_tokens"])
-        known = known[(known["input_tokens"] > 0) & (known["output_tokens"] > 0)]
-        known = known.sort_values("arrival_s", kind="stable")
-        columns = ("arrival_s", "input_tokens", "output_tokens")
-        return cls.of(*(known[name].to_numpy() for name in columns))
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -80,9 +80,9 @@ class Simulation:
         more = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
         return (self.e2e_s - self.ttft_s) / more
 
-    def gap_s(self, share: float, window: int | None = None) -> float:
+    def gap_s(self, share: float) -> float:
         """Return a quantile of the gaps between tokens, within 0.25%; NaN without gaps."""
-        return gap_quantile_s(self.gaps.sum(axis=0) if window is None else self.gaps[window], share)
+        return gap_quantile_s(self.gaps.sum(axis=0), share)
 
 
 def gap_quantile_s(counts: np.ndarray, share: float) -> float:
