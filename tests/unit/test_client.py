@@ -138,25 +138,6 @@ def test_two_tokens_in_one_chunk_share_their_time():
     assert first > SEEN_MS and second == 0
 
 
-@pytest.mark.parametrize("cut", range(5, len(event(12)) - 3, 16))
-def test_an_event_split_over_two_segments_is_one_token(cut):
-    data = event(12)
-    outcome = ask_once(
-        STREAM_HEAD,
-        chunk(event(11)),
-        PAUSE_S,
-        chunk(data[:cut]),
-        PAUSE_S,
-        chunk(data[cut:]),
-        chunk(DONE) + LAST_CHUNK,
-        n_output=12,
-    )
-    assert (outcome.status, outcome.output_tokens) == ("ok", 12)
-    assert len(outcome.token_offsets_ms) == 12
-    # It came with its first or its second half, not with the token before it.
-    assert gaps_ms(outcome)[-1] > SEEN_MS
-
-
 def test_an_answer_broken_at_any_byte_is_the_same():
     stream = STREAM_HEAD + b"".join(chunk(event(n)) for n in (1, 2, 3)) + chunk(DONE) + LAST_CHUNK
     cuts = iter(range(1, len(stream)))
