@@ -71,7 +71,10 @@ def main() -> None:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--draws", type=int, default=1000)
     given = parser.parse_args()
-    requests = Requests.of_trace(read_parquet(given.trace).to_pandas())
+    trace = read_parquet(given.trace).to_pandas().sort_values("arrival_s", kind="stable")
+    trace = trace[(trace["input_tokens"] > 0) & (trace["output_tokens"] > 0)]
+    columns = ("arrival_s", "input_tokens", "output_tokens")
+    requests = Requests.of(*(trace[name].to_numpy() for name in columns))
     compare("roomy cache", requests, ROOMY)
     few = {name: values[:2000] for name, values in vars(requests).items()}
     few["arrival_s"] = 2 * few["arrival_s"]
