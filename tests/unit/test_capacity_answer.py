@@ -62,6 +62,8 @@ def test_the_cheapest_profile_that_meets_every_window_is_first(answer) -> None:
     # A replica bears its share of the mean rate, or a little less at a whole number of them.
     assert answer["rate_at_slo_rps"] * (answer["replicas"] + 1) > 0
     assert answer["slo"]["window_s"] == 60 and answer["slo"]["max_failed"] == 0.01
+    assert [each["source"] for each in answer["prices"]] == ["aws on demand, us-east-1"]
+    assert "Prices: aws on demand, us-east-1 (2026-" in answer["text"]
 
 
 def test_the_answer_says_what_would_change_it(answer) -> None:
