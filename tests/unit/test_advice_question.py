@@ -103,7 +103,7 @@ def test_quantized_weights_keep_their_bits(source) -> None:
 
 def test_of_a_measured_llm_nothing_is_assumed(source) -> None:
     asked = replace(ASKED, hf_config=None, llm_id="llama-7b")
-    for change in ({"dtype": "float32"}, {"kv_dtype": "fp8"}, {"probe": MISTRAL}, {"risk": 0.1}):
+    for change in ({"dtype": "float32"}, {"kv_dtype": "fp8"}, {"probe": MISTRAL}):
         with pytest.raises(InputError, match="was measured as it is"):
             named_llm(replace(asked, **change), source.known)
 

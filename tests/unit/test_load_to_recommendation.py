@@ -42,6 +42,21 @@ def test_a_loaded_server_is_recommended(loads):
     assert set(others) == {"1xA100-40GB", "1xH100-80GB"}
 
 
+def test_the_risk_of_a_measured_answer_is_that_of_its_intervals(loads):
+    asked = ("recommend", "--database", loads, "--llm", "llama-7b", "--users", 10)
+    answer = json.loads(sextant(*asked, *SLO, "--risk", 0.1, "--format", "json"))
+    assert (answer["basis"], answer["risk"], answer["replicas"]) == ("measured", 0.1, 3)
+    assert answer["probability_met"] > 0.9
+    (_, itl) = answer["outlook"]["limits"]
+    assert itl["lo_ms"] <= itl["latency_ms"] <= itl["hi_ms"]
+    text = sextant(*asked, *SLO, "--risk", 0.1)
+    assert "meets both limits with probability > 0.99 (measured)" in text
+    assert "If one replica is lost, the SLO is not kept: the 2 left carry 8 users" in text
+    none = ("--nttft-ms", 1000, "--itl-ms", itl["lo_ms"] / 100, "--risk", 0.1)
+    said = sextant(*asked, *none, exit_code=3)
+    assert "no GPU profile meets both limits with probability 0.9 or more" in said
+
+
 def test_its_points_are_in_the_store(loads):
     sextant("recommend", "--database", loads, "--llm", "llama-7b", "--users", 1, *SLO)
     with duckdb.connect(str(loads / "sextant.duckdb"), read_only=True) as store:

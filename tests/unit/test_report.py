@@ -291,6 +291,9 @@ def test_every_figure_is_a_file_too(report):
         "feasibility.svg",
         "latency_good.svg",
         "latency_slow.svg",
+        "load_chat_good.svg",
+        "load_chat_script_alert_x_script.svg",
+        "load_chat_slow.svg",
         "prediction_chat_llm_pilot.svg",
         "so_scores_chat.svg",
     ]
@@ -496,7 +499,7 @@ def test_only_what_is_shown_is_read(tmp_path):
     build_store(tmp_path / "x.duckdb", long_sheet(8), {})
     tables = read_tables(tmp_path / "x.duckdb")
     assert {row["slo_id"] for row in tables["prediction"]} == {"slo-03"}
-    assert {row["fold"] for row in tables["prediction"]} == {"good"}
+    assert {row["fold"] for row in tables["prediction"]} == {"good", "all"}
     # A measured LLM's alternatives are measured; those of others are predicted.
     read = {(row["llm_id"], row["predictor"]) for row in tables["candidate"]}
     assert read == {("good", "measured"), ("slow", "measured"), (EVIL, "llm_pilot")}

@@ -21,7 +21,7 @@ from sextant.store.build import build_store
 from sextant.store.connection import connect, open_store
 from sextant.store.points import aggregate_points
 
-QUANTILES = {"median": 50, "p90": 90, "p99": 99}
+QUANTILES = {"median": 50, "p90": 90, "p95": 95, "p99": 99}
 KEY = {
     "source": "measured",
     "workload_id": "chat",
@@ -203,7 +203,7 @@ def test_a_level_at_which_nothing_was_served_is_a_point_without_latencies(tmp_pa
     assert (points[["throughput_tok_s", "request_rate_rps"]] == 0).all(axis=None)
     assert points[["mean_input_tokens", "mean_output_tokens"]].isna().all(axis=None)
     latencies = [name for name in points if name.split("_")[0] in QUANTILES]
-    assert len(latencies) == 12 and points[latencies].isna().all(axis=None)
+    assert len(latencies) == 16 + 32 and points[latencies].isna().all(axis=None)
 
 
 def test_an_infeasible_cell_has_no_point_but_a_verdict(tmp_path):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sextant.advice.answer_text import as_text
@@ -28,6 +29,7 @@ from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.points import LENGTHS
 from sextant.decide.decision import best_probe
 from sextant.decide.names import MEASURED
+from sextant.decide.outlook import outlook
 from sextant.experiment.slo import worst_limit
 from sextant.hardware.gpu import GIB
 from sextant.hardware.prices import old_price_lines, price_origins
@@ -52,7 +54,8 @@ def recommend_llm(question: Question) -> dict[str, Any]:
         adds `decision`, `risk`, `serving` (lengths, engine, precision), `execution` (how the LLM is
         taken to be executed), `latency`, `cost`, `energy`, `options`, `safest`, `nearest_miss`
         (where nothing is recommended), `evidence`, `outside`, `contradictions` (measurements of
-        the LLM far from the law), `sensitivity` and `best_probe`.
+        the LLM far from the law), `sensitivity` and `best_probe`. `outlook` is that of
+        `decide.outlook`, None where it is not known.
 
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
@@ -151,6 +154,7 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
         "safest": safest(options, chosen),
         "latency": latency,
         "cost": cost(made, chosen, latency) if latency else None,
+        "outlook": _outlook(made, chosen) if latency else None,
         "energy": energy(made, power, profile_id, latency["users"]) if latency else None,
         "contradictions": [each._asdict() for each in made.own.contradictions()]
         if made.own
@@ -180,6 +184,14 @@ def _latency(made: Forecast, chosen: dict[str, Any], options: pd.DataFrame) -> d
         # Of very many loads not each is judged, but the next one: to be safe.
         "checked_at_users": int(tried[tried >= users].min()) if (tried >= users).any() else None,
     }
+
+
+def _outlook(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return what follows from the medians over the load of the recommended deployment."""
+    X = made.draws.X
+    curve = X[X["gpu_profile_id"] == chosen["gpu_profile_id"]].join(made.draws.summary())
+    curve = curve.sort_values("users").assign(request_rate_rps=np.nan)
+    return outlook(curve, made.slo, chosen["replicas"], chosen["usd_per_hour"])
 
 
 def _llm_facts(llm: LLM) -> dict[str, Any]:

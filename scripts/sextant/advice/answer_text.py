@@ -2,6 +2,7 @@
 
 from sextant.advice.energy import energy_line
 from sextant.advice.options import FAIR, SAFE
+from sextant.advice.outlook_text import month_line, next_words, outlook_lines
 from sextant.advice.phrases import (
     Answer,
     chance,
@@ -28,7 +29,10 @@ def as_text(answer: Answer) -> str:
     if answer.get("options") is not None:
         blocks += _reasons(answer)
     else:
-        blocks.append([f"  {candidate_line(row)}" for row in answer["alternatives"]])
+        blocks += [
+            measured_lines(answer),
+            [f"  {candidate_line(row)}" for row in answer["alternatives"]],
+        ]
     blocks.append([source_line(answer)])
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -87,6 +91,16 @@ def _miss_lines(answer: Answer) -> list[str]:
     ]
 
 
+def measured_lines(answer: Answer) -> list[str]:
+    """Return what follows from the points of a measured deployment."""
+    lines = []
+    if answer["outlook"] is not None:
+        lines += outlook_lines(answer["outlook"], answer["slo"])
+    if answer["next_best"] is not None:
+        lines.append(f"Next best: {next_words(answer['next_best'])}.")
+    return lines
+
+
 def load_lines(answer: Answer) -> list[str]:
     """Return what is expected of a replica, and which limit binds."""
     latency, limits = answer["latency"], limits_of(answer["slo"])
@@ -109,7 +123,7 @@ def load_lines(answer: Answer) -> list[str]:
         lines.append(
             f"The probability is that of {latency['checked_at_users']} users, the next load tried."
         )
-    lines.append(cost_line(answer))
+    lines += [cost_line(answer), month_line(answer["outlook"], answer["slo"])]
     return lines + ([energy_line(answer["energy"])] if answer["energy"] else [])
 
 
@@ -224,11 +238,13 @@ def profile_cells(row: Answer) -> list[str]:
 def candidate_line(row: Answer) -> str:
     """Return what eq. 1-3 say of a GPU profile."""
     name = row["gpu_profile_id"]
-    if row["status"] == "meets":
+    if row["status"] in ("meets", "unsure"):
+        state = "" if row["status"] == "meets" else "unsure: "
+        probability = row.get("probability_met")
         return (
-            f"{name}: {plural(row['replicas'], 'replica')} of "
-            f"{plural(row['users_per_replica'], 'user')}, "
-            f"{row['usd_per_hour']:.2f} USD/h"
+            f"{name}: {state}{plural(row['replicas'], 'replica')} of "
+            f"{plural(row['users_per_replica'], 'user')}, {row['usd_per_hour']:.2f} USD/h"
+            + (f", probability {chance(probability)}" if probability is not None else "")
         )
     if row["status"] == "too_slow" and row["limit_ratio"] is not None:
         limit = METRICS[worst_limit(row)]

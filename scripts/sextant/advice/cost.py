@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 
 from sextant.advice.predicted import Forecast
+from sextant.decide.outlook import token_prices
 
-_HOUR_S = 3600
 _STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
 """Terms of a step of decode, without the prompts that it prefills."""
 
@@ -22,15 +22,13 @@ def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dic
     input_tokens, output_tokens = made.lengths[0]
     rate = made.slo.request_rate_rps or chosen["replicas"] * latency["requests_per_s"]
     share = _prefill_share(made, chosen["gpu_profile_id"], latency["users"])
-    split = "tokens" if share is None else "time"
-    share = input_tokens / (input_tokens + output_tokens) if share is None else share
-    usd_per_request = chosen["usd_per_hour"] / _HOUR_S / rate
+    prices = token_prices(chosen["usd_per_hour"], rate, made.lengths[0], share)
     most = latency["load_median"] * chosen["replicas"]
     return {
-        "usd_per_million_input_tokens": 1e6 * share * usd_per_request / input_tokens,
-        "usd_per_million_output_tokens": 1e6 * (1 - share) * usd_per_request / output_tokens,
-        "split": split,
-        "prefill_share": share,
+        "usd_per_million_input_tokens": prices[0],
+        "usd_per_million_output_tokens": prices[1],
+        "split": "tokens" if share is None else "time",
+        "prefill_share": input_tokens / (input_tokens + output_tokens) if share is None else share,
         "requests_per_s": rate,
         "utilisation": made.slo.load / most if most else None,
     }

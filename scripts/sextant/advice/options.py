@@ -8,7 +8,7 @@ import pandas as pd
 
 from sextant.advice.predicted import Forecast
 from sextant.base.rows import frame_rows
-from sextant.decide.decision import choose
+from sextant.decide.decision import best_by_profile, choose
 from sextant.decide.recommend import RATIOS, candidates, recommend
 from sextant.experiment.slo import SLO, worst_limit
 
@@ -70,14 +70,11 @@ def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) ->
     """
     wanted = SAFE if risk is None else 1 - risk
     subject, missed = forecast.subject, _misses(forecast)
-    rows = []
-    for _, part in options.groupby("gpu_profile_id", sort=True):
-        safe = part[part["probability_met"] >= wanted].sort_values("usd_per_hour")
-        likely = part.sort_values(["probability_met", "usd_per_hour"], ascending=[False, True])
-        best = (safe if len(safe) else likely).iloc[:1]
-        (row,) = frame_rows(best[[*_OPTION, "expected_utility", *_PROFILE_USERS]])
+    rows, best = [], best_by_profile(options, wanted)
+    columns = [*_OPTION, "expected_utility", *_PROFILE_USERS]
+    for row, is_wanted in zip(frame_rows(best[columns]), best["is_wanted"], strict=True):
         is_unlikely = row["probability_met"] < LISTED
-        status = "meets" if len(safe) else "too_slow" if is_unlikely else "unsure"
+        status = "meets" if is_wanted else "too_slow" if is_unlikely else "unsure"
         rows.append(row | missed[row["gpu_profile_id"]] | {"status": status, "reason": None})
     rows.sort(key=lambda row: (row["status"] != "meets", row["usd_per_hour"]))
     empty = dict.fromkeys([*_OPTION, "expected_utility", *_PROFILE_USERS, *_MISSES])

@@ -83,7 +83,7 @@ class Question:
     @property
     def assumptions(self) -> list[str]:
         """The options that are given and that only a prediction can use."""
-        names = ("dtype", "kv_dtype", "probe", "risk")
+        names = ("dtype", "kv_dtype", "probe")
         return [name for name in names if getattr(self, name) is not None]
 
 
@@ -201,7 +201,8 @@ def answers_from_points(question: Question, llm_id: str, known: Characterization
     they where the LLM is described, and asked for as it was not measured.
     """
     is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)
-    is_changed = question.hf_config is not None and bool(question.assumptions)
+    is_assumed = bool(question.assumptions) or question.risk is not None
+    is_changed = question.hf_config is not None and is_assumed
     measured = is_measured(llm_id, known)
     return measured and is_one_workload and not question.is_of_other_servers and not is_changed
 

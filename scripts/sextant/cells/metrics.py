@@ -8,7 +8,7 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.experiment.scenarios import WITH_USERS_SQL
 
-PERCENTILES = {"median": 0.5, "p90": 0.9, "p99": 0.99}
+PERCENTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Of the store's columns."""
 STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Of tables of a load or a simulation, beside the mean."""

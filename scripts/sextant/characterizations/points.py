@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.experiment.percentiles import PERCENTILE_PREFIX, between, factor
+from sextant.experiment.percentiles import ENDS, PERCENTILE_PREFIX, between, end_column, factor
 
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
 SERVING = [
@@ -25,6 +25,9 @@ LENGTHS = ["input_tokens", "output_tokens"]
 LOAD = ["users", "request_rate_rps"]
 """Of a closed loop `users`; `request_rate_rps` is then what came of it."""
 TARGETS = ["nttft_ms", "itl_ms"]
+_FIRST = "nttft_ms"
+BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}
+"""Columns of the ends of their intervals."""
 FLOOR_MS = 1e-6
 """What a predicted latency of 0 ms or less becomes, so that it still counts as a latency.
 
@@ -96,7 +99,8 @@ def at_percentile(
     Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, each
     at its percentile (of the first token, of the tokens after it), and `throughput_tok_s,
     energy_j_per_token`; and `source`, where points of several are in one frame. A percentile that
-    a point lacks is estimated from those that it has; `estimated` says so.
+    a point lacks is estimated from those that it has; `estimated` says so. `BOUNDS` are the ends of
+    their 90% intervals, NaN where they are not known.
 
     Where there is a request rate and no `users`, they are those in flight by Little's law.
 
@@ -105,13 +109,16 @@ def at_percentile(
     """
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
     for target, percentile in zip(TARGETS, percentiles, strict=True):
-        frame[target] = _latency(points, target, percentile)
+        frame[[target, *BOUNDS[target]]] = _latency(points, target, percentile)
     if first_token == "ttft":
         ttft_ms = _latency(points, "ttft_ms", percentiles[0])
-        per_token = ttft_ms / frame["input_tokens"].astype(float)
-        frame["nttft_ms"] = per_token.fillna(frame["nttft_ms"])
+        per_token = ttft_ms.div(frame["input_tokens"].astype(float), axis=0)
+        columns = [_FIRST, *BOUNDS[_FIRST]]
+        known = per_token.iloc[:, 0].notna()
+        frame.loc[known, columns] = per_token[known].to_numpy()
     frame["users"] = frame["users"].astype("Int64").fillna(_in_flight(frame))
-    numbers = [*LENGTHS, *TARGETS, "throughput_tok_s", "energy_j_per_token"]
+    bounds = [name for ends in BOUNDS.values() for name in ends]
+    numbers = [*LENGTHS, *TARGETS, *bounds, "throughput_tok_s", "energy_j_per_token"]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers]]
     ordered = chosen.sort_values([*IDENTIFIERS, "users"], ignore_index=True, kind="stable")
@@ -135,15 +142,21 @@ def _in_flight(points: pd.DataFrame) -> pd.Series:
     return users.astype("Int64")
 
 
-def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.Series:
-    found = pd.Series(np.nan, points.index)
+def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.DataFrame:
+    """Return a latency at a percentile and the ends of its interval, estimated alike."""
+    found = pd.DataFrame(np.nan, points.index, ["", *ENDS])
     for columns, rows in _estimates(points, target, percentile):
-        (first, *_), values = columns, [rows[name].astype(float) for name in columns.values()]
-        if len(columns) == 1:
-            found[rows.index] = values[0] * factor(target, first, percentile)
-        else:
-            weight = between(first, max(columns), percentile)
-            found[rows.index] = values[0] ** (1 - weight) * values[1] ** weight
+        (first, *_) = columns
+        for end in found:
+            names = [end_column(name, end) if end else name for name in columns.values()]
+            values = [rows[name].astype(float) for name in names if name in rows]
+            if len(values) < len(names):
+                continue  # a source without intervals
+            if len(columns) == 1:
+                found.loc[rows.index, end] = values[0] * factor(target, first, percentile)
+            else:
+                weight = between(first, max(columns), percentile)
+                found.loc[rows.index, end] = values[0] ** (1 - weight) * values[1] ** weight
     return found
 
 

@@ -53,8 +53,8 @@ def recommend(
     risk: Annotated[
         float | None,
         typer.Option(
-            help="Take the cheapest option that breaks a limit at most this likely; needs a "
-            "predictor that draws samples: roofline."
+            help="Take the cheapest option that breaks a limit at most this likely; predicted ones "
+            "need a predictor that draws samples: roofline."
         ),
     ] = None,
     offer: OfferOptions,

@@ -202,6 +202,17 @@ def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
     return best_of_each(options, met >= 1 - risk, order)
 
 
+def best_by_profile(options: pd.DataFrame, wanted: float) -> pd.DataFrame:
+    """Return one row per GPU profile of one LLM, with `is_wanted`: its cheapest option of the
+    wanted probability or more, else its most likely one.
+    """
+    options = options.assign(is_wanted=options["probability_met"] >= wanted)
+    likely = options["probability_met"].where(~options["is_wanted"], wanted)
+    ordered = options.assign(likely=-likely).sort_values(["likely", "usd_per_hour"], kind="stable")
+    best = ordered.drop(columns="likely").drop_duplicates("gpu_profile_id")
+    return best.sort_values("gpu_profile_id", ignore_index=True)
+
+
 def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO] = ()) -> str:
     """Return the GPU profile of one LLM whose measurement would tell most of what matters.
 

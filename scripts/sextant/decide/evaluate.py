@@ -21,6 +21,7 @@ from sextant.characterizations.points import (
 from sextant.decide.accuracy import HeldOut, predict_held_out
 from sextant.decide.configurations import apart, fit_result
 from sextant.decide.decision import choose, weigh
+from sextant.decide.measured import measured_draws, with_probabilities
 from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, mape, summarize
@@ -60,11 +61,11 @@ _SCORE = {
 class Evaluation(NamedTuple):
     """What one predictor did, one frame each; every frame starts `source, slo_id, predictor`.
 
-    `predictions` and `recommendations` have the columns of the store's tables, `candidates`
-    those of `decide.recommend.candidates`. `scores` adds to the store's columns `n_left_out`
-    (measured LLMs that no profile truly serves), `mape_nttft` and `mape_itl` (fractions over
-    all held-out points), `n_unused_points` (points without a latency) and `note` (why there
-    is no score). SLOs that share a fit each state its whole `fit_seconds`.
+    `predictions` and `recommendations` have the columns of the store's tables, `candidates` those
+    of `decide.recommend.candidates`, measured ones `probability_met` too. `scores` adds to the
+    store's columns `n_left_out` (measured LLMs that no profile truly serves), `mape_nttft` and
+    `mape_itl` (fractions over all held-out points), `n_unused_points` (points without a latency)
+    and `note` (why there is no score). SLOs that share a fit each state its whole `fit_seconds`.
     """
 
     predictions: pd.DataFrame
@@ -118,7 +119,7 @@ def evaluate(
     for slo in slos:
         judged = _of_its_requests(every, slo)
         if predictor == MEASURED:
-            part = _recommend_measured(judged, slo)
+            part = _recommend_measured(judged, slo, seed)
         elif predictor == STATIC_POLICY:
             part = _recommend_policy(judged, slo)
         else:
@@ -192,12 +193,19 @@ def _check(task: Task) -> None:
 class _Truth(NamedTuple):
     """What was measured at one percentile, and what follows from it."""
 
-    points: pd.DataFrame
-    """Those with a latency."""
-    n_unused_points: int
+    latencies: pd.DataFrame
     candidates: pd.DataFrame
     """Of the LLMs that have points."""
     optimum: pd.DataFrame
+
+    @property
+    def points(self) -> pd.DataFrame:
+        """Those with a latency."""
+        return self.latencies[has_latency(self.latencies)]
+
+    @property
+    def n_unused_points(self) -> int:
+        return len(self.latencies) - len(self.points)
 
 
 def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
@@ -206,15 +214,16 @@ def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
     measured = set(latencies[IDENTIFIERS].itertuples(index=False, name=None))
     llm_ids = sorted(latencies["llm_id"].unique())
     found = candidates(latencies, llm_ids, task.facts.profiles, slo, {*feasible, *measured})
-    usable = has_latency(latencies)
-    return _Truth(latencies[usable], int((~usable).sum()), found, recommend(found))
+    return _Truth(latencies, found, recommend(found))
 
 
-def _recommend_measured(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
+def _recommend_measured(task: Task, slo: SLO, seed: int) -> tuple[pd.DataFrame, ...]:
     truth = _truth(task, slo, {*task.feasible, *task.served} - set(task.failed))
-    judged = judge(truth.optimum, truth.candidates, truth.optimum, slo.load)
+    draws = measured_draws(truth.latencies, seed)
+    found = with_probabilities(truth.candidates, draws, slo)
+    judged = judge(recommend(found), found, truth.optimum, slo.load)
     score = {"fit_seconds": 0.0, "n_unused_points": truth.n_unused_points}
-    return _frames(None, truth.candidates, judged, summarize(judged) | score)
+    return _frames(None, found, judged, summarize(judged) | score)
 
 
 def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:

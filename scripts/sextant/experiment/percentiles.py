@@ -4,6 +4,8 @@ from statistics import NormalDist
 
 PERCENTILE_PREFIX = {50: "median", 90: "p90", 95: "p95", 99: "p99"}
 """How the columns of a `point` name a percentile."""
+ENDS = ("lo", "hi")
+"""Of the 90% interval of a latency, measured or predicted."""
 
 _TTFT = {50: 1.0, 90: 1.65, 95: 1.91, 99: 2.51}
 _TIMES_MEDIAN = {
@@ -18,6 +20,11 @@ characterization (528 points; its p95 interpolated as `between` does). Per token
 ML.ENERGY leaderboard, task lm-arena-chat (vLLM 0.11.1 on H100 and B200). TPOT, a mean over each
 request, spreads less than ITL, so for it the factors err on the safe side.
 """
+
+
+def end_column(column: str, end: str) -> str:
+    """Return the column of an end of an interval, e.g. `p90_itl_lo_ms` of `p90_itl_ms`."""
+    return f"{column.removesuffix('_ms')}_{end}_ms"
 
 
 def factor(target: str, known: int, wanted: int) -> float:

@@ -12,6 +12,7 @@ from sextant.pages.figure import (
     COLOURS,
     LINES,
     MARKERS,
+    RING,
     Axis,
     Look,
     Numbers,
@@ -30,7 +31,6 @@ _MANY_NAMES = 5
 """From so many parameters on, a matrix's numbers need more than a third of the width."""
 _VERY_MANY_NAMES = 7
 _MAX_LABELS = 40
-_RING: Look = {"s": 90, "facecolors": "none", "linewidths": 1.3}
 
 
 class Curve(NamedTuple):
@@ -139,7 +139,7 @@ def _draw_marked_points(axes: Axes, curve: Curve, look: Look, is_labelled: bool)
     x, y, colour = floats(curve.x), floats(curve.y), look["color"]
     if curve.ringed:
         places = list(curve.ringed)
-        axes.scatter(x[places], y[places], edgecolors=colour, **_RING)
+        axes.scatter(x[places], y[places], edgecolors=colour, **RING)
     if curve.hollow:
         places = list(curve.hollow)
         # The page's own background is not known: a mark without its filling is drawn over.

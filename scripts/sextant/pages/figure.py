@@ -30,6 +30,8 @@ _LEAST_LOG_RATIO = 4
 
 Look = dict[str, Any]
 """Arguments of matplotlib for a line or mark: colour, marker, line style."""
+RING: Look = {"s": 90, "facecolors": "none", "linewidths": 1.3}
+"""Around a point, as `Axes.scatter` takes it."""
 Numbers = Sequence[float | None] | np.ndarray
 """Values to draw; None leaves a gap."""
 _SETTINGS: dict[RcKeyType, Any] = {

@@ -6,19 +6,21 @@ from dataclasses import dataclass, field
 
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
+from sextant.characterizations.points import TARGETS
 from sextant.experiment.slo import SLO
 from sextant.report.feasibility import Matrix, feasibility_figure
 from sextant.report.latency_figures import (
     ProfileLooks,
     latency_axes,
     latency_figure,
+    load_figure,
     n_not_drawn,
     prediction_figure,
     profile_looks,
 )
 from sextant.report.recommendations import prediction_pairs
 from sextant.report.score_figures import limit_grid_figure, score_figure
-from sextant.report.store_tables import Tables, detailed_slos
+from sextant.report.store_tables import MEASURED, Tables, detailed_slos
 from sextant.store.doubts import SETTING
 
 _LONGEST_NAME = 100
@@ -57,17 +59,21 @@ def draw_all(
     tables: Tables,
     points: Sequence[Row],
     answers: Sequence[Row],
+    decisions: Sequence[Row],
     summaries: Sequence[Row],
     matrices: Sequence[Matrix],
 ) -> ReportFigures:
-    """Draw everything: `points` of `points_with_costs`, `answers` of the SLOs shown in full,
-    `summaries` of a long sheet, and `feasibility_matrices`.
+    """Draw everything: `points` of `points_with_costs`, `answers` of the SLOs shown in full with
+    their `decisions`, `summaries` of a long sheet, and `feasibility_matrices`.
     """
     profile_ids = [row["gpu_profile_id"] for row in tables["gpu_profile"]]
     # Points may be on profiles that the sheet no longer has.
-    profile_ids += sorted({point["gpu_profile_id"] for point in points} - {*profile_ids})
+    drawn = {row["gpu_profile_id"] for row in (*points, *tables["prediction"])}
+    profile_ids += sorted(drawn - {*profile_ids})
     looks = profile_looks(profile_ids, tables["gpu_profile"])
     figures = ReportFigures()
+    for decision in decisions:
+        _draw_loads(figures, decision, looks)
     _draw_settings(figures, points, looks, detailed_slos(tables))
     for matrix in matrices:
         name = matrix.name if len(matrices) > 1 else ""
@@ -82,6 +88,20 @@ def draw_all(
     for answer in answers:
         _draw_predictions(figures, tables, answer, looks)
     return figures
+
+
+def _draw_loads(figures: ReportFigures, decision: Row, looks: ProfileLooks) -> None:
+    """Draw the curves of a decision's cards, and keep them as its `figures`: name and SVG."""
+    slo, heading, curves = SLO(**decision["slo"]), decision["heading"], decision["curves"]
+    decision["figures"] = []
+    for card in decision["cards"]:
+        llm_id, predictor = card["llm_id"], card["predictor"]
+        own = curves[(curves["llm_id"] == llm_id) & (curves["predictor"] == predictor)]
+        if own[TARGETS].notna().any(axis=None):
+            name = llm_id if card["basis"] == MEASURED else f"{llm_id}, predicted by {predictor}"
+            svg = load_figure(own, slo, looks, card, f"Latency over load, {heading}, {name}")
+            svg = figures.add(f"load {heading} {llm_id}", svg)
+            decision["figures"].append((name, svg))
 
 
 def _draw_settings(

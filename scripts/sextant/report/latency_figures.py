@@ -5,16 +5,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sextant.base.rows import Row, group_by
-from sextant.characterizations.points import FLOOR_MS
+from sextant.characterizations.points import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
+from sextant.experiment.percentiles import PERCENTILE_PREFIX
+from sextant.experiment.slo import METRICS, SLO
 from sextant.pages.figure import (
     COLOURS,
     INK,
     LINES,
     MARKERS,
+    RING,
     Axis,
     Look,
     add_legend,
@@ -26,10 +31,11 @@ from sextant.pages.figure import (
 )
 from sextant.pages.wording import number, plural
 from sextant.report.recommendations import TARGET_NAMES
+from sextant.report.store_tables import MEASURED
 
-_MAX_LABELS = 20
+_MAX_LABELS, _MAX_TICKS = 20, 10
 _LLMS_PER_ROW, _LONGEST_LINE = 10, 17
-_WIDTH_IN = 11.0
+_WIDTH_IN, _LOAD_WIDTH_IN = 11.0, 6.8
 _LATENCY_PANELS = (
     ("throughput_tok_s", "median_ttft_ms"),
     ("throughput_tok_s", "median_itl_ms"),
@@ -147,10 +153,62 @@ def _draw_limits(axes: Axes, itl_limits: Mapping[str, float]) -> None:
     for slo_id, itl_ms in itl_limits.items():
         # A limit far from every point would squeeze the curves.
         if lowest <= itl_ms <= highest:
-            axes.axhline(itl_ms, color=INK, linestyle=(0, (4, 3)), linewidth=0.8)
-            label = f"{slo_id}: {number(itl_ms)} ms"
-            place = axes.get_yaxis_transform()
-            axes.text(0.01, itl_ms, label, transform=place, va="bottom", fontsize=7)
+            _draw_limit(axes, itl_ms, f"{slo_id}: {number(itl_ms)} ms")
+
+
+def _draw_limit(axes: Axes, limit_ms: float, label: str) -> None:
+    axes.axhline(limit_ms, color=INK, linestyle=(0, (4, 3)), linewidth=0.8)
+    place = axes.get_yaxis_transform()
+    axes.text(0.01, limit_ms, label, transform=place, va="bottom", fontsize=7)
+
+
+def load_figure(
+    curves: pd.DataFrame, slo: SLO, looks: ProfileLooks, chosen: Row, title: str
+) -> str:
+    """Draw an LLM's latencies (rows of `load_curves`) over the load of a replica, a panel a limit.
+
+    Dashed across is the limit. Bars, or bands of what is predicted, are 90% intervals; the ring is
+    the load of the `chosen` deployment (`gpu_profile_id`, `outlook`).
+    """
+    panels = [partial(_draw_load, name, curves, slo, looks, chosen) for name in slo.limits]
+    return draw_panels(
+        panels, title, width_in=_LOAD_WIDTH_IN, height_in=2.5, n_columns=2, legend=looks.legend
+    )
+
+
+def _draw_load(
+    metric: str, curves: pd.DataFrame, slo: SLO, looks: ProfileLooks, chosen: Row, axes: Axes
+) -> None:
+    limit_ms, percentile = slo.limits[metric]
+    drawn = [limit_ms]
+    for profile_id, curve in curves.groupby("gpu_profile_id"):
+        columns = (TARGETS, *map(list, zip(*BOUNDS.values(), strict=True)))
+        lengths = curve[LENGTHS].to_numpy(float)
+        parts = [curve[names].to_numpy(float) for names in columns]
+        y, low, high = (slo.latencies(part, lengths)[metric] for part in parts)
+        x = slo.carried(curve["users"].to_numpy(), parts[0], lengths)
+        look = looks.of[profile_id]
+        if curve["predictor"].iloc[0] == MEASURED:
+            # Where an end is not known the bar stops at what was measured.
+            bottom, top = (np.where(np.isnan(end), y, end) for end in (low, high))
+            axes.vlines(x, bottom, top, color=look["color"], alpha=0.6, linewidth=1.2)
+        else:
+            axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        axes.plot(x, y, markersize=4, linewidth=1.3, **look)
+        # A wide interval would squeeze the curves: what lies beyond a factor of 2 is cut.
+        drawn += [value for end in (y, low.clip(min=y / 2), high.clip(max=y * 2)) for value in end]
+        if chosen["gpu_profile_id"] == profile_id and chosen["outlook"]:
+            is_there = curve["users"].to_numpy() == chosen["outlook"]["level_users"]
+            axes.scatter(x[is_there], y[is_there], **RING, edgecolors=look["color"])
+    name, unit = METRICS[metric], "ms/token" if metric == "nttft" else "ms"
+    label = f"{PERCENTILE_PREFIX[percentile]} {name} ({unit})"
+    load = "Users" if slo.users is not None else "Requests a second"
+    y_axis = Axis(label, is_log=True, low=np.nanmin(drawn) / 1.3, high=np.nanmax(drawn) * 1.4)
+    levels = sorted(set(curves["users"])) if slo.users is not None else []
+    is_told = 0 < len(levels) <= _MAX_TICKS
+    ticks, names = (levels, [str(level) for level in levels]) if is_told else (None, None)
+    style(axes, Axis(f"{load} of a replica", is_log=True, ticks=ticks, names=names), y_axis)
+    _draw_limit(axes, limit_ms, f"limit {number(limit_ms)} ms")
 
 
 def prediction_figure(pairs: Sequence[Row], looks: ProfileLooks, title: str) -> str:

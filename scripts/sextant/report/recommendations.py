@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sextant.base.rows import Row, group_by
+from sextant.decide.outlook import beside
 from sextant.experiment.percentiles import PERCENTILE_PREFIX
 from sextant.experiment.scenarios import KINDS
 from sextant.experiment.slo import SLO, worst_limit
@@ -27,7 +28,8 @@ def recommendations(tables: Tables) -> list[Row]:
 
     Columns: `source, slo_id, llm_id, predictor, basis` (`measured` or `predicted`),
     `gpu_profile_id` (None: no profile meets the SLO), `replicas, users_per_replica, usd_per_hour,
-    alternatives` (others that meet it, cheapest first), `nearest_miss` (where none does; None if
+    probability_met` (None: not known), `alternatives` (others that meet it, cheapest first; see
+    `outlook.beside`), `nearest_miss` (where none does; None if
     no latency tells), `does_not_fit` and `not_measured` (profiles without latencies, by the
     reason).
     """
@@ -61,18 +63,14 @@ def _place(row: Row) -> tuple:
 def _answer(row: Row, candidates: Sequence[Row]) -> Row:
     profile_id = row["gpu_profile_id"]
     others = [
-        {
-            **{name: option[name] for name in _ANSWER},
-            # Rounded, as the prices are: 0.3 - 0.1 is not 0.2.
-            "extra_usd_per_hour": round(option["usd_per_hour"] - row["usd_per_hour"], 9),
-        }
+        beside(row, option)
         for option in candidates
         if option["status"] == "meets" and option["gpu_profile_id"] != profile_id
     ]
     return {
         **{name: row[name] for name in ("source", "slo_id", "llm_id", "predictor")},
         "basis": "measured" if row["predictor"] == MEASURED else "predicted",
-        **{name: row[name] for name in _ANSWER},
+        **{name: row[name] for name in (*_ANSWER, "probability_met")},
         "alternatives": sorted(others, key=lambda o: (o["usd_per_hour"], o["gpu_profile_id"])),
         "nearest_miss": None if profile_id else _nearest_miss(candidates),
         **{

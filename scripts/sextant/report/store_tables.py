@@ -42,8 +42,7 @@ _OF_ONE_SERVER = f"FROM {{}} WHERE variant_id = '{DEFAULT_VARIANT}' ORDER BY ALL
 _CANDIDATES = f"""SELECT c.* FROM candidate AS c WHERE predictor = '{MEASURED}' OR NOT EXISTS (
     FROM recommendation AS r WHERE r.predictor = '{MEASURED}'
     AND (r.source, r.slo_id, r.llm_id) = (c.source, c.slo_id, c.llm_id)) ORDER BY ALL"""
-_PREDICTIONS = """FROM prediction WHERE fold = llm_id AND list_contains(?, slo_id)
-    ORDER BY ALL"""
+_PREDICTIONS = "FROM prediction WHERE list_contains(?, slo_id) ORDER BY ALL"
 
 
 def read_tables(database: str | Path) -> dict[str, list[Row]]:
@@ -51,7 +50,7 @@ def read_tables(database: str | Path) -> dict[str, list[Row]]:
     table.
 
     SLOs are in the order of their sheet, those of a trace apart (`trace_slo`), profiles by price,
-    other rows by their columns. Of `prediction` only held-out rows of `detailed_slos` are read, of
+    other rows by their columns. Of `prediction` only rows of `detailed_slos` are read, of
     `candidate` only the alternatives to answers: they are by far the largest tables.
     """
     with open_store(database) as connection:

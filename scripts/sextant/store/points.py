@@ -11,6 +11,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
 from sextant.cells.files import MeasuredCell, read_cell
 from sextant.cells.integrity import require_whole
+from sextant.cells.intervals import interval_rows
 from sextant.cells.metrics import REQUEST_COLUMNS, START_SQL, points_query
 from sextant.cells.run import CELL_KEY, CellRun, LevelRun
 from sextant.experiment.scenarios import WITH_USERS_SQL
@@ -117,6 +118,7 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
     """Return the rows of the tables `point` and `telemetry`, in no order."""
     database = connect()
     _register_cells(database, cells)
+    database.register("intervals", interval_rows(database, "all_requests"))
     points = database.sql(
         f"""SELECT c.* EXCLUDE (cell, folder), p.level,
             CASE WHEN c.{WITH_USERS_SQL} THEN p.level::INTEGER END AS users,
@@ -126,12 +128,14 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
                 CASE WHEN NOT l.is_published_median THEN p.n_failed END AS n_failed,
                 coalesce(l.median_nttft_ms, p.median_nttft_ms) AS median_nttft_ms,
                 coalesce(l.median_itl_ms, p.median_itl_ms) AS median_itl_ms),
+            i.* EXCLUDE (cell, level),
             l.engine_version, l.is_published_median, l.batch_weight_tokens,
             e.* EXCLUDE (cell, level), {ENERGY_PER_REQUEST_SQL} AS energy_per_request_j,
             {ENERGY_PER_OUTPUT_TOKEN_SQL} AS energy_per_output_token_j,
             l.client_lag_p99_ms, l.client_lag_max_ms, l.send_lag_p99_ms, l.server_mean_itl_ms
         FROM ({points_query("all_requests", "levels")}) AS p
         JOIN cells AS c USING (cell) JOIN levels AS l USING (cell, level)
+        LEFT JOIN intervals AS i USING (cell, level)
         LEFT JOIN energy AS e USING (cell, level)"""
     ).to_arrow_table()
     telemetry = database.sql(

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-N_BLOCKS = 10
-"""Few enough that a block of a small run still has some tokens."""
+from sextant.cells.intervals import N_BLOCKS
+
 _LEVEL = 0.95
 
 

@@ -1,0 +1,130 @@
+"""What a deployment costs, how far it is from its limits, and what it bears with a replica less."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sextant.characterizations.points import BOUNDS, LENGTHS, TARGETS
+from sextant.decide.recommend import pods
+from sextant.experiment.slo import SLO
+
+HOURS_PER_MONTH = 730
+_HOUR_S = 3600
+
+
+def outlook(curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float) -> dict[str, Any]:
+    """Return what is to be known of replicas that share the load of an SLO.
+
+    `users_per_replica` share a replica; its latencies are those at `level_users`, the next load
+    that the curve has. `limits` has of each limit `metric, limit_ms, percentile, latency_ms, lo_ms,
+    hi_ms` (90% interval, None: not known), `headroom` (1 - latency / limit), `load` (the most that
+    the replicas carry within it) and `is_most_tried` (no more was tried). `load` and
+    `is_most_tried` beside them are of all limits at once; `without_one` is the same of one replica
+    less, with `is_kept`, None of a single replica. `usd_per_month` is of 730 hours,
+    `usd_per_million_tokens` of input and output alike, at `requests_per_s`: the SLO's rate, what
+    was measured at that level, or by Little's law; None where requests' lengths are not known.
+
+    Args:
+        curve: of one LLM on one GPU profile, by rising `users`: `nttft_ms, itl_ms` and their bounds
+            at the SLO's percentiles, the mean lengths of requests, and `request_rate_rps` (NaN
+            where it was not measured).
+        slo: limits and load, which the first point of the curve has to meet.
+        replicas: how many there are.
+        usd_per_hour: of all of them.
+    """
+    users, lengths = curve["users"].to_numpy(), curve[LENGTHS].to_numpy(float)
+    latencies_ms = curve[TARGETS].to_numpy(float)
+    carried = np.broadcast_to(slo.carried(users, latencies_ms, lengths), len(users))
+    share = slo.load / replicas
+    needed = np.maximum.accumulate(np.where(np.isfinite(carried), carried, 0.0))
+    level = min(int(np.searchsorted(needed, share * (1 - 1e-9))), len(users) - 1)
+    each = min(int(np.ceil(share)), int(users[level])) if slo.users is not None else users[level]
+    limits, most = [], len(users)
+    low, high = (
+        slo.latencies(curve[[BOUNDS[name][end] for name in TARGETS]].to_numpy(float), lengths)
+        for end in (0, 1)
+    )
+    for metric, values in slo.latencies(latencies_ms, lengths).items():
+        limit_ms, percentile = slo.limits[metric]
+        n_met = int(np.logical_and.accumulate(values <= limit_ms).sum())
+        most = min(most, n_met)
+        row = {
+            "metric": metric,
+            "limit_ms": limit_ms,
+            "percentile": percentile,
+            "latency_ms": values[level],
+            "lo_ms": low[metric][level],
+            "hi_ms": high[metric][level],
+            "headroom": 1 - values[level] / limit_ms,
+            "load": replicas * float(carried[:n_met].max(initial=0)),
+            "is_most_tried": n_met == len(users),
+        }
+        limits.append({name: _known(value) for name, value in row.items()})
+    of_one = float(carried[:most].max(initial=0))
+    rate = slo.request_rate_rps or replicas * _rate(curve, slo, level) * each / users[level]
+    return {
+        "users_per_replica": int(each),
+        "level_users": int(users[level]),
+        "limits": limits,
+        "load": replicas * of_one,
+        "is_most_tried": most == len(users),
+        "without_one": _without_one(of_one, slo, replicas),
+        "requests_per_s": _known(float(rate)),
+        "usd_per_hour": usd_per_hour,
+        "usd_per_month": HOURS_PER_MONTH * usd_per_hour,
+        "usd_per_million_tokens": _known(token_prices(usd_per_hour, rate, lengths[level])[0]),
+    }
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and np.isnan(value) else value
+
+
+def _rate(curve: pd.DataFrame, slo: SLO, level: int) -> float:
+    row = curve.iloc[level]
+    if row["request_rate_rps"] > 0:
+        return row["request_rate_rps"]
+    lengths, latencies_ms = row[LENGTHS].to_numpy(float), row[TARGETS].to_numpy(float)
+    return 1e3 * row["users"] / float(slo.request_ms(latencies_ms, lengths))
+
+
+def _without_one(of_one: float, slo: SLO, replicas: int) -> dict[str, Any] | None:
+    left = replicas - 1
+    if not left:
+        return None
+    is_kept = bool(of_one) and pods(slo.load, of_one) <= left
+    return {"replicas": left, "load": left * of_one, "is_kept": is_kept}
+
+
+def token_prices(
+    usd_per_hour: float, rate_rps: float, lengths: Sequence[float], input_share: float | None = None
+) -> tuple[float, float]:
+    """Return USD per million input and per million output tokens.
+
+    Args:
+        usd_per_hour: of all replicas.
+        rate_rps: requests a second that they serve.
+        lengths: mean input and output tokens of a request.
+        input_share: part of the price that the input bears; that of its tokens by default.
+    """
+    inputs, outputs = lengths
+    share = inputs / (inputs + outputs) if input_share is None else input_share
+    usd_per_request = usd_per_hour / _HOUR_S / rate_rps
+    return float(1e6 * share * usd_per_request / inputs), float(
+        1e6 * (1 - share) * usd_per_request / outputs
+    )
+
+
+def beside(chosen: Mapping[str, Any], option: Mapping[str, Any]) -> dict[str, Any]:
+    """Return another option with `extra_usd_per_hour`, what it costs more in all, and
+    `wins_below_usd_per_hour`, the price of one of its replicas below which it is cheaper.
+    """
+    names = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
+    return {
+        **{name: option[name] for name in names},
+        # Rounded, as the prices are: 0.3 - 0.1 is not 0.2.
+        "extra_usd_per_hour": round(option["usd_per_hour"] - chosen["usd_per_hour"], 9),
+        "wins_below_usd_per_hour": round(chosen["usd_per_hour"] / option["replicas"], 9),
+    }

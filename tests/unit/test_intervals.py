@@ -1,0 +1,101 @@
+"""Intervals of measured percentiles: how often they hold the truth, and decisions by them."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.cells.intervals import intervals
+from sextant.cells.metrics import PERCENTILES
+from sextant.characterizations.points import IDENTIFIERS, at_percentile
+from sextant.decide.decision import choose, weigh
+from sextant.decide.measured import measured_draws, with_probabilities
+from sextant.decide.recommend import candidates
+from sextant.experiment.slo import SLO
+from sextant.hardware.gpu import GPU, GPUProfile
+
+P90 = [*PERCENTILES].index("p90")
+
+
+@pytest.mark.parametrize("n_requests", [8, 20, 60, 300])
+def test_the_truth_is_inside_nine_times_of_ten(n_requests):
+    rng, truth = np.random.default_rng(n_requests), np.exp(NormalDist().inv_cdf(0.9) / 2)
+    n_inside = dict.fromkeys(("median", "p90"), 0)
+    for _ in range(200):
+        found = intervals(np.exp(rng.normal(size=n_requests) / 2), np.ones(n_requests, int))
+        for name, place, true in (("median", 0, 1.0), ("p90", P90, truth)):
+            low, high = found[place]
+            # An end that is not known excludes nothing.
+            n_inside[name] += not (low > true or high < true)
+    assert min(n_inside.values()) >= 175
+
+
+@pytest.mark.parametrize(
+    ("n_requests", "known"),
+    [(1, []), (5, []), (6, ["median"]), (60, ["median", "p90"]), (800, [*PERCENTILES])],
+)
+def test_few_requests_leave_the_upper_end_open(n_requests, known):
+    values = np.random.default_rng(1).lognormal(size=n_requests)
+    found = intervals(values, np.ones(n_requests, int))
+    ends = dict(zip(PERCENTILES, found, strict=True))
+    assert [name for name, (_, high) in ends.items() if not np.isnan(high)] == known
+    for name in known:
+        low, high = ends[name]
+        assert low <= np.quantile(values, PERCENTILES[name]) <= high
+
+
+def test_tokens_of_one_request_tell_no_more_than_the_request():
+    pace = np.random.default_rng(2).lognormal(size=40)
+    of_requests = intervals(pace, np.ones(40, int))[0]
+    of_tokens = intervals(np.repeat(pace, 100), np.full(40, 100))[0]
+    assert of_tokens == pytest.approx(of_requests, rel=0.2)
+    free = intervals(np.random.default_rng(2).lognormal(size=4000), np.full(40, 100))[0]
+    assert np.ptp(free) < 0.3 * np.ptp(of_tokens)
+
+
+# Decisions
+
+
+def points(bounds_ms, itl_ms=(10.0, 20.0)):
+    """Return points of 1 and 8 users whose ITL has these bounds; nTTFT is exact."""
+    frame = pd.DataFrame({"llm_id": "m", "gpu_profile_id": "p", "users": [1, 8]})
+    frame = frame.assign(median_itl_ms=itl_ms, median_nttft_ms=1.0)
+    frame = frame.assign(median_nttft_lo_ms=1.0, median_nttft_hi_ms=1.0)
+    frame[["median_itl_lo_ms", "median_itl_hi_ms"]] = bounds_ms
+    return at_percentile(frame, (50, 50))
+
+
+def test_draws_have_the_intervals_of_their_points():
+    draws = measured_draws(points([[9, 12], [15, 40]]), seed=1)
+    low, median, high = np.quantile(draws.samples_ms[..., 1], [0.05, 0.5, 0.95], axis=0)
+    assert low == pytest.approx([9, 15], rel=0.03) and high == pytest.approx([12, 40], rel=0.06)
+    assert median == pytest.approx([10, 20], rel=0.03)
+    assert (draws.samples_ms[..., 0] == 1).all()
+
+
+def test_what_bounds_a_point_of_few_requests_is_the_next_larger_load():
+    unknown = np.nan
+    draws = measured_draws(points([[9, unknown], [15, 40]]), seed=1)
+    fewest, more = draws.samples_ms[..., 1].T
+    assert np.isfinite(fewest).all() and (fewest <= np.maximum(more, 10)).all()
+    largest = measured_draws(points([[9, 12], [15, unknown]]), seed=1).samples_ms[:, 1, 1]
+    assert np.isinf(largest).mean() == pytest.approx(0.5, abs=0.05)
+    bare = points([[unknown, unknown]] * 2).assign(nttft_lo_ms=unknown, nttft_hi_ms=unknown)
+    assert measured_draws(bare, seed=1) is None
+
+
+def test_the_probability_of_a_measured_option_and_the_risk_that_it_allows():
+    gpu = GPU("g", "gpu", "none", 40, 1000, 100, 10, "a test")
+    profiles = {"p": GPUProfile("p", gpu, 1, 2.0)}
+    slo, curve = SLO("s", itl_ms=22.0, percentile=50, users=16), points([[9, 12], [15, 40]])
+    found = candidates(curve, ["m"], profiles, slo)
+    draws = measured_draws(curve, seed=1)
+    (row,) = with_probabilities(found, draws, slo).to_dict("records")
+    # Two replicas of 8 users; log(22/20) is 0.23 standard deviations of that side.
+    assert (row["replicas"], row["usd_per_hour"]) == (2, 4.0)
+    assert row["probability_met"] == pytest.approx(0.59, abs=0.03)
+    assert row["probability_met"] == (draws.samples_ms[:, 1, 1] <= 22).mean()
+    (safe,) = choose(weigh(draws, profiles, slo), risk=0.1).to_dict("records")
+    assert (safe["replicas"], safe["users_per_replica"]) == (16, 1)
+    assert [safe[name] for name in IDENTIFIERS] == ["m", "p"]
