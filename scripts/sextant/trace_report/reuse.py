@@ -16,6 +16,9 @@ from sextant.workload.shared_blocks import TraceBlocks, read_blocks
 _AGES_S = (60, 600, 3600, 86_400)
 _N_BUCKETS, _REQUESTS_PER_BUCKET = 100, 50
 _MOST = 0.9
+_MILLION = 1_000_000
+_RISE = 1.02
+"""A larger cache gets a line of the table if it finds so many times as much as the line above."""
 
 
 def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
@@ -109,16 +112,21 @@ def _takeaway(found: Mapping[str, Any]) -> str:
         )
         if fraction >= _MOST * most
     )
-    return f"{told}; a cache of {number(enough)} tokens finds nine tenths of them or more."
+    return f"{told}; a cache of {_tokens(enough)} tokens finds nine tenths of them or more."
+
+
+def _tokens(count: int) -> str:
+    """Write a number of tokens, of a million on in millions."""
+    return number(count) if count < _MILLION else f"{number(count / _MILLION)} million"
 
 
 def _left_out(found: Mapping[str, Any]) -> str:
     saved = percent(found["repeated_token_fraction"])
     return (
         "With prefix caching off, as in the benchmarks of this pipeline, whose prompts share "
-        f"nothing, a server computes all inputs: {saved} of the input tokens more than with a "
-        "cache that forgets nothing. `sextant load --replay` sends prompts that share what these "
-        "share, `sextant simulate --trace` simulates them."
+        f"nothing, a server computes all inputs, also the {saved} of the input tokens that a cache "
+        "which forgets nothing would find. sextant load --replay sends prompts that share what "
+        "these share, sextant simulate --trace simulates them."
     )
 
 
@@ -146,17 +154,16 @@ def _time_figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[st
     panel = Panel("", Axis(time.label), Axis("Repeated (%)", low=0), [Curve("", across, shares)])
     title = "Prefix reuse over time"
     svg = panels_figure([panel], title, n_columns=1, height_in=1.8, is_step=True)
-    every = duration_words(found["bucket_s"])
+    every = duration_words(found["bucket_s"]).removeprefix("1 ")
     return svg, f"Share of the blocks in each {every} that an earlier request had."
 
 
 def _cache_table(found: Mapping[str, Any]) -> Table:
-    columns = (*found["by_cache"].values(),)
-    rows = [
-        (number(tokens), percent(blocks), percent(of_tokens))
-        for tokens, blocks, of_tokens in zip(*columns, strict=True)
-        if blocks >= 0.1 * found["repeated_fraction"]
-    ]
+    rows, shown = [], 0.0
+    for tokens, blocks, of_tokens in zip(*found["by_cache"].values(), strict=True):
+        if blocks > _RISE * shown:
+            rows.append((_tokens(tokens), percent(blocks), percent(of_tokens)))
+            shown = blocks
     total = (percent(found["repeated_fraction"]), percent(found["repeated_token_fraction"]))
     rows.append(("no limit", *total))
     return Table(("Cache (tokens)", "Blocks found", "Input tokens found"), rows)

@@ -78,8 +78,9 @@ class TraceBlocks:
         """Return (n,) a chain for each request, -1 for none, and (n,) the tokens it has of it.
 
         Shared prefixes are a tree, a chain one way through it: from the start to where no two
-        requests go on alike. A request is on the chain along which most requests go on from the
-        last block that it shares. What two chains begin with alike counts in each by itself.
+        requests go on alike. A request is on the chain of the last one that had the last block
+        which it shares; the first one on the chain along which most go on from there. What two
+        chains begin with alike counts in each by itself.
         """
         node, place = self.prefixes(), self.place
         count = np.bincount(node, minlength=1)
@@ -94,8 +95,18 @@ class TraceBlocks:
         while not np.array_equal(after, further := after[after]):
             after = further
         has_any, last = n_shared > 0, self.starts + n_shared - 1
-        chain = np.full(len(self.ends), -1)
-        chain[has_any] = after[node[last[has_any]]]
+        chain, end = np.full(len(self.ends), -1), np.full(len(self.ends), -1)
+        end[has_any] = node[last[has_any]]
+        chain[has_any] = after[end[has_any]]
+        # Where ways part, many requests may end: they follow the others, so that none is crowded.
+        is_inner = has_any & (chain != end)
+        passed = np.flatnonzero(is_shared & np.isin(node, end[is_inner]))
+        passed = passed[np.lexsort((-place[passed], self.request[passed]))]
+        used = dict[int, int]()
+        for request, block in zip(self.request[passed], node[passed], strict=True):
+            if block == end[request]:
+                chain[request] = used.get(block, chain[request])
+            used[block] = chain[request]
         return chain, np.minimum(n_shared * self.block_tokens, self.input_tokens)
 
     def draws(self, request: int, below: int, *seed: int) -> np.ndarray:
