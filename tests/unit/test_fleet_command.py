@@ -207,10 +207,13 @@ def test_the_answer_is_a_page_or_deployments_too(here):
             "supply.tsv, line 2, field 'gpu_model'",
         ),
         *(
-            ({"model": "a/b"}, {"gpu_id": "Gaudi-3-128GB"}, ("--format", form), place)
-            for form, place in dict.fromkeys(
-                ("kubernetes", "slurm"), "supply.tsv, line 2, field 'gpu_id'"
-            ).items()
+            (
+                {"model": "a/b"},
+                {"gpu_id": gpu_id},
+                ("--format", "kubernetes"),
+                "supply.tsv, line 2, field 'gpu_id'",
+            )
+            for gpu_id in ("Gaudi-3-128GB", "MI300X-192GB")
         ),
         ({}, {}, ("--format", "slurm"), "demands.tsv, line 2, field 'model'"),
         ({"model": "a/b"}, {}, ("--format", "slurm", "--elastic"), "--hour"),

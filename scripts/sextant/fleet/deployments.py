@@ -66,8 +66,8 @@ def check_sheets(demands: Path, supply: Path, scheduler: str) -> None:
         scheduler: `kubernetes` or `slurm`.
 
     Raises:
-        InputError: a pool does not say what the scheduler calls its devices, or has devices that
-            CUDA does not drive, or a demand does not say what its servers load.
+        InputError: a pool does not say what the scheduler calls its devices, a demand not what
+            its servers load, or the image of Kubernetes' servers does not run on a pool.
     """
     field, shown_by = _NAMES[scheduler]
     pools, gpus = read_supply(supply)
@@ -77,9 +77,9 @@ def check_sheets(demands: Path, supply: Path, scheduler: str) -> None:
             problem = f"{scheduler} has to know the device of pool {row['pool_id']!r}"
             fix = f"write what `{shown_by}` shows"
             raise InputError(problem, file=supply, row=row.line, field=field, fix=fix)
-        if gpus[pool.gpu_id].kind == "accelerator":
-            problem = f"servers of {IMAGE} do not run on {pool.gpu_id}"
-            fix = "leave the pool out, or print the plan as text"
+        if scheduler == "kubernetes" and not gpus[pool.gpu_id].is_cuda:
+            problem = f"servers of {IMAGE} do not run on {pool.gpu_id}: CUDA does not drive it"
+            fix = "leave the pool out, or print the plan as text and write its objects yourself"
             raise InputError(problem, file=supply, row=row.line, field="gpu_id", fix=fix)
     for row in load_sheet(demands, SCHEMAS / "demands.schema.yaml"):
         name = row.get("llm_id") or name_of(Path(row.get("hf_config", "")))

@@ -53,6 +53,11 @@ class GPU:
     tdp_w: PositiveSize | None = None
     """Most power that the device draws for long (TDP, or total board power); None: not known."""
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether CUDA drives it: it is a GPU, and none of AMD's."""
+        return self.kind == "gpu" and not self.architecture.startswith("CDNA")
+
     def dense_tflops(self, precision: str) -> float:
         """Return the peak rate of an LLM's products in a served precision.
 
