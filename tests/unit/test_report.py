@@ -91,7 +91,8 @@ def too_slow(nttft_ratio: float | None, itl_ratio: float | None) -> dict:
 ROWS = {
     "llm": [{"llm_id": name} for name in ("good", "slow", EVIL, "nobody-knows")],
     "gpu_profile": [
-        {"gpu_profile_id": "small", "gpu_id": "x", "n_gpus": 1, "usd_per_hour": 0.1},
+        {"gpu_profile_id": "small", "gpu_id": "x", "n_gpus": 1, "usd_per_hour": 0.1,
+         "price_source": "some cloud", "price_as_of": "2021-03"},
         {"gpu_profile_id": "large", "gpu_id": "x", "n_gpus": 2, "usd_per_hour": 0.3},
     ],
     "slo": [SLO],
@@ -233,6 +234,19 @@ def test_json_says_what_the_store_says(report):
                 assert got == known
     assert document["provenance"]["store"]["sextant_version"]
     assert len(document["provenance"]["inputs_sha256"]["store"]) == 64
+
+
+def test_whose_prices_and_which_are_old_is_said(report):
+    database, html, document = report
+    assert {each["source"]: each["is_old"] for each in document["prices"]} == {
+        None: False,
+        "some cloud": True,
+    }
+    for line in (
+        "Prices: as given (no date); some cloud (2021-03, old).",
+        "The prices are old: some cloud, 2021-03.",
+    ):
+        assert line in html and line in summary_text(database)
 
 
 def test_names_cannot_become_markup(report):
