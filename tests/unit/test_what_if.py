@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from chromium import Tab, browser, needs_chromium
-from sextant.advice.phrases import chance, deployment
 from sextant.advice.what_if import as_script_data
 from sextant.cli.app import app
 from support import ROOT, wait_for
@@ -54,6 +53,10 @@ RATE = Start(
     ["1xH100-80GB", "1xH200-141GB", "1xB200-180GB", "2xB300-288GB"],
     {"ttft": "p95:"},
 )
+MEASURED = USERS._replace(words=["--llm", "llama-7b"])
+MEASURED_RATE = MEASURED._replace(
+    load="request-rate", asked=Asked(40, {"nttft": 100, "itl": 50, "e2e": 1500})
+)
 PROBE = "gpu_profile_id,users,nttft_ms,itl_ms\n1xA100-40GB,32,3,30\n1xA100-40GB,96,9,70\n"
 SETTINGS = {
     "users": [
@@ -73,8 +76,23 @@ SETTINGS = {
     ],
     # 96 users were measured to break it: no load from there on is met.
     "probe": [Asked(200, {"nttft": 100, "itl": 60}, 0.1)],
+    "measured": [
+        MEASURED.asked,
+        Asked(333, {"nttft": 30, "itl": 37}, None, {"1xH100-80GB": 2.2}),
+        Asked(1, {"nttft": 100, "itl": 13}),
+    ],
+    "measured rate": [
+        MEASURED_RATE.asked,
+        Asked(7.7, {"nttft": 100, "itl": 33, "e2e": 670}, None, {}, ("1xA100-40GB",)),
+    ],
 }
-STARTS = {"users": USERS, "rate": RATE, "probe": USERS}
+STARTS = {
+    "users": USERS,
+    "rate": RATE,
+    "probe": USERS,
+    "measured": MEASURED,
+    "measured rate": MEASURED_RATE,
+}
 
 
 def command(start: Start, asked: Asked, folder: Path) -> list[str]:
@@ -138,7 +156,7 @@ def entered(tab: Tab, asked: Asked) -> dict[str, Any]:
     """Enter a question as a person would, from the one first asked; return the page's answer."""
     tab.run("document.querySelector('#what-if form').reset()")
     tab.run("new Promise((done) => setTimeout(done, 20))")
-    values = {"load": asked.load, "risk": "" if asked.risk is None else asked.risk}
+    values = {"load": asked.load} | ({} if asked.risk is None else {"risk": asked.risk})
     values |= {f"price {name}": usd for name, usd in asked.prices.items()}
     tab.run(
         """(({values, limits, without}) => {
@@ -166,26 +184,29 @@ def entered(tab: Tab, asked: Asked) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_the_page_answers_as_the_command_line(tab, pages, folder, kind) -> None:
     open_page(tab, pages[kind])
-    answers = []
+    answers, is_measured = [], kind.startswith("measured")
     for asked in SETTINGS[kind]:
         words = command(STARTS[kind], asked, folder)
         words += ["--probe", "probe.csv"] if kind == "probe" else []
         expected, found = said(words), entered(tab, asked)
+        assert (
+            expected["text"].splitlines()[0].startswith(f"{expected['llm_id']}: {found['words']}")
+        )
+        keys = CHOSEN[:-1] if is_measured else CHOSEN
         if expected["gpu_profile_id"] is None:
             assert found["chosen"] is None
-            assert found["words"] in expected["text"].splitlines()[0]
         else:
-            assert [found["chosen"][key] for key in CHOSEN] == [expected[key] for key in CHOSEN]
-            stated = f"{deployment(expected)}; meets "
-            assert found["words"].startswith(stated)
-            assert found["words"].endswith(f"probability {chance(expected['probability_met'])}")
-        of = [{key: row[key] for key in CHOSEN} for row in found["options"]]
-        assert of == expected["options"]
+            assert [found["chosen"][key] for key in keys] == [expected[key] for key in keys]
+        if not is_measured:
+            of = [{key: row[key] for key in CHOSEN} for row in found["options"]]
+            assert of == expected["options"]
         by_name = {row["gpu_profile_id"]: row for row in expected["alternatives"]}
         for row in found["profiles"]:
             alike = by_name.pop(row["gpu_profile_id"])
-            assert [row[key] for key in STATED] == [alike[key] for key in STATED]
-        assert {row["status"] for row in by_name.values()} <= {"does_not_fit"}
+            is_known = not is_measured or row["status"] == "meets"
+            keys = STATED[: 4 if is_measured else 5] if is_known else STATED[:2]
+            assert [row[key] for key in keys] == [alike[key] for key in keys]
+        assert {row["status"] for row in by_name.values()} <= {"does_not_fit", "not_measured"}
         answers.append(found["words"])
     assert len(set(answers)) > len(answers) / 2, "the settings ask for different answers"
 
@@ -212,7 +233,7 @@ def test_it_needs_neither_network_nor_eval_and_breaks_no_policy(tab, pages) -> N
 def test_nothing_is_cut_off(tab, pages, width) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     tab.call("Emulation.setDeviceMetricsOverride", **size)
-    for page in (pages["users"], pages["rate"]):
+    for page in (pages["users"], pages["rate"], pages["measured"]):
         open_page(tab, page)
         assert tab.run("document.documentElement.scrollWidth") <= width
         # Tables alone may be scrolled, and only on a phone.

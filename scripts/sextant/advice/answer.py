@@ -24,6 +24,7 @@ from sextant.advice.question import (
 from sextant.advice.serving import as_measured, named_otherwise
 from sextant.advice.source import find_source
 from sextant.advice.subject import subject_of
+from sextant.advice.what_if import Basis, of_forecast, of_points
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.points import LENGTHS
@@ -63,8 +64,8 @@ def recommend_llm(question: Question) -> dict[str, Any]:
     return answered(question)[0]
 
 
-def answered(question: Question) -> tuple[dict[str, Any], Forecast | None]:
-    """Return what `recommend_llm` does, and the draws it rests on, if there are any."""
+def answered(question: Question) -> tuple[dict[str, Any], Basis | None]:
+    """Return what `recommend_llm` does, and what a page can answer again from, if it can."""
     check(question)
     source = find_source(question)
     known = source.known
@@ -74,9 +75,11 @@ def answered(question: Question) -> tuple[dict[str, Any], Forecast | None]:
     every = {**known.profiles, **profiles}
     warnings = [*known.left_out, *estimates(known.points, question.slo)]
     warnings += named_otherwise(question, llm_id, llm)
-    made = None
+    basis = None
     if answers_from_points(question, llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
+        if question.risk is None:
+            basis = of_points(known.points.query("llm_id == @llm_id"), profiles, question.slo)
     elif isinstance(model := make_predictor(question, every), JointPredictor):
         subject = subject_of(question, llm_id, llm, source, profiles)
         probe = subject.probe(question.probe)
@@ -88,6 +91,7 @@ def answered(question: Question) -> tuple[dict[str, Any], Forecast | None]:
         ]
         made = forecast(model, subject, question.slo, probe)
         answer = _predicted(question, made)
+        basis = of_forecast(made) if question.decision == "utility" else None
         if question.prefix_hit_rate and not subject.is_cache_used(model):
             warnings.append(
                 f"--prefix-hit-rate is not used: {question.predictor} does not know it."
@@ -106,7 +110,7 @@ def answered(question: Question) -> tuple[dict[str, Any], Forecast | None]:
         "prices": [each._asdict() for each in prices],
         "warnings": warnings,
     }
-    return answer | {"text": as_text(answer)}, made
+    return answer | {"text": as_text(answer)}, basis
 
 
 def _refuse_other_servers(question: Question, known: Characterization) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.advice import answer_text
-from sextant.advice.predicted import Forecast
-from sextant.advice.what_if import as_script_data, what_if
+from sextant.advice.what_if import Basis, as_script_data, what_if
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.write import render, write_page
@@ -27,22 +26,22 @@ _PROBABILITY = Axis(
 Answer = Mapping[str, Any]
 
 
-def write_answer(answer: Answer, out: Path, made: Forecast | None = None) -> None:
+def write_answer(answer: Answer, out: Path, basis: Basis | None = None) -> None:
     """Write an answer as HTML; the same answer gives the same bytes.
 
-    With the draws it rests on (`answered`) the page answers again for other loads, limits, prices
-    and GPU profiles on offer, except by the paper's decision.
+    With what it rests on (`answered`) the page answers again for other loads, limits, prices and
+    GPU profiles on offer.
     """
     title = f"{answer['llm_id']}: recommendation"
     figure = _figure(answer) if answer.get("options") else None
     facts = {"title": title, "answer": answer, "text": answer_text, "figure": figure}
-    write_page(out, render(_TEMPLATE, facts | _what_if(answer, made)))
+    write_page(out, render(_TEMPLATE, facts | _what_if(answer, basis)))
 
 
-def _what_if(answer: Answer, made: Forecast | None) -> dict[str, Any]:
-    if made is None or answer["decision"] != "utility":
+def _what_if(answer: Answer, basis: Basis | None) -> dict[str, Any]:
+    if basis is None:
         return {"what_if": None}
-    data, script = what_if(made, answer["risk"]), _SCRIPT.read_text(encoding="utf-8")
+    data, script = what_if(basis, answer.get("risk")), _SCRIPT.read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     facts = {"what_if": data, "what_if_data": as_script_data(data), "what_if_script": script}
     return facts | {"what_if_hash": f"sha256-{digest}"}

@@ -7,7 +7,7 @@
   const part = (name) => parts.find((each) => each.dataset.part === name);
   const data = JSON.parse(document.getElementById("what-if-data").textContent);
   const { users, n_draws: n, is_rate: isRate } = data;
-  const names = Object.keys(data.profiles), N_LIMITS = data.limits.length;
+  const names = Object.keys(data.profiles), N_LIMITS = data.limits.length, N_LOADS = users[0].length;
   const curves = await unpack();
 
   async function unpack() {
@@ -16,13 +16,13 @@
     const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
     const values = new Uint16Array(bytes.length / 2);
     for (let i = 0; i < values.length; i++) {
-      const before = Math.floor(i / n) % users.length ? values[i - n] : 0;
+      const before = Math.floor(i / n) % N_LOADS ? values[i - n] : 0;
       values[i] = before + bytes[i] + 256 * bytes[i + values.length];
     }
     return values;
   }
   const place = (curve, profile, load, draw) =>
-    ((curve * names.length + profile) * users.length + load) * n + draw;
+    ((curve * names.length + profile) * N_LOADS + load) * n + draw;
   const rising = (a, b) => a - b;
   const distinct = (values) => [...new Set(values)].sort(rising);
   const spans = (low, high, count) => Array.from({ length: count }, (_, i) =>
@@ -34,7 +34,7 @@
     const broken = data.broken.filter((point) =>
       point.profile === name && point.ms.some((ms, i) => ms !== null && ms / limits[i] > 1));
     const least = Math.min(...broken.map((point) => point.users));
-    return users.filter((each) => each < least).length;
+    return users[names.indexOf(name)].filter((each) => each < least).length;
   }
 
   // By draw, how many of the loads keep all limits.
@@ -52,14 +52,15 @@
   function replicasNeeded(profile, met, asked) {
     return met.map((count, draw) => {
       if (!count) return Infinity;
-      if (!isRate) return Math.ceil(asked.load / users[count - 1]);
+      if (!isRate) return Math.ceil(asked.load / users[profile][count - 1]);
+      if (data.is_measured) return Math.ceil(asked.load / data.carried[profile][count - 1]);
       const step = curves[place(N_LIMITS, profile, count - 1, draw)] + data.steps_from;
       return Math.ceil(asked.load / 2 ** (step / data.rate_steps));
     });
   }
 
   function competing(needed, asked) {
-    if (!isRate) return distinct(users.map((each) => Math.ceil(asked.load / each)));
+    if (!isRate) return distinct(users.flat().map((each) => Math.ceil(asked.load / each)));
     const counts = distinct(needed.flat().filter(Number.isFinite));
     if (counts.length <= data.most_counts) return counts.length ? counts : [1];
     return distinct(spans(counts[0], counts.at(-1), data.most_counts).map(Math.round));
@@ -67,23 +68,22 @@
 
   function usersEach(profile, tried, count, asked) {
     if (!isRate) return Math.ceil(asked.load / count);
-    const carried = data.carried[names.indexOf(profile)].slice(0, tried);
-    const load = carried.findIndex((each) => each >= asked.load / count);
-    return users[load < 0 ? users.length - 1 : load];
+    const load = data.carried[profile].slice(0, tried).findIndex((each) => each >= asked.load / count);
+    return users[profile].at(load);
   }
 
   function weigh(asked) {
     const all = asked.profiles.map(({ name, price }) => {
       const tried = triedLoads(name, asked), profile = names.indexOf(name);
       const met = loadsMet(profile, tried, asked);
-      const most = met.map((count) => (count ? users[count - 1] : 0)).sort(rising);
+      const most = met.map((count) => (count ? users[profile][count - 1] : 0)).sort(rising);
       const needed = replicasNeeded(profile, met, asked);
-      return { name, price, tried, needed, usersHi: most[Math.ceil(0.95 * n) - 1] };
+      return { name, price, profile, tried, needed, usersHi: most[Math.ceil(0.95 * n) - 1] };
     });
     const counts = competing(all.map((each) => each.needed), asked);
     const cheapest = Array.from({ length: n }, (_, draw) =>
       Math.min(...all.map((each) => each.needed[draw] * each.price)));
-    return all.flatMap(({ name, price, tried, needed, usersHi }) => counts.map((replicas) => {
+    return all.flatMap(({ name, price, profile, tried, needed, usersHi }) => counts.map((replicas) => {
       const usd = Math.round(price * replicas * 1e9) / 1e9;
       let met = 0, worth = 0;
       for (let draw = 0; draw < n; draw++)
@@ -91,8 +91,9 @@
           met++;
           worth += data.worth - usd / cheapest[draw];
         }
+      const each = data.is_measured ? usersHi : usersEach(profile, tried, replicas, asked);
       return {
-        gpu_profile_id: name, replicas, users_per_replica: usersEach(name, tried, replicas, asked),
+        gpu_profile_id: name, replicas, users_per_replica: each,
         usd_per_hour: usd, probability_met: met / n, worth: worth / n, usersHi,
       };
     }));
@@ -134,6 +135,7 @@
 
   function asWords({ chosen }, asked) {
     const all = { 1: "the limit", 2: "both limits" }[N_LIMITS] ?? "all limits";
+    if (data.is_measured) return chosen ? plan(chosen) : `no GPU profile meets ${all}`;
     if (chosen) return `${plan(chosen)}; meets ${all} with probability ${chance(chosen.probability_met)}`;
     if (asked.risk === null) return `no option is likely to meet ${all}`;
     return `no GPU profile meets ${all} with probability ${Number((1 - asked.risk).toPrecision(10))} or more`;
@@ -141,12 +143,14 @@
 
   function ofReplica({ chosen }, asked) {
     if (!chosen) return "";
-    const load = users.findIndex((each) => each >= chosen.users_per_replica);
-    const row = names.indexOf(chosen.gpu_profile_id), each = plural(chosen.users_per_replica, "user");
+    const row = names.indexOf(chosen.gpu_profile_id);
+    const load = users[row].findIndex((each) => each >= chosen.users_per_replica), each = plural(chosen.users_per_replica, "user");
     const latencies = data.limits.map((limit, i) =>
       `${limit.label} ${short(data.medians_ms[limit.key][row][load])} ms (limit ${limit.offered[asked.limits[i]]})`);
-    const gets = isRate ? `${short(asked.load / chosen.replicas)} requests/s, about ${each} at once` : each;
-    return `A replica gets ${gets}: ${latencies.join("; ")}. ${short(730 * chosen.usd_per_hour)} USD a month of 730 hours.`;
+    const tried = users[row][load] > chosen.users_per_replica ? `, with ${users[row][load].toLocaleString("en-US")}, the next load tried` : "";
+    const gets = isRate ? `${short(asked.load / chosen.replicas)} requests/s, about ${each} at once` : each + tried;
+    const has = data.is_measured ? `serves ${each}` : `gets ${gets}`;
+    return `A replica ${has}: ${latencies.join("; ")}. ${short(730 * chosen.usd_per_hour)} USD a month of 730 hours.`;
   }
 
   function drawn(tag, attributes, text = "") {
@@ -179,7 +183,8 @@
   const input = (name) => form.elements[name];
   function asked() {
     const profiles = names.map((name) => ({ name, price: input(`price ${name}`).valueAsNumber }));
-    const risk = input("risk").valueAsNumber;
+    // Measurements are certain: any risk below 1 asks for what they show to hold.
+    const risk = data.is_measured ? 0.5 : input("risk").valueAsNumber;
     return {
       load: input("load").valueAsNumber, risk: Number.isNaN(risk) ? null : risk,
       limits: data.limits.map((limit) => Number(input(limit.key).value)),
@@ -200,13 +205,13 @@
     const found = decide(question);
     part("answer").textContent = asWords(found, question);
     part("replica").textContent = ofReplica(found, question);
-    chart(found);
+    if (part("chart")) chart(found);
     for (const each of names) {
       const row = found.profiles.find((one) => one.gpu_profile_id === each);
       const is = row?.status, money = row ? `${row.usd_per_hour.toFixed(2)} USD/h` : "";
       part(`plan ${each}`).textContent = !row ? "not on offer" : is === "too_slow" ? "too slow"
         : `${is === "unsure" ? "unsure: " : ""}${plural(row.replicas, "replica")}, ${money}`;
-      part(`chance ${each}`).textContent = row ? chance(row.probability_met) : "";
+      part(`chance ${each}`).textContent = row && !data.is_measured ? chance(row.probability_met) : "";
     }
     section.dataset.answer = JSON.stringify(found);
   }

@@ -1,23 +1,27 @@
 """What a page needs to answer again for another load, other limits, prices and GPU profiles.
 
 `what_if.js` decides from it as `sextant.decide.decision` and `sextant.advice.options` do from the
-draws. A draw's latencies matter only through which limits they keep, so the page holds, by draw and
-load, the first of the limits on offer that is kept: exact, and much smaller than latencies.
+draws, and as eq. 1-3 do from measurements, which are one draw. A draw's latencies matter only
+through which limits they keep, so the page holds, by draw and load, the first of the limits on
+offer that is kept: exact, and much smaller than latencies.
 """
 
 import base64
 import gzip
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from sextant.advice.options import FAIR, LISTED, SAFE
 from sextant.advice.predicted import Forecast
-from sextant.characterizations.points import TARGETS
+from sextant.characterizations.points import TARGETS, at_percentile
 from sextant.decide.decision import MOST_COUNTS, RATE_STEPS, REWARD, in_steps
-from sextant.experiment.slo import METRICS
+from sextant.decide.recommend import curves
+from sextant.experiment.slo import METRICS, SLO
+from sextant.hardware.gpu import GPUProfile
 
 _WIDEST = 4.0
 """Limits go from the asked one over this factor to the asked one times it, loads further."""
@@ -25,48 +29,102 @@ _WIDEST_LOAD = 20.0
 _DIGITS = 4
 
 
-def what_if(made: Forecast, risk: float | None) -> dict[str, Any]:
+class Basis(NamedTuple):
+    """What an answer rests on, by GPU profile and users of a replica."""
+
+    slo: SLO
+    prices: Mapping[str, float]
+    """USD per hour of each of the profiles."""
+    users: np.ndarray
+    """In rising order, shape (profiles, loads); where a profile has fewer loads, the last again."""
+    samples_ms: np.ndarray
+    """nTTFT and ITL, shape (draws, profiles, loads, 2); NaN breaks the limits."""
+    lengths: np.ndarray
+    """Mean input and output tokens of a request, shape (profiles, loads, 2)."""
+    broken: Sequence[Mapping[str, Any]] = ()
+    """Measured latencies of a predicted LLM: no load from one that breaks a limit on is met."""
+    is_measured: bool = False
+    """Whether the one draw is what was measured, from which eq. 1-3 decide."""
+
+
+def of_forecast(made: Forecast) -> Basis:
+    """Return what a predicted answer rests on: draws, of the same loads on every profile."""
+    names, users = (np.unique(made.draws.X[of]) for of in ("gpu_profile_id", "users"))
+    shape = len(names), len(users)
+    return Basis(
+        made.slo,
+        {name: made.subject.profiles[name].usd_per_hour for name in names.tolist()},
+        np.broadcast_to(users, shape),
+        made.draws.samples_ms.reshape(-1, *shape, len(TARGETS)),
+        np.broadcast_to(made.lengths, (*shape, 2)),
+        _own_points(made),
+    )
+
+
+def of_points(points: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO) -> Basis | None:
+    """Return what an answer from an LLM's points rests on; None if no profile on offer has any."""
+    points = points[points["gpu_profile_id"].isin(profiles)]
+    latencies = at_percentile(points, slo.percentiles, slo.first_token)
+    found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
+    if not found:
+        return None
+    n_loads = max(len(users) for users, _, _ in found.values())
+
+    def padded(place: int, by: float | None) -> np.ndarray:
+        rows = []
+        for curve in found.values():
+            values = curve[place].astype(float)
+            last = values[-1:] if by is None else np.full_like(values[-1:], by)
+            rows.append(np.concatenate([values, *[last] * (n_loads - len(values))]))
+        return np.stack(rows)
+
+    users, samples_ms, lengths = padded(0, None), padded(1, np.nan), padded(2, None)
+    prices = {name: profiles[name].usd_per_hour for name in found}
+    return Basis(slo, prices, users.astype(int), samples_ms[None], lengths, is_measured=True)
+
+
+def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
     """Return what the page's controls offer, and what its script decides from; JSON can hold it.
 
     Args:
-        made: the draws, of the same loads on every GPU profile.
+        basis: what the answer rests on.
         risk: as it was asked for.
     """
-    slo, lengths = made.slo, made.lengths[0]
-    names, users = (np.unique(made.draws.X[of]) for of in ("gpu_profile_id", "users"))
-    samples_ms = made.draws.samples_ms.reshape(-1, len(names), len(users), len(TARGETS))
+    slo, users, samples_ms, lengths = basis[0], *basis[2:5]
     latencies = slo.latencies(samples_ms, lengths)
     medians = {name: np.median(values, axis=0) for name, values in latencies.items()}
-    limits, curves = [], []
+    limits, packed = [], []
     for name, (limit_ms, percentile) in slo.limits.items():
         offered = _two_digits(limit_ms, _WIDEST)
         # A load is served if all smaller ones are too, so the worst of these counts.
-        worst = np.maximum.accumulate(latencies[name], axis=2)
-        curves.append(np.searchsorted(offered, worst))
+        packed.append(np.searchsorted(offered, np.maximum.accumulate(latencies[name], axis=2)))
         words = {"key": name, "label": METRICS[name], "percentile": percentile}
         limits.append(words | {"value": limit_ms, "offered": offered})
     steps_from = carried = None
     if slo.users is None:
-        most = np.maximum.accumulate(slo.carried(users, samples_ms, lengths), axis=2)
-        steps = in_steps(most).astype(int)
-        steps_from = int(steps.min())
-        curves.append(steps - steps_from)
+        # What a replica carries: of points as it is, of draws in steps, and at their median.
+        of_draws = np.maximum.accumulate(slo.carried(users, samples_ms, lengths), axis=2)
         medians_ms = np.median(samples_ms, axis=0)
-        carried = np.maximum.accumulate(slo.carried(users, medians_ms, lengths), axis=1).tolist()
+        of_medians = np.maximum.accumulate(slo.carried(users, medians_ms, lengths), axis=1)
+        carried = np.nan_to_num(of_medians).tolist()
+        if not basis.is_measured:
+            steps = in_steps(of_draws).astype(int)
+            steps_from = int(steps.min())
+            packed.append(steps - steps_from)
     loads = _two_digits(slo.load, _WIDEST_LOAD)
     if slo.users is not None:
         loads = sorted({round(load) for load in loads if load >= 1})
-    profiles = {name: made.subject.profiles[name].usd_per_hour for name in names.tolist()}
     return {
         "is_rate": slo.users is None,
+        "is_measured": basis.is_measured,
         "load": {"value": slo.load if slo.load % 1 else int(slo.load), "offered": loads},
         "risk": risk,
         "limits": limits,
-        "profiles": profiles,
+        "profiles": basis.prices,
         "users": users.tolist(),
-        "medians_ms": {name: _short(values) for name, values in medians.items()},
+        "medians_ms": {name: _short(np.nan_to_num(values)) for name, values in medians.items()},
         "carried": carried,
-        "broken": _own_points(made),
+        "broken": basis.broken,
         "n_draws": len(samples_ms),
         "steps_from": steps_from,
         "rate_steps": RATE_STEPS,
@@ -75,7 +133,7 @@ def what_if(made: Forecast, risk: float | None) -> dict[str, Any]:
         "fair": FAIR,
         "safe": SAFE,
         "listed": LISTED,
-        "curves": _packed(curves),
+        "curves": _packed(packed),
     }
 
 
@@ -111,12 +169,12 @@ def _short(values: np.ndarray) -> list[list[float]]:
     return [[float(f"{value:.{_DIGITS}g}") for value in row] for row in values]
 
 
-def _packed(curves: Iterable[np.ndarray]) -> str:
+def _packed(rising: Iterable[np.ndarray]) -> str:
     """Pack curves that rise over the loads, each (draws, profiles, loads), small whole numbers.
 
     Kept are their rises, as (curves, profiles, loads, draws): all low bytes, then all high ones.
     """
-    stacked = np.stack([*curves]).transpose(0, 2, 3, 1)
+    stacked = np.stack([*rising]).transpose(0, 2, 3, 1)
     rises = np.diff(stacked, axis=2, prepend=0).astype("<u2")
     planes = (rises & 255).astype("u1").tobytes() + (rises >> 8).astype("u1").tobytes()
     return base64.b64encode(gzip.compress(planes, mtime=0)).decode()

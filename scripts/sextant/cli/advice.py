@@ -73,11 +73,11 @@ def recommend(
 
     check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer, made = answered(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
+    answer, basis = answered(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
     if out is not None:
         from sextant.advice.page import write_answer  # with Matplotlib, which a text does not need
 
-        write_answer(answer, out, made)
+        write_answer(answer, out, basis)
     say_answer(answer, printed, out)
     if answer["gpu_profile_id"] is None:
         raise typer.Exit(3)

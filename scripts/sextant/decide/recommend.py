@@ -61,11 +61,11 @@ def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
     return int(users_served(*_curve(latencies.sort_values("users")), slo))
 
 
-_Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
+Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Users, nTTFT and ITL in ms (NaN where nothing succeeded), lengths: (points,) and (points, 2)."""
 
 
-def _curve(ordered: pd.DataFrame) -> _Curve:
+def _curve(ordered: pd.DataFrame) -> Curve:
     known = ordered[TARGETS].where((ordered[TARGETS] > 0) & np.isfinite(ordered[TARGETS]), np.nan)
     lengths = ordered.reindex(columns=LENGTHS)
     return ordered["users"].to_numpy(), known.to_numpy(float), lengths.to_numpy(float)
@@ -100,10 +100,7 @@ def candidates(
         slo: latency limits and the load to serve.
         feasible: pairs that memory facts allow; None allows all.
     """
-    if slo.users is None:  # both latencies are needed to know how many requests a second that is
-        both = latencies[TARGETS].where(has_latency(latencies))
-        latencies = latencies.assign(**both)
-    known = _curves(latencies)
+    known = curves(latencies, slo)
     rows = []
     for llm_id in llm_ids:
         for profile_id in sorted(profiles):
@@ -119,7 +116,11 @@ def candidates(
     return _typed(rows)
 
 
-def _curves(latencies: pd.DataFrame) -> dict[Pair, _Curve]:
+def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
+    """Return what was measured or predicted of each LLM on each GPU profile, users rising."""
+    if slo.users is None:  # both latencies are needed to know how many requests a second that is
+        both = latencies[TARGETS].where(has_latency(latencies))
+        latencies = latencies.assign(**both)
     # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
     groups = ordered.groupby(IDENTIFIERS).indices
@@ -130,7 +131,7 @@ def _curves(latencies: pd.DataFrame) -> dict[Pair, _Curve]:
     }
 
 
-def _assess(curve: _Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
+def _assess(curve: Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
     users, latencies_ms, lengths = curve
     served = int(users_served(*curve, slo))
     # By how much a point without latencies (NaN) misses the limits is not known.
