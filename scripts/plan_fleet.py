@@ -15,4 +15,5 @@ with job_log(snakemake.log[0]):
         source=snakemake.wildcards.source,
         decision=snakemake.params.decision,
         seed=snakemake.params.seed,
+        gpus=snakemake.config["gpus"],
     )

@@ -143,6 +143,8 @@ def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() ->
     assert made.dtype == "fp8"
     assert "weights in fp8, as it was measured, not in the bf16 of its config" in said[0]
     assert as_measured(replace(asked, llm_id=llm_id, dtype="int4"), known)[1] == []
+    # A fleet's demand has no such option.
+    assert "--" not in as_measured(replace(asked, llm_id=llm_id), known, has_options=False)[1][0]
 
 
 def test_a_name_with_a_precision_that_the_config_lacks_is_said() -> None:

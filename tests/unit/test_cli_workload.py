@@ -132,7 +132,9 @@ def test_arrivals_are_replayed_mirrored_or_varied(tmp_path, trace):
 
 
 def test_a_trace_is_reported_on_and_workloads_stand_side_by_side(tmp_path, trace):
-    sextant("fit", trace, "--out", tmp_path / "w")
+    said = sextant("fit", trace, "--out", tmp_path / "w", "--max-output-tokens", 100)
+    # A distance of 0 beside most outputs cut would look like a faithful model.
+    assert "outputs (" in said and "the distances are to the trace as capped" in said
     said = sextant(
         "trace-report", trace, "--workload", tmp_path / "w", "--out", tmp_path / "t.html"
     )

@@ -1,6 +1,7 @@
 """`sextant fleet` from its two sheets to the answer, and what it says of wrong ones."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -171,7 +172,13 @@ def test_slices_have_a_part_of_the_memory_and_serve_alone(tmp_path):
     with pytest.raises(InputError, match="is not a slice"):
         mig_slice(whole, "1g.80gb")
     rows = [POOL, {**POOL, "pool_id": "s", "mig_profile": "3g.20gb"}]
-    pools, gpus = read_supply(sheet(tmp_path / "supply.tsv", *rows))
+    # The facts are those of the folder that is named.
+    folder = shutil.copytree(GPUS, tmp_path / "gpus")
+    facts = (folder / "A100-40GB.yaml").read_text().replace("memory_gib: 40", "memory_gib: 39")
+    (folder / "A100-40GB.yaml").write_text(facts)
+    supply = sheet(tmp_path / "supply.tsv", *rows)
+    assert read_supply(supply, folder)[1]["A100-40GB"].memory_gib == 39
+    pools, gpus = read_supply(supply)
     names = [*offered_profiles(pools, gpus)]
     assert names == ["1xA100-40GB", "2xA100-40GB", "4xA100-40GB", "8xA100-40GB", f"1x{part.gpu_id}"]
 

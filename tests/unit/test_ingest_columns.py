@@ -76,6 +76,14 @@ def test_payloads_of_litellm_are_read_as_they_are_failures_too(tmp_path):
     assert trace["status"].tolist() == ["failed", "ok"] and report["n_moved"] == 1
     assert trace["arrival_s"].tolist() == [0, 0.25]
     assert report["ignored_columns"] == ["metadata.user"]
+    # Its database and exports have date-times.
+    dated = [
+        row | {"startTime": f"2023-11-14T22:13:2{at}Z"} for at, row in ((0.25, ok), (0.0, failed))
+    ]
+    text = _lines([{"error": "no time"}, *dated])
+    again, _, report = ingest(tmp_path, text, "litellm", "t.jsonl", max_rejected_fraction=0.5)
+    assert again["arrival_s"].tolist() == [0, 0.25]
+    assert report["start_time"] == "2023-11-14T22:13:20+00:00"
 
 
 def test_bailian_and_azures_second_trace_are_read(tmp_path):

@@ -241,9 +241,11 @@ def candidate_line(row: Answer) -> str:
     if row["status"] in ("meets", "unsure"):
         state = "" if row["status"] == "meets" else "unsure: "
         probability = row.get("probability_met")
+        most = row["replicas"] > 1 and row["users_per_replica"] == row["most_users_tried"]
         return (
             f"{name}: {state}{plural(row['replicas'], 'replica')} of "
-            f"{plural(row['users_per_replica'], 'user')}, {row['usd_per_hour']:.2f} USD/h"
+            f"{plural(row['users_per_replica'], 'user')}{' (no more were tried)' * most}, "
+            f"{row['usd_per_hour']:.2f} USD/h"
             + (f", probability {chance(probability)}" if probability is not None else "")
         )
     if row["status"] == "too_slow" and row["limit_ratio"] is not None:

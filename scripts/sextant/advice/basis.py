@@ -143,7 +143,8 @@ def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
         how = f"estimated from the {' or '.join(known)} with a factor of other sources"
         if known == ["p90", "p99"]:
             how = "interpolated between p90 and p99"
-        found.append(f"The p{shown[target]} of the {names[target]} was not published: it is {how}.")
+        percentile = f"p{shown[target]} of the {names[target]}"
+        found.append(f"The {percentile} is not among the points: it is {how}.")
     return found
 
 

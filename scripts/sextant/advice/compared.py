@@ -45,8 +45,8 @@ def compare(
         fix = "use --predictor roofline, or ask a source that you measured"
         raise InputError(problem, field="--predictor", fix=fix)
     excluded = ruled_out(llm, profiles, source.longest_request_tokens, source.memory_utilization)
-    tried = known.feasibility[known.feasibility["llm_id"] == llm_id]
-    reasons = dict(zip(tried["gpu_profile_id"], tried["reason"], strict=True)) | excluded
+    judged = known.feasibility[known.feasibility["llm_id"] == llm_id]
+    reasons = dict(zip(judged["gpu_profile_id"], judged["reason"], strict=True)) | excluded
     task = _task(llm_id, llm, source, profiles, set(excluded))
     result = evaluate(task, [question.slo], basis, question.seed, n_jobs=ALL_CPUS)
     chosen = result.recommendations.query("llm_id == @llm_id")
@@ -59,7 +59,10 @@ def compare(
         found, options = _at_risk(question, question.risk, task, options)
         answer |= found
     rows = frame_rows(options.drop(columns=["source", "slo_id", "predictor"]))
+    own = known.points[known.points["llm_id"] == llm_id]
+    tried = own.groupby("gpu_profile_id")["users"].max().to_dict() if basis == MEASURED else {}
     for row in rows:
+        row["most_users_tried"] = tried.get(row["gpu_profile_id"])
         is_ruled_out = row["status"] == "does_not_fit"
         row["reason"] = reasons.get(row["gpu_profile_id"]) if is_ruled_out else None
     answer |= {"basis": basis, "risk": question.risk, "alternatives": rows}

@@ -48,11 +48,14 @@ class Serving(NamedTuple):
         }
 
 
-def as_measured(question: Question, known: Characterization) -> tuple[Question, list[str]]:
+def as_measured(
+    question: Question, known: Characterization, *, has_options: bool = True
+) -> tuple[Question, list[str]]:
     """Return the question with the precisions in which its LLM was measured, and what to say of it.
 
     Only a precision that the question leaves open is filled in. Where the points differ it is that
-    of the configuration, or of most points if none was served so.
+    of the configuration, or of most points if none was served so. Without options the person
+    cannot choose another one, and what is said names none.
     """
     llm_id = id_of(question)
     if question.sizes is not None:
@@ -70,15 +73,15 @@ def as_measured(question: Question, known: Characterization) -> tuple[Question, 
         if getattr(question, name) is not None or points[column].isna().all():
             continue
         found = points[column].fillna(of_config(llm)).value_counts()
-        own, option = of_config(llm), f"--{name.replace('_', '-')} chooses"
+        own, option = of_config(llm), f" (--{name.replace('_', '-')} chooses)" * has_options
         taken = chosen[name] = own if own in found else str(found.index[0])
         if len(found) > 1:
             measured = " and ".join(sorted(found.index))
             text = f"{llm_id} was measured with {what} in {measured}: {taken} is assumed"
-            said.append(f"{text} ({option}).")
+            said.append(f"{text}{option}.")
         elif taken != own:
             text = f"{llm_id} is taken to be served with {what} in {taken}, as it was measured"
-            said.append(f"{text}, not in the {own} of its configuration ({option}).")
+            said.append(f"{text}, not in the {own} of its configuration{option}.")
     dtype, kv_dtype = (chosen.get(name, getattr(question, name)) for name in ("dtype", "kv_dtype"))
     return replace(question, dtype=dtype, kv_dtype=kv_dtype), said
 

@@ -201,6 +201,10 @@ def _described(known: Characterization) -> Characterization:
 def _folder(name: str | None, database: Path | None) -> Path | None:
     """Return the folder that a source names, None if it is in a store."""
     if name is None:
+        if database is None and not PIPELINE_STORE.is_file():
+            ships = ", ".join(shipped_sources())
+            fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
+            raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
         return None
     if is_folder(name):
         return Path(name)

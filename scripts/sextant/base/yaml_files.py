@@ -74,6 +74,9 @@ DEFAULT_FILE = "config/config.yaml"
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:
     """Read the Snakefile's configuration in a folder and merge others into it; the last wins."""
+    if not (folder / DEFAULT_FILE).is_file():
+        fix = "run this in the project's folder"
+        raise InputError("there is no such file here", file=DEFAULT_FILE, fix=fix)
     return merged(read_yaml(folder / file) for file in [Path(DEFAULT_FILE), *config_files])
 
 

@@ -35,7 +35,7 @@ def headline(answer: Answer) -> str:
     """Return the answer in one line."""
     window = windows_words(answer["slo"])
     if answer["replicas"] is None:
-        wanted = f"with probability {1 - answer['risk']:.2f} or more"
+        wanted = f"with probability {1 - answer['risk']:.10g} or more"
         return f"{answer['llm_id']}: no GPU profile meets the SLO {window} {wanted}"
     return (
         f"{answer['llm_id']}: {deployment(answer)}; meets the SLO {window} with probability "

@@ -24,7 +24,7 @@ def failure(sizing: Sizing, demand: Demand, target: Target, startup_s: float) ->
     """
     server, count = sizing.server, _count(sizing)
     start_s, _ = demand.busiest(_MINUTE_S)
-    at_s = start_s + _MINUTE_S / 2
+    at_s = start_s + min(_MINUTE_S, demand.duration_s - start_s) / 2
     outcome = serve_with_failure(
         lambda part, taken: server.run(part, taken, sizing.draw, target.window_s),
         demand,

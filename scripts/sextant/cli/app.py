@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer.exceptions import TyperException
 
 from sextant import __version__
 from sextant.base.errors import InputError, require_docstrings
@@ -24,7 +25,7 @@ from sextant.cli.options import Seed, UsdPerHour, gpu_profile_facts, naming_opti
 from sextant.cli.terminal import say
 
 app = typer.Typer(
-    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="From production traces of LLM requests to the cheapest GPU that meets a latency target.",
 )
@@ -33,7 +34,7 @@ app = typer.Typer(
 @app.command()
 def ingest(
     source: Annotated[Path, typer.Argument(help="Trace as its publisher wrote it.")],
-    out: Annotated[Path, typer.Option(help="Normalised trace, Parquet.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="Normalised trace, Parquet.")],
     trace_format: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +59,7 @@ def ingest(
         bool, typer.Option("--ignore-unknown", help="Leave out columns the format does not know.")
     ] = False,
     max_rate_rps: Annotated[
-        float, typer.Option(help="Highest mean rate that is believed, requests per second.")
+        float, typer.Option(min=0, help="Highest mean rate that is believed, requests per second.")
     ] = 1000.0,
     max_rejected_fraction: Annotated[
         float, typer.Option(help="Fraction of malformed rows that may be set aside, 0 to 1.")
@@ -74,15 +75,17 @@ def ingest(
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
     from sextant.ingest import ingest_trace
     from sextant.ingest.mapping import MAPPED
+    from sextant.pages.wording import listed
 
     if (trace_format is None) == (columns is None):
         fix = "give --format for a published trace, or --columns for a log of your own"
         raise InputError("give one of the two", field="--format, --columns", fix=fix)
+    rejected = out.with_suffix(".rejected.parquet")
     report = ingest_trace(
         source,
         trace_format or MAPPED,
         out,
-        out.with_suffix(".rejected.parquet"),
+        rejected,
         out.with_suffix(".report.json"),
         max_rejected_fraction=max_rejected_fraction,
         start_time=start_time,
@@ -95,6 +98,8 @@ def ingest(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
         f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests"
     )
+    if reasons := report["n_rejected_by_reason"]:
+        say(f"set aside in {rejected}: {listed([f'{n:,} × {why}' for why, n in reasons.items()])}")
     if report["n_moved"]:
         late_s = report["most_late_s"]
         say(f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s")
@@ -106,7 +111,7 @@ def ingest(
 def serve_and_load(
     llm_config: Annotated[Path, typer.Option(help="The LLM's Hugging Face config.json.")],
     workload: Annotated[Path, typer.Option(help="Folder of a fitted workload, with caps.")],
-    out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the results.")],
     max_input_tokens: Annotated[int, typer.Option(help="Longest input of the workload, tokens.")],
     max_output_tokens: Annotated[int, typer.Option(help="Longest output, tokens.")],
     gpu_profile: Annotated[
@@ -229,9 +234,23 @@ def main() -> None:
     """Run the command line; bad input ends it with one line and status 2."""
     try:
         require_docstrings()
-        app()
-    # OSError: a file is missing, or a folder cannot be written. RuntimeError: a server failed;
-    # the message has the last lines of its log.
-    except (InputError, OSError, RuntimeError) as error:
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+    except TyperException as error:  # before the command: an option or argument is wrong
+        problem = error.format_message().replace("Invalid value for", "field").rstrip(".?")
+        problem = problem.replace("Input should", "it has to").replace("Value error, ", "")
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "sextant"
+        say(f"Error: {problem}. Fix: see {command} --help", err=True)
+        sys.exit(2)
+    except InputError as error:
+        option = "--" + (error.field or "").removesuffix("_s").replace("_", "-")
+        is_option = error.file is None and option in sys.argv
+        say(f"Error: {error.at(field=option) if is_option else error}", err=True)
+        sys.exit(2)
+    except OSError as error:  # a file is missing, or a folder cannot be written
+        place = error.filename2 or error.filename
+        say(f"Error: {place}: {error.strerror}" if place else f"Error: {error}", err=True)
+        sys.exit(2)
+    except RuntimeError as error:  # a server failed; the message has the last lines of its log
         say(f"Error: {error}", err=True)
-        sys.exit(1 if isinstance(error, RuntimeError) else 2)
+        sys.exit(1)

@@ -18,6 +18,10 @@ Database = Annotated[
     ),
 ]
 
+CharacterizationFolder = Annotated[
+    Path, typer.Option(file_okay=False, help="Folder of the characterization, made or updated.")
+]
+
 
 class Publisher(StrEnum):
     """Whose layout a published characterization has."""
@@ -50,7 +54,7 @@ def import_characterization(
         Publisher, typer.Argument(help="Whose layout the files have; the last four are load tools.")
     ],
     files: Annotated[list[Path], typer.Option("--from", help="File; may be repeated.")],
-    out: Annotated[Path, typer.Option(help="Folder of the characterization, made or updated.")],
+    out: CharacterizationFolder,
     configs: Annotated[
         str, typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT.")
     ] = "../../llms",
@@ -90,7 +94,7 @@ def import_characterization(
 
 
 def export_characterization(
-    out: Annotated[Path, typer.Option(help="Folder of the characterization, made or updated.")],
+    out: CharacterizationFolder,
     database: Database = None,
     source: Annotated[str | None, typer.Option(help="Characterization to write.")] = None,
     llms: Annotated[

@@ -12,7 +12,12 @@ from sextant.cli.terminal import say
 
 ConfigFiles = Annotated[
     list[Path] | None,
-    typer.Option("--configfile", help="Configuration on top of the Snakefile's; may be repeated."),
+    typer.Option(
+        "--configfile",
+        exists=True,
+        dir_okay=False,
+        help="Configuration on top of the Snakefile's; may be repeated.",
+    ),
 ]
 # Checked here: Snakemake ignores a profile that does not exist.
 WorkflowProfile = Annotated[

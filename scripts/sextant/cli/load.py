@@ -136,7 +136,10 @@ class SubjectOptions:
 def load(
     *,
     server: ServerOptions,
-    out: Annotated[Path, typer.Option(help="Folder of the results, a cell: run.json and tables.")],
+    out: Annotated[
+        Path,
+        typer.Option(file_okay=False, help="Folder of the results, a cell: run.json and tables."),
+    ],
     what: SubjectOptions,
     requests: RequestOptions,
     way: LevelOptions,
@@ -172,7 +175,9 @@ def load(
         say(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
         _show(out, limits_ms)
         raise typer.Exit(stop.exit_status) from None
-    if failed := [str(level["level"]) for level in _show(out, limits_ms) if not level["n_ok"]]:
+    if failed := [
+        f"{float(level['level']):g}" for level in _show(out, limits_ms) if not level["n_ok"]
+    ]:
         say(f"Error: no request succeeded at level {', '.join(failed)}", err=True)
         raise typer.Exit(1)
     if compare is not None:

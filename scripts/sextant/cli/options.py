@@ -23,7 +23,9 @@ WORKLOAD_HELP = (
 Printed = Annotated[
     Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
 ]
-PageFile = Annotated[Path | None, typer.Option(help="File for the page of --format html.")]
+PageFile = Annotated[
+    Path | None, typer.Option(dir_okay=False, help="File for the page of --format html.")
+]
 UsdPerHour = Annotated[float | None, typer.Option(min=0, help="Price of this GPU profile.")]
 MaxInput = Annotated[
     int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _TEXT_ENDINGS = (".json", ".jsonl")
 
+ReportPage = Annotated[
+    Path, typer.Option(dir_okay=False, help="Page to write, .html; the JSON goes beside it.")
+]
+
 _UNTOLD, _LONG = ("kind", "trace"), 200
 """Of an arrival process: what the provenance of a drawn trace leaves out."""
 
@@ -30,7 +34,7 @@ def fit(
             "use case that ships."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the workload.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder of the workload.")],
     max_input_tokens: MaxInput = None,
     max_output_tokens: MaxOutput = None,
     n_bins: Annotated[
@@ -42,6 +46,7 @@ def fit(
     seed: Seed = 0,
 ) -> None:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
+    from sextant.pages.wording import listed, percent
     from sextant.workload.fit import fit_workload
     from sextant.workload.request_model import N_BINS
     from sextant.workload.use_cases import use_case_names
@@ -66,11 +71,15 @@ def fit(
     else:
         figures = fit_workload(path, *files, **caps, n_bins=n_bins or N_BINS, seed=seed)
         distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
+        n_requests = figures["n_requests"]
         say(
-            f"{out}: {figures['n_requests']:,} requests in {figures['n_joint_bins']:,} joint "
-            f"bins; caps touched {figures['n_clipped_input']:,} inputs and "
-            f"{figures['n_clipped_output']:,} outputs; KS distances: {distances}"
+            f"{out}: {n_requests:,} requests in {figures['n_joint_bins']:,} joint bins; KS "
+            f"distances: {distances}"
         )
+        cut = {side: figures[f"n_clipped_{side}"] for side in ("input", "output")}
+        if any(cut.values()):
+            cuts = [f"{n:,} {side}s ({percent(n / n_requests)})" for side, n in cut.items() if n]
+            say(f"caps shortened {listed(cuts)}: the distances are to the trace as capped")
         return
     shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
     say(f"{out}: {figures['n_joint_bins']:,} joint bins; caps shortened {shares}")
@@ -80,6 +89,11 @@ def _is_histogram(source: Path) -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from sextant.workload.use_cases import use_case_names
+
+    if not source.is_file():
+        fix = f"correct its path, or give a use case: {', '.join(use_case_names())}"
+        raise InputError("there is no such file", file=source, fix=fix)
     try:
         names = pq.read_schema(source).names
     except (OSError, pa.ArrowInvalid) as error:
@@ -126,7 +140,7 @@ def sample(
             "requests and times."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File to write.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write.")],
     n: Annotated[
         int | None, typer.Option("-n", min=1, help="Most requests; give this or --duration.")
     ] = None,
@@ -148,7 +162,7 @@ def sample(
     ] = "joint",
     zipf_theta: Annotated[
         float | None,
-        typer.Option(help="Inputs by Zipf's law with this exponent instead, as BurstGPT's."),
+        typer.Option(min=0, help="Inputs by Zipf's law with this exponent instead, as BurstGPT's."),
     ] = None,
     arrivals: Annotated[
         str | None,
@@ -190,8 +204,8 @@ def sample(
             raise InputError("ServeGen's tables say it", field=option, fix=fix)
         drawn = draw_service(workload, seed=seed, n=n, duration_s=duration)
     else:
-        default = "gamma" if burstiness else "poisson" if request_rate else "fitted"
-        kind = arrivals or default
+        default = "fitted" if request_rate is None else "poisson"
+        kind = arrivals or (default if burstiness is None else "gamma")
         requests = _requests(workload, sampler, zipf_theta)
         chosen = process.process(kind, workload, request_rate, burstiness)
         drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
@@ -245,7 +259,7 @@ def _texts(
 
 def trace_report(
     trace: Annotated[Path, typer.Argument(help="Normalised trace (see `sextant ingest`).")],
-    out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
+    out: ReportPage,
     workload: Annotated[
         list[Path] | None,
         typer.Option(help="Folder of a workload fitted to it, to judge the fit; may be repeated."),
@@ -267,7 +281,7 @@ def compare_workloads(
         list[str],
         typer.Argument(help="Folders of workloads, histograms, or names of use cases that ship."),
     ],
-    out: Annotated[Path, typer.Option(help="Page to write, .html; the JSON goes beside it.")],
+    out: ReportPage,
 ) -> None:
     """Put workloads side by side: how long their inputs and outputs are."""
     from sextant.pages.write import json_beside

@@ -53,7 +53,7 @@ def headline(answer: FleetAnswer) -> str:
     return (
         f"{len(plan.served)} of {plural(n, 'demand')} served for {plan.usd_per_hour:.2f} USD/h "
         f"(at most {ceil(1e4 * plan.gap) / 100:g} % above the least cost); each meets its limits "
-        f"with probability {1 - answer.risk:.2f} or more, all at once {joint} ({independent} if "
+        f"with probability {1 - answer.risk:.10g} or more, all at once {joint} ({independent} if "
         "their errors were independent)"
     )
 

@@ -10,6 +10,7 @@ from sextant.fleet.plan import FleetAnswer
 from sextant.fleet.planning import RISK, TIME_LIMIT_S
 from sextant.fleet.predicted import find_options
 from sextant.fleet.sheets import read_demands, read_supply
+from sextant.hardware.gpu import GPUS
 
 TRACES = Path("results") / "traces"
 
@@ -31,6 +32,8 @@ class Asked:
     time_limit_s: float = TIME_LIMIT_S
     """Of one program."""
     seed: int = 42
+    gpus: Path = GPUS
+    """Folder of the facts of devices."""
 
 
 def fleet(asked: Asked) -> FleetAnswer:
@@ -42,7 +45,7 @@ def fleet(asked: Asked) -> FleetAnswer:
     if not 0 < asked.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
         raise InputError(f"{asked.risk:g} is not a risk", field="--risk", fix=fix)
-    pools, gpus = read_supply(asked.supply)
+    pools, gpus = read_supply(asked.supply, asked.gpus)
     wanted = read_demands(asked.demands, asked.traces)
     demands = [each.demand for each in wanted]
     base = Question(

@@ -36,6 +36,7 @@ def plan_files(
     source: str,
     decision: Mapping[str, str],
     seed: int,
+    gpus: str,
 ) -> None:
     """Give the devices of the sheet of supply to the demands, and write who gets what.
 
@@ -47,6 +48,7 @@ def plan_files(
         source: name of the characterization.
         decision: `workload_id` and `scenario_id` of the points.
         seed: of draws.
+        gpus: folder of the facts of devices.
     """
     traces = [Path(each) for each in inputs["traces"]]
     with tempfile.TemporaryDirectory() as scratch:
@@ -57,6 +59,7 @@ def plan_files(
             traces=traces[0].parent if traces else Path(scratch),
             database=store,
             seed=seed,
+            gpus=Path(gpus),
         )
         answer = fleet(asked)
     single = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}

@@ -159,7 +159,7 @@ class _Predictions:
             requests=wanted.requests,
         )
         check(question)
-        question, said = as_measured(question, known)
+        question, said = as_measured(question, known, has_options=False)
         named_llm(question, known)
         return question, [*said, *estimates(known.points, demand.slo)]
 

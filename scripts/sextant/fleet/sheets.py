@@ -44,8 +44,10 @@ class Wanted(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_supply(path: Path) -> tuple[list[Pool], dict[str, GPU]]:
+def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, GPU]]:
     """Return the pools, and facts of their devices by `gpu_id`; MIG slices have ids of their own.
+
+    `folder` has the facts of devices.
 
     Raises:
         InputError: a row is wrong, a GPU has no facts, or there is not one node.
@@ -53,10 +55,10 @@ def read_supply(path: Path) -> tuple[list[Pool], dict[str, GPU]]:
     pools, gpus = [], {}
     for row in load_sheet(path, SCHEMAS / "supply.schema.yaml", "pool_id"):
         try:
-            gpu = load_gpu(GPUS, row["gpu_id"])
+            gpu = load_gpu(folder, row["gpu_id"])
         except InputError as error:
-            known = ", ".join(sorted(each.stem for each in GPUS.glob("*.yaml")))
-            fix = f"use one of {known}, or write its facts"
+            known = ", ".join(sorted(each.stem for each in folder.glob("*.yaml")))
+            fix = f"use one of {known}, or write its facts into {folder}"
             raise InputError(
                 error.problem, file=path, row=row.line, field="gpu_id", fix=fix
             ) from None

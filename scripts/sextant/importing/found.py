@@ -67,7 +67,10 @@ def opened(place: Path) -> Iterator[Path]:
                 _unpack(archive, place, Path(folder))
         except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
             fix = "give a folder of results, or a tar of one that is whole"
-            raise InputError(f"neither a folder nor a tar ({error})", file=place, fix=fix) from None
+            reason = str(error).partition("\n")[0].rstrip(":")
+            raise InputError(
+                f"neither a folder nor a tar ({reason})", file=place, fix=fix
+            ) from None
         yield Path(folder)
 
 

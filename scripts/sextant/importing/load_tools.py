@@ -84,7 +84,8 @@ def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
     try:
         rows = list(read(content))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        problem = f"is no result of {tool} ({type(error).__name__}: {error})"
+        missing = f" ({error} is missing)" if isinstance(error, KeyError) else ""
+        problem = f"is no result of {tool}{missing}"
         raise InputError(problem, file=path, fix=fix) from None
     except InputError as error:
         raise error.at(file=path) from None

@@ -228,11 +228,11 @@ def _read_lines(
     columns, sources = {}, form.sources(names)
     ids_column = sources.pop(HASH_IDS, None)
     for target, name in sources.items():
-        cells = [None if isinstance(row, str) else _text(_value(row, name)) for row in rows]
+        cells = [None if isinstance(row, str) else _text(value_of(row, name)) for row in rows]
         texts = pa.array(cells, pa.string())
         columns[target] = texts.dictionary_encode() if target in CODED_COLUMNS else texts
     if ids_column is not None:
-        ids = [None if isinstance(row, str) else _value(row, ids_column) for row in rows]
+        ids = [None if isinstance(row, str) else value_of(row, ids_column) for row in rows]
         for place, value in enumerate(ids):
             if value is not None and not _are_ids(value):
                 ids[place], faults[place] = (
@@ -258,13 +258,13 @@ def leaves(row: Mapping[str, Any], above: str = "") -> list[str]:
     return found
 
 
-def _value(row: Mapping[str, Any], name: str) -> Any:
+def value_of(row: Mapping[str, Any], name: str) -> Any:
     """Return the value of a name that may lead into objects within a row; None: nothing."""
     if name in row:
         return row[name]
     outer, _, inner = name.partition(".")
     within = row.get(outer)
-    return _value(within, inner) if inner and isinstance(within, dict) else None
+    return value_of(within, inner) if inner and isinstance(within, dict) else None
 
 
 def _text(cell: Any) -> str | None:

@@ -52,6 +52,11 @@ def read_date_times(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
     return pa.array(moments, pa.int64()), np.array(zones, int)
 
 
+def is_date_time(text: str) -> bool:
+    """Return whether a text is a date-time that can be read."""
+    return _moment(text.strip())[0] is not None
+
+
 def _moment(text: str) -> tuple[int | None, int]:
     """Return a date-time's nanoseconds since 1970 (UTC), None if it is not one, and its zone."""
     match = _DATETIME.fullmatch(text)

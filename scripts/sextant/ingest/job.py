@@ -15,7 +15,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, provenance, write_json
 from sextant.ingest.date_times import check_start_time, start_facts
 from sextant.ingest.mapping import Columns, columns_given, named_format
-from sextant.ingest.reading import read_rows
+from sextant.ingest.reading import as_written, read_rows
 from sextant.ingest.trace_format import BLANK
 from sextant.ingest.write import Output
 
@@ -85,13 +85,15 @@ def ingest_trace(
     columns = None if columns is None else columns_given(columns)
     form = named_format(trace_format, source, columns, time_unit)
     form = replace(form, ignores_unknown=form.ignores_unknown or ignore_unknown)
-    if start_time is not None:
-        check_start_time(start_time, form)
     if not 0 <= max_rejected_fraction <= 1:
         problem, fix = f"a share of {max_rejected_fraction}", "give a number from 0 to 1"
         raise InputError(problem, field="max_rejected_fraction", fix=fix)
     if not source.is_file():
         raise InputError("there is no such file", file=source, fix="correct the trace's path")
+    if time_unit is None:
+        form = as_written(source, form)
+    if start_time is not None:
+        check_start_time(start_time, form)
     n_threads = threads or min(os.cpu_count() or 1, _MAX_THREADS)
     paths = [Path(path) for path in (trace_out, rejected_out, report_out)]
     _check_paths(source, paths)
@@ -180,4 +182,6 @@ def _check_counts(
     where = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in shown)
     problem = f"{counts['n_rejected']} of {counts['n_read']} rows are malformed ({where})"
     fix = f"correct them, or raise max_rejected_fraction, now {max_rejected_fraction}"
+    if not counts["n_accepted"] and "not a number" in where:
+        fix += "; arrivals that are date-times take --time-unit iso beside --columns"
     raise InputError(problem, file=source, fix=fix)

@@ -8,6 +8,7 @@ import csv
 import json
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,8 +19,17 @@ import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
 from sextant.ingest.blocks import ahead, fetched, read_blocks
-from sextant.ingest.cells import json_object, leaves, lines_of, read_batch, read_csv, read_json
+from sextant.ingest.cells import (
+    json_object,
+    leaves,
+    lines_of,
+    read_batch,
+    read_csv,
+    read_json,
+    value_of,
+)
 from sextant.ingest.clock import Clock, Rows
+from sextant.ingest.date_times import NS_PER_S, is_date_time
 from sextant.ingest.rules import Judged, judge
 from sextant.ingest.trace_format import TraceFormat
 
@@ -37,6 +47,24 @@ def read_rows(
         yield from read(source, form, pool, n_threads, ignored)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(source, str(error)) from None
+
+
+def as_written(source: Path, form: TraceFormat) -> TraceFormat:
+    """Return a log's format with date-times if its first arrival is one.
+
+    LiteLLM gives its callbacks numbers, and its database and exports date-times.
+    """
+    if not (form.is_log and form.is_jsonl):
+        return form
+    try:
+        lines = lines_of(next(read_blocks(source), b""))
+    except (OSError, UnicodeDecodeError):
+        return form  # told when the rows are read
+    name = form.sources(form.required)["arrival_s"]
+    rows = (row for line in lines if isinstance(row := json_object(line), dict))
+    first = next((cell for row in rows if (cell := value_of(row, name)) is not None), None)
+    is_datetime = isinstance(first, str) and is_date_time(first)
+    return replace(form, is_datetime=True, units_per_s=NS_PER_S) if is_datetime else form
 
 
 def _read_parquet(
@@ -136,7 +164,7 @@ def _columns(
         fix = "put the names of the columns there"
         raise InputError(f"no header ({error})", file=source, row=1, fix=fix) from None
     except (TypeError, ValueError):
-        fix = "put one JSON object in each line"
+        fix = "put one JSON object in each line (`jq -c '.[]'` makes lines of an array)"
         raise InputError("no JSON object", file=source, row=1, fix=fix) from None
 
 

@@ -118,9 +118,12 @@ def _kind(status: str, error: str | None) -> str:
 
 
 def _title(level: Mapping[str, Any], kind: str) -> str:
-    load = {"closed_loop": "users", "open_loop": "requests a second"}.get(kind, "in flight")
+    unit = "requests a second" if kind == "open_loop" else "in flight"
+    load = f"{float(level['level']):g} {unit}"
+    if kind == "closed_loop":
+        load = plural(int(level["level"]), "user")
     answered = plural(level["n_ok"], "answer")
-    return f"{float(level['level']):g} {load}: {answered} in {number(level['duration_s'])} s"
+    return f"{load}: {answered} in {number(level['duration_s'])} s"
 
 
 def _latency_rows(level: Mapping[str, Any]) -> list[list[str]]:

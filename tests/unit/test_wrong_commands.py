@@ -1,0 +1,72 @@
+"""Wrong command lines and broken files: one plain error, which names the option and the fix."""
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from sextant.cli.app import main
+from support import ROOT
+
+LLM = f"--hf-config {ROOT / 'resources/llms/llama-7b.json'}"
+COLUMNS = "--columns arrival=ts,input_tokens=in,output_tokens=out"
+LOAD = "load --base-url http://127.0.0.1:9 --model m --input-tokens 3 --output-tokens 4 --out o"
+FILES = {
+    "dates.csv": "ts,in,out\n2026-01-01 00:00:00,2,3\n",
+    "array.json": '[{"startTime": 1700000000, "prompt_tokens": 1, "completion_tokens": 2}]',
+    "list.json": "[1]",
+    "spaces.tsv": "slo_id nttft_ms itl_ms percentile users\na 9 9 50 4\n",
+    "file": "",
+}
+WRONG = {
+    "recomend": "Did you mean 'recommend'. Fix: see sextant --help",
+    "recommend --users x": "field '--users': it has to be a valid integer",
+    "recommend --userss 4": "No such option: --userss .*--users.* Fix: see sextant recommend",
+    "recommend --decision foo": "field '--decision': 'foo' is not one of 'utility', 'paper'",
+    "ingest dates.csv": "Missing option '--out'",
+    "plan --budget-hours nan": "field '--budget-hours': it has to be greater than or equal to 0",
+    "plan --configfile none.yaml": "field '--configfile': file 'none.yaml' does not exist",
+    "plan": "there is no Snakefile here. Fix: run it in the project's folder",
+    "doctor": "config/config.yaml: there is no such file here. Fix: run this in the project's",
+    f"ingest dates.csv {COLUMNS} --out t.parquet": "ts: not a number.*--time-unit iso",
+    "ingest array.json --format litellm --out t": r"line 1: no JSON object.*`jq -c '.\[\]'`",
+    f"ingest dates.csv {COLUMNS} --out t --max-rate-rps nan": "field '--max-rate-rps'",
+    "ingest list.json --format litellm --max-rejected-fraction 2 --out t": "'--max-rejected-fract",
+    f"ingest dates.csv {COLUMNS} --time-unit iso --out .": "field '--out': file '.' is a directory",
+    "fit conversatoin --out w": "there is no such file. Fix: .* or give a use case: text-gen",
+    "fit summarization --out file": "field '--out': dir 'file' is a file",
+    "sample --workload summarization --request-rate 0 --out s.csv -n 1": "'--request-rate': 0.0 is",
+    "sample --workload summarization --duration nan --request-rate 1 --out s.csv": "'--duration'",
+    "evaluate": "there is no store here.*--source: archive:inferencex, archive:llm-pilot",
+    "evaluate --slos spaces.tsv --source archive:llm-pilot": "separate the columns with one tab",
+    f"recommend {LLM} --users 4 --ttft-ms p97:1": "'--ttft-ms': 97 is not one of",
+    "import-characterization guidellm --from list.json --out o --gpu-profile 1xH100-80GB": (
+        "list.json: is no result of guidellm. Fix: give guidellm's benchmarks.json"
+    ),
+    "compare none other": "^Error: none: No such file or directory$",
+    f"{LOAD} --users 1 --vocab-size 0": "field '--vocab-size': a vocabulary of 0",
+}
+
+
+@pytest.mark.parametrize(("command", "said"), WRONG.items(), ids=list(WRONG))
+def test_a_wrong_command_is_one_error_and_status_2(
+    command, said, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sys, "argv", ["sextant", *shlex.split(command)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    error = capsys.readouterr().err.strip()
+    assert ended.value.code == 2
+    assert error.startswith("Error: ") and "\n" not in error
+    assert re.search(said, error), error
+
+
+def test_without_a_command_the_help_is_printed(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["sextant"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code and "recommend" in capsys.readouterr().out
