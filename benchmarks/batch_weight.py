@@ -7,7 +7,6 @@ bracket is as narrow as the search's tolerance; it starts no server at the weigh
     python benchmarks/batch_weight.py [search|bisection] [memory limit, GiB]
 """
 
-import contextlib
 import json
 import sys
 import tempfile
@@ -17,19 +16,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from real_vllm import CONFIG
 from real_vllm import SEARCH as SETTINGS
+from real_vllm import SMALL as LLM
+from real_vllm import tuning_tools
 from sextant.benchmark.batch_weight import TOLERANCE, WeightRange, possible_gain
-from sextant.benchmark.cell import model_folder
-from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
+from sextant.benchmark.corner_cases import RequestLengths
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.engine.protocol import ServerError, ServerSpec
-from sextant.engine.vllm import VLLMServer
-from sextant.hardware.gpu import GIB, Devices
-from sextant.llm import load_llm
-from sextant.workload.prompts import RandomTokens
+from sextant.engine.protocol import ServerError
+from sextant.hardware.gpu import GIB
 
-LLM = load_llm(CONFIG, "bfloat16")
 LENGTHS = RequestLengths((16, 96, 256), (8, 24, 64))
 
 
@@ -38,34 +33,6 @@ def limits(memory_limit_gib: float) -> WeightRange:
     kv_bytes = memory_limit_gib * GIB * SETTINGS.memory_utilization - LLM.weight_bytes
     longest = LENGTHS.input_tokens[-1] + LENGTHS.output_tokens[-1]
     return WeightRange(longest, int(kv_bytes // LLM.kv_bytes_per_token), LLM.kv_bytes_per_token)
-
-
-@contextlib.contextmanager
-def servers(folder: Path, memory_limit_gib: float):
-    """Yield what starts a server with a batch weight, and what probes its corner cases."""
-    with model_folder(CONFIG) as model:
-
-        @contextlib.contextmanager
-        def start(weight: int):
-            spec = ServerSpec(
-                model=model,
-                load_format="dummy",
-                devices=Devices("cpu", 1, memory_limit_gib),
-                batch_weight_tokens=weight,
-                kv_bytes_per_token=LLM.kv_bytes_per_token,
-                max_request_tokens=LENGTHS.input_tokens[-1] + LENGTHS.output_tokens[-1],
-                device_indices=(1,),
-                seed=1,
-                memory_limit_gib=memory_limit_gib,
-            )
-            with VLLMServer(spec, SETTINGS, folder / f"server-{weight}.log") as server:
-                yield [server]
-
-        def check(running: list[VLLMServer], weight: int) -> None:
-            cases = corner_cases(weight, LENGTHS, SETTINGS.max_num_seqs)
-            check_corner_cases(running, cases, RandomTokens(LLM.vocab_size), 1, 120.0)
-
-        yield start, check
 
 
 def holds(start: Callable, check: Callable, weight: int) -> bool:
@@ -82,10 +49,10 @@ def holds(start: Callable, check: Callable, weight: int) -> bool:
 
 def search(memory_limit_gib: float) -> None:
     """Tune as the benchmark stage does."""
-    with tempfile.TemporaryDirectory() as name, servers(Path(name), memory_limit_gib) as tools:
+    with tempfile.TemporaryDirectory() as name:
         record = ProbeRecord(Path(name) / "tuning.partial.jsonl", None)
-        began = time.monotonic()
-        found = limits(memory_limit_gib)
+        tools = tuning_tools(Path(name), LENGTHS, memory_limit_gib)
+        began, found = time.monotonic(), limits(memory_limit_gib)
         weight = tune_and_load(found, record, *tools, lambda running: None)
         for probe in record.probes:
             print(json.dumps(probe.as_dict() | {"detail": probe.detail[:80]}))
@@ -97,8 +64,8 @@ def search(memory_limit_gib: float) -> None:
 
 def bisection(memory_limit_gib: float) -> None:
     """Halve the range until the bracket is within the tolerance."""
-    with tempfile.TemporaryDirectory() as name, servers(Path(name), memory_limit_gib) as tools:
-        found = limits(memory_limit_gib)
+    with tempfile.TemporaryDirectory() as name:
+        tools, found = tuning_tools(Path(name), LENGTHS, memory_limit_gib), limits(memory_limit_gib)
         low, high, starts = found.lowest_tokens - 1, found.highest_tokens + 1, 0
         began = time.monotonic()
         while high - low > max(1, SETTINGS.block_size_tokens if EXACT else TOLERANCE * high):

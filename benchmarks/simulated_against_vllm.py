@@ -31,11 +31,9 @@ from scipy.optimize import isotonic_regression
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from real_vllm import SETTINGS
+from real_vllm import SETTINGS, random_weights
 from sextant.benchmark.cell import model_folder
-from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
-from sextant.hardware.gpu import Devices
 from sextant.llm import load_llm
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.measure import LevelResult
@@ -90,16 +88,7 @@ def gaps(shape: float, rate_rps: float, seconds: float, seed: int) -> np.ndarray
 @contextlib.contextmanager
 def server(folder: Path, core: int) -> Iterator[VLLMServer]:
     with model_folder(CONFIG) as model:
-        spec = ServerSpec(
-            model=model,
-            load_format="dummy",
-            devices=Devices("cpu", 1, 8.0),
-            batch_weight_tokens=KV_TOKENS,
-            kv_bytes_per_token=LLM.kv_bytes_per_token,
-            max_request_tokens=LONGEST,
-            device_indices=(core,),
-            seed=1,
-        )
+        spec = random_weights(model, LLM, KV_TOKENS, LONGEST, core, gib=8.0)
         with VLLMServer(spec, ENGINE, folder / "server.log") as running:
             yield running
 

@@ -1,20 +1,29 @@
 """What the tests on real servers share: vLLM's environment, and a small LLM on it."""
 
 import json
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from sextant.benchmark.cell import model_folder
+from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
+from sextant.engine.protocol import ServerSpec
+from sextant.engine.vllm import VLLMServer
 from sextant.experiment.engine_settings import EngineSettings
+from sextant.hardware.gpu import Devices
+from sextant.llm import LLM, load_llm
 from sextant.simulate.requests import Requests
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
+from sextant.workload.prompts import RandomTokens
 from support import ROOT
 
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -35,6 +44,49 @@ SETTINGS = EngineSettings(
 )
 SEARCH = replace(SETTINGS, max_num_seqs=64, request_timeout_s=120, max_server_starts=5)
 """Settings for the search for the batch weight: of its test and of its benchmark."""
+SMALL = load_llm(CONFIG, "bfloat16")
+
+
+def random_weights(
+    model: Path, llm: LLM, tokens: int, longest: int, core: int, gib: float = 4.0, **more: Any
+) -> ServerSpec:
+    """Return a server of random weights on one core, which holds so many tokens."""
+    return ServerSpec(
+        model=model,
+        load_format="dummy",
+        devices=Devices("cpu", 1, gib),
+        batch_weight_tokens=tokens,
+        kv_bytes_per_token=llm.kv_bytes_per_token,
+        max_request_tokens=longest,
+        device_indices=(core,),
+        seed=1,
+        **more,
+    )
+
+
+def tuning_tools(
+    folder: Path, lengths: RequestLengths, limit_gib: float
+) -> tuple[Callable[[int], AbstractContextManager[list[VLLMServer]]], Callable]:
+    """Return what starts the small LLM with a batch weight, under a limit of its memory, and what
+    probes its corner cases; logs go to the folder.
+    """
+
+    @contextmanager
+    def start(weight: int) -> Iterator[list[VLLMServer]]:
+        longest = lengths.input_tokens[-1] + lengths.output_tokens[-1]
+        memory = {"gib": limit_gib, "memory_limit_gib": limit_gib}
+        with model_folder(CONFIG) as model:
+            core = max(os.sched_getaffinity(0))
+            spec = random_weights(model, SMALL, weight, longest, core, **memory)
+            with VLLMServer(spec, SEARCH, folder / f"server-{weight}.log") as server:
+                yield [server]
+
+    def check(servers: list[VLLMServer], weight: int) -> None:
+        cases = corner_cases(weight, lengths, SEARCH.max_num_seqs)
+        prompts = RandomTokens(SMALL.vocab_size)
+        check_corner_cases(servers, cases, prompts, 1, SEARCH.request_timeout_s)
+
+    return start, check
 
 
 class Scheduled(NamedTuple):

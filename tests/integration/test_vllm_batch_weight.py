@@ -1,56 +1,25 @@
 """Tuning the batch weight of the real vLLM server (CPU build) that runs out of memory for real."""
 
-import contextlib
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from real_vllm import CONFIG, NEEDS_VLLM
-from real_vllm import SEARCH as SETTINGS
+from real_vllm import NEEDS_VLLM, SMALL, tuning_tools
 from sextant.benchmark.batch_weight import WeightRange, possible_gain
-from sextant.benchmark.cell import model_folder
-from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
+from sextant.benchmark.corner_cases import RequestLengths
 from sextant.benchmark.tuning import ProbeRecord, tune_and_load
 from sextant.cells.tuning import Probe
-from sextant.engine.protocol import ServerError, ServerSpec
-from sextant.engine.vllm import VLLMServer
-from sextant.hardware.gpu import GIB, Devices
-from sextant.llm import load_llm
+from sextant.engine.protocol import ServerError
+from sextant.hardware.gpu import GIB
 from sextant.workload.prompts import RandomTokens
 
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
-LLM = load_llm(CONFIG, "bfloat16")
 LENGTHS = RequestLengths((16, 96, 256), (4, 8, 16))
 LIMIT_GIB = 1.25
 # Memory facts do not know what the interpreter and its libraries take: more than half of it.
-HIGHEST = int((LIMIT_GIB * GIB * 0.9 - LLM.weight_bytes) // LLM.kv_bytes_per_token)
-LIMITS = WeightRange(272, HIGHEST, LLM.kv_bytes_per_token)
-
-
-def check(servers: list[VLLMServer], weight: int) -> None:
-    cases = corner_cases(weight, LENGTHS, SETTINGS.max_num_seqs)
-    check_corner_cases(servers, cases, RandomTokens(LLM.vocab_size), 1, SETTINGS.request_timeout_s)
-
-
-@contextlib.contextmanager
-def start(weight: int, folder: Path) -> Iterator[list[VLLMServer]]:
-    with model_folder(CONFIG) as model:
-        spec = ServerSpec(
-            model=model,
-            load_format="dummy",
-            devices=Devices("cpu", 1, LIMIT_GIB),
-            batch_weight_tokens=weight,
-            kv_bytes_per_token=LLM.kv_bytes_per_token,
-            max_request_tokens=272,
-            device_indices=(max(os.sched_getaffinity(0)),),
-            seed=1,
-            memory_limit_gib=LIMIT_GIB,
-        )
-        with VLLMServer(spec, SETTINGS, folder / f"server-{weight}.log") as server:
-            yield [server]
+HIGHEST = int((LIMIT_GIB * GIB * 0.9 - SMALL.weight_bytes) // SMALL.kv_bytes_per_token)
+LIMITS = WeightRange(272, HIGHEST, SMALL.kv_bytes_per_token)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def probes(folder: Path) -> list[Probe]:
     record = ProbeRecord(folder / "tuning.partial.jsonl", "a test")
-    weight = tune_and_load(LIMITS, record, lambda w: start(w, folder), check, lambda servers: None)
+    tools = tuning_tools(folder, LENGTHS, LIMIT_GIB)
+    weight = tune_and_load(LIMITS, record, *tools, lambda servers: None)
     assert weight == record.probes[-1].batch_weight_tokens
     return record.probes
 
@@ -84,12 +54,13 @@ def test_a_weight_above_what_the_search_leaves_open_runs_out_of_memory(
     # The edge itself moves by about half a percent from start to start.
     gain = possible_gain(probes, LIMITS)
     weight = round((1 + gain + 0.05) * probes[-1].batch_weight_tokens)
-    with pytest.raises(ServerError) as caught, start(weight, folder) as servers:
+    start, check = tuning_tools(folder, LENGTHS, LIMIT_GIB)
+    with pytest.raises(ServerError) as caught, start(weight) as servers:
         check(servers, weight)
     assert caught.value.is_out_of_memory
 
 
 def test_prompts_are_not_in_the_servers_log(probes: list[Probe], folder: Path) -> None:
     log = (folder / f"server-{probes[-1].batch_weight_tokens}.log").read_text()
-    first = RandomTokens(LLM.vocab_size).prompts([16], 1)[0].tolist()
+    first = RandomTokens(SMALL.vocab_size).prompts([16], 1)[0].tolist()
     assert json.dumps(first)[1:-1] not in log and "prompt_token_ids" not in log

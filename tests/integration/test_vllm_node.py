@@ -11,17 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from real_vllm import CONFIG, NEEDS_VLLM
-from real_vllm import SETTINGS as SMALL
+from real_vllm import CONFIG, NEEDS_VLLM, SMALL, random_weights
+from real_vllm import SETTINGS as ONE_SERVER
 from sextant.benchmark.cell import model_folder
-from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
-from sextant.hardware.gpu import Devices
-from sextant.llm import load_llm
 from sextant.processes.scratch import scratch_folder
 
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
-SETTINGS = replace(SMALL, start_timeout_s=600)
+SETTINGS = replace(ONE_SERVER, start_timeout_s=600)
 
 
 def listening(server: VLLMServer) -> list[tuple[str, int]]:
@@ -48,17 +45,11 @@ def test_two_servers_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         servers = []
         for number in range(2):
             scratch = stack.enter_context(scratch_folder(tmp_path))
-            spec = ServerSpec(
-                model=stack.enter_context(model_folder(CONFIG, scratch)),
-                load_format="dummy",
-                devices=Devices("cpu", 1, 4.0),
-                batch_weight_tokens=1024,
-                kv_bytes_per_token=load_llm(CONFIG, "bfloat16").kv_bytes_per_token,
-                max_request_tokens=256,
-                device_indices=(cores[number % len(cores)],),
-                seed=0,
-                scratch=scratch,
+            model, core = (
+                stack.enter_context(model_folder(CONFIG, scratch)),
+                cores[number % len(cores)],
             )
+            spec = random_weights(model, SMALL, 1024, 256, core, scratch=scratch)
             servers.append(VLLMServer(spec, SETTINGS, tmp_path / f"{number}.log"))
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(stack.enter_context, servers))

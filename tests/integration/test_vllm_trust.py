@@ -7,28 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from real_vllm import CONFIG, NEEDS_VLLM, SETTINGS
+from real_vllm import CONFIG, NEEDS_VLLM, SETTINGS, SMALL, random_weights
 from sextant.benchmark.cell import model_folder
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm import VLLMServer
-from sextant.hardware.gpu import Devices
-from sextant.llm import load_llm
 
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
 KEY = "distinctive0123456789abcdef"
 
 
 def spec(model: Path) -> ServerSpec:
-    return ServerSpec(
-        model=model,
-        load_format="dummy",
-        devices=Devices("cpu", 1, 4.0),
-        batch_weight_tokens=1024,
-        kv_bytes_per_token=load_llm(CONFIG, "bfloat16").kv_bytes_per_token,
-        max_request_tokens=256,
-        device_indices=(0,),
-        seed=0,
-    )
+    return random_weights(model, SMALL, 1024, 256, core=0)
 
 
 def test_vllm_does_not_log_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
