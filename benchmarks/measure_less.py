@@ -33,6 +33,7 @@ from sextant.characterizations.points import (
     has_latency,
 )
 from sextant.decide.configurations import apart
+from sextant.decide.decision import worth_of
 from sextant.decide.pairs import task_of_characterization
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import is_success, relative_overspend, so_score
@@ -151,7 +152,7 @@ class Archive:
     def verdicts(self, stakes: Stakes) -> list[dict[str, Any]]:
         """Judge what would be answered now; what no profile truly serves is not judged."""
         slos, rows = {slo.slo_id: slo for slo in self.slos}, []
-        for place, option in enumerate(stakes.chosen_now()):
+        for place, option in enumerate(chosen_now(stakes)):
             slo_id, llm_id, _ = stakes.decisions[place]
             if (slo_id, llm_id) not in self.truth:
                 continue
@@ -180,9 +181,14 @@ def score(verdicts: pd.DataFrame) -> float:
     )
 
 
+def chosen_now(stakes: Stakes) -> np.ndarray:
+    """Return the option of each decision that is worth most as things stand (`choose`)."""
+    return worth_of(stakes.ratios).mean(axis=0).argmax(axis=-1)
+
+
 def expected(stakes: Stakes) -> float:
     """Return the S/O that is expected of what would be answered now."""
-    chosen = np.broadcast_to(stakes.chosen_now(), stakes.can_be_met.shape)
+    chosen = np.broadcast_to(chosen_now(stakes), stakes.can_be_met.shape)
     names = [decision.slo_id for decision in stakes.decisions]
     return expected_so(names, stakes.ratios_of(chosen), stakes.can_be_met)
 

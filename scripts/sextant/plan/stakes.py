@@ -81,10 +81,6 @@ class Stakes(NamedTuple):
                     found.setdefault(name, set()).add(decision.limits)
         return found
 
-    def chosen_now(self) -> np.ndarray:
-        """Return the option of each decision that is worth most as things stand (`choose`)."""
-        return worth_of(self.ratios).mean(axis=0).argmax(axis=-1)
-
     def ratios_of(self, chosen: np.ndarray) -> np.ndarray:
         """Return the price ratios of an option for each draw and decision, (draws, decisions)."""
         return np.take_along_axis(self.ratios, chosen[..., None], axis=-1)[..., 0]

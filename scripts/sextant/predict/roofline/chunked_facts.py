@@ -77,6 +77,7 @@ def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
     attention_share = min(llm.n_attention_parameters / dense_flops, 1.0)
     sliding = llm.n_sliding_layers / llm.n_layers
     dense_ms, expert_ms = _product_ms(llm, gpu)
+    n_queries = (llm.n_attention_layers or llm.n_layers) * llm.n_heads * llm.head_dim
     return {
         "served_precision": precision_of(llm),
         "n_layers": float(llm.n_layers),
@@ -95,17 +96,12 @@ def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
         "attention_ms": attention_share * dense_ms,
         "dense_ms": (1 - attention_share) * dense_ms,
         "expert_ms": expert_ms,
-        # Scores and values of one token and one before it, over all layers.
-        "pair_ms": 4.0 * _attention_size(llm) / (gpu.dense_16bit_tflops * 1e9),
+        # Scores and values of one token and one before it, over all layers with attention.
+        "pair_ms": 4.0 * n_queries / (gpu.dense_16bit_tflops * 1e9),
         "reduced_bytes": 2.0 * llm.n_layers * llm.hidden_size * _STATE_BYTES,
         "sliding_share": sliding,
         "window_tokens": float(llm.sliding_window_tokens) if sliding else np.inf,
     }
-
-
-def _attention_size(llm: LLM) -> int:
-    """Return the numbers of all queries of a token, over the layers that have attention."""
-    return (llm.n_attention_layers or llm.n_layers) * llm.n_heads * llm.head_dim
 
 
 def _product_ms(llm: LLM, gpu: GPU) -> tuple[float, float]:

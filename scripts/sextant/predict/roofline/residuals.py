@@ -115,7 +115,10 @@ class _Residuals(NamedTuple):
         """Return trees of some rows."""
         settings = _SETTINGS | {
             "seed": self.seed,
-            "monotone_constraints": _monotone(self.columns),
+            # No other columns than these change with users.
+            "monotone_constraints": tuple(
+                (name in _RISING) - (name in _FALLING) for name in self.columns
+            ),
         }
         matrix = xgboost.DMatrix(
             self.columns[rows], self.residuals[rows], weight=self.weights[rows], nthread=1
@@ -138,8 +141,3 @@ class _Residuals(NamedTuple):
 
 def _clipped(model: Any, columns: pd.DataFrame) -> np.ndarray:
     return np.clip(model.inplace_predict(columns), -_CLIP, _CLIP)
-
-
-def _monotone(columns: pd.DataFrame) -> tuple[int, ...]:
-    """Return XGBoost's constraint a column: no other one than these changes with users."""
-    return tuple((name in _RISING) - (name in _FALLING) for name in columns)
