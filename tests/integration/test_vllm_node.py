@@ -59,8 +59,8 @@ def test_two_servers_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             addresses = listening(server)
             assert ("127.0.0.1", server.port) in addresses
             assert all(ip_address(address).is_loopback for address, _ in addresses), addresses
-            assert server._ask("/v1/models", server.api_key)[0] == 200
-            assert server._ask("/v1/models", other.api_key)[0] == 401
+            assert server._get("/v1/models", server.api_key)[0] == 200
+            assert server._get("/v1/models", other.api_key)[0] == 401
             assert list(server.spec.scratch.glob("cache/vllm/modelinfos/*.json"))
     assert list(Path(place).iterdir()) == []
     left = [path for path in home.rglob("*") if path.is_file()]
