@@ -160,7 +160,7 @@ def entered(tab: Tab, asked: Asked) -> dict[str, Any]:
     values |= {f"price {name}": usd for name, usd in asked.prices.items()}
     tab.run(
         """(({values, limits, without}) => {
-          const data = JSON.parse(document.getElementById("what-if-data").textContent);
+          const data = JSON.parse(document.querySelector("#what-if script").textContent);
           const input = (name) => document.querySelector("#what-if form").elements[name];
           const tell = (element) => element.dispatchEvent(new Event("input", { bubbles: true }));
           const enter = (name, value) => { input(name).value = value; tell(input(name)); };
@@ -279,17 +279,20 @@ def test_a_value_that_cannot_be_is_said_and_the_answer_marked_stale(tab, pages) 
     open_page(tab, pages["users"])
     found = entered(tab, USERS.asked._replace(load=2.5))
     assert found["words"] == "Give users, a whole number from 1."
-    assert tab.run("document.getElementById('what-if').className") == "stale"
+    assert tab.run("document.getElementById('what-if').className") == "what-if stale"
     found = entered(tab, USERS.asked._replace(without=tuple(USERS.profiles)))
     assert found["words"] == "Offer one GPU profile or more."
     found = entered(tab, USERS.asked)
     assert "replicas" in found["words"]
-    assert tab.run("document.getElementById('what-if').className") == ""
+    assert tab.run("document.getElementById('what-if').className") == "what-if"
 
 
 def test_without_a_script_the_page_stands_as_before(pages) -> None:
     text = pages["users"].read_text()
-    start, end = text.index('<section id="what-if" hidden>'), text.index("</section>")
+    start, end = (
+        text.index('<section class="what-if" id="what-if" hidden>'),
+        text.index("</section>"),
+    )
     rest = text[:start] + text[end:]
     assert "Price against probability" in rest and "replicas × " in rest
     assert "default-src 'none'" in text and "unsafe-eval" not in text

@@ -27,7 +27,7 @@ from sextant.advice.subject import subject_of
 from sextant.advice.what_if import Basis, of_forecast, of_points
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import Characterization
-from sextant.characterizations.points import LENGTHS
+from sextant.characterizations.points import LENGTHS, at_percentile
 from sextant.decide.decision import best_probe
 from sextant.decide.names import MEASURED
 from sextant.decide.outlook import outlook
@@ -79,7 +79,10 @@ def answered(question: Question) -> tuple[dict[str, Any], Basis | None]:
     if answers_from_points(question, llm_id, known):
         answer = compare(question, llm_id, llm, source, profiles, MEASURED)
         if question.risk is None:
-            basis = of_points(known.points.query("llm_id == @llm_id"), profiles, question.slo)
+            own = known.points.query("llm_id == @llm_id")
+            own = at_percentile(own, question.slo.percentiles, question.slo.first_token)
+            usd_per_hour = {name: each.usd_per_hour for name, each in profiles.items()}
+            basis = of_points(own, usd_per_hour, question.slo)
     elif isinstance(model := make_predictor(question, every), JointPredictor):
         subject = subject_of(question, llm_id, llm, source, profiles)
         probe = subject.probe(question.probe)

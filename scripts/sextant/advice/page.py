@@ -1,19 +1,16 @@
 """An answer as one page that refers to no other file."""
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sextant.advice import answer_text
-from sextant.advice.what_if import Basis, as_script_data, what_if
+from sextant.advice.what_if import Basis, assets, section
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.write import render, write_page
 
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
-_SCRIPT = Path(__file__).with_name("what_if.js")
 _PRICE = Axis("USD per hour", is_log=True)
 _PROBABILITY = Axis(
     "Probability to meet the SLO",
@@ -34,17 +31,16 @@ def write_answer(answer: Answer, out: Path, basis: Basis | None = None) -> None:
     """
     title = f"{answer['llm_id']}: recommendation"
     figure = _figure(answer) if answer.get("options") else None
-    facts = {"title": title, "answer": answer, "text": answer_text, "figure": figure}
-    write_page(out, render(_TEMPLATE, facts | _what_if(answer, basis)))
-
-
-def _what_if(answer: Answer, basis: Basis | None) -> dict[str, Any]:
-    if basis is None:
-        return {"what_if": None}
-    data, script = what_if(basis, answer.get("risk")), _SCRIPT.read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    facts = {"what_if": data, "what_if_data": as_script_data(data), "what_if_script": script}
-    return facts | {"what_if_hash": f"sha256-{digest}"}
+    facts = {
+        "title": title,
+        "answer": answer,
+        "text": answer_text,
+        "figure": figure,
+        "what_if": None,
+    }
+    if basis is not None:
+        facts["what_if"] = assets() | {"section": section(basis, answer.get("risk"))}
+    write_page(out, render(_TEMPLATE, facts))
 
 
 def _figure(answer: Answer) -> str:

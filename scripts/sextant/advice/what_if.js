@@ -1,11 +1,11 @@
 "use strict";
 // Answers again in the page, as decide/decision.py and advice/options.py do: what_if.py says what
 // the data are. A test compares the answers with those of the command line, in a real browser.
-(async () => {
-  const section = document.getElementById("what-if"), form = section.querySelector("form");
+async function answerAgain(section) {
+  const form = section.querySelector("form");
   const parts = [...section.querySelectorAll("[data-part]")];
   const part = (name) => parts.find((each) => each.dataset.part === name);
-  const data = JSON.parse(document.getElementById("what-if-data").textContent);
+  const data = JSON.parse(section.querySelector("script").textContent);
   const { users, n_draws: n, is_rate: isRate } = data;
   const names = Object.keys(data.profiles), N_LIMITS = data.limits.length, N_LOADS = users[0].length;
   const curves = await unpack();
@@ -228,4 +228,5 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   update();
   section.hidden = false;
-})();
+}
+document.querySelectorAll(".what-if").forEach(answerAgain);

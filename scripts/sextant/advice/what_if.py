@@ -8,8 +8,10 @@ offer that is kept: exact, and much smaller than latencies.
 
 import base64
 import gzip
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +19,13 @@ import pandas as pd
 
 from sextant.advice.options import FAIR, LISTED, SAFE
 from sextant.advice.predicted import Forecast
-from sextant.characterizations.points import TARGETS, at_percentile
+from sextant.characterizations.points import TARGETS
 from sextant.decide.decision import MOST_COUNTS, RATE_STEPS, REWARD, in_steps
 from sextant.decide.recommend import curves
 from sextant.experiment.slo import METRICS, SLO
-from sextant.hardware.gpu import GPUProfile
+from sextant.pages.write import render
 
+_TEMPLATE = Path(__file__).with_name("what_if.html.j2")
 _WIDEST = 4.0
 """Limits go from the asked one over this factor to the asked one times it, loads further."""
 _WIDEST_LOAD = 20.0
@@ -61,10 +64,15 @@ def of_forecast(made: Forecast) -> Basis:
     )
 
 
-def of_points(points: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO) -> Basis | None:
-    """Return what an answer from an LLM's points rests on; None if no profile on offer has any."""
-    points = points[points["gpu_profile_id"].isin(profiles)]
-    latencies = at_percentile(points, slo.percentiles, slo.first_token)
+def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> Basis | None:
+    """Return what an answer from an LLM's points rests on; None if no profile on offer has any.
+
+    Args:
+        latencies: points of one LLM with the latencies that the limits are compared with.
+        prices: USD per hour of the GPU profiles on offer.
+        slo: limits and load.
+    """
+    latencies = latencies[latencies["gpu_profile_id"].isin(prices)]
     found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
     if not found:
         return None
@@ -79,8 +87,14 @@ def of_points(points: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO
         return np.stack(rows)
 
     users, samples_ms, lengths = padded(0, None), padded(1, np.nan), padded(2, None)
-    prices = {name: profiles[name].usd_per_hour for name in found}
-    return Basis(slo, prices, users.astype(int), samples_ms[None], lengths, is_measured=True)
+    return Basis(
+        slo,
+        {name: prices[name] for name in found},
+        users.astype(int),
+        samples_ms[None],
+        lengths,
+        is_measured=True,
+    )
 
 
 def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
@@ -135,6 +149,28 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         "listed": LISTED,
         "curves": _packed(packed),
     }
+
+
+def section(basis: Basis, risk: float | None = None, place: str = "what-if", fold: str = "") -> str:
+    """Return the section of a page in which a question is changed; `assets` has what it needs.
+
+    Args:
+        basis: what the answer rests on.
+        risk: as it was asked for.
+        place: its id, which ids in it begin with.
+        fold: whose answer it is, where the section is to be opened first.
+    """
+    facts = {"what_if": what_if(basis, risk), "place": place, "fold": fold}
+    return render(_TEMPLATE, facts | {"as_script_data": as_script_data})
+
+
+def assets() -> dict[str, str]:
+    """Return `style` and `script` of all sections of a page, and the script's hash for a policy."""
+    style, script = (
+        _TEMPLATE.with_name(name).read_text() for name in ("what_if.css", "what_if.js")
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"style": style, "script": script, "script_hash": f"sha256-{digest}"}
 
 
 def _two_digits(asked: float, widest: float) -> list[float]:

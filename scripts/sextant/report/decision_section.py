@@ -9,12 +9,13 @@ import pandas as pd
 
 from sextant.advice.outlook_text import loss_words, next_words, price_words
 from sextant.advice.phrases import chance
+from sextant.advice.what_if import of_points, section
 from sextant.base.rows import Row, group_by
 from sextant.decide.outlook import outlook
 from sextant.experiment.slo import SLO
 from sextant.report.load_curves import load_curves
 from sextant.report.slo_answers import deployment
-from sextant.report.store_tables import Tables
+from sextant.report.store_tables import MEASURED, Tables
 
 
 def decisions(tables: Tables, answers: Sequence[Row]) -> list[Row]:
@@ -22,9 +23,9 @@ def decisions(tables: Tables, answers: Sequence[Row]) -> list[Row]:
 
     A card is the answer for an LLM with its `outlook` (None where nothing is recommended, or a
     predictor decides without latencies), and `others`, the answers of other predictors. `curves`
-    are those of `load_curves`.
+    are those of `load_curves`, `what_ifs` sections of the page.
     """
-    found = []
+    found: list[Row] = []
     for answer in answers:
         slo = SLO(**answer["slo"])
         curves = load_curves(tables, answer["source"], slo)
@@ -32,9 +33,24 @@ def decisions(tables: Tables, answers: Sequence[Row]) -> list[Row]:
         for (_,), rows in group_by(answer["answers"], "llm_id").items():
             first, *others = rows  # the best judged predictor first
             cards.append({**first, "outlook": _outlook(first, curves, slo), "others": others})
+        sections = _what_ifs(tables, answer["source"], curves, slo, f"what-if-{len(found)}")
         about = {name: answer[name] for name in ("source", "slo", "heading", "unanswered")}
-        found.append({**about, "cards": cards, "curves": curves})
+        found.append({**about, "cards": cards, "curves": curves, "what_ifs": sections})
     return found
+
+
+def _what_ifs(tables: Tables, source: str, curves: pd.DataFrame, slo: SLO, place: str) -> list[str]:
+    """Return a section to change the question in, of each LLM that was measured."""
+    prices = {row["gpu_profile_id"]: row["usd_per_hour"] for row in tables["gpu_profile"]}
+    if slo.lengths:  # its answers rest on some of the points alone
+        return []
+    measured = curves[curves["predictor"] == MEASURED].groupby("llm_id")
+    made = {llm_id: of_points(own, prices, slo) for llm_id, own in measured}
+    return [
+        section(basis, place=f"{place}-{number}", fold=llm_id)
+        for number, (llm_id, basis) in enumerate(made.items())
+        if basis is not None
+    ]
 
 
 def _outlook(row: Row, curves: pd.DataFrame, slo: SLO) -> Row | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sextant.advice.outlook_text import limit_words, room_words
+from sextant.advice.what_if import assets
 from sextant.base.files import provenance
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
@@ -111,6 +112,7 @@ def _page(
         "doubts": doubts,
         "level_names": LEVEL_NAMES,
         "price_lines": price_lines(tables),
+        "what_if": assets(),
         "origin": origin,
     }
     return render(_TEMPLATE, facts, _FILTERS), figures
