@@ -55,13 +55,6 @@ def mirror() -> Path:
 
 
 @pytest.fixture
-def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run in the repository's root, from which the configuration's paths count."""
-    monkeypatch.chdir(ROOT)
-    return ROOT
-
-
-@pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A copy of the project, in which the test runs."""
     project = Project(tmp_path / "project")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
+from command import sextant
 from sextant.advice.question import Question
 from sextant.advice.source import find_source, known_sources, load_sources
 from sextant.base.errors import InputError
@@ -16,7 +16,6 @@ from sextant.characterizations.folder import load_folder
 from sextant.characterizations.listing import as_text, summary
 from sextant.characterizations.points import COLUMNS, at_percentile
 from sextant.characterizations.shipped import load_shipped
-from sextant.cli.app import app
 from sextant.experiment.slo import SLO
 from support import ROOT
 
@@ -364,13 +363,6 @@ def test_the_list_says_what_each_holds(folder) -> None:
     assert "3 points: 1 LLMs on 1 to 2 of H100-80GB, L4-24GB" in text
     assert "sglang 0.5.1 to 0.5.10" in text
     assert "1 to 4 users; 500 to 1,000 input tokens; 200 output tokens" in text
-
-
-def sextant(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(part) for part in arguments])
-    if done.exception:
-        raise done.exception
-    return done.output
 
 
 def test_the_commands_list_and_import(folder, tmp_path, monkeypatch) -> None:

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 import yaml
 from test_cell import CONFIG
-from typer.testing import CliRunner
 
-from sextant.cli.app import app
+from command import sextant
 from sextant.engine.protocol import ServerError
 from support import FAKE_PYTHON, ROOT
 
@@ -31,10 +30,8 @@ def serve_and_load(folder: Path, on: dict | None = None, **engine) -> dict:
         "warmup": 0.1,
         "config": folder / "config.yaml",
     }
-    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-    done = CliRunner().invoke(app, ["serve-and-load", *arguments])
-    if done.exception:
-        raise done.exception
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    sextant("serve-and-load", *arguments)
     return json.loads((folder / "out" / "tuning.json").read_text())
 
 
@@ -52,9 +49,7 @@ def test_what_was_measured_on_a_gpu_profile_can_be_recommended(inputs):
     serve_and_load(inputs, {"gpu-profile": "1xcpu-core", "usd-per-hour": 0.5})
     limits = ("--users", "20", "--nttft-ms", "10000", "--itl-ms", "10000")
     asked = ("recommend", "--database", str(inputs / "out"), "--llm", "llm", *limits)
-    done = CliRunner().invoke(app, [*asked, "--format", "json"])
-    assert done.exit_code == 0, done.output
-    answer = json.loads(done.stdout)
+    answer = json.loads(sextant(*asked, "--format", "json"))
     assert (answer["gpu_profile_id"], answer["replicas"]) == ("1xcpu-core", 2)
     assert answer["usd_per_hour"] == 1.0
 
