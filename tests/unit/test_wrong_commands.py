@@ -27,7 +27,7 @@ WRONG = {
     "ingest dates.csv": "Missing option '--out'",
     "plan --budget-hours nan": "field '--budget-hours': it has to be greater than or equal to 0",
     "plan --configfile none.yaml": "field '--configfile': file 'none.yaml' does not exist",
-    "plan": "there is no Snakefile here. Fix: run it in the project's folder",
+    "plan": "config/config.yaml: there is no such file here. Fix: run this in the project's",
     "doctor": "config/config.yaml: there is no such file here. Fix: run this in the project's",
     f"ingest dates.csv {COLUMNS} --out t.parquet": "ts: not a number.*--time-unit iso",
     "ingest array.json --format litellm --out t": r"line 1: no JSON object.*`jq -c '.\[\]'`",
@@ -40,7 +40,8 @@ WRONG = {
     "sample --workload summarization --duration nan --request-rate 1 --out s.csv": "'--duration'",
     "evaluate": "there is no store here.*--source: archive:inferencex, archive:llm-pilot",
     "evaluate --slos spaces.tsv --source archive:llm-pilot": "separate the columns with one tab",
-    f"recommend {LLM} --users 4 --ttft-ms p97:1": "'--ttft-ms': 97 is not one of",
+    f"recommend {LLM} --users 4 --ttft-ms p97:1": "^Error: field '--ttft-ms': 97 is not one of",
+    f"recommend {LLM} --users 4 --ttft-ms 1 --seed 99999999999": "'--seed': it has to be less",
     "import-characterization guidellm --from list.json --out o --gpu-profile 1xH100-80GB": (
         "list.json: is no result of guidellm. Fix: give guidellm's benchmarks.json"
     ),

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 
 import duckdb
@@ -170,3 +172,25 @@ def test_bad_input_is_one_line_and_status_two(sextant, finished, arguments, said
     assert line.startswith("Error: ")
     assert said in line
     assert not (finished.folder / "x.parquet").exists()
+
+
+def _commands_of_readme() -> list[str]:
+    """Return what the README has a person run on the results of `make demo`."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    part = page[page.index("## Replicas for a trace") : page.index("## Reproduce a study")]
+    blocks = re.findall(r"^```\n(.*?)^```", part, re.M | re.S)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    spans = re.findall(r"`(sextant (?:fleet|doctor|plan)\b[^`]*)`", part)
+    return [line for line in lines + spans if line.startswith("sextant ")]
+
+
+def test_the_commands_that_follow_the_demo_work_as_pasted(sextant) -> None:
+    commands = _commands_of_readme()
+    assert {line.split()[1] for line in commands} == {
+        *("capacity", "fleet", "doctor", "plan", "recommend")
+    }
+    for line in commands:
+        # The LLMs of this small run have names of their own, and its fake engine is no vLLM.
+        done = sextant(*shlex.split(line.replace("demo-", "llm-"))[1:])
+        wanted = 1 if "doctor" in line else 0
+        assert done.returncode == wanted and done.stdout, f"{line}\n{done.stdout}{done.stderr}"

@@ -31,11 +31,11 @@ WorkflowProfile = Annotated[
 def doctor(config_files: ConfigFiles = None) -> None:
     """Say what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
     from sextant.base.sheets import SCHEMAS, validate
-    from sextant.base.yaml_files import DEFAULT_FILE, read_configuration
+    from sextant.base.yaml_files import read_configuration
     from sextant.plan.doctor import checks, checks_text
 
     config = read_configuration(Path(), config_files or ())
-    validate(config, SCHEMAS / "config.schema.yaml", DEFAULT_FILE)
+    validate(config, SCHEMAS / "config.schema.yaml", "the configuration")
     found = checks(Path(config["engine"]["python"]), Path(config["pathvars"]["results"]))
     say(checks_text(found))
     if any(check.fix and check.is_needed for check in found):
@@ -71,6 +71,7 @@ def plan(
 
     With a budget or --until-so, print which cells to measure first for the SLOs.
     """
+    from sextant.base.yaml_files import read_configuration
     from sextant.experiment.loading import load_experiment
     from sextant.plan.choice import Limits
     from sextant.plan.jobs import dry_run
@@ -81,6 +82,7 @@ def plan(
     from sextant.plan.text import plan_text
 
     here = Path()
+    read_configuration(here, config_files or ())  # a broken file is named
     run = dry_run(here, targets or (), config_files or (), workflow_profile)
     experiment = load_experiment(run.config)
     made = make_plan(experiment, run.config, run, here, nodes)

@@ -15,7 +15,9 @@ from sextant.base.errors import InputError
 if TYPE_CHECKING:
     from sextant.workload.generators import Arrivals
 
-Seed = Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same bytes.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**31 - 1, help="Seed; the same seed gives the same bytes.")
+]
 WORKLOAD_HELP = (
     "Folder of a fitted workload, a published histogram (Parquet), or the name of a use case "
     "that ships."

@@ -85,7 +85,7 @@ class SLO:
                 raise InputError(
                     f"{given[name]} is not a limit, load or length", field=name, fix=fix
                 )
-        validate(given, SCHEMAS / "slos.schema.yaml", f"SLO {self.slo_id!r}")
+        validate(given, SCHEMAS / "slos.schema.yaml", "")  # a sheet names itself
         n_loads = len(given.keys() & set(_LOADS))
         if n_loads != 1:
             problem, fix = (

@@ -70,9 +70,6 @@ def dry_run(
         text=True,
     )
     if done.returncode:
-        if not (folder / "Snakefile").is_file():
-            fix = "run it in the project's folder"
-            raise InputError("there is no Snakefile here", file=folder.resolve(), fix=fix)
         raise InputError(_complaint(done.stderr))
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     (started,) = (line for line in lines if "config" in line)
@@ -94,6 +91,6 @@ def _complaint(stderr: str) -> str:
     """Return the error line of the project's own checks, or the last lines of Snakemake."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     own = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-    if not own and lines and lines[0].startswith("Traceback"):
-        return lines[-1]
+    if lines and lines[0].endswith(("Exception:", "Error:")):
+        del lines[0]  # its name alone
     return own[-1] if own else "\n".join(lines[-20:]) or "snakemake failed without a message"
