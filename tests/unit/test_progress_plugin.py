@@ -45,3 +45,10 @@ def test_each_finished_job_is_one_line_and_what_fails_is_said(tmp_path: Path) ->
     (line,) = run(tmp_path).stdout.splitlines()
     assert line.startswith("  1 of 1") and line.endswith("join")
     assert "Nothing to be done" in run(tmp_path).stderr
+
+    # What a killed Snakemake leaves.
+    (tmp_path / "joined.txt").unlink()
+    locks = tmp_path / ".snakemake" / "locks"
+    locks.mkdir(exist_ok=True)
+    (locks / "0.output.lock").write_text("joined.txt\n")
+    assert "snakemake --unlock, then the same command again" in run(tmp_path).stderr

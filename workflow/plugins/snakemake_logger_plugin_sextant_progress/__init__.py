@@ -7,6 +7,7 @@
 import logging
 import sys
 import time
+from pathlib import Path
 
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -44,7 +45,11 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.JOB_FINISHED:
             self._finish(record.job_id)
         elif record.levelno >= logging.WARNING or record.msg == NOTHING_TO_BE_DONE_MSG:
-            print(self.format(record), file=sys.stderr, flush=True)
+            text = self.format(record)
+            print(text, file=sys.stderr, flush=True)
+            if "--unlock" in text:
+                unlock = f"{Path(sys.executable).parent / 'snakemake'} --unlock"
+                print(f"Fix: {unlock}, then the same command again", file=sys.stderr, flush=True)
 
     def _finish(self, job_id: int) -> None:
         rule, what, started_s = self._running.pop(job_id)
