@@ -118,7 +118,7 @@ ROWS = {
     ],
     "point": [
         point("good", "small", 1, 10.0, energy_per_output_token_j=5.0),
-        point("good", "small", 8, 15.0, n_failed=2),
+        point("good", "small", 8, 15.0, n_failed=2, median_itl_lo_ms=14.0),
         point("good", "large", 1, 5.0, n_ok=19),
         point("good", "large", 8, 8.0, client_lag_p99_ms=0.81),
         point("slow", "small", 1, 60.0),
@@ -133,7 +133,8 @@ ROWS = {
         of_predictor("llm_pilot", EVIL, "large", status="meets", **meets(4, 4, 1.2)),
     ],
     "recommendation": [
-        of_predictor("measured", "good", "small", **meets(2, 8, 0.2), is_success=True, overspend=0),
+        of_predictor("measured", "good", "small", **meets(2, 8, 0.2), is_success=True, overspend=0,
+                     probability_met=0.934),
         of_predictor("measured", "slow", None),
         of_predictor("llm_pilot", "good", "large", **meets(2, 8, 0.6), is_success=True,
                      overspend=2.0),
@@ -184,6 +185,24 @@ def test_the_cheapest_deployment_and_what_the_next_best_costs_more(report):
     assert alternative["gpu_profile_id"] == "large"
     assert alternative["extra_usd_per_hour"] == 0.4
     assert row["nearest_miss"] is None
+
+
+def test_the_page_opens_with_what_to_rent_and_what_follows_from_it(report):
+    _, html, document = report
+    text = Page(html).text
+    card = text[text.index("good measured 2 × small") : text.index("slow measured")]
+    assert "0.20 USD/h, 146 USD a month (730 h)" in card
+    # 15 of 20 ms with 8 users, the most that was tried; two replicas hold just what is asked for.
+    assert "ITL 15 ms (14 to unknown), limit 20 ms at p50 25 % of room; at least 16 users" in card
+    assert "With 8 users a replica." in card
+    assert "the SLO is not kept: the 1 left carries 8 users within the limits, 50 % of" in card
+    assert "2 replicas × large, 0.4 USD/h more; wins below 0.1 USD/h a replica (now 0.3" in card
+    assert "0.93 to keep the SLO; so few requests" in card
+    (found,) = [row for row in document["decisions"] if row["llm_id"] == "good"]
+    assert found["outlook"]["without_one"] == {"replicas": 1, "load": 8.0, "is_kept": False}
+    headings = ["What to rent", "Latency over load", "Latency and throughput", "How much to trust"]
+    places = [html.index(f">{words}") for words in headings]
+    assert places == sorted(places)
 
 
 def test_an_unmet_slo_names_the_nearest_profile_and_the_limit_it_misses(report):

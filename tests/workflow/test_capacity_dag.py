@@ -1,6 +1,7 @@
 """From a row of the sheet of SLOs to the capacity of each LLM, on the fake engine."""
 
 import json
+import re
 
 import pytest
 
@@ -44,7 +45,7 @@ def answers(project: Project, slo: str) -> dict:
 def test_the_table_has_what_the_json_has(sized) -> None:
     stored = sized.query(
         """SELECT slo_id, trace_id, llm_id, gpu_profile_id, status, replicas, usd_per_hour,
-        is_chosen FROM capacity ORDER BY ALL"""
+        n_windows_missed_by_failure, is_chosen FROM capacity ORDER BY ALL"""
     )
     found = []
     for slo in SIZED:
@@ -52,12 +53,15 @@ def test_the_table_has_what_the_json_has(sized) -> None:
         assert [each["llm_id"] for each in made["answers"]] == list(LLMS)
         for answer in made["answers"]:
             assert len(answer["alternatives"]) == 2
+            chosen = answer["gpu_profile_id"]
+            missed = answer["failure"]["n_windows_missed"] if chosen else None
             found += [
                 (
                     *(slo, made["slo"].get("trace_id"), answer["llm_id"]),
                     *(row[name] for name in ("gpu_profile_id", "status")),
                     *(row[name] for name in ("replicas", "usd_per_hour")),
-                    row["gpu_profile_id"] == answer["gpu_profile_id"],
+                    missed if row["gpu_profile_id"] == chosen else None,
+                    row["gpu_profile_id"] == chosen,
                 )
                 for row in answer["alternatives"]
             ]
@@ -105,6 +109,7 @@ def test_the_report_has_a_line_for_each_llm_and_leads_to_the_pages(sized) -> Non
     assert [(report.parent / link).resolve().parent.name for link in links] == sorted(SIZED)
     assert all((report.parent / link).is_file() for link in links)
     assert "the traffic of azure-2023-conv-sample" in page.text
+    assert re.search(r"[1-9][\d,.]* USD \d+ windows? of 6 missed", page.text)
     said = sized.sextant("show").stdout
     for line in ("replayed: p95 TTFT ≤ 1,000 ms", "times its limit", "a replica bears"):
         assert line in page.text.replace("Limits: ", "replayed: ") and line in said

@@ -80,6 +80,10 @@ def next_words(option: Answer) -> str:
     )
 
 
+OPEN_WORDS = "so few requests that they leave an upper end open: it may be higher"
+"""Of a probability, where `is_open`."""
+
+
 def outlook_lines(about: Answer, slo: Answer) -> list[str]:
     """Return it as lines for a terminal."""
     limits = [f"  {limit_words(row)}: {room_words(row, slo)}" for row in about["limits"]]
@@ -89,6 +93,7 @@ def outlook_lines(about: Answer, slo: Answer) -> list[str]:
         "intervals in parentheses:",
         *limits,
         f"If one replica is lost, {loss_words(about, slo)}.",
+        *([f"The probability rests on {OPEN_WORDS}."] if about["is_open"] else []),
     ]
 
 

@@ -44,8 +44,15 @@ COLUMNS = {
 }
 """What table `capacity` has of a GPU profile, beside its key and `is_chosen`."""
 _KEY = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id")
+_OF_CHOSEN = {"n_windows": pa.int64(), "n_windows_missed_by_failure": pa.int64()}
+"""What it has of the chosen one alone: the windows that are missed where a replica fails."""
 _SCHEMA = pa.schema(
-    [*((name, pa.string()) for name in _KEY), *COLUMNS.items(), ("is_chosen", pa.bool_())]
+    [
+        *((name, pa.string()) for name in _KEY),
+        *COLUMNS.items(),
+        ("is_chosen", pa.bool_()),
+        *_OF_CHOSEN.items(),
+    ]
 )
 
 
@@ -152,11 +159,13 @@ def store_of_run(
 
 
 def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {name: row[name] for name in ("gpu_profile_id", *COLUMNS)}
-        | {
-            "llm_id": answer["llm_id"],
-            "is_chosen": row["gpu_profile_id"] == answer["gpu_profile_id"],
-        }
-        for row in answer["alternatives"]
-    ]
+    rows = []
+    for row in answer["alternatives"]:
+        is_chosen = row["gpu_profile_id"] == answer["gpu_profile_id"]
+        about = {"llm_id": answer["llm_id"], "is_chosen": is_chosen}
+        if is_chosen:
+            failure = answer["failure"]
+            about["n_windows"] = failure["n_windows"]
+            about["n_windows_missed_by_failure"] = failure["n_windows_missed"]
+        rows.append({name: row[name] for name in ("gpu_profile_id", *COLUMNS)} | about)
+    return rows

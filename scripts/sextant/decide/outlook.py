@@ -21,7 +21,8 @@ def outlook(curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float) -
     that the curve has. `limits` has of each limit `metric, limit_ms, percentile, latency_ms, lo_ms,
     hi_ms` (90% interval, None: not known), `headroom` (1 - latency / limit), `load` (the most that
     the replicas carry within it) and `is_most_tried` (no more was tried). `load` and
-    `is_most_tried` beside them are of all limits at once; `without_one` is the same of one replica
+    `is_most_tried` beside them are of all limits, `is_open` says that a latency has no upper
+    end, so that a probability is a lower bound; `without_one` is the same of one replica
     less, with `is_kept`, None of a single replica. `usd_per_month` is of 730 hours,
     `usd_per_million_tokens` of input and output alike, at `requests_per_s`: the SLO's rate, what
     was measured at that level, or by Little's law; None where requests' lengths are not known.
@@ -70,6 +71,7 @@ def outlook(curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float) -
         "limits": limits,
         "load": replicas * of_one,
         "is_most_tried": most == len(users),
+        "is_open": any(row["hi_ms"] is None and row["lo_ms"] is not None for row in limits),
         "without_one": _without_one(of_one, slo, replicas),
         "requests_per_s": _known(float(rate)),
         "usd_per_hour": usd_per_hour,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
 from sextant.capacity.answer_text import profile_cells
-from sextant.pages.wording import aligned
+from sextant.decide.outlook import HOURS_PER_MONTH
+from sextant.pages.wording import aligned, number, plural
 from sextant.report.slo_answers import slo_words
 from sextant.report.store_tables import Tables
 
@@ -15,7 +16,8 @@ def capacity_answers(tables: Tables) -> list[Row]:
     """Return `heading, words` (limits and load), `page` and `rows` of each SLO that was simulated.
 
     `page` is relative to the report's folder. A row has the LLM, then what is chosen, its price
-    and probability, and why; or the profile that comes nearest and why it misses.
+    and probability, why, what a month costs, and what a replica's failure in the busiest minute
+    does; or the profile that comes nearest and why it misses.
     """
     slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
     found = []
@@ -36,9 +38,14 @@ def capacity_answers(tables: Tables) -> list[Row]:
 
 def _cells(rows: Sequence[Row]) -> list[str]:
     if rows[0]["gpu_profile_id"] is None:
-        return ["no answer", "", "", rows[0]["reason"]]
+        return ["no answer", "", "", rows[0]["reason"], "", ""]
     nearest = min(rows, key=lambda row: (not row["is_chosen"], row["alone_ratio"] or math.inf))
-    return profile_cells(nearest)
+    name, price, probability, why = profile_cells(nearest)
+    if not nearest["is_chosen"]:
+        return [name, price, probability, why, "", ""]
+    month = f"{number(HOURS_PER_MONTH * nearest['usd_per_hour'])} USD"
+    missed = plural(nearest["n_windows_missed_by_failure"], "window")
+    return [name, price, probability, why, month, f"{missed} of {nearest['n_windows']} missed"]
 
 
 def capacity_blocks(tables: Tables) -> list[str]:
@@ -46,7 +53,7 @@ def capacity_blocks(tables: Tables) -> list[str]:
     return [
         "\n".join(
             [f"{each['heading']}: {each['words']}, simulated"]
-            + [f"  {line}" for line in aligned(each["rows"])]
+            + [f"  {line}" for line in aligned([row[:5] for row in each["rows"]])]
         )
         for each in capacity_answers(tables)
     ]

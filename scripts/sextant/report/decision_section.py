@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from sextant.advice.outlook_text import loss_words, next_words, price_words
+from sextant.advice.outlook_text import OPEN_WORDS, loss_words, next_words, price_words
 from sextant.advice.phrases import chance
 from sextant.advice.what_if import of_points, section
 from sextant.base.rows import Row, group_by
@@ -60,12 +60,17 @@ def _outlook(row: Row, curves: pd.DataFrame, slo: SLO) -> Row | None:
     return outlook(own, slo, row["replicas"], row["usd_per_hour"]) if len(own) else None
 
 
-def card_lines(card: Row, slo: Row) -> list[tuple[str, str]]:
-    """Return labels and words of a card of an LLM that has a recommendation."""
+def card_lines(card: Row, slo: Row) -> tuple[str, list[tuple[str, str]]]:
+    """Return a card's price in words, and labels and words of what else it says."""
     about = card["outlook"]
-    lines = [("Price", price_words(about) if about else f"{card['usd_per_hour']:,.2f} USD/h")]
+    price = price_words(about) if about else f"{card['usd_per_hour']:,.2f} USD/h"
+    lines = []
     if card["probability_met"] is not None:
-        lines.append(("Probability", f"{chance(card['probability_met'])} to keep the SLO"))
+        is_open = about and about["is_open"]
+        rests_on = f"; {OPEN_WORDS}" if is_open else ""
+        lines.append(
+            ("Probability", f"{chance(card['probability_met'])} to keep the SLO{rests_on}")
+        )
     if about:
         lines.append(("If a replica is lost", loss_words(about, slo)))
     # A predictor that decides at once compares no profiles.
@@ -77,4 +82,4 @@ def card_lines(card: Row, slo: Row) -> list[tuple[str, str]]:
     if card["others"]:
         said = [f"{row['predictor']}: {deployment(row)}" for row in card["others"]]
         lines.append(("Other predictors", "; ".join(said)))
-    return lines
+    return price, lines
