@@ -21,6 +21,11 @@ from sextant.store.connection import connect
 from sextant.store.doubts import doubts
 from support import needs_baselines, wait_for
 
+CUT_OFF = """[...document.querySelectorAll("svg text")].filter(text => {
+    const own = text.getBoundingClientRect(), all = text.closest("svg").getBoundingClientRect();
+    return own.right > all.right + 1 || own.left < all.left - 1;
+}).map(text => text.textContent)"""
+"""Texts of figures that are drawn beyond their figure."""
 EVIL = '<script>alert("$x$")</script>'
 SLO = {"slo_id": "chat", "nttft_ms": 1.0, "itl_ms": 20.0, "percentile": 50, "users": 16}
 SETTING = {
@@ -203,6 +208,24 @@ def test_the_page_opens_with_what_to_rent_and_what_follows_from_it(report):
     headings = ["What to rent", "Latency over load", "Latency and throughput", "How much to trust"]
     places = [html.index(f">{words}") for words in headings]
     assert places == sorted(places)
+
+
+@needs_chromium
+@pytest.mark.parametrize("width_px", [390, 1280])
+def test_nothing_is_cut_off_and_the_page_does_not_scroll_sideways(tmp_path, width_px):
+    names = [f"{n}xA-long-name-of-a-GPU-{kind}" for n in (1, 2, 4) for kind in "abc"]
+    rows = {
+        **ROWS,
+        "point": [point("good", name, users, 9.0) for name in names for users in (1, 8)],
+    }
+    written(tmp_path, rows)
+    with browser(tmp_path / "profile") as tab:
+        size = {"width": width_px, "height": 800, "deviceScaleFactor": 1, "mobile": width_px < 500}
+        tab.call("Emulation.setDeviceMetricsOverride", **size)
+        tab.open(tmp_path / "out" / "index.html")
+        assert tab.run("document.documentElement.scrollWidth") <= width_px
+        assert tab.run(CUT_OFF) == []
+        assert not tab.of_kind("Log.entryAdded", "Runtime.exceptionThrown")
 
 
 def test_an_unmet_slo_names_the_nearest_profile_and_the_limit_it_misses(report):

@@ -127,8 +127,9 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, Look]]) -> None:
     if entries:
         handles = [Line2D([], [], markersize=5, linewidth=1.3, **look) for _, look in entries]
         names = [label for label, _ in entries]
-        # Rows of 8 fit the width unless names are long.
-        columns = 8 if max(map(len, names)) < 14 else 6
+        # An entry's width in inches, by its letters; rows that are too long would be cut.
+        entry_in = 0.55 + 0.065 * max(map(len, names))
+        columns = max(1, min(8, int(figure.get_figwidth() / entry_in)))
         place: Look = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
         figure.legend(handles, names, ncols=columns, **place)
 
