@@ -48,7 +48,7 @@ def ingest(
         typer.Option(
             help="Your own columns in place of a format, e.g. "
             "arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; "
-            "or a mapping file, .yaml."
+            "or a mapping file in YAML."
         ),
     ] = None,
     time_unit: Annotated[
