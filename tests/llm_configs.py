@@ -190,6 +190,7 @@ LLAMA4_SCOUT = {
         attention_bias=False,
         intermediate_size_mlp=16384,
         interleave_moe_layer_step=1,
+        attention_chunk_size=8192,
         num_local_experts=16,
         num_experts_per_tok=1,
         use_qk_norm=True,

@@ -222,6 +222,7 @@ def test_attention_decides_what_the_kv_cache_keeps(load, name, attention, kv_byt
         ("Gemma-2-9B", 4096, 21),
         ("Gemma-3-4B", 1024, 29),
         ("GPT-OSS-20B", 128, 12),
+        ("Llama-4-Scout", 8192, 36),  # chunks
         ("Llama-3-70B", 0, 0),
     ],
 )

@@ -138,12 +138,12 @@ def _gpt_oss(config: Config) -> LLM:
 def _llama4(config: Config) -> LLM:
     """Llama 4: a shared expert beside the routed ones; dense layers have a width of their own.
 
-    Attention in chunks, which most layers have, is taken as attention to all tokens.
+    Of a chunk's tokens most look back on fewer than all of it: it is taken as a window.
     """
     s = _sizes(config, Traits(has_head_dim=True))
     config.require("attention_bias", False)
-    # Norms without parameters; chunks; the layers that have rotary positions.
-    config.ignore("use_qk_norm", "layer_types", "no_rope_layers")
+    # Norms without parameters; the layers that have rotary positions.
+    config.ignore("use_qk_norm", "no_rope_layers")
     mixture = experts.llama4(config, s)
     return decoder(
         config,
@@ -151,6 +151,13 @@ def _llama4(config: Config) -> LLM:
         is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * 2 * s.hidden + s.hidden,
         experts=mixture,
+        **sliding_window.window_facts(
+            config,
+            s.layers,
+            sliding_window.all_but_every_fourth,
+            name="attention_chunk_size",
+            kind="chunked_attention",
+        ),
     )
 
 

@@ -17,21 +17,30 @@ WindowRule = Callable[[Config, int], int]
 """Returns how many of the layers have a window where the config does not list their types."""
 
 
-def window_facts(config: Config, layers: int, rule: WindowRule | None) -> WindowFacts:
-    """Return the facts `sliding_window_tokens` and `n_sliding_layers`; none without a window."""
+def window_facts(
+    config: Config,
+    layers: int,
+    rule: WindowRule | None,
+    name: str = "sliding_window",
+    kind: str = "sliding_attention",
+) -> WindowFacts:
+    """Return the facts `sliding_window_tokens` and `n_sliding_layers`; none without a window.
+
+    `name` is the config's for the window's tokens, `kind` that of its layers in `layer_types`.
+    """
     if rule is None:
         return {}
     n_sliding = rule(config, layers)
     if config.optional("layer_types") is not None:
         types = config.listing("layer_types", str)
-        if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
-            fix = f"give full_attention or sliding_attention for each of the {layers} layers"
+        if len(types) != layers or not set(types) <= {"full_attention", kind}:
+            fix = f"give full_attention or {kind} for each of the {layers} layers"
             raise config.error("unknown kinds of attention", "layer_types", fix)
-        n_sliding = types.count("sliding_attention")
+        n_sliding = types.count(kind)
     if not n_sliding:
-        config.ignore("sliding_window")
+        config.ignore(name)
         return {}
-    tokens = config.integer("sliding_window")
+    tokens = config.integer(name)
     return {"sliding_window_tokens": tokens, "n_sliding_layers": n_sliding}
 
 
@@ -56,3 +65,9 @@ def every_other(config: Config, layers: int) -> int:
 def all_but_every_nth(config: Config, layers: int) -> int:
     """Gemma 3: every sixth layer (`sliding_window_pattern`) sees all tokens."""
     return layers - layers // config.integer("sliding_window_pattern", default=6)
+
+
+def all_but_every_fourth(config: Config, layers: int) -> int:
+    """Llama 4: every fourth layer, without rotary positions, sees all tokens, others a chunk."""
+    config.require("no_rope_layer_interval", 4)
+    return layers - layers // 4 if config.optional("attention_chunk_size") is not None else 0
