@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -61,15 +62,16 @@ def test_every_number_of_replicas_competes_at_the_load_that_each_gets() -> None:
     assert {4, 5, 6} <= set(chances)
     # 4 replicas get 50 users each, at which 44 ms are predicted; 7 were the answer before.
     assert chances[4] > 0.5 and answer["replicas"] < 7
-    assert answer["latency"]["checked_at_users"] == -(-200 // answer["replicas"])
+    # A replica's users are judged as the next load of a fixed grid, never as fewer.
+    assert 1 <= answer["latency"]["checked_at_users"] / -(-200 // answer["replicas"]) < 1.09
 
 
-def test_the_loads_are_those_of_whole_replicas() -> None:
-    assert loads(replace(LIMITS, users=10), 8) == [1, 2, 3, 4, 5, 6, 7, 8]
-    # Between what 1 and 2 replicas get, so that what one could serve does not hang on the users.
-    assert [each for each in loads(replace(LIMITS, users=200), 2048) if 100 < each < 200]
-    many = loads(replace(LIMITS, users=10**8), 2000)
-    assert len(many) <= 65 and many[0] == 1 and many[-1] == 2000
+def test_the_loads_do_not_hang_on_what_is_asked() -> None:
+    found = loads(replace(LIMITS, users=10), 2048)
+    assert found == loads(replace(LIMITS, users=10**8), 2048)
+    assert found[:8] == [1, 2, 3, 4, 5, 6, 7, 8] and found[-1] == 2048
+    assert {2**power for power in range(12)} <= set(found)  # as they are measured
+    assert max(high / low for low, high in pairwise(found) if low > 40) < 1.09
     rate = loads(replace(LIMITS, users=None, request_rate_rps=9), 100)
     assert rate[:4] == [1, 2, 3, 4] and rate[-1] == 100
 

@@ -26,7 +26,9 @@ for any good predictor.
 """
 
 
-_RATE_LOADS, _USER_LOADS = 40, 113
+_RATE_LOADS = 40
+_LOADS_PER_DOUBLING = 10
+"""Of users: 1, 2, 4 and so on, which benchmarks measure, are then among them."""
 _PROBED_LOADS = 8
 MOST_COUNTS = 96
 """Where more numbers of replicas compete, they rise by a constant factor."""
@@ -56,8 +58,12 @@ def loads(slo: SLO, most_users: int) -> list[int]:
     draws. Users who come to lie between two of them are judged as the higher one. For a request
     rate, which sets users only through the latencies, fewer will do.
     """
-    n_loads = _RATE_LOADS if slo.users is None else _USER_LOADS
-    return np.unique(np.geomspace(1, most_users, n_loads).round().astype(int)).tolist()
+    if slo.users is None:
+        found = np.geomspace(1, most_users, _RATE_LOADS)
+    else:
+        n_steps = int(_LOADS_PER_DOUBLING * np.log2(most_users))
+        found = np.append(np.exp2(np.arange(n_steps + 1) / _LOADS_PER_DOUBLING), most_users)
+    return np.unique(found.round().astype(int)).tolist()
 
 
 def in_steps(rates: np.ndarray) -> np.ndarray:
