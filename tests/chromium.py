@@ -5,12 +5,15 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support import PATIENCE_S
 
 needs_chromium = pytest.mark.skipif(
     shutil.which("chromium") is None, reason="Chromium is not installed (apt-get install chromium)"
@@ -51,8 +54,8 @@ class Tab:
     def open(self, page: Path) -> None:
         """Show a page and wait until it is loaded."""
         self.call("Page.navigate", url=page.as_uri())
-        while self._next().get("method") != "Page.loadEventFired":
-            pass
+        while (event := self._next()).get("method") != "Page.loadEventFired":
+            self.events.append(event)
 
     def run(self, script: str) -> Any:
         """Return what a script in the page evaluates to; it keeps the page's own policy."""
@@ -86,6 +89,9 @@ def browser(folder: Path) -> Iterator[Tab]:
     process = subprocess.Popen(placed, pass_fds=(read_end, write_end), stderr=subprocess.DEVNULL)
     os.close(read_end)
     os.close(write_end)
+    stop = threading.Timer(6 * PATIENCE_S, process.kill)  # a browser that hangs ends its tests
+    stop.daemon = True
+    stop.start()
     with os.fdopen(to_browser, "wb") as to, os.fdopen(from_browser, "rb") as answers:
         tab = Tab(to, answers)
         try:
@@ -94,3 +100,4 @@ def browser(folder: Path) -> Iterator[Tab]:
             tab._session = {}
             tab.call("Browser.close")
             process.wait(60)
+            stop.cancel()
