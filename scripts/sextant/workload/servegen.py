@@ -27,6 +27,7 @@ _FILES = "chunk-*-trace.csv"
 _LENGTHS = ("input_tokens", "output_tokens")
 _FAMILIES = {"gamma": False, "weibull": True}
 _N_CELLS = 6
+_MOST_TOKENS = np.iinfo(np.int32).max
 WINDOW_S = 600.0
 """Of a client with one window only."""
 
@@ -132,7 +133,11 @@ def _lengths(path: Path, arrival_s: np.ndarray, rng: np.random.Generator) -> dic
                 shares = ast.literal_eval(tables[start][name]) if start is not None else {}
                 if not (shares and min(shares) >= (name == "input_tokens")):
                     raise ValueError(f"no {name} of a request at {arrival_s[is_own][0]:g} s")
+                if not all(isinstance(each, int) and each <= _MOST_TOKENS for each in shares):
+                    raise ValueError(f"{name} are whole numbers, {_MOST_TOKENS:,} at most")
                 weights = np.array([*shares.values()], float)
+                if not (weights.min() >= 0 and 0 < weights.sum() < math.inf):
+                    raise ValueError(f"the shares of {name} are below 0, all 0, or not finite")
                 picked = rng.choice([*shares], is_own.sum(), p=weights / weights.sum())
                 drawn[name][is_own] = picked
     except (ValueError, TypeError, KeyError, SyntaxError, AttributeError) as error:
