@@ -110,6 +110,7 @@ def test_a_prediction_has_all_that_a_person_needs(answer) -> None:
     assert len(price) == 14
     assert 0 < answer["probability_met"] <= 1
     cost = answer["cost"]
+    assert answer["outlook"]["requests_per_s"] == pytest.approx(cost["requests_per_s"])
     served = 3600 * cost["requests_per_s"]
     tokens = answer["serving"]["input_tokens"], answer["serving"]["output_tokens"]
     usd = [cost[f"usd_per_million_{side}_tokens"] * 1e-6 for side in ("input", "output")]

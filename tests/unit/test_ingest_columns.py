@@ -167,7 +167,7 @@ def test_a_mapping_file_says_columns_unit_and_what_of_the_others(tmp_path):
     none = str(tmp_path / "none.yaml")
     with pytest.raises(InputError, match=r"none\.yaml: cannot be read"):
         ingest(tmp_path, text, "columns", "t.jsonl", columns=none)
-    with pytest.raises(InputError, match="field 'time_unit': it is given twice"):
+    with pytest.raises(InputError, match="field 'time_unit': a mapping file has its own"):
         ingest(tmp_path, text, "columns", "t.jsonl", columns=str(file), time_unit="s")
 
 

@@ -45,6 +45,18 @@ def test_few_requests_leave_the_upper_end_open(n_requests, known):
         assert low <= np.quantile(values, PERCENTILES[name]) <= high
 
 
+def test_requests_served_one_after_the_other_are_not_taken_for_independent():
+    rng, n_inside, n_draws = np.random.default_rng(5), 0, 300
+    for _ in range(n_draws):
+        values = rng.normal(size=100)
+        for place in range(1, 100):  # each is correlated by 0.5 with the one before
+            values[place] = 0.5 * values[place - 1] + 0.75**0.5 * values[place]
+        low, high = intervals(values, np.ones(100, int))[0]
+        n_inside += low <= 0 <= high
+    # Taken for independent, 78% would be.
+    assert n_inside / n_draws >= 0.83
+
+
 def test_tokens_of_one_request_tell_no_more_than_the_request():
     pace = np.random.default_rng(2).lognormal(size=40)
     of_requests = intervals(pace, np.ones(40, int))[0]

@@ -137,6 +137,7 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
     power = learned(made)
     rows = with_joules(made, power, by_profile(made, options, question.risk))
     latency = _latency(made, chosen, options) if profile_id else None
+    costs = cost(made, chosen, latency) if latency else None
     named = {
         "source": subject.source.known.source,
         "slo_id": made.slo.slo_id,
@@ -160,8 +161,8 @@ def _predicted(question: Question, made: Forecast) -> dict[str, Any]:
         "nearest_miss": None if profile_id else nearest_miss(made, options),
         "safest": safest(options, chosen),
         "latency": latency,
-        "cost": cost(made, chosen, latency) if latency else None,
-        "outlook": _outlook(made, chosen) if latency else None,
+        "cost": costs,
+        "outlook": _outlook(made, chosen, costs["requests_per_s"]) if costs else None,
         "energy": energy(made, power, profile_id, latency["users"]) if latency else None,
         "contradictions": [each._asdict() for each in made.own.contradictions()]
         if made.own
@@ -193,12 +194,12 @@ def _latency(made: Forecast, chosen: dict[str, Any], options: pd.DataFrame) -> d
     }
 
 
-def _outlook(made: Forecast, chosen: dict[str, Any]) -> dict[str, Any]:
+def _outlook(made: Forecast, chosen: dict[str, Any], rate_rps: float) -> dict[str, Any]:
     """Return what follows from the medians over the load of the recommended deployment."""
     X = made.draws.X
     curve = X[X["gpu_profile_id"] == chosen["gpu_profile_id"]].join(made.draws.summary())
     curve = curve.sort_values("users").assign(request_rate_rps=np.nan)
-    return outlook(curve, made.slo, chosen["replicas"], chosen["usd_per_hour"])
+    return outlook(curve, made.slo, chosen["replicas"], chosen["usd_per_hour"], rate_rps)
 
 
 def _llm_facts(llm: LLM) -> dict[str, Any]:

@@ -243,7 +243,7 @@ def candidate_line(row: Answer) -> str:
         probability = row.get("probability_met")
         most = row["replicas"] > 1 and row["users_per_replica"] == row["most_users_tried"]
         return (
-            f"{name}: {state}{plural(row['replicas'], 'replica')} of "
+            f"{name}: {state}{plural(row['replicas'], 'replica')} of up to "
             f"{plural(row['users_per_replica'], 'user')}{' (no more were tried)' * most}, "
             f"{row['usd_per_hour']:.2f} USD/h"
             + (f", probability {chance(probability)}" if probability is not None else "")

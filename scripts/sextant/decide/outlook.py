@@ -14,7 +14,13 @@ HOURS_PER_MONTH = 730
 _HOUR_S = 3600
 
 
-def outlook(curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float) -> dict[str, Any]:
+def outlook(
+    curve: pd.DataFrame,
+    slo: SLO,
+    replicas: int,
+    usd_per_hour: float,
+    rate_rps: float | None = None,
+) -> dict[str, Any]:
     """Return what is to be known of replicas that share the load of an SLO.
 
     `users_per_replica` share a replica; its latencies are those at `level_users`, the next load
@@ -24,8 +30,9 @@ def outlook(curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float) -
     `is_most_tried` beside them are of all limits, `is_open` says that a latency has no upper
     end, so that a probability is a lower bound; `without_one` is the same of one replica
     less, with `is_kept`, None of a single replica. `usd_per_month` is of 730 hours,
-    `usd_per_million_tokens` of input and output alike, at `requests_per_s`: the SLO's rate, what
-    was measured at that level, or by Little's law; None where requests' lengths are not known.
+    `usd_per_million_tokens` of input and output alike, at `requests_per_s`: `rate_rps`, else the
+    SLO's rate, what was measured at that level, or by Little's law; None where requests' lengths
+    are not known.
 
     Args:
         curve: of one LLM on one GPU profile, by rising `users`: `nttft_ms, itl_ms` and their bounds
@@ -34,6 +41,7 @@ def outlook(curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float) -
         slo: limits and load, which the first point of the curve has to meet.
         replicas: how many there are.
         usd_per_hour: of all of them.
+        rate_rps: requests a second that they serve, if it is known.
     """
     users, lengths = curve["users"].to_numpy(), curve[LENGTHS].to_numpy(float)
     latencies_ms = curve[TARGETS].to_numpy(float)
@@ -64,7 +72,8 @@ def outlook(curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float) -
         }
         limits.append({name: _known(value) for name, value in row.items()})
     of_one = float(carried[:most].max(initial=0))
-    rate = slo.request_rate_rps or replicas * _rate(curve, slo, level) * each / users[level]
+    measured = replicas * _rate(curve, slo, level) * each / users[level]
+    rate = rate_rps or slo.request_rate_rps or measured
     return {
         "users_per_replica": int(each),
         "level_users": int(users[level]),

@@ -74,8 +74,8 @@ def mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -
         ignores_unknown = True
     else:
         if time_unit is not None:
-            fix = "leave it out: the mapping file has it"
-            raise InputError("it is given twice", field="time_unit", fix=fix)
+            fix = f"leave it out, and write time_unit: {time_unit} into the mapping file"
+            raise InputError("a mapping file has its own", field="time_unit", fix=fix)
         fix = "give TRACE_COLUMN: SOURCE_COLUMN in each line"
         parts = [(": ".join(pair), *pair) for pair in columns["columns"].items()]
         time_unit, ignores_unknown = columns.get("time_unit"), columns.get("ignore_unknown", True)
