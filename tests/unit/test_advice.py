@@ -92,6 +92,7 @@ def test_prices_and_profiles_on_offer_change_a_measured_answer(tmp_path) -> None
     assert answer["usd_per_hour"] == pytest.approx(7 * 21.957642 / 8)
     assert "Prices: aws on demand, us-east-1 (2025-11 to 2026-11)." in answer["text"]
     assert not any("old" in line for line in answer["warnings"])
+    assert "8 at a time as p4d.24xlarge, 1 of which cost 21.96 USD/h" in answer["text"]
     answer = recommend_llm(replace(MEASURED, gpu_profile_ids=("1xA10-24GB",)))
     assert [row["gpu_profile_id"] for row in answer["alternatives"]] == ["1xA10-24GB"]
 

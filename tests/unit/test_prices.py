@@ -16,6 +16,7 @@ from sextant.hardware.prices import (
     price_origins,
     priced,
     providers,
+    share_lines,
 )
 
 HEADER = "instance,gpu_id,n_gpus,region,usd_per_hour,as_of,source"
@@ -74,6 +75,22 @@ def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path
     assert price("8xH100-80GB") == (72, "2025-06-30")
     assert price("4xH100-80GB") == (36, "2025-06-30")
     assert price("9xH100-80GB") is price("1xL4-24GB") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "whole"),
+    [
+        ("1xH100-80GB", 1, "8 at a time as p5.48xlarge, 1 of which cost 55.04 USD/h"),
+        ("1xH100-80GB", 9, "2 of which cost 110.08 USD/h"),
+        # Three devices leave two of eight unused.
+        ("3xH100-80GB", 2, "1 of which cost 55.04 USD/h"),
+        ("4xH100-80GB", 2, None),
+        ("1xT4-16GB", 3, None),
+    ],
+)
+def test_a_share_of_a_machine_says_what_whole_ones_cost(name, replicas, whole):
+    lines = share_lines(profile_of_id(name), replicas, "aws")
+    assert [whole in line for line in lines] == [True] * (whole is not None)
 
 
 def test_a_provider_offers_what_it_sells():

@@ -33,7 +33,7 @@ from sextant.decide.names import MEASURED
 from sextant.decide.outlook import outlook
 from sextant.experiment.slo import worst_limit
 from sextant.hardware.gpu import GIB
-from sextant.hardware.prices import old_price_lines, price_origins
+from sextant.hardware.prices import old_price_lines, price_origins, providers, share_lines
 from sextant.llm import LLM
 from sextant.predict.protocols import JointPredictor
 
@@ -106,6 +106,9 @@ def answered(question: Question) -> tuple[dict[str, Any], Basis | None]:
         warnings = [*warnings, _STEADY.format(rate_rps=question.slo.request_rate_rps)]
     prices = price_origins((each.price_source, each.price_as_of) for each in profiles.values())
     warnings = [*warnings, *old_price_lines(prices)]
+    if str(question.prices) in providers() and answer["gpu_profile_id"] is not None:
+        profile = profiles[answer["gpu_profile_id"]]
+        warnings += share_lines(profile, answer["replicas"], str(question.prices))
     answer |= {
         "slo": question.slo.facts(),
         "llm": _llm_facts(llm),

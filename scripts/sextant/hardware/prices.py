@@ -63,20 +63,40 @@ def priced(profile: GPUProfile, provider: str, folder: Path = PRICES) -> GPUProf
     The smallest machine with enough devices counts, the cheapest of these; of a larger one the
     profile pays the share of its devices.
     """
-    rows = [
-        row
-        for row in _table(folder / f"{provider}.csv")
-        if row["gpu_id"] == profile.gpu.gpu_id and row["n_gpus"] >= profile.n_gpus
-    ]
-    if not rows:
+    row = _machine(profile, provider, folder)
+    if row is None:
         return None
-    row = min(rows, key=lambda row: (row["n_gpus"], row["usd_per_hour"]))
     return replace(
         profile,
         usd_per_hour=round(row["usd_per_hour"] * profile.n_gpus / row["n_gpus"], 6),
         price_source=f"{provider} on demand, {row['region']}",
         price_as_of=row["as_of"],
     )
+
+
+def share_lines(profile: GPUProfile, replicas: int, provider: str) -> list[str]:
+    """Return a warning if replicas leave devices of the provider's smallest machines unused."""
+    row = _machine(profile, provider, PRICES)
+    if row is None:
+        return []
+    machines = -(-replicas // (row["n_gpus"] // profile.n_gpus))
+    if replicas * profile.n_gpus == machines * row["n_gpus"]:
+        return []
+    return [
+        f"The price is that of the GPUs in use: {provider} rents them {row['n_gpus']} at a time as "
+        f"{row['instance']}, {machines} of which cost {machines * row['usd_per_hour']:,.2f} USD/h. "
+        "Others have to use the rest."
+    ]
+
+
+def _machine(profile: GPUProfile, provider: str, folder: Path) -> Row | None:
+    """Return the smallest machine with enough devices, the cheapest of these."""
+    rows = [
+        row
+        for row in _table(folder / f"{provider}.csv")
+        if row["gpu_id"] == profile.gpu.gpu_id and row["n_gpus"] >= profile.n_gpus
+    ]
+    return min(rows, key=lambda row: (row["n_gpus"], row["usd_per_hour"]), default=None)
 
 
 def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[PriceOrigin]:
