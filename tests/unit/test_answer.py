@@ -151,7 +151,7 @@ def test_an_input_other_than_was_sent(n_input):
         ('data: {"object": "error", "message": "gone"}\n\n' + DONE, "gone"),
         (event("", finish_reason="error") + DONE, "finish_reason error"),
         ("data: {half an event\n\n" + DONE, "not JSON: {half"),
-        ("data: 7\n\n" + DONE, "not an object: 7"),
+        ("data: 7\n\n" + DONE, "Expected `object`, got `int`): 7"),
     ],
 )
 def test_what_breaks_off_after_the_last_token_has_failed(end, said):
