@@ -31,7 +31,7 @@ def event(completion_tokens: object, prompt_tokens: object = 4) -> bytes:
     [
         (10**9, "of 3 output"),
         (10**12, "of 3 output"),
-        ("9" * 5000, "not JSON: {"),
+        ("9" * 5000, "out of range"),
         ("[" * 500, "JSON"),
     ],
 )

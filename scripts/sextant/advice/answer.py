@@ -24,7 +24,7 @@ from sextant.advice.question import (
 from sextant.advice.serving import as_measured, named_otherwise
 from sextant.advice.source import find_source
 from sextant.advice.subject import subject_of
-from sextant.advice.what_if import Basis, of_forecast, of_points
+from sextant.advice.what_if import Basis, of_points
 from sextant.base.errors import InputError
 from sextant.characterizations.characterization import Characterization
 from sextant.characterizations.points import LENGTHS, at_percentile
@@ -94,7 +94,7 @@ def answered(question: Question) -> tuple[dict[str, Any], Basis | None]:
         ]
         made = forecast(model, subject, question.slo, probe)
         answer = _predicted(question, made)
-        basis = of_forecast(made) if question.decision == "utility" else None
+        basis = made.basis() if question.decision == "utility" else None
         if question.prefix_hit_rate and not subject.is_cache_used(model):
             warnings.append(
                 f"--prefix-hit-rate is not used: {question.predictor} does not know it."

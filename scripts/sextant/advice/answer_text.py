@@ -1,7 +1,6 @@
 """An answer as lines of text: the terminal prints all, the page takes single ones."""
 
 from sextant.advice.energy import energy_line
-from sextant.advice.options import FAIR, SAFE
 from sextant.advice.outlook_text import month_line, next_words, outlook_lines
 from sextant.advice.phrases import (
     Answer,
@@ -12,6 +11,7 @@ from sextant.advice.phrases import (
     slo_line,
     source_line,
 )
+from sextant.decide.decision import FAIR, SAFE
 from sextant.decide.names import MEASURED
 from sextant.experiment.slo import METRICS, limits_of, worst_limit
 from sextant.pages.wording import aligned, number, plural

@@ -8,16 +8,10 @@ import pandas as pd
 
 from sextant.advice.predicted import Forecast
 from sextant.base.rows import frame_rows
-from sextant.decide.decision import best_by_profile, choose
+from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
 from sextant.decide.recommend import RATIOS, candidates, recommend
 from sextant.experiment.slo import SLO, worst_limit
 
-SAFE = 0.9
-"""The probability at which a GPU profile's price is stated, unless a risk is given."""
-FAIR = 0.5
-"""An option of less is not recommended: it is likelier to break a limit than to meet all."""
-LISTED = 0.2
-"""An option of less is not listed as one, unless the risk that is asked for allows it."""
 _CHANGES = {
     "both limits × 0.8": {"limits": 0.8},
     "both limits × 1.25": {"limits": 1.25},

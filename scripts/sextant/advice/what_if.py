@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.advice.options import FAIR, LISTED, SAFE
-from sextant.advice.predicted import Forecast
 from sextant.characterizations.points import TARGETS
-from sextant.decide.decision import MOST_COUNTS, RATE_STEPS, REWARD, in_steps
+from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWARD, SAFE, in_steps
 from sextant.decide.recommend import curves
 from sextant.experiment.slo import METRICS, SLO
 from sextant.pages.write import render
+from sextant.predict.draws import Draws
 
 _TEMPLATE = Path(__file__).with_name("what_if.html.j2")
 _WIDEST = 4.0
@@ -50,17 +49,31 @@ class Basis(NamedTuple):
     """Whether the one draw is what was measured, from which eq. 1-3 decide."""
 
 
-def of_forecast(made: Forecast) -> Basis:
-    """Return what a predicted answer rests on: draws, of the same loads on every profile."""
-    names, users = (np.unique(made.draws.X[of]) for of in ("gpu_profile_id", "users"))
+def of_draws(
+    draws: Draws,
+    lengths: np.ndarray,
+    prices: Mapping[str, float],
+    slo: SLO,
+    own: pd.DataFrame | None,
+) -> Basis:
+    """Return what a predicted answer rests on: draws, of the same loads on every profile.
+
+    Args:
+        draws: of one LLM.
+        lengths: mean input and output tokens of a request, shape (1, 2).
+        prices: USD per hour of the GPU profiles.
+        slo: the question.
+        own: points that were measured of the LLM, if any.
+    """
+    names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
     shape = len(names), len(users)
     return Basis(
-        made.slo,
-        {name: made.subject.profiles[name].usd_per_hour for name in names.tolist()},
+        slo,
+        {name: prices[name] for name in names.tolist()},
         np.broadcast_to(users, shape),
-        made.draws.samples_ms.reshape(-1, *shape, len(TARGETS)),
-        np.broadcast_to(made.lengths, (*shape, 2)),
-        _own_points(made),
+        draws.samples_ms.reshape(-1, *shape, len(TARGETS)),
+        np.broadcast_to(lengths, (*shape, 2)),
+        [] if own is None else _own_points(own, slo, lengths[0]),
     )
 
 
@@ -181,12 +194,9 @@ def _two_digits(asked: float, widest: float) -> list[float]:
     return sorted({each for each in found if asked / widest <= each <= asked * widest} | {asked})
 
 
-def _own_points(made: Forecast) -> list[dict[str, Any]]:
+def _own_points(points: pd.DataFrame, slo: SLO, lengths: np.ndarray) -> list[dict[str, Any]]:
     """Return what was measured of the LLM: no load from one that breaks a limit on is met."""
-    if made.own is None:
-        return []
-    points = made.own.points
-    latencies = made.slo.latencies(points[TARGETS].to_numpy(float), made.lengths[0])
+    latencies = slo.latencies(points[TARGETS].to_numpy(float), lengths)
     return [
         {
             "profile": row["gpu_profile_id"],

@@ -26,6 +26,12 @@ for any good predictor.
 """
 
 
+SAFE = 0.9
+"""The probability at which a GPU profile's price is stated, unless a risk is given."""
+FAIR = 0.5
+"""An option of less is not recommended: it is likelier to break a limit than to meet all."""
+LISTED = 0.2
+"""An option of less is not listed as one, unless the risk that is asked for allows it."""
 _RATE_LOADS = 40
 _LOADS_PER_DOUBLING = 10
 """Of users: 1, 2, 4 and so on, which benchmarks measure, are then among them."""

@@ -179,7 +179,7 @@ def _read_line(exchange: Exchange, reading: _Reading, line: bytes, at_ns: int) -
 
 
 def _fail_form(reading: _Reading, data: bytes, error: Exception) -> None:
-    reading.fail(f"an event that is not of OpenAI's form ({error}): {_excerpt(data)}")
+    reading.fail(f"an event that is not of OpenAI's form ({error}): {_excerpt(data)[:200]}")
 
 
 def _hold(reading: _Reading, data: bytes, at_ns: int) -> None:
