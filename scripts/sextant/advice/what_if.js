@@ -150,7 +150,7 @@ async function answerAgain(section) {
     const tried = users[row][load] > chosen.users_per_replica ? `, with ${users[row][load].toLocaleString("en-US")}, the next load tried` : "";
     const gets = isRate ? `${short(asked.load / chosen.replicas)} requests/s, about ${each} at once` : each + tried;
     const has = data.is_measured ? `serves ${each}` : `gets ${gets}`;
-    return `A replica ${has}: ${latencies.join("; ")}. ${short(730 * chosen.usd_per_hour)} USD a month of 730 hours.`;
+    return `A replica ${has}: ${latencies.join("; ")}. ${short(data.hours_per_month * chosen.usd_per_hour)} USD a month of ${data.hours_per_month} hours.`;
   }
 
   function drawn(tag, attributes, text = "") {

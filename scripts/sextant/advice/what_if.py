@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sextant.base.rows import jsonable
 from sextant.characterizations.points import TARGETS
 from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWARD, SAFE, in_steps
+from sextant.decide.outlook import HOURS_PER_MONTH
 from sextant.decide.recommend import curves
 from sextant.experiment.slo import METRICS, SLO
 from sextant.pages.write import render
@@ -155,6 +157,7 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         "n_draws": len(samples_ms),
         "steps_from": steps_from,
         "rate_steps": RATE_STEPS,
+        "hours_per_month": HOURS_PER_MONTH,
         "most_counts": MOST_COUNTS,
         "worth": 1 + REWARD,
         "fair": FAIR,
@@ -201,14 +204,10 @@ def _own_points(points: pd.DataFrame, slo: SLO, lengths: np.ndarray) -> list[dic
         {
             "profile": row["gpu_profile_id"],
             "users": int(row["users"]),
-            "ms": [_known(values[place]) for values in latencies.values()],
+            "ms": [jsonable(values[place]) for values in latencies.values()],
         }
         for place, row in enumerate(points.to_dict("records"))
     ]
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _short(values: np.ndarray) -> list[list[float]]:

@@ -7,8 +7,8 @@ from sextant.base.errors import InputError
 from sextant.hardware.gpu import GPU
 
 _PROFILE = re.compile(r"([1-7])g\.([0-9]+)gb")
-_COMPUTE_SLICES = {"A30-24GB": 4}
-_MEMORY_SLICES = {"A30-24GB": 4}
+_SLICES = {"A30-24GB": (4, 4)}
+"""Compute slices and parts of memory, where these are not 7 and 8."""
 _NAME = "-MIG-"
 _FAMILIES = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000")
 
@@ -28,8 +28,7 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
         problem = f"{gpu.gpu_id} has no MIG profile {profile!r}"
         fix = f"leave it empty, or write e.g. 3g.20gb for a GPU of {', '.join(_FAMILIES)}"
         raise InputError(problem, field="mig_profile", fix=fix)
-    n_compute = _COMPUTE_SLICES.get(gpu.gpu_id, 7)
-    n_memory = _MEMORY_SLICES.get(gpu.gpu_id, 8)
+    n_compute, n_memory = _SLICES.get(gpu.gpu_id, (7, 8))
     memory = round(int(match[2]) / gpu.memory_gib * n_memory)
     if not 1 <= memory <= n_memory or int(match[1]) > n_compute:
         problem = (

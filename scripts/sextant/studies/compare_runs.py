@@ -15,6 +15,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
+from sextant.base.rows import jsonable
 from sextant.cells.files import MeasuredCell, read_cell
 from sextant.cells.integrity import damaged_files
 from sextant.cells.metrics import SHOWN
@@ -139,17 +140,13 @@ def _row(figure: str, sides: Sequence[_Side], n_least: int) -> dict[str, Any]:
     is_known = math.isfinite(ratio.low) and n_least >= _LEAST_REQUESTS
     return {
         "figure": figure,
-        "a": _finite(a[0]),
-        "b": _finite(b[0]),
-        "ratio": _finite(ratio.value),
+        "a": jsonable(a[0]),
+        "b": jsonable(b[0]),
+        "ratio": jsonable(ratio.value),
         "low": ratio.low if is_known else None,
         "high": ratio.high if is_known else None,
         "is_real": not ratio.low <= 1 <= ratio.high if is_known else None,
     }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
