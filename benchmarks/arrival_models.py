@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from sextant.experiment.downloads import fetch, load_registry
-from sextant.ingest import ingest_trace
+from sextant.trace import ingest_trace
 from sextant.workload.arrival_choice import MODELS, choose_arrivals
 from sextant.workload.arrivals import fit_arrivals
 from sextant.workload.servegen import read_clients

@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from real_vllm import SEARCH as SETTINGS
 from real_vllm import SMALL as LLM
 from real_vllm import tuning_tools
-from sextant.benchmark.batch_weight import TOLERANCE, WeightRange, possible_gain
-from sextant.benchmark.corner_cases import RequestLengths
-from sextant.benchmark.tuning import ProbeRecord, tune_and_load
+from sextant.bench.batch_weight import TOLERANCE, WeightRange, possible_gain
+from sextant.bench.corner_cases import RequestLengths
+from sextant.bench.tuning import ProbeRecord, tune_and_load
 from sextant.engine.protocol import ServerError
-from sextant.hardware.gpu import GIB
+from sextant.facts.gpu import GIB
 
 LENGTHS = RequestLengths((16, 96, 256), (8, 24, 64))
 

@@ -22,20 +22,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.advice.question import Question
-from sextant.advice.step_laws import Offer, ServerLaws, Settings, find_laws
+from sextant.answer.capacity.demand import Demand, TraceTraffic, demand_of_trace, requests_of_demand
+from sextant.answer.capacity.search import fewest
+from sextant.answer.capacity.server import Server
+from sextant.answer.capacity.simulated import simulated
+from sextant.answer.capacity.sizing import size
+from sextant.answer.capacity.target import Target
+from sextant.answer.question import Question
+from sextant.answer.step_laws import Offer, ServerLaws, Settings, find_laws
 from sextant.base.errors import InputError
-from sextant.capacity.demand import Demand, TraceTraffic, demand_of_trace, requests_of_demand
-from sextant.capacity.search import fewest
-from sextant.capacity.server import Server
-from sextant.capacity.simulated import simulated
-from sextant.capacity.sizing import size
-from sextant.capacity.target import Target
-from sextant.experiment.slo import SLO
-from sextant.ingest import ingest_trace
+from sextant.facts.slo import SLO
 from sextant.simulate.requests import Requests
-from sextant.simulate.run import OK, simulate_closed
+from sextant.simulate.run import simulate_closed
 from sextant.simulate.step_law import NAMES, StepLaw
+from sextant.simulate.world import OK
+from sextant.trace import ingest_trace
 
 HERE = Path(__file__).parents[1]
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", HERE.parent / "shared" / "datasets"))

@@ -12,10 +12,10 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from sextant.advice.source import load_sources
+from sextant.answer.source import load_sources
 from sextant.base.errors import InputError
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import TARGETS, at_percentile, has_latency
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import TARGETS, at_percentile, has_latency
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline
 from sextant.simulate.fitted import FittedLaws, step_laws

@@ -27,17 +27,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sextant.characterizations.points import LENGTHS, TARGETS, at_percentile
-from sextant.characterizations.shipped import load_shipped
+from sextant.answer.fleet.baselines import each_team_alone, first_fit_by_price, own_best_choices
+from sextant.answer.fleet.plan import Served
+from sextant.answer.fleet.planning import plan_fleet
+from sextant.answer.fleet.predicted import options_of_draws
+from sextant.answer.fleet.problem import Demand, Option, Pool
 from sextant.decide.pairs import task_of_characterization
 from sextant.decide.score import so_score
-from sextant.experiment.slo import SLO
-from sextant.fleet.baselines import each_team_alone, first_fit_by_price, own_best_choices
-from sextant.fleet.plan import Served
-from sextant.fleet.planning import plan_fleet
-from sextant.fleet.predicted import options_of_draws
-from sextant.fleet.problem import Demand, Option, Pool
+from sextant.facts.slo import SLO
 from sextant.pages.figure import MARKERS
+from sextant.points.characterizations.points import LENGTHS, TARGETS, at_percentile
+from sextant.points.characterizations.shipped import load_shipped
 from sextant.predict.draws import Draws
 from sextant.predict.folds import KEYS, Task, fit_folds
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from sextant.experiment.slo import SLO
-from sextant.fleet.answer import answer_fleet
-from sextant.fleet.planning import plan_fleet
-from sextant.fleet.problem import Demand, Option, Pool
+from sextant.answer.fleet.answer import answer_fleet
+from sextant.answer.fleet.planning import plan_fleet
+from sextant.answer.fleet.problem import Demand, Option, Pool
+from sextant.facts.slo import SLO
 
 USD_PER_HOUR = {"A": 1.2, "B": 2.5, "C": 4.1, "D": 6.9, "E": 0.8}
 POWER = {"A": 1.0, "B": 2.0, "C": 3.7, "D": 6.0, "E": 0.6}

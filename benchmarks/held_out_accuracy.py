@@ -16,10 +16,16 @@ import numpy as np
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.advice.source import load_sources
-from sextant.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
+from sextant.answer.source import load_sources
 from sextant.decide.accuracy import METRICS, accuracy, predict_held_out, prediction_table
 from sextant.decide.pairs import task_of_characterization
+from sextant.points.characterizations.points import (
+    IDENTIFIERS,
+    LENGTHS,
+    SERVING,
+    TARGETS,
+    at_percentile,
+)
 from sextant.predict.folds import Task
 from sextant.predict.roofline import predictor
 from sextant.predict.roofline.laws import CHUNKED

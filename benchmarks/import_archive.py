@@ -24,9 +24,9 @@ import duckdb
 import pandas as pd
 
 from sextant.experiment.downloads import load_registry
-from sextant.importing.llm_pilot import import_archive
-from sextant.store.build import build_store
-from sextant.store.points import aggregate_points
+from sextant.points.importing.llm_pilot import import_archive
+from sextant.points.store.build import build_store
+from sextant.points.store.points import aggregate_points
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 KEYS = ["model", "n_gpus", "gpu_type", "num_users"]

@@ -21,14 +21,14 @@ import pandas as pd
 import scipy
 import yaml
 
-from sextant.benchmark.cell import model_folder
+from sextant.bench.cell import model_folder
 from sextant.engine.devices import pick_devices
 from sextant.engine.http import Target
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.experiment.engine_settings import engine_settings
-from sextant.hardware.gpu import Devices
-from sextant.llm import load_llm
+from sextant.facts.gpu import Devices
+from sextant.facts.llm import load_llm
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.source import RequestSource
 from sextant.workload.prompts import RandomTokens

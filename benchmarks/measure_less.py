@@ -23,8 +23,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.advice.source import load_sources
-from sextant.characterizations.points import (
+from sextant.answer.plan.choice import Candidate, Limits, order
+from sextant.answer.plan.estimate import ASSUMED, cell_s
+from sextant.answer.plan.next_cells import told
+from sextant.answer.plan.stakes import Stakes, expected_so, stakes_of
+from sextant.answer.source import load_sources
+from sextant.decide.configurations import apart
+from sextant.decide.decision import worth_of
+from sextant.decide.pairs import task_of_characterization
+from sextant.decide.recommend import candidates, recommend
+from sextant.decide.score import is_success, relative_overspend, so_score
+from sextant.experiment.scenarios import ClosedLoop
+from sextant.experiment.variants import Variant
+from sextant.facts.slo import SLO, load_slos
+from sextant.points.characterizations.points import (
     IDENTIFIERS,
     LENGTHS,
     SERVING,
@@ -32,18 +44,6 @@ from sextant.characterizations.points import (
     at_percentile,
     has_latency,
 )
-from sextant.decide.configurations import apart
-from sextant.decide.decision import worth_of
-from sextant.decide.pairs import task_of_characterization
-from sextant.decide.recommend import candidates, recommend
-from sextant.decide.score import is_success, relative_overspend, so_score
-from sextant.experiment.scenarios import ClosedLoop
-from sextant.experiment.slo import SLO, load_slos
-from sextant.experiment.variants import Variant
-from sextant.plan.choice import Candidate, Limits, order
-from sextant.plan.estimate import ASSUMED, cell_s
-from sextant.plan.next_cells import told
-from sextant.plan.stakes import Stakes, expected_so, stakes_of
 from sextant.predict.draws import Draws
 from sextant.predict.folds import KEYS
 from sextant.predict.references import Rows, reference_profiles

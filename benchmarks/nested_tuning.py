@@ -19,13 +19,12 @@ from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut
 from sklearn.pipeline import Pipeline
 from xgboost import XGBRegressor
 
-from sextant.characterizations.characterization import load_characterization
-from sextant.characterizations.points import TARGETS, at_percentile
 from sextant.decide.pairs import task_of_characterization
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.characterization import load_characterization
+from sextant.points.characterizations.points import FLOOR_MS, TARGETS, at_percentile
 from sextant.predict.features import FeatureEncoder
 from sextant.predict.folds import design_rows
-from sextant.predict.latencies import FLOOR_MS
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import Settings, choose_nested

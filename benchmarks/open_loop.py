@@ -21,10 +21,10 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from sextant.advice.source import load_sources
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import TARGETS, at_percentile, has_latency
-from sextant.llm import LLM, load_llm
+from sextant.answer.source import load_sources
+from sextant.facts.llm import LLM, load_llm
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import TARGETS, at_percentile, has_latency
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.chunked_facts import chunked_rows

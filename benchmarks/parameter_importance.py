@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.importing.llm_pilot_requests import FileName, read_results
+from sextant.points.importing.llm_pilot_requests import FileName, read_results
 from sextant.predict.importance import parameter_importance
 
 CELLS = (

@@ -24,18 +24,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from real_vllm import CONFIG, SETTINGS
-from sextant.benchmark.cell import model_folder
-from sextant.capacity.demand import demand_of_trace
+from sextant.answer.capacity.demand import demand_of_trace
+from sextant.bench.cell import model_folder
 from sextant.engine.prometheus import total
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
-from sextant.hardware.gpu import Devices
-from sextant.ingest import ingest_trace
-from sextant.llm import load_llm
+from sextant.facts.gpu import Devices
+from sextant.facts.llm import load_llm
 from sextant.simulate.prefix_cache import cache_depths
 from sextant.simulate.run import simulate
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
+from sextant.trace import ingest_trace
 from sextant.workload.shared_blocks import read_blocks
 
 LLM = load_llm(CONFIG, "bfloat16")

@@ -19,13 +19,16 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 
-from sextant.characterizations.characterization import Characterization, load_characterization
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
 from sextant.decide.decision import best_probe, choose, weigh
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, so_score
-from sextant.experiment.slo import SLO, load_slos
+from sextant.facts.slo import SLO, load_slos
+from sextant.points.characterizations.characterization import (
+    Characterization,
+    load_characterization,
+)
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
 from sextant.predict.draws import Draws
 from sextant.predict.folds import design_rows, share_lengths
 from sextant.predict.references import Rows

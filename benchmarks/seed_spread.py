@@ -14,12 +14,12 @@ from pathlib import Path
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.characterizations.characterization import load_characterization
-from sextant.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
 from sextant.decide.pairs import task_of_characterization
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, summarize
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.characterization import load_characterization
+from sextant.points.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
 from sextant.predict.folds import Task, design_rows
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import PREDICTORS, predictor_class

@@ -32,9 +32,9 @@ from scipy.optimize import isotonic_regression
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from real_vllm import SETTINGS, random_weights
-from sextant.benchmark.cell import model_folder
+from sextant.bench.cell import model_folder
 from sextant.engine.vllm import VLLMServer
-from sextant.llm import load_llm
+from sextant.facts.llm import load_llm
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.measure import LevelResult
 from sextant.load.open_loop import run_open_loop

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from sextant.characterizations.features import feature_rows, published_features
+from sextant.base.processes.job_log import job_log
 from sextant.experiment.loading import load_experiment
-from sextant.processes.job_log import job_log
-from sextant.store import build as store
+from sextant.points.characterizations.features import feature_rows, published_features
+from sextant.points.store import build as store
 
 PREDICTED = ("prediction", "candidate", "recommendation", "score")
 FILES = ("point", "feasibility", "telemetry", *PREDICTED, "capacity", "fleet")

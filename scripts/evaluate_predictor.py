@@ -3,9 +3,9 @@
 Inputs: points, feasibility, sheets. Outputs: tables prediction, candidate, recommendation, score.
 """
 
+from sextant.base.processes.job_log import job_log
 from sextant.decide.evaluation_files import evaluate_files, read_task
 from sextant.experiment.loading import load_experiment
-from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)

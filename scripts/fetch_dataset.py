@@ -5,8 +5,8 @@ Output: the file, verified by its SHA-256.
 
 import os
 
+from sextant.base.processes.job_log import job_log
 from sextant.experiment.downloads import fetch
-from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]):
     fetch(snakemake.params.dataset, snakemake.output[0], os.environ.get("SEXTANT_MIRROR"))

@@ -6,8 +6,8 @@ Outputs: every cell's files.
 
 from pathlib import Path
 
-from sextant.importing.llm_pilot import import_archive
-from sextant.processes.job_log import job_log
+from sextant.base.processes.job_log import job_log
+from sextant.points.importing.llm_pilot import import_archive
 
 with job_log(snakemake.log[0]):
     given, decision = snakemake.input, snakemake.params.decision

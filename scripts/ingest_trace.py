@@ -3,8 +3,8 @@
 Input: the trace as published. Outputs: the trace contract, the malformed rows, a report.
 """
 
-from sextant.ingest import MAX_RATE_RPS, ingest_trace
-from sextant.processes.job_log import job_log
+from sextant.base.processes.job_log import job_log
+from sextant.trace import MAX_RATE_RPS, ingest_trace
 
 with job_log(snakemake.log[0]) as log:
     row = snakemake.params.row

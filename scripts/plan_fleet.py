@@ -3,9 +3,9 @@
 Inputs: points, feasibility, sheets, traces. Outputs: table fleet, a page, the same as JSON.
 """
 
+from sextant.answer.fleet.files import plan_files
+from sextant.base.processes.job_log import job_log
 from sextant.experiment.loading import load_experiment
-from sextant.fleet.files import plan_files
-from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]):
     plan_files(

@@ -4,9 +4,9 @@ Inputs: points, feasibility, the trace or the workload, sheets. Outputs: table c
 same as JSON.
 """
 
-from sextant.capacity.files import size_files
+from sextant.answer.capacity.files import size_files
+from sextant.base.processes.job_log import job_log
 from sextant.experiment.loading import load_experiment
-from sextant.processes.job_log import job_log
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)

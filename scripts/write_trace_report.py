@@ -6,8 +6,8 @@ folder also has its arrival model. Outputs: `html`, a page, and `json`, the same
 
 from pathlib import Path
 
-from sextant.processes.job_log import job_log
-from sextant.trace_report.characterize import write_trace_report
+from sextant.base.processes.job_log import job_log
+from sextant.report.trace.characterize import write_trace_report
 
 with job_log(snakemake.log[0]):
     write_trace_report(

@@ -5,8 +5,8 @@ Input: each workload's request model. Outputs: a page and JSON.
 
 from pathlib import Path
 
-from sextant.processes.job_log import job_log
-from sextant.trace_report.use_cases import write_use_case_report
+from sextant.base.processes.job_log import job_log
+from sextant.report.trace.use_cases import write_use_case_report
 
 with job_log(snakemake.log[0]):
     write_use_case_report(

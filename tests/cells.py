@@ -9,18 +9,18 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from sextant.cells.files import write_cell as write_cell_files
-from sextant.cells.memory import Feasibility
-from sextant.cells.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
-from sextant.cells.tables import TABLES
-from sextant.cells.tuning import Probe, Tuning
-from sextant.cells.verdict import FEASIBLE, Outcome, Verdict
 from sextant.experiment.scenarios import level_to_json
 from sextant.experiment.variants import Variant
-from sextant.hardware.gpu import GPU, GPUProfile
-from sextant.llm import load_llm
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.llm import load_llm
 from sextant.pages.sections import Section
-from sextant.store.points import aggregate_points
+from sextant.points.cells.files import write_cell as write_cell_files
+from sextant.points.cells.memory import Feasibility
+from sextant.points.cells.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
+from sextant.points.cells.tables import TABLES
+from sextant.points.cells.tuning import Probe, Tuning
+from sextant.points.cells.verdict import FEASIBLE, Outcome, Verdict
+from sextant.points.store.points import aggregate_points
 from sextant.studies.study_data import StudyData, read_study_data
 from support import ROOT
 

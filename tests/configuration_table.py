@@ -1,8 +1,8 @@
 """The table of docs/configurations.md: what the code computes for an LLM's config, as its cells."""
 
-from sextant.hardware.gpu import GIB
-from sextant.llm import LLM, served
-from sextant.llm.precision import precision_of, unsaid_precision
+from sextant.facts.gpu import GIB
+from sextant.facts.llm import LLM, served
+from sextant.facts.llm.precision import precision_of, unsaid_precision
 
 HEADER = (
     "`config.json` of",

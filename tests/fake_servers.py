@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sextant.engine.protocol import ServerSpec
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.hardware.gpu import Devices
+from sextant.facts.gpu import Devices
 from support import FAKE_PYTHON, PATIENCE_S
 
 SETTINGS = EngineSettings(

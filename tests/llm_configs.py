@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sextant.llm import LLM
+from sextant.facts.llm import LLM
 
 
 def _hf(family: str, sizes: tuple[int, ...], vocab: int, **other: Any) -> dict[str, Any]:

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.benchmark.cell import model_folder
-from sextant.benchmark.corner_cases import RequestLengths, check_corner_cases, corner_cases
+from sextant.bench.cell import model_folder
+from sextant.bench.corner_cases import RequestLengths, check_corner_cases, corner_cases
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.hardware.gpu import Devices
-from sextant.llm import LLM, load_llm
+from sextant.facts.gpu import Devices
+from sextant.facts.llm import LLM, load_llm
 from sextant.simulate.requests import Requests
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw

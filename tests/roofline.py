@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.slo import SLO
 from sextant.predict.references import Rows
 
 LIMITS = SLO("s", nttft_ms=4.0, itl_ms=25.0, percentile=50, users=100)

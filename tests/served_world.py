@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import IDENTIFIERS
-from sextant.hardware.gpu import GPU, GPUProfile
-from sextant.llm import LLM
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.llm import LLM
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import IDENTIFIERS
 from sextant.predict.references import Rows
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.predict.roofline.law import INDEX, predict_log

@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sextant.cells.tuning import MemoryFacts
 from sextant.engine.http import Target
 from sextant.engine.prometheus import MetricNames, fetch
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.engine_settings import EngineSettings
+from sextant.points.cells.tuning import MemoryFacts
 from stub_server import StubServer, answer_endpoint
 
 METRICS = "stub_running 2\nstub_waiting 0\nstub_usage 0.5\nstub_itl_sum 1\nstub_itl_count 100\n"

@@ -7,19 +7,19 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.cells.files import read_run
-from sextant.characterizations.characterization import Characterization, load_all
-from sextant.characterizations.combined import combined
-from sextant.characterizations.description import Description
-from sextant.characterizations.export import export_folder
-from sextant.characterizations.features import Facts
-from sextant.characterizations.folder import load_folder
-from sextant.characterizations.points import TARGETS, at_percentile
-from sextant.characterizations.shipped import shipped_sources
-from sextant.characterizations.write import write_description, write_points
 from sextant.decide.accuracy import accuracy, predict_rows, prediction_table
+from sextant.points.cells.files import read_run
+from sextant.points.characterizations.characterization import Characterization, load_all
+from sextant.points.characterizations.combined import combined
+from sextant.points.characterizations.description import Description
+from sextant.points.characterizations.export import export_folder
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.folder import load_folder
+from sextant.points.characterizations.points import TARGETS, at_percentile
+from sextant.points.characterizations.shipped import shipped_sources
+from sextant.points.characterizations.write import write_description, write_points
+from sextant.points.store.of_cells import store_of_cells
 from sextant.predict.folds import Task
-from sextant.store.of_cells import store_of_cells
 
 _NOT_SHOWN = ["engine", "engine_version", "precision", "gpu_profile_id", "request_rate_rps", "fold"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from real_vllm import NEEDS_VLLM, SMALL, tuning_tools
-from sextant.benchmark.batch_weight import WeightRange, possible_gain
-from sextant.benchmark.corner_cases import RequestLengths
-from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.cells.tuning import Probe
+from sextant.bench.batch_weight import WeightRange, possible_gain
+from sextant.bench.corner_cases import RequestLengths
+from sextant.bench.tuning import ProbeRecord, tune_and_load
 from sextant.engine.protocol import ServerError
-from sextant.hardware.gpu import GIB
+from sextant.facts.gpu import GIB
+from sextant.points.cells.tuning import Probe
 from sextant.workload.prompts import RandomTokens
 
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]

@@ -13,9 +13,9 @@ import pytest
 
 from real_vllm import CONFIG, NEEDS_VLLM, SMALL, random_weights
 from real_vllm import SETTINGS as ONE_SERVER
-from sextant.benchmark.cell import model_folder
+from sextant.base.processes.scratch import scratch_folder
+from sextant.bench.cell import model_folder
 from sextant.engine.vllm import VLLMServer
-from sextant.processes.scratch import scratch_folder
 
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
 SETTINGS = replace(ONE_SERVER, start_timeout_s=600)

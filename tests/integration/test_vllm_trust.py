@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from real_vllm import CONFIG, NEEDS_VLLM, SETTINGS, SMALL, random_weights
-from sextant.benchmark.cell import model_folder
+from sextant.bench.cell import model_folder
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm import VLLMServer
 

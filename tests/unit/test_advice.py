@@ -11,22 +11,22 @@ import pytest
 from typer.testing import CliRunner
 
 from llm_configs import PUBLISHED
-from sextant.advice.answer import recommend_llm
-from sextant.advice.answer_text import caution, headline, profile_cells
-from sextant.advice.evidence import nearest, outside
-from sextant.advice.explanation import explain_llm
-from sextant.advice.options import by_profile, decide, frontier, safest, sensitivity
-from sextant.advice.page import write_answer
-from sextant.advice.phrases import chance
-from sextant.advice.predicted import Forecast, forecast
-from sextant.advice.question import Question, named_llm
-from sextant.advice.requests import Length, Requests
-from sextant.advice.source import Source, find_source
-from sextant.advice.subject import subject_of
+from sextant.answer.answer import recommend_llm
+from sextant.answer.answer_text import caution, headline, profile_cells
+from sextant.answer.evidence import nearest, outside
+from sextant.answer.explanation import explain_llm
+from sextant.answer.options import by_profile, decide, frontier, safest, sensitivity
+from sextant.answer.page import write_answer
+from sextant.answer.phrases import chance
+from sextant.answer.predicted import Forecast, forecast
+from sextant.answer.question import Question, named_llm
+from sextant.answer.requests import Length, Requests
+from sextant.answer.source import Source, find_source
+from sextant.answer.subject import subject_of
 from sextant.base.errors import InputError
-from sextant.characterizations.points import TARGETS
 from sextant.cli.app import app
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import TARGETS
 from sextant.predict.registry import PREDICTORS, Place
 from sextant.predict.roofline import Roofline
 from support import ROOT

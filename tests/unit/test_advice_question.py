@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sextant.advice.offer import offered, read_probe
-from sextant.advice.question import Question, answers_from_points, check, named_llm
-from sextant.advice.requests import Length, Requests
-from sextant.advice.serving import as_measured, named_otherwise
-from sextant.advice.source import find_source
-from sextant.advice.subject import subject_of
+from sextant.answer.offer import offered, read_probe
+from sextant.answer.question import Question, answers_from_points, check, named_llm
+from sextant.answer.requests import Length, Requests
+from sextant.answer.serving import as_measured, named_otherwise
+from sextant.answer.source import find_source
+from sextant.answer.subject import subject_of
 from sextant.base.errors import InputError
-from sextant.experiment.slo import SLO
-from sextant.llm import load_llm
-from sextant.llm.config_files import name_of
-from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.facts.llm import load_llm
+from sextant.facts.llm.config_files import name_of
+from sextant.facts.slo import SLO
+from sextant.points.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

@@ -16,12 +16,12 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.cells.tables import REQUEST_SCHEMA
 from sextant.experiment.downloads import load_registry
-from sextant.importing.llm_pilot import MAX_FILE_BYTES, import_archive
-from sextant.store.build import build_store
-from sextant.store.connection import connect
-from sextant.store.points import aggregate_points
+from sextant.points.cells.tables import REQUEST_SCHEMA
+from sextant.points.importing.llm_pilot import MAX_FILE_BYTES, import_archive
+from sextant.points.store.build import build_store
+from sextant.points.store.connection import connect
+from sextant.points.store.points import aggregate_points
 from support import ROOT
 
 SHEETS = ("manifest.csv", "cells.tsv", "published_points.csv")

@@ -10,21 +10,21 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sextant.advice.answer import recommend_llm
-from sextant.advice.basis import outside_basis
-from sextant.advice.evidence import nearest, outside
-from sextant.advice.explanation import explain_llm
-from sextant.advice.offer import offered
-from sextant.advice.question import Question, named_llm
-from sextant.advice.requests import Length, Requests, length_of, requests_of
-from sextant.advice.source import find_source
-from sextant.advice.subject import subject_of
+from sextant.answer.answer import recommend_llm
+from sextant.answer.basis import outside_basis
+from sextant.answer.evidence import nearest, outside
+from sextant.answer.explanation import explain_llm
+from sextant.answer.offer import offered
+from sextant.answer.question import Question, named_llm
+from sextant.answer.requests import Length, Requests, length_of, requests_of
+from sextant.answer.source import find_source
+from sextant.answer.subject import subject_of
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.decide.decision import loads, weigh
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPU, GPUProfile
-from sextant.llm.precision import served
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.llm.precision import served
+from sextant.facts.slo import SLO
 from sextant.predict.draws import Draws
 from sextant.predict.own_points import OwnPoints
 from support import ROOT

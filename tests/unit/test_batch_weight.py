@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from sextant.benchmark.batch_weight import TOLERANCE, WeightRange, next_weight, possible_gain
-from sextant.cells.tuning import MemoryFacts, Probe
+from sextant.bench.batch_weight import TOLERANCE, WeightRange, next_weight, possible_gain
+from sextant.points.cells.tuning import MemoryFacts, Probe
 
 MIB, GIB = 2**20, 2**30
 N_CASES = 200

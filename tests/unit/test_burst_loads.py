@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.benchmark.burst_loads import BurstPlan, phase_load, read_windows, trial_load
+from sextant.bench.burst_loads import BurstPlan, phase_load, read_windows, trial_load
 from sextant.workload.lengths import zipf_request_model
 
 MODEL = zipf_request_model(1.1, 1, 100, 20)

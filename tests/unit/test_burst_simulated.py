@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from cells import column, request, study_data, write_cell
-from sextant.cells.run import ServerFacts
+from sextant.points.cells.run import ServerFacts
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import STATUS, Simulation, simulate, simulate_closed
 from sextant.simulate.scheduler import Scheduler

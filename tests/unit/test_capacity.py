@@ -7,19 +7,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sextant.answer.capacity.demand import Demand, DrawnTraffic, TraceTraffic, demand_of_trace
+from sextant.answer.capacity.fleet import NOBODY, Up, always, in_turn, serve_with_failure, stepped
+from sextant.answer.capacity.incidents import burst, failure, growth, scheduled
+from sextant.answer.capacity.schedule import Terms
+from sextant.answer.capacity.search import fewest, largest_rate
+from sextant.answer.capacity.server import Server
+from sextant.answer.capacity.sizing import neighbours, size
+from sextant.answer.capacity.target import Outcome, Target, histogram_quantile, judge
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
-from sextant.capacity.demand import Demand, DrawnTraffic, TraceTraffic, demand_of_trace
-from sextant.capacity.fleet import NOBODY, Up, always, in_turn, serve_with_failure, stepped
-from sextant.capacity.incidents import burst, failure, growth, scheduled
-from sextant.capacity.schedule import Terms
-from sextant.capacity.search import fewest, largest_rate
-from sextant.capacity.server import Server
-from sextant.capacity.sizing import neighbours, size
-from sextant.capacity.target import Outcome, Target, histogram_quantile, judge
-from sextant.experiment.slo import Limit
-from sextant.hardware.gpu import GPU, GPUProfile
-from sextant.ingest.trace_format import SCHEMA
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.slo import Limit
+from sextant.trace.trace_format import SCHEMA
 from sextant.workload.arrival_measures import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant
 from sextant.workload.trace_requests import fit_request_model
@@ -173,7 +173,7 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
 def test_of_a_long_trace_the_busiest_windows_are_read_with_those_before(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("sextant.capacity.demand.MOST_REQUESTS", 22)
+    monkeypatch.setattr("sextant.answer.capacity.demand.MOST_REQUESTS", 22)
     quiet, busy = np.arange(0, 100, 5.0), 60 + np.arange(1, 20) / 2
     longest = [5] * len(quiet) + [5] * len(busy)
     order = np.argsort(np.concatenate([quiet, busy]), kind="stable")

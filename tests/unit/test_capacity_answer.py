@@ -9,13 +9,13 @@ from test_capacity import PROFILE, trace_file
 
 from command import sextant
 from html_page import Page, figure_texts
+from sextant.answer.capacity.answer_text import burst_line, missed_words, profile_cells
+from sextant.answer.capacity.demand import Demand, DrawnTraffic
+from sextant.answer.capacity.simulated import simulated
 from sextant.base.errors import InputError
-from sextant.capacity.answer_text import burst_line, missed_words, profile_cells
-from sextant.capacity.demand import Demand, DrawnTraffic
-from sextant.capacity.simulated import simulated
 from sextant.cli.asked import AskedOptions
 from sextant.cli.capacity import TrafficOptions, capacity_asked, seconds_of, traffic_of
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import simulate
 from sextant.simulate.scheduler import Scheduler

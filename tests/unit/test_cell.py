@@ -16,17 +16,17 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.base.progress import Progress
-from sextant.benchmark.cell import measure_cell, server_specs
-from sextant.benchmark.definition import Cell, cell_from_definition
-from sextant.cells.files import read_run
-from sextant.cells.integrity import CELL_FILES, damaged_files, drop_checkpoints
-from sextant.cells.tables import TABLES
+from sextant.bench.cell import measure_cell, server_specs
+from sextant.bench.definition import Cell, cell_from_definition
 from sextant.engine import free_memory
 from sextant.engine.protocol import ServerError
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.hardware.gpu import Devices
-from sextant.ingest import ingest_trace
-from sextant.llm import load_llm
+from sextant.facts.gpu import Devices
+from sextant.facts.llm import load_llm
+from sextant.points.cells.files import read_run
+from sextant.points.cells.integrity import CELL_FILES, damaged_files, drop_checkpoints
+from sextant.points.cells.tables import TABLES
+from sextant.trace import ingest_trace
 from sextant.workload.fit import fit_workload
 from support import FAKE_PYTHON, PATIENCE_S
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from cells import KEY, TOO_LARGE, failed_request, request, write_cell
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
-from sextant.cells.files import (
+from sextant.experiment.variants import Variant
+from sextant.points.cells.files import (
     FORMAT_VERSION,
     from_json,
     read_cell,
@@ -23,8 +24,8 @@ from sextant.cells.files import (
     to_json,
     write_run,
 )
-from sextant.cells.integrity import damaged_files, recorded_facts, sealed
-from sextant.cells.run import (
+from sextant.points.cells.integrity import damaged_files, recorded_facts, sealed
+from sextant.points.cells.run import (
     CellRun,
     HostFacts,
     HostGPU,
@@ -35,8 +36,7 @@ from sextant.cells.run import (
     Quantiles,
     ServerFacts,
 )
-from sextant.cells.verdict import FEASIBLE, Kind, LevelMedians, Outcome, Stop, Verdict
-from sextant.experiment.variants import Variant
+from sextant.points.cells.verdict import FEASIBLE, Kind, LevelMedians, Outcome, Stop, Verdict
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NUMBERS = {

@@ -21,12 +21,12 @@ from test_cell import SETTINGS, measure, prepare_cell, read, weights
 from fake_nvml import use_fake_nvml
 from sextant.base.errors import InputError
 from sextant.base.files import write_json
+from sextant.base.processes.lock import cell_lock
 from sextant.base.progress import Progress
-from sextant.benchmark import cell as cell_module
-from sextant.benchmark.cell import measure_cell
-from sextant.cells.integrity import damaged_files
+from sextant.bench import cell as cell_module
+from sextant.bench.cell import measure_cell
 from sextant.engine.protocol import ServerError
-from sextant.processes.lock import cell_lock
+from sextant.points.cells.integrity import damaged_files
 from support import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ JOB = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from sextant.processes.job_log import job_log
+from sextant.base.processes.job_log import job_log
 from test_cell import measure
 with job_log(Path(sys.argv[2]) / "job.log"):
     measure(Path(sys.argv[2]), **json.loads(sys.argv[3]))
@@ -205,7 +205,7 @@ def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, p
         write(path, value)
 
     with monkeypatch.context() as full:
-        full.setattr("sextant.benchmark.checkpoint.write_json", refuse)
+        full.setattr("sextant.bench.checkpoint.write_json", refuse)
         with pytest.raises(InputError, match="level-6: no room"):
             measure(tmp_path, scenario=BATCH)
     before = sent_s(tmp_path / "out" / "partial" / "level-2" / "requests.parquet", 2)
@@ -257,9 +257,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from sextant.benchmark.cell import measure_cell
-from sextant.hardware.gpu import Devices
-from sextant.processes.job_log import job_log
+from sextant.bench.cell import measure_cell
+from sextant.facts.gpu import Devices
+from sextant.base.processes.job_log import job_log
 from sextant.base.progress import Progress
 from test_cell import MEMORY_GIB, SETTINGS, prepare_cell
 with job_log(Path(sys.argv[2]) / "job.log"):

@@ -7,11 +7,14 @@ import pandas as pd
 import pytest
 
 from llm_configs import PUBLISHED
-from sextant.characterizations.characterization import Characterization, load_characterization
-from sextant.hardware.gpu import GPUProfile, load_gpu
-from sextant.llm import load_llm
-from sextant.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
-from sextant.store.connection import connect
+from sextant.facts.gpu import GPUProfile, load_gpu
+from sextant.facts.llm import load_llm
+from sextant.points.characterizations.characterization import (
+    Characterization,
+    load_characterization,
+)
+from sextant.points.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.points.store.connection import connect
 from support import ROOT
 
 SETTING = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}

@@ -8,15 +8,15 @@ import pandas as pd
 import pytest
 
 from command import sextant
-from sextant.advice.question import Question
-from sextant.advice.source import find_source, known_sources, load_sources
+from sextant.answer.question import Question
+from sextant.answer.source import find_source, known_sources, load_sources
 from sextant.base.errors import InputError
-from sextant.characterizations.combined import combined
-from sextant.characterizations.folder import load_folder
-from sextant.characterizations.listing import as_text, summary
-from sextant.characterizations.points import COLUMNS, at_percentile
-from sextant.characterizations.shipped import load_shipped
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.combined import combined
+from sextant.points.characterizations.folder import load_folder
+from sextant.points.characterizations.listing import as_text, summary
+from sextant.points.characterizations.points import COLUMNS, at_percentile
+from sextant.points.characterizations.shipped import load_shipped
 from support import ROOT
 
 YAML = """source: archive:mine

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from sextant.benchmark.checkpoint import Checkpoint
-from sextant.cells.run import LevelRun
-from sextant.cells.tables import TABLES
+from sextant.bench.checkpoint import Checkpoint
+from sextant.points.cells.run import LevelRun
+from sextant.points.cells.tables import TABLES
 
 
 def rows(level: float, *values: int) -> dict[str, pa.Table]:

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS
-from sextant.hardware.gpu import GPU, GPUS, GPUProfile, load_gpu
-from sextant.llm import load_llm
+from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
+from sextant.facts.llm import load_llm
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.chunked import NAMES, predict_log, requests_that_fit, terms

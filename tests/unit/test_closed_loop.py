@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.cells.tables import REQUEST_SCHEMA
+from sextant.base.processes.job_log import job_log
 from sextant.engine.http import Target
 from sextant.load.client import Connection
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters
-from sextant.processes.job_log import job_log
+from sextant.points.cells.tables import REQUEST_SCHEMA
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
 from stub_server import STREAM_HEAD, StubServer, answer_tokens, chunk, event

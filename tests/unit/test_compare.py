@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from cells import request, write_cell
 from sextant.cli.app import app
+from sextant.points.store.build import build_store
 from sextant.report.write import write_report
-from sextant.store.build import build_store
 from sextant.studies.compare_runs import _rows
 
 N, N_TOKENS = 200, 12

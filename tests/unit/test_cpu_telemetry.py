@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from sextant.telemetry import cpu
-from sextant.telemetry.cpu import cpu_reader
-from sextant.telemetry.series import SeriesEndedError
+from sextant.engine.telemetry import cpu
+from sextant.engine.telemetry.cpu import cpu_reader
+from sextant.engine.telemetry.series import SeriesEndedError
 from support import wait_for
 
 BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"

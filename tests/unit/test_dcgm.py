@@ -2,8 +2,8 @@
 
 import pytest
 
-from sextant.telemetry.dcgm import dcgm_reader
-from sextant.telemetry.nvml import Gpu
+from sextant.engine.telemetry.dcgm import dcgm_reader
+from sextant.engine.telemetry.nvml import Gpu
 from stub_server import StubServer, answer_text
 
 # As the exporter writes them: other devices and fields, instances, marks for no value.

@@ -6,8 +6,8 @@ import pytest
 
 from sextant.decide.decision import best_probe, choose, sustained, weigh
 from sextant.decide.recommend import candidates, recommend
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.slo import SLO
 from sextant.predict.draws import Draws
 
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=8)

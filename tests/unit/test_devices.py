@@ -9,7 +9,7 @@ import pytest
 from fake_nvml import use_fake_nvml
 from sextant.base.errors import InputError
 from sextant.engine.devices import pick_cores, pick_devices
-from sextant.hardware.gpu import Devices, load_gpu, profile_from_row
+from sextant.facts.gpu import Devices, load_gpu, profile_from_row
 from support import ROOT
 
 H100 = load_gpu(ROOT / "resources" / "gpus", "H100-80GB")
@@ -120,7 +120,7 @@ def test_where_nothing_is_hidden_all_gpus_of_the_machine_count(monkeypatch):
     use_fake_nvml(monkeypatch, gpus=3)
     script = (
         "from sextant.engine.devices import pick_devices\n"
-        "from sextant.hardware.gpu import Devices\n"
+        "from sextant.facts.gpu import Devices\n"
         "print(pick_devices(Devices('gpu', 1, 40.0), 3, environ={}))\n"
         "pick_devices(Devices('gpu', 2, 40.0), 2, environ={})"
     )

@@ -5,10 +5,15 @@ import re
 import yaml
 
 from sextant.base.sheets import SCHEMAS
-from sextant.cells.metrics import LATENCIES, REQUEST_RATE_FORMULA, START_FORMULA, THROUGHPUT_FORMULA
 from sextant.experiment.loading import SHEET_KEYS
-from sextant.ingest.trace_format import FORMATS
-from sextant.llm import FAMILIES
+from sextant.facts.llm import FAMILIES
+from sextant.points.cells.metrics import (
+    LATENCIES,
+    REQUEST_RATE_FORMULA,
+    START_FORMULA,
+    THROUGHPUT_FORMULA,
+)
+from sextant.trace.trace_format import FORMATS
 from support import ROOT
 
 

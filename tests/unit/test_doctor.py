@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from sextant.plan.doctor import checks, checks_text
+from sextant.answer.plan.doctor import checks, checks_text
 
 
 def test_a_machine_without_vllm_gpu_and_slurm(tmp_path: Path, monkeypatch) -> None:

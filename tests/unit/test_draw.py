@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.draw import (
     ARRIVALS,
     chosen_arrivals,

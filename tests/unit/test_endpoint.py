@@ -8,7 +8,7 @@ import pytest
 from test_cell import SETTINGS, measure_prepared, prepare_cell, read
 
 from sextant.base.errors import InputError
-from sextant.benchmark.job import run_job
+from sextant.bench.job import run_job
 from sextant.engine.endpoint import endpoint_servers
 from sextant.engine.registry import check_settings
 from sextant.experiment.definition import cell_definition
@@ -16,8 +16,8 @@ from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.engine_settings import EngineSettings, engine_settings
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
-from sextant.hardware.gpu import Devices
-from sextant.store.points import aggregate_points
+from sextant.facts.gpu import Devices
+from sextant.points.store.points import aggregate_points
 from stub_server import StubServer, answer_endpoint
 
 KEY = "sk-0123456789abcdefghij"

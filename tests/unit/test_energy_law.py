@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from test_chunked_law import DENSE, LLMS, MOE, PROFILES
 
-from sextant.advice.answer import recommend_llm
-from sextant.advice.explanation import explain_llm
-from sextant.advice.question import Question
-from sextant.advice.requests import Length, Requests
-from sextant.characterizations.features import Facts
-from sextant.experiment.slo import SLO
+from sextant.answer.answer import recommend_llm
+from sextant.answer.explanation import explain_llm
+from sextant.answer.question import Question
+from sextant.answer.requests import Length, Requests
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.features import Facts
 from sextant.predict.draws import JOULES
 from sextant.predict.roofline.energy import Energy, energy_rows, log_energy
 from sextant.predict.roofline.facts import columns_of

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import SERVING
 from sextant.decide.evaluate import evaluate
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPU, GPUProfile
-from sextant.llm import LLM
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.llm import LLM
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import SERVING
 from sextant.predict.folds import Task
 
 USERS = (1, 4, 16)

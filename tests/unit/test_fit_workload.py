@@ -13,8 +13,8 @@ import sextant.base.files
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, read_provenance, sha256_file
 from sextant.experiment.downloads import fetch, load_registry
-from sextant.ingest import ingest_trace
-from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.trace import ingest_trace
+from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload import trace_requests, trace_stream
 from sextant.workload.arrivals import load_arrivals
 from sextant.workload.draw import draw_trace

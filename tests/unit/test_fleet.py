@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy.optimize import milp
 
+from sextant.answer.fleet.answer import answer_fleet
+from sextant.answer.fleet.answer_text import as_text, facts
+from sextant.answer.fleet.baselines import own_best_choices
+from sextant.answer.fleet.plan import Mend
+from sextant.answer.fleet.planning import plan_fleet
+from sextant.answer.fleet.problem import Demand, Option, Pool
 from sextant.base.errors import InputError
-from sextant.experiment.slo import SLO
-from sextant.fleet.answer import answer_fleet
-from sextant.fleet.answer_text import as_text, facts
-from sextant.fleet.baselines import own_best_choices
-from sextant.fleet.plan import Mend
-from sextant.fleet.planning import plan_fleet
-from sextant.fleet.problem import Demand, Option, Pool
+from sextant.facts.slo import SLO
 
 
 def demand(name, users=100, **more):
@@ -417,7 +417,7 @@ def test_what_the_solver_prints_stays_off_standard_output(capfd, monkeypatch):
         os.write(1, b"a line of its own")
         return milp(*args, **more)
 
-    monkeypatch.setattr("sextant.fleet.program.milp", prints)
+    monkeypatch.setattr("sextant.answer.fleet.program.milp", prints)
     plan_fleet([demand("a")], [Pool("p", "A", 1, 8)], [option("a", 1, 100)])
     print("the answer")
     assert capfd.readouterr().out == "the answer\n"

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from command import sextant
+from sextant.answer.fleet.predicted import offered_profiles
+from sextant.answer.fleet.sheets import read_demands, read_supply
 from sextant.base.errors import InputError
-from sextant.fleet.predicted import offered_profiles
-from sextant.fleet.sheets import read_demands, read_supply
-from sextant.hardware.gpu import GPUS, load_gpu
-from sextant.hardware.mig import mig_slice
+from sextant.facts.gpu import GPUS, load_gpu
+from sextant.facts.mig import mig_slice
 from support import ROOT, write_trace
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b"

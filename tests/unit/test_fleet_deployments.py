@@ -7,10 +7,10 @@ import jsonschema
 import pytest
 import yaml
 
-from sextant.experiment.slo import SLO
-from sextant.fleet.deployments import IMAGE, as_kubernetes, as_slurm
-from sextant.fleet.plan import FleetPlan, Placement, PoolUse, Served
-from sextant.fleet.problem import Demand, Pool
+from sextant.answer.fleet.deployments import IMAGE, as_kubernetes, as_slurm
+from sextant.answer.fleet.plan import FleetPlan, Placement, PoolUse, Served
+from sextant.answer.fleet.problem import Demand, Pool
+from sextant.facts.slo import SLO
 from support import ROOT
 
 SCHEMA = yaml.safe_load((ROOT / "tests/kubernetes/objects.schema.yaml").read_text())

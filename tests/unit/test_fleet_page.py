@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from html_page import Page, figure_texts
-from sextant.experiment.slo import SLO
-from sextant.fleet.answer import answer_fleet
-from sextant.fleet.page import devices_used, write_fleet
-from sextant.fleet.problem import Demand, Option, Pool
+from sextant.answer.fleet.answer import answer_fleet
+from sextant.answer.fleet.page import devices_used, write_fleet
+from sextant.answer.fleet.problem import Demand, Option, Pool
+from sextant.facts.slo import SLO
 
 POOLS = [Pool("rack", "A", 2, 4, 2.0), Pool("cloud", "A", 1, 8, 3.0, is_owned=False)]
 DAY, NIGHT = (1.0, 0.25), (0.25, 1.0)

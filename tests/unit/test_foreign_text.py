@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sextant.base.errors import InputError
+from sextant.base.processes.job_log import job_log
 from sextant.base.text import printable
 from sextant.cli.terminal import say
-from sextant.processes.job_log import job_log
 from support import ROOT
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\u202e\r\x9b"

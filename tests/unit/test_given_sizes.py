@@ -6,10 +6,10 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions
-from sextant.experiment.slo import SLO
-from sextant.llm import load_llm
-from sextant.llm.given import GivenSizes
-from sextant.llm.precision import precision_of
+from sextant.facts.llm import load_llm
+from sextant.facts.llm.given import GivenSizes
+from sextant.facts.llm.precision import precision_of
+from sextant.facts.slo import SLO
 from support import ROOT
 
 LLMS = ROOT / "resources" / "llms"

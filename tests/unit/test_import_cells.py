@@ -21,17 +21,17 @@ from project import Project
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
 from sextant.base.yaml_files import read_configuration
-from sextant.benchmark.definition import cell_from_definition, definition_sha256
-from sextant.cells.integrity import CELL_FILES, file_facts, sealed
-from sextant.cells.run import CellRun, HostFacts, HostGPU, ServerFacts
-from sextant.cells.verdict import FEASIBLE
+from sextant.bench.definition import cell_from_definition, definition_sha256
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.variants import Variant
-from sextant.importing.decisions import Here, Status, provenance_conflicts
-from sextant.importing.merge import Report, import_cells, report_text
-from sextant.store.build import build_store
-from sextant.store.points import aggregate_points
+from sextant.points.cells.integrity import CELL_FILES, file_facts, sealed
+from sextant.points.cells.run import CellRun, HostFacts, HostGPU, ServerFacts
+from sextant.points.cells.verdict import FEASIBLE
+from sextant.points.importing.decisions import Here, Status, provenance_conflicts
+from sextant.points.importing.merge import Report, import_cells, report_text
+from sextant.points.store.build import build_store
+from sextant.points.store.points import aggregate_points
 
 OPT = CellKey("demo-opt-6m", "1xcpu-core", "conversation", "users-1-8")
 LLAMA = CellKey("demo-llama-16m", "1xcpu-core", "conversation", "users-1-8")

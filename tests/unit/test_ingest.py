@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance, sha256_file
-from sextant.ingest import ingest_trace
-from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.trace import ingest_trace
+from sextant.trace.trace_format import TRACE_COLUMNS
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.0000000,374,44

@@ -14,8 +14,8 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.base.yaml_files import read_yaml
 from sextant.cli.app import app
-from sextant.ingest.mapping import MAPPED, named_format
-from sextant.ingest.trace_format import FORMATS
+from sextant.trace.mapping import MAPPED, named_format
+from sextant.trace.trace_format import FORMATS
 
 ROOT = Path(__file__).parents[2]
 OPENAI = (

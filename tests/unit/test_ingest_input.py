@@ -12,9 +12,9 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.ingest import blocks, ingest_trace, order, write
-from sextant.ingest.date_times import check_start_time
-from sextant.ingest.trace_format import FORMATS
+from sextant.trace import blocks, ingest_trace, order, write
+from sextant.trace.date_times import check_start_time
+from sextant.trace.trace_format import FORMATS
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"

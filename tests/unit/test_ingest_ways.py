@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_ingest_input import BURSTGPT, ingest
 
 from sextant.base.errors import InputError
-from sextant.ingest import blocks, cells, ingest_trace
+from sextant.trace import blocks, cells, ingest_trace
 
 NEWER = (
     "Session ID,Timestamp,Elapsed time,Log Type,Model,Total tokens,Response tokens,Request tokens"

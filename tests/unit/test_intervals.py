@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.cells.intervals import intervals
-from sextant.cells.metrics import PERCENTILES
-from sextant.characterizations.points import IDENTIFIERS, at_percentile
 from sextant.decide.decision import choose, weigh
 from sextant.decide.measured import measured_draws, with_probabilities
 from sextant.decide.recommend import candidates
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.slo import SLO
+from sextant.points.cells.intervals import intervals
+from sextant.points.cells.metrics import PERCENTILES
+from sextant.points.characterizations.points import IDENTIFIERS, at_percentile
 
 P90 = [*PERCENTILES].index("p90")
 

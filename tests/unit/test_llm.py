@@ -6,7 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
-from sextant.llm import UNBOUNDED_TOKENS, load_llm
+from sextant.facts.llm import UNBOUNDED_TOKENS, load_llm
 from support import ROOT
 
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from roofline import LIMITS, PROFILES, SIZES, rows_of
-from sextant.characterizations.points import TARGETS
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import TARGETS
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, mape_error

@@ -16,10 +16,10 @@ import pytest
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.cells.integrity import damaged_files
-from sextant.cells.tables import REQUEST_SCHEMA
 from sextant.load.lag import lag_warning
-from sextant.store.points import aggregate_points
+from sextant.points.cells.integrity import damaged_files
+from sextant.points.cells.tables import REQUEST_SCHEMA
+from sextant.points.store.points import aggregate_points
 from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk
 from support import wait_for
 

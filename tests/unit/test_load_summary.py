@@ -11,12 +11,12 @@ import pytest
 from cells import failed_request, request, write_cell
 from html_page import Page
 from sextant.base.errors import InputError
-from sextant.cells.files import read_cell
 from sextant.engine.http import Target
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.measure import progress_text
 from sextant.load.source import ListedRequests, RandomIds
 from sextant.load.summary import summarise_load, summary_page
+from sextant.points.cells.files import read_cell
 from stub_server import StubServer, answer_tokens
 
 N, N_TOKENS, TTFT_MS, ITL_MS = 20, 12, 51.0, 10.0

@@ -8,7 +8,7 @@ import pytest
 
 from command import sextant
 from sextant.base.errors import InputError
-from sextant.cells.integrity import sealed
+from sextant.points.cells.integrity import sealed
 from stub_server import StubServer, answer_endpoint, answer_tokens
 
 LENGTHS = ("--input-tokens", 16, "--output-tokens", 5)

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
-from sextant.characterizations.folder import load_folder
 from sextant.cli.app import app
-from sextant.importing.load_tools import Served, import_load_tool
+from sextant.points.characterizations.folder import load_folder
+from sextant.points.importing.load_tools import Served, import_load_tool
 from support import ROOT
 
 LLM = "Qwen/Qwen3-8B"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sextant.base.sheets import SCHEMAS, load_sheet
-from sextant.cells.memory import assess, kv_bytes_per_device
-from sextant.hardware.gpu import Devices, load_gpu, profile_from_row
-from sextant.llm import LLM, load_llm
+from sextant.facts.gpu import Devices, load_gpu, profile_from_row
+from sextant.facts.llm import LLM, load_llm
+from sextant.points.cells.memory import assess, kv_bytes_per_device
 from support import ROOT
 
 

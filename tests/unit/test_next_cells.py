@@ -9,21 +9,21 @@ import pytest
 
 from cells import request, write_cell
 from project import Project
+from sextant.answer.plan.choice import Candidate, Limits, Order, Stop, order
+from sextant.answer.plan.estimate import ASSUMED
+from sextant.answer.plan.next_cells import candidates_of, next_cells, order_of_plan, told
+from sextant.answer.plan.order_text import order_json, order_text
+from sextant.answer.plan.stakes import Stakes, expected_so, stakes_of
+from sextant.answer.plan.summary import CellPlan
 from sextant.base.errors import InputError
 from sextant.base.yaml_files import read_configuration
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import COLUMNS, complete
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.loading import load_experiment
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import profile_of_id
-from sextant.llm import load_llm
-from sextant.plan.choice import Candidate, Limits, Order, Stop, order
-from sextant.plan.estimate import ASSUMED
-from sextant.plan.next_cells import candidates_of, next_cells, order_of_plan, told
-from sextant.plan.order_text import order_json, order_text
-from sextant.plan.stakes import Stakes, expected_so, stakes_of
-from sextant.plan.summary import CellPlan
+from sextant.facts.gpu import profile_of_id
+from sextant.facts.llm import load_llm
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import COLUMNS, complete
 from sextant.predict.draws import Draws
 from sextant.predict.folds import Task
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from sextant.base.rows import column_lists, frame_rows
-from sextant.cells.metrics import LATENCIES
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import aligned, interval, plural, yes_or_no
 from sextant.pages.write import render_sections, write_page
-from sextant.store.labels import LATENCY_NAMES, POINT_LABELS
+from sextant.points.cells.metrics import LATENCIES
+from sextant.points.store.labels import LATENCY_NAMES, POINT_LABELS
 from support import ROOT
 
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "inputs_sha256": {}}

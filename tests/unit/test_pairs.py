@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from sextant.characterizations.features import Facts
 from sextant.decide.pairs import feasible_pairs, task_of
-from sextant.hardware.gpu import GPU, GPUProfile
-from sextant.llm import load_llm
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.llm import load_llm
+from sextant.points.characterizations.features import Facts
 from support import ROOT
 
 OPT = load_llm(ROOT / "resources" / "llms" / "demo-opt-6m.json")

@@ -3,8 +3,9 @@
 import pytest
 
 from roofline import LIMITS, PROFILES, STRONGEST, USERS, WEAKEST, references_of, rows_of
-from sextant.characterizations.points import TARGETS
-from sextant.predict.paris import PARIS, UNKNOWN
+from sextant.points.characterizations.points import TARGETS
+from sextant.predict.features import UNKNOWN
+from sextant.predict.paris import PARIS
 from sextant.predict.rf import RandomForest
 from sextant.predict.tuning import HeldOut, mape_error
 

@@ -10,19 +10,19 @@ import pytest
 
 from cells import TOO_LARGE, request, write_cell
 from project import Project
+from sextant.answer.plan.estimate import ASSUMED, Basis, cell_s, feasibility
+from sextant.answer.plan.history import Error, basis, estimate_errors, finished_cells
+from sextant.answer.plan.jobs import DryRun, Job
+from sextant.answer.plan.summary import CellPlan, make_plan, makespan_s
+from sextant.answer.plan.text import plan_text
 from sextant.base.yaml_files import merged, read_configuration
-from sextant.cells.run import ImportedFrom
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
 from sextant.experiment.variants import Variant
-from sextant.plan.estimate import ASSUMED, Basis, cell_s, feasibility
-from sextant.plan.history import Error, basis, estimate_errors, finished_cells
-from sextant.plan.jobs import DryRun, Job
-from sextant.plan.summary import CellPlan, make_plan, makespan_s
-from sextant.plan.text import plan_text
+from sextant.points.cells.run import ImportedFrom
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
 

@@ -6,9 +6,9 @@ import pytest
 
 import llm_configs as published
 from sextant.base.errors import InputError
-from sextant.hardware.gpu import load_gpu
-from sextant.llm import PRECISIONS, load_llm, served
-from sextant.llm.precision import precision_of
+from sextant.facts.gpu import load_gpu
+from sextant.facts.llm import PRECISIONS, load_llm, served
+from sextant.facts.llm.precision import precision_of
 from support import ROOT
 
 

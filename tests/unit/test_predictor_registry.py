@@ -55,7 +55,7 @@ print(sorted(heavy & sys.modules.keys()))"""
 
 def test_an_answer_does_not_wait_for_libraries_that_it_does_not_use() -> None:
     code = """
-import sys, numpy as np, sextant.advice.answer, sextant.predict.roofline
+import sys, numpy as np, sextant.answer.answer, sextant.predict.roofline
 print(sorted({"sklearn", "joblib", "duckdb"} & sys.modules.keys()))
 import sklearn
 from sextant.predict.native_xgboost import xgboost

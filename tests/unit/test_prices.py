@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sextant.advice.offer import offered
+from sextant.answer.offer import offered
 from sextant.base.errors import InputError
-from sextant.hardware.gpu import profile_of_id
-from sextant.hardware.prices import (
+from sextant.facts.gpu import profile_of_id
+from sextant.facts.prices import (
     PRICES,
     load_prices,
     old_price_lines,

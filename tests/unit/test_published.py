@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.characterizations.shipped import SHIPPED
-from sextant.importing.inferencex import import_inferencex
-from sextant.importing.mlenergy import import_mlenergy
+from sextant.points.characterizations.shipped import SHIPPED
+from sextant.points.importing.inferencex import import_inferencex
+from sextant.points.importing.mlenergy import import_mlenergy
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 needs_mirror = pytest.mark.skipif(not MIRROR.is_dir(), reason="needs the mirror: SEXTANT_MIRROR")

@@ -7,7 +7,7 @@ import pytest
 
 import llm_configs as published
 from sextant.base.errors import InputError
-from sextant.llm import load_llm
+from sextant.facts.llm import load_llm
 
 LLAMA_7B = {
     "model_type": "llama",

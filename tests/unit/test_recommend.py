@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.characterizations.points import at_percentile, estimated, has_latency
 from sextant.decide.decision import choose, weigh
 from sextant.decide.recommend import candidates, pods, recommend, u_max
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import at_percentile, estimated, has_latency
 from sextant.predict.draws import Draws
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")

@@ -11,14 +11,14 @@ from chromium import browser, needs_chromium
 from html_page import Page
 from sextant.base.errors import InputError
 from sextant.pages.wording import number
+from sextant.points.store.build import build_store
+from sextant.points.store.connection import connect
+from sextant.points.store.doubts import doubts
 from sextant.report.recommendations import points_with_costs, prediction_pairs, recommendations
 from sextant.report.score_means import REFERENCE_PREDICTORS
 from sextant.report.store_tables import read_tables
 from sextant.report.terminal import summary_text
 from sextant.report.write import write_report
-from sextant.store.build import build_store
-from sextant.store.connection import connect
-from sextant.store.doubts import doubts
 from support import needs_baselines, wait_for
 
 CUT_OFF = """[...document.querySelectorAll("svg text")].filter(text => {

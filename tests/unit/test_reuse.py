@@ -13,15 +13,15 @@ from test_ingest_input import ingest
 from test_load_command import load
 from test_simulate_command import run
 
+from sextant.answer.capacity.demand import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.capacity.demand import TraceTraffic, demand_of_trace
-from sextant.ingest import ingest_trace, order
-from sextant.ingest.trace_format import HASH_IDS
+from sextant.report.trace.characterize import write_trace_report
+from sextant.report.trace.reuse import measure_reuse
+from sextant.report.trace.trace_file import open_trace
 from sextant.simulate.prefix_cache import cache_depths
-from sextant.trace_report.characterize import write_trace_report
-from sextant.trace_report.reuse import measure_reuse
-from sextant.trace_report.trace_file import open_trace
+from sextant.trace import ingest_trace, order
+from sextant.trace.trace_format import HASH_IDS
 from sextant.workload.shared_blocks import TraceBlocks, read_blocks
 from stub_server import StubServer, answer_tokens
 

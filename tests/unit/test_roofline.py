@@ -6,11 +6,11 @@ import pytest
 
 from served_world import LLMS, PROFILES, draw, facts
 from sextant.base.errors import InputError
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import TARGETS
 from sextant.decide.decision import best_probe
 from sextant.decide.evaluate import Evaluation, evaluate
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import TARGETS
 from sextant.predict.draws import Draws
 from sextant.predict.folds import Task
 from sextant.predict.roofline import Roofline

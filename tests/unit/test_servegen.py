@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
 from sextant.cli.app import app
-from sextant.ingest.trace_format import require_trace
+from sextant.trace.trace_format import require_trace
 from sextant.workload.arrival_measures import measure_arrivals
 from sextant.workload.servegen import draw_service, read_clients
 

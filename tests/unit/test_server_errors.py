@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
-from sextant.cells.tuning import MemoryFacts
 from sextant.engine import free_memory
 from sextant.engine.free_memory import n_oom_kills
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm import VLLMServer
+from sextant.points.cells.tuning import MemoryFacts
 
 
 @pytest.fixture

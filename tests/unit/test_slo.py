@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.experiment.slo import SLO, load_slos
+from sextant.facts.slo import SLO, load_slos
 from sextant.report.slo_answers import slo_words
 
 LENGTHS = np.array([1000.0, 201.0])

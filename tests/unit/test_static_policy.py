@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import TARGETS
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.static_policy import best_policy
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import TARGETS
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {"a": GPUProfile("a", GPU_X, 1, 1.0), "b": GPUProfile("b", GPU_X, 2, 2.5)}

@@ -1,7 +1,7 @@
 """When a sweep over users ends early."""
 
-from sextant.benchmark.stopping import tells_nothing
-from sextant.cells.verdict import LevelMedians
+from sextant.bench.stopping import tells_nothing
+from sextant.points.cells.verdict import LevelMedians
 
 
 def stop(*levels, factor=3.0):

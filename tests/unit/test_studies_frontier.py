@@ -2,8 +2,8 @@
 
 import pytest
 
-from sextant.hardware.gpu import Devices
-from sextant.llm import load_llm
+from sextant.facts.gpu import Devices
+from sextant.facts.llm import load_llm
 from sextant.studies.frontier import (
     agreement_words,
     gains_per_doubling,

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from fake_nvml import use_fake_nvml, use_no_nvml
-from sextant.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
-from sextant.store.energy import device_query
-from sextant.telemetry import series
-from sextant.telemetry.process import GPU_PERIOD_S, HTTP_PERIOD_S
-from sextant.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
+from sextant.engine.telemetry import series
+from sextant.engine.telemetry.process import GPU_PERIOD_S, HTTP_PERIOD_S
+from sextant.engine.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
+from sextant.points.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
+from sextant.points.store.energy import device_query
 from stub_server import StubServer, answer_text
 from support import wait_for
 
@@ -285,7 +285,7 @@ PARENT = """
 import signal, time
 # Ignored by what runs in a shell's background, as these tests may.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from sextant.telemetry.watcher import WatchPlan, watch
+from sextant.engine.telemetry.watcher import WatchPlan, watch
 watcher = watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1)
 print(watcher.pid, flush=True)
 time.sleep(60)

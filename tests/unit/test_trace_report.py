@@ -13,14 +13,14 @@ from html_page import Page, figure_texts, figures
 from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_parquet
 from sextant.base.ids import file_name
-from sextant.ingest.trace_format import TRACE_COLUMNS
 from sextant.pages.wording import duration_words, listed, rate_words
 from sextant.pages.write import json_beside
-from sextant.trace_report.characterize import characterize_trace, write_trace_report
-from sextant.trace_report.lengths import quantiles
-from sextant.trace_report.trace_file import open_trace, sample_requests, value_counts
-from sextant.trace_report.use_cases import compare_use_cases, write_use_case_report
-from sextant.trace_report.variance_explained import explained
+from sextant.report.trace.characterize import characterize_trace, write_trace_report
+from sextant.report.trace.lengths import quantiles
+from sextant.report.trace.trace_file import open_trace, sample_requests, value_counts
+from sextant.report.trace.use_cases import compare_use_cases, write_use_case_report
+from sextant.report.trace.variance_explained import explained
+from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.arrival_measures import measure_arrivals
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.fit import fit_workload

@@ -11,6 +11,7 @@ from test_cell import measure_prepared, prepare_cell
 
 from fake_servers import CPU, SETTINGS
 from sextant.base.files import write_json, write_parquet
+from sextant.base.processes.job_log import job_log
 from sextant.base.text import remove_key, without_keys
 from sextant.engine import prometheus
 from sextant.engine.http import Target
@@ -18,7 +19,6 @@ from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.load.closed_loop import run_closed_loop
 from sextant.load.source import ListedRequests, RandomIds
-from sextant.processes.job_log import job_log
 
 KEY = "sk-distinctive-0123456789abcdefghijklmnop"
 

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from fake_servers import CPU, SETTINGS
-from sextant.benchmark.batch_weight import WeightRange, next_weight
-from sextant.benchmark.corner_cases import CornerCase, check_corner_cases
-from sextant.benchmark.tuning import ProbeRecord, tune_and_load
-from sextant.cells.tuning import MemoryFacts, Probe
+from sextant.bench.batch_weight import WeightRange, next_weight
+from sextant.bench.corner_cases import CornerCase, check_corner_cases
+from sextant.bench.tuning import ProbeRecord, tune_and_load
 from sextant.engine.free_memory import worst
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
+from sextant.points.cells.tuning import MemoryFacts, Probe
 from sextant.workload.prompts import RandomTokens
 
 LIMITS = WeightRange(lowest_tokens=100, highest_tokens=10_000, kv_bytes_per_token=1000.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.hardware.gpu import GPU, GPUProfile
+from sextant.facts.gpu import GPU, GPUProfile
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.tuning import choose, choose_nested, mape_error
 

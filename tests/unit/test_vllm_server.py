@@ -21,11 +21,11 @@ import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
 from sextant.base.errors import InputError
-from sextant.benchmark.cell import model_folder
+from sextant.base.processes.port import held_port
+from sextant.bench.cell import model_folder
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.engine.vllm_command import command, environment, n_blocks
-from sextant.processes.port import held_port
 from support import FAKE_PYTHON, PATIENCE_S
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.yaml_files import read_yaml
-from sextant.hardware.gpu import load_gpu
+from sextant.facts.gpu import load_gpu
 from support import time_limit
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(

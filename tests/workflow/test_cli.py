@@ -10,8 +10,8 @@ import duckdb
 import pandas as pd
 import pytest
 
-from sextant.cells.files import read_run
-from sextant.processes.port import held_port
+from sextant.base.processes.port import held_port
+from sextant.points.cells.files import read_run
 from support import FAKE_PYTHON, ROOT
 
 ONE_USER = ("--users", "1", "--nttft-ms", "1", "--itl-ms", "1")

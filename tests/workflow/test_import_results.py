@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from forked_snakemake import dry_run
 from project import Project
-from sextant.cells.integrity import sealed
+from sextant.points.cells.integrity import sealed
 
 AGGREGATED = Counter(aggregate_points=1, evaluate_predictor=4, build_store=1, write_report=1)
 FORGOTTEN = {*AGGREGATED, "benchmark_cell"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from project import Project
-from sextant.store.connection import connect
+from sextant.points.store.connection import connect
 from support import ROOT
 
 pytestmark = pytest.mark.slow

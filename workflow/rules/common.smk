@@ -13,7 +13,7 @@ from sextant.experiment.definition import cell_definition, trace_sha256
 from sextant.experiment.loading import load_experiment
 from sextant.base.ids import by_file_name, file_name
 from sextant.base.imports import library_files
-from sextant.processes.parent_watch import end_with_parent, name_to_jobs
+from sextant.base.processes.parent_watch import end_with_parent, name_to_jobs
 from sextant.decide.names import configurable
 from sextant.predict.registry import PREDICTORS, check_installed
 from sextant.experiment.variants import DEFAULT_VARIANT

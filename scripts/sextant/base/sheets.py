@@ -11,12 +11,13 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 
+from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.ids import id_problem, look, selectable_problem
 from sextant.base.yaml_files import read_yaml
 
 # The schemas of sheets, of `config.yaml` and of GPU facts.
-SCHEMAS = Path(__file__).parents[3] / "workflow" / "schemas"
+SCHEMAS = PROJECT / "workflow" / "schemas"
 
 
 class Row(dict[str, Any]):

@@ -69,13 +69,13 @@ def recommend(
         simulated = capacity_asked(arriving, limits, keep, asked, offer)
         answer_capacity(simulated, printed, out, lead=_SIMULATED)
         return
-    from sextant.advice.answer import answered
+    from sextant.answer.answer import answered
 
     check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}
     answer, basis = answered(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
     if out is not None:
-        from sextant.advice.page import write_answer  # with Matplotlib, which a text does not need
+        from sextant.answer.page import write_answer  # with Matplotlib, which a text does not need
 
         write_answer(answer, out, basis)
     say_answer(answer, printed, out)
@@ -94,7 +94,7 @@ def explain(
     ] = "text",
 ) -> None:
     """Say what a predicted latency is made of: the terms of the mechanistic model."""
-    from sextant.advice.explanation import explain_llm
+    from sextant.answer.explanation import explain_llm
 
     # The limits play no part: latencies are explained, not judged.
     limits = LimitOptions(nttft_ms="1", itl_ms="1")
@@ -131,8 +131,8 @@ def evaluate(
     """Judge predictors by leave-one-LLM-out: accuracy, success rate S, overspend O and S/O."""
     import pandas as pd
 
-    from sextant.advice.scores import evaluate_predictors
-    from sextant.advice.source import load_sources
+    from sextant.answer.scores import evaluate_predictors
+    from sextant.answer.source import load_sources
 
     known, _ = load_sources(
         store.source or (), store.database, store.workload_id, store.scenario_id

@@ -73,9 +73,9 @@ def ingest(
     ] = None,
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
-    from sextant.ingest import ingest_trace
-    from sextant.ingest.mapping import MAPPED
     from sextant.pages.wording import listed
+    from sextant.trace import ingest_trace
+    from sextant.trace.mapping import MAPPED
 
     if (trace_format is None) == (columns is None):
         fix = "give --format for a published trace, or --columns for a log of your own"
@@ -140,9 +140,9 @@ def serve_and_load(
     """Start a vLLM server, tune its batch weight, load it and stop it."""
     from sextant.base.sheets import SCHEMAS, validate
     from sextant.base.yaml_files import read_yaml
-    from sextant.benchmark.job import run_job
+    from sextant.bench.job import run_job
     from sextant.experiment.scenarios import ClosedLoop, plain
-    from sextant.llm import load_llm
+    from sextant.facts.llm import load_llm
     from sextant.workload.published import load_request_model
 
     settings = read_yaml(config)
@@ -214,7 +214,7 @@ def show(
     database: Database = None,
 ) -> None:
     """Print the recommendations of the store, and where the report is."""
-    from sextant.advice.source import store_path
+    from sextant.answer.source import store_path
     from sextant.report.terminal import summary_text
 
     database = store_path(database)

@@ -12,10 +12,10 @@ from sextant.cli.characterizations import Database
 from sextant.cli.options import WORKLOAD_HELP, Seed, naming_options
 
 if TYPE_CHECKING:
-    from sextant.advice.question import Question
-    from sextant.advice.requests import Requests
-    from sextant.experiment.slo import SLO
-    from sextant.llm.given import GivenSizes
+    from sextant.answer.question import Question
+    from sextant.answer.requests import Requests
+    from sextant.facts.llm.given import GivenSizes
+    from sextant.facts.slo import SLO
 
 # LLM-Pilot's own seed, with which its published predictions come out.
 _SEED = 42
@@ -136,13 +136,13 @@ class AskedOptions(StoreOptions):
 
     def requests(self) -> "Requests | None":
         """Return the lengths that are asked about."""
-        from sextant.advice.requests import requests_of
+        from sextant.answer.requests import requests_of
 
         return requests_of(self.input_tokens, self.output_tokens, self.workload)
 
     def question(self, slo: "SLO", **more: Any) -> "Question":
         """Return what is asked; `more` are other fields of `Question`."""
-        from sextant.advice.question import Question
+        from sextant.answer.question import Question
 
         given = asdict(self)
         for name in ("input_tokens", "output_tokens", "workload", "percentile", *_SIZES):
@@ -152,7 +152,7 @@ class AskedOptions(StoreOptions):
         return Question(slo, requests=self.requests(), sizes=self._sizes(), **given, **more)
 
     def _sizes(self) -> "GivenSizes | None":
-        from sextant.llm.given import GivenSizes
+        from sextant.facts.llm.given import GivenSizes
 
         given = {name: getattr(self, name) for name in _SIZES}
         if all(value is None for value in given.values()):
@@ -254,7 +254,7 @@ class LimitOptions:
 
 def slo_of(asked: AskedOptions, load: LoadOptions, limits: LimitOptions) -> "SLO":
     """Return the SLO that options describe; an error names the option."""
-    from sextant.experiment.slo import SLO
+    from sextant.facts.slo import SLO
 
     given = limits.of() | load.of(asked.requests())
     with naming_options(_FIELDS):

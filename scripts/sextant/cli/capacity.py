@@ -13,9 +13,9 @@ from sextant.cli.options import PageFile, Printed, grouped, naming_options
 from sextant.cli.terminal import check_page, say_answer
 
 if TYPE_CHECKING:
-    from sextant.advice.step_laws import Settings
-    from sextant.capacity.answer import Asked
-    from sextant.capacity.demand import Traffic
+    from sextant.answer.capacity.answer import Asked
+    from sextant.answer.capacity.demand import Traffic
+    from sextant.answer.step_laws import Settings
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -116,7 +116,7 @@ class ServerOptions:
 
     def of(self) -> "Settings":
         """Return the settings. Raises InputError for those with which vLLM would not start."""
-        from sextant.advice.step_laws import Settings
+        from sextant.answer.step_laws import Settings
 
         sizes = (self.max_num_seqs, self.max_num_batched_tokens)
         settings = Settings(*sizes, self.timeout_s, self.prefix_caching)
@@ -166,12 +166,12 @@ def capacity(
 
 def answer_capacity(asked: "Asked", printed: str, out: Path | None, lead: str = "") -> None:
     """Answer, and print or write it; `lead` is the first of its warnings."""
-    from sextant.capacity.answer import capacity
+    from sextant.answer.capacity.answer import capacity
 
     check_page(printed, out)
     answer = capacity(asked, [lead] if lead else [])
     if out is not None:
-        from sextant.capacity.page import write_capacity
+        from sextant.answer.capacity.page import write_capacity
 
         write_capacity(answer, out)
     say_answer(answer, printed, out)
@@ -190,11 +190,11 @@ def capacity_asked(
     draws: int = 32,
 ) -> "Asked":
     """Return what is asked. Raises InputError for an option that makes no sense."""
-    from sextant.capacity.answer import Asked
-    from sextant.capacity.demand import requests_of_demand
-    from sextant.capacity.schedule import Terms
-    from sextant.capacity.target import Target
-    from sextant.experiment.slo import SLO
+    from sextant.answer.capacity.answer import Asked
+    from sextant.answer.capacity.demand import requests_of_demand
+    from sextant.answer.capacity.schedule import Terms
+    from sextant.answer.capacity.target import Target
+    from sextant.facts.slo import SLO
 
     if not 0 < keep.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
@@ -218,7 +218,7 @@ def capacity_asked(
 
 def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
     """Return what arrives. Raises InputError for an option that makes no sense."""
-    from sextant.capacity.demand import TraceTraffic, demand_of_trace
+    from sextant.answer.capacity.demand import TraceTraffic, demand_of_trace
 
     if not 0 < given.traffic < float("inf"):
         fix = "give a number above 0, e.g. 1.5"
@@ -248,7 +248,7 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
 
 
 def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
-    from sextant.capacity.demand import traffic_at_rate
+    from sextant.answer.capacity.demand import traffic_at_rate
 
     if given.request_rate is None:
         fix = "give --trace FILE, or --request-rate with --workload or lengths"

@@ -42,8 +42,8 @@ def characterizations(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """List what answers can rest on: what ships, the store at hand, and folders."""
-    from sextant.advice.source import known_sources
-    from sextant.characterizations.listing import as_text, summary
+    from sextant.answer.source import known_sources
+    from sextant.points.characterizations.listing import as_text, summary
 
     rows = [summary(known, place) for known, place in known_sources(folders or (), database)]
     say(json.dumps(rows, indent=2) if as_json else "\n\n".join(map(as_text, rows)))
@@ -70,9 +70,9 @@ def import_characterization(
     engine_version: Annotated[str | None, typer.Option(help="Of a load tool: its version.")] = None,
 ) -> None:
     """Make the folder of a characterization from what somebody published, or a load tool wrote."""
-    from sextant.importing.inferencex import import_inferencex
-    from sextant.importing.load_tools import TOOLS, Served, import_load_tool
-    from sextant.importing.mlenergy import import_mlenergy
+    from sextant.points.importing.inferencex import import_inferencex
+    from sextant.points.importing.load_tools import TOOLS, Served, import_load_tool
+    from sextant.points.importing.mlenergy import import_mlenergy
 
     of_tools = {"--gpu-profile": gpu_profile, "--llm": llm, "--engine": engine}
     of_tools["--engine-version"] = engine_version
@@ -108,9 +108,9 @@ def export_characterization(
     ] = None,
 ) -> None:
     """Write the points of a store as the folder of a characterization."""
-    from sextant.advice.source import store_path
-    from sextant.characterizations.characterization import load_characterization
-    from sextant.characterizations.export import export_folder
+    from sextant.answer.source import store_path
+    from sextant.points.characterizations.characterization import load_characterization
+    from sextant.points.characterizations.export import export_folder
 
     known = load_characterization(store_path(database, source), source)
     count = export_folder(known, out, llms=llms, licence=licence, attribution=attribution)

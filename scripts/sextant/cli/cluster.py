@@ -30,9 +30,9 @@ WorkflowProfile = Annotated[
 
 def doctor(config_files: ConfigFiles = None) -> None:
     """Say what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
+    from sextant.answer.plan.doctor import checks, checks_text
     from sextant.base.sheets import SCHEMAS, validate
     from sextant.base.yaml_files import read_configuration
-    from sextant.plan.doctor import checks, checks_text
 
     config = read_configuration(Path(), config_files or ())
     validate(config, SCHEMAS / "config.schema.yaml", "the configuration")
@@ -71,15 +71,15 @@ def plan(
 
     With a budget or --until-so, print which cells to measure first for the SLOs.
     """
+    from sextant.answer.plan.choice import Limits
+    from sextant.answer.plan.jobs import dry_run
+    from sextant.answer.plan.next_cells import candidates_of, order_of_plan
+    from sextant.answer.plan.order_text import order_json, order_text
+    from sextant.answer.plan.rounds import candidate_plans
+    from sextant.answer.plan.summary import make_plan
+    from sextant.answer.plan.text import plan_text
     from sextant.base.yaml_files import read_configuration
     from sextant.experiment.loading import load_experiment
-    from sextant.plan.choice import Limits
-    from sextant.plan.jobs import dry_run
-    from sextant.plan.next_cells import candidates_of, order_of_plan
-    from sextant.plan.order_text import order_json, order_text
-    from sextant.plan.rounds import candidate_plans
-    from sextant.plan.summary import make_plan
-    from sextant.plan.text import plan_text
 
     here = Path()
     read_configuration(here, config_files or ())  # a broken file is named
@@ -116,9 +116,9 @@ def import_results(
     """Import cells that others measured and that the sheets here ask for; nothing is measured."""
     from sextant.base.yaml_files import read_configuration
     from sextant.experiment.loading import load_experiment
-    from sextant.importing.decisions import Status
-    from sextant.importing.merge import import_cells, report_text
-    from sextant.importing.snakemake_metadata import record_cells, refuse_beside_a_run
+    from sextant.points.importing.decisions import Status
+    from sextant.points.importing.merge import import_cells, report_text
+    from sextant.points.importing.snakemake_metadata import record_cells, refuse_beside_a_run
 
     here, given = Path(), config_files or []
     config = read_configuration(here, given)

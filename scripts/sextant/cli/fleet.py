@@ -46,10 +46,10 @@ def fleet(
     ] = None,
 ) -> None:
     """Say which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
-    from sextant.fleet.answer_text import facts
-    from sextant.fleet.asked import Asked
-    from sextant.fleet.asked import fleet as answer_fleet
-    from sextant.fleet.deployments import as_kubernetes, as_slurm, check_sheets
+    from sextant.answer.fleet.answer_text import facts
+    from sextant.answer.fleet.asked import Asked
+    from sextant.answer.fleet.asked import fleet as answer_fleet
+    from sextant.answer.fleet.deployments import as_kubernetes, as_slurm, check_sheets
 
     check_page(printed, out)
     is_deployed = printed in ("kubernetes", "slurm")
@@ -79,7 +79,7 @@ def fleet(
         say(write(answer.plan, slot))
     else:
         if out is not None:
-            from sextant.fleet.page import write_fleet  # with Matplotlib
+            from sextant.answer.fleet.page import write_fleet  # with Matplotlib
 
             write_fleet(answer, out)
         say_answer(facts(answer), printed, out)

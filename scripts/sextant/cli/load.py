@@ -110,8 +110,8 @@ class SubjectOptions:
         """Return the ids, and the facts of LLM and GPU profile as far as they are known. Raises
         InputError if a config or a GPU profile is unknown.
         """
-        from sextant.llm import load_llm
-        from sextant.llm.config_files import config_file, name_of, shipped_config
+        from sextant.facts.llm import load_llm
+        from sextant.facts.llm.config_files import config_file, name_of, shipped_config
         from sextant.load.run import Subject
 
         llm_id = self.llm_id or (name_of(self.hf_config) if self.hf_config else model)
@@ -186,7 +186,7 @@ def load(
 
 def _check_compare(earlier: Path, out: Path, kind: str) -> None:
     """Refuse, before the load, an earlier run that cannot stand beside it."""
-    from sextant.cells.files import read_run
+    from sextant.points.cells.files import read_run
 
     if earlier.resolve() == out.resolve():
         fix = "give the new run another folder"
@@ -202,9 +202,9 @@ def _show(out: Path, limits_ms: dict[str, float]) -> list[dict[str, Any]]:
     """Print what a load came to, and write it as JSON and as a page beside its tables; return its
     levels.
     """
-    from sextant.cells.files import read_cell
     from sextant.load.summary import summarise_load, summary_page
     from sextant.pages.write import write_page
+    from sextant.points.cells.files import read_cell
 
     facts = summarise_load(read_cell(out), limits_ms)
     write_page(out / "summary.html", summary_page(facts), out / "summary.json", facts)

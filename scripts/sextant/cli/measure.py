@@ -36,10 +36,10 @@ def measure(
     workflow_profile: WorkflowProfile = None,
 ) -> None:
     """Measure the cells of adaptive rows of benchmarks.tsv that answers need, round by round."""
+    from sextant.answer.plan.choice import Limits
+    from sextant.answer.plan.rounds import next_round, record, spent, take_measured
     from sextant.base.yaml_files import read_configuration
     from sextant.experiment.loading import load_experiment
-    from sextant.plan.choice import Limits
-    from sextant.plan.rounds import next_round, record, spent, take_measured
 
     if budget_hours is budget_usd is until_so is None:
         fix = "give --budget-hours, --budget-usd or --until-so"

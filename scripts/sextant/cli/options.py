@@ -86,7 +86,7 @@ def gpu_profile_facts(gpu_profile: str | None, usd_per_hour: float | None) -> di
     """Return a GPU profile `<n>x<gpu_id>` as a cell's definition has it, None if none is given.
     Raises InputError if it is unknown.
     """
-    from sextant.hardware.gpu import profile_of_id
+    from sextant.facts.gpu import profile_of_id
 
     if gpu_profile is None:
         return None

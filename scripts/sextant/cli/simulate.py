@@ -13,8 +13,8 @@ from sextant.cli.options import PageFile, Printed, grouped, naming_options
 from sextant.cli.terminal import check_page, say_answer
 
 if TYPE_CHECKING:
-    from sextant.advice.requests import Requests as Lengths
-    from sextant.capacity.latencies import OpenLoop, Users
+    from sextant.answer.capacity.latencies import OpenLoop, Users
+    from sextant.answer.requests import Requests as Lengths
     from sextant.simulate.requests import Requests
 
 _FIELDS: dict[str | None, str] = {
@@ -62,9 +62,9 @@ def simulate(
     out: PageFile = None,
 ) -> None:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
-    from sextant.advice.step_laws import MEDIANS
-    from sextant.capacity.latencies import Deployment, simulate_llm
-    from sextant.capacity.latencies_text import write_simulation
+    from sextant.answer.capacity.latencies import Deployment, simulate_llm
+    from sextant.answer.capacity.latencies_text import write_simulation
+    from sextant.answer.step_laws import MEDIANS
 
     check_page(printed, out)
     if asked.prefix_hit_rate:
@@ -92,9 +92,9 @@ def _load(
     traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions, has_caching: bool
 ) -> "tuple[OpenLoop | Users, Lengths]":
     """Return what is asked of the servers, and the lengths of its requests."""
-    from sextant.capacity.demand import requests_of_demand
-    from sextant.capacity.latencies import OpenLoop
-    from sextant.capacity.prefix_notes import prefix_notes
+    from sextant.answer.capacity.demand import requests_of_demand
+    from sextant.answer.capacity.latencies import OpenLoop
+    from sextant.answer.capacity.prefix_notes import prefix_notes
 
     if sharing.users is not None:
         return _users(sharing.users, traffic, sharing, asked)
@@ -109,8 +109,8 @@ def _users(
 ) -> "tuple[Users, Lengths]":
     import numpy as np
 
-    from sextant.capacity.demand import lengths_of
-    from sextant.capacity.latencies import Users
+    from sextant.answer.capacity.demand import lengths_of
+    from sextant.answer.capacity.latencies import Users
     from sextant.simulate.requests import Requests
     from sextant.workload.draw import open_workload
 

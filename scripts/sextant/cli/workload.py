@@ -225,7 +225,7 @@ def _requests(
     """Return what draws requests when called with their number and a seed."""
     from functools import partial
 
-    from sextant.ingest.trace_format import require_trace
+    from sextant.trace.trace_format import require_trace
     from sextant.workload.draw import open_workload, with_zipf_inputs
     from sextant.workload.request_model import resample_trace
 
@@ -268,7 +268,7 @@ def trace_report(
 ) -> None:
     """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
     from sextant.pages.write import json_beside
-    from sextant.trace_report.characterize import write_trace_report
+    from sextant.report.trace.characterize import write_trace_report
 
     report = write_trace_report(trace, workload or [], out, json_beside(out), seed=seed)
     for sentence in report["takeaways"].values():
@@ -285,7 +285,7 @@ def compare_workloads(
 ) -> None:
     """Put workloads side by side: how long their inputs and outputs are."""
     from sextant.pages.write import json_beside
-    from sextant.trace_report.use_cases import write_use_case_report
+    from sextant.report.trace.use_cases import write_use_case_report
 
     write_use_case_report(workloads, out, json_beside(out))
     say(f"Page: {out}")

@@ -8,7 +8,11 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.characterizations.points import (
+from sextant.decide.names import HoldOut
+from sextant.facts.llm import LLM
+from sextant.facts.slo import SLO
+from sextant.pages.wording import plural
+from sextant.points.characterizations.points import (
     IDENTIFIERS,
     LENGTHS,
     LOAD,
@@ -16,10 +20,6 @@ from sextant.characterizations.points import (
     TARGETS,
     at_percentile,
 )
-from sextant.decide.names import HoldOut
-from sextant.experiment.slo import SLO
-from sextant.llm import LLM
-from sextant.pages.wording import plural
 from sextant.predict.draws import JOULES, Draws
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.parallel import results_of

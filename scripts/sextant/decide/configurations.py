@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pandas as pd
 
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import IDENTIFIERS, LENGTHS, SERVING
 from sextant.decide.accuracy import HeldOut
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, SERVING
 from sextant.predict.draws import Draws
 from sextant.predict.folds import KEYS, FitResult, Task
 

@@ -12,10 +12,10 @@ from operator import add
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import IDENTIFIERS, LENGTHS
 from sextant.decide.recommend import best_of_each, load_served, pods, users_served
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPUProfile
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS
 from sextant.predict.draws import Draws
 
 REWARD = 1.0

@@ -10,14 +10,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.characterizations.points import (
-    IDENTIFIERS,
-    LENGTHS,
-    TARGETS,
-    Pair,
-    at_percentile,
-    has_latency,
-)
 from sextant.decide.accuracy import HeldOut, predict_held_out
 from sextant.decide.configurations import apart, fit_result
 from sextant.decide.decision import choose, weigh
@@ -26,7 +18,15 @@ from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, mape, summarize
 from sextant.decide.static_policy import best_policy
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import (
+    IDENTIFIERS,
+    LENGTHS,
+    TARGETS,
+    Pair,
+    at_percentile,
+    has_latency,
+)
 from sextant.predict.folds import FitResult, Task, fit_folds
 from sextant.predict.references import reference_profiles
 from sextant.predict.registry import check_installed, predictor_class

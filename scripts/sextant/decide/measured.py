@@ -5,10 +5,10 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import BOUNDS, IDENTIFIERS, LENGTHS, TARGETS
 from sextant.decide.decision import sustained
 from sextant.decide.recommend import load_served
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import BOUNDS, IDENTIFIERS, LENGTHS, TARGETS
 from sextant.predict.draws import Draws
 
 N_DRAWS = 1000

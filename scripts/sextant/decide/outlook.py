@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import BOUNDS, LENGTHS, TARGETS
 from sextant.decide.recommend import pods
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import BOUNDS, LENGTHS, TARGETS
 
 HOURS_PER_MONTH = 730
 _HOUR_S = 3600

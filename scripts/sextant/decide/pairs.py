@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from sextant.cells.memory import assess
-from sextant.characterizations.characterization import Characterization
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import IDENTIFIERS, Pair
-from sextant.hardware.gpu import GPUProfile
-from sextant.llm import LLM
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM
+from sextant.points.cells.memory import assess
+from sextant.points.characterizations.characterization import Characterization
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import IDENTIFIERS, Pair
 from sextant.predict.folds import Task
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS, Pair, has_latency
-from sextant.experiment.slo import METRICS, SLO
-from sextant.hardware.gpu import GPUProfile
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.slo import METRICS, SLO
+from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS, Pair, has_latency
 
 RATIOS = [f"{name}_ratio" for name in METRICS]
 """Latency over limit, by metric: null where it has no limit."""

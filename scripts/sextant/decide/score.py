@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.characterizations.points import IDENTIFIERS, TARGETS
 from sextant.decide.recommend import pods
+from sextant.points.characterizations.points import IDENTIFIERS, TARGETS
 
 
 def is_success(replicas: int, true_load_per_replica: float, load: float) -> bool:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pynvml
 
 from sextant.base.errors import InputError
-from sextant.hardware.gpu import MIG_PREFIX, Devices
+from sextant.facts.gpu import MIG_PREFIX, Devices
 
 Device = TypeVar("Device", int, int | str)
 _UUID_PREFIXES = ("GPU-", MIG_PREFIX)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sextant.base.errors import InputError
-from sextant.cells.tuning import MemoryFacts
 from sextant.engine.http import Target, get
 from sextant.engine.prometheus import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.engine_settings import EngineSettings
+from sextant.points.cells.tuning import MemoryFacts
 
 _VERSION_PATHS = ("/version", "/get_server_info", "/info")
 """Where vLLM, SGLang and TGI say their version."""

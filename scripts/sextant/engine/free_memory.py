@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pynvml
 
-from sextant.cells.tuning import MemoryFacts
 from sextant.engine.devices import nvml_handle
+from sextant.points.cells.tuning import MemoryFacts
 
 _PERIOD_S = 0.02
 _VMSTAT = Path("/proc/vmstat")

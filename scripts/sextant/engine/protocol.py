@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sextant.cells.tuning import MemoryFacts
 from sextant.engine.http import Target
 from sextant.engine.prometheus import MetricNames
 from sextant.experiment.engine_settings import EngineSettings
-from sextant.hardware.gpu import Devices
+from sextant.facts.gpu import Devices
+from sextant.points.cells.tuning import MemoryFacts
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from sextant.experiment.cells_asked import check_known
 from sextant.experiment.endpoints import ENDPOINT, check_endpoint
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.variants import DEFAULT_VARIANT
-from sextant.ingest.date_times import check_start_time
-from sextant.ingest.mapping import named_format
+from sextant.trace.date_times import check_start_time
+from sextant.trace.mapping import named_format
 from sextant.workload.use_cases import use_case_names
 
 

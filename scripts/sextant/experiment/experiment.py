@@ -8,10 +8,10 @@ from sextant.experiment.cell_key import CellKey
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.scenarios import Scenario
-from sextant.experiment.slo import SLO
 from sextant.experiment.variants import Variant
-from sextant.hardware.gpu import GPUProfile
-from sextant.llm import LLM
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM
+from sextant.facts.slo import SLO
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Experiment:
     endpoints: dict[tuple[str, str], Endpoint]
     """Servers that run already, by LLM and GPU profile."""
     demands: list[Row]
-    """What teams want served on a cluster, if that is asked (`sextant.fleet`)."""
+    """What teams want served on a cluster, if that is asked (`sextant.answer.fleet`)."""
     adaptive: tuple[CellKey, ...] = ()
     """Cells of which `sextant measure` chooses: of adaptive rows, and not asked for by others."""
     chosen: Mapping[CellKey, tuple[int, ...]] = field(default_factory=dict)

@@ -15,11 +15,11 @@ from sextant.experiment.endpoints import load_endpoints
 from sextant.experiment.engine_settings import EngineSettings, engine_settings
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import scenario_from_row
-from sextant.experiment.slo import slo_of
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant
-from sextant.hardware.gpu import GPUProfile, load_gpu, profile_from_row
-from sextant.ingest.mapping import columns_given
-from sextant.llm import load_llm
+from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
+from sextant.facts.llm import load_llm
+from sextant.facts.slo import slo_of
+from sextant.trace.mapping import columns_given
 
 SHEET_KEYS = {
     "traces": "trace_id",

@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
 from sextant.experiment.variants import without_defaults
@@ -19,7 +20,7 @@ from sextant.workload.trace_arrivals import NAMES, arrivals_from_plain, arrivals
 
 BURST_TIMEOUT_S = 30.0
 """BurstGPT's limit on a request (section V-C)."""
-WINDOWS_FILE = Path(__file__).parents[3] / "resources" / "workloads" / "burst_windows.tsv"
+WINDOWS_FILE = PROJECT / "resources" / "workloads" / "burst_windows.tsv"
 """Windows of a trace whose shapes the scenario `burst` mirrors."""
 _N_BURST_PHASES = 6
 _ONE_OF_TWO = "give either duration_s or n_requests"

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sextant.load.alarm import Alarm
+from sextant.points.cells.metrics import SHAPING_FRACTION
 
 _PERIOD_NS = 10_000_000
-SHAPING_FRACTION = 0.1
-"""A lag (p99) above this fraction of the latency that it adds to could have shaped it."""
 
 
 class LagWatch:

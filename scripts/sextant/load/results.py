@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from sextant.base.files import provenance
-from sextant.cells.files import write_cell
-from sextant.cells.run import CellRun, LevelRun, Quantiles, ServerFacts
-from sextant.cells.tables import REQUEST_SCHEMA, concatenated
-from sextant.cells.tuning import Tuning
-from sextant.cells.verdict import FEASIBLE
 from sextant.engine.endpoint import EndpointServer
 from sextant.engine.http import Target
+from sextant.engine.telemetry.host import host_facts
 from sextant.experiment.scenarios import Scenario, as_json
 from sextant.experiment.variants import DEFAULT_VARIANT, Variant
 from sextant.load.client import Exchange
 from sextant.load.measure import LevelResult
 from sextant.load.run import Measured, Subject
-from sextant.telemetry.host import host_facts
+from sextant.points.cells.files import write_cell
+from sextant.points.cells.run import CellRun, LevelRun, Quantiles, ServerFacts
+from sextant.points.cells.tables import REQUEST_SCHEMA, concatenated
+from sextant.points.cells.tuning import Tuning
+from sextant.points.cells.verdict import FEASIBLE
 
 
 def write_load(

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
+from sextant.base.processes.job_log import raise_between_callbacks
 from sextant.engine.http import Target
 from sextant.experiment.scenarios import Scenario
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.measure import LevelInterrupted, LevelResult
 from sextant.load.source import Source
-from sextant.processes.job_log import raise_between_callbacks
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Subject:
     prompts: str
     unsent_parameters: Sequence[str]
     facts: Mapping[str, Any]
-    """What its store needs (see `sextant.store.of_cells`), and whatever else is to be told."""
+    """What its store needs (see `sextant.points.store.of_cells`), and other facts to record."""
 
 
 def load_server(

@@ -12,8 +12,11 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.files import provenance
-from sextant.cells.files import MeasuredCell
-from sextant.cells.metrics import (
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import aligned, number, percent, plural
+from sextant.pages.write import render_sections
+from sextant.points.cells.files import MeasuredCell
+from sextant.points.cells.metrics import (
     LATENCIES,
     SHOWN,
     START_SQL,
@@ -22,10 +25,7 @@ from sextant.cells.metrics import (
     keeps,
     statistics,
 )
-from sextant.cells.run import LevelRun
-from sextant.pages.sections import Section, Table
-from sextant.pages.wording import aligned, number, percent, plural
-from sextant.pages.write import render_sections
+from sextant.points.cells.run import LevelRun
 
 _HEADER = ["", "mean", *STATISTICS]
 

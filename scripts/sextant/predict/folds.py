@@ -8,8 +8,9 @@ from typing import NamedTuple, Self
 
 import pandas as pd
 
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import (
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import (
     IDENTIFIERS,
     LENGTHS,
     TARGETS,
@@ -17,7 +18,6 @@ from sextant.characterizations.points import (
     at_percentile,
     has_latency,
 )
-from sextant.experiment.slo import SLO
 from sextant.predict.draws import Draws
 from sextant.predict.parallel import results_of
 from sextant.predict.protocols import JointPredictor, PointPredictor

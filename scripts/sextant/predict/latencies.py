@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import FLOOR_MS, TARGETS
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPUProfile
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import FLOOR_MS, TARGETS
 from sextant.predict.features import design_matrix
 from sextant.predict.tuning import Settings
 

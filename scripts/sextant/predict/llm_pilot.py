@@ -8,7 +8,7 @@ import pandas as pd
 import xgboost
 from sklearn.model_selection import ParameterGrid
 
-from sextant.characterizations.points import TARGETS
+from sextant.points.characterizations.points import TARGETS
 from sextant.predict.features import FeatureEncoder
 from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import TARGETS
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import TARGETS
 
 _REACH = np.log(4.0)
 """A measurement counts for 1/e as much at a fourth, or at four times, of its users."""

@@ -6,9 +6,9 @@ from typing import Protocol, Self, runtime_checkable
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.features import Facts
-from sextant.experiment.slo import SLO
-from sextant.hardware.gpu import GPUProfile
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.features import Facts
 from sextant.predict.references import Rows
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 
 import pandas as pd
 
-from sextant.hardware.gpu import GPUProfile
+from sextant.facts.gpu import GPUProfile
 
 
 class Rows(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from sextant.hardware.gpu import GPUProfile
+from sextant.facts.gpu import GPUProfile
 from sextant.predict.parallel import results_of
 from sextant.predict.references import Rows, reference_profiles
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.points import IDENTIFIERS, TARGETS
+from sextant.points.characterizations.points import IDENTIFIERS, TARGETS
 
 
 def closeness(latency_ms: pd.Series, limit_ms: float, groups: list[pd.Series]) -> pd.Series:

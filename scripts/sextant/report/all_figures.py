@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
-from sextant.characterizations.points import TARGETS
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.points import TARGETS
+from sextant.points.store.doubts import SETTING
 from sextant.report.feasibility import Matrix, feasibility_figure
 from sextant.report.latency_figures import (
     ProfileLooks,
@@ -21,7 +22,6 @@ from sextant.report.latency_figures import (
 from sextant.report.recommendations import prediction_pairs
 from sextant.report.score_figures import limit_grid_figure, score_figure
 from sextant.report.store_tables import MEASURED, Tables, detailed_slos
-from sextant.store.doubts import SETTING
 
 _LONGEST_NAME = 100
 

@@ -10,8 +10,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Outline
 
 from sextant.base.rows import Row, group_by
-from sextant.cells.verdict import Kind, Outcome
 from sextant.pages.figure import COLOURS, INK, Look, figure_settings, svg
+from sextant.points.cells.verdict import Kind, Outcome
 from sextant.report.store_tables import Tables
 
 _MAX_WIDE_PROFILES = 6

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sextant.base.rows import Row, group_by
-from sextant.characterizations.points import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
-from sextant.experiment.percentiles import PERCENTILE_PREFIX
-from sextant.experiment.slo import METRICS, SLO
+from sextant.facts.percentiles import PERCENTILE_PREFIX
+from sextant.facts.slo import METRICS, SLO
 from sextant.pages.figure import (
     COLOURS,
     INK,
@@ -30,6 +29,7 @@ from sextant.pages.figure import (
     svg,
 )
 from sextant.pages.wording import number, plural
+from sextant.points.characterizations.points import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
 from sextant.report.recommendations import TARGET_NAMES
 from sextant.report.store_tables import MEASURED
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.characterization import points_of_store
-from sextant.characterizations.points import BOUNDS, LENGTHS, TARGETS, at_percentile
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.characterization import points_of_store
+from sextant.points.characterizations.points import BOUNDS, LENGTHS, TARGETS, at_percentile
 from sextant.report.recommendations import decision_points
 from sextant.report.store_tables import MEASURED, Tables
 

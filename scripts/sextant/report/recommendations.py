@@ -6,11 +6,11 @@ import numpy as np
 
 from sextant.base.rows import Row, group_by
 from sextant.decide.outlook import beside
-from sextant.experiment.percentiles import PERCENTILE_PREFIX
 from sextant.experiment.scenarios import KINDS
-from sextant.experiment.slo import SLO, worst_limit
+from sextant.facts.percentiles import PERCENTILE_PREFIX
+from sextant.facts.slo import SLO, worst_limit
+from sextant.points.store.doubts import ratio
 from sextant.report.store_tables import MEASURED, Tables
-from sextant.store.doubts import ratio
 
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
 

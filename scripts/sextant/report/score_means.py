@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sextant.base.rows import Row, group_by
-from sextant.experiment.slo import SLO
+from sextant.facts.slo import SLO
 from sextant.report.store_tables import MEASURED, Tables
 
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from sextant.advice.outlook_text import limit_words, room_words
-from sextant.advice.what_if import assets
+from sextant.answer.outlook_text import limit_words, room_words
+from sextant.answer.what_if import assets
 from sextant.base.files import provenance
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
 from sextant.pages.write import Filters, render, write_page
+from sextant.points.store.doubts import SETTING, doubts, warnings
 from sextant.report.all_figures import ReportFigures, draw_all
 from sextant.report.capacity_answers import capacity_answers
 from sextant.report.decision_section import card_lines, decisions
@@ -35,7 +36,6 @@ from sextant.report.store_tables import (
     provenance_facts,
     read_tables,
 )
-from sextant.store.doubts import SETTING, doubts, warnings
 
 _DECISION = ("source", "slo_id", "llm_id", "predictor", "gpu_profile_id", "replicas", "outlook")
 _TEMPLATE = Path(__file__).with_name("report.html.j2")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.cells.metrics import STATISTICS, keeps, statistics
+from sextant.points.cells.metrics import STATISTICS, keeps, statistics
 from sextant.simulate.run import Simulation
 from sextant.simulate.world import OK
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.cells.files import MeasuredCell
 from sextant.pages.sections import Section
 from sextant.pages.wording import number, percent
+from sextant.points.cells.files import MeasuredCell
 from sextant.studies.burst_measures import Phase, averages, by_setting, phases
 from sextant.studies.burst_sections import (
     mirrored_section,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.cells.files import MeasuredCell
-from sextant.cells.run import LevelRun
+from sextant.points.cells.files import MeasuredCell
+from sextant.points.cells.run import LevelRun
 
 MAX_SLICES = 40
 """Most equal parts of a phase's time in its curves over time."""
@@ -30,7 +30,7 @@ class Phase:
     """A phase as it was measured. Times are seconds from its start."""
 
     facts: Mapping[str, Any]
-    """What `run.json` says of it, see `sextant.benchmark.burst.run_phases`."""
+    """What `run.json` says of it, see `sextant.bench.burst.run_phases`."""
     duration_s: float
     """To the last request's end."""
     requests: pd.DataFrame
@@ -44,7 +44,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """Name in `sextant.benchmark.burst_loads.PHASES`."""
+        """Name in `sextant.bench.burst_loads.PHASES`."""
         return self.facts["name"]
 
     @property

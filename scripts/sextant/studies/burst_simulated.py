@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.cells.files import MeasuredCell
-from sextant.hardware.gpu import GPU
+from sextant.facts.gpu import GPU
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
 from sextant.pages.wording import number, percent
+from sextant.points.cells.files import MeasuredCell
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
 from sextant.simulate.requests import Requests
 from sextant.simulate.run import STATUS, simulate

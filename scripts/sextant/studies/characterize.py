@@ -5,12 +5,12 @@ Lazuka et al.: LLM-Pilot, SC 2024, sections III-C and V-B (Fig. 7, Table III).
 
 import pandas as pd
 
-from sextant.cells.run import CELL_KEY
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
 from sextant.pages.wording import listed, number, plural
+from sextant.points.cells.run import CELL_KEY
 from sextant.studies.labels import level_axis, place_words, table_of
 from sextant.studies.study_data import Analysis, StudyData
 

@@ -16,14 +16,15 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.rows import jsonable
-from sextant.cells.files import MeasuredCell, read_cell
-from sextant.cells.integrity import damaged_files
-from sextant.cells.metrics import SHOWN
 from sextant.load.summary import pooled, request_values
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import aligned, interval, number, plural
 from sextant.pages.write import render_sections
-from sextant.studies.uncertainty import N_BLOCKS, ratio_of_means, throughput_blocks
+from sextant.points.cells.files import MeasuredCell, read_cell
+from sextant.points.cells.integrity import damaged_files
+from sextant.points.cells.intervals import N_BLOCKS
+from sextant.points.cells.metrics import SHOWN
+from sextant.studies.uncertainty import ratio_of_means, throughput_blocks
 
 _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "mean": np.mean,

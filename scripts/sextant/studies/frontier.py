@@ -3,14 +3,14 @@
 import math
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from sextant.cells.memory import assess
-from sextant.hardware.gpu import Devices
-from sextant.llm import LLM, load_llm
+from sextant import PROJECT
+from sextant.facts.gpu import Devices
+from sextant.facts.llm import LLM, load_llm
+from sextant.points.cells.memory import assess
 
 LEAST_GAIN = 0.1
 """A doubling of the batch size that gains less than this fraction of throughput is past the knee.
@@ -67,7 +67,7 @@ Serving, EuroMLSys 2024, Table 1."""
 LARGEST_OPT_BATCH = 512
 OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS = 512, 256
 
-_LLMS = Path(__file__).parents[3] / "resources" / "llms"
+_LLMS = PROJECT / "resources" / "llms"
 _A100_40GB = Devices("gpu", 1, 40)
 # The paper's own reading: 36 GB for a server that may use 90% of the device.
 _A100_40GB_DECIMAL = Devices("gpu", 1, 40e9 / 2**30)

@@ -10,16 +10,17 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from sextant.cells.files import MeasuredCell
-from sextant.cells.run import CELL_KEY
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
 from sextant.pages.wording import interval, listed, plural
+from sextant.points.cells.files import MeasuredCell
+from sextant.points.cells.intervals import N_BLOCKS
+from sextant.points.cells.run import CELL_KEY
 from sextant.studies.labels import level_axis, level_curve, place_words, table_of
 from sextant.studies.point_measures import fits_memory, request_times, with_measures
 from sextant.studies.study_data import Analysis, StudyData
-from sextant.studies.uncertainty import N_BLOCKS, processing_blocks, ratio_of_means
+from sextant.studies.uncertainty import processing_blocks, ratio_of_means
 
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 _COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from sextant.base.files import read_parquet
-from sextant.cells.files import MeasuredCell, read_cell
-from sextant.cells.run import CELL_KEY
-from sextant.hardware.gpu import GPUProfile
-from sextant.llm import LLM
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM
 from sextant.pages.sections import Section
+from sextant.points.cells.files import MeasuredCell, read_cell
+from sextant.points.cells.run import CELL_KEY
 
 TABLES = ("point", "feasibility", "telemetry")
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.cells.files import MeasuredCell
-from sextant.cells.run import CELL_KEY
 from sextant.experiment.scenarios import Batch, OpenLoop
-from sextant.hardware.gpu import GIB
+from sextant.facts.gpu import GIB
 from sextant.pages.wording import listed, number
+from sextant.points.cells.files import MeasuredCell
+from sextant.points.cells.intervals import N_BLOCKS
+from sextant.points.cells.run import CELL_KEY
 from sextant.studies.labels import Finding, findings_words, place_words
 from sextant.studies.study_data import Analysis, StudyData
-from sextant.studies.uncertainty import N_BLOCKS, mean_blocks, throughput_blocks
+from sextant.studies.uncertainty import mean_blocks, throughput_blocks
 from sextant.studies.workload_choice_sections import (
     cache_section,
     effect_section,

@@ -11,7 +11,7 @@ import pandas as pd
 from tokenizers import Tokenizer
 
 from sextant.base.errors import InputError
-from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.trace.trace_format import TRACE_COLUMNS
 
 _TURNS = {"conversations": ("from", "value"), "messages": ("role", "content")}
 """Key of a list of turns -> keys of a turn's speaker and text."""

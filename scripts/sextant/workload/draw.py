@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.fitted_arrivals import arrivals_at_rate, fitted_arrivals
 from sextant.workload.generators import Arrivals, AtOnce, Constant, Gamma, Varying, poisson
 from sextant.workload.lengths import zipf_request_model

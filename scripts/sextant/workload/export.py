@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, write_parquet
-from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.trace.trace_format import TRACE_COLUMNS
 
 MOONCAKE_BLOCK_TOKENS = 512
 """Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""

@@ -15,7 +15,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, read_provenance, reading
-from sextant.ingest.trace_format import parquet_rows
+from sextant.trace.trace_format import parquet_rows
 
 GROUP = ("llm", "service")
 MIN_REQUESTS = 10

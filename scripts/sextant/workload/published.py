@@ -11,7 +11,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_parquet
-from sextant.ingest.trace_format import MAX_INT32
+from sextant.trace.trace_format import MAX_INT32
 from sextant.workload.request_model import (
     BOOLEANS,
     INTEGERS,

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.ingest.trace_format import TRACE_COLUMNS
+from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.modulated import Clients, Mirrored
 from sextant.workload.seeds import child_seed
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, read_provenance
-from sextant.ingest.trace_format import HASH_IDS, require_trace
+from sextant.trace.trace_format import HASH_IDS, require_trace
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))

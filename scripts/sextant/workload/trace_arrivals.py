@@ -72,7 +72,7 @@ class Replay(_OfTrace):
         import pyarrow.compute as pc
 
         from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet
-        from sextant.ingest.trace_format import require_trace
+        from sextant.trace.trace_format import require_trace
 
         require_trace(self.trace)
         table = read_parquet(self.trace, ["arrival_s", *self.group()], fix=MAKE_TRACE_AGAIN)
@@ -134,7 +134,7 @@ class Windows(_OfTrace):
         return mirrored(self._windows(), beta_factor=self.time_factor, seed=seed)
 
     def _windows(self) -> pd.DataFrame:
-        from sextant.ingest.trace_format import require_trace
+        from sextant.trace.trace_format import require_trace
         from sextant.workload.windows import fit_windows
 
         require_trace(self.trace)

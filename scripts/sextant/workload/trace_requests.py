@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sextant.base.errors import InputError
-from sextant.ingest.trace_format import require_trace
+from sextant.trace.trace_format import require_trace
 from sextant.workload.fidelity import centred_ranks, rank_correlation
 from sextant.workload.request_model import (
     BOOLEANS,

@@ -5,16 +5,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.yaml_files import read_yaml
 from sextant.workload.request_model import N_BINS, RequestModel, in_bins, independent_model
 
-USE_CASES_FILE = Path(__file__).parents[3] / "resources" / "workloads" / "use_cases.yaml"
+USE_CASES_FILE = PROJECT / "resources" / "workloads" / "use_cases.yaml"
 LENGTHS = ("input_tokens", "output_tokens")
 _CITING = ("source", "conversion")
 _TAIL = 1e-9

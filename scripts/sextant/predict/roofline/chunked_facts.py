@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import IDENTIFIERS, LENGTHS, SERVING
-from sextant.hardware.gpu import GIB, GPU
-from sextant.llm import LLM
-from sextant.llm.precision import precision_of, served
+from sextant.facts.gpu import GIB, GPU
+from sextant.facts.llm import LLM
+from sextant.facts.llm.precision import precision_of, served
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, SERVING
 
 _TEXTS = ["engine", "engine_version", "precision", "kv_precision"]
 # The norms, gates and activations that cross the interconnect stay 16-bit numbers.

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.features import Facts
+from sextant.points.characterizations.features import Facts
 from sextant.predict.draws import INTERVAL, JOULES
 from sextant.predict.roofline import chunked
 from sextant.predict.roofline.chunked_facts import chunked_rows

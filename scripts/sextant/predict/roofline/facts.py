@@ -7,11 +7,11 @@ points of any workload, engine, precision and generation of GPUs can be fitted t
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.execution import PAGED, execution_classes
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import IDENTIFIERS, LENGTHS
-from sextant.hardware.gpu import GIB, GPUProfile
-from sextant.llm import DTYPE_BYTES, LLM
+from sextant.facts.gpu import GIB, GPUProfile
+from sextant.facts.llm import DTYPE_BYTES, LLM
+from sextant.points.characterizations.execution import PAGED, execution_classes
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS
 
 # A decoder layer of an encoder-decoder has a third block, cross-attention.
 _LAYER_BLOCKS = {True: 3, False: 2}

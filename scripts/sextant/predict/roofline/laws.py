@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from sextant.characterizations.execution import ENCODER_DECODER
-from sextant.characterizations.features import Facts
+from sextant.points.characterizations.execution import ENCODER_DECODER
+from sextant.points.characterizations.features import Facts
 from sextant.predict.roofline import chunked, chunked_effects, effects, law
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.posterior import Law

@@ -8,8 +8,8 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
-from sextant.characterizations.features import Facts
-from sextant.characterizations.points import LENGTHS, TARGETS
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import LENGTHS, TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.references import Rows
 from sextant.predict.roofline.chunked_effects import deployments

@@ -1,0 +1,255 @@
+"""An answer as lines of text: the terminal prints all, the page takes single ones."""
+
+from sextant.answer.energy import energy_line
+from sextant.answer.outlook_text import month_line, next_words, outlook_lines
+from sextant.answer.phrases import (
+    Answer,
+    chance,
+    cost_line,
+    deployment,
+    limits_words,
+    slo_line,
+    source_line,
+)
+from sextant.decide.decision import FAIR, SAFE
+from sextant.decide.names import MEASURED
+from sextant.facts.slo import METRICS, limits_of, worst_limit
+from sextant.pages.wording import aligned, number, plural
+
+_N_OPTIONS = 6
+_N_CONTRADICTIONS = 3
+_DOUBTFUL = 0.75
+"""Below this probability the answer says at its head that it may well be wrong."""
+
+
+def as_text(answer: Answer) -> str:
+    """Return the whole answer as lines."""
+    top = [headline(answer), *caution(answer), *answer["warnings"], *contradiction_lines(answer)]
+    blocks = [[*top, slo_line(answer["slo"])]]
+    if answer.get("options") is not None:
+        blocks += _reasons(answer)
+    else:
+        blocks += [
+            measured_lines(answer),
+            [f"  {candidate_line(row)}" for row in answer["alternatives"]],
+        ]
+    blocks.append([source_line(answer)])
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def headline(answer: Answer) -> str:
+    """Return the recommendation in one line."""
+    how = "measured" if answer["basis"] == MEASURED else f"predicted by {answer['basis']}"
+    if answer["gpu_profile_id"] is None:
+        none = f"no GPU profile meets {limits_words(answer)}"
+        if answer.get("risk") is not None:
+            none += f" with probability {1 - answer['risk']:.10g} or more"
+        elif answer.get("nearest_miss") is not None:
+            none = f"no option is likely to meet {limits_words(answer)}"
+        return f"{answer['llm_id']}: {none} ({how})"
+    text = f"{answer['llm_id']}: {deployment(answer)}"
+    if answer["probability_met"] is not None:
+        text += (
+            f"; meets {limits_words(answer)} with probability {chance(answer['probability_met'])}"
+        )
+    return f"{text} ({how})"
+
+
+def caution(answer: Answer) -> list[str]:
+    """Return how likely an unlikely option is, and what a safe one costs; nothing of others.
+
+    Where nothing is recommended: what comes nearest, which limit it breaks, and what would mend it.
+    """
+    if answer.get("nearest_miss") is not None:
+        return _miss_lines(answer)
+    probability = answer["probability_met"]
+    if answer.get("options") is None or probability is None or probability >= _DOUBTFUL:
+        return []
+    odds = "only more likely than not" if probability >= 0.5 else "less likely than not"
+    option = f"--risk {1 - SAFE:.1g}"
+    if answer["decision"] != "utility":
+        option = f"--decision utility {option}"
+    safe = f"no option reaches {SAFE:g}: offer other GPU profiles"
+    if answer["safest"] is not None:
+        safe = f"{SAFE:g} takes {deployment(answer['safest'])} ({option})"
+    return [f"That is {odds}; {safe}"]
+
+
+def _miss_lines(answer: Answer) -> list[str]:
+    miss = answer["nearest_miss"]
+    name, users = miss["binding_limit"], plural(miss["users_per_replica"], "user")
+    known = limits_of(answer["slo"])
+    limits = {1: "a limit", 2: "both limits"}.get(len(known), "all limits")
+    asked = f"{known[name].limit_ms:g} ms at p{known[name].percentile}"
+    return [
+        f"Nearest: {deployment(miss)}, probability {chance(miss['probability_met'])}. "
+        f"{METRICS[name]} breaks its limit: {number(miss[f'{name}_ms'])} ms with {users} a "
+        f"replica, where {asked} is asked for.",
+        f"With {limits} {miss['fair_factor']:.3g} times as high its probability is {FAIR:g}, with "
+        f"{miss['safe_factor']:.3g} times {SAFE:g}. Raise the limit, offer faster GPU profiles "
+        "(--gpu-profiles), or quantize the LLM (--dtype).",
+    ]
+
+
+def measured_lines(answer: Answer) -> list[str]:
+    """Return what follows from the points of a measured deployment."""
+    lines = []
+    if answer["outlook"] is not None:
+        lines += outlook_lines(answer["outlook"], answer["slo"])
+    if answer["next_best"] is not None:
+        lines.append(f"Next best: {next_words(answer['next_best'])}.")
+    return lines
+
+
+def load_lines(answer: Answer) -> list[str]:
+    """Return what is expected of a replica, and which limit binds."""
+    latency, limits = answer["latency"], limits_of(answer["slo"])
+    each = [
+        f"{METRICS[key]} {number(latency[f'{key}_ms'])} ms (90% interval "
+        f"{number(latency[f'{key}_lo_ms'])} to {number(latency[f'{key}_hi_ms'])}, limit "
+        f"{limit.limit_ms:g})"
+        for key, limit in limits.items()
+    ]
+    shown = plural(latency["users"], "user")
+    if answer["slo"].get("users") is None:
+        shown = f"{number(latency['load'])} requests/s, about {shown} at once"
+    lines = [
+        f"A replica gets {shown}: {'; '.join(each)}.",
+        f"{METRICS[latency['binding_limit']]} binds. A replica meets {limits_words(answer)} with "
+        f"{plural(latency['users_median'], 'user')} (90% interval "
+        f"{_interval(latency)}).",
+    ]
+    if latency["checked_at_users"] not in (None, latency["users"]):
+        lines.append(
+            f"The probability is that of {latency['checked_at_users']} users, the next load tried."
+        )
+    lines += [cost_line(answer), month_line(answer["outlook"], answer["slo"])]
+    return lines + ([energy_line(answer["energy"])] if answer["energy"] else [])
+
+
+def contradiction_lines(answer: Answer) -> list[str]:
+    """Return the measurements of the LLM that the law does not explain."""
+    rows = answer.get("contradictions", ())
+    lines = [
+        f"Measured {METRICS[row['latency']]} of {row['measured_ms']:.3g} ms on "
+        f"{row['gpu_profile_id']} with {plural(row['users'], 'user')} is far from the law "
+        f"({row['predicted_ms']:.3g} ms, 90% interval {row['low_ms']:.3g} to "
+        f"{row['high_ms']:.3g}): it counts there and nearby, and the intervals are wider."
+        for row in rows[:_N_CONTRADICTIONS]
+    ]
+    more = len(rows) - _N_CONTRADICTIONS
+    return [*lines, f"{plural(more, 'more measurement')} like that."] if more > 0 else lines
+
+
+def _interval(row: Answer) -> str:
+    end = ", the most that was tried" if row["users_hi"] == row["most_users_tried"] else ""
+    return f"{row['users_lo']} to {row['users_hi']}{end}"
+
+
+def evidence_lines(answer: Answer) -> list[str]:
+    """Return the nearest measurements."""
+    lines = []
+    for row in answer["evidence"]:
+        alike = "" if row["is_executed_alike"] else f", executed otherwise ({row['execution']})"
+        most = plural(row["users_per_replica"], "user")
+        if row["users_per_replica"] == row["most_users_tried"]:
+            most += " (no more were tried)"
+        engine = " ".join(row[name] for name in ("engine", "engine_version") if row[name])
+        lines.append(
+            f"{row['llm_id']} in {row['precision']} ({row['weights_gib']:.1f} GiB of weights"
+            f"{alike}) on {row['gpu_profile_id']}{f', {engine}' if engine else ''}: {most} within "
+            f"these limits, with {row['input_tokens']:.0f} input and {row['output_tokens']:.0f} "
+            "output tokens"
+        )
+    if answer["gpu_profile_id"] is not None and not lines:
+        lines.append(f"nothing was measured on {answer['gpu_profile_id']}")
+    return lines
+
+
+def change_lines(answer: Answer) -> list[str]:
+    """Return the changes that lead to another GPU profile, and which measurement helps most."""
+    lines = []
+    if answer["safest"] is not None:
+        safe = answer["safest"]
+        lines.append(
+            f"--risk 0.1: {deployment(safe)}, probability {chance(safe['probability_met'])}"
+        )
+    for row in answer["sensitivity"]:
+        if row["is_other_profile"]:
+            other = "no option" if row["gpu_profile_id"] is None else deployment(row)
+            lines.append(f"{row['change']}: {other}")
+    stays = [row["change"] for row in answer["sensitivity"] if not row["is_other_profile"]]
+    if stays and answer["gpu_profile_id"] is not None:
+        lines.append(f"the same GPU profile with {', '.join(stays)}")
+    again = "another" if answer["has_probe"] else "a"
+    lines.append(f"{again} measurement on {answer['best_probe']} would tell most (--probe)")
+    return lines
+
+
+def _reasons(answer: Answer) -> list[list[str]]:
+    parts = {
+        "Price against probability:": aligned([_option(row) for row in _shown(answer)]),
+        "GPU profiles:": aligned([profile_cells(row) for row in answer["alternatives"]]),
+        "Nearest measurements:": evidence_lines(answer),
+        "What would change the answer:": change_lines(answer),
+        "Outside of what was measured, so the answer is less certain than it says:": [
+            entry["text"] for entry in answer["outside"]
+        ],
+    }
+    blocks = [load_lines(answer)] if answer["latency"] else []
+    return blocks + [
+        [title, *(f"  {line}" for line in lines)] for title, lines in parts.items() if lines
+    ]
+
+
+def _shown(answer: Answer) -> list[Answer]:
+    """Return the options worth a line: the cheapest."""
+    return answer["options"][:_N_OPTIONS]
+
+
+def _option(row: Answer) -> list[str]:
+    return [f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), _plan(row)]
+
+
+def _plan(row: Answer) -> str:
+    users = plural(row["users_per_replica"], "user")
+    return f"{row['replicas']} × {row['gpu_profile_id']}, {users} each"
+
+
+def profile_cells(row: Answer) -> list[str]:
+    """Return what is said of a GPU profile: its name, its price and probability, or the reason."""
+    name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
+    if row["status"] == "does_not_fit":
+        return [name, "ruled out", "", row["reason"]]
+    users = f"serves {plural(row['users_median'], 'user')} ({_interval(row)})"
+    if row["status"] == "too_slow":
+        limit, users = METRICS[worst_limit(row)], plural(row["fewest_users"], "user")
+        miss = f"{limit} is {row['limit_ratio']:.3g} times its limit with {users}"
+        if row["limit_ratio"] <= 1:
+            miss = f"unlikely to meet {limit} and the other limits at once, even with {users}"
+        return [name, "too slow", chance(row["probability_met"]), miss]
+    state = "" if row["status"] == "meets" else "unsure: "
+    plan = f"{state}{plural(row['replicas'], 'replica')}, {users}"
+    if row.get("energy_j_per_token") is not None:
+        plan += f", {number(row['energy_j_per_token'])} J per output token"
+    return [name, f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
+
+
+def candidate_line(row: Answer) -> str:
+    """Return what eq. 1-3 say of a GPU profile."""
+    name = row["gpu_profile_id"]
+    if row["status"] in ("meets", "unsure"):
+        state = "" if row["status"] == "meets" else "unsure: "
+        probability = row.get("probability_met")
+        most = row["replicas"] > 1 and row["users_per_replica"] == row["most_users_tried"]
+        return (
+            f"{name}: {state}{plural(row['replicas'], 'replica')} of up to "
+            f"{plural(row['users_per_replica'], 'user')}{' (no more were tried)' * most}, "
+            f"{row['usd_per_hour']:.2f} USD/h"
+            + (f", probability {chance(probability)}" if probability is not None else "")
+        )
+    if row["status"] == "too_slow" and row["limit_ratio"] is not None:
+        limit = METRICS[worst_limit(row)]
+        return f"{name}: {limit} is {row['limit_ratio']:.2f} times its limit"
+    reason = f" ({row['reason']})" if row["reason"] else ""
+    return f"{name}: {row['status'].replace('_', ' ')}{reason}"

@@ -1,0 +1,317 @@
+"""What arrives: the requests of a trace, or those drawn from a workload at a rate."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple, Protocol
+
+import duckdb
+import numpy as np
+import pandas as pd
+
+from sextant.answer.requests import Length, Requests
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, reading
+from sextant.base.ids import id_of
+from sextant.simulate.requests import Requests as SimulatedRequests
+from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
+from sextant.workload.arrivals import read_stored
+from sextant.workload.draw import draw_trace, open_workload
+from sextant.workload.fitted_arrivals import arrivals_at_rate
+from sextant.workload.generators import Arrivals, Gamma, check_positive
+from sextant.workload.profiles import start_time
+from sextant.workload.seeds import Seed
+from sextant.workload.shared_blocks import read_blocks
+from sextant.workload.trace_arrivals import FITTED
+
+MOST_REQUESTS = 200_000
+"""Requests of a trace that are simulated at a time: those of its busiest windows where it has
+more."""
+_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
+_PREFIX = ("prefix_id", "prefix_tokens")
+_BURSTS_S = (1, 10, 60)
+_SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Requests in the order of arrival."""
+
+    name: str
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    duration_s: float
+    start_time: datetime | None = None
+    """Date and time of `arrival_s` = 0, where the trace has one."""
+    n_of_trace: int | None = None
+    """Requests of the whole trace, where only its busiest windows are here."""
+    n_failed: int = 0
+    """Requests that failed in the trace and are left out: what they asked for is not known."""
+    prefix_id: np.ndarray | None = None
+    """With `prefix_tokens`, which requests begin alike, and how far; as `simulate.Requests` has
+    them. None: not known, or not asked for."""
+    prefix_tokens: np.ndarray | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of requests."""
+        return len(self.arrival_s)
+
+    @property
+    def rate_rps(self) -> float:
+        """Mean rate over the whole time, of a trace that is not here in full too."""
+        return (self.n_of_trace or self.n) / self.duration_s
+
+    def n_windows(self, window_s: float | None) -> int:
+        """Return how many windows the time has; less than half of one belongs to the last one."""
+        return max(math.floor(self.duration_s / window_s + 0.5), 1) if window_s else 1
+
+    def at_rate(self, factor: float) -> "Demand":
+        """Return the same requests `factor` times as fast: all gaps are divided by it."""
+        arrival_s, duration_s = self.arrival_s / factor, self.duration_s / factor
+        return replace(self, arrival_s=arrival_s, duration_s=duration_s)
+
+    def at(self, places: np.ndarray | slice) -> "Demand":
+        """Return the requests at these places."""
+        names = _COLUMNS if self.prefix_id is None else _COLUMNS + _PREFIX
+        columns = {name: getattr(self, name)[places] for name in names}
+        return replace(self, **columns, n_of_trace=None)
+
+    def simulated(self) -> SimulatedRequests:
+        """Return the requests as simulations take them."""
+        return SimulatedRequests.of(
+            self.arrival_s,
+            self.input_tokens,
+            self.output_tokens,
+            self.prefix_id,
+            self.prefix_tokens,
+        )
+
+    def between(self, start_s: float, end_s: float) -> "Demand":
+        """Return what arrives from `start_s` to before `end_s`; times count from `start_s`."""
+        part = self.at(slice(*np.searchsorted(self.arrival_s, [start_s, end_s])))
+        arrival_s = part.arrival_s - start_s
+        return replace(part, arrival_s=arrival_s, duration_s=end_s - start_s)
+
+    def busiest(self, span_s: float) -> tuple[float, int]:
+        """Return the start and the requests of the fullest bin, as `arrival_measures` has them."""
+        counts = np.bincount((self.arrival_s // span_s).astype(int))
+        place = int(counts.argmax())
+        return place * span_s, int(counts[place])
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an answer says of it."""
+        gaps = np.diff(self.arrival_s)
+        return {
+            "name": self.name,
+            "n_requests": self.n_of_trace or self.n,
+            "n_simulated": self.n,
+            "n_failed": self.n_failed,
+            "duration_s": self.duration_s,
+            "start_time": self.start_time.isoformat() if self.start_time else None,
+            "rate_rps": self.rate_rps,
+            "gap_cv": float(gaps.std() / gaps.mean()) if gaps.sum() > 0 else None,
+            "mean_input_tokens": float(self.input_tokens.mean()),
+            "mean_output_tokens": float(self.output_tokens.mean()),
+            "longest_request_tokens": int((self.input_tokens + self.output_tokens).max()),
+            "busiest": {f"{span_s}s": self.busiest(span_s)[1] for span_s in _BURSTS_S},
+        }
+
+
+class Traffic(Protocol):
+    """What draws a demand: each seed is another day of the same traffic."""
+
+    def drawn(self, seed: int) -> Demand:
+        """Return the demand of a seed; 0 is the trace itself, where it is one."""
+
+
+class TraceTraffic(NamedTuple):
+    """A trace's own arrivals. Another seed shuffles the lengths within each window."""
+
+    demand: Demand
+    window_s: float | None
+
+    def drawn(self, seed: int) -> Demand:
+        """Return the trace for seed 0, else with the lengths of each window shuffled."""
+        demand = self.demand
+        if seed == 0:
+            return demand
+        window = np.floor(demand.arrival_s / (self.window_s or np.inf))
+        order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
+        return replace(demand.at(order), arrival_s=demand.arrival_s, n_of_trace=demand.n_of_trace)
+
+
+class DrawnTraffic(NamedTuple):
+    """Requests and arrivals that are drawn."""
+
+    name: str
+    """What requests these are, and how they arrive."""
+    requests: Callable[..., pd.DataFrame]
+    """Draws as `RequestModel.sample` does."""
+    arrivals: Arrivals
+    duration_s: float
+    first_seed: int = 0
+    """What is drawn for seed 0; others count from it."""
+
+    def drawn(self, seed: int) -> Demand:
+        """Return what is drawn with a seed. Raises InputError if no request arrives."""
+        seed += self.first_seed
+        frame = draw_trace(self.requests, self.arrivals, seed=seed, duration_s=self.duration_s)
+        if frame.empty:
+            fix = "give a higher --request-rate, or a longer --duration"
+            problem = f"no request arrives in {self.duration_s:g} s"
+            raise InputError(problem, field="--request-rate", fix=fix)
+        arrival_s, inputs, outputs = (frame[name].to_numpy() for name in _COLUMNS)
+        return Demand(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
+
+
+def traffic_at_rate(
+    rate_rps: float,
+    workload: str | Path | None,
+    lengths: Requests | None,
+    *,
+    alpha: float | None = None,
+    duration_s: float | None = None,
+    first_seed: int = 0,
+) -> DrawnTraffic:
+    """Return requests that arrive at a rate.
+
+    Args:
+        rate_rps: mean rate.
+        workload: whose requests, and whose arrivals if a trace told it any, in more or less time.
+        lengths: of the requests in place of the workload's; None with a workload alone.
+        alpha: shape of Gamma gaps in place of the workload's arrivals; 1 (Poisson) without any.
+        duration_s: by default an hour, or the time of `MOST_REQUESTS`.
+        first_seed: as in `DrawnTraffic`.
+    """
+    check_positive(rate_rps=rate_rps)
+    model = None
+    if alpha is None and workload is not None and Path(workload).is_dir():
+        model = read_stored(workload)["model"]
+    if workload is not None and model is not None:
+        arrivals = arrivals_at_rate(workload, FITTED, rate_rps)
+        manner = f"its trace's arrivals ({model})"
+    else:
+        arrivals = Gamma(rate_rps, 1.0 if alpha is None else alpha)
+        manner = "Poisson arrivals" if arrivals.alpha == 1 else f"Gamma gaps of shape {alpha:g}"
+    if lengths is not None:
+        sample, name = lengths_of(lengths), "given lengths"
+    else:
+        sample, name = open_workload(workload or "").sample, id_of(Path(workload or "").name)
+    duration_s = duration_s or min(3600.0, MOST_REQUESTS / rate_rps)
+    return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
+
+
+def demand_of_trace(
+    trace: str | Path,
+    *,
+    window_s: float,
+    llm: str | None = None,
+    service: str | None = None,
+    has_prefixes: bool = False,
+) -> Demand:
+    """Read what a normalised trace asks for, of one LLM or service where these are given.
+
+    A trace is counted window by window, and only what is simulated is read. Where that is more
+    than `MOST_REQUESTS`, it is the busiest windows, by requests or tokens, each with the one before
+    it, in which queues build up. With `has_prefixes` the demand has those that its `hash_ids` tell.
+
+    Raises:
+        InputError: the file is not a normalised trace, has no request that succeeded, or all of
+            them arrive at one moment.
+    """
+    require_trace(trace)
+    rows = parquet_rows(trace, has_row_number=True)
+    chosen = {"llm": llm, "service": service}
+    where = " AND ".join(
+        f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None
+    )
+    of_group = f"{rows} WHERE {where or 'true'}"
+    with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
+        database.execute(_SETTINGS)
+        counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
+        n_failed = int(counts["n_failed"].sum())
+        counts = counts[counts["n"] > 0]
+        windows = _busiest_windows(counts)
+        kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
+        query = f"""SELECT {", ".join(_COLUMNS)}, file_row_number AS row FROM {of_group}
+            AND status = 'ok' {kept} ORDER BY arrival_s, row"""
+        read = database.execute(query).fetchnumpy() if len(counts) else {}
+    n = int(counts["n"].sum())
+    if n < 2 or not counts["last_s"].max() > counts["first_s"].min():
+        problem = f"{n} requests that succeeded" + (" at one moment" if n > 1 else "")
+        fix = "give a trace with two or more, or another --trace-llm or --trace-service"
+        raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+    prefixes: tuple[np.ndarray, np.ndarray] | tuple[()] = ()
+    if has_prefixes and len((blocks := read_blocks(trace)).ids):
+        prefixes = blocks.at(read["row"]).chains()
+    return Demand(
+        id_of(Path(trace).stem),
+        np.asarray(read["arrival_s"], float),
+        np.asarray(read["input_tokens"], np.int64),
+        np.maximum(read["output_tokens"], 1).astype(np.int64),
+        float(counts["last_s"].max()),
+        start_time(trace),
+        n if windows is not None else None,
+        n_failed,
+        *prefixes,
+    )
+
+
+_COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
+    count(*) FILTER (status = 'ok') AS n, count(*) FILTER (status <> 'ok') AS n_failed,
+    sum(input_tokens) FILTER (status = 'ok') AS inputs,
+    sum(output_tokens) FILTER (status = 'ok') AS outputs,
+    min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
+
+
+def _busiest_windows(counts: pd.DataFrame) -> tuple[int, ...] | None:
+    """Return the windows to simulate, None for all."""
+    if counts["n"].sum() <= MOST_REQUESTS:
+        return None
+    n = counts.set_index("place")["n"]
+    load = counts.set_index("place")[["n", "inputs", "outputs"]]
+    ranked = (load / load.max()).max(axis=1).sort_values(ascending=False, kind="stable")
+    kept, total = set[int](), 0
+    for place in ranked.index:
+        more = {place - 1, place} - kept
+        total += sum(n.get(each, 0) for each in more)
+        if kept and total > MOST_REQUESTS:
+            break
+        kept |= more
+    return tuple(int(each) for each in sorted(kept))
+
+
+def requests_of_demand(demand: Demand) -> Requests:
+    """Return the mean lengths of the requests, as a question has them.
+
+    The longest need not fit: a simulated server refuses them one by one.
+    """
+    means = (float(demand.input_tokens.mean()), float(demand.output_tokens.mean()))
+    return Requests(*(Length(mean, mean) for mean in means))
+
+
+def lengths_of(requests: Requests) -> Callable[..., pd.DataFrame]:
+    """Return what draws requests of these lengths: fixed ones, or lognormal by mean and p99."""
+
+    def sample(n: int, *, seed: Seed) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        drawn = [_lognormal(each, n, rng) for each in requests]
+        return pd.DataFrame(dict(zip(_COLUMNS[1:], drawn, strict=True)))
+
+    return sample
+
+
+def _lognormal(length: Length, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw n lengths whose mean and 99th percentile are those of `length`.
+
+    With z the normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2.
+    """
+    z = NormalDist().inv_cdf(0.99)
+    sigma = z - max(z**2 - 2 * math.log(length.high / length.mean), 0.0) ** 0.5
+    drawn = length.mean * np.exp(sigma * rng.standard_normal(n) - sigma**2 / 2)
+    return np.maximum(drawn.round(), 1).astype(np.int64)

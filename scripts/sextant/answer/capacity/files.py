@@ -1,0 +1,171 @@
+"""From the files of the pipeline to the capacity of each LLM for a row of the sheet of SLOs."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sextant.answer.capacity.answer import Asked, capacity
+from sextant.answer.capacity.answer_text import as_text
+from sextant.answer.capacity.demand import (
+    TraceTraffic,
+    Traffic,
+    demand_of_trace,
+    requests_of_demand,
+    traffic_at_rate,
+)
+from sextant.answer.capacity.page import write_answers
+from sextant.answer.capacity.target import MAX_FAILED, WINDOW_S, Target
+from sextant.answer.question import Question
+from sextant.answer.requests import Length, Requests
+from sextant.base.errors import InputError
+from sextant.base.files import provenance, write_parquet
+from sextant.experiment.experiment import Experiment
+from sextant.facts.slo import SLO
+from sextant.points.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+
+COLUMNS = {
+    "status": pa.string(),
+    "replicas": pa.int64(),
+    "usd_per_hour": pa.float64(),
+    "probability_met": pa.float64(),
+    "replicas_lo": pa.int64(),
+    "replicas_hi": pa.int64(),
+    "rate_at_slo_rps": pa.float64(),
+    "n_refused": pa.int64(),
+    "alone_limit": pa.string(),
+    "alone_ratio": pa.float64(),
+    "is_gpu_measured": pa.bool_(),
+    "reason": pa.string(),
+}
+"""What table `capacity` has of a GPU profile, beside its key and `is_chosen`."""
+_KEY = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id")
+_OF_CHOSEN = {"n_windows": pa.int64(), "n_windows_missed_by_failure": pa.int64()}
+"""What it has of the chosen one alone: the windows that are missed where a replica fails."""
+_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in _KEY),
+        *COLUMNS.items(),
+        ("is_chosen", pa.bool_()),
+        *_OF_CHOSEN.items(),
+    ]
+)
+
+
+def size_files(
+    inputs: Mapping[str, str | Path],
+    experiment: Experiment,
+    slo: SLO,
+    outputs: Mapping[str, str | Path],
+    *,
+    source: str,
+    decision: Mapping[str, str],
+    seed: int,
+) -> None:
+    """Find the capacity of each LLM for the traffic of an SLO, and write it.
+
+    Args:
+        inputs: paths of tables `point` and `feasibility`; of the SLO's `trace`, or of `requests`
+            in the folder of the workload that arrives at the SLO's rate.
+        experiment: facts of LLMs and GPU profiles; its workload's caps shorten the requests.
+        slo: limits, with a trace or a rate.
+        outputs: paths of the `table`, the `html` page and its `json`.
+        source: name of the characterization.
+        decision: `workload_id` and `scenario_id` of the points.
+        seed: of draws.
+    """
+    window_s = WINDOW_S if slo.window_s is None else slo.window_s or None
+    workload = experiment.workloads[decision["workload_id"]]
+    traffic, notes = _traffic(slo, inputs, window_s, workload, seed)
+    demand = traffic.drawn(0)
+    lengths = requests_of_demand(demand)
+    max_failed = MAX_FAILED if slo.max_failed is None else slo.max_failed
+    target = Target(slo.limits, slo.goodput, max_failed, window_s)
+    answers, no_answer = [], {}
+    with tempfile.TemporaryDirectory() as scratch:
+        store = store_of_run(Path(scratch) / "sextant.duckdb", inputs, experiment, source, decision)
+        for llm_id in experiment.llms:
+            question = Question(slo, llm_id, database=store, requests=lengths, seed=seed)
+            try:
+                answers.append(capacity(Asked(question, traffic, target, seed=seed), notes))
+            except InputError as error:
+                no_answer[llm_id] = str(error)
+    for answer in answers:
+        answer["characterization"]["origin"] = "this run"
+        answer["text"] = as_text(answer)  # which named the store of a moment
+    rows = [row for answer in answers for row in _rows(answer)]
+    rows += [
+        {"llm_id": llm_id, "status": "no_answer", "reason": why}
+        for llm_id, why in no_answer.items()
+    ]
+    place = {"source": source, "slo_id": slo.slo_id, "trace_id": slo.trace_id}
+    table = pa.Table.from_pylist([place | row for row in rows], schema=_SCHEMA)
+    origin = provenance(dict(inputs), seed=seed)
+    write_parquet(outputs["table"], table, origin)
+    facts = {"slo": slo.facts(), "demand": demand.facts(), "no_answer": no_answer}
+    write_answers(answers, facts, origin, outputs["html"], outputs["json"])
+
+
+def _traffic(
+    slo: SLO,
+    inputs: Mapping[str, str | Path],
+    window_s: float | None,
+    workload: Mapping[str, Any],
+    seed: int,
+) -> tuple[Traffic, list[str]]:
+    """Return what arrives, and what to say of it: a workload's caps shorten a trace's requests."""
+    if slo.trace_id is None:
+        lengths = [Length(mean, mean) for mean in slo.lengths.values()]
+        requests = Requests(*lengths) if lengths else None
+        folder = Path(inputs["requests"]).parent
+        return traffic_at_rate(slo.load, folder, requests, first_seed=seed), []
+    demand = demand_of_trace(inputs["trace"], window_s=window_s or WINDOW_S)
+    sides = ("input_tokens", "output_tokens")
+    caps = {side: np.minimum(getattr(demand, side), workload[f"max_{side}"]) for side in sides}
+    n_capped = int(sum((caps[side] < getattr(demand, side)) for side in sides).astype(bool).sum())
+    if not n_capped:
+        return TraceTraffic(demand, window_s), []
+    note = (
+        f"{n_capped:,} of {demand.n:,} requests are shortened to the caps of the workload "
+        f"{workload['workload_id']}, as in the measurements."
+    )
+    return TraceTraffic(replace(demand, **caps), window_s), [note]
+
+
+def store_of_run(
+    path: Path,
+    inputs: Mapping[str, str | Path],
+    experiment: Experiment,
+    source: str,
+    decision: Mapping[str, str],
+) -> Path:
+    """Build a store of the points of a run and their facts, and return its path.
+
+    Arguments are those of `size_files`.
+    """
+    rows: dict[str, Sequence[Mapping]] = {
+        "llm": llm_rows(experiment.llm_facts),
+        "gpu": gpu_rows(experiment.profiles),
+        "gpu_profile": gpu_profile_rows(experiment.profiles),
+        "workload": list(experiment.workloads.values()),
+        "decision": [{**decision, "source": source}],
+    }
+    build_store(path, rows, {name: [Path(inputs[name])] for name in ("point", "feasibility")})
+    return path
+
+
+def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for row in answer["alternatives"]:
+        is_chosen = row["gpu_profile_id"] == answer["gpu_profile_id"]
+        about = {"llm_id": answer["llm_id"], "is_chosen": is_chosen}
+        if is_chosen:
+            failure = answer["failure"]
+            about["n_windows"] = failure["n_windows"]
+            about["n_windows_missed_by_failure"] = failure["n_windows_missed"]
+        rows.append({name: row[name] for name in ("gpu_profile_id", *COLUMNS)} | about)
+    return rows

@@ -1,0 +1,224 @@
+"""Latencies of one deployment under given traffic, by simulation: `sextant simulate`."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sextant.answer.capacity.latencies_text import as_text
+from sextant.answer.question import Question
+from sextant.answer.step_laws import Settings, find_laws
+from sextant.base.errors import InputError
+from sextant.pages.wording import number
+from sextant.simulate.closed_form import Limits, Load, saturation_rps
+from sextant.simulate.requests import Requests
+from sextant.simulate.run import (
+    Router,
+    Simulation,
+    TooFewRequests,
+    on_threads,
+    simulate,
+    simulate_closed,
+)
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import StepLaw
+from sextant.simulate.summary import intervals, summarise
+from sextant.simulate.world import OK
+
+_SHARES = np.linspace(0, 1, 101)
+_MOST_REQUESTS = 10_000_000
+
+
+@dataclass(frozen=True)
+class OpenLoop:
+    """Requests that arrive whatever the servers do."""
+
+    name: str
+    requests: Requests
+    duration_s: float
+    notes: tuple[str, ...] = ()
+    """What an answer says of them."""
+
+    def run(self, scheduler: Scheduler, law: StepLaw, replicas: int, **how: Any) -> Simulation:
+        """Simulate it; `how` as in `simulate`."""
+        return simulate(self.requests, scheduler, law, n_replicas=replicas, **how)
+
+
+@dataclass(frozen=True)
+class Users:
+    """Users who each send a request when their last one is answered."""
+
+    name: str
+    users: int
+    draw: Callable[[int], Requests]
+    """Draws so many requests."""
+    duration_s: float
+
+    def run(self, scheduler: Scheduler, law: StepLaw, replicas: int, **how: Any) -> Simulation:
+        """Simulate it with as many requests as the users send; they stay on their replicas."""
+        del how["router"]
+        n = 64 * self.users
+        while True:
+            how |= {"duration_s": self.duration_s, "n_replicas": replicas}
+            try:
+                return simulate_closed(self.users, self.draw(n), scheduler, law, **how)
+            except TooFewRequests:
+                if n > _MOST_REQUESTS:
+                    problem = f"{self.users} users send more than {_MOST_REQUESTS:,} requests"
+                    fix = "give a shorter --duration, or fewer --users"
+                    raise InputError(problem, field="--duration", fix=fix) from None
+            n *= 4
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What serves: replicas of an LLM on a GPU profile behind a router."""
+
+    gpu_profile_id: str
+    settings: Settings
+    replicas: int = 1
+    router: Router = "round_robin"
+
+
+def simulate_llm(
+    question: Question,
+    load: OpenLoop | Users,
+    deployment: Deployment,
+    *,
+    warmup_s: float = 0.0,
+    n_draws: int = 100,
+    limits_ms: dict[str, float] | None = None,
+) -> dict[str, Any]:
+    """Return latencies, rates and use of a deployment at the most likely law of a step.
+
+    Args:
+        question: the LLM, the measurements, the lengths of the requests, on one GPU profile.
+        load: what is asked, and when.
+        deployment: what serves.
+        warmup_s: requests that arrive before are simulated and not counted.
+        n_draws: draws of the law that the 90% `intervals` are made of; 0 for none.
+        limits_ms: as in `summarise`: what counts as goodput.
+
+    Returns:
+        The numbers of `summarise`, `intervals` of each of them (None without draws),
+        `distribution` (TTFT and E2E at `share`), `saturation` (the rate that arrives and the one
+        that the replicas can serve; None of users), and what was asked; `text` says it in lines.
+
+    Raises:
+        InputError: an option is wrong, the LLM does not fit, or every request is refused.
+    """
+    offer = find_laws(question, deployment.settings, n_draws, need_prices=False)
+    laws, schedulers = offer.laws[deployment.gpu_profile_id]
+    how = {"router": deployment.router, "warmup_s": warmup_s}
+
+    def one(scheduler: Scheduler, law: StepLaw) -> dict[str, Any]:
+        return summarise(load.run(scheduler, law, deployment.replicas, **how), limits_ms)
+
+    best = load.run(schedulers[0], laws[0], deployment.replicas, **how)
+    notes = _notes(best, schedulers[0])
+    numbers = summarise(best, limits_ms)
+    if numbers["failed_fraction"] == 1:
+        notes.append("Every request is refused or times out: there are no latencies.")
+    saturation = None
+    if isinstance(load, OpenLoop):
+        notes += load.notes
+        saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
+        if saturation["is_exceeded"]:
+            notes.insert(0, _exceeded(saturation))
+    drawn = on_threads(one, schedulers[1:], laws[1:])
+    facts = {
+        "llm_id": offer.llm_id,
+        "gpu_profile_id": deployment.gpu_profile_id,
+        "replicas": deployment.replicas,
+        "router": deployment.router,
+        "load": {
+            "name": load.name,
+            "users": load.users if isinstance(load, Users) else None,
+            "n_requests": len(best.status),
+            "duration_s": load.duration_s,
+            "warmup_s": warmup_s,
+            "mean_input_tokens": float(best.input_tokens.mean()),
+            "mean_output_tokens": float(best.output_tokens.mean()),
+        },
+        "saturation": saturation,
+        **numbers,
+        "intervals": intervals(drawn) if drawn else None,
+        "n_draws": n_draws,
+        "limits_ms": limits_ms or {},
+        "distribution": _distribution(best),
+        "scheduler": asdict(schedulers[0]),
+        "law": asdict(laws[0]),
+        "warnings": [*notes, *offer.warnings],
+        "characterization": offer.source.facts(),
+        "serving": offer.facts,
+        "seed": question.seed,
+    }
+    facts = _finite(facts)
+    return facts | {"text": as_text(facts)}
+
+
+def _notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:
+    """Say what of the load was not served as asked. Raises InputError if nothing was."""
+    tokens = simulation.input_tokens + simulation.output_tokens
+    n_refused = int((tokens > scheduler.longest).sum())
+    if n_refused == len(tokens):
+        problem = f"the shortest request has {tokens.min()} tokens, the server takes "
+        fix = "give shorter requests, more KV memory, or a higher --max-model-len"
+        field = "--max-model-len"
+        raise InputError(f"{problem}{scheduler.longest}", field=field, fix=fix)
+    if not n_refused:
+        return []
+    has, are = ("has", "is") if n_refused == 1 else ("have", "are")
+    return [
+        f"{n_refused:,} of {len(tokens):,} requests {has} more than {scheduler.longest:,} tokens "
+        f"and {are} refused."
+    ]
+
+
+def _saturation(
+    simulation: Simulation, scheduler: Scheduler, law: StepLaw, duration_s: float
+) -> dict[str, Any]:
+    """Return the rate of arrivals that are not refused, and the largest one that is served."""
+    inputs, outputs = simulation.input_tokens, simulation.output_tokens
+    is_taken = inputs + outputs <= scheduler.longest
+    is_ok = simulation.status == OK
+    cached = simulation.cached_tokens[is_ok].mean() if is_ok.any() else 0.0
+    each = Load(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
+    limits = Limits.of(scheduler)
+    served_rps = simulation.n_replicas * float(saturation_rps(law, limits, each))
+    offered_rps = float(is_taken.sum() / duration_s)
+    # As many as are served at once never wait, however fast a short burst of them comes.
+    at_once = simulation.n_replicas * float(limits.most_decoding(each))
+    return {
+        "offered_rps": offered_rps,
+        "served_rps": served_rps,
+        "is_exceeded": (offered_rps - served_rps) * duration_s > at_once,
+    }
+
+
+def _exceeded(saturation: dict[str, Any]) -> str:
+    return (
+        f"Arrivals exceed what the replicas serve: {number(saturation['offered_rps'])} requests/s "
+        f"arrive, about {number(saturation['served_rps'])} can be served. Waits grow for as long "
+        "as requests arrive."
+    )
+
+
+def _distribution(simulation: Simulation) -> dict[str, list[float]]:
+    is_ok = simulation.is_counted & (simulation.status == OK)
+    found = {"share": _SHARES.tolist()}
+    for name in ("ttft", "e2e"):
+        values = getattr(simulation, f"{name}_s")[is_ok]
+        quantiles = np.quantile(values, _SHARES) if len(values) else np.full(len(_SHARES), np.nan)
+        found[f"{name}_ms"] = (1e3 * quantiles).tolist()
+    return found
+
+
+def _finite(value: Any) -> Any:
+    """Return the same facts with None for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,75 @@
+"""A server whose replicas are simulated step by step, each draw with its own law and KV cache."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from sextant.answer.capacity.demand import Demand
+from sextant.answer.capacity.fleet import NOBODY
+from sextant.answer.capacity.server import Replicas, Server
+from sextant.answer.capacity.target import Outcome
+from sextant.facts.gpu import GPUProfile
+from sextant.simulate.requests import Requests
+from sextant.simulate.run import Router, Simulation, simulate
+from sextant.simulate.scheduler import Scheduler
+from sextant.simulate.step_law import StepLaw
+from sextant.simulate.world import BIN_WIDTH, N_BINS, OK, SHORTEST_S
+
+_EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
+
+
+def simulated(
+    profile: GPUProfile,
+    schedulers: Sequence[Scheduler],
+    laws: Sequence[StepLaw],
+    prefix_hit_rate: float = 0.0,
+    router: Router = "round_robin",
+) -> Server:
+    """Return a server of this law; the first is the most likely one, the others are draws.
+
+    `prefix_hit_rate` is the share of each request's input that all of them have in common. The
+    router is not asked where the replica of each request is given.
+    """
+
+    def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
+        setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
+        one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
+        if isinstance(replicas, int):
+            requests = _requests(demand, prefix_hit_rate)
+            made = one(requests, n_replicas=replicas, router=router)
+            return _outcome(demand, [(np.arange(demand.n), made)], window_s)
+        parts = []
+        for replica in np.unique(replicas[replicas != NOBODY]):
+            places = np.flatnonzero(replicas == replica)
+            own = _requests(demand.at(places), prefix_hit_rate)
+            parts.append((places, one(own)))
+        return _outcome(demand, parts, window_s)
+
+    return Server(profile, run, len(laws))
+
+
+def _requests(demand: Demand, prefix_hit_rate: float) -> Requests:
+    if not prefix_hit_rate:
+        return demand.simulated()
+    arrays = (demand.arrival_s, demand.input_tokens, demand.output_tokens)
+    shared = np.round(prefix_hit_rate * demand.input_tokens)
+    return Requests.of(*arrays, np.zeros(demand.n), shared)
+
+
+def _outcome(
+    demand: Demand, parts: Sequence[tuple[np.ndarray, Simulation]], window_s: float | None
+) -> Outcome:
+    """Put together what simulations made of the requests at these places."""
+    ttft_s, e2e_s = np.full(demand.n, np.nan), np.full(demand.n, np.nan)
+    is_ok = np.zeros(demand.n, bool)
+    n_windows = demand.n_windows(window_s)
+    counts = np.zeros((n_windows, N_BINS))
+    for places, made in parts:
+        ttft_s[places], e2e_s[places] = made.ttft_s, made.e2e_s
+        is_ok[places] = made.status == OK
+        own = made.gaps
+        counts[: len(own)] += own[:n_windows]
+        counts[-1] += own[n_windows:].sum(axis=0)
+    lengths = demand.input_tokens, demand.output_tokens
+    return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, _EDGES_MS, counts)

@@ -1,0 +1,162 @@
+"""What has to hold: limits at percentiles, goodput and failures, in every window of time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sextant.base.errors import InputError
+from sextant.facts.slo import Limit
+
+WINDOW_S = 300.0
+MAX_FAILED = 0.01
+
+
+@dataclass(frozen=True)
+class Target:
+    """What replicas have to keep. Raises InputError for a share or window that is none."""
+
+    limits: Mapping[str, Limit]
+    """By metric, as `SLO.limits`."""
+    goodput: float | None = None
+    """Least share of the requests that are answered within all limits, each by itself."""
+    max_failed: float = MAX_FAILED
+    """Largest share of requests that are refused or time out."""
+    window_s: float | None = WINDOW_S
+    """Each window of this length is judged by itself; None judges the whole time at once."""
+
+    def __post_init__(self) -> None:
+        _check_share(self.goodput, "goodput", low=0.0)
+        _check_share(self.max_failed, "max_failed", low=-1e-12)
+        if self.window_s is not None and not 1 <= self.window_s < np.inf:
+            fix = "give seconds from 1 on, e.g. 5min, or whole"
+            raise InputError(f"{self.window_s:g} s is not a window", field="window", fix=fix)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an answer says of it, beside the limits."""
+        return {each.name: getattr(self, each.name) for each in fields(self)[1:]}
+
+
+def _check_share(value: float | None, field: str, *, low: float) -> None:
+    if value is not None and not low < value <= 1:
+        fix = "give a share of the requests, from 0 to 1, e.g. 0.99"
+        raise InputError(f"{value:g} is not a share", field=field, fix=fix)
+
+
+class Outcome(NamedTuple):
+    """What became of requests, in the order of their arrival."""
+
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    ttft_s: np.ndarray
+    e2e_s: np.ndarray
+    is_ok: np.ndarray
+    itl_edges_ms: np.ndarray
+    """Ends of the bins of the gaps between tokens, shape (bins + 1,)."""
+    itl_counts: np.ndarray
+    """Gaps in each window of time, shape (windows, bins)."""
+
+
+class Judged(NamedTuple):
+    """How each window went. One without requests is met; its values are NaN."""
+
+    start_s: np.ndarray
+    n_requests: np.ndarray
+    n_failed: np.ndarray
+    latencies_ms: dict[str, np.ndarray]
+    """Of each limit's metric, at its percentile, over the requests that were answered."""
+    goodput: np.ndarray
+    """Share of the requests that were answered within all limits."""
+    is_met: np.ndarray
+
+    @property
+    def n_missed(self) -> int:
+        """Windows in which the target was missed."""
+        return int((~self.is_met).sum())
+
+    def worst_ratio(self, target: Target) -> dict[str, float]:
+        """Return the largest latency over its limit, by metric; 0 where nothing was answered."""
+        return {
+            name: float(np.nanmax(values, initial=0.0)) / target.limits[name].limit_ms
+            for name, values in self.latencies_ms.items()
+        }
+
+
+def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
+    """Judge each window by the requests that arrive in it, and by the gaps that end in it."""
+    window_s = target.window_s or np.inf
+    starts = np.arange(n_windows) * (window_s if n_windows > 1 else 1.0)
+    ends = np.searchsorted(outcome.arrival_s, np.append(starts[1:], np.inf))
+    begins = np.append(0, ends[:-1])
+    per_request, good = _per_request(outcome, target), _goods(outcome, target)
+    latencies = {name: np.full(n_windows, np.nan) for name in target.limits}
+    for name, values in per_request.items():
+        share = target.limits[name].percentile / 100
+        for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            if (own := values[begin:end][outcome.is_ok[begin:end]]).size:
+                latencies[name][place] = np.quantile(own, share, method="inverted_cdf")
+    if "itl" in target.limits:
+        share = target.limits["itl"].percentile / 100
+        latencies["itl"] = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts, share)
+    n_requests = ends - begins
+    n_failed = n_requests - _sums(outcome.is_ok, begins, ends)
+    goodput = _share(_sums(good, begins, ends), n_requests)
+    is_met = n_failed <= target.max_failed * n_requests
+    for name, values in latencies.items():
+        is_met &= ~(values > target.limits[name].limit_ms)
+    if target.goodput is not None:
+        is_met &= ~(goodput < target.goodput)
+    return Judged(starts, n_requests, n_failed, latencies, goodput, is_met)
+
+
+def _per_request(outcome: Outcome, target: Target) -> dict[str, np.ndarray]:
+    """Return the latencies in ms that each request has of its own, of those with a limit."""
+    ttft, e2e = 1e3 * outcome.ttft_s, 1e3 * outcome.e2e_s
+    known = {
+        "ttft": ttft,
+        "nttft": ttft / outcome.input_tokens,
+        "tpot": (e2e - ttft) / np.maximum(outcome.output_tokens - 1, 1),
+        "e2e": e2e,
+    }
+    return {name: values for name, values in known.items() if name in target.limits}
+
+
+def _goods(outcome: Outcome, target: Target) -> np.ndarray:
+    """Return which requests are answered within all limits; its ITL is the mean of its gaps."""
+    limits = dict(target.limits)
+    if "itl" in limits:
+        own = [limits[name].limit_ms for name in ("itl", "tpot") if name in limits]
+        limits["tpot"] = Limit(min(own), 50)
+    values = _per_request(outcome, Target(limits))
+    good = outcome.is_ok.copy()
+    for name, each in values.items():
+        good &= each <= limits[name].limit_ms
+    return good
+
+
+def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> np.ndarray:
+    """Return a quantile of each row of counts, NaN for an empty one.
+
+    Within its bin the quantile is interpolated on the logarithm: bins are narrow and positive.
+    """
+    reached = np.cumsum(counts, axis=1)
+    total = reached[:, -1]
+    wanted = share * total
+    place = np.minimum((reached < wanted[:, None]).sum(axis=1), counts.shape[1] - 1)
+    rows = np.arange(len(counts))
+    inside = counts[rows, place]
+    before = reached[rows, place] - inside
+    part = np.divide(wanted - before, inside, out=np.zeros(len(counts)), where=inside > 0)
+    low, high = np.log(edges[place]), np.log(edges[place + 1])
+    return np.where(total > 0, np.exp(low + part * (high - low)), np.nan)
+
+
+def _sums(flags: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    reached = np.append(0, np.cumsum(flags))
+    return reached[ends] - reached[begins]
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)

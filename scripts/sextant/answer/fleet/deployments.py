@@ -1,0 +1,230 @@
+"""A plan as deployments of vLLM that a person can apply: Kubernetes objects, SLURM jobs."""
+
+import hashlib
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sextant.answer.fleet.plan import FleetPlan, Served
+from sextant.answer.fleet.problem import Pool
+from sextant.answer.fleet.sheets import read_supply
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, load_sheet
+from sextant.base.yaml_files import yaml_documents
+from sextant.facts.llm.config_files import name_of
+
+IMAGE = "vllm/vllm-openai:v0.24.0"
+"""As in workflow/envs/vllm.def."""
+PORT = 8000
+_CORES_PER_DEVICE = 2
+"""LLM-Pilot, section III-C1."""
+_START_S = 1800
+"""Most seconds until a server has loaded its weights."""
+_MAX_NAME = 63
+"""Characters of a name in Kubernetes (RFC 1123)."""
+_LABEL = "nvidia.com/gpu.product"
+_NAMES = {
+    "kubernetes": ("gpu_product", f"kubectl get nodes -L {_LABEL}"),
+    "slurm": ("gpu_model", "sinfo -o %G"),
+}
+"""The column of the sheet of supply that has a device's name, and the command that shows it."""
+
+
+class Deployment(NamedTuple):
+    """Replicas of one demand on one pool."""
+
+    served: Served
+    pool: Pool
+    replicas: int
+
+    @property
+    def name(self) -> str:
+        """A name that Kubernetes and SLURM take; no two of a plan have the same."""
+        return f"{_name(self.served.demand.demand_id)}--{_name(self.pool.pool_id)}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of `vllm serve`; the longest request is the longest that memory holds."""
+        demand = self.served.demand
+        return [
+            _model(demand.model, demand.llm_id),
+            *("--served-model-name", demand.llm_id),
+            *("--tensor-parallel-size", str(self.served.n_gpus)),
+            *("--max-model-len", "auto"),
+        ]
+
+
+def check_sheets(demands: Path, supply: Path, scheduler: str) -> None:
+    """Check that the sheets say all that deployments need.
+
+    Args:
+        demands: the sheet of what is wanted.
+        supply: the sheet of nodes.
+        scheduler: `kubernetes` or `slurm`.
+
+    Raises:
+        InputError: a pool does not say what the scheduler calls its devices, a demand not what
+            its servers load, or the image of Kubernetes' servers does not run on a pool.
+    """
+    field, shown_by = _NAMES[scheduler]
+    pools, gpus = read_supply(supply)
+    rows = load_sheet(supply, SCHEMAS / "supply.schema.yaml")
+    for row, pool in zip(rows, pools, strict=True):
+        if field not in row:
+            problem = f"{scheduler} has to know the device of pool {row['pool_id']!r}"
+            fix = f"write what `{shown_by}` shows"
+            raise InputError(problem, file=supply, row=row.line, field=field, fix=fix)
+        if scheduler == "kubernetes" and not gpus[pool.gpu_id].is_cuda:
+            problem = f"servers of {IMAGE} do not run on {pool.gpu_id}: CUDA does not drive it"
+            fix = "leave the pool out, or print the plan as text and write its objects yourself"
+            raise InputError(problem, file=supply, row=row.line, field="gpu_id", fix=fix)
+    for row in load_sheet(demands, SCHEMAS / "demands.schema.yaml"):
+        name = row.get("llm_id") or name_of(Path(row.get("hf_config", "")))
+        if "/" not in _model(row.get("model", ""), name):
+            problem = f"it is not known what servers of {row['demand_id']!r} load"
+            fix = "write a repository of Hugging Face or a folder of weights"
+            raise InputError(problem, file=demands, row=row.line, field="model", fix=fix)
+
+
+def _model(given: str, llm_id: str) -> str:
+    """Return what vLLM loads; ids of shipped LLMs have both parts of a repository's name."""
+    return given or llm_id.replace("__", "/")
+
+
+def deployments(plan: FleetPlan, slot: int = 0) -> list[Deployment]:
+    """Return what runs in a slot of the day, most devices a replica first.
+
+    What runs in another slot alone has 0 replicas: applied, it stops.
+    """
+    served = {each.demand.demand_id: each for each in plan.served}
+    pools = {use.pool.pool_id: use.pool for use in plan.pools}
+    n_replicas: Counter[tuple[str, str]] = Counter()
+    for place in plan.placements:
+        n_replicas[place.demand_id, place.pool_id] += place.replicas * (place.slot == slot)
+    found = [Deployment(served[of], pools[on], n) for (of, on), n in n_replicas.items()]
+    return sorted(found, key=lambda each: -each.served.n_gpus)
+
+
+def as_kubernetes(plan: FleetPlan, slot: int = 0) -> str:
+    """Return a Service a demand and a Deployment a demand and pool, for `kubectl apply -f -`."""
+    found = deployments(plan, slot)
+    demands = dict.fromkeys(each.served.demand.demand_id for each in found)
+    objects = [_service(demand_id) for demand_id in demands]
+    objects += [_deployment(each) for each in found]
+    return yaml_documents(objects)
+
+
+def _service(demand_id: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": _name(demand_id)},
+        "spec": {
+            "selector": {"demand": _name(demand_id)},
+            "ports": [{"name": "http", "port": PORT, "targetPort": PORT}],
+        },
+    }
+
+
+def _deployment(each: Deployment) -> dict[str, Any]:
+    demand, pool = each.served.demand, each.pool
+    labels = {"app": "vllm", "demand": _name(demand.demand_id), "pool": _name(pool.pool_id)}
+    resource = f"nvidia.com/mig-{pool.mig_profile}" if pool.mig_profile else "nvidia.com/gpu"
+    probe = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 10}
+    # Weights that need a login are downloaded with it.
+    login = {"name": "hf-token", "key": "token", "optional": True}
+    container = {
+        "name": "vllm",
+        "image": IMAGE,
+        "args": each.arguments,
+        "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": login}}],
+        "ports": [{"containerPort": PORT}],
+        "resources": {"limits": {resource: each.served.n_gpus}},
+        "startupProbe": {**probe, "failureThreshold": _START_S // 10},
+        "readinessProbe": probe,
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    pod: dict[str, Any] = {
+        "nodeSelector": {_LABEL: pool.gpu_product},
+        "containers": [container],
+        # Tensor parallel processes share more memory than the 64 MiB that a container has.
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+    }
+    if demand.least_replicas > 1:
+        apart = {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"demand": labels["demand"]}},
+        }
+        pod["topologySpreadConstraints"] = [apart]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": each.name,
+            "labels": labels,
+            "annotations": {"team": demand.team, "demand": demand.demand_id},
+        },
+        "spec": {
+            "replicas": each.replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def as_slurm(plan: FleetPlan, slot: int = 0) -> str:
+    """Return a shell script that submits an array of jobs, a job a replica, for each deployment.
+
+    Replicas that share a node listen on ports of their own; each writes its address to a file.
+    """
+    lines = [
+        "#!/bin/bash",
+        "set -euo pipefail",
+        ': "${VLLM_API_KEY:?set it to the key that clients have to give}"',
+        "export VLLM_API_KEY",
+    ]
+    port = PORT
+    for each in deployments(plan, slot):
+        if each.replicas:
+            lines += ["", *_array(each, port)]
+            port += each.replicas
+    return "\n".join(lines) + "\n"
+
+
+def _array(each: Deployment, port: int) -> Iterator[str]:
+    """Yield the lines that submit the replicas of a deployment, with ports from `port` on."""
+    pool, n_gpus = each.pool, each.served.n_gpus
+    options = {
+        "job-name": each.name,
+        "array": f"0-{each.replicas - 1}",
+        "nodes": 1,
+        "ntasks": 1,
+        "cpus-per-task": _CORES_PER_DEVICE * n_gpus,
+        "gres": f"gpu:{pool.gpu_model}:{n_gpus}",
+        "output": f"{each.name}-%a.log",
+    }
+    yield f"# {each.replicas} x {each.served.gpu_profile_id} on {pool.pool_id!r}"
+    yield "sbatch <<'END'"
+    yield "#!/bin/bash"
+    yield from (f"#SBATCH --{name}={value}" for name, value in options.items())
+    yield f"port=$(({port} + SLURM_ARRAY_TASK_ID))"
+    yield f'echo "http://$(hostname):$port/v1" > {each.name}-"$SLURM_ARRAY_TASK_ID".address'
+    yield f'exec vllm serve {shlex.join(each.arguments)} --host 0.0.0.0 --port "$port"'
+    yield "END"
+
+
+def _name(given_id: str) -> str:
+    """Return the id where it is a name in Kubernetes, else what is left of it and a digest.
+
+    No name has two dashes in a row.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", given_id.lower()).strip("-")
+    if name == given_id and name[0].isalpha() and len(name) <= _MAX_NAME:
+        return name
+    digest = hashlib.sha256(given_id.encode()).hexdigest()[:8]
+    return f"d-{name}"[: _MAX_NAME - 9].rstrip("-") + f"-{digest}"

@@ -1,0 +1,227 @@
+"""An LLM without measurements: joint draws of its latencies, and the options that follow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.answer.basis import widened
+from sextant.answer.offer import profile
+from sextant.answer.subject import Subject
+from sextant.answer.what_if import Basis, of_draws
+from sextant.base.errors import InputError
+from sextant.decide.decision import loads, weigh
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm.precision import precision_of
+from sextant.facts.slo import SLO, are_alike
+from sextant.points.characterizations.points import (
+    LENGTHS,
+    TARGETS,
+    at_percentile,
+)
+from sextant.predict.draws import INTERVAL, Draws
+from sextant.predict.folds import KEYS
+from sextant.predict.own_points import OwnPoints
+from sextant.predict.protocols import JointPredictor
+from sextant.predict.references import Rows
+
+_SEED = 42
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A fitted model and its joint draws for one LLM."""
+
+    subject: Subject
+    slo: SLO
+    model: JointPredictor
+    own: OwnPoints | None
+    """What was measured of the LLM for such requests, if anything."""
+    draws: Draws
+    """Of every candidate at every number of users that a replica may get."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Mean input and output tokens of a request, shape (1, 2)."""
+        return self.subject.lengths
+
+    def options(self, slo: SLO | None = None) -> pd.DataFrame:
+        """Return what `weigh` says of every option, for this SLO or another."""
+        slo = slo or self.slo
+        return weigh(self.draws_for(slo), self.subject.profiles, slo)
+
+    def basis(self) -> Basis:
+        """Return what a page answers from for other loads, limits and prices."""
+        prices = {name: each.usd_per_hour for name, each in self.subject.profiles.items()}
+        own = self.own.points if self.own else None
+        return of_draws(self.draws, self.lengths, prices, self.slo, own)
+
+    def draws_for(self, slo: SLO) -> Draws:
+        """Return the draws that decide on an SLO: none meets what was measured to break it."""
+        if not self.own:
+            return self.draws
+        capped = self.own.capped(self.draws.X, self.draws.samples_ms, self.lengths, slo)
+        return self.draws._replace(samples_ms=capped)
+
+    def at(self, profile_id: str, users: int) -> pd.Series:
+        """Return the medians and 90% intervals of the latencies at one load of a replica.
+
+        Those are `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a
+        limit, `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
+        """
+        draws = self.draws_at(profile_id, users)
+        found = draws.summary().iloc[0].to_dict()
+        limited = self.slo.latencies(draws.samples_ms[:, 0], self.lengths[0])
+        for name, values in limited.items():
+            low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
+            found |= {f"{name}_ms": median, f"{name}_lo_ms": low, f"{name}_hi_ms": high}
+            found[f"{name}_ratio"] = median / self.slo.limits[name].limit_ms
+        e2e_ms = np.median(self.slo.request_ms(draws.samples_ms[:, 0], self.lengths[0]))
+        return pd.Series(found | {"requests_per_s": 1e3 * users / e2e_ms})
+
+    def draws_at(self, profile_id: str, users: int) -> Draws:
+        """Return the draws of one load: one of those that there are, else new ones."""
+        X, samples_ms = self.draws
+        is_it = ((X["gpu_profile_id"] == profile_id) & (X["users"] == users)).to_numpy()
+        if is_it.any():
+            return Draws(X[is_it], samples_ms[:, is_it])
+        return drawn(self.model, self.subject, self.own, [users], [profile_id])
+
+
+class Fitted(NamedTuple):
+    """What a model was fitted to."""
+
+    latencies: pd.DataFrame
+    """The points, with the latencies that the limits are compared with."""
+    profiles: dict[str, GPUProfile]
+    """All that points, probe and offer name."""
+
+
+def fit_to(
+    model: JointPredictor, subject: Subject, slo: SLO, probe: pd.DataFrame | None = None
+) -> Fitted:
+    """Fit a model to the measured LLMs at an SLO's percentiles, and to the probe if there is one.
+
+    A point needs no more than one of the two latencies.
+
+    Raises:
+        InputError: too few LLMs were measured.
+    """
+    known = subject.source.known
+    latencies = at_percentile(known.points, slo.percentiles, slo.first_token)
+    latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
+    is_known = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
+    latencies = latencies[is_known].astype({"users": "int64"}).reset_index(drop=True)
+    n_llms = latencies["llm_id"].nunique()
+    if n_llms < model.min_training_llms:
+        problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
+        fix = "measure more LLMs, or name another --source beside it, e.g. archive:inferencex"
+        raise InputError(f"no prediction is possible ({problem})", fix=fix)
+    profiles = {**known.profiles, **subject.profiles}
+    training = _with_lengths(Rows(subject.training(model, latencies, profiles), latencies[TARGETS]))
+    references = None
+    if probe is not None:
+        measured_on = probe["gpu_profile_id"].unique()
+        profiles |= {name: profile(name, profiles, field="--probe") for name in measured_on}
+        parts = probe[probe[TARGETS].notna().any(axis=1)]
+        references = Rows(subject.asked(model, parts, profiles), parts[TARGETS])
+    model.fit(training, references)
+    return Fitted(latencies, profiles)
+
+
+def forecast(
+    model: JointPredictor, subject: Subject, slo: SLO, probe: pd.DataFrame | None = None
+) -> Forecast:
+    """Fit a model (see `fit_to`) and draw the latencies of the LLM.
+
+    Raises:
+        InputError: too few LLMs were measured.
+    """
+    return forecast_of(model, fit_to(model, subject, slo, probe), subject, slo, probe)
+
+
+def forecast_of(
+    model: JointPredictor,
+    fitted: Fitted,
+    subject: Subject,
+    slo: SLO,
+    probe: pd.DataFrame | None = None,
+) -> Forecast:
+    """Draw the latencies of an LLM by a model that is fitted; one fit may serve several LLMs."""
+    latencies, profiles = fitted
+    own = _own_points(model, subject, profiles, latencies, probe)
+    levels = loads(slo, int(latencies["users"].max()))
+    return Forecast(subject, slo, model, own, drawn(model, subject, own, levels))
+
+
+def _with_lengths(rows: Rows) -> Rows:
+    """Return the rows whose lengths are known, where any are: a law may need them."""
+    known = rows.X[LENGTHS].notna().all(axis=1)
+    return rows.where(known) if known.any() else rows
+
+
+def drawn(
+    model: JointPredictor,
+    subject: Subject,
+    own: OwnPoints | None,
+    users: list[int],
+    profile_ids: list[str] | None = None,
+) -> Draws:
+    """Return joint draws at these loads, which go through what was measured of the LLM."""
+    return draws_of(model, subject, own, subject.rows_at(model, users, profile_ids))
+
+
+def draws_of(
+    model: JointPredictor, subject: Subject, own: OwnPoints | None, X: pd.DataFrame
+) -> Draws:
+    """Return joint draws of the rows of a design matrix of the LLM, as `drawn` does."""
+    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+    keys = X[KEYS].astype({"users": "int64"}).assign(**lengths)
+    samples_ms = widened(model.sample(X), subject.widening_sd, _SEED)
+    return Draws(keys, own.corrected(keys, samples_ms) if own else samples_ms)
+
+
+def _own_points(
+    model: JointPredictor,
+    subject: Subject,
+    profiles: Mapping[str, GPUProfile],
+    latencies: pd.DataFrame,
+    probe: pd.DataFrame | None,
+) -> OwnPoints | None:
+    """Return the probe and the source's points of this LLM for requests like the asked ones."""
+    near = _alike(latencies[latencies["llm_id"] == subject.llm_id], subject)
+    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+    served_as = {
+        "engine": subject.serving.engine,
+        "precision": subject.serving.precision or precision_of(subject.llm),
+    }
+    for name, value in served_as.items():
+        near = near[near[name].isna() | (near[name] == value)]
+    parts = [near[[*KEYS, *TARGETS]].assign(**lengths, e2e_ms=np.nan)]
+    parts += [_alike(probe, subject)] if probe is not None else []
+    points = pd.concat(parts, ignore_index=True)
+    if points.empty:
+        return None
+    # Repeated measurements are one, with less noise.
+    points = points.groupby(KEYS, as_index=False)[[*TARGETS, *LENGTHS, "e2e_ms"]].median()
+    # Widened as the asked draws are: at a measured load nothing but the measurement counts.
+    asked = subject.asked(model, points, profiles)
+    samples_ms = widened(model.sample(asked), subject.widening_sd, _SEED)
+    return OwnPoints(_split(points, samples_ms), samples_ms, _SEED)
+
+
+def _alike(points: pd.DataFrame, subject: Subject) -> pd.DataFrame:
+    """Return the points of requests like the asked ones."""
+    return points[are_alike(points[LENGTHS].to_numpy(float), subject.lengths)]
+
+
+def _split(points: pd.DataFrame, samples_ms: np.ndarray) -> pd.DataFrame:
+    """Return points with both latencies where E2E alone was measured, in the law's proportion."""
+    law = np.median(samples_ms, axis=0)
+    steps = (points["output_tokens"] - 1).clip(lower=0)
+    e2e_ms = law[:, 0] * points["input_tokens"] + law[:, 1] * steps
+    alone = points["e2e_ms"].notna() & points[TARGETS].isna().all(axis=1)
+    scaled = pd.DataFrame(law, points.index, TARGETS).mul(points["e2e_ms"] / e2e_ms, axis=0)
+    return points.assign(**points[TARGETS].where(~alone, scaled))

@@ -1,0 +1,218 @@
+"""What is asked: the SLO, the LLM, the GPU profiles on offer; checked before anything runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sextant.answer.requests import Requests
+from sextant.base.errors import InputError
+from sextant.decide.names import configurable
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM, load_llm
+from sextant.facts.llm.config_files import config_file, name_of
+from sextant.facts.llm.facts import DTYPE_PRECISION
+from sextant.facts.llm.given import GivenSizes
+from sextant.facts.llm.precision import DTYPES, KV_PRECISIONS, PRECISIONS, served
+from sextant.facts.slo import SLO
+from sextant.points.characterizations.characterization import Characterization
+from sextant.predict.protocols import JointPredictor, PointPredictor
+from sextant.predict.registry import PREDICTORS, predictor_class
+
+PREDICTOR = "roofline"
+"""The default: it draws, so it states how certain it is."""
+DECISIONS = ("utility", "paper")
+GIVEN_NAME = "given-sizes"
+"""The name of an LLM of which only sizes are given."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The options of `sextant recommend`, as they were given."""
+
+    slo: SLO
+    llm_id: str | None = None
+    hf_config: Path | None = None
+    sizes: GivenSizes | None = None
+    """In place of a config: what the user says of the LLM."""
+    database: Path | None = None
+    sources: tuple[str, ...] = ()
+    """Folders of characterizations, those that ship, or those of the store."""
+    workload_id: str | None = None
+    scenario_id: str | None = None
+    predictor: str = PREDICTOR
+    decision: str = DECISIONS[0]
+    """`utility`: weighs price against the probability to meet the SLO; `paper`: eq. 1-3 of
+    LLM-Pilot on the medians."""
+    risk: float | None = None
+    """Largest probability of missing the SLO; None for the highest expected utility."""
+    gpu_profile_ids: tuple[str, ...] = ()
+    """The profiles on offer; all of the characterization if empty."""
+    prices: Path | None = None
+    probe: Path | None = None
+    dtype: str | None = None
+    """Precision of the weights, one of `sextant.facts.llm.precision.PRECISIONS`, or a data type."""
+    kv_dtype: str | None = None
+    requests: Requests | None = None
+    """Lengths; those of the source's workload if None."""
+    engine: str | None = None
+    """What serves; that of most points if None."""
+    max_model_len: int | None = None
+    """Tokens that the longest request may have."""
+    prefix_hit_rate: float = 0.0
+    """Share of the input that prefill finds in the cache."""
+    is_strict: bool = False
+    """Refuse what lies outside of what was measured."""
+    seed: int = 42
+
+    @property
+    def precision(self) -> str | None:
+        """Precision of the weights, None for the LLM's own."""
+        return DTYPE_PRECISION.get(self.dtype or "", self.dtype)
+
+    @property
+    def kv_precision(self) -> str | None:
+        """Precision of the KV cache, None for that of the weights."""
+        return DTYPE_PRECISION.get(self.kv_dtype or "", self.kv_dtype)
+
+    @property
+    def is_of_other_servers(self) -> bool:
+        """Whether it asks for requests or settings other than those that were measured."""
+        return bool(self.requests or self.engine or self.max_model_len or self.prefix_hit_rate)
+
+    @property
+    def assumptions(self) -> list[str]:
+        """The options that are given and that only a prediction can use."""
+        names = ("dtype", "kv_dtype", "probe")
+        return [name for name in names if getattr(self, name) is not None]
+
+
+def check(question: Question) -> None:
+    """Raise InputError unless the options make sense, each and together."""
+    described = (question.llm_id, question.hf_config, question.sizes)
+    if sum(each is not None for each in described) != 1:
+        fix = "give one of them"
+        raise InputError("one LLM is needed", field="--llm, --hf-config, --parameters", fix=fix)
+    _one_of(question.predictor, configurable(), "--predictor")
+    _one_of(question.decision, DECISIONS, "--decision")
+    _one_of(question.dtype, [None, *PRECISIONS, *DTYPE_PRECISION], "--dtype")
+    _one_of(question.kv_dtype, [None, *KV_PRECISIONS, *DTYPE_PRECISION], "--kv-dtype")
+    if not 0 <= question.prefix_hit_rate < 1:
+        fix = "give a share of the input from 0 to below 1, e.g. 0.5"
+        problem = f"{question.prefix_hit_rate} is not a share"
+        raise InputError(problem, field="--prefix-hit-rate", fix=fix)
+    _check_longest(question)
+    if question.risk is None:
+        return
+    if not 0 < question.risk < 1:
+        fix = "give a probability between 0 and 1, e.g. 0.1"
+        raise InputError(f"{question.risk} is not a risk", field="--risk", fix=fix)
+    if question.decision != "utility":
+        problem = "a risk needs probabilities, which --decision paper does not use"
+        raise InputError(problem, field="--risk", fix="use it with --decision utility")
+    if not isinstance(make_predictor(question, {}), JointPredictor):
+        problem = f"a risk needs probabilities: {question.predictor} does not draw samples"
+        fix = f"use a predictor that draws, e.g. --predictor {PREDICTOR}"
+        raise InputError(problem, field="--risk", fix=fix)
+
+
+def _check_longest(question: Question) -> None:
+    longest, requests = question.max_model_len, question.requests
+    if longest is None:
+        return
+    if longest < 1:
+        fix = "give the tokens of the longest request"
+        raise InputError(f"{longest} is not a length", field="--max-model-len", fix=fix)
+    if requests is not None and longest < (tokens := sum(each.mean for each in requests)):
+        problem = f"{longest} tokens are fewer than a request of mean length has ({tokens:.0f})"
+        fix = "raise it, or ask about shorter requests"
+        raise InputError(problem, field="--max-model-len", fix=fix)
+
+
+def make_predictor(
+    question: Question, profiles: Mapping[str, GPUProfile]
+) -> PointPredictor | JointPredictor | None:
+    """Return the predictor that is asked for, not fitted yet; None for the static policy.
+
+    Raises:
+        InputError: a library that it needs is not installed.
+    """
+    if question.predictor not in PREDICTORS:
+        return None
+    make = predictor_class(question.predictor)
+    return make(question.slo, profiles, question.seed)
+
+
+def _one_of(value: Any, known: Any, field: str) -> None:
+    if value not in known:
+        fix = f"use one of {', '.join(name for name in known if name)}"
+        kind = field.removeprefix("--").replace("-", " ")
+        raise InputError(f"unknown {kind} {value!r}", field=field, fix=fix)
+
+
+def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
+    """Return the name and the facts of the LLM that is asked about.
+
+    One that was measured has the facts of the characterization. Another would be served in the
+    data type of the measured ones, unless the question says which.
+
+    Raises:
+        InputError: it is unknown, or another LLM of this name was measured.
+    """
+    llm_id, config = id_of(question), question.hf_config
+    if question.sizes is not None:
+        return llm_id, _served(question.sizes.llm(), question)
+    if llm_id not in known.llms:
+        if config is None:
+            fix = f"use one of {', '.join(known.llms)}, or --hf-config"
+            raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
+        dtype = DTYPES.get(question.precision or "", _usual_dtype(known))
+        return llm_id, _served(load_llm(config_file(config), dtype), question)
+    llm = known.llms[llm_id]
+    if config is not None and load_llm(config_file(config), llm.dtype) != llm:
+        fix = f"ask with --llm {llm_id}, or rename the file"
+        problem = f"{known.source} has another LLM that is called {llm_id!r}"
+        raise InputError(problem, file=config, fix=fix)
+    if not answers_from_points(question, llm_id, known):
+        return llm_id, _served(llm, question)
+    if given := question.assumptions:
+        problem = f"{llm_id} was measured as it is: nothing is predicted of it"
+        fix = "leave it out, or describe the LLM with --hf-config"
+        raise InputError(problem, field=f"--{given[0].replace('_', '-')}", fix=fix)
+    return llm_id, llm
+
+
+def id_of(question: Question) -> str:
+    """Return the name of the LLM that is asked about."""
+    if question.sizes is not None:
+        return GIVEN_NAME
+    return name_of(question.hf_config) if question.hf_config else question.llm_id or ""
+
+
+def is_measured(llm_id: str, known: Characterization) -> bool:
+    """Return whether a characterization has points of an LLM."""
+    return llm_id in set(known.points["llm_id"])
+
+
+def answers_from_points(question: Question, llm_id: str, known: Characterization) -> bool:
+    """Return whether measurements of an LLM answer by themselves, and nothing is predicted.
+
+    Points of several request lengths or servers do not: the question is of one of them. Nor do
+    they where the LLM is described, and asked for as it was not measured.
+    """
+    is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)
+    is_assumed = bool(question.assumptions) or question.risk is not None
+    is_changed = question.hf_config is not None and is_assumed
+    measured = is_measured(llm_id, known)
+    return measured and is_one_workload and not question.is_of_other_servers and not is_changed
+
+
+def _usual_dtype(known: Characterization) -> str | None:
+    """Return the data type that measured LLMs were served in; None where each has its own."""
+    if any(each.dtype is None for each in known.descriptions):
+        return None
+    return next(iter(known.llms.values())).dtype
+
+
+def _served(llm: LLM, question: Question) -> LLM:
+    return served(llm, question.precision, question.kv_precision)

@@ -1,0 +1,109 @@
+"""A node-local folder for the servers of a cell: their model, caches and temporary files."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from sextant.base.errors import InputError
+from sextant.base.processes.caretaker import open_lock
+
+_PREFIX = "sextant-"
+# Run by its path: `-I -S` hides this package from it.
+_CARETAKER = Path(__file__).with_name("caretaker.py")
+_PATIENCE_S = 10.0
+_FREE_BYTES = 64 * 2**20
+# The path of a Unix socket (unix(7)), which vLLM names by a UUID in TMPDIR.
+_MAX_PATH_BYTES = 107 - len("/") - 36
+_FIX = "set TMPDIR to a folder of this node with room"
+
+
+@contextlib.contextmanager
+def scratch_folder(results: Path) -> Iterator[Path]:
+    """Yield a new folder, removed when the block or this process ends, also by SIGKILL.
+
+    It lies in `SLURM_TMPDIR` if the site sets it, else in `TMPDIR`. Folders of jobs that were
+    killed together with their caretakers (a node that went down) are removed first. In `results`,
+    where this process writes, its unfinished files are removed as well if it is killed.
+
+    Raises:
+        InputError: no folder can be made there, it lacks room, or its path is too long.
+    """
+    place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    _remove_left_behind(place)
+    folder = place / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
+    # Started before the folder exists: this process may be killed at any moment from here on.
+    caretaker = subprocess.Popen(
+        [sys.executable, "-I", "-S", _CARETAKER, folder, results.absolute(), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is for this process
+    )
+    assert caretaker.stdin is not None  # it is a pipe
+    try:
+        with _make(folder):
+            _require_usable(folder)
+            yield folder
+    finally:
+        caretaker.stdin.close()
+        # It waits for servers; one that is left by an interrupted stop ends with this process.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            caretaker.wait(_PATIENCE_S)
+            shutil.rmtree(folder, ignore_errors=True)  # should the caretaker have been killed
+
+
+def _make(folder: Path) -> TextIO:
+    new, name = folder / "lock.new", folder / "lock"
+    try:
+        folder.mkdir(mode=0o700)
+        lock = _shared(new)
+        new.rename(name)  # locked before other jobs see it: they remove what no job holds
+        return lock
+    except OSError as error:
+        problem = f"no scratch folder can be made ({error.strerror})"
+        raise InputError(problem, file=folder.parent, fix=_FIX) from None
+
+
+def share(folder: Path) -> TextIO:
+    """Return a lock that keeps a scratch folder until it is closed; a child may inherit it."""
+    return _shared(folder / "lock")
+
+
+def _shared(path: Path) -> TextIO:
+    lock = open_lock(path, "a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    except BaseException:  # SIGTERM: the caretaker waits for this lock
+        lock.close()
+        raise
+    return lock
+
+
+def _require_usable(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < _FREE_BYTES:
+        needed = f"{free / 2**20:.0f} MiB are free, a server needs {_FREE_BYTES / 2**20:.0f}"
+        raise InputError(f"scratch is full: {needed}", file=folder.parent, fix=_FIX)
+    if len(os.fsencode(folder / "tmp")) > _MAX_PATH_BYTES:
+        problem = f"the path is too long for sockets (at most {_MAX_PATH_BYTES - 21} bytes)"
+        raise InputError(problem, file=folder.parent, fix="set TMPDIR to a shorter path")
+
+
+def _remove_left_behind(place: Path) -> None:
+    """Remove this user's scratch folders that no process uses any more.
+
+    In a temporary folder anyone can make a folder of this name with anything in it.
+    """
+    for folder in place.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            with open_lock(folder / "lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)

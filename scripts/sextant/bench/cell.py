@@ -1,0 +1,200 @@
+"""Measures one cell: feasibility, batch weight, then every level of the scenario."""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+from sextant.base.errors import InputError
+from sextant.base.processes.lock import cell_lock
+from sextant.base.processes.scratch import scratch_folder
+from sextant.base.progress import Progress
+from sextant.bench.batch_weight import WeightRange, possible_gain
+from sextant.bench.checkpoint import Checkpoint
+from sextant.bench.corner_cases import check_corner_cases, corner_cases, request_lengths
+from sextant.bench.definition import Cell
+from sextant.bench.measurement import Measurement
+from sextant.bench.results import Record, write_results
+from sextant.bench.tuning import ProbeRecord, tune_and_load
+from sextant.engine.devices import pick_cores, pick_devices
+from sextant.engine.protocol import Server, ServerSpec
+from sextant.engine.registry import ENGINES
+from sextant.engine.telemetry.host import hardware
+from sextant.experiment.engine_settings import EngineSettings
+from sextant.facts.llm import LLM, load_llm
+from sextant.points.cells.files import read_run
+from sextant.points.cells.integrity import CHECKPOINT, damaged_files
+from sextant.points.cells.memory import Feasibility, assess_variant, kv_bytes_per_device
+from sextant.workload.prompts import RandomTokens
+
+log = logging.getLogger(__name__)
+# Room for the results of a cell; a run that ends for want of it would lose its GPU time.
+_FREE_DISK_BYTES = 64 * 2**20
+
+
+def measure_cell(
+    cell: Cell, settings: EngineSettings, folder: Path, server_log: Path, progress: Progress
+) -> None:
+    """Measure a cell and write its files to its folder; an infeasible cell is a result too.
+
+    What is finished is kept in `partial/` beside the results until these have been read
+    (`drop_checkpoints`), so that a measurement that was interrupted goes on from there.
+
+    Raises:
+        ServerError: the server failed for a reason other than memory.
+        InputError: the workload has no cap that the LLM's context can hold, the machine lacks the
+            devices or the disk, or a server that should run already does not answer.
+    """
+    longest_tokens = cell.longest_request_tokens
+    # What counts is the type that is served, not the one the weights were published in.
+    llm = load_llm(cell.config_path, settings.dtype)
+    if longest_tokens > llm.context_tokens:
+        fix = "lower max_input_tokens or max_output_tokens of the workload"
+        problem = f"requests of {longest_tokens} tokens exceed {llm.context_tokens} of context"
+        raise InputError(problem, field=cell.llm_id, fix=fix)
+    _require_disk(folder)
+    # The scratch folder first: its caretaker removes the lock too if this job is killed.
+    with scratch_folder(folder) as scratch, cell_lock(folder) as has_waited:
+        if has_waited and is_measured(cell, folder):
+            log.info("another job has measured this cell: its results are taken over")
+            return
+        (folder / "run.json").unlink(missing_ok=True)  # the other files may become another run's
+        for path in folder.rglob(".*.partial*"):
+            path.unlink(missing_ok=True)  # what a job left that was killed with its node
+        _measure(cell, settings, folder, server_log, progress, llm, scratch)
+
+
+def is_measured(cell: Cell, folder: Path) -> bool:
+    """Return whether the results in a folder are whole, and of this definition."""
+    if damaged_files(folder):
+        return False
+    return read_run(folder).definition_sha256 == cell.definition_sha256
+
+
+def _measure(
+    cell: Cell,
+    settings: EngineSettings,
+    folder: Path,
+    server_log: Path,
+    progress: Progress,
+    llm: LLM,
+    scratch: Path,
+) -> None:
+    engine, record = ENGINES[settings.name], Record()
+    if not engine.starts_servers:
+        kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, hardware("cpu", ()))
+        measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
+        with engine.serve((), settings, server_log) as servers:
+            measurement.run(servers)
+        write_results(cell, folder, record, None, kept)
+        return
+    feasibility = assess_variant(
+        llm, cell.devices, cell.variant, settings.memory_utilization, cell.longest_request_tokens
+    )
+    weights = (
+        nullcontext(Path(cell.model)) if cell.model else model_folder(cell.config_path, scratch)
+    )
+    with weights as model:
+        specs = server_specs(cell, llm, model, scratch) if feasibility.is_feasible else None
+        devices = {device for spec in specs(1) for device in spec.device_indices} if specs else ()
+        machine = hardware(cell.devices.kind, sorted(devices, key=str))
+        kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, machine)
+        if specs:
+            measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
+            depends_on = [cell.definition_sha256, machine]
+            probes = ProbeRecord(kept.folder / "probes.jsonl", depends_on)
+            _tune_and_load(measurement, probes, server_log, specs, llm, feasibility)
+        write_results(cell, folder, record, feasibility, kept)
+
+
+def _tune_and_load(
+    measurement: Measurement,
+    probes: ProbeRecord,
+    server_log: Path,
+    specs: Callable[[int], list[ServerSpec]],
+    llm: LLM,
+    feasibility: Feasibility,
+) -> None:
+    """Search the batch weight; measure on the servers that passed the last probe."""
+    cell, settings, record = measurement.cell, measurement.settings, measurement.record
+    lengths = request_lengths(measurement.model, cell.max_input_tokens, cell.max_output_tokens)
+
+    def start(weight: int) -> AbstractContextManager[Sequence[Server]]:
+        number = len(probes.probes) + 1
+        measurement.progress.note(f"server start {number}: batch weight {weight}")
+        return ENGINES[settings.name].serve(specs(weight), settings, server_log)
+
+    def check(servers: Sequence[Server], weight: int) -> None:
+        cases = corner_cases(weight, lengths, settings.max_num_seqs)
+        prompts, timeout_s = RandomTokens(llm.vocab_size), settings.request_timeout_s
+        check_corner_cases(servers, cases, prompts, cell.seed, timeout_s)
+
+    limits = _weights_to_search(cell, settings, llm, feasibility)
+    if tune_and_load(limits, probes, start, check, measurement.run) is None:
+        record.levels, record.server = [], None  # they ran out of memory after all
+    record.probes = probes.probes
+    record.possible_gain = possible_gain(probes.probes, limits)
+
+
+def _weights_to_search(
+    cell: Cell, settings: EngineSettings, llm: LLM, feasibility: Feasibility
+) -> WeightRange:
+    variant, given = cell.variant, cell.variant.batch_weight_tokens
+    # Replicas that share a device fill it together.
+    n_sharing = variant.replicas if variant.placement == "shared" else 1
+    return WeightRange(
+        lowest_tokens=given or cell.longest_request_tokens,
+        highest_tokens=given or feasibility.max_batch_weight_tokens,
+        kv_bytes_per_token=n_sharing * kv_bytes_per_device(llm, cell.devices),
+        max_starts=settings.max_server_starts,
+    )
+
+
+def server_specs(
+    cell: Cell, llm: LLM, model: Path, scratch: Path
+) -> Callable[[int], list[ServerSpec]]:
+    """Return what makes the servers of a cell, one a replica, with a batch weight."""
+    variant = cell.variant
+    places = pick_devices(cell.devices, variant.replicas, variant.placement)
+    cores: list[tuple[int, ...] | None] = [None] * variant.replicas
+    if variant.cpu_cores:
+        cores = list(pick_cores(variant.cpu_cores, variant.replicas, variant.placement))
+
+    def with_weight(batch_weight_tokens: int) -> list[ServerSpec]:
+        return [
+            ServerSpec(
+                model=model,
+                load_format="safetensors" if cell.model else "dummy",
+                devices=cell.devices,
+                batch_weight_tokens=batch_weight_tokens,
+                kv_bytes_per_token=llm.kv_bytes_per_token,
+                max_request_tokens=cell.longest_request_tokens,
+                device_indices=place,
+                cpu_indices=own_cores,
+                memory_share=variant.memory_share,
+                memory_limit_gib=variant.memory_limit_gib,
+                seed=cell.seed,
+                scratch=scratch,
+            )
+            for place, own_cores in zip(places, cores, strict=True)
+        ]
+
+    return with_weight
+
+
+@contextmanager
+def model_folder(config_path: Path, scratch: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary folder with the LLM's `config.json`, for servers with random weights."""
+    with tempfile.TemporaryDirectory(prefix="sextant-model-", dir=scratch) as folder:
+        shutil.copy(config_path, Path(folder) / "config.json")
+        yield Path(folder)
+
+
+def _require_disk(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < _FREE_DISK_BYTES:
+        problem = f"{free / 2**20:.0f} MiB of disk are free, {_FREE_DISK_BYTES / 2**20:.0f} needed"
+        raise InputError(problem, file=folder, fix="free some space and run again")

@@ -1,0 +1,275 @@
+"""Measures the levels of a cell on servers that run, and keeps each as it ends."""
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sextant.base.progress import Progress
+from sextant.bench.burst import run_phases
+from sextant.bench.burst_loads import BurstPlan
+from sextant.bench.checkpoint import Checkpoint
+from sextant.bench.definition import Cell
+from sextant.bench.results import Record
+from sextant.bench.stopping import level_medians, tells_nothing
+from sextant.engine import prometheus
+from sextant.engine.protocol import Server
+from sextant.engine.registry import ENGINES
+from sextant.engine.telemetry.watcher import Watched, WatchPlan, watch
+from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario
+from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level
+from sextant.load.measure import LevelResult
+from sextant.load.results import level_run
+from sextant.load.source import RequestSource, unsent_parameters
+from sextant.points.cells.run import LeftOut, LevelRun, ServerFacts
+from sextant.points.cells.verdict import Stop
+from sextant.workload.generators import Arrivals, Scaled
+from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
+from sextant.workload.published import load_request_model
+
+log = logging.getLogger(__name__)
+
+
+class Measurement:
+    """The levels of one cell: what is measured goes to the checkpoint and to `record`."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        settings: EngineSettings,
+        record: Record,
+        kept: Checkpoint,
+        progress: Progress,
+        vocab_size: int,
+    ) -> None:
+        self.cell, self.settings, self.record = cell, settings, record
+        self.kept, self.progress = kept, progress
+        self.model = load_request_model(cell.workload_path)
+        self._vocab_size = vocab_size
+        self._scenarios = _scenarios(cell)
+        self._epoch_ns = time.monotonic_ns()
+        self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
+        self._metric_names = ENGINES[settings.name].metric_names
+
+    def run(self, servers: Sequence[Server]) -> None:
+        """Measure what was not measured before at this batch weight; ServerError if one died."""
+        cell, record = self.cell, self.record
+        record.unsent_parameters = unsent_parameters(self.model)
+        if record.unsent_parameters:
+            log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
+        record.server = _server_facts(servers, self.settings)
+        kept = self.kept.levels(servers[0].batch_weight_tokens)
+        # One result has one version and one time limit: levels of others are measured again.
+        same = (record.server.version, self._timeout_s)
+        record.levels = [it for it in kept if (it.engine_version, it.timeout_s) == same]
+        if record.levels:
+            log.info("%d levels were measured by an earlier attempt", len(record.levels))
+            self._go_on_from(record.levels)
+        prompts, record.prompts = _prompts(cell, self._vocab_size)
+        if isinstance(cell.scenario, Burst):
+            self._measure_phases(cell.scenario, servers, prompts)
+        else:
+            self._measure_levels(servers, prompts)
+
+    def _go_on_from(self, levels: Sequence[LevelRun]) -> None:
+        """Let times count from the start of the first attempt, so that no two levels overlap.
+
+        By the wall clocks of both attempts, which on two nodes may differ a little.
+        """
+        self.record.started_at = levels[0].times_since or self.record.started_at
+        ended_s = max(level.ended_s or 0.0 for level in levels)
+        since_s = (datetime.now(UTC) - self.record.started_at).total_seconds()
+        self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
+
+    def _measure_levels(self, servers: Sequence[Server], prompts: PromptSource) -> None:
+        cell, record = self.cell, self.record
+        known, targets = {run.level for run in record.levels}, [it.target for it in servers]
+        for number, level in enumerate(cell.scenario.levels):
+            if level in known:
+                continue
+            if stop := self._stop():
+                record.left_out = LeftOut(cell.scenario.levels[number:], stop)
+                log.info("levels %s", record.left_out)
+                return
+            self.progress.step(f"level {level:g}")
+            seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
+            source = RequestSource(targets[0].model, self.model, prompts, seed, cell.sampler)
+            load = (self._scenarios[level], level, targets, source, self._timeout_s, self._epoch_ns)
+            with self._watching(servers, level) as (found, note_metrics):
+                before = partial(note_metrics, "before")
+                result = measure_level(*load, seed=seed, before=before)
+            self._keep(servers, level, result, found)
+
+    def _stop(self) -> Stop | None:
+        """Return why larger levels would tell nothing, if the scenario asks and they would."""
+        scenario, levels = self.cell.scenario, self.record.levels
+        if not isinstance(scenario, ClosedLoop):
+            return None
+        if scenario.stop_nttft_ms is None or scenario.stop_itl_ms is None:
+            return None
+        medians = [run.medians for run in levels if run.medians]
+        limits = (scenario.stop_nttft_ms, scenario.stop_itl_ms)
+        return tells_nothing(medians, *limits, scenario.stop_factor)
+
+    def _measure_phases(
+        self, scenario: Burst, servers: Sequence[Server], prompts: PromptSource
+    ) -> None:
+        """Measure BurstGPT's phases; later ones rest on the first, so all are measured again."""
+        self.kept.forget_levels()
+        self.record.levels.clear()
+        plan = BurstPlan(
+            phases=[int(level) for level in scenario.levels],
+            alpha=scenario.burstiness,
+            warmup_s=scenario.warmup_s,
+            mirrored_s=scenario.duration_s,
+            n_per_change=scenario.n_requests or BurstPlan.n_per_change,
+        )
+        targets = [server.target for server in servers]
+        limits = (self._timeout_s, self._epoch_ns, self.cell.seed)
+        phases = run_phases(
+            targets, self.model, prompts, plan, *limits, lambda: self._kv_cache_usage(servers)
+        )
+        for number in sorted({1, *plan.phases}):
+            self.progress.step(f"phase {number}")
+            with self._watching(servers, float(number)) as (found, note_metrics):
+                note_metrics("before")
+                phase, result = next(phases)
+            self._keep(servers, float(number), result, found, phase)
+
+    def _kv_cache_usage(self, servers: Sequence[Server]) -> float | None:
+        """Return the mean use of the replicas' KV caches, None where a server does not tell."""
+        usages = []
+        for server in servers:
+            try:
+                gauges = prometheus.server_gauges(server.metrics(), self._metric_names)
+            except OSError:
+                return None
+            if gauges["kv_cache_usage"] is None:
+                return None
+            usages.append(gauges["kv_cache_usage"])
+        return statistics.fmean(usages)
+
+    @contextmanager
+    def _watching(
+        self, servers: Sequence[Server], level: float
+    ) -> Iterator[tuple[dict, Callable[[str], None]]]:
+        """Watch servers and devices; the dict then holds what was `watched`, and metrics `after`.
+
+        The function notes the servers' metrics there under another name.
+        """
+        is_cpu = self.cell.devices.kind == "cpu"
+        plan = WatchPlan(
+            kind=self.cell.devices.kind,
+            devices=tuple(dict.fromkeys(i for s in servers for i in s.device_indices)),
+            pids=tuple(pid for s in servers for pid in s.pids) if is_cpu else (),
+            server_urls=tuple(server.target.base_url for server in servers),
+            metric_names=self._metric_names,
+            dcgm_url=self.settings.dcgm_url,
+        )
+        found: dict = {}
+
+        def note_metrics(name: str) -> None:
+            found[name] = _metrics(servers, level)
+
+        with watch(plan, self._epoch_ns, level) as watcher:
+            yield found, note_metrics
+            found["watched"] = watcher.stop()
+        note_metrics("after")
+
+    def _keep(
+        self,
+        servers: Sequence[Server],
+        level: float,
+        result: LevelResult,
+        found: dict,
+        phase: dict[str, Any] | None = None,
+    ) -> None:
+        """Keep a level that is whole: its entry in `run.json`, and its rows."""
+        for warning in result.warnings:
+            log.warning("level %g: %s", level, warning)
+        watched: Watched = found["watched"]
+        requests = result.table()
+        run = level_run(
+            level,
+            result,
+            server_mean_itl_ms=prometheus.mean_itl_ms(
+                found["before"], found["after"], self._metric_names
+            ),
+            telemetry_warnings=tuple(watched.warnings),
+            engine_version=self.record.server.version if self.record.server else None,
+            timeout_s=self._timeout_s,
+            times_since=self.record.started_at,
+            # Of users alone: elsewhere latency counts from due times.
+            medians=level_medians(level, requests) if self.cell.scenario.has_users else None,
+            phase=phase,
+        )
+        tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
+        self.kept.save(run, servers[0].batch_weight_tokens, tables)
+        self.record.levels.append(run)
+
+
+def _scenarios(cell: Cell) -> dict[float, Scenario]:
+    """Return the scenario of each level: arrivals of a workload have the level's rate.
+
+    Raises InputError, before any server starts, if the workload has no such arrivals.
+    """
+    if not isinstance(cell.scenario, OpenLoop):
+        return dict.fromkeys(cell.scenario.levels, cell.scenario)
+    found: dict[float, Scenario] = {}
+    for level in cell.scenario.levels:
+        own = cell.scenario.with_arrivals_of(cell.workload_path.parent, level)
+        if isinstance(own.arrivals, Arrivals) and own is not cell.scenario:
+            log.info("level %g: %s", level, _arrivals_words(cell.scenario, own.arrivals))
+        found[level] = own
+    return found
+
+
+def _arrivals_words(scenario: OpenLoop, found: Arrivals) -> str:
+    if not isinstance(found, Scaled):
+        return f"{scenario.arrivals} arrivals ({found.kind})"
+    factor = f"{found.rate_factor:.3g} times their rate, by {found.by}"
+    return f"{scenario.arrivals} arrivals ({found.process.kind}) at {factor}"
+
+
+def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:
+    """Return what makes a cell's prompts, and its name; without a tokenizer they are random."""
+    tokenizer = Path(cell.model or "") / "tokenizer.json"
+    if cell.prompts and cell.model and tokenizer.is_file():
+        return load_prompt_source(cell.prompts, tokenizer, vocab_size=vocab_size), cell.prompts
+    if cell.prompts:
+        log.warning("%s has no tokenizer.json: its prompts are random token ids", cell.llm_id)
+    return RandomTokens(vocab_size), "random token ids"
+
+
+def _server_facts(servers: Sequence[Server], settings: EngineSettings) -> ServerFacts:
+    first = servers[0]
+    starts_servers = ENGINES[settings.name].starts_servers
+    return ServerFacts(
+        engine=settings.name,
+        version=first.version(),
+        precision=settings.dtype if starts_servers else None,
+        command=tuple(first.command) if first.command else None,
+        url=None if starts_servers else first.target.base_url,
+        start_duration_s=first.start_duration_s,
+        devices=tuple(server.device_indices for server in servers),
+        batch_weight_tokens=first.batch_weight_tokens,
+    )
+
+
+def _metrics(servers: Sequence[Server], level: float) -> str:
+    """Return the metrics of all replicas, one after another: their sums are those of the cell."""
+    texts = []
+    for server in servers:
+        try:
+            texts.append(server.metrics())
+        except OSError as error:
+            raise server.error(f"the server died at level {level:g} ({error})") from error
+        if not server.is_healthy():  # an API server may outlive its engine
+            raise server.error(f"the engine ended at level {level:g}")
+    return "\n".join(texts)

@@ -1,0 +1,167 @@
+"""Starts the process that watches a level, and collects what it sampled."""
+
+import contextlib
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+import pyarrow.json
+
+from sextant import PROJECT
+from sextant.engine.prometheus import VLLM_METRICS, MetricNames
+from sextant.points.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
+
+log = logging.getLogger(__name__)
+
+# NVML takes a second or more to start where no other process holds the driver.
+START_LIMIT_S = 10.0
+# More than the process itself waits for a last reading that hangs.
+_STOP_LIMIT_S = 4.0
+_SCRIPTS = PROJECT / "scripts"
+
+
+@dataclass(frozen=True)
+class WatchPlan:
+    """What to watch during a level: devices of the job, servers, DCGM."""
+
+    kind: str
+    """`gpu`, or `cpu` for the processor time of the servers' processes."""
+    devices: tuple[int | str, ...]
+    """NVML indices and UUIDs of GPUs or MIG instances; on a CPU, the cores of all servers."""
+    pids: tuple[int, ...] = ()
+    """On a CPU: the processes that count, with all below them."""
+    server_urls: tuple[str, ...] = ()
+    """Base URL of each replica."""
+    metric_names: tuple[MetricNames, ...] = (VLLM_METRICS,)
+    """What the servers may call their metrics."""
+    dcgm_url: str | None = None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was sampled, with times in seconds since the cell's epoch."""
+
+    telemetry: pa.Table
+    """Rows of `TELEMETRY_SCHEMA`."""
+    server: pa.Table
+    """Rows of `SERVER_SCHEMA`."""
+    warnings: list[str]
+    """What could not be read, or ended early, and when."""
+
+
+class Watcher:
+    """A process that watches one level; a context manager, so that it always ends."""
+
+    def __init__(self, plan: WatchPlan, epoch_ns: int, level: float) -> None:
+        self._level = level
+        self._watched: Watched | None = None
+        self._warnings: list[str] = []
+        # Files in memory: nothing is lost to a full disk, and nothing stays behind.
+        self._telemetry, self._server, self._errors = (
+            os.memfd_create(name) for name in ("telemetry", "server", "errors")
+        )
+        files = {"telemetry_file": self._telemetry, "server_file": self._server}
+        path = os.pathsep.join(filter(None, (str(_SCRIPTS), os.environ.get("PYTHONPATH"))))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sextant.engine.telemetry.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=tuple(files.values()),
+            env={**os.environ, "PYTHONPATH": path},
+            process_group=0,  # Ctrl-C is the parent's to handle
+        )
+        assert self._process.stdin and self._process.stdout, "both are pipes"
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        line = json.dumps({**asdict(plan), **files, "epoch_ns": epoch_ns}) + "\n"
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.write(line.encode())
+            self._stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the process that watches."""
+        return self._process.pid
+
+    def wait_until_watching(self, limit_s: float = START_LIMIT_S) -> None:
+        """Wait until every source was read once, the process has ended, or time is up."""
+        ready = select.poll()  # unlike select, it knows more than 1,024 file descriptors
+        ready.register(self._stdout, select.POLLIN)
+        if not ready.poll(limit_s * 1e3):
+            self._warnings.append(f"not every source was read within {limit_s:g} s")
+
+    def __enter__(self) -> "Watcher":
+        """Return the watcher, which was started with its construction."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.stop()
+
+    def stop(self) -> Watched:
+        """End the process and return what it sampled, also if it died before."""
+        if self._watched is None:
+            self._end()
+            warnings = self._warnings
+            warnings += _content(self._errors).decode(errors="replace").splitlines()
+            if status := self._process.returncode:
+                warnings.append(
+                    f"the telemetry process ended with status {status}; what it sampled is kept"
+                )
+            telemetry = read_rows(_content(self._telemetry), TELEMETRY_SCHEMA, self._level)
+            server = read_rows(_content(self._server), SERVER_SCHEMA, self._level)
+            self._watched = Watched(telemetry, server, warnings)
+            for file in (self._telemetry, self._server, self._errors):
+                os.close(file)
+            for warning in warnings:
+                log.warning("level %g: %s", self._level, warning)
+        return self._watched
+
+    def _end(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+        try:
+            self._process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stdout.close()
+
+
+def watch(plan: WatchPlan, epoch_ns: int, level: float) -> Watcher:
+    """Start to watch; returns when every source was read once, so that counters are whole.
+
+    Telemetry never fails a measurement: what cannot be read is a warning of `Watcher.stop`.
+    """
+    watcher = Watcher(plan, epoch_ns, level)
+    try:
+        watcher.wait_until_watching()
+    except BaseException:
+        watcher.stop()
+        raise
+    return watcher
+
+
+def _content(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)
+
+
+def read_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
+    """Return the table of JSON lines, without a last line that a killed process did not finish.
+
+    What a line lacks is null; `level` is that of all rows.
+    """
+    whole = lines[: lines.rfind(b"\n") + 1]
+    if not whole:
+        return schema.empty_table()
+    options = pa.json.ParseOptions(
+        explicit_schema=pa.schema([field for field in schema if field.name != "level"])
+    )
+    rows = pa.json.read_json(pa.BufferReader(whole), parse_options=options)
+    rows = rows.append_column("level", pa.repeat(pa.scalar(float(level)), len(rows)))
+    return rows.select(schema.names).cast(schema)

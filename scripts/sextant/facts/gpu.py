@@ -1,0 +1,168 @@
+"""Device types and GPU profiles."""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from sextant import PROJECT
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, validate
+from sextant.base.yaml_files import read_yaml
+
+GPUS = PROJECT / "resources" / "gpus"
+"""The facts of devices that ship."""
+GIB = 2**30
+MAX_GPUS = 9999
+"""Most devices of a profile that `<n>x<gpu_id>` names."""
+_PROFILE_ID = re.compile(r"([1-9][0-9]{0,3})x(.+)")
+# Prefix of the UUID of an instance of a divided GPU.
+MIG_PREFIX = "MIG-"
+PositiveSize = Annotated[float, Field(gt=0, lt=1e9)]
+_MAX_PRICE = 1e6
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One device type, as `resources/gpus/<gpu_id>.yaml` describes it.
+
+    Bounds, here and of `GPUProfile`, are checked where facts are read from a file of a cell; of
+    sheets the schemas check them.
+    """
+
+    gpu_id: str
+    kind: str
+    """`gpu`, `accelerator` (driven by neither CUDA nor ROCm: Sextant starts no servers there), or
+    `cpu` for a share of a processor that is used as a device."""
+    architecture: str
+    memory_gib: PositiveSize
+    memory_bandwidth_gb_s: PositiveSize
+    dense_16bit_tflops: PositiveSize
+    """Peak rate of dense 16-bit products, without structured sparsity: bfloat16, or float16
+    where the device has no bfloat16."""
+    interconnect_gb_s: PositiveSize
+    """Bandwidth of one device to its peers together, in one direction: PCIe or NVLink."""
+    source: str
+    dense_fp8_tflops: PositiveSize | None = None
+    """As above for 8-bit floats; None where the device has no units for them, as below."""
+    dense_int8_tflops: PositiveSize | None = None
+    dense_fp4_tflops: PositiveSize | None = None
+    """As above for 4-bit floats (NVFP4)."""
+    tdp_w: PositiveSize | None = None
+    """Most power that the device draws for long (TDP, or total board power); None: not known."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether CUDA drives it: it is a GPU, and none of AMD's."""
+        return self.kind == "gpu" and not self.architecture.startswith("CDNA")
+
+    def dense_tflops(self, precision: str) -> float:
+        """Return the peak rate of an LLM's products in a served precision.
+
+        Weights in a type that the device has no units for, or slower ones than for 16 bits, are
+        multiplied as 16-bit numbers, as are those of weight-only formats (INT4). MXFP4 weights are
+        multiplied with 8-bit activations where there are units for 4-bit floats. TF32 has half of
+        the 16-bit rate.
+
+        Args:
+            precision: one of `sextant.facts.llm.precision.PRECISIONS`.
+        """
+        if precision == "fp32":
+            return self.dense_16bit_tflops / 2
+        rates = {
+            "fp8": self.dense_fp8_tflops,
+            "int8": self.dense_int8_tflops,
+            "nvfp4": self.dense_fp4_tflops,
+            "mxfp4": self.dense_fp8_tflops if self.dense_fp4_tflops else None,
+        }
+        return max(rates.get(precision) or 0.0, self.dense_16bit_tflops)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a server runs on: the part of a GPU profile that a measurement depends on."""
+
+    kind: str
+    n_gpus: int
+    memory_gib: float
+    """Memory of one device."""
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of all devices together."""
+        return self.n_gpus * self.memory_gib * GIB
+
+
+@dataclass(frozen=True)
+class GPUProfile:
+    """`n_gpus` devices used by one replica, with a price."""
+
+    gpu_profile_id: str
+    gpu: GPU
+    n_gpus: Annotated[int, Field(ge=1, le=MAX_GPUS)]
+    usd_per_hour: Annotated[float, Field(ge=0, le=_MAX_PRICE)] = math.nan
+    """Price; nan if it is not known."""
+    gpu_model: str | None = None
+    """The device type as a cluster's scheduler names it; no measurement depends on it."""
+    price_source: str | None = None
+    """Whose price it is, e.g. the provider and its region; None: not said."""
+    price_as_of: str | None = None
+    """Its date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said."""
+
+    @property
+    def devices(self) -> Devices:
+        """What a server on this profile runs on."""
+        return Devices(self.gpu.kind, self.n_gpus, self.gpu.memory_gib)
+
+
+def gpu_path(folder: str | Path, gpu_id: str) -> Path:
+    """Return the file with the facts of a device type."""
+    return Path(folder) / f"{gpu_id}.yaml"
+
+
+def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
+    """Read and check the facts of a device type."""
+    path = gpu_path(folder, gpu_id)
+    if not path.exists():
+        fix = "write its facts; workflow/schemas/gpu.schema.yaml has the keys"
+        raise InputError(f"no facts of GPU {gpu_id!r}", file=path, fix=fix)
+    facts = read_yaml(path)
+    validate(facts, SCHEMAS / "gpu.schema.yaml", path)
+    if facts["gpu_id"] != gpu_id:
+        problem = f"{facts['gpu_id']!r} does not match the name of the file"
+        raise InputError(problem, file=path, field="gpu_id", fix=f"write {gpu_id}")
+    return GPU(**facts)
+
+
+def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
+    """Return the profile that `<n>x<gpu_id>` names, without a price.
+
+    Raises:
+        InputError: the id has another form, or the facts of the GPU are not in `folder`.
+    """
+    match = _PROFILE_ID.fullmatch(profile_id)
+    if match and Path(match[2]).name == match[2] and gpu_path(folder, match[2]).is_file():
+        return GPUProfile(profile_id, load_gpu(folder, match[2]), int(match[1]))
+    devices = ", ".join(sorted(path.stem for path in Path(folder).glob("*.yaml")))
+    fix = f"write it as <n>x<gpu_id>, n up to {MAX_GPUS:,}, with one of {devices}"
+    raise InputError(f"unknown GPU profile {profile_id!r}", fix=fix)
+
+
+def profile_row(profile: GPUProfile) -> dict[str, Any]:
+    """Return a profile as a row of `gpu_profiles.tsv` and of the store's table."""
+    names = ("usd_per_hour", "price_source", "price_as_of")
+    return {
+        "gpu_profile_id": profile.gpu_profile_id,
+        "gpu_id": profile.gpu.gpu_id,
+        "n_gpus": profile.n_gpus,
+        **{name: getattr(profile, name) for name in names},
+    }
+
+
+def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:
+    """Build a profile from its row in `gpu_profiles.tsv`."""
+    names = ("n_gpus", "usd_per_hour", "gpu_model", "price_source", "price_as_of")
+    return GPUProfile(row["gpu_profile_id"], gpu, **{n: row[n] for n in names if n in row})

@@ -1,0 +1,160 @@
+"""Counts the parameters of a decoder from its sizes, and checks that the sizes fit together."""
+
+from typing import Any, NamedTuple
+
+from sextant.facts.llm.config import Config
+from sextant.facts.llm.facts import DTYPE_BYTES, LLM
+from sextant.facts.llm.quantization import quantization
+from sextant.facts.llm.unquantized import Matrices
+
+
+class Sizes(NamedTuple):
+    """The sizes that every decoder has."""
+
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+
+
+class Experts(NamedTuple):
+    """The layers of a mixture of experts; a dense LLM has none."""
+
+    layers: int = 0
+    n: int = 0
+    per_token: int = 0
+    ffn: int = 0
+    shared_ffn: int = 0
+    """Width of what serves every token of these layers, beside the routed experts."""
+    router: int = 0
+    """Parameters of one layer's routing matrices, and of those between it and its experts."""
+    width: int = 0
+    """Numbers that go into an expert, if they are not the hidden state."""
+
+
+def read_sizes(config: Config, ffn: str = "intermediate_size") -> Sizes:
+    """Return the sizes of a config that gives all of them, the MLP's under the name `ffn`."""
+    return Sizes(
+        hidden=config.integer("hidden_size"),
+        ffn=config.integer(ffn),
+        layers=config.integer("num_hidden_layers"),
+        heads=config.integer("num_attention_heads"),
+        kv_heads=config.integer("num_key_value_heads"),
+        head_dim=config.integer("head_dim"),
+        vocab=config.integer("vocab_size"),
+        context=config.integer("max_position_embeddings"),
+    )
+
+
+def head_dim(config: Config, hidden: int, heads: int) -> int:
+    """Return the size of heads that share the hidden size."""
+    if hidden % heads:
+        problem = f"{heads} heads do not divide the hidden size {hidden}"
+        raise config.error(problem, "num_attention_heads", "correct one of the two")
+    return hidden // heads
+
+
+def biases(s: Sizes, *, qkv: bool = False, out: bool = False, mlp: bool = False) -> int:
+    """Return the biases of one layer: of Q, K and V; of attention's output; of a plain MLP."""
+    in_attention = (s.heads + 2 * s.kv_heads) * s.head_dim
+    return qkv * in_attention + out * s.hidden + mlp * (s.ffn + s.hidden)
+
+
+def decoder(
+    config: Config,
+    s: Sizes,
+    *,
+    is_tied: bool,
+    vectors: int,
+    mlp_matrices: int = 3,
+    attention: int | None = None,
+    mlp: int | None = None,
+    head: int | None = None,
+    positions: int = 0,
+    experts: Experts | None = None,
+    **facts: Any,
+) -> LLM:
+    """Return the facts of a decoder-only LLM.
+
+    Args:
+        config: what the sizes were read from.
+        s: its sizes.
+        is_tied: whether the output head is the embedding's matrix.
+        vectors: biases and norms of all layers and of the head.
+        mlp_matrices: 3 in a gated MLP, 2 in a plain one.
+        attention: matrices of all layers' attention, if not those of Q, K, V and output, or of
+            what takes its place.
+        mlp: matrices of all layers' MLPs beside the experts, if not of every layer without experts.
+        head: matrices between the layers and the vocabulary, if not hidden size × vocabulary.
+        positions: parameters of the table of positions.
+        experts: layers that have experts in place of the MLP.
+        facts: other fields of `LLM`.
+    """
+    moe, width = experts or Experts(), mlp_matrices * s.hidden
+    if attention is None:
+        attention = s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
+    if mlp is None:
+        mlp = width * (s.layers - moe.layers) * s.ffn
+    if moe.per_token > moe.n:
+        problem = f"a token uses {moe.per_token} of {moe.n} experts"
+        raise config.error(problem, "num_experts_per_tok", "correct one of the two")
+    shared_experts = width * moe.layers * moe.shared_ffn
+    one_of_each = moe.layers * mlp_matrices * (moe.width or s.hidden) * moe.ffn
+    routed, used = moe.n * one_of_each, moe.per_token * one_of_each
+    shared = attention + moe.layers * moe.router + mlp + shared_experts
+    head = s.hidden * s.vocab if head is None else head
+    embedding = 0 if is_tied else s.hidden * s.vocab
+    is_even = not facts.get("n_attention_layers") and not facts.get("sliding_kv_values")
+    n_dense = s.layers - moe.layers
+    return assemble(
+        config,
+        Matrices(attention, mlp, shared_experts, routed, s.layers, n_dense, is_even),
+        n_layers=s.layers,
+        hidden_size=s.hidden,
+        ffn_size=moe.ffn if moe.layers else s.ffn,
+        n_heads=s.heads,
+        n_kv_heads=s.kv_heads,
+        head_dim=s.head_dim,
+        vocab_size=s.vocab,
+        context_tokens=s.context,
+        n_parameters=embedding + positions + head + shared + routed + vectors,
+        n_flop_parameters=head + shared + used,
+        n_experts=moe.n if moe.layers else 0,
+        n_experts_per_token=moe.per_token if moe.layers else 0,
+        **facts,
+    )
+
+
+def assemble(config: Config, matrices: Matrices, **facts: Any) -> LLM:
+    """Build an `LLM` with what all families share: data type and quantization."""
+    dtype = _dtype(config)
+    if facts["n_heads"] % facts["n_kv_heads"]:
+        problem = f"{facts['n_heads']} heads cannot share {facts['n_kv_heads']} KV heads evenly"
+        fix = "correct it or num_attention_heads"
+        raise config.error(problem, "num_key_value_heads", fix)
+    return LLM(
+        llm_type=config.get("model_type"),
+        dtype=dtype,
+        n_expert_parameters=matrices.experts,
+        n_attention_parameters=matrices.attention,
+        n_mlp_parameters=matrices.mlp + matrices.shared_experts,
+        **quantization(config, matrices),
+        **facts,
+    )
+
+
+def _dtype(config: Config) -> str:
+    # The configs of FP8 and MXFP4 checkpoints may leave it out; their other weights have bfloat16.
+    packed = config.optional("quantization_config")
+    method = packed.get("quant_method") if isinstance(packed, dict) else None
+    if config.optional("dtype") is None and method in ("fp8", "mxfp4"):
+        return "bfloat16"
+    dtype = config.word("dtype")
+    if dtype not in DTYPE_BYTES:
+        problem = f"unknown type {dtype!r}"
+        raise config.error(problem, "dtype", f"use one of {', '.join(DTYPE_BYTES)}")
+    return dtype

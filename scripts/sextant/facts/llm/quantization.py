@@ -1,0 +1,227 @@
+"""How many bits a quantized weight takes, and which weights are quantized.
+
+By convention all matrices of the layers are, and embeddings, output head, routers, norms and
+biases are not: so do the common checkpoints. Scales (and zero points) are spread over the weights
+that share them; where a whole row or matrix shares one, it is left out: less than 1 % of a bit.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from sextant.facts.llm.config import Config, Section
+from sextant.facts.llm.unquantized import Matrices, without_exceptions
+
+_SCALE_BITS = 16
+_MOST_BITS = 16
+
+
+class Scheme(NamedTuple):
+    """How a quantized weight is stored and multiplied."""
+
+    name: str
+    """One of `precision.QUANTIZED`."""
+    bits: float
+    """Bits of a weight, its share of the scales included."""
+    is_weight_only: bool = False
+    """Whether the products are those of 16-bit numbers."""
+
+
+FP8 = Scheme("fp8", 8.0)
+NVFP4 = Scheme("nvfp4", 4 + 8 / 16)
+"""16 weights share a scale of 8 bits."""
+MXFP4 = Scheme("mxfp4", 4 + 8 / 32)
+"""32 weights share an exponent of 8 bits (OCP Microscaling Formats 1.0)."""
+_ALGORITHMS = {"NVFP4": NVFP4, "FP8": FP8}
+
+
+def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
+    """Return the fields of `LLM` that tell how its weights are quantized; none if they are not.
+
+    Raises:
+        InputError: the method or one of its variants is unknown.
+    """
+    values = config.optional("quantization_config")
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise config.error("not a JSON object", "quantization_config", "save the config again")
+    inner = Section(values, config.file, "quantization_config")
+    # The first checkpoints of ModelOpt name their tool alone.
+    has_method = "quant_method" in values or "producer" not in values
+    method = inner.word("quant_method") if has_method else "modelopt"
+    if method not in METHODS:
+        problem = f"unknown method {method!r}"
+        raise inner.error(problem, "quant_method", f"use one of {', '.join(sorted(METHODS))}")
+    scheme, experts = METHODS[method](inner), _experts_scheme(config, inner)
+    if method == "mxfp4":  # packs experts alone, which are most of such an LLM
+        matrices = matrices._replace(attention=0, mlp=0, shared_experts=0)
+    if inner.optional("moe_quant_algo") is None:  # its exceptions are those of the experts' scheme
+        matrices = without_exceptions(inner, matrices)
+    facts = quantized(scheme, matrices) | _kv_dtype(inner)
+    if experts:
+        facts |= {"expert_format": experts.name, "expert_bits": experts.bits}
+    return facts
+
+
+def quantized(scheme: Scheme, matrices: Matrices) -> dict[str, Any]:
+    """Return the fields of `LLM` for matrices that are all stored in one scheme."""
+    return {
+        "weight_format": scheme.name,
+        "weight_bits": scheme.bits,
+        "is_weight_only": scheme.is_weight_only,
+        "n_quantized_parameters": matrices.total,
+        "n_quantized_expert_parameters": matrices.experts,
+    }
+
+
+def _experts_scheme(config: Config, inner: Section) -> Scheme | None:
+    """Return the scheme of the routed experts where it is not that of the other weights."""
+    if inner.optional("moe_quant_algo") is not None:
+        config.ignore("expert_dtype")
+        return _algorithm(inner, "moe_quant_algo")
+    if config.optional("expert_dtype") is None:
+        return None
+    config.require("expert_dtype", "fp4")
+    return MXFP4
+
+
+def _kv_dtype(inner: Section) -> dict[str, str]:
+    """Return the data type of the KV cache that the checkpoint has scales for, if any."""
+    scheme = inner.optional("kv_cache_scheme")
+    if scheme is None:
+        return {}
+    if scheme == "FP8" or (
+        isinstance(scheme, dict) and (scheme.get("num_bits"), scheme.get("type")) == (8, "float")
+    ):
+        return {"kv_dtype": "fp8"}
+    raise inner.error(f"unknown KV cache {scheme!r}", "kv_cache_scheme", "use 8-bit floats")
+
+
+def _gptq(inner: Section) -> Scheme:
+    inner.require("dynamic", {})
+    return _integers(_grouped(inner, "bits", "group_size", has_zeros=True))
+
+
+def _awq(inner: Section) -> Scheme:
+    return _integers(_grouped(inner, "bits", "group_size", has_zeros=inner.flag("zero_point")))
+
+
+def _integers(bits: float) -> Scheme:
+    return Scheme("int4" if bits < 8 else "int8", bits, is_weight_only=True)
+
+
+def _grouped(inner: Section, bits_name: str, group_name: str, *, has_zeros: bool) -> float:
+    """Return the bits with a 16-bit scale, and a zero point of a weight's width, per group."""
+    bits, group = _bits(inner, bits_name), inner.integer(group_name, least=-1)
+    if group < 1:  # -1: the weights of a whole row share a scale
+        return float(bits)
+    return bits + (_SCALE_BITS + bits * has_zeros) / group
+
+
+def _bits(inner: Section, name: str) -> int:
+    return inner.integer(name, most=_MOST_BITS)
+
+
+def _bitsandbytes(inner: Section) -> Scheme:
+    four, eight = (inner.flag(f"load_in_{n}bit", default=False) for n in (4, 8))
+    if four == eight:
+        fix = "set one of load_in_4bit and load_in_8bit"
+        raise inner.error("neither 4 nor 8 bits, or both", "load_in_4bit", fix)
+    if eight:
+        return Scheme("int8", 8.0)
+    # 64 weights share a 32-bit maximum; double quantization stores it in 8 bits, and a 32-bit
+    # number for 256 of them (Dettmers et al., QLoRA, NeurIPS 2023, section 3).
+    is_double = inner.flag("bnb_4bit_use_double_quant", default=False)
+    return _integers(4 + (8 / 64 + 32 / (64 * 256) if is_double else 32 / 64))
+
+
+def _fp8(inner: Section) -> Scheme:
+    if inner.optional("weight_block_size") is None:
+        return FP8
+    return Scheme("fp8", 8 + _block_scale_bits(inner, "weight_block_size"))
+
+
+def _block_scale_bits(inner: Section, name: str) -> float:
+    """Return a weight's share of the 32-bit scale of a block [rows, columns]."""
+    block = inner.listing(name, int)
+    if len(block) != 2 or min(block) < 1:
+        fix = "give [rows, columns], each 1 or more"
+        raise inner.error(f"{block!r} is not a block", name, fix)
+    return 32 / (block[0] * block[1])
+
+
+def _compressed_tensors(inner: Section) -> Scheme:
+    group = _only_group(inner)
+    if group.get("targets") != ["Linear"]:
+        fix = 'only quantized weights of the targets ["Linear"] are supported'
+        raise inner.error("unknown group", "config_groups", fix)
+    sparsity = inner.optional("sparsity_config", {})
+    if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
+        raise inner.error("sparse weights", "sparsity_config", "only dense weights are supported")
+    weights = Section(group["weights"], inner.file, "quantization_config")
+    scheme = _floats(weights) if weights.optional("type") == "float" else None
+    scheme = scheme or _integers(_scheme_bits(weights))
+    return scheme._replace(is_weight_only=group.get("input_activations") is None)
+
+
+def _floats(weights: Section) -> Scheme:
+    if _bits(weights, "num_bits") == 8:
+        return Scheme("fp8", _scheme_bits(weights))
+    by_group = {16: NVFP4, 32: MXFP4}
+    group = weights.integer("group_size")
+    if _bits(weights, "num_bits") != 4 or group not in by_group:
+        fix = "use 8 bits, or 4 in groups of 16 (NVFP4) or 32 (MXFP4)"
+        raise weights.error("unknown floats", "config_groups", fix)
+    return by_group[group]
+
+
+def _only_group(inner: Section) -> dict[str, Any]:
+    """Return the one group of weights, which describes its `weights`."""
+    groups = inner.get("config_groups")
+    if not isinstance(groups, dict) or len(groups) != 1:
+        fix = "only one group of weights is supported"
+        raise inner.error("weights of several kinds", "config_groups", fix)
+    (group,) = groups.values()
+    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
+        fix = 'only quantized weights of the targets ["Linear"] are supported'
+        raise inner.error("unknown group", "config_groups", fix)
+    return group
+
+
+def _scheme_bits(weights: Section) -> float:
+    strategy, bits = weights.get("strategy"), _bits(weights, "num_bits")
+    if strategy in ("tensor", "channel"):
+        return float(bits)
+    if strategy == "group":
+        has_zeros = not weights.flag("symmetric")
+        return _grouped(weights, "num_bits", "group_size", has_zeros=has_zeros)
+    if strategy == "tensor_group":  # NVFP4: an 8-bit scale per group
+        return bits + 8 / weights.integer("group_size")
+    if strategy == "block":
+        return bits + _block_scale_bits(weights, "block_structure")
+    fix = "use tensor, channel, group, tensor_group or block"
+    raise weights.error(f"unknown strategy {strategy!r}", "config_groups", fix)
+
+
+def _modelopt(inner: Section) -> Scheme:
+    return _algorithm(inner, "quant_algo")
+
+
+def _algorithm(inner: Section, field: str) -> Scheme:
+    algorithm = inner.word(field)
+    if algorithm not in _ALGORITHMS:
+        problem = f"unknown algorithm {algorithm!r}"
+        raise inner.error(problem, field, f"use one of {', '.join(_ALGORITHMS)}")
+    return _ALGORITHMS[algorithm]
+
+
+METHODS: Mapping[str, Callable[[Any], Scheme]] = {
+    "gptq": _gptq,
+    "awq": _awq,
+    "bitsandbytes": _bitsandbytes,
+    "fp8": _fp8,
+    "fbgemm_fp8": lambda _: FP8,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "mxfp4": lambda _: MXFP4,
+}

@@ -1,0 +1,179 @@
+"""LLMs whose layers differ in size: two kinds of attention, or each layer as a search left it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sextant.facts.llm.config import Config, Section
+from sextant.facts.llm.facts import LLM
+from sextant.facts.llm.layers import Experts, Sizes, decoder, read_sizes
+from sextant.facts.llm.sliding_window import window_facts
+
+
+def _gemma4(config: Config) -> LLM:
+    """Gemma 4: layers that see all tokens have larger and fewer KV heads, whose K is V too.
+
+    The KV cache keeps both all the same. In a mixture every layer has an MLP beside its experts.
+    """
+    s = read_sizes(config)
+    for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
+        config.require(name, 0)
+    for name in ("attention_bias", "use_double_wide_mlp"):
+        config.require(name, False)
+    config.ignore("vocab_size_per_layer_input")
+    config.listing("layer_types", str)
+    window = window_facts(config, s.layers, lambda *_: 0)
+    n_sliding = window.get("n_sliding_layers", 0)
+    n_full, wide = s.layers - n_sliding, config.integer("global_head_dim")
+    # K is V where KV heads have a number of their own.
+    is_shared = config.flag("attention_k_eq_v")
+    kv_heads = config.integer("num_global_key_value_heads") if is_shared else s.kv_heads
+    full = s.hidden * (2 * s.heads + (1 if is_shared else 2) * kv_heads) * wide
+    sliding = 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
+    mixture, norms = Experts(), 4
+    if config.flag("enable_moe_block"):
+        n = config.integer("num_experts")
+        per_token, ffn = config.integer("top_k_experts"), config.integer("moe_intermediate_size")
+        mixture, norms = Experts(s.layers, n, per_token, ffn, 0, s.hidden * n), 8
+    in_sliding = n_sliding * 2 * s.kv_heads * s.head_dim
+    return decoder(
+        config,
+        s,
+        is_tied=config.flag("tie_word_embeddings", default=True),
+        vectors=s.layers * (norms * s.hidden + mixture.n)
+        + n_sliding * 2 * s.head_dim
+        + n_full * 2 * wide
+        + s.hidden,
+        attention=n_sliding * sliding + n_full * full,
+        mlp=s.layers * 3 * s.hidden * s.ffn,
+        experts=mixture,
+        kv_values=float(in_sliding + n_full * 2 * kv_heads * wide),
+        sliding_kv_values=float(in_sliding),
+        **window,
+    )
+
+
+def _mimo_v2(config: Config) -> LLM:
+    """MiMo V2 Flash: layers with a window have KV heads of their own; V is smaller than K."""
+    s = read_sizes(config)
+    v, layers = config.integer("v_head_dim"), s.layers
+    config.require("attention_bias", False)
+    for name, size in (("heads", s.heads), ("head_dim", s.head_dim), ("v_head_dim", v)):
+        config.require("swa_num_attention_heads" if name == "heads" else f"swa_{name}", size)
+    config.require("n_shared_experts", None)
+    config.ignore("sliding_window_size", "add_swa_attention_sink_bias")
+    config.require("add_full_attention_sink_bias", False)
+    n_sliding = sum(_switches(config, "hybrid_layer_pattern", layers))
+    n_moe = sum(_switches(config, "moe_layer_freq", layers))
+    kv_sliding = config.integer("swa_num_key_value_heads") * (s.head_dim + v)
+    kv_full = s.kv_heads * (s.head_dim + v)
+    kv = n_sliding * kv_sliding + (layers - n_sliding) * kv_full
+    n = config.integer("n_routed_experts")
+    per_token, ffn = config.integer("num_experts_per_tok"), config.integer("moe_intermediate_size")
+    return decoder(
+        config,
+        s,
+        is_tied=config.flag("tie_word_embeddings", default=False),
+        vectors=layers * 2 * s.hidden + n_sliding * s.heads + n_moe * n + s.hidden,
+        attention=s.hidden * (layers * s.heads * (s.head_dim + v) + kv),
+        experts=Experts(n_moe, n, per_token, ffn, 0, s.hidden * n),
+        kv_values=float(kv),
+        sliding_kv_values=float(n_sliding * kv_sliding),
+        sliding_window_tokens=config.integer("sliding_window"),
+        n_sliding_layers=n_sliding,
+    )
+
+
+def _minimax_m3(config: Config) -> LLM:
+    """MiniMax M3: in layers of sparse attention one more key a token, by which it is chosen."""
+    s = read_sizes(config, "dense_intermediate_size")
+    config.require("attention_output_gate", False)
+    config.require("use_qk_norm", True)
+    config.require("qk_norm_type", "per_head")
+    config.require("n_shared_experts", 1)
+    config.ignore("intermediate_size", "first_k_dense_replace", "num_nextn_predict_layers")
+    sparse = Section(config.get("sparse_attention_config"), config.file, "sparse_attention_config")
+    n_sparse = sum(_switches(sparse, "sparse_attention_freq", s.layers))
+    heads, key = (sparse.integer(name) for name in ("sparse_num_index_heads", "sparse_index_dim"))
+    n, n_moe = (
+        config.integer("num_local_experts"),
+        sum(_switches(config, "moe_layer_freq", s.layers)),
+    )
+    per_token, ffn = config.integer("num_experts_per_tok"), config.integer("moe_intermediate_size")
+    shared = config.integer("shared_intermediate_size")
+    bias = n if config.flag("use_routing_bias", default=False) else 0
+    return decoder(
+        config,
+        s,
+        is_tied=config.flag("tie_word_embeddings", default=False),
+        vectors=s.layers * 2 * (s.hidden + s.head_dim) + n_moe * bias + s.hidden,
+        attention=s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
+        + n_sparse * s.hidden * (heads + 1) * key,
+        experts=Experts(n_moe, n, per_token, ffn, shared, s.hidden * n),
+        kv_values=float(s.layers * 2 * s.kv_heads * s.head_dim + n_sparse * key),
+    )
+
+
+def _switches(config: Config, name: str, layers: int) -> list[int]:
+    """Return which layers have something: 0 or 1 for each."""
+    found = config.listing(name, int)
+    if len(found) != layers or not set(found) <= {0, 1}:
+        fix = f"give 0 or 1 for each of the {layers} layers"
+        raise config.error("unknown layers", name, fix)
+    return found
+
+
+def _nemotron_nas(config: Config) -> LLM:
+    """Nemotron Super of 2025: a Llama, some of whose layers lost attention or width in a search."""
+    h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    config.require("attention_bias", False)
+    config.require("mlp_bias", False)
+    blocks = config.get("block_configs")
+    layers = config.integer("num_hidden_layers")
+    if not isinstance(blocks, list) or len(blocks) != layers:
+        fix = f"give each of the {layers} layers"
+        raise config.error("not a list of layers", "block_configs", fix)
+    head_dim = h // heads
+    kv_heads = [heads // group for group in map(_group, blocks) if group]
+    widths = [_width(config, block, h) for block in blocks]
+    return decoder(
+        config,
+        Sizes(
+            hidden=h,
+            ffn=max(widths),
+            layers=layers,
+            heads=heads,
+            kv_heads=max(kv_heads),
+            head_dim=head_dim,
+            vocab=config.integer("vocab_size"),
+            context=config.integer("max_position_embeddings"),
+        ),
+        is_tied=config.flag("tie_word_embeddings", default=False),
+        vectors=(len(kv_heads) + sum(width > 0 for width in widths) + 1) * h,
+        attention=2 * h * head_dim * (len(kv_heads) * heads + sum(kv_heads)),
+        mlp=3 * h * sum(widths),
+        n_attention_layers=len(kv_heads),
+        kv_values=float(2 * head_dim * sum(kv_heads)),
+    )
+
+
+def _group(block: dict[str, Any]) -> int:
+    """Return how many heads share K and V in a layer; 0: it has no attention."""
+    attention = block["attention"]
+    return 0 if attention["no_op"] else int(attention["n_heads_in_group"])
+
+
+def _width(config: Config, block: dict[str, Any], hidden: int) -> int:
+    """Return the width of a layer's MLP: two thirds of a multiple of the hidden state."""
+    if block["ffn"]["replace_with_linear"] or block["attention"]["replace_with_linear"]:
+        fix = "add the variant to sextant/facts/llm/"
+        raise config.error("a layer is one matrix", "block_configs", fix)
+    exact = int(2 * (block["ffn"]["ffn_mult"] or 0) * hidden / 3)
+    return 0 if block["ffn"]["no_op"] else -(-exact // 256) * 256
+
+
+FAMILIES: dict[str, Callable[[Config], LLM]] = {
+    "gemma4_text": _gemma4,
+    "mimo_v2_flash": _mimo_v2,
+    "minimax_m3": _minimax_m3,
+    "nemotron-nas": _nemotron_nas,
+}

@@ -1,0 +1,154 @@
+"""Prices: tables of providers that ship, and where the prices of GPU profiles come from."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from sextant import PROJECT
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.facts.gpu import GPUS, GPUProfile, gpu_path
+
+PRICES = PROJECT / "resources" / "prices"
+"""A file `<provider>.csv` a provider; its README says where the prices were read."""
+_OLD_MONTHS = 12
+
+
+class PriceOrigin(NamedTuple):
+    """Where prices come from, and from when they are."""
+
+    source: str | None
+    """Provider and region, or the user's file; None: not said."""
+    first: str | None
+    """Oldest date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said."""
+    last: str | None
+    is_old: bool
+    """Whether the oldest is more than a year before the newest price of the tables that ship: no
+    clock is read, so that an answer stays the same."""
+
+
+def providers(folder: Path = PRICES) -> list[str]:
+    """Return the names of the tables that ship."""
+    return sorted(path.stem for path in folder.glob("*.csv"))
+
+
+def load_prices(path: Path) -> list[Row]:
+    """Read a provider's table, `workflow/schemas/provider_prices.schema.yaml`.
+
+    Raises:
+        InputError: a row is wrong, names a device without facts, or is of a machine that is
+            already there.
+    """
+    rows = load_sheet(path, SCHEMAS / "provider_prices.schema.yaml", delimiter=",")
+    seen: dict[tuple[str, str], int] = {}
+    for row in rows:
+        line = seen.setdefault((row["instance"], row["region"]), row.line)
+        if line != row.line:
+            problem = f"{row['instance']} in {row['region']} is already in line {line}"
+            raise InputError(
+                problem, file=path, row=row.line, field="instance", fix="keep one of them"
+            )
+        if not gpu_path(GPUS, row["gpu_id"]).is_file():
+            fix = f"write its facts, {gpu_path(GPUS, row['gpu_id'])}, or correct the name"
+            problem = f"no facts of GPU {row['gpu_id']!r}"
+            raise InputError(problem, file=path, row=row.line, field="gpu_id", fix=fix)
+    return rows
+
+
+def priced(profile: GPUProfile, provider: str, folder: Path = PRICES) -> GPUProfile | None:
+    """Return a GPU profile at a provider's price; None if no machine there has its devices.
+
+    The smallest machine with enough devices counts, the cheapest of these; of a larger one the
+    profile pays the share of its devices.
+    """
+    row = _machine(profile, provider, folder)
+    if row is None:
+        return None
+    return replace(
+        profile,
+        usd_per_hour=round(row["usd_per_hour"] * profile.n_gpus / row["n_gpus"], 6),
+        price_source=f"{provider} on demand, {row['region']}",
+        price_as_of=row["as_of"],
+    )
+
+
+def share_lines(profile: GPUProfile, replicas: int, provider: str) -> list[str]:
+    """Return a warning if replicas leave devices of the provider's smallest machines unused."""
+    row = _machine(profile, provider, PRICES)
+    if row is None:
+        return []
+    machines = -(-replicas // (row["n_gpus"] // profile.n_gpus))
+    if replicas * profile.n_gpus == machines * row["n_gpus"]:
+        return []
+    return [
+        f"The price is that of the GPUs in use: {provider} rents them {row['n_gpus']} at a time as "
+        f"{row['instance']}, {machines} of which cost {machines * row['usd_per_hour']:,.2f} USD/h. "
+        "Others have to use the rest."
+    ]
+
+
+def _machine(profile: GPUProfile, provider: str, folder: Path) -> Row | None:
+    """Return the smallest machine with enough devices, the cheapest of these."""
+    rows = [
+        row
+        for row in _table(folder / f"{provider}.csv")
+        if row["gpu_id"] == profile.gpu.gpu_id and row["n_gpus"] >= profile.n_gpus
+    ]
+    return min(rows, key=lambda row: (row["n_gpus"], row["usd_per_hour"]), default=None)
+
+
+def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[PriceOrigin]:
+    """Return where prices come from, an entry a source.
+
+    Args:
+        prices: `price_source, price_as_of` of GPU profiles.
+    """
+    ordered = sorted({(source or "", as_of or "") for source, as_of in prices})
+    found = []
+    for source, group in groupby(ordered, key=lambda price: price[0]):
+        dates = [as_of for _, as_of in group if as_of]
+        first, last = (dates[0], dates[-1]) if dates else (None, None)
+        is_old = first is not None and _month(first) < _month(_newest()) - _OLD_MONTHS
+        found.append(PriceOrigin(source or None, first, last, is_old))
+    return found
+
+
+def origin_line(origins: Iterable[PriceOrigin]) -> str:
+    """Return in one line where prices come from, and which are old."""
+    parts = [f"{each.source or 'as given'} ({_span(each)})" for each in origins]
+    return f"Prices: {'; '.join(parts)}."
+
+
+def old_price_lines(origins: Iterable[PriceOrigin]) -> list[str]:
+    """Return a warning for each source with old prices."""
+    newer = f"--prices {' or '.join(providers())} has prices of {_newest()[:4]}"
+    return [
+        f"The prices are old: {each.source or 'as given'}, {each.first}. {newer}."
+        for each in origins
+        if each.is_old
+    ]
+
+
+def _span(origin: PriceOrigin) -> str:
+    if origin.first is None or origin.last is None:
+        return "no date"
+    # A day is more than a reader has to know.
+    months = dict.fromkeys((origin.first[:7], origin.last[:7]))
+    return " to ".join(months) + (", old" if origin.is_old else "")
+
+
+_table = cache(load_prices)
+
+
+@cache
+def _newest() -> str:
+    return max(row["as_of"] for name in providers() for row in _table(PRICES / f"{name}.csv"))
+
+
+def _month(date: str) -> int:
+    """Return the month of a date as a number; a year alone counts as its last month."""
+    year, month = (*map(int, date.split("-")[:2]), 12)[:2]
+    return 12 * year + month

@@ -1,0 +1,287 @@
+"""Latency limits and the load to serve within them: a row of `slos.tsv`."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, load_sheet, validate
+from sextant.facts.percentiles import factor
+
+METRICS = {
+    "ttft": "TTFT",
+    "nttft": "nTTFT",
+    "itl": "ITL",
+    "tpot": "TPOT",
+    "e2e": "E2E",
+}
+"""The latencies that may have a limit, and what people call them."""
+_LOADS = ("users", "request_rate_rps", "trace_id")
+_FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
+_OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
+
+
+ALIKE = 1.25
+"""Requests whose mean lengths differ by no more than this factor are alike."""
+
+
+class Limit(NamedTuple):
+    """At this percentile a latency stays at or below the limit."""
+
+    limit_ms: float
+    percentile: int
+
+
+@dataclass(frozen=True)
+class SLO:
+    """All limits hold, each at its percentile, while the load is served.
+
+    At least one limit is set; one without a percentile of its own has that of all. The load is
+    `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`. For a rate and for a
+    trace replicas are found by simulation (`sextant.answer.capacity`), for a trace by nothing else.
+    Latencies are predicted as nTTFT and ITL; the limits of other metrics are compared with what
+    follows from them (`latencies`). Mean lengths of the requests, if given, hold in place of the
+    workload's.
+
+    Raises InputError for what `workflow/schemas/slos.schema.yaml` does not allow, for no limit, a
+    limit without a percentile, no load or two, what is simulated beside users, and one length alone
+    or beside a trace.
+    """
+
+    slo_id: str
+    nttft_ms: float | None = None
+    itl_ms: float | None = None
+    percentile: int | None = None
+    users: int | None = None
+    request_rate_rps: float | None = None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+    ttft_percentile: int | None = None
+    nttft_percentile: int | None = None
+    itl_percentile: int | None = None
+    tpot_percentile: int | None = None
+    e2e_percentile: int | None = None
+    trace_id: str | None = None
+    goodput: float | None = None
+    """Least share of the requests that are answered within all limits."""
+    max_failed: float | None = None
+    """Largest share of them that are refused or time out."""
+    window_s: float | None = None
+    """How long the windows are in each of which the SLO holds; 0 for the whole time at once."""
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+
+    def __post_init__(self) -> None:
+        given = self.facts()
+        for name in given.keys() - {"slo_id", "trace_id"}:  # which no schema can tell
+            if not math.isfinite(given[name]):
+                fix = f"give {'milliseconds' if name.endswith('_ms') else 'a finite number'}"
+                raise InputError(
+                    f"{given[name]} is not a limit, load or length", field=name, fix=fix
+                )
+        validate(given, SCHEMAS / "slos.schema.yaml", "")  # a sheet names itself
+        n_loads = len(given.keys() & set(_LOADS))
+        if n_loads != 1:
+            problem, fix = (
+                f"{'two loads are' if n_loads else 'no load is'} given",
+                "give one of them",
+            )
+            raise InputError(problem, field=", ".join(_LOADS), fix=fix)
+        for name in ("goodput", "max_failed", "window_s"):
+            if name in given and self.users is not None:
+                fix = "give trace_id or request_rate_rps in place of users, or leave it empty"
+                raise InputError("users have no arrivals to simulate", field=name, fix=fix)
+        if not self.limits:
+            fix = f"give one or more of {', '.join(f'{name}_ms' for name in METRICS)}"
+            raise InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)
+        self._check_lengths()
+        for name, limit in self.limits.items():
+            if limit.percentile is None:
+                fix = f"give `percentile` for all limits, or `{name}_percentile`"
+                raise InputError(f"{name}_ms has no percentile", field="percentile", fix=fix)
+
+    def _check_lengths(self) -> None:
+        """Raise InputError for one length without the other, and for lengths beside a trace."""
+        problem, fix = "", "leave them empty"
+        if (self.input_tokens is None) != (self.output_tokens is None):
+            problem = "one length of the requests alone is given"
+            fix = "give both, or neither: then they are those of the workload"
+        elif self.lengths and self.trace_id is not None:
+            problem = "a trace has requests of its own"
+        if problem:
+            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields that are set."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @cached_property
+    def limits(self) -> dict[str, Limit]:
+        """The limits that are set, by metric."""
+        return limits_of(asdict(self))
+
+    @cached_property
+    def lengths(self) -> dict[str, float]:
+        """The mean input and output tokens of its requests; empty: they are the workload's."""
+        if self.input_tokens is None or self.output_tokens is None:
+            return {}
+        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+
+    def is_of(self, lengths: np.ndarray) -> np.ndarray:
+        """Return which requests are like its own: all, where it does not say their lengths.
+
+        Args:
+            lengths: mean input and output tokens of requests, shape (..., 2).
+
+        Returns:
+            Shape (...); a length that is NaN is like no other.
+        """
+        if not self.lengths:
+            return np.ones(lengths.shape[:-1], dtype=bool)
+        return are_alike(lengths, np.array([*self.lengths.values()]))
+
+    @cached_property
+    def percentiles(self) -> tuple[int, int]:
+        """The percentiles of nTTFT and ITL that the limits are compared with.
+
+        That of the limits on the first token, and on the tokens after it; the highest where these
+        differ. Without a limit of its own, a latency has the percentile of the others.
+        """
+        limits = self.limits
+        overall = max(limit.percentile for limit in limits.values())
+        e2e = limits["e2e"].percentile if "e2e" in limits else overall
+        first, per_token = (
+            max((limits[name].percentile for name in names if name in limits), default=e2e)
+            for names in _OF_TARGET.values()
+        )
+        return first, per_token
+
+    @property
+    def first_token(self) -> str:
+        """What measurements of the first token are compared as: `nttft` if that has a limit."""
+        is_absolute = self.ttft_ms is not None or self.e2e_ms is not None
+        return "ttft" if is_absolute and self.nttft_ms is None else "nttft"
+
+    @property
+    def target_limits_ms(self) -> tuple[float | None, float | None]:
+        """The limits of nTTFT and of ITL or TPOT, for what learns to be accurate near them."""
+        gaps = [limit for limit in (self.itl_ms, self.tpot_ms) if limit is not None]
+        return self.nttft_ms, min(gaps, default=None)
+
+    @property
+    def load(self) -> float:
+        """What to serve: users, or requests a second; there is none with a trace."""
+        return self.request_rate_rps if self.users is None else self.users  # type: ignore[return-value]  # checked: one is set
+
+    def carried(
+        self, users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray
+    ) -> np.ndarray:
+        """Return the load that a replica with these users in flight carries.
+
+        It is the users, or for a request rate Little's law: users / E2E. The law is one of means;
+        the median E2E of a request of mean lengths is taken for it.
+
+        Args:
+            users: in flight at once, shape (points,).
+            latencies_ms: nTTFT and ITL at `percentiles`, shape (..., points, 2).
+            lengths: mean input and output tokens of a request, shape (points, 2).
+        """
+        if self.users is not None:
+            return users
+        return 1e3 * users / self.request_ms(latencies_ms, lengths)
+
+    def meets(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Return whether latencies meet all limits; a latency or length that is NaN does not.
+
+        Args:
+            latencies_ms: nTTFT and ITL at `percentiles`, shape (..., 2).
+            lengths: mean input and output tokens of a request, shape (..., 2).
+
+        Returns:
+            Shape (...).
+        """
+        met = np.ones(latencies_ms.shape[:-1], dtype=bool)
+        for name, values in self.latencies(latencies_ms, lengths).items():
+            met &= values <= self.limits[name].limit_ms
+        return met
+
+    def ratios(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+        """Return latency over limit, by metric; arguments as of `meets`."""
+        found = self.latencies(latencies_ms, lengths)
+        return {name: values / self.limits[name].limit_ms for name, values in found.items()}
+
+    def latencies(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the latencies in ms that have a limit, at its percentile, by metric.
+
+        TTFT is nTTFT x input tokens, TPOT is ITL, E2E is TTFT + (output tokens - 1) x ITL.
+        Arguments as of `meets`.
+        """
+        found = {}
+        for name, (_, percentile) in self.limits.items():
+            if name == "e2e":
+                found[name] = self.request_ms(latencies_ms, lengths, percentile)
+                continue
+            side = 0 if name in _OF_TARGET[_FIRST] else 1
+            target = self._at(latencies_ms, side, percentile)
+            found[name] = target * lengths[..., 0] if name == "ttft" else target
+        return found
+
+    def request_ms(
+        self, latencies_ms: np.ndarray, lengths: np.ndarray, percentile: int = 50
+    ) -> np.ndarray:
+        """Return E2E at a percentile; arguments as of `meets`."""
+        first, gap = (self._at(latencies_ms, side, percentile) for side in (0, 1))
+        return first * lengths[..., 0] + np.maximum(lengths[..., 1] - 1, 0) * gap
+
+    def _at(self, latencies_ms: np.ndarray, side: int, percentile: int) -> np.ndarray:
+        target = (_FIRST, _PER_TOKEN)[side]
+        return latencies_ms[..., side] * factor(target, self.percentiles[side], percentile)
+
+    def scaled(self, limits: float = 1.0, load: float = 1.0) -> "SLO":
+        """Return it with all limits, or the load, multiplied."""
+        values = self.facts()
+        for name in self.limits:
+            values[f"{name}_ms"] *= limits
+        if self.users is not None:
+            return SLO(**values | {"users": max(1, round(self.users * load))})
+        return SLO(**values | {"request_rate_rps": self.load * load})
+
+
+def are_alike(lengths: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return whether requests are alike by their mean lengths, shape (..., 2), of both."""
+    return (np.abs(np.log(lengths / others)) <= math.log(ALIKE)).all(axis=-1)
+
+
+def limits_of(row: Mapping[str, Any]) -> dict[str, Limit]:
+    """Return the limits that a row of a sheet, or of table `slo`, sets, by metric."""
+    return {
+        name: Limit(row[f"{name}_ms"], row.get(f"{name}_percentile") or row.get("percentile"))  # type: ignore[arg-type]  # SLO checks it
+        for name in METRICS
+        if row.get(f"{name}_ms") is not None
+    }
+
+
+def worst_limit(ratios: Mapping[str, Any]) -> str:
+    """Return the metric of the largest `<metric>_ratio`; of equal ones the last in `METRICS`."""
+    known = {name: ratios.get(f"{name}_ratio") for name in reversed(METRICS)}
+    return max((name for name, ratio in known.items() if ratio is not None), key=known.__getitem__)  # type: ignore[arg-type]  # None is left out
+
+
+def slo_of(row: Mapping[str, Any], file: str | Path, line: int) -> SLO:
+    """Return the SLO of a sheet's row; an error names file and line."""
+    try:
+        return SLO(**row)
+    except InputError as error:
+        raise error.at(file=file, row=line) from None
+
+
+def load_slos(path: str | Path) -> dict[str, SLO]:
+    """Read a sheet of SLOs."""
+    rows = load_sheet(path, SCHEMAS / "slos.schema.yaml", "slo_id")
+    return {row["slo_id"]: slo_of(row, path, row.line) for row in rows}

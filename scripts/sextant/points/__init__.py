@@ -1,0 +1,1 @@
+"""Measured points: the contract of a cell, the store, characterizations."""

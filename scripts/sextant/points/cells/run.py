@@ -1,0 +1,259 @@
+"""What one measurement of a cell was and came to: the content of `run.json`."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BeforeValidator,
+    ConfigDict,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PlainSerializer,
+)
+
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.scenarios import KINDS, level_to_json
+from sextant.experiment.variants import Variant
+from sextant.points.cells.verdict import LevelMedians, Stop, Verdict
+
+CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
+"""What names a cell, in `run.json` and in every row of the store."""
+_LEVEL_LIMIT = 2**31
+
+
+def _checked_level(level: float) -> float:
+    if not (0 < level < _LEVEL_LIMIT or level == math.inf):
+        raise ValueError("a level is above 0 and below 2**31, or inf")
+    return level
+
+
+Level = Annotated[
+    float,
+    AllowInfNan(True),
+    BeforeValidator(lambda value: math.inf if value == "inf" else value),
+    AfterValidator(_checked_level),
+    PlainSerializer(level_to_json, return_type=Any),
+]
+"""Users, requests per second, requests in flight or a phase; all at once is `inf` in JSON."""
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Of a delay, in ms; None where it is not known."""
+
+    median: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class PublishedMedians:
+    """Medians that a source published without the requests behind them."""
+
+    median_nttft_ms: float
+    median_itl_ms: float
+
+
+@dataclass(frozen=True)
+class LevelRun:
+    """A level that was measured. Times are seconds since `times_since`; None is unknown."""
+
+    level: Level
+    started_s: float | None = None
+    duration_s: NonNegativeFloat | None = None
+    """From the start of the measured part to the last end."""
+    n_warmup_requests: NonNegativeInt | None = None
+    n_cooldown_requests: NonNegativeInt | None = None
+    n_prepared_late: NonNegativeInt | None = None
+    """Requests encoded while one was due."""
+    n_unfinished: NonNegativeInt = 0
+    """Measured requests in flight when the level was interrupted; they have no row."""
+    client_lag_ms: Quantiles = Quantiles()
+    """How late the client's event loop was."""
+    send_lag_ms: Quantiles = Quantiles()
+    """From when a request could be sent to when it was."""
+    lag_warning: str | None = None
+    answer_warnings: tuple[str, ...] = ()
+    """What makes figures of answers less than exact."""
+    server_mean_itl_ms: float | None = None
+    """By the server's own histogram."""
+    telemetry_warnings: tuple[str, ...] = ()
+    host: str | None = None
+    """Name of the client's machine."""
+    engine_version: str | None = None
+    timeout_s: float | None = None
+    """Time limit of a request."""
+    times_since: datetime | None = None
+    medians: LevelMedians | None = None
+    """Of a closed loop."""
+    phase: Mapping[str, Any] | None = None
+    """Of a burst; see `sextant.bench.burst.run_phases`."""
+    published_medians: PublishedMedians | None = None
+
+    @property
+    def ended_s(self) -> float | None:
+        """End of the measured part."""
+        if self.started_s is None or self.duration_s is None:
+            return None
+        return self.started_s + self.duration_s
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Levels that were not measured, and why."""
+
+    levels: tuple[Level, ...]
+    stop: Stop
+
+    def __str__(self) -> str:
+        """Return the levels and the reason, for a person."""
+        return f"{', '.join(f'{level:g}' for level in self.levels)}: {self.stop.reason}"
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What served; None is unknown."""
+
+    engine: str | None
+    """Name of the engine, e.g. `vllm`."""
+    version: str | None
+    precision: str | None = None
+    """Type of the weights as served."""
+    command: tuple[str, ...] | None = None
+    """The exact command line; None for a server that somebody else started."""
+    url: str | None = None
+    """Of a server that somebody else started."""
+    start_duration_s: float | None = None
+    devices: tuple[tuple[int | str, ...], ...] = ()
+    """Of each replica."""
+    batch_weight_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class HostGPU:
+    """A GPU of a machine, by NVML; None where it does not say."""
+
+    name: str | None
+    is_mig_enabled: bool | None = None
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What identifies the machine of a measurement; None where it does not say."""
+
+    name: str | None = None
+    system: str | None = None
+    processor: str | None = None
+    python: str | None = None
+    gpu_driver: str | None = None
+    cuda_version: str | None = None
+    """The newest that the driver supports."""
+    gpus: tuple[HostGPU, ...] | None = None
+    """By NVML index."""
+    is_mps_running: bool | None = None
+
+
+@dataclass(frozen=True)
+class ImportedFrom:
+    """Where a cell that `sextant import` took over was measured."""
+
+    origin: str
+    """What was imported, as the user named it."""
+    place: str
+    """The cell's folder below it."""
+    at: datetime
+    source: str
+    definition_sha256: str | None
+    run_sha256: str
+    """Of the `run.json` there."""
+    mixed: tuple[str, ...] = ()
+    """In what it differs from the cells that were here."""
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """One measurement of a cell, or why there is none. None is unknown, e.g. of an archive."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    source: str
+    llm_id: str
+    gpu_profile_id: str
+    workload_id: str
+    scenario_id: str
+    variant_id: str
+    scenario: Mapping[str, Any]
+    """How load was put on, as plain data: `kind`, and what this kind has."""
+    variant: Variant
+    verdict: Verdict
+    batch_weight_tokens: int | None = None
+    server: ServerFacts | None = None
+    """None where no server was started, or nothing is known of it."""
+    seed: int | None = None
+    sampler: str | None = None
+    prompts: str | None = None
+    unsent_parameters: tuple[str, ...] | None = None
+    """Parameters of the workload that no request carried."""
+    levels: tuple[LevelRun, ...] = ()
+    left_out: LeftOut | None = None
+    is_complete: bool = True
+    """False if the measurement was interrupted; what ended until then is here."""
+    interruption: str | None = None
+    """What interrupted it."""
+    started_at: datetime | None = None
+    host: HostFacts | None = None
+    definition: Mapping[str, Any] | None = None
+    """What the cell was built from (`cell_definition`); None for an ad hoc run."""
+    definition_sha256: str | None = None
+    imported: ImportedFrom | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kind = self.scenario.get("kind")
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise ValueError(f"the scenario has no kind of {', '.join(KINDS)}")
+
+    @property
+    def key(self) -> CellKey:
+        """Which cell, within its source."""
+        return CellKey(
+            self.llm_id, self.gpu_profile_id, self.workload_id, self.scenario_id, self.variant_id
+        )
+
+    @property
+    def scenario_kind(self) -> str:
+        """`closed_loop`, `open_loop`, `batch` or `burst`."""
+        return self.scenario["kind"]
+
+    @property
+    def engine(self) -> str | None:
+        """Name and version of what served."""
+        known = (self.server.engine, self.server.version) if self.server else ()
+        return " ".join(filter(None, known)) or None
+
+    @property
+    def engine_version(self) -> str | None:
+        """Version of what served."""
+        return self.server.version if self.server else None
+
+    @property
+    def sextant_version(self) -> str | None:
+        """Version of this package that measured it."""
+        version = self.provenance.get("sextant_version")
+        return version if isinstance(version, str) else None
+
+    @property
+    def workload_sha256(self) -> str | None:
+        """Of the workload that was replayed."""
+        inputs = self.provenance.get("inputs_sha256")
+        return inputs.get("workload") if isinstance(inputs, Mapping) else None
+
+    @property
+    def processor(self) -> str | None:
+        """Processor of the machine."""
+        return self.host.processor if self.host else None

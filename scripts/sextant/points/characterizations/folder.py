@@ -1,0 +1,224 @@
+"""Reads a characterization from a folder of data; docs/characterizations.md has its layout."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
+from sextant.facts.llm import LLM, load_llm
+from sextant.facts.percentiles import PERCENTILE_PREFIX
+from sextant.points.characterizations.characterization import Characterization
+from sextant.points.characterizations.description import FILE, Description, load_description
+from sextant.points.characterizations.feasibility import feasibility_table
+from sextant.points.characterizations.features import Features
+from sextant.points.characterizations.points import IDENTIFIERS, LATENCIES, LOAD, complete
+from sextant.points.characterizations.points_file import NAMES, read_points
+
+
+def is_folder(path: str | Path) -> bool:
+    """Return whether a path is a folder with a characterization."""
+    return (Path(path) / FILE).is_file()
+
+
+def load_folder(folder: str | Path) -> Characterization:
+    """Read a characterization from its folder.
+
+    LLMs that cannot be sized, of a family that is not known say, are left out with their points.
+
+    Raises:
+        InputError: a file is missing or makes no sense; names file, row, field and fix.
+    """
+    folder = Path(folder)
+    about = load_description(folder)
+    (llms, unknown), profiles = _llms(folder, about), _profiles(folder)
+    points = _points(folder, about, [*llms, *unknown], profiles)
+    n_of, is_known = points["llm_id"].value_counts(), points["llm_id"].isin(list(llms))
+    points = points[is_known].reset_index(drop=True)
+    setting = {
+        "source": about.source,
+        "workload_id": about.workload_id,
+        "scenario_id": about.scenario_id,
+    }
+    return Characterization(
+        **setting,
+        points=points.assign(**setting, variant_id=DEFAULT_VARIANT),
+        llms=llms,
+        profiles=profiles,
+        predictors=[],
+        features=_features(folder, about, profiles),
+        feasibility=_feasibility(folder, about, points, unknown).assign(**setting),
+        longest_request_tokens=None,
+        descriptions=(about,),
+        left_out=tuple(
+            f"{about.source}: {llm_id} is left out with {n_of.get(llm_id, 0)} points: {error}"
+            for llm_id, error in unknown.items()
+        ),
+    )
+
+
+def _sheet(folder: Path, name: str, key: str) -> list[Row]:
+    schema = SCHEMAS / f"characterization_{Path(name).stem}.schema.yaml"
+    return load_sheet(folder / name, schema, key)
+
+
+def _llms(folder: Path, about: Description) -> tuple[dict[str, LLM], dict[str, InputError]]:
+    """Return the LLMs, and what keeps the others from being sized."""
+    llms, unknown = {}, {}
+    for row in _sheet(folder, "llms.tsv", "llm_id"):
+        config = folder / row["config"]
+        if not config.is_file():
+            file, fix = folder / "llms.tsv", "save the LLM's config.json there, or correct the path"
+            problem = f"{row['llm_id']} has no configuration: there is no file {config}"
+            raise InputError(problem, file=file, row=row.line, field="config", fix=fix)
+        try:
+            llms[row["llm_id"]] = load_llm(config, row.get("dtype", about.dtype))
+        except InputError as error:
+            if error.field is None:  # the file itself is damaged
+                raise
+            unknown[row["llm_id"]] = error
+    if not llms:
+        raise next(iter(unknown.values()))
+    return dict(sorted(llms.items())), unknown
+
+
+def _profiles(folder: Path) -> dict[str, GPUProfile]:
+    profiles = {}
+    for row in _sheet(folder, "gpu_profiles.tsv", "gpu_profile_id"):
+        own = gpu_path(folder / "gpus", row["gpu_id"]).is_file()
+        try:
+            gpu = load_gpu(folder / "gpus" if own else GPUS, row["gpu_id"])
+        except InputError as error:
+            if own or gpu_path(GPUS, row["gpu_id"]).is_file():
+                raise
+            fix = f"write its facts as gpus/{row['gpu_id']}.yaml in the folder, or use one of "
+            fix += ", ".join(sorted(path.stem for path in GPUS.glob("*.yaml")))
+            file, field = folder / "gpu_profiles.tsv", "gpu_id"
+            raise InputError(error.problem, file=file, row=row.line, field=field, fix=fix) from None
+        profiles[row["gpu_profile_id"]] = profile_from_row(row, gpu)
+    return dict(sorted(profiles.items()))
+
+
+def _points(
+    folder: Path, about: Description, llms: Collection[str], profiles: Mapping[str, GPUProfile]
+) -> pd.DataFrame:
+    """Return the points, complete, after what no schema can tell was checked."""
+    found = [folder / name for name in NAMES if (folder / name).is_file()]
+    if len(found) != 1:
+        problem = "both points.csv and points.parquet are there" if found else "no points.csv"
+        fix = "remove one of them" if found else "write the points there, one row a measurement"
+        raise InputError(problem, file=folder, fix=fix)
+    (path,) = found
+    points, lines = read_points(path)
+    _check_names(points, "llm_id", llms, folder / "llms.tsv", path, lines)
+    _check_names(points, "gpu_profile_id", profiles, folder / "gpu_profiles.tsv", path, lines)
+    _check_load(points, path, lines)
+    _check_statistic(points, about, path, lines)
+    _check_percentiles(points, path, lines)
+    points = complete(points, about.defaults)
+    _check_layout(points, profiles, path, lines)
+    return points
+
+
+def _check_names(
+    points: pd.DataFrame,
+    column: str,
+    known: Collection[str],
+    sheet: Path,
+    path: Path,
+    lines: Sequence[int],
+) -> None:
+    unknown = ~points[column].isin(list(known))
+    if unknown.any():
+        at = int(unknown.idxmax())
+        name, fix = points.loc[at, column], f"add a row for it to {sheet}, or correct the name"
+        problem = f"{name!r} is not in {sheet.name}"
+        raise InputError(problem, file=path, row=lines[at], field=column, fix=fix)
+
+
+def _check_load(points: pd.DataFrame, path: Path, lines: Sequence[int]) -> None:
+    without = points.reindex(columns=LOAD).isna().all(axis=1)
+    if without.any():
+        problem, fix = "neither users nor a request rate", "fill in one of them"
+        row, field = lines[int(without.idxmax())], "users, request_rate_rps"
+        raise InputError(problem, file=path, row=row, field=field, fix=fix)
+
+
+def _check_statistic(
+    points: pd.DataFrame, about: Description, path: Path, lines: Sequence[int]
+) -> None:
+    """Refuse a point that has, of the two kinds of average, only the one that is not published."""
+    own, other = ("mean", "median") if about.statistic == "mean" else ("median", "mean")
+    for latency in LATENCIES:
+        values = points.reindex(columns=[f"{own}_{latency}", f"{other}_{latency}"])
+        mixed = values.iloc[:, 0].isna() & values.iloc[:, 1].notna()
+        if mixed.any():
+            problem = f"{other} without {own}, but the statistic of {FILE} is {about.statistic}"
+            fix = f"move the values to {own}_{latency}, or correct the statistic"
+            row, field = lines[int(mixed.idxmax())], f"{other}_{latency}"
+            raise InputError(problem, file=path, row=row, field=field, fix=fix)
+
+
+def _check_percentiles(points: pd.DataFrame, path: Path, lines: Sequence[int]) -> None:
+    """Refuse a higher percentile of a latency that is below a lower one."""
+    for latency in LATENCIES:
+        names = [f"{prefix}_{latency}" for prefix in PERCENTILE_PREFIX.values()]
+        values = points.reindex(columns=names).astype(float)
+        below = values.ffill(axis=1).cummax(axis=1).shift(axis=1)
+        wrong = (values < below).to_numpy()
+        if wrong.any():
+            at, column = (int(place[0]) for place in wrong.nonzero())
+            value, other = values.iloc[at, column], below.iloc[at, column]
+            problem = f"{value:g} is below the {other:g} of a lower percentile in this row"
+            fix = "correct the row: a higher percentile is never smaller"
+            raise InputError(problem, file=path, row=lines[at], field=names[column], fix=fix)
+
+
+def _check_layout(
+    points: pd.DataFrame, profiles: Mapping[str, GPUProfile], path: Path, lines: Sequence[int]
+) -> None:
+    """Refuse a layout that needs more devices than its profile has.
+
+    Replicas of attention may be counted beside `tensor_parallel` (vLLM) or within it (SGLang).
+    """
+    n_gpus = points["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
+    for field in ("tensor_parallel", "data_parallel", "expert_parallel"):
+        wrong = (points[field] > n_gpus).fillna(False)
+        if wrong.any():
+            at = int(wrong.idxmax())
+            profile_id = points.loc[at, "gpu_profile_id"]
+            problem = f"{points.loc[at, field]} is more than the {n_gpus[at]} GPUs of {profile_id}"
+            fix = "correct it, or name the profile that has all devices of one replica"
+            raise InputError(problem, file=path, row=lines[at], field=field, fix=fix)
+
+
+def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile]) -> Features | None:
+    if about.llm_features is None or about.gpu_features is None:
+        return None
+    llms = load_sheet(folder / about.llm_features, SCHEMAS / "llm_features.schema.yaml", "llm_id")
+    gpus = load_sheet(folder / about.gpu_features, SCHEMAS / "gpu_features.schema.yaml", "gpu_id")
+    return Features.published(llms, gpus, profiles)
+
+
+def _feasibility(
+    folder: Path, about: Description, points: pd.DataFrame, unknown: Collection[str]
+) -> pd.DataFrame:
+    """Return what became of each pair; without a table of them, that the points' pairs ran."""
+    path = folder / "feasibility.csv"
+    pairs = points[IDENTIFIERS].drop_duplicates()
+    if path.is_file():
+        schema = SCHEMAS / "characterization_feasibility.schema.yaml"
+        rows = load_sheet(path, schema, delimiter=",")
+        served = set(pairs.itertuples(index=False, name=None))
+        for row in rows:
+            if row["status"] != "measured" and (row["llm_id"], row["gpu_profile_id"]) in served:
+                problem = f"{row['llm_id']} on {row['gpu_profile_id']} is {row['status']}, but has "
+                problem += "points"
+                fix = "write `measured`, or remove the points"
+                raise InputError(problem, file=path, row=row.line, field="status", fix=fix)
+        known = [row for row in rows if row["llm_id"] not in unknown]
+        return feasibility_table(known, about.source)
+    return feasibility_table(pairs.assign(status="measured").to_dict("records"), about.source)

@@ -1,0 +1,129 @@
+"""Import of InferenceX's measurements, as aiconfigurator's table of them has them.
+
+Each row of that CSV is one measurement of a server: the LLM, the GPU, how the LLM was split over
+devices, request lengths, concurrency, one TTFT and one TPOT. Sources: the continuous benchmark
+InferenceX (github.com/SemiAnalysisAI/InferenceX), and measurements by aiconfigurator's authors
+(github.com/ai-dynamo/aiconfigurator).
+"""
+
+import csv
+from pathlib import Path
+
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.points.characterizations.description import Description
+from sextant.points.importing.published import Imported, has_config, llm_ids, write_published
+
+ABOUT = Description(
+    source="archive:inferencex",
+    licence="Apache-2.0",
+    attribution=(
+        "Measured by InferenceX (SemiAnalysis, https://inferencex.semianalysis.com), and in part "
+        "by the authors of aiconfigurator; published in github.com/ai-dynamo/aiconfigurator"
+    ),
+    statistic="mean",
+    load="closed_loop",
+    lengths="fixed",
+    defaults={"engine": "vllm"},
+    engine_settings={"chunked_prefill": True, "prefix_caching": False, "cuda_graphs": True},
+    memory_utilization=0.9,
+    workload_id="random-tokens",
+    scenario_id="concurrency",
+    note="Measured from October 2025 to April 2026 on vLLM 0.11 to 0.19, with random prompts.",
+)
+GPU_IDS = {
+    "h100_sxm": "H100-80GB",
+    "h200_sxm": "H200-141GB",
+    "b200_sxm": "B200-180GB",
+    "b300_sxm": "B300-288GB",
+}
+MXFP4 = ("openai/gpt-oss-120b",)
+"""LLMs whose published 4-bit weights are MXFP4, although the table calls them NVFP4."""
+_PRECISIONS = {"fp8": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4"}
+_DENSE = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B", "nvidia/Llama-3.1-8B-Instruct-FP8")
+_NUMBERS = ["batch_size", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"]
+_SERVED = ["model_path", "system", "precision", "isl", "osl", "users"]
+_MEASUREMENT = ["silicon_ttft_ms", "silicon_tpot_ms"]
+
+
+def import_inferencex(published: Path, out: Path, configs: str = "../../llms") -> Imported:
+    """Write the vLLM rows of the published table as the folder of a characterization.
+
+    Args:
+        published: the CSV.
+        out: the folder.
+        configs: folder of the LLMs' `<llm_id>.json`, relative to `out`.
+
+    Raises:
+        InputError: the file is not such a table, or has an LLM or GPU that is not known.
+    """
+    rows = _read(published)
+    n_read = len(rows)
+    distinct = rows.drop_duplicates([name for name in rows if name != "id"])
+    key = [*_MEASUREMENT, *_SERVED, *_NUMBERS]
+    once = distinct.drop_duplicates(key)
+    rows = once.assign(llm_id=llm_ids(once["model_path"]))
+    is_known = has_config(rows["llm_id"], rows["model_path"], out, configs)
+    points = _points(rows[is_known])
+    write_published(out, ABOUT, points, configs)
+    left_out = rows.loc[~is_known, "model_path"].value_counts().sort_index().to_dict()
+    n_exact, n_again = n_read - len(distinct), len(distinct) - len(once)
+    return Imported(n_read, len(points), left_out, n_exact, n_again)
+
+
+def _read(published: Path) -> pd.DataFrame:
+    fix = "give silicon_sample.csv of github.com/ai-dynamo/aiconfigurator, or its vLLM rows"
+    try:
+        rows = pd.read_csv(published)
+        rows = rows[(rows["backend"] == "vllm") & (rows["mode"] == "agg")].copy()
+        rows[_NUMBERS] = rows[_NUMBERS].apply(pd.to_numeric)
+        source = rows["silicon_data_source"]
+        named = source.str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
+        rows["users"] = named.fillna(rows["batch_size"]).astype(int)
+        rows["measured_on"] = source.str.extract(r"measured=(\d{4}-\d{2}-\d{2})")[0]
+        rows["moe_width"] = rows["moe_tp_size"] * rows["moe_ep_size"]
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        problem = f"not InferenceX's table ({error})"
+        raise InputError(problem, file=published, fix=fix) from None
+    unknown = ~rows["system"].isin(list(GPU_IDS))
+    if unknown.any():
+        at = unknown.idxmax()
+        fix = "add it to sextant/points/importing/inferencex.py, with its facts in resources/gpus"
+        problem = f"unknown GPU {rows.loc[at, 'system']!r}"
+        raise InputError(problem, file=published, row=int(at) + 2, field="system", fix=fix)
+    return rows
+
+
+def _points(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the points. Of how they were split over devices the table tells two different ways.
+
+    `attention_dp_size` 2 or 4: the server ran on `tp_size` devices, not on their product. Without
+    it, a mixture of experts ran on as many devices as its experts were split over.
+    """
+    is_dense = rows["model_path"].isin(_DENSE)
+    copies = rows["attention_dp_size"]
+    n_gpus = rows["tp_size"].where(is_dense | copies.notna(), rows["moe_width"])
+    copies = copies.fillna(n_gpus / rows["tp_size"])
+    n_gpus, copies = n_gpus.astype(int), copies.astype(int)
+    is_mxfp4 = rows["model_path"].isin(MXFP4)
+    precision = rows["gemm_quant_mode"].map(_PRECISIONS).where(~is_mxfp4, "mxfp4")
+    gpu_ids = rows["system"].map(GPU_IDS)
+    return pd.DataFrame(
+        {
+            "llm_id": rows["llm_id"],
+            "gpu_profile_id": n_gpus.astype(str) + "x" + gpu_ids,
+            "engine_version": rows["backend_version"],
+            "precision": precision,
+            "tensor_parallel": n_gpus // copies,
+            "data_parallel": copies,
+            "expert_parallel": n_gpus.where(rows["moe_ep_size"] > 1, 1),
+            "input_tokens": rows["isl"],
+            "output_tokens": rows["osl"],
+            "users": rows["users"],
+            "mean_ttft_ms": rows["silicon_ttft_ms"],
+            "mean_tpot_ms": rows["silicon_tpot_ms"],
+            "measured_on": rows["measured_on"],
+            "run_id": rows["id"],
+        }
+    )

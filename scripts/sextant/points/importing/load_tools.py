@@ -1,0 +1,260 @@
+"""Import of what other load clients measured: a file of results becomes points.
+
+Read are `vllm bench serve --save-result`, guidellm (`benchmarks.json`), AIPerf
+(`profile_export_aiperf.json`) and inference-perf (`stage_<n>_lifecycle_metrics.json`). What a tool
+does not tell is null. guidellm and AIPerf call the mean gap of each request ITL: it is TPOT here.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.base.files import read_json
+from sextant.facts.gpu import profile_of_id
+from sextant.points.characterizations.description import Description
+from sextant.points.characterizations.points import LOAD
+from sextant.points.importing.published import Imported, has_config, llm_ids, write_published
+
+_MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
+_PERCENTILES = ("p90", "p95", "p99")
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What was measured, as far as the files do not tell."""
+
+    gpu_profile_id: str
+    llm: str | None = None
+    """Name on Hugging Face; by default the one in the files."""
+    engine: str | None = None
+    engine_version: str | None = None
+
+
+def import_load_tool(
+    tool: str, files: Sequence[Path], out: Path, served: Served, configs: str = "../../llms"
+) -> Imported:
+    """Write results of a tool, a key of `TOOLS`, as the folder of a characterization.
+
+    `configs` is the folder of the LLMs' `<llm_id>.json`, relative to `out`.
+
+    Raises:
+        InputError: a file is no result of the tool, or does not name the LLM; the GPU profile is
+            unknown; no result tells users or a request rate; no LLM has its config.
+    """
+    profile_of_id(served.gpu_profile_id)
+    rows = [row for path in files for row in _rows(tool, path, served.llm)]
+    found = pd.DataFrame(rows)
+    points = found[found[LOAD].notna().any(axis=1)].reset_index(drop=True)
+    if points.empty:
+        fix = "measure with a limit of requests in flight, or at a finite rate"
+        raise InputError("no result tells users or a request rate", file=files[0], fix=fix)
+    points["llm_id"] = llm_ids(points["model"])
+    is_known = has_config(points["llm_id"], points["model"], out, configs)
+    left_out = points.loc[~is_known, "model"].value_counts().sort_index().to_dict()
+    kept = points[is_known].assign(gpu_profile_id=served.gpu_profile_id)
+    write_published(out, _description(tool, kept, served), kept, configs)
+    return Imported(len(rows), len(kept), left_out, n_without_load=len(rows) - len(points))
+
+
+def _description(tool: str, points: pd.DataFrame, served: Served) -> Description:
+    has_users = "users" in points and points["users"].notna().all()
+    engine = {"engine": served.engine, "engine_version": served.engine_version}
+    return Description(
+        source=f"own:{tool}",
+        licence="not stated",
+        attribution=f"measured with {tool}",
+        statistic="median",
+        load="closed_loop" if has_users else "rate",
+        lengths="varying",
+        defaults={name: value for name, value in engine.items() if value},
+    )
+
+
+def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
+    name, read = TOOLS[tool]
+    fix = f"give {name}"
+    content = read_json(path, fix=fix)
+    try:
+        rows = list(read(content))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        missing = f" ({error} is missing)" if isinstance(error, KeyError) else ""
+        problem = f"is no result of {tool}{missing}"
+        raise InputError(problem, file=path, fix=fix) from None
+    except InputError as error:
+        raise error.at(file=path) from None
+    for number, row in enumerate(rows, 1):
+        row["model"] = llm or row.get("model")
+        if not row["model"]:
+            fix = "name the LLM: --llm, as on Hugging Face"
+            raise InputError("the file does not name the LLM", file=path, field="--llm", fix=fix)
+        version = row.pop("version", None) or "of unknown version"
+        place = f" {number}" if len(rows) > 1 else ""
+        row["run_id"] = f"{tool} {version}: {path.name}{place}"
+    return rows
+
+
+def _vllm(found: Any) -> Iterator[Point]:
+    n_ok = found["completed"]
+    rate, users = found["request_rate"], found["max_concurrency"]
+    latencies = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
+    statistics = ("mean", "median", *_PERCENTILES)
+    yield {
+        "model": found["model_id"],
+        **_load(users, None if rate == "inf" else rate, found["request_throughput"]),
+        "input_tokens": found["total_input_tokens"] / n_ok if n_ok else None,
+        "output_tokens": found["total_output_tokens"] / n_ok if n_ok else None,
+        **{
+            f"{statistic}_{ours}_ms": _number(found.get(f"{statistic}_{theirs}_ms"))
+            for statistic in statistics
+            for theirs, ours in latencies.items()
+        },
+        "throughput_tok_s": found["output_throughput"],
+        "n_ok": n_ok,
+        "n_failed": found.get("failed", found["num_prompts"] - n_ok),
+        "measured_on": datetime.strptime(found["date"][:8], "%Y%m%d").date().isoformat(),
+    }
+
+
+def _guidellm(report: Any) -> Iterator[Point]:
+    version = report.get("metadata", {}).get("guidellm_version")
+    for found in report["benchmarks"]:
+        metrics, config = found["metrics"], found.get("config") or found["args"]
+        strategy = config["strategy"]
+        is_alone = strategy["type_"] == "synchronous"
+        users = 1 if is_alone else strategy.get("streams") or strategy.get("max_concurrency")
+        came, totals = _mean(metrics, "requests_per_second"), metrics["request_totals"]
+        yield {
+            "model": (config.get("backend") or {}).get("model"),
+            "version": version,
+            **_load(users, strategy.get("rate"), came),
+            "input_tokens": _mean(metrics, "prompt_token_count"),
+            "output_tokens": _mean(metrics, "output_token_count"),
+            **_latencies("ttft", _of_guidellm(metrics, "time_to_first_token_ms"), 1.0),
+            **_latencies("tpot", _of_guidellm(metrics, "inter_token_latency_ms"), 1.0),
+            **_latencies("e2e", _of_guidellm(metrics, "request_latency"), 1e3),
+            "throughput_tok_s": _mean(metrics, "output_tokens_per_second"),
+            "n_ok": totals["successful"],
+            "n_failed": totals["errored"],
+            "measured_on": datetime.fromtimestamp(found["start_time"], UTC).date().isoformat(),
+        }
+
+
+def _of_guidellm(metrics: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    block = metrics[name]["successful"]
+    return {**block, **block.get("percentiles", {})}
+
+
+def _mean(metrics: Mapping[str, Any], name: str) -> float | None:
+    return _number(metrics[name]["successful"]["mean"])
+
+
+def _aiperf(found: Any) -> Iterator[Point]:
+    config = found["input_config"]
+    users, rate = (_only(config, name) for name in ("concurrency", "request_rate"))
+    models = _only(config, "model_names") or _only(config, "model")
+    yield {
+        "model": models[0] if isinstance(models, list) else models,
+        "version": found.get("aiperf_version"),
+        **_load(users, rate, found["request_throughput"]["avg"]),
+        "input_tokens": found.get("input_sequence_length", {}).get("avg"),
+        "output_tokens": found.get("output_sequence_length", {}).get("avg"),
+        **_of_aiperf("ttft", found.get("time_to_first_token")),
+        **_of_aiperf("tpot", found.get("inter_token_latency")),
+        **_of_aiperf("e2e", found["request_latency"]),
+        "throughput_tok_s": found.get("output_token_throughput", {}).get("avg"),
+        "n_ok": found["request_count"]["avg"],
+        "n_failed": found.get("error_request_count", {}).get("avg", 0),
+        "measured_on": str(found["start_time"])[:10] if found.get("start_time") else None,
+    }
+
+
+def _of_aiperf(name: str, block: Mapping[str, Any] | None) -> Point:
+    if block is None:  # of answers that did not stream
+        return {}
+    if block["unit"] not in _MS_PER:
+        fix = f"one of {', '.join(_MS_PER)} is known"
+        raise InputError(f"unknown unit {block['unit']!r}", field=name, fix=fix)
+    renamed = {**block, "mean": block.get("avg"), "median": block.get("p50")}
+    return _latencies(name, renamed, _MS_PER[block["unit"]])
+
+
+def _only(config: Any, name: str) -> Any:
+    """Return the value of a key wherever it stands, None if it is nowhere; its place has moved
+    from version to version. Raises InputError for several values.
+    """
+    values: list[Any] = []
+
+    def visit(part: Any) -> None:
+        if isinstance(part, dict):
+            if part.get(name) is not None and part[name] not in values:
+                values.append(part[name])
+            part = list(part.values())
+        for each in part if isinstance(part, list) else ():
+            visit(each)
+
+    visit(config)
+    if len(values) > 1:
+        fix = "give a result of a single phase"
+        raise InputError(f"several values of {name}: {values}", field="input_config", fix=fix)
+    return values[0] if values else None
+
+
+def _inference_perf(found: Any) -> Iterator[Point]:
+    load, ok = found["load_summary"], found["successes"]
+    latency, throughput = ok["latency"], ok["throughput"]
+    users, rate = load.get("concurrency"), load.get("requested_rate")
+    tokens = [
+        ok.get(new, ok.get(old, {})).get("mean")
+        for new, old in (("prompt_tokens", "prompt_len"), ("output_tokens", "output_len"))
+    ]
+    names = {
+        "ttft": "time_to_first_token",
+        "tpot": "time_per_output_token",
+        "itl": "inter_token_latency",
+        "e2e": "request_latency",
+    }
+    point = _load(users, None if users else rate, throughput["requests_per_sec"])
+    for ours, theirs in names.items():
+        point |= _latencies(ours, latency.get(theirs) or {}, 1e3)
+    yield point | {
+        "input_tokens": tokens[0],
+        "output_tokens": tokens[1],
+        "throughput_tok_s": throughput["output_tokens_per_sec"],
+        "n_ok": ok["count"],
+        "n_failed": found["failures"]["count"],
+    }
+
+
+def _load(users: int | None, asked_rps: float | None, came_rps: float | None) -> Point:
+    """Return users or the rate that was asked for; neither where everything was sent at once."""
+    if asked_rps is not None:
+        return {"users": None, "request_rate_rps": float(asked_rps)}
+    return {"users": users, "request_rate_rps": None if users is None else came_rps}
+
+
+def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
+    """Return the statistics of a latency that a tool tells, in ms."""
+    told = {each: _number(block.get(each)) for each in ("mean", "median", *_PERCENTILES)}
+    return {
+        f"{each}_{name}_ms": None if value is None else value * ms for each, value in told.items()
+    }
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+TOOLS: dict[str, tuple[str, Callable[[Any], Iterator[Point]]]] = {
+    "vllm-bench": ("the JSON of `vllm bench serve --save-result`", _vllm),
+    "guidellm": ("guidellm's benchmarks.json", _guidellm),
+    "aiperf": ("AIPerf's profile_export_aiperf.json", _aiperf),
+    "inference-perf": ("inference-perf's stage_<n>_lifecycle_metrics.json", _inference_perf),
+}

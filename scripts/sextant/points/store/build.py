@@ -1,0 +1,130 @@
+"""Builds the database from sheets and from the Parquet files of all stages."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from sextant.base.errors import InputError
+from sextant.base.files import (
+    MAKE_TRACE_AGAIN,
+    MAKE_WORKLOAD_AGAIN,
+    atomic_path,
+    provenance,
+    read_json,
+    read_parquet,
+    read_provenance,
+)
+from sextant.facts.gpu import GPUProfile, profile_row
+from sextant.facts.llm import LLM
+from sextant.points.store.connection import SCHEMA_SQL, connect
+
+
+def llm_rows(llms: Mapping[str, LLM]) -> list[dict]:
+    """Return the rows of table `llm`."""
+    return [
+        {
+            "llm_id": llm_id,
+            **asdict(llm),
+            "attention": llm.attention,
+            "weight_bytes": llm.weight_bytes,
+            "kv_bytes_per_token": llm.kv_bytes_per_token,
+        }
+        for llm_id, llm in llms.items()
+    ]
+
+
+def gpu_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
+    """Return the rows of table `gpu`, one a device type."""
+    return list({p.gpu.gpu_id: asdict(p.gpu) for p in profiles.values()}.values())
+
+
+def gpu_profile_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
+    """Return the rows of table `gpu_profile`."""
+    return [profile_row(profile) for profile in profiles.values()]
+
+
+def trace_rows(reports: Mapping[str, Path]) -> list[dict]:
+    """Return the rows of table `trace` from the reports of ingest, by trace."""
+    return [
+        {"trace_id": name, **_read_facts(path, MAKE_TRACE_AGAIN)} for name, path in reports.items()
+    ]
+
+
+def workload_rows(workloads: Mapping[str, Mapping], validations: Mapping[str, Path]) -> list[dict]:
+    """Return the rows of table `workload` from its sheet and each workload's validation."""
+    rows = []
+    for workload_id, row in workloads.items():
+        validation = _read_facts(validations[workload_id], MAKE_WORKLOAD_AGAIN)
+        distances = {f"ks_{name}": value for name, value in validation.get("ks", {}).items()}
+        rows.append({**row, **validation, **distances})
+    return rows
+
+
+def _read_facts(path: Path, fix: str) -> dict[str, Any]:
+    facts = read_json(path, fix=fix)
+    if not isinstance(facts, dict):
+        raise InputError("is not a JSON object", file=path, fix=fix)
+    return facts
+
+
+def build_store(
+    path: Path, rows: Mapping[str, Sequence[Mapping]], files: Mapping[str, Sequence[Path]]
+) -> None:
+    """Build the database from rows and Parquet files, by table; replaces `path` atomically.
+
+    Columns are matched by name: what the table lacks is left out, what the rows lack is null.
+
+    Raises:
+        InputError: a file has rows that break the table's key, e.g. the same point twice.
+    """
+    with atomic_path(path) as temporary, connect(temporary) as database:
+        database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
+        for table, table_rows in rows.items():
+            _insert_rows(database, table, table_rows)
+        for table, table_files in files.items():
+            for file in table_files:
+                _insert_file(database, table, file)
+        measured = {
+            name: value
+            for file in files.get("point", ())
+            for name, value in read_provenance(file).items()
+            if name in ("hosts", "engine_versions", "measured_at", "mixed")
+        }
+        inputs = {
+            f"{table}/{Path(file).parent.name}": file
+            for table, table_files in files.items()
+            for file in table_files
+        }
+        facts = provenance(inputs, **measured)
+        _insert_rows(
+            database,
+            "provenance",
+            [{"key": key, "value": json.dumps(value)} for key, value in facts.items()],
+        )
+
+
+def _columns(database: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+    found = database.execute(f"SELECT column_name FROM (DESCRIBE {table})").fetchall()
+    return [name for (name,) in found]
+
+
+def _insert_rows(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Mapping]) -> None:
+    columns = _columns(database, table)
+    marks = ", ".join("?" * len(columns))
+    values = [[row.get(column) for column in columns] for row in rows]
+    if values:
+        database.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+
+
+def _insert_file(database: duckdb.DuckDBPyConnection, table: str, file: Path) -> None:
+    rows, known = read_parquet(file), _columns(database, table)
+    shared = ", ".join(name for name in rows.column_names if name in known)
+    try:
+        database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM rows")
+    except duckdb.ConstraintException as error:
+        problem = f"rows of table {table} have the same key ({str(error).splitlines()[0]})"
+        raise InputError(problem, file=file, fix="remove one of the two results") from None

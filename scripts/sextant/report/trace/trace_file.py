@@ -1,0 +1,186 @@
+"""What a report reads of a trace: counts, and as few rows as its figures need."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, read_json, reading
+from sextant.pages.wording import MINUTE_S, duration_words
+from sextant.trace.trace_format import parquet_rows, require_trace
+from sextant.workload.profiles import MAX_BUCKETS, start_time
+
+MAX_SAMPLE = 200_000
+"""Requests that are looked at one by one (rank correlations, importance); more add no digit."""
+SHORTEST_BUCKET_S = 5 * MINUTE_S
+"""Doublings are counted in these, whatever the trace's duration."""
+_SETTINGS = """SET memory_limit = '700MB'; SET preserve_insertion_order = false;
+    SET enable_progress_bar = false"""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Distinct values of a column, ascending, and how many requests have each."""
+
+    values: np.ndarray
+    weights: np.ndarray
+    n_null: int
+    """Requests without a value."""
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A trace in the contract."""
+
+    path: Path
+
+    def query(self, query: str) -> duckdb.DuckDBPyConnection:
+        """Run a query in which `trace` names the rows and `row` a row's position."""
+        stored = parquet_rows(self.path, has_row_number=True)
+        rows = f"(SELECT * RENAME (file_row_number AS row) FROM {stored})"
+        connection = duckdb.connect()
+        connection.execute(_SETTINGS)
+        with reading(self.path, duckdb.Error, fix=MAKE_TRACE_AGAIN):
+            return connection.execute(f"WITH trace AS {rows} {query}")
+
+    def query_row(self, query: str) -> tuple[Any, ...]:
+        """Run a query that gives one row, and return it."""
+        (row,) = self.query(query).fetchall()
+        return row
+
+
+def open_trace(path: str | Path) -> TraceFile:
+    """Open a trace. Raises InputError if there is no such file, it is not a Parquet file with the
+    columns of the contract, or it has no row.
+    """
+    require_trace(path)
+    return TraceFile(Path(path))
+
+
+def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
+    """Return the counts of a trace, and what ingest set aside by its `.report.json`: the one
+    given, else the one beside the trace, if any.
+    """
+    n_rows, n_failed, first_s, last_s = trace.query_row(
+        """SELECT count(*), count(*) FILTER (status = 'failed'), min(arrival_s), max(arrival_s)
+        FROM trace"""
+    )
+    found = report_path(trace, report)
+    is_there = report is not None or found.is_file()
+    ingested = read_json(found, fix=MAKE_TRACE_AGAIN) if is_there else {}
+    start = start_time(trace.path)
+    return {
+        "trace": trace.path.name,
+        "n_requests": n_rows,
+        "n_failed": n_failed,
+        "duration_s": last_s - first_s,
+        "start_time": None if start is None else start.isoformat(sep=" "),
+        "n_rejected": ingested.get("n_rejected"),
+        "rejected_by_reason": ingested.get("n_rejected_by_reason", {}),
+        "n_moved": ingested.get("n_moved"),
+        "most_late_s": ingested.get("most_late_s"),
+        "groups": groups(trace),
+    }
+
+
+def report_path(trace: TraceFile, report: str | Path | None) -> Path:
+    """Return where ingest's report of a trace is, or would be."""
+    return trace.path.with_suffix(".report.json") if report is None else Path(report)
+
+
+def check_span(trace: TraceFile, facts: Mapping[str, Any]) -> None:
+    """Raise InputError if a trace, of which `facts` is the `overview`, is too long to be counted
+    in the shortest buckets; the error names the request with the longest time before it.
+    """
+    n_groups, duration_s = len(facts["groups"]), facts["duration_s"]
+    if (duration_s / SHORTEST_BUCKET_S + 2) * n_groups <= MAX_BUCKETS:
+        return
+    row, name, arrival_s, gap_s = trace.query_row(
+        """SELECT row + 1, request_id, arrival_s,
+        arrival_s - lag(arrival_s) OVER (ORDER BY row) AS gap_s
+        FROM trace ORDER BY gap_s DESC NULLS LAST LIMIT 1"""
+    )
+    if gap_s > duration_s / 2:
+        problem = (
+            f"the request '{name}' arrives {duration_words(arrival_s)} from the start, "
+            f"{duration_words(gap_s)} after the one before it: too late to count over time"
+        )
+        fix = "correct in the source its time stamp, or the one before it, and ingest again"
+        raise InputError(problem, file=trace.path, row=row, field="arrival_s", fix=fix)
+    problem = f"{duration_words(duration_s)} of {n_groups} pairs of LLM and service are too many"
+    raise InputError(problem, file=trace.path, fix="ingest fewer of them, or a shorter time")
+
+
+def groups(trace: TraceFile) -> list[dict[str, Any]]:
+    """Return the LLMs and services of the requests, the most frequent pair first: `name`, `llm`,
+    `service` (None: not named), `n_requests`, `n_failed`, and of those that did not fail
+    `mean_input_tokens` and `mean_output_tokens` (None: all failed).
+    """
+    served = "FILTER (status IS DISTINCT FROM 'failed')"
+    cursor = trace.query(
+        f"""SELECT llm, service, count(*) AS n_requests,
+        count(*) FILTER (status = 'failed') AS n_failed,
+        avg(input_tokens) {served} AS mean_input_tokens,
+        avg(output_tokens) {served} AS mean_output_tokens
+        FROM trace GROUP BY ALL ORDER BY n_requests DESC, llm, service"""
+    )
+    columns = [name for name, *_ in cursor.description]
+    rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    nameless = "all requests" if len(rows) == 1 else "not named"
+    for row in rows:
+        named = [row[key] for key in ("llm", "service") if row[key] is not None]
+        row["name"] = " · ".join(named) or nameless
+    return rows
+
+
+def rows_of(frame: pd.DataFrame, group: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows of an LLM and service, of a frame with columns `llm` and `service`."""
+    is_own = np.ones(len(frame), bool)
+    for key in ("llm", "service"):
+        column = frame[key]
+        is_own &= (column.isna() if group[key] is None else column == group[key]).to_numpy(bool)
+    return frame[is_own]
+
+
+def row_of(frame: pd.DataFrame, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the one row of an LLM and service, without these columns."""
+    return rows_of(frame, group).drop(columns=["llm", "service"]).iloc[0].to_dict()
+
+
+def value_counts(trace: TraceFile, column: str) -> Counts:
+    """Return the distinct values of a column over the requests that did not fail."""
+    found = trace.query(
+        f"""SELECT {column}::DOUBLE AS value, count(*) AS weight FROM trace
+        WHERE status IS DISTINCT FROM 'failed' GROUP BY ALL ORDER BY value NULLS LAST"""
+    ).fetchall()
+    n_null = found.pop()[1] if found and found[-1][0] is None else 0
+    values, weights = (np.array([row[place] for row in found], float) for place in (0, 1))
+    return Counts(values, weights, n_null)
+
+
+def sample_requests(
+    trace: TraceFile, columns: Sequence[str], n_served: int, *, seed: int, n_most: int = MAX_SAMPLE
+) -> pd.DataFrame:
+    """Return these columns of the `n_served` requests that did not fail, or about `n_most` of
+    them.
+
+    Whether a request is drawn is decided by a hash of its position and the seed, so that no
+    request has to be remembered.
+    """
+    # A hash is one of 2^64 numbers.
+    drawn = "" if n_served <= n_most else f"AND hash(row, {seed}) < {2**64 * n_most // n_served}"
+    return trace.query(
+        f"""SELECT {", ".join(columns)} FROM trace
+        WHERE status IS DISTINCT FROM 'failed' {drawn} ORDER BY row"""
+    ).df()
+
+
+def known_columns(trace: TraceFile, names: Sequence[str]) -> list[str]:
+    """Return those of the columns in which some request has a value."""
+    counted = trace.query_row(f"SELECT {', '.join(f'count({name})' for name in names)} FROM trace")
+    return [name for name, count in zip(names, counted, strict=True) if count]

@@ -1,0 +1,144 @@
+"""Date-times of a source as nanoseconds, with or without a zone; the moment a trace begins."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sextant.base.errors import InputError
+from sextant.trace.trace_format import TraceFormat
+
+NS_PER_S = 10**9
+# Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
+FIRST_NS, LAST_NS = -8_520_336_000 * NS_PER_S, 7_258_118_400 * NS_PER_S - 1
+_EPOCH_S = (1e9, 4e9)
+"""Numbers that count from 1970: of the years 2001 to 2096."""
+UNKNOWN, UNZONED, ZONED = -1, 0, 1
+_DATETIME = re.compile(
+    r"((?:1[7-9]|2[01])\d\d)(?P<mark>[-/])(\d\d?)(?P=mark)(\d\d?)"
+    r"(?:(?: +|T)(\d\d?):(\d\d)(?::(\d\d)(?:\.(\d*))?)?)?"
+    r" ?(?:(Z|UTC)|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?",
+    re.ASCII,
+)
+_SHORTEST_DATETIME = {UNZONED: len("2023-11-16 18:15"), ZONED: len("2023-11-16 18:15:46Z")}
+
+
+def is_null(column: pa.Array) -> np.ndarray:
+    """Return (n,) whether a value is missing."""
+    if not column.null_count:
+        return np.zeros(len(column), bool)
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
+def read_date_times(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return nanoseconds since 1970 (UTC) and zones of date-times; null where unreadable."""
+    for zone, kind in ((UNZONED, pa.timestamp("ns")), (ZONED, pa.timestamp("ns", "UTC"))):
+        try:
+            moments = texts.cast(kind).cast(pa.int64())
+        except pa.ArrowInvalid:
+            continue
+        # Arrow also takes hours without minutes, and years that nanoseconds do not hold.
+        shortest, ends = pc.min(pc.binary_length(texts)).as_py(), pc.min_max(moments).as_py()
+        if shortest is None or shortest < _SHORTEST_DATETIME[zone]:
+            continue
+        if ends["min"] >= FIRST_NS and ends["max"] <= LAST_NS:
+            return moments, np.where(is_null(moments), UNKNOWN, zone)
+    read = [(None, UNKNOWN) if text is None else _moment(text) for text in texts.to_pylist()]
+    moments, zones = zip(*read, strict=True) if read else ((), ())
+    return pa.array(moments, pa.int64()), np.array(zones, int)
+
+
+def is_date_time(text: str) -> bool:
+    """Return whether a text is a date-time that can be read."""
+    return _moment(text.strip())[0] is not None
+
+
+def _moment(text: str) -> tuple[int | None, int]:
+    """Return a date-time's nanoseconds since 1970 (UTC), None if it is not one, and its zone."""
+    match = _DATETIME.fullmatch(text)
+    if match is None:
+        return None, UNKNOWN
+    year, _, month, day, hour, *parts, fraction, utc, sign, hours, minutes = match.groups()
+    minute, second = (int(part or 0) for part in parts)
+    is_midnight = hour == "24" and not minute and not second  # of the day that follows
+    try:
+        date = datetime(int(year), int(month), int(day)) + timedelta(days=is_midnight)
+        moment = date.replace(
+            hour=0 if is_midnight else int(hour or 0), minute=minute, second=second
+        )
+    except ValueError:
+        return None, UNKNOWN
+    if sign:
+        offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
+        moment += offset if sign == "-" else -offset
+    seconds = (moment - datetime(1970, 1, 1)) // timedelta(seconds=1)
+    ns = seconds * NS_PER_S + int((fraction or "")[:9].ljust(9, "0"))
+    return ns, ZONED if utc or sign else UNZONED
+
+
+def parse_time(text: str) -> tuple[int, bool]:
+    """Return nanoseconds since 1970 of an ISO 8601 date-time, and whether it has a zone.
+
+    With a zone they count in UTC; a date alone is its midnight. Raises ValueError.
+    """
+    moment = datetime.fromisoformat(text)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
+    return (moment - epoch) // timedelta(microseconds=1) * 1000, moment.tzinfo is not None
+
+
+def check_start_time(
+    start_time: str, form: TraceFormat, *, file: str | Path | None = None, row: int | None = None
+) -> None:
+    """Refuse a `start_time` that is not a date-time, or for a format that has its own.
+
+    Raises InputError: it is not an ISO 8601 date-time of the years 1700 to 2199, or none is needed.
+    `file` and `row` say where it is written, if that is a sheet.
+    """
+
+    def refused(problem: str, fix: str) -> InputError:
+        return InputError(problem, file=file, row=row, field="start_time", fix=fix)
+
+    if form.is_datetime:
+        raise refused("the format has date-times of its own", "leave it out")
+    fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
+    try:
+        moment_ns, _ = parse_time(start_time)
+    except (TypeError, ValueError):
+        raise refused(f"{start_time!r} is not a date-time", fix) from None
+    if not FIRST_NS <= moment_ns <= LAST_NS:
+        raise refused(f"{start_time!r} is in none of the years 1700 to 2199", fix)
+
+
+def start_facts(
+    first_tick: float, form: TraceFormat, start_time: str | None, is_zoned: bool | None
+) -> dict[str, Any]:
+    """Return `start_time`, the moment of `arrival_s` = 0, and `first_tick_s`.
+
+    `first_tick` is the first row's arrival in the source's unit, `start_time` when the source's
+    clock shows zero. What is returned is ISO 8601, in UTC (`+00:00`) where a zone is known, None if
+    nothing tells it; `first_tick_s` is what the source's clock shows then, None where it shows
+    date-times.
+    """
+    if form.is_datetime:
+        return {"start_time": _iso(int(first_tick), bool(is_zoned)), "first_tick_s": None}
+    first_tick_s = first_tick / form.units_per_s
+    if start_time is None and form.is_log and _EPOCH_S[0] <= first_tick_s < _EPOCH_S[1]:
+        start_time = "1970-01-01T00:00:00+00:00"
+    if start_time is None:
+        return {"start_time": None, "first_tick_s": first_tick_s}
+    zero_ns, is_zoned = parse_time(start_time)
+    begin_ns = zero_ns + round(first_tick_s * NS_PER_S)
+    if begin_ns > LAST_NS:
+        problem = f"the first row is {first_tick_s:g} s later, after the year 2199"
+        fix = "give the date-time at which the source's clock shows zero, or correct the first row"
+        raise InputError(problem, field="start_time", fix=fix)
+    return {"start_time": _iso(begin_ns, is_zoned), "first_tick_s": first_tick_s}
+
+
+def _iso(moment_ns: int, is_zoned: bool) -> str:
+    text = str(np.datetime64(moment_ns, "ns")).rstrip("0").rstrip(".")
+    return text + "+00:00" * is_zoned

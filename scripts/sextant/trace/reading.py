@@ -1,0 +1,188 @@
+"""A source read to rows: text in blocks of whole lines, Parquet in batches of rows.
+
+Blocks are parsed (`cells`) and judged line by line (`rules`) on all threads; what depends on the
+lines before (`clock`) follows in order.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sextant.base.errors import InputError
+from sextant.trace.blocks import ahead, fetched, read_blocks
+from sextant.trace.cells import (
+    json_object,
+    leaves,
+    lines_of,
+    read_batch,
+    read_csv,
+    read_json,
+    value_of,
+)
+from sextant.trace.clock import Clock, Rows
+from sextant.trace.date_times import NS_PER_S, is_date_time
+from sextant.trace.rules import Judged, judge
+from sextant.trace.trace_format import TraceFormat
+
+BATCH_ROWS = 100_000
+"""Rows of a Parquet file that are checked at a time."""
+
+
+def read_rows(
+    source: Path, form: TraceFormat, pool: Executor, n_threads: int, ignored: list[str]
+) -> Iterator[Rows]:
+    """Yield the rows of a source; the names of columns that are left out go into `ignored`."""
+    is_parquet = source.suffix == ".parquet" and not form.is_jsonl
+    read = _read_parquet if is_parquet else _read_text
+    try:
+        yield from read(source, form, pool, n_threads, ignored)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(source, str(error)) from None
+
+
+def as_written(source: Path, form: TraceFormat) -> TraceFormat:
+    """Return a log's format with date-times if its first arrival is one.
+
+    LiteLLM gives its callbacks numbers, and its database and exports date-times.
+    """
+    if not (form.is_log and form.is_jsonl):
+        return form
+    try:
+        lines = lines_of(next(read_blocks(source), b""))
+    except (OSError, UnicodeDecodeError):
+        return form  # told when the rows are read
+    name = form.sources(form.required)["arrival_s"]
+    rows = (row for line in lines if isinstance(row := json_object(line), dict))
+    first = next((cell for row in rows if (cell := value_of(row, name)) is not None), None)
+    is_datetime = isinstance(first, str) and is_date_time(first)
+    return replace(form, is_datetime=True, units_per_s=NS_PER_S) if is_datetime else form
+
+
+def _read_parquet(
+    source: Path, form: TraceFormat, pool: Executor, n_threads: int, ignored: list[str]
+) -> Iterator[Rows]:
+    with pq.ParquetFile(source) as stored:
+        names = _flat(stored.schema_arrow.empty_table()).schema.names
+        ignored += _check_columns(source, form, names)
+        clock = _clock(form, names, next_line=1)
+        check = partial(_check_batch, form=form)
+        batches = fetched(pool, stored.iter_batches(BATCH_ROWS))
+        for batch, judged in ahead(pool, check, batches, n_threads + 1):
+            yield clock.settle(judged, partial(_raw_rows, batch))
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """Return a table without structs: a dot leads to the name of a column within one."""
+    while any(pa.types.is_struct(kind) for kind in table.schema.types):
+        table = table.flatten()
+    return table
+
+
+def _check_batch(batch: pa.RecordBatch, form: TraceFormat) -> Judged:
+    table = _flat(pa.Table.from_batches([batch])).combine_chunks()
+    (flat,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    return judge(read_batch(flat, form), form, flat.schema.names)
+
+
+def _raw_rows(batch: pa.RecordBatch, places: np.ndarray) -> list[str]:
+    rows = batch.take(pa.array(places)).to_pylist()
+    return [json.dumps(row, default=str, separators=(",", ":")) for row in rows]
+
+
+def _clock(form: TraceFormat, names: list[str], next_line: int) -> Clock:
+    return Clock(form.sources(names)["arrival_s"], next_line)
+
+
+def _unreadable(source: Path, error: str) -> InputError:
+    fix = "give the file whole, as its publisher wrote it, in UTF-8"
+    return InputError(f"cannot be read ({' '.join(error.split())[:300]})", file=source, fix=fix)
+
+
+def _read_text(
+    source: Path, form: TraceFormat, pool: Executor, n_threads: int, ignored: list[str]
+) -> Iterator[Rows]:
+    blocks = fetched(pool, read_blocks(source))
+    names, blocks = _columns(source, form, blocks)
+    ignored += _check_columns(source, form, names)
+    clock = _clock(form, names, next_line=1 if form.is_jsonl else 2)
+    check = partial(_check_text, form=form, names=names)
+    try:
+        for text, judged in ahead(pool, check, blocks, n_threads + 1):
+            yield clock.settle(judged, partial(_raw_lines, text))
+    except UnicodeDecodeError as error:
+        line = clock.next_line + error.object.count(b"\n", 0, error.start)
+        raise _unreadable(source, f"Line: {line}: {error}") from None
+
+
+def _check_text(text: bytes, form: TraceFormat, names: list[str]) -> Judged:
+    if not text.isascii():
+        text.decode()  # to be told where it is not UTF-8
+    read = read_json if form.is_jsonl else read_csv
+    return judge(read(text, form, names), form, names)
+
+
+def _raw_lines(text: bytes, places: np.ndarray) -> list[str]:
+    lines = lines_of(text)
+    return [lines[place] for place in places]
+
+
+def _columns(
+    source: Path, form: TraceFormat, blocks: Iterator[bytes]
+) -> tuple[list[str], Iterator[bytes]]:
+    """Return the names of the source's columns, and the blocks from the first row on."""
+    first = next(blocks, None)
+    if first is None:
+        raise InputError("the file is empty", file=source, fix="give a trace with rows")
+    head, _, body = first.partition(b"\n")
+    head = head.rstrip(b"\r")
+    if b"\r" in head:
+        fix = "end each row's line with a line feed, e.g. `tr '\\r' '\\n' < OLD > NEW`"
+        problem = "lines end with a carriage return alone"
+        raise InputError(problem, file=source, row=1, fix=fix)
+    try:
+        text = head.decode()
+        if not form.is_jsonl:
+            names = [name.strip() for name in next(csv.reader([text]), [])]
+            return names, chain([body] if body else [], blocks)
+        found = [leaves(dict(json.loads(text)))]
+        if form.is_log:
+            rows = map(json_object, lines_of(first))
+            found = [leaves(row) for row in rows if isinstance(row, dict)]
+        return list(dict.fromkeys(chain.from_iterable(found))), chain([first], blocks)
+    except UnicodeDecodeError as error:
+        raise _unreadable(source, f"Line: 1: {error}") from None
+    except csv.Error as error:
+        fix = "put the names of the columns there"
+        raise InputError(f"no header ({error})", file=source, row=1, fix=fix) from None
+    except (TypeError, ValueError):
+        fix = "put one JSON object in each line (`jq -c '.[]'` makes lines of an array)"
+        raise InputError("no JSON object", file=source, row=1, fix=fix) from None
+
+
+def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> list[str]:
+    """Refuse columns that are missing, unknown or twice; return those that are left out."""
+    fix = f"the format needs {', '.join(form.required)}"
+    if form.optional:
+        fix += f"; it may have {', '.join(name for name in form.columns if name in form.optional)}"
+    if form.is_log:
+        fix += f"; the source has {', '.join(names)}"
+    for name in form.required:
+        if name not in names:
+            raise InputError("column missing", file=source, row=1, field=name, fix=fix)
+    unknown = [name for name in names if name not in form.columns]
+    if unknown and not form.ignores_unknown:
+        fix += "; or leave it out with --ignore-unknown (`ignore_unknown` in the sheet)"
+        raise InputError("unknown column", file=source, row=1, field=unknown[0], fix=fix)
+    for name in names:
+        if name in form.columns and names.count(name) > 1:
+            raise InputError("column twice", file=source, row=1, field=name, fix=fix)
+    return unknown

@@ -1,0 +1,107 @@
+"""The rules of a trace: which lines of a source are requests, and why others are set aside."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sextant.trace.cells import Cells
+from sextant.trace.date_times import is_null
+from sextant.trace.trace_format import (
+    COLUMN_TYPES,
+    HASH_IDS,
+    MAX_INT32,
+    MINIMUM,
+    NEEDED_COLUMNS,
+    TraceFormat,
+)
+
+_STATUSES = pa.array(["ok", "failed"])
+_SYNONYMS = {"success": "ok", "failure": "failed"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """n consecutive lines of a source, each judged by itself."""
+
+    columns: Mapping[str, pa.Array]
+    """Trace column -> (n,) values of the trace contract; of lines set aside, anything."""
+    tick: np.ndarray
+    """(n,) arrival in the source's unit: float64, or int64 for date-times."""
+    zones: np.ndarray
+    """(n,) as in `Cells`."""
+    reasons: np.ndarray
+    """(n,) why a line is set aside; None: it is not."""
+
+
+def set_aside(reasons: np.ndarray, is_fault: np.ndarray, reason: str) -> None:
+    """Give a reason to the lines of a mask that have none yet."""
+    if is_fault.any():
+        reasons[is_fault & is_accepted(reasons)] = reason
+
+
+def is_accepted(reasons: np.ndarray) -> np.ndarray:
+    """Return (n,) whether a line has no reason to be set aside."""
+    return np.equal(reasons, np.array(None)).astype(bool)
+
+
+def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
+    """Apply the rules that look at one line only; `names` are the source's columns in order."""
+    reasons = cells.line_faults.copy()
+    for target, source in form.sources(names).items():
+        for is_fault, what in _faults(target, cells):
+            set_aside(reasons, is_fault, f"{source}: {what}")
+    if form.block_tokens and HASH_IDS in cells.columns:
+        tokens = cells.columns["input_tokens"].fill_null(0).to_numpy()
+        n_ids = pc.list_value_length(cells.columns[HASH_IDS]).fill_null(0).to_numpy()
+        is_more = n_ids > np.ceil(tokens / form.block_tokens)
+        set_aside(reasons, is_more, f"{HASH_IDS}: more than the blocks of the input")
+    has_failed = pc.fill_null(pc.equal(cells.columns["output_tokens"], 0), False)
+    status = pa.DictionaryArray.from_arrays(has_failed.cast(pa.int32()), _STATUSES)
+    if "status" in cells.columns:
+        given = cells.columns["status"].cast(pa.string())
+        for theirs, ours in _SYNONYMS.items():
+            given = pc.if_else(pc.fill_null(pc.equal(given, theirs), False), ours, given)
+        is_known = pc.or_(pc.is_in(given, _STATUSES), pc.is_null(given))
+        set_aside(reasons, _mask(pc.invert(is_known)), "status: neither ok nor failed")
+        contradicts = pc.and_(pc.fill_null(pc.equal(given, "ok"), False), has_failed)
+        set_aside(reasons, _mask(contradicts), "output_tokens: zero in a request that is ok")
+        status = pc.coalesce(given, status.cast(pa.string()))
+    columns = {name: _converted(column, name, form) for name, column in cells.columns.items()}
+    tick = cells.columns["arrival_s"].fill_null(0).to_numpy()
+    return Judged(columns | {"status": status}, tick, cells.zones, reasons)
+
+
+def _faults(name: str, cells: Cells) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield which cells of a column break a rule, and the rule, in the order they are judged."""
+    column, unreadable = cells.columns[name], cells.unreadable[name]
+    if name in NEEDED_COLUMNS:
+        yield is_null(column) & ~unreadable, "missing value"
+    yield unreadable, _WANTED.get(column.type, "not a number")
+    if column.type != pa.float64():
+        return
+    minimum = MINIMUM.get(name, 0)
+    values = column.fill_null(minimum).to_numpy()
+    yield ~np.isfinite(values), "not finite"
+    yield values < minimum, f"below {minimum}"
+    if COLUMN_TYPES[name] == pa.int32():
+        yield values != np.trunc(values), "not a whole number"
+        yield values > MAX_INT32, "above the 32-bit range"
+
+
+_WANTED = {pa.int64(): "not a date and time", pa.bool_(): "neither true nor false"}
+
+
+def _mask(values: pa.Array) -> np.ndarray:
+    return values.to_numpy(zero_copy_only=False)
+
+
+def _converted(column: pa.Array, name: str, form: TraceFormat) -> pa.Array:
+    """Bring a column to the type and unit of the trace contract."""
+    if name in form.factors:
+        column = pc.multiply(column, form.factors[name])
+    if COLUMN_TYPES[name] == pa.int32():
+        return column.cast(pa.int32(), safe=False)  # lines set aside may hold anything
+    return column
