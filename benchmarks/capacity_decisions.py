@@ -23,10 +23,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.capacity.demand import Demand, TraceTraffic, demand_of_trace, requests_of_demand
-from sextant.answer.capacity.search import fewest
-from sextant.answer.capacity.server import Server
-from sextant.answer.capacity.simulated import simulated
-from sextant.answer.capacity.sizing import size
+from sextant.answer.capacity.servers import Server, simulated
+from sextant.answer.capacity.sizing import fewest, size
 from sextant.answer.capacity.target import Target
 from sextant.answer.question import Question
 from sextant.answer.step_laws import Offer, ServerLaws, Settings, find_laws

@@ -27,11 +27,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sextant.answer.fleet.baselines import each_team_alone, first_fit_by_price, own_best_choices
-from sextant.answer.fleet.plan import Served
-from sextant.answer.fleet.planning import plan_fleet
-from sextant.answer.fleet.predicted import options_of_draws
-from sextant.answer.fleet.problem import Demand, Option, Pool
+from sextant.answer.fleet.options import options_of_draws
+from sextant.answer.fleet.planning import (
+    each_team_alone,
+    first_fit_by_price,
+    own_best_choices,
+    plan_fleet,
+)
+from sextant.answer.fleet.problem import Demand, Option, Pool, Served
 from sextant.decide.pairs import task_of_characterization
 from sextant.decide.score import so_score
 from sextant.facts.slo import SLO

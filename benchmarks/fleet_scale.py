@@ -15,8 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from sextant.answer.fleet.answer import answer_fleet
-from sextant.answer.fleet.planning import plan_fleet
+from sextant.answer.fleet.planning import answer_fleet, plan_fleet
 from sextant.answer.fleet.problem import Demand, Option, Pool
 from sextant.facts.slo import SLO
 

@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.answer.plan.choice import Candidate, Limits, order
 from sextant.answer.plan.estimate import ASSUMED, cell_s
-from sextant.answer.plan.next_cells import told
-from sextant.answer.plan.stakes import Stakes, expected_so, stakes_of
+from sextant.answer.plan.measurements import told
+from sextant.answer.plan.value import Candidate, Limits, Stakes, expected_so, order, stakes_of
 from sextant.answer.source import load_sources
 from sextant.decide.configurations import apart
 from sextant.decide.decision import worth_of

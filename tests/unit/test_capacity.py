@@ -7,13 +7,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sextant.answer.capacity.changes import (
+    Terms,
+    Up,
+    always,
+    burst,
+    failure,
+    growth,
+    in_turn,
+    scheduled,
+    serve_with_failure,
+    stepped,
+)
 from sextant.answer.capacity.demand import Demand, DrawnTraffic, TraceTraffic, demand_of_trace
-from sextant.answer.capacity.fleet import NOBODY, Up, always, in_turn, serve_with_failure, stepped
-from sextant.answer.capacity.incidents import burst, failure, growth, scheduled
-from sextant.answer.capacity.schedule import Terms
-from sextant.answer.capacity.search import fewest, largest_rate
-from sextant.answer.capacity.server import Server
-from sextant.answer.capacity.sizing import neighbours, size
+from sextant.answer.capacity.servers import NOBODY, Server
+from sextant.answer.capacity.sizing import fewest, largest_rate, neighbours, size
 from sextant.answer.capacity.target import Outcome, Target, histogram_quantile, judge
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet

@@ -11,7 +11,7 @@ from command import sextant
 from html_page import Page, figure_texts
 from sextant.answer.capacity.answer_text import burst_line, missed_words, profile_cells
 from sextant.answer.capacity.demand import Demand, DrawnTraffic
-from sextant.answer.capacity.simulated import simulated
+from sextant.answer.capacity.servers import simulated
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions
 from sextant.cli.capacity import TrafficOptions, capacity_asked, seconds_of, traffic_of

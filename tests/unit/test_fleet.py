@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 from scipy.optimize import milp
 
-from sextant.answer.fleet.answer import answer_fleet
 from sextant.answer.fleet.answer_text import as_text, facts
-from sextant.answer.fleet.baselines import own_best_choices
-from sextant.answer.fleet.plan import Mend
-from sextant.answer.fleet.planning import plan_fleet
-from sextant.answer.fleet.problem import Demand, Option, Pool
+from sextant.answer.fleet.planning import answer_fleet, own_best_choices, plan_fleet
+from sextant.answer.fleet.problem import Demand, Mend, Option, Pool
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
 

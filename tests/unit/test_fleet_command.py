@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from command import sextant
-from sextant.answer.fleet.predicted import offered_profiles
-from sextant.answer.fleet.sheets import read_demands, read_supply
+from sextant.answer.fleet.options import offered_profiles, read_demands, read_supply
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUS, load_gpu
 from sextant.facts.mig import mig_slice

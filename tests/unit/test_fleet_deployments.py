@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from sextant.answer.fleet.deployments import IMAGE, as_kubernetes, as_slurm
-from sextant.answer.fleet.plan import FleetPlan, Placement, PoolUse, Served
-from sextant.answer.fleet.problem import Demand, Pool
+from sextant.answer.fleet.problem import Demand, FleetPlan, Placement, Pool, PoolUse, Served
 from sextant.facts.slo import SLO
 from support import ROOT
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from html_page import Page, figure_texts
-from sextant.answer.fleet.answer import answer_fleet
 from sextant.answer.fleet.page import devices_used, write_fleet
+from sextant.answer.fleet.planning import answer_fleet
 from sextant.answer.fleet.problem import Demand, Option, Pool
 from sextant.facts.slo import SLO
 

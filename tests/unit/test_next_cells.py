@@ -9,12 +9,26 @@ import pytest
 
 from cells import request, write_cell
 from project import Project
-from sextant.answer.plan.choice import Candidate, Limits, Order, Stop, order
 from sextant.answer.plan.estimate import ASSUMED
-from sextant.answer.plan.next_cells import candidates_of, next_cells, order_of_plan, told
-from sextant.answer.plan.order_text import order_json, order_text
-from sextant.answer.plan.stakes import Stakes, expected_so, stakes_of
-from sextant.answer.plan.summary import CellPlan
+from sextant.answer.plan.measurements import (
+    candidates_of,
+    next_cells,
+    order_json,
+    order_of_plan,
+    order_text,
+    told,
+)
+from sextant.answer.plan.run import CellPlan
+from sextant.answer.plan.value import (
+    Candidate,
+    Limits,
+    Order,
+    Stakes,
+    Stop,
+    expected_so,
+    order,
+    stakes_of,
+)
 from sextant.base.errors import InputError
 from sextant.base.yaml_files import read_configuration
 from sextant.experiment.cell_key import CellKey

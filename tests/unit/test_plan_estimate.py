@@ -10,11 +10,17 @@ import pytest
 
 from cells import TOO_LARGE, request, write_cell
 from project import Project
-from sextant.answer.plan.estimate import ASSUMED, Basis, cell_s, feasibility
-from sextant.answer.plan.history import Error, basis, estimate_errors, finished_cells
-from sextant.answer.plan.jobs import DryRun, Job
-from sextant.answer.plan.summary import CellPlan, make_plan, makespan_s
-from sextant.answer.plan.text import plan_text
+from sextant.answer.plan.estimate import (
+    ASSUMED,
+    Basis,
+    Error,
+    basis,
+    cell_s,
+    estimate_errors,
+    feasibility,
+    finished_cells,
+)
+from sextant.answer.plan.run import CellPlan, DryRun, Job, make_plan, makespan_s, plan_text
 from sextant.base.yaml_files import merged, read_configuration
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.endpoints import Endpoint

@@ -191,8 +191,8 @@ def capacity_asked(
 ) -> "Asked":
     """Return what is asked. Raises InputError for an option that makes no sense."""
     from sextant.answer.capacity.answer import Asked
+    from sextant.answer.capacity.changes import Terms
     from sextant.answer.capacity.demand import requests_of_demand
-    from sextant.answer.capacity.schedule import Terms
     from sextant.answer.capacity.target import Target
     from sextant.facts.slo import SLO
 

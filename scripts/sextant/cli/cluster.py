@@ -71,13 +71,15 @@ def plan(
 
     With a budget or --until-so, print which cells to measure first for the SLOs.
     """
-    from sextant.answer.plan.choice import Limits
-    from sextant.answer.plan.jobs import dry_run
-    from sextant.answer.plan.next_cells import candidates_of, order_of_plan
-    from sextant.answer.plan.order_text import order_json, order_text
-    from sextant.answer.plan.rounds import candidate_plans
-    from sextant.answer.plan.summary import make_plan
-    from sextant.answer.plan.text import plan_text
+    from sextant.answer.plan.measurements import (
+        candidate_plans,
+        candidates_of,
+        order_json,
+        order_of_plan,
+        order_text,
+    )
+    from sextant.answer.plan.run import dry_run, make_plan, plan_text
+    from sextant.answer.plan.value import Limits
     from sextant.base.yaml_files import read_configuration
     from sextant.experiment.loading import load_experiment
 

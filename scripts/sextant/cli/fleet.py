@@ -47,9 +47,9 @@ def fleet(
 ) -> None:
     """Say which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
     from sextant.answer.fleet.answer_text import facts
-    from sextant.answer.fleet.asked import Asked
-    from sextant.answer.fleet.asked import fleet as answer_fleet
     from sextant.answer.fleet.deployments import as_kubernetes, as_slurm, check_sheets
+    from sextant.answer.fleet.options import Asked
+    from sextant.answer.fleet.options import fleet as answer_fleet
 
     check_page(printed, out)
     is_deployed = printed in ("kubernetes", "slurm")

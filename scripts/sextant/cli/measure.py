@@ -36,8 +36,8 @@ def measure(
     workflow_profile: WorkflowProfile = None,
 ) -> None:
     """Measure the cells of adaptive rows of benchmarks.tsv that answers need, round by round."""
-    from sextant.answer.plan.choice import Limits
-    from sextant.answer.plan.rounds import next_round, record, spent, take_measured
+    from sextant.answer.plan.measurements import next_round, record, spent, take_measured
+    from sextant.answer.plan.value import Limits
     from sextant.base.yaml_files import read_configuration
     from sextant.experiment.loading import load_experiment
 

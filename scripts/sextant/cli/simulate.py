@@ -92,9 +92,8 @@ def _load(
     traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions, has_caching: bool
 ) -> "tuple[OpenLoop | Users, Lengths]":
     """Return what is asked of the servers, and the lengths of its requests."""
-    from sextant.answer.capacity.demand import requests_of_demand
+    from sextant.answer.capacity.demand import prefix_notes, requests_of_demand
     from sextant.answer.capacity.latencies import OpenLoop
-    from sextant.answer.capacity.prefix_notes import prefix_notes
 
     if sharing.users is not None:
         return _users(sharing.users, traffic, sharing, asked)

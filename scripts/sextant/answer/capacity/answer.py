@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 
 from sextant.answer.capacity.answer_text import as_text
-from sextant.answer.capacity.demand import Demand, DrawnTraffic, Traffic
-from sextant.answer.capacity.incidents import burst, failure, growth, scheduled
-from sextant.answer.capacity.prefix_notes import prefix_notes
-from sextant.answer.capacity.schedule import Schedule, Terms
-from sextant.answer.capacity.simulated import simulated
+from sextant.answer.capacity.changes import Schedule, Terms, burst, failure, growth, scheduled
+from sextant.answer.capacity.demand import Demand, DrawnTraffic, Traffic, prefix_notes
+from sextant.answer.capacity.servers import simulated
 from sextant.answer.capacity.sizing import Sizing, neighbours, size, summary
 from sextant.answer.capacity.target import Judged, Target
 from sextant.answer.question import Question

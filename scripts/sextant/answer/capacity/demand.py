@@ -16,6 +16,7 @@ from sextant.answer.requests import Length, Requests
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.ids import id_of
+from sextant.pages.wording import percent
 from sextant.simulate.requests import Requests as SimulatedRequests
 from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
 from sextant.workload.arrivals import read_stored
@@ -315,3 +316,21 @@ def _lognormal(length: Length, n: int, rng: np.random.Generator) -> np.ndarray:
     sigma = z - max(z**2 - 2 * math.log(length.high / length.mean), 0.0) ** 0.5
     drawn = length.mean * np.exp(sigma * rng.standard_normal(n) - sigma**2 / 2)
     return np.maximum(drawn.round(), 1).astype(np.int64)
+
+
+def prefix_notes(demand: Demand, has_prefix_caching: bool) -> list[str]:
+    """Return what prefix caching makes of the requests, in a sentence; none if not known."""
+    if demand.prefix_id is None:
+        return []
+    tokens = pd.Series(demand.prefix_tokens)
+    before = tokens.groupby(demand.prefix_id).transform(lambda own: own.cummax().shift())
+    again = np.minimum(before.fillna(0), tokens).sum() / demand.input_tokens.sum()
+    if has_prefix_caching:
+        return [
+            f"Prefix caching is on: {percent(again)} of the input tokens repeat the beginning of "
+            "an earlier request by the trace's hash_ids, and are found while they are kept."
+        ]
+    return [
+        f"Prefix caching is off: {percent(again)} of the input tokens, which repeat the beginning "
+        "of an earlier request by the trace's hash_ids, are computed again."
+    ]

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sextant.answer.fleet.plan import FleetPlan, Served
-from sextant.answer.fleet.problem import Pool
-from sextant.answer.fleet.sheets import read_supply
+from sextant.answer.fleet.options import read_supply
+from sextant.answer.fleet.problem import FleetPlan, Pool, Served
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, load_sheet
 from sextant.base.yaml_files import yaml_documents

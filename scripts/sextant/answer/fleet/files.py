@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from sextant.answer.capacity.files import store_of_run
 from sextant.answer.fleet import answer_text as text
-from sextant.answer.fleet.asked import Asked, fleet
+from sextant.answer.fleet.options import Asked, fleet
 from sextant.answer.fleet.page import write_fleet
-from sextant.answer.fleet.plan import FleetAnswer
+from sextant.answer.fleet.problem import FleetAnswer
 from sextant.base.files import provenance, write_parquet
 from sextant.experiment.experiment import Experiment
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sextant.answer.fleet import answer_text as text
-from sextant.answer.fleet.plan import FleetAnswer, FleetPlan, PoolUse
+from sextant.answer.fleet.problem import FleetAnswer, FleetPlan, PoolUse
 from sextant.base.files import provenance
 from sextant.pages.charts import WIDTH_IN
 from sextant.pages.figure import COLOURS, Axis, draw_panels, style

@@ -89,3 +89,151 @@ class Option:
 def _ceil(value: Any) -> Any:
     """Return the next whole number, though the last digits of a quotient be wrong."""
     return np.ceil(value - 1e-9)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A demand that is served."""
+
+    demand: Demand
+    gpu_profile_id: str
+    n_gpus: int
+    """Devices of one replica."""
+    replicas: tuple[int, ...]
+    """By slot."""
+    probability_met: float
+    """That these replicas keep its limits in all slots."""
+    usd_per_hour: float
+    """Its devices at the prices of their pools, mean over the slots. What rented nodes have idle
+    is not in it (`PoolUse.idle_usd_per_hour`)."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Replicas of a demand on one node, in one slot."""
+
+    slot: int
+    pool_id: str
+    node: int
+    """Counted from 0 within the pool."""
+    demand_id: str
+    gpu_profile_id: str
+    replicas: int
+
+
+@dataclass(frozen=True)
+class PoolUse:
+    """What is in use of a pool."""
+
+    pool: Pool
+    nodes_used: tuple[int, ...]
+    """Nodes with a replica on them, by slot."""
+    devices_used: tuple[int, ...]
+    """By slot."""
+    usd_per_hour: float
+    """Mean over the slots."""
+    idle_usd_per_hour: float
+    """The part of it that is paid for idle devices of rented nodes."""
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """Who gets what."""
+
+    served: tuple[Served, ...]
+    """In the order of the demands."""
+    unserved: tuple[Demand, ...]
+    placements: tuple[Placement, ...]
+    pools: tuple[PoolUse, ...]
+    usd_per_hour: float
+    """Cost of all that is used, mean over the slots."""
+    bound_usd_per_hour: float
+    """No plan that serves as many demands of each priority costs less."""
+    most_served: int
+    """No plan serves more; above `len(served)` only where the time limit ended the search."""
+    joint_probability_met: float
+    """That all served demands are met at once: errors shared between demands are shared here."""
+    product_probability_met: float
+    """The same if the demands' errors were independent."""
+
+    @property
+    def gap(self) -> float:
+        """How far the cost may be above the least one, as a share of it."""
+        excess = self.usd_per_hour - self.bound_usd_per_hour
+        return max(excess, 0.0) / self.usd_per_hour if self.usd_per_hour else 0.0
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a change brings, by solving again."""
+
+    n_more_served: int
+    usd_per_hour_saved: float
+    """Below 0 where serving more costs more."""
+    at_most_usd_per_hour: float
+    """The same if both solutions were exact: what is saved lies below it."""
+    serves: tuple[str, ...]
+    """Demands that are then served, where more, or more of a higher priority, are."""
+    drops: tuple[str, ...]
+    """Demands, of a lower priority, that are then not."""
+
+
+@dataclass(frozen=True)
+class NodeWorth(Worth):
+    """What one further node of a pool brings."""
+
+    pool_id: str
+
+
+@dataclass(frozen=True)
+class LimitWorth(Worth):
+    """What looser limits of one demand bring."""
+
+    demand_id: str
+    factor: float
+    """On all its latency limits."""
+
+
+@dataclass(frozen=True)
+class Mend:
+    """What would have an unserved demand served as well, all else being served as it is."""
+
+    demand_id: str
+    reason: str
+    """`no_option`: no GPU profile keeps its limits however many replicas; `no_room`."""
+    more_nodes: dict[str, int]
+    """Fewest further nodes by pool, each pool alone; pools that do not help are left out."""
+    limit_factor: float | None
+    """The smallest factor tried on its limits that has it served; None: none does."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a simpler way comes to."""
+
+    name: str
+    """`each_team_alone`, `first_fit_by_price` or `own_best_choices` (the sum of `recommend`)."""
+    choices: tuple[Served, ...]
+    """What it gives each demand, whether or not that lies within the supply."""
+    n_served: int
+    """Demands whose replicas find devices."""
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class FleetAnswer:
+    """A plan, and what would change it."""
+
+    plan: FleetPlan
+    risk: float
+    """Largest probability that a served demand misses its limits."""
+    is_elastic: bool
+    """Whether replicas and devices change by slot; else all slots have those of the busiest."""
+    further_nodes: tuple[NodeWorth, ...]
+    looser_limits: tuple[LimitWorth, ...]
+    mends: tuple[Mend, ...]
+    conflict: tuple[str, ...]
+    """Demands that cannot all be served together, though without any one of them the others can;
+    empty where all are served."""
+    baselines: tuple[Baseline, ...]
+    warnings: tuple[str, ...] = ()

@@ -9,14 +9,19 @@ memory facts rule out costs nothing. Not in it: the wait in a scheduler's queue,
 are tried again, and levels that a stop rule may leave out.
 """
 
-from collections.abc import Mapping
+import csv
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from sextant.base.errors import InputError
 from sextant.experiment.cell_key import CellKey
 from sextant.experiment.experiment import Experiment
-from sextant.experiment.scenarios import Scenario
+from sextant.experiment.scenarios import Batch, Scenario
 from sextant.experiment.variants import Variant
+from sextant.points.cells.files import read_cell
 from sextant.points.cells.memory import Feasibility, assess_variant
 from sextant.points.cells.verdict import FEASIBLE
 
@@ -87,3 +92,149 @@ def cell_s(
     levels_s = sum(scenario.planned_s(level, basis.request_s) for level in scenario.levels)
     extra_s = len(scenario.levels) * basis.level_extra_s + basis.cell_extra_s
     return starts * start_s + levels_s + extra_s
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The times of a measured cell."""
+
+    key: CellKey
+    starts_s: tuple[float, ...]
+    """Of each probe, with the loading of weights."""
+    levels_s: dict[float, float]
+    """Duration of each level that was measured, without its warm-up."""
+    wall_s: float | None
+    """Of the whole job; None where it was measured elsewhere."""
+
+
+def finished_cells(
+    experiment: Experiment, config: Mapping[str, Any], folder: Path
+) -> list[Finished]:
+    """Read the cells that were measured; paths of the configuration start from `folder`."""
+    found, results = [], folder / config["pathvars"]["results"] / "benchmarks" / config["source"]
+    for key in experiment.cells if experiment.scenarios else ():  # an archive has none
+        try:
+            cell = read_cell(results / key.folder)
+            wall_s = None if cell.run.imported else job_s(config, folder, key)
+        except (FileNotFoundError, InputError, KeyError, ValueError):
+            continue  # not measured, or damaged, which a run will report
+        starts_s = tuple(probe.duration_s for probe in cell.tuning.probes or ())
+        levels_s = {it.level: it.duration_s for it in cell.run.levels if it.duration_s is not None}
+        found.append(Finished(key, starts_s, levels_s, wall_s))
+    return [cell for cell in found if cell.levels_s]
+
+
+def job_s(config: Mapping[str, Any], folder: Path, key: CellKey) -> float | None:
+    """Return the seconds that a cell took by Snakemake's benchmark file, of the last attempt."""
+    times = folder / config["pathvars"]["benchmarks"] / "benchmark_cell" / config["source"]
+    path = times / f"{key.folder}.tsv"
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle, delimiter="\t"))
+    return float(rows[-1]["s"]) if rows else None
+
+
+def basis(experiment: Experiment, key: CellKey, finished: Sequence[Finished]) -> Basis:
+    """Return the terms for a cell's estimate: medians of the nearest cells, or assumptions.
+
+    Nearest are those of the same LLM on the same GPU profile, then those on the same GPU
+    profile, then those on the same kind of device.
+    """
+    kind = experiment.profiles[key.gpu_profile_id].gpu.kind
+    tests: dict[str, Callable[[CellKey], bool]] = {
+        "of this LLM on this GPU profile": lambda other: (
+            (other.llm_id, other.gpu_profile_id) == (key.llm_id, key.gpu_profile_id)
+        ),
+        "on this GPU profile": lambda other: other.gpu_profile_id == key.gpu_profile_id,
+        f"on the same kind of device ({kind})": lambda other: (
+            experiment.profiles[other.gpu_profile_id].gpu.kind == kind
+        ),
+    }
+    for name, is_near in tests.items():
+        near = [cell for cell in finished if is_near(cell.key) and cell.starts_s]
+        if near:
+            return _medians(experiment, near, ASSUMED[kind], name)
+    return ASSUMED[kind]
+
+
+def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, name: str) -> Basis:
+    starts = [
+        max(0.0, start_s - weight_gib(experiment, cell.key) / assumed.load_gib_per_s)
+        for cell in near
+        for start_s in cell.starts_s
+    ]
+    # A given batch weight takes one start, so it says nothing about a search.
+    searched = [
+        cell
+        for cell in near
+        if experiment.variants[cell.key.variant_id].batch_weight_tokens is None
+    ]
+    n_starts = [len(cell.starts_s) for cell in searched]
+    extras, requests = _extras_s(experiment, near), _requests_s(experiment, near)
+    return replace(
+        assumed,
+        origin=f"medians of {len(near)} cells {name}",
+        start_s=statistics.median(starts),
+        starts=statistics.median(n_starts) if n_starts else None,
+        request_s=statistics.median(requests) if requests else assumed.request_s,
+        # The extra time of a level and that of a cell cannot be separated.
+        level_extra_s=statistics.median(extras) if extras else assumed.level_extra_s,
+        cell_extra_s=0.0 if extras else assumed.cell_extra_s,
+    )
+
+
+def _extras_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
+    """Return the time of each cell beyond its starts and levels, per level."""
+    found = []
+    for cell in cells:
+        if cell.wall_s is None:
+            continue
+        scenario, n_levels = experiment.scenario(cell.key), len(cell.levels_s)
+        levels_s = sum(cell.levels_s.values()) + n_levels * scenario.unmeasured_s
+        known_s = sum(cell.starts_s) + levels_s
+        found.append(max(0.0, cell.wall_s - known_s) / n_levels)
+    return found
+
+
+def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
+    """Return the time of a request in each level that ended with a number of requests."""
+    found = []
+    for cell in cells:
+        scenario = experiment.scenario(cell.key)
+        if isinstance(scenario, Batch):
+            found += [took / scenario.n_waves(level) for level, took in cell.levels_s.items()]
+    return found
+
+
+@dataclass(frozen=True)
+class Error:
+    """Estimated over measured times of cells."""
+
+    n_cells: int
+    median_ratio: float
+    lowest_ratio: float
+    highest_ratio: float
+    total_ratio: float
+
+
+def estimate_errors(
+    experiment: Experiment, config: Mapping[str, Any], finished: Sequence[Finished]
+) -> dict[str, Error]:
+    """Compare the time of each measured cell with an estimate that does not know it.
+
+    `assumed` uses no measurement, `medians` those of all other cells.
+    """
+    timed = [(cell, cell.wall_s) for cell in finished if cell.wall_s is not None]
+    walls_s = [wall_s for _, wall_s in timed]
+    found = {}
+    for name in ("assumed", "medians") if timed else ():
+        estimates_s = []
+        for cell, _ in timed:
+            others = [other for other in finished if other is not cell and name == "medians"]
+            terms = basis(experiment, cell.key, others)
+            estimates_s.append(expected_s(experiment, cell.key, config, terms))
+        ratios = [each / wall_s for each, wall_s in zip(estimates_s, walls_s, strict=True)]
+        total, middle = sum(estimates_s) / sum(walls_s), statistics.median(ratios)
+        found[name] = Error(len(timed), middle, min(ratios), max(ratios), total)
+    return found

@@ -3,25 +3,39 @@
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from sextant.answer.plan.choice import Candidate, Limits, Order, order
-from sextant.answer.plan.estimate import Basis
-from sextant.answer.plan.history import finished_cells
-from sextant.answer.plan.stakes import Stakes, stakes_of
-from sextant.answer.plan.summary import CellPlan
+from sextant.answer.plan.estimate import Basis, basis, finished_cells, job_s
+from sextant.answer.plan.run import CellPlan, unplanned_cell
+from sextant.answer.plan.value import (
+    Candidate,
+    Limits,
+    Order,
+    Outlook,
+    Stakes,
+    Stop,
+    order,
+    stakes_of,
+)
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
+from sextant.base.rows import frame_rows, jsonable
 from sextant.decide.evaluation_files import read_task
 from sextant.decide.pairs import task_of
+from sextant.experiment.adaptive import Chosen, add_chosen, chosen_path, last_round
+from sextant.experiment.cell_key import CellKey
+from sextant.experiment.definition import cell_definition
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.variants import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
+from sextant.pages.wording import aligned, number, percent, plural
+from sextant.points.cells.files import read_run
 from sextant.points.characterizations.features import Facts, published_features
 from sextant.points.characterizations.points import (
     IDENTIFIERS,
@@ -253,3 +267,173 @@ def _workload_lengths(path: Path) -> tuple[float, float] | None:
     bins = read_parquet(path).to_pandas()
     means = [float(np.average(bins[name], weights=bins["count"])) for name in LENGTHS]
     return means[0], means[1]
+
+
+_SHOWN = 3
+"""Answers of a round that are printed."""
+_DECISION = ["slo_id", "llm_id"]
+_HEADER = ("round", "cell", "levels", "GPU-hours", "USD", "in all: GPU-hours", "USD", "S/O after")
+
+
+def order_text(found: Order, candidates: Sequence[Candidate]) -> str:
+    """Return an order of cells as text; `candidates` are those that it chose from."""
+    n_slos, n_llms = (found.now.answers[name].nunique() for name in _DECISION)
+    lines = [
+        f"{plural(len(found.now.answers), 'answer')} ({plural(n_slos, 'SLO')} × "
+        f"{plural(n_llms, 'LLM')}); expected S/O now {found.now.expected_so:.3f}"
+    ]
+    if found.rounds:
+        lines += ["", "Measure, the most gain per cost first:", *aligned(_table(found))]
+    before = found.now
+    for place, done in enumerate(found.rounds, 1):
+        changed = _changed(before, done.after)
+        if changed:
+            lines += ["", f"After round {place} the likeliest answers would change:", *changed]
+        before = done.after
+    return "\n".join([*lines, "", f"It stops there: {_why(found, candidates)}."])
+
+
+def _table(found: Order) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [_HEADER]
+    gpu_hours = usd = 0.0
+    for place, done in enumerate(found.rounds, 1):
+        for each in done.cells:
+            gpu_hours, usd = gpu_hours + each.gpu_hours, usd + each.usd
+            cost = (f"{value:.2f}" for value in (each.gpu_hours, each.usd, gpu_hours, usd))
+            levels, so = ",".join(map(str, each.levels)), f"{done.after.expected_so:.3f}"
+            name = f"{each.llm_id} on {each.gpu_profile_id}"
+            rows.append((str(place), name, levels, *cost, so))
+    return rows
+
+
+def _changed(before: Outlook, after: Outlook) -> list[str]:
+    """Return a line for each answer that is likely to be another one, the likeliest first."""
+    both = before.answers.merge(after.answers, on=_DECISION, suffixes=("_was", ""))
+    chosen = both[["gpu_profile_id", "replicas"]].astype(object).fillna("").to_numpy()
+    earlier = both[["gpu_profile_id_was", "replicas_was"]].astype(object).fillna("").to_numpy()
+    changed = both[(chosen != earlier).any(axis=1)].sort_values("share", ascending=False)
+    lines = [
+        f"  {row['llm_id']} for {row['slo_id']}: {_option(row)} ({percent(row['share'])} likely), "
+        f"not {_option(row, '_was')}"
+        for row in frame_rows(changed.head(_SHOWN))
+    ]
+    left = len(changed) - len(lines)
+    return lines + ([f"  and {plural(left, 'answer')} more (--json has all)"] if left else [])
+
+
+def _option(row: dict[str, Any], suffix: str = "") -> str:
+    if row[f"gpu_profile_id{suffix}"] is None:
+        return "no GPU profile"
+    return f"{row[f'replicas{suffix}']} × {row[f'gpu_profile_id{suffix}']}"
+
+
+def _why(found: Order, candidates: Sequence[Candidate]) -> str:
+    if found.stopped is not Stop.BUDGET or found.rounds or not candidates:
+        return found.stopped.value
+    least = min((each.start_hours + each.level_hours) * each.n_devices for each in candidates)
+    return f"{found.stopped.value}; one level of the cheapest cell takes {number(least)} GPU-hours"
+
+
+def order_json(found: Order) -> dict[str, Any]:
+    """Return an order as JSON has it: `now`, `rounds` and `stopped`."""
+    return {
+        "now": _outlook(found.now),
+        "rounds": [
+            {"cells": [each._asdict() for each in done.cells], "after": _outlook(done.after)}
+            for done in found.rounds
+        ],
+        "stopped": found.stopped.name.lower(),
+    }
+
+
+def _outlook(outlook: Outlook) -> dict[str, Any]:
+    return {"expected_so": outlook.expected_so, "answers": jsonable(outlook.answers)}
+
+
+class Spent(NamedTuple):
+    """What the chosen cells have taken so far; those measured elsewhere or before are free."""
+
+    n_cells: int
+    gpu_hours: float
+    usd: float
+
+
+def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Spent:
+    """Return what the chosen cells have taken, by the run times of Snakemake's jobs.
+
+    Of a cell that was interrupted that is the time of the last attempt.
+    """
+    gpu_hours = usd = 0.0
+    n_cells = 0
+    for key in experiment.chosen:
+        if (took_s := job_s(config, folder, key)) is not None:
+            profile = experiment.profiles[key.gpu_profile_id]
+            n_cells += 1
+            gpu_hours += took_s / 3600 * profile.n_gpus
+            usd += took_s / 3600 * profile.usd_per_hour
+    return Spent(n_cells, gpu_hours, usd)
+
+
+def take_measured(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Chosen:
+    """Return the candidates that were measured before, at whatever levels, as they are asked now.
+
+    Nothing but their levels may differ from what the sheets ask for.
+    """
+    found: Chosen = {}
+    for key in _left(experiment):
+        place = folder / config["pathvars"]["results"] / "benchmarks" / config["source"]
+        if not (place / key.folder / "run.json").is_file():
+            continue
+        definition = read_run(place / key.folder).definition or {}
+        levels = tuple(map(int, definition.get("scenario", {}).get("levels", ())))
+        asked = replace(experiment, chosen={key: levels})
+        if levels and definition == cell_definition(asked, key, config):
+            found[key] = levels
+    return found
+
+
+def next_round(
+    experiment: Experiment, config: Mapping[str, Any], folder: Path, limits: Limits
+) -> tuple[Order, Chosen]:
+    """Return the next round, by all that was measured, and its cells as the sheet has them.
+
+    Args:
+        experiment: with what was chosen so far, all of it measured.
+        config: the configuration.
+        folder: where paths of the configuration start.
+        limits: those of all rounds together.
+    """
+    so_far = spent(experiment, config, folder)
+    left = limits._replace(
+        gpu_hours=None if limits.gpu_hours is None else limits.gpu_hours - so_far.gpu_hours,
+        usd=None if limits.usd is None else limits.usd - so_far.usd,
+        rounds=1,
+    )
+    candidates = candidates_of(experiment, config, candidate_plans(experiment, config, folder))
+    order = order_of_plan(experiment, config, candidates, folder, left)
+    by_pair = {(key.llm_id, key.gpu_profile_id): key for key in experiment.adaptive}
+    chosen = order.rounds[0].cells if order.rounds else ()
+    return order, {by_pair[each[:2]]: each.levels for each in chosen}
+
+
+def record(config: Mapping[str, Any], folder: Path, chosen: Chosen, *, is_new: bool) -> int:
+    """Add cells to the sheet and return the number of their round; 0 are cells measured before."""
+    path = folder / chosen_path(config)
+    number = last_round(path) + 1 if is_new else 0
+    add_chosen(path, number, chosen)
+    return number
+
+
+def _left(experiment: Experiment) -> list[CellKey]:
+    return [key for key in experiment.adaptive if key not in experiment.chosen]
+
+
+def candidate_plans(
+    experiment: Experiment, config: Mapping[str, Any], folder: Path
+) -> list[CellPlan]:
+    """Return what each candidate takes that was not chosen yet."""
+    finished = finished_cells(experiment, config, folder)
+    return [
+        unplanned_cell(experiment, config, key, basis(experiment, key, finished))
+        for key in _left(experiment)
+    ]
