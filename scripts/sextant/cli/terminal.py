@@ -1,7 +1,10 @@
 """Output of the commands."""
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,10 @@ import typer
 
 from sextant.base.errors import InputError
 from sextant.base.text import printable
+from sextant.pages.blocks import Document, as_json, as_text
+
+_WIDTH = 100
+"""Letters in a line of prose, where the terminal has room for them."""
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -29,3 +36,21 @@ def say_answer(answer: Mapping[str, Any], printed: str, out: Path | None = None)
     else:
         as_json = printed == "json"
         say(json.dumps(answer, indent=2, allow_nan=False) if as_json else answer["text"])
+
+
+def print_document(document: Document, printed: str = "text", out: Path | None = None) -> None:
+    """Print a document as text or JSON (with `text`); or write the page `out`, and say where.
+
+    Prose is wrapped in a terminal alone: in a file or a pipe a sentence stays one line.
+    """
+    text = as_text(document)
+    if out is not None:
+        from sextant.pages.page import write_page
+
+        write_page(document, out)
+        say(f"{out}: {text.splitlines()[0]}")
+    elif printed == "json":
+        say(as_json(replace(document, data={**document.data, "text": text})))
+    else:
+        columns = min(_WIDTH, shutil.get_terminal_size().columns)
+        say(as_text(document, columns) if sys.stdout.isatty() else text)

@@ -1,0 +1,292 @@
+"""One model of what Sextant tells a person: a document of blocks, as text, as a page, as JSON.
+
+Build a `Document` once, then print it (`as_text`), write it as HTML (`pages.page.as_page`,
+`write_page`) or hand out its values (`as_json`):
+
+    Document(
+        title="llama: recommendation",
+        subtitle="for 8 requests/s, TTFT ≤ 1000 ms",       # what was asked
+        blocks=[
+            Headline("llama: 1 replica × 1xH100 = 6.88 USD/h"),    # the answer, first
+            Note("The rate is taken as a steady load.", "warning"),
+            Facts(["A replica gets 8 requests/s.", ("USD a month", "5,022")]),
+            Section("Price against probability", [Table(["Price", "Option"], rows, {1})]),
+            Section("Timeline", [Chart(partial(draw_timeline, answer), "Caption.")]),
+            Section("Settings", [Table(["Setting", "Value"], settings)], is_detail=True),
+        ],
+        data=answer,                                       # the JSON value
+    )
+
+A `Chart` is drawn only for a page: import matplotlib inside the function that draws. Text leaves
+out charts, widgets and details; a page folds details. Cells may be numbers, None or bool.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from sextant.base.rows import jsonable
+from sextant.pages.wording import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_INDENT = 2
+_LEAST_WRAPPED = 24
+"""Letters that the last column of a table needs to be wrapped."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One sentence to remember: in bold on a page. In a section it follows the title."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """A paragraph. Warnings that follow each other are one box on a page."""
+
+    text: str
+    kind: Literal["plain", "soft", "warning"] = "plain"
+    link: str = ""
+    """Address that the whole text leads to on a page."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One line each: sentences (a list on a page), or pairs of a label and a value."""
+
+    rows: Sequence[str | tuple[str, str]]
+
+    @property
+    def pairs(self) -> "Table | None":
+        """The pairs as a table without a head, None if all are sentences."""
+        found = [row for row in self.rows if not isinstance(row, str)]
+        return Table((), found, {0, 1}) if found else None
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is not a pair."""
+        return [row for row in self.rows if isinstance(row, str)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells; the first column names the row. Without rows it is left out."""
+
+    header: Sequence[str]
+    """One label per column, with the unit; empty for a table without a head."""
+    rows: Sequence[Sequence[Any]]
+    """Text as it is; a number gets 3 significant digits, None is `–`, a bool `yes` or `no`."""
+    words: Collection[int] = (0,)
+    """Positions of the columns of words, aligned left; the others are numbers, aligned right."""
+    note: str = ""
+    """A sentence below the table."""
+    has_header_in_text: bool = True
+    n_rows_in_text: int | None = None
+    """How many rows the text shows; a page shows all."""
+
+    @classmethod
+    def of_frame(cls, frame: "pd.DataFrame", labels: Mapping[str, str]) -> Self:
+        """Return the columns of a frame that have a label, in the order of the labels."""
+        known = frame[[*labels]].astype(object).where(frame[[*labels]].notna(), None)
+        words = {
+            position
+            for position, name in enumerate(labels)
+            if any(isinstance(value, str | bool) for value in known[name])
+        }
+        return cls([*labels.values()], known.to_numpy().tolist(), words | {0})
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: Iterable[Any],
+        columns: Mapping[str, Callable[[Any], Any]],
+        words: Collection[int] = (0,),
+    ) -> Self:
+        """Return a table with one column per label, whose function returns a row's cell."""
+        return cls([*columns], [[cell(row) for cell in columns.values()] for row in rows], words)
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The rows as text."""
+        return [[_cell(value) for value in row] for row in self.rows]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value != value:
+        return "–"
+    is_whole = float(value).is_integer() and abs(value) < 1e15
+    return number(int(value) if is_whole else float(value))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure: SVG that names itself for screen readers, or the function that draws it."""
+
+    drawing: str | Callable[[], str]
+    caption: str = ""
+    title: str = ""
+    """In bold before the caption."""
+    name: str = ""
+    """Of its file in the folder of figures, where there is one."""
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure, drawn once."""
+        return self.drawing if isinstance(self.drawing, str) else self.drawing()
+
+
+@dataclass(frozen=True)
+class Widget:
+    """HTML of our own with a style and a script, for pages alone."""
+
+    html: str
+    style: str = ""
+    script: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part with a title, which may have parts in turn."""
+
+    title: str
+    blocks: Sequence["Block"]
+    is_detail: bool = False
+    """Whether a page folds it and text leaves it out."""
+    key: str = ""
+    """Name in links; made from the title where not given."""
+
+    @property
+    def anchor(self) -> str:
+        """What links to the section name."""
+        return self.key or re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+Block = Headline | Note | Facts | Table | Chart | Widget | Section
+
+
+@dataclass(frozen=True)
+class Document:
+    """What is told: its blocks for a person, its data for a program."""
+
+    title: str
+    """Of the page."""
+    blocks: Sequence[Block]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    subtitle: str = ""
+    """What was asked: below a page's title; in text after the headline and its notes."""
+    origin: Mapping[str, Any] | None = None
+    """As `sextant.base.files.provenance` returns it, for the foot of a page."""
+
+
+def paragraphs(text: str) -> list[Block]:
+    """Return a note per paragraph of a text; an empty line begins one."""
+    return [Note(part) for part in text.split("\n\n") if part]
+
+
+def as_json(document: Document) -> str:
+    """Return the data as JSON; NaN, infinity and what is missing are null."""
+    return json.dumps(jsonable(document.data), indent=2, allow_nan=False)
+
+
+def as_text(document: Document, width: int | None = None) -> str:
+    """Return a document for a terminal; prose is wrapped at `width` letters, None: not at all."""
+    groups = _groups(document.blocks, width)
+    if document.subtitle:
+        has_prose = bool(document.blocks) and isinstance(document.blocks[0], Headline | Note)
+        if not has_prose:
+            groups.insert(0, [])
+        groups[0] += _wrapped(document.subtitle, width)
+    return "\n\n".join("\n".join(lines) for lines in groups)
+
+
+def _groups(blocks: Iterable[Block], width: int | None) -> list[list[str]]:
+    """Return the lines of what an empty line separates: notes that follow each other are one."""
+    groups: list[list[str]] = []
+    was_prose = False
+    for block in blocks:
+        lines, is_prose = _lines(block, width), isinstance(block, Headline | Note)
+        if lines and is_prose and was_prose:
+            groups[-1] += lines
+        elif lines:
+            groups.append(lines)
+        was_prose = is_prose if lines else was_prose
+    return groups
+
+
+def _lines(block: Block, width: int | None) -> list[str]:
+    match block:
+        case Headline() | Note():
+            return _wrapped(block.text, width)
+        case Facts():
+            lines = [line for row in block.sentences for line in _wrapped(row, width, _INDENT)]
+            return lines + (table_lines(block.pairs, width) if block.pairs else [])
+        case Table():
+            note = _wrapped(block.note, width) if block.note and block.rows else []
+            return table_lines(block, width) + note
+        case Section(is_detail=False):
+            return _section_lines(block, width)
+    return []
+
+
+def _section_lines(section: Section, width: int | None) -> list[str]:
+    title, blocks = f"{section.title}:", section.blocks
+    has_headline = bool(blocks) and isinstance(blocks[0], Headline)
+    if has_headline:
+        title, blocks = f"{title} {blocks[0].text}", blocks[1:]
+    groups = _groups(blocks, None if width is None else width - _INDENT)
+    if not groups and not has_headline:
+        return []
+    lines = _wrapped(title, width)
+    for position, group in enumerate(groups):
+        lines += [""] if position else []
+        lines += [" " * _INDENT + line if line else "" for line in group]
+    return lines
+
+
+def _wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
+    if width is None:
+        return text.splitlines()
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def table_lines(table: Table, width: int | None = None) -> list[str]:
+    """Return the lines of a table; a last column of words is wrapped at `width` letters."""
+    rows = table.cells[: table.n_rows_in_text]
+    if not rows:
+        return []
+    if table.has_header_in_text and any(table.header):
+        rows.insert(0, [*table.header])
+    columns = [*zip_longest(*rows, fillvalue="")]
+    widths = [max(map(len, column)) for column in columns]
+    last = len(widths) - 1
+    place = sum(widths[:last]) + 2 * last
+    is_wrapped = width is not None and last in table.words and width - place >= _LEAST_WRAPPED
+    lines = []
+    for row in zip(*columns, strict=True):
+        cells = [
+            cell.ljust(size) if position in table.words else cell.rjust(size)
+            for position, (cell, size) in enumerate(zip(row, widths, strict=True))
+        ]
+        rest: list[str] = []
+        if is_wrapped and width is not None:
+            cells[last], *rest = _wrapped(row[last], width - place) or [""]
+        lines += ["  ".join(cells).rstrip(), *(" " * place + line for line in rest)]
+    return lines

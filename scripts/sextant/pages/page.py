@@ -1,0 +1,146 @@
+"""A document as a page that refers to no other file, with its JSON and figures as files."""
+
+import base64
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from sextant.base.errors import InputError
+from sextant.base.files import atomic_path, write_json
+from sextant.base.ids import file_name
+from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Widget
+from sextant.pages.wording import number, percent, plural
+
+_TEMPLATES = Path(__file__).parent
+_LONGEST_NAME = 100
+
+
+def render(template: Path, facts: Mapping[str, Any]) -> str:
+    """Return what a template makes of `facts`; the same facts give the same text.
+
+    All text is escaped. A template may use `number`, `percent` and `plural` of
+    `sextant.pages.wording`, and `drawn`, which takes SVG and HTML of our own as they are.
+    """
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, _TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Callable[..., Any]] = {"number": number, "percent": percent}
+    environment.filters |= {**filters, "plural": plural, "drawn": Markup, "grouped": _grouped}
+    return environment.get_template(template.name).render(facts)
+
+
+def _grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
+    """Return blocks that follow each other by their kind: a box of warnings, a row of figures."""
+
+    def kind(block: Block) -> str:
+        is_warning = isinstance(block, Note) and block.kind == "warning"
+        return "warning" if is_warning else type(block).__name__
+
+    return ((name, [*group]) for name, group in groupby(blocks, kind))
+
+
+def as_page(document: Document) -> str:
+    """Return a document as HTML: title, what was asked, headline, warnings, links, the rest."""
+    n_top = next(
+        (i for i, block in enumerate(document.blocks) if not isinstance(block, Headline | Note)),
+        len(document.blocks),
+    )
+    rest = document.blocks[n_top:]
+    widgets = [block for block in _walk(document.blocks) if isinstance(block, Widget)]
+    scripts = {_policy_hash(w.script): w.script for w in widgets if w.script}
+    facts = {
+        "document": document,
+        "top": document.blocks[:n_top],
+        "rest": rest,
+        "sections": [block for block in rest if isinstance(block, Section)],
+        "styles": list(dict.fromkeys(widget.style for widget in widgets)),
+        "scripts": scripts,
+    }
+    return render(_TEMPLATES / "page.html.j2", facts)
+
+
+def _walk(blocks: Iterable[Block]) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        if isinstance(block, Section):
+            yield from _walk(block.blocks)
+
+
+def _policy_hash(script: str) -> str:
+    """Return the name of a script in the page's content security policy."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def write_page(
+    document: Document,
+    html_out: str | Path,
+    json_out: str | Path | None = None,
+    figures_out: Path | None = None,
+) -> None:
+    """Write a document as a page; where asked for, its data as JSON, and its named figures as SVG
+    in a folder, whose former content goes. The same document gives the same bytes.
+    """
+    _write_text(Path(html_out), as_page(document))
+    if json_out is not None:
+        write_json(json_out, document.data)
+    if figures_out is not None:
+        shutil.rmtree(figures_out, ignore_errors=True)
+        figures_out.mkdir(parents=True)
+        for name, svg in figure_files(document).items():
+            _write_text(figures_out / f"{name}.svg", svg)
+
+
+def figure_files(document: Document) -> dict[str, str]:
+    """Return the SVG of the figures that have a name, by the name of their file without ending."""
+    files: dict[str, str] = {}
+    for chart in _walk(document.blocks):
+        if isinstance(chart, Chart) and chart.name:
+            # Names of LLMs and SLOs are free text: what a path cannot hold is replaced, which may
+            # make two of them alike, as may a file system that ignores case.
+            words = re.sub(r"[^\w.+-]+", "_", chart.name).strip("._")
+            stem = file_name(words)[:_LONGEST_NAME] or "figure"
+            unique, count, taken = stem, 1, {file.casefold() for file in files}
+            while unique.casefold() in taken:
+                count += 1
+                unique = f"{stem}_{count}"
+            files[unique] = chart.svg
+    return files
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def json_beside(html_out: str | Path) -> Path:
+    """Return where the JSON of a page goes. Raises InputError if the page's path is a folder or
+    does not end in `.html`.
+    """
+    page = Path(html_out)
+    if page.suffix != ".html" or page.is_dir():
+        problem = "is a folder" if page.is_dir() else "does not end in .html"
+        raise InputError(problem, file=page, fix="name the page, e.g. report.html")
+    return page.with_suffix(".json")
+
+
+def check_outputs(html_out: str | Path, json_out: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Raise InputError if outputs would replace each other or an input, or as `json_beside`."""
+    json_beside(html_out)
+    taken = {Path(path).resolve(): "an input" for path in inputs}
+    for out in map(Path, (html_out, json_out)):
+        if out.resolve() in taken:
+            problem = f"the output would replace {taken[out.resolve()]}"
+            fix = "give the page another name; its JSON goes beside it"
+            raise InputError(problem, file=out, fix=fix)
+        taken[out.resolve()] = "the page"

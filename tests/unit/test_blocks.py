@@ -1,0 +1,130 @@
+"""The model of blocks: what text, page and JSON make of a document."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from sextant.pages.blocks import (
+    Chart,
+    Document,
+    Facts,
+    Headline,
+    Note,
+    Section,
+    Table,
+    Widget,
+    as_json,
+    as_text,
+    paragraphs,
+)
+from sextant.pages.page import as_page, write_page
+
+SVG = '<svg role="img" aria-label="A"></svg>'
+ORIGIN = {"sextant_version": "1", "git_commit": "c", "inputs_sha256": {"a": "f00"}}
+OPTIONS = Table(["Price", "Chance", "Option"], [["6.9 USD/h", 0.97, "1 × H100"]] * 2, {0, 2})
+ANSWER = Document(
+    "A <title>",
+    [
+        Headline("One replica."),
+        Note("Doubtful.", "warning"),
+        Note("Very.", "warning"),
+        Facts(["It serves 8 users.", ("USD a month", "5,022")]),
+        Section("Options", [OPTIONS, Chart(SVG, "A caption.", name="options/1")]),
+        Section("Settings", [Table(["Setting", ""], [["seed", 1]])], is_detail=True),
+        Section("Curves", [Chart(lambda: SVG)]),
+        Note("From <here>."),
+    ],
+    {"value": math.nan, "rows": pd.DataFrame({"a": [1.0, math.inf]})},
+    "for 8 users",
+    ORIGIN,
+)
+
+
+def test_text_has_the_answer_first_and_tables_aligned():
+    assert as_text(ANSWER).split("\n\n") == [
+        "One replica.\nDoubtful.\nVery.\nfor 8 users",
+        "It serves 8 users.\nUSD a month  5,022",
+        "Options:\n  Price      Chance  Option\n"
+        "  6.9 USD/h    0.97  1 × H100\n  6.9 USD/h    0.97  1 × H100",
+        "From <here>.",
+    ]
+
+
+def test_text_is_wrapped_where_a_width_is_given():
+    rows = [["a", "one two three four five six seven"]]
+    document = Document("", [Note("word " * 9), Section("S", [Table((), rows, {0, 1})])])
+    assert as_text(document, 32).splitlines() == [
+        "word word word word word word",
+        "word word word",
+        "",
+        "S:",
+        "  a  one two three four five six",
+        "     seven",
+    ]
+    assert as_text(document).splitlines()[-1] == "  a  one two three four five six seven"
+
+
+def test_a_section_without_anything_to_say_is_left_out_of_the_text():
+    sections = [Section("None", [Chart(SVG), Table(["a"], [])]), Section("One", [Headline("Yes.")])]
+    assert as_text(Document("", sections, subtitle="asked")) == "asked\n\nOne: Yes."
+
+
+def test_a_table_can_show_fewer_rows_and_no_header_in_text():
+    table = Table(["A"], [["x"], ["y"]], has_header_in_text=False, n_rows_in_text=1)
+    document = Document("", [table])
+    assert as_text(document) == "x"
+    assert '<th scope="row">y</th>' in as_page(document) and "<th>A</th>" in as_page(document)
+
+
+def test_a_page_shows_all_blocks_escaped():
+    html = as_page(ANSWER)
+    for part in (
+        "<title>A &lt;title&gt;</title>",
+        '<p class="lead">One replica.</p>',
+        "<li>Doubtful.</li>\n<li>Very.</li>",
+        '<a href="#options">Options</a><a href="#curves">Curves</a></nav>',
+        '<th scope="row">6.9 USD/h</th><td class="n">0.97</td>',
+        f"<figure>{SVG}\n<figcaption>A caption.</figcaption>",
+        "<details><summary>Settings</summary>",
+        "<p>From &lt;here&gt;.</p>",
+        "a: SHA-256 <code>f00</code>",
+    ):
+        assert part in html
+    assert html.count('class="warn"') == 1 and "script-src" not in html
+
+
+def test_a_script_is_named_in_the_policy_of_its_page():
+    widgets = [Widget("<b>1</b>", "b { }", "go()"), Widget("<b>2</b>", "b { }", "go()")]
+    html = as_page(Document("", widgets))
+    assert html.count("<script>go()</script>") == html.count("b { }") == 1
+    assert "script-src 'sha256-" in html and as_text(Document("", widgets)) == ""
+
+
+def test_json_has_null_for_what_is_no_number():
+    assert json.loads(as_json(ANSWER)) == {"value": None, "rows": [{"a": 1.0}, {"a": None}]}
+
+
+def test_files_of_a_page_replace_the_former_ones(tmp_path):
+    figures = tmp_path / "figures"
+    blocks = [Chart(SVG, name=name) for name in ("so scores", "so_Scores", "")]
+    for name in ("old", "new"):
+        document = Document("T", [*blocks, Chart(SVG, name=name)], {"a": 1})
+        write_page(document, tmp_path / "p.html", tmp_path / "p.json", figures)
+    assert (tmp_path / "p.html").read_text() == as_page(document)
+    assert json.loads((tmp_path / "p.json").read_text()) == {"a": 1}
+    assert sorted(path.stem for path in figures.iterdir()) == ["new", "so_Scores_2", "so_scores"]
+
+
+def test_a_table_of_a_frame_has_the_columns_that_have_a_label():
+    frame = pd.DataFrame({"x": ["p", None], "n": [1.0, math.nan], "is_it": [True, False], "o": 0})
+    table = Table.of_frame(frame, {"is_it": "Is it?", "n": "Number", "x": "Word"})
+    assert table.header == ["Is it?", "Number", "Word"]
+    assert table.cells == [["yes", "1", "p"], ["no", "–", "–"]]
+    assert table.words == {0, 2}
+
+
+@pytest.mark.parametrize(("text", "n"), [("one\n\ntwo", 2), ("one", 1), ("", 0)])
+def test_an_empty_line_begins_a_paragraph(text, n):
+    assert len(paragraphs(text)) == n
