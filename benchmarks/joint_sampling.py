@@ -26,7 +26,7 @@ from sextant.engine.devices import pick_devices
 from sextant.engine.http import Target
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
-from sextant.experiment.engine_settings import engine_settings
+from sextant.experiment.servers import engine_settings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.load.closed_loop import run_closed_loop

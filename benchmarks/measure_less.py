@@ -33,7 +33,7 @@ from sextant.decide.pairs import task_of_characterization
 from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import is_success, relative_overspend, so_score
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterizations.points import (
     IDENTIFIERS,

@@ -5,7 +5,7 @@ Inputs: each cell's files. Outputs: tables point, feasibility, telemetry.
 
 from pathlib import Path
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.points.cells.integrity import drop_checkpoints
 from sextant.points.store.points import aggregate_points
 

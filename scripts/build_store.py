@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
 from sextant.points.characterizations.features import feature_rows, published_features
 from sextant.points.store import build as store

@@ -3,7 +3,7 @@
 Inputs: points, feasibility, sheets. Outputs: tables prediction, candidate, recommendation, score.
 """
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.decide.evaluation_files import evaluate_files, read_task
 from sextant.experiment.loading import load_experiment
 

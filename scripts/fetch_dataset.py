@@ -5,7 +5,7 @@ Output: the file, verified by its SHA-256.
 
 import os
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.experiment.downloads import fetch
 
 with job_log(snakemake.log[0]):

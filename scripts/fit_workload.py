@@ -4,7 +4,7 @@ Input: a normalised trace, or nothing. Outputs: request and arrival
 model, fidelity.
 """
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.workload.fit import fit_workload
 from sextant.workload.request_model import N_BINS
 from sextant.workload.without_trace import write_fixed_lengths, write_use_case

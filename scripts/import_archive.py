@@ -6,7 +6,7 @@ Outputs: every cell's files.
 
 from pathlib import Path
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.points.importing.llm_pilot import import_archive
 
 with job_log(snakemake.log[0]):

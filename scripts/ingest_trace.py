@@ -3,7 +3,7 @@
 Input: the trace as published. Outputs: the trace contract, the malformed rows, a report.
 """
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.trace import MAX_RATE_RPS, ingest_trace
 
 with job_log(snakemake.log[0]) as log:

@@ -4,7 +4,7 @@ Inputs: points, feasibility, sheets, traces. Outputs: table fleet, a page, the s
 """
 
 from sextant.answer.fleet.files import plan_files
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
 
 with job_log(snakemake.log[0]):

@@ -5,7 +5,7 @@ same as JSON.
 """
 
 from sextant.answer.capacity.files import size_files
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
 
 with job_log(snakemake.log[0]):

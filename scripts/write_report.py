@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.report.write import write_report
 
 with job_log(snakemake.log[0]):

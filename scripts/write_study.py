@@ -6,7 +6,7 @@ the tables `point`, `feasibility` and `telemetry`; `html`, a page; `json`, its n
 
 from pathlib import Path
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
 from sextant.studies.study_data import TABLES
 from sextant.studies.write import StudyOutputs, write_study

@@ -6,7 +6,7 @@ folder also has its arrival model. Outputs: `html`, a page, and `json`, the same
 
 from pathlib import Path
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.report.trace.characterize import write_trace_report
 
 with job_log(snakemake.log[0]):

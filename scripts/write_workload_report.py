@@ -5,7 +5,7 @@ Input: each workload's request model. Outputs: a page and JSON.
 
 from pathlib import Path
 
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.report.trace.use_cases import write_use_case_report
 
 with job_log(snakemake.log[0]):

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sextant.experiment.scenarios import level_to_json
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
 from sextant.pages.sections import Section

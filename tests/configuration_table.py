@@ -2,7 +2,7 @@
 
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM, served
-from sextant.facts.llm.precision import precision_of, unsaid_precision
+from sextant.facts.llm.load import precision_of, unsaid_precision
 
 HEADER = (
     "`config.json` of",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sextant.engine.protocol import ServerSpec
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from support import FAKE_PYTHON, PATIENCE_S
 

@@ -17,7 +17,7 @@ from sextant.bench.cell import model_folder
 from sextant.bench.corner_cases import RequestLengths, check_corner_cases, corner_cases
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import LLM, load_llm
 from sextant.simulate.requests import Requests

@@ -13,7 +13,7 @@ from pathlib import Path
 from sextant.engine.http import Target
 from sextant.engine.prometheus import MetricNames, fetch
 from sextant.engine.protocol import ServerError, ServerSpec
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import EngineSettings
 from sextant.points.cells.tuning import MemoryFacts
 from stub_server import StubServer, answer_endpoint
 

@@ -13,7 +13,7 @@ import pytest
 
 from real_vllm import CONFIG, NEEDS_VLLM, SMALL, random_weights
 from real_vllm import SETTINGS as ONE_SERVER
-from sextant.base.processes.scratch import scratch_folder
+from sextant.base.scratch import scratch_folder
 from sextant.bench.cell import model_folder
 from sextant.engine.vllm import VLLMServer
 

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import Row
-from sextant.base.yaml_files import read_configuration
-from sextant.experiment.adaptive import add_chosen, check_adaptive, chosen_cells, chosen_path
-from sextant.experiment.cell_key import CellKey
+from sextant.base.sheets import Row, read_configuration
+from sextant.experiment.cells import CellKey, add_chosen, check_adaptive, chosen_cells, chosen_path
 from sextant.experiment.definition import cell_definition
 from sextant.experiment.loading import load_experiment
 from support import ROOT

@@ -15,7 +15,7 @@ from sextant.answer.source import find_source
 from sextant.answer.subject import subject_of
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
-from sextant.facts.llm.config_files import name_of
+from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
 from sextant.points.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT

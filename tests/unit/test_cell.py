@@ -15,12 +15,12 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.base.progress import Progress
+from sextant.base.job_log import Progress
 from sextant.bench.cell import measure_cell, server_specs
 from sextant.bench.definition import Cell, cell_from_definition
 from sextant.engine import free_memory
 from sextant.engine.protocol import ServerError
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.points.cells.files import read_run

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cells import KEY, TOO_LARGE, failed_request, request, write_cell
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.points.cells.files import (
     FORMAT_VERSION,
     from_json,

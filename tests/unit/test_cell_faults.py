@@ -21,8 +21,8 @@ from test_cell import SETTINGS, measure, prepare_cell, read, weights
 from fake_nvml import use_fake_nvml
 from sextant.base.errors import InputError
 from sextant.base.files import write_json
-from sextant.base.processes.lock import cell_lock
-from sextant.base.progress import Progress
+from sextant.base.job_log import Progress
+from sextant.base.scratch import cell_lock
 from sextant.bench import cell as cell_module
 from sextant.bench.cell import measure_cell
 from sextant.engine.protocol import ServerError
@@ -38,7 +38,7 @@ JOB = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from test_cell import measure
 with job_log(Path(sys.argv[2]) / "job.log"):
     measure(Path(sys.argv[2]), **json.loads(sys.argv[3]))
@@ -259,8 +259,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from sextant.bench.cell import measure_cell
 from sextant.facts.gpu import Devices
-from sextant.base.processes.job_log import job_log
-from sextant.base.progress import Progress
+from sextant.base.job_log import job_log
+from sextant.base.job_log import Progress
 from test_cell import MEMORY_GIB, SETTINGS, prepare_cell
 with job_log(Path(sys.argv[2]) / "job.log"):
     cell, outputs = prepare_cell(Path(sys.argv[2]), levels=(2, 10), duration_s=2.0)

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import support
-from sextant.base.processes.caretaker import remove_unheld
-from sextant.base.processes.lock import cell_lock
+from sextant.base.caretaker import remove_unheld
+from sextant.base.scratch import cell_lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from sextant.base.processes.lock import cell_lock
+from sextant.base.scratch import cell_lock
 with cell_lock(Path(sys.argv[1])) as has_waited:
     print(has_waited, flush=True)
     time.sleep(600)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 from sextant.engine.http import Target
 from sextant.load.client import Connection
 from sextant.load.closed_loop import run_closed_loop

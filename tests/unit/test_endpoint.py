@@ -12,10 +12,9 @@ from sextant.bench.job import run_job
 from sextant.engine.endpoint import endpoint_servers
 from sextant.engine.registry import check_settings
 from sextant.experiment.definition import cell_definition
-from sextant.experiment.endpoints import Endpoint
-from sextant.experiment.engine_settings import EngineSettings, engine_settings
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
+from sextant.experiment.servers import Endpoint, EngineSettings, engine_settings
 from sextant.facts.gpu import Devices
 from sextant.points.store.points import aggregate_points
 from stub_server import StubServer, answer_endpoint

@@ -10,7 +10,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
 from sextant.experiment import checks
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.definition import cell_definition, trace_sha256
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import OpenLoop

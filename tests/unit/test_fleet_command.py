@@ -11,8 +11,7 @@ import yaml
 from command import sextant
 from sextant.answer.fleet.options import offered_profiles, read_demands, read_supply
 from sextant.base.errors import InputError
-from sextant.facts.gpu import GPUS, load_gpu
-from sextant.facts.mig import mig_slice
+from sextant.facts.gpu import GPUS, load_gpu, mig_slice
 from support import ROOT, write_trace
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b"

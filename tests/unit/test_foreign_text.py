@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sextant.base.errors import InputError
-from sextant.base.processes.job_log import job_log
-from sextant.base.text import printable
+from sextant.base.errors import InputError, printable
+from sextant.base.job_log import job_log
 from sextant.cli.terminal import say
 from support import ROOT
 

@@ -7,8 +7,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions
 from sextant.facts.llm import load_llm
-from sextant.facts.llm.given import GivenSizes
-from sextant.facts.llm.precision import precision_of
+from sextant.facts.llm.load import GivenSizes, precision_of
 from sextant.facts.slo import SLO
 from support import ROOT
 

@@ -16,7 +16,7 @@ from sextant.base.ids import (
     look,
     selectable_problem,
 )
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 
 HOSTILE = (
     "org/name",

@@ -20,11 +20,11 @@ from cells import KEY, request, write_cell
 from project import Project
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
-from sextant.base.yaml_files import read_configuration
+from sextant.base.sheets import read_configuration
 from sextant.bench.definition import cell_from_definition, definition_sha256
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.loading import load_experiment
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.points.cells.integrity import CELL_FILES, file_facts, sealed
 from sextant.points.cells.run import CellRun, HostFacts, HostGPU, ServerFacts
 from sextant.points.cells.verdict import FEASIBLE

@@ -11,8 +11,7 @@ from test_ingest_input import MOONCAKE, ingest
 from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import load_sheet
-from sextant.base.yaml_files import read_yaml
+from sextant.base.sheets import load_sheet, read_yaml
 from sextant.cli.app import app
 from sextant.trace.mapping import MAPPED, named_format
 from sextant.trace.trace_format import FORMATS

@@ -44,7 +44,7 @@ import signal, subprocess, sys, time
 # A shell's background jobs are born deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 keeper = subprocess.Popen(
-    [sys.executable, "-m", "sextant.base.processes.keeper", *sys.argv[1:]],
+    [sys.executable, "-m", "sextant.base.keeper", *sys.argv[1:]],
     stdin=subprocess.PIPE, start_new_session=True)
 print(keeper.pid, flush=True)
 try:
@@ -82,7 +82,7 @@ def family(tmp_path):
 @contextlib.contextmanager
 def kept(*command: str, cpus: str = "-", limit: str = "-"):
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "sextant.base.processes.keeper", cpus, limit, *command],
+        [sys.executable, "-m", "sextant.base.keeper", cpus, limit, *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -9,7 +9,7 @@ import llm_configs as published
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.facts.llm import FAMILIES, load_llm, served
-from sextant.facts.llm.precision import unsaid_precision
+from sextant.facts.llm.load import unsaid_precision
 from support import ROOT
 
 TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}

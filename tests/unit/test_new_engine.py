@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from test_cell import LONGEST_REQUEST, MOST_TOKENS, SETTINGS, prepare_cell, read, weights
 
-from sextant.base.progress import Progress
+from sextant.base.job_log import Progress
 from sextant.bench.cell import measure_cell
 from sextant.engine.registry import ENGINES, check_settings
 from sextant.points.store.points import aggregate_points

@@ -30,8 +30,8 @@ from sextant.answer.plan.value import (
     stakes_of,
 )
 from sextant.base.errors import InputError
-from sextant.base.yaml_files import read_configuration
-from sextant.experiment.cell_key import CellKey
+from sextant.base.sheets import read_configuration
+from sextant.experiment.cells import CellKey
 from sextant.experiment.loading import load_experiment
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm

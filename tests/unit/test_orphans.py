@@ -14,7 +14,7 @@ from support import PATIENCE_S, wait_for
 JOB = """
 import sys, time
 from sextant.base.files import atomic_path
-from sextant.base.processes.job_log import job_log
+from sextant.base.job_log import job_log
 with job_log(sys.argv[1]):
     with atomic_path(sys.argv[2]) as path:
         path.touch()
@@ -35,7 +35,7 @@ WITHOUT_FILES = """
 """
 STUCK = """
 import signal, threading, time
-from sextant.base.processes.parent_watch import end_with_parent
+from sextant.base.job_log import end_with_parent
 end_with_parent()
 lock = threading.Lock()
 signal.signal(signal.SIGTERM, lambda *_: lock.acquire())
@@ -46,7 +46,7 @@ with lock:
 # A Snakemake: it names itself, and runs what it is given in a shell.
 MAIN = """
 import subprocess, sys
-from sextant.base.processes.parent_watch import name_to_jobs
+from sextant.base.job_log import name_to_jobs
 name_to_jobs()
 subprocess.run(sys.argv[1], shell=True)
 """

@@ -21,13 +21,12 @@ from sextant.answer.plan.estimate import (
     finished_cells,
 )
 from sextant.answer.plan.run import CellPlan, DryRun, Job, make_plan, makespan_s, plan_text
-from sextant.base.yaml_files import merged, read_configuration
-from sextant.experiment.cell_key import CellKey
-from sextant.experiment.endpoints import Endpoint
+from sextant.base.sheets import merged, read_configuration
+from sextant.experiment.cells import CellKey
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Endpoint, Variant
 from sextant.points.cells.run import ImportedFrom
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)

@@ -8,7 +8,7 @@ import pytest
 
 from roofline import LIMITS, PROFILES
 from sextant.base.errors import InputError
-from sextant.base.imports import library_files
+from sextant.base.files import library_files
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.registry import PREDICTORS, Place, check_installed, predictor_class
 from sextant.predict.tuning import Tunable

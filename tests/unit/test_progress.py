@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from sextant.base.progress import Progress
+from sextant.base.job_log import Progress
 progress = Progress("opt on A100", 3)
 for users in (1, 2, 4):
     progress.step(f"{users} users")

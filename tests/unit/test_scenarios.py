@@ -9,7 +9,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import write_json
 from sextant.base.sheets import Row
 from sextant.experiment.scenarios import OpenLoop, Scenario, plain, scenario_from_row, scenario_of
-from sextant.experiment.variants import Variant, without_defaults
+from sextant.experiment.servers import Variant, without_defaults
 from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
 from sextant.workload.generators import Gamma
 from sextant.workload.trace_arrivals import Replay, arrivals_to_plain

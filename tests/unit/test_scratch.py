@@ -13,16 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sextant.base import caretaker
 from sextant.base.errors import InputError
-from sextant.base.processes import caretaker
-from sextant.base.processes.scratch import scratch_folder, share
+from sextant.base.scratch import scratch_folder, share
 from support import PATIENCE_S, time_limit, wait_for
 
 # A job with a scratch folder, an unfinished result and a child that shares the folder.
 JOB = """
 import os, subprocess, sys, time
 from pathlib import Path
-from sextant.base.processes.scratch import scratch_folder, share
+from sextant.base.scratch import scratch_folder, share
 results = Path(sys.argv[1])
 with scratch_folder(results) as folder:
     (folder / "cache" / "deep").mkdir(parents=True)
@@ -42,7 +42,7 @@ with scratch_folder(results) as folder:
 KILLED_EARLY = """
 import fcntl, os, signal, sys
 from pathlib import Path
-from sextant.base.processes.scratch import scratch_folder
+from sextant.base.scratch import scratch_folder
 fcntl.flock = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 with scratch_folder(Path(sys.argv[1])):
     pass

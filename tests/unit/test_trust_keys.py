@@ -11,8 +11,8 @@ from test_cell import measure_prepared, prepare_cell
 
 from fake_servers import CPU, SETTINGS
 from sextant.base.files import write_json, write_parquet
-from sextant.base.processes.job_log import job_log
-from sextant.base.text import remove_key, without_keys
+from sextant.base.job_log import job_log
+from sextant.base.network import remove_key, without_keys
 from sextant.engine import prometheus
 from sextant.engine.http import Target
 from sextant.engine.protocol import ServerError

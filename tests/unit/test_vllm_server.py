@@ -21,7 +21,7 @@ import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
 from sextant.base.errors import InputError
-from sextant.base.processes.port import held_port
+from sextant.base.network import held_port
 from sextant.bench.cell import model_folder
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.base.yaml_files import read_yaml
+from sextant.base.sheets import read_yaml
 from sextant.facts.gpu import load_gpu
 from support import time_limit
 

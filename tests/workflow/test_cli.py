@@ -10,7 +10,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from sextant.base.processes.port import held_port
+from sextant.base.network import held_port
 from sextant.points.cells.files import read_run
 from support import FAKE_PYTHON, ROOT
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from sextant.base.errors import InputError, require_docstrings
 from sextant.engine.registry import check_settings
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.definition import cell_definition, trace_sha256
 from sextant.experiment.loading import load_experiment
 from sextant.base.ids import by_file_name, file_name
-from sextant.base.imports import library_files
-from sextant.base.processes.parent_watch import end_with_parent, name_to_jobs
+from sextant.base.files import library_files
+from sextant.base.job_log import end_with_parent, name_to_jobs
 from sextant.decide.names import configurable
 from sextant.predict.registry import PREDICTORS, check_installed
-from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.workload.use_cases import use_case_sha256
 
 try:

@@ -11,7 +11,7 @@ from sextant.answer.source import Source
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
-from sextant.facts.llm.precision import precision_of
+from sextant.facts.llm.load import precision_of
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import LENGTHS, at_percentile, estimated
 

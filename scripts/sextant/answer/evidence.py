@@ -11,7 +11,7 @@ from sextant.answer.subject import Subject
 from sextant.decide.recommend import u_max
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
-from sextant.facts.llm.precision import kv_precision_of, precision_of, served
+from sextant.facts.llm.load import kv_precision_of, precision_of, served
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, at_percentile
 

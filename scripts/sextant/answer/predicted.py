@@ -14,7 +14,7 @@ from sextant.answer.what_if import Basis, of_draws
 from sextant.base.errors import InputError
 from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm.precision import precision_of
+from sextant.facts.llm.load import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.characterizations.points import (
     LENGTHS,

@@ -10,10 +10,9 @@ from sextant.base.errors import InputError
 from sextant.decide.names import configurable
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, load_llm
-from sextant.facts.llm.config_files import config_file, name_of
+from sextant.facts.llm.config import config_file, name_of
 from sextant.facts.llm.facts import DTYPE_PRECISION
-from sextant.facts.llm.given import GivenSizes
-from sextant.facts.llm.precision import DTYPES, KV_PRECISIONS, PRECISIONS, served
+from sextant.facts.llm.load import DTYPES, KV_PRECISIONS, PRECISIONS, GivenSizes, served
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.characterization import Characterization
 from sextant.predict.protocols import JointPredictor, PointPredictor
@@ -51,7 +50,7 @@ class Question:
     prices: Path | None = None
     probe: Path | None = None
     dtype: str | None = None
-    """Precision of the weights, one of `sextant.facts.llm.precision.PRECISIONS`, or a data type."""
+    """Precision of the weights, one of `sextant.facts.llm.PRECISIONS`, or a data type."""
     kv_dtype: str | None = None
     requests: Requests | None = None
     """Lengths; those of the source's workload if None."""

@@ -9,7 +9,7 @@ from sextant.answer.question import Question, answers_from_points, id_of, is_mea
 from sextant.answer.requests import Length, Requests
 from sextant.answer.source import Source
 from sextant.facts.llm import LLM
-from sextant.facts.llm.precision import kv_precision_of, precision_of, unsaid_precision
+from sextant.facts.llm.load import kv_precision_of, precision_of, unsaid_precision
 from sextant.points.characterizations.characterization import Characterization
 from sextant.points.characterizations.points import LENGTHS, SERVING
 

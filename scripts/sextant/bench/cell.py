@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from sextant.base.errors import InputError
-from sextant.base.processes.lock import cell_lock
-from sextant.base.processes.scratch import scratch_folder
-from sextant.base.progress import Progress
+from sextant.base.job_log import Progress
+from sextant.base.scratch import cell_lock, scratch_folder
 from sextant.bench.batch_weight import WeightRange, possible_gain
 from sextant.bench.checkpoint import Checkpoint
 from sextant.bench.corner_cases import check_corner_cases, corner_cases, request_lengths
@@ -22,7 +21,7 @@ from sextant.engine.devices import pick_cores, pick_devices
 from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.engine.telemetry.host import hardware
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import EngineSettings
 from sextant.facts.llm import LLM, load_llm
 from sextant.points.cells.files import read_run
 from sextant.points.cells.integrity import CHECKPOINT, damaged_files

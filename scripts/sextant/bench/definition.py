@@ -9,7 +9,7 @@ from typing import Any
 
 from sextant.base.files import sha256_file
 from sextant.experiment.scenarios import Scenario, scenario_of
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.facts.gpu import Devices
 
 

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sextant.base.processes.job_log import job_log
-from sextant.base.progress import Progress
+from sextant.base.job_log import Progress, job_log
 from sextant.bench.cell import measure_cell
 from sextant.bench.definition import cell_from_definition
-from sextant.experiment.endpoints import load_endpoints
-from sextant.experiment.engine_settings import engine_settings
+from sextant.experiment.servers import engine_settings, load_endpoints
 
 
 def run_job(

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sextant.base.progress import Progress
+from sextant.base.job_log import Progress
 from sextant.bench.burst import run_phases
 from sextant.bench.burst_loads import BurstPlan
 from sextant.bench.checkpoint import Checkpoint
@@ -21,8 +21,8 @@ from sextant.engine import prometheus
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
 from sextant.engine.telemetry.watcher import Watched, WatchPlan, watch
-from sextant.experiment.engine_settings import EngineSettings
 from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario
+from sextant.experiment.servers import EngineSettings
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.measure import LevelResult
 from sextant.load.results import level_run

@@ -138,8 +138,7 @@ def serve_and_load(
     seed: Seed = 0,
 ) -> None:
     """Start a vLLM server, tune its batch weight, load it and stop it."""
-    from sextant.base.sheets import SCHEMAS, validate
-    from sextant.base.yaml_files import read_yaml
+    from sextant.base.sheets import SCHEMAS, read_yaml, validate
     from sextant.bench.job import run_job
     from sextant.experiment.scenarios import ClosedLoop, plain
     from sextant.facts.llm import load_llm

@@ -31,8 +31,7 @@ WorkflowProfile = Annotated[
 def doctor(config_files: ConfigFiles = None) -> None:
     """Say what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
     from sextant.answer.plan.doctor import checks, checks_text
-    from sextant.base.sheets import SCHEMAS, validate
-    from sextant.base.yaml_files import read_configuration
+    from sextant.base.sheets import SCHEMAS, read_configuration, validate
 
     config = read_configuration(Path(), config_files or ())
     validate(config, SCHEMAS / "config.schema.yaml", "the configuration")
@@ -80,7 +79,7 @@ def plan(
     )
     from sextant.answer.plan.run import dry_run, make_plan, plan_text
     from sextant.answer.plan.value import Limits
-    from sextant.base.yaml_files import read_configuration
+    from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
 
     here = Path()
@@ -116,7 +115,7 @@ def import_results(
     ] = False,
 ) -> None:
     """Import cells that others measured and that the sheets here ask for; nothing is measured."""
-    from sextant.base.yaml_files import read_configuration
+    from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
     from sextant.points.importing.decisions import Status
     from sextant.points.importing.merge import import_cells, report_text

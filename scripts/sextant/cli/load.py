@@ -62,7 +62,7 @@ class ServerOptions:
         """Return the replicas. Raises InputError if a URL is not one, the variable for the key is
         not set, or the certificates cannot be read.
         """
-        from sextant.base.urls import without_v1
+        from sextant.base.network import without_v1
         from sextant.engine.http import Target
 
         key = os.environ.get(self.api_key_env or _KEY_VARIABLE) or None
@@ -111,7 +111,7 @@ class SubjectOptions:
         InputError if a config or a GPU profile is unknown.
         """
         from sextant.facts.llm import load_llm
-        from sextant.facts.llm.config_files import config_file, name_of, shipped_config
+        from sextant.facts.llm.config import config_file, name_of, shipped_config
         from sextant.load.run import Subject
 
         llm_id = self.llm_id or (name_of(self.hf_config) if self.hf_config else model)

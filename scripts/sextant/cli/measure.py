@@ -38,7 +38,7 @@ def measure(
     """Measure the cells of adaptive rows of benchmarks.tsv that answers need, round by round."""
     from sextant.answer.plan.measurements import next_round, record, spent, take_measured
     from sextant.answer.plan.value import Limits
-    from sextant.base.yaml_files import read_configuration
+    from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
 
     if budget_hours is budget_usd is until_so is None:

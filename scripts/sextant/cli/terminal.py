@@ -10,8 +10,7 @@ from typing import Any
 
 import typer
 
-from sextant.base.errors import InputError
-from sextant.base.text import printable
+from sextant.base.errors import InputError, printable
 from sextant.pages.blocks import Document, as_json, as_text
 
 _WIDTH = 100

@@ -10,7 +10,7 @@ from sextant.base.files import provenance, read_parquet, write_parquet
 from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.decide.pairs import task_of
 from sextant.experiment.experiment import Experiment
-from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.points.characterizations.characterization import points_of_store
 from sextant.points.characterizations.features import Facts, published_features
 from sextant.predict.folds import Task

@@ -11,8 +11,7 @@ from sextant.base.errors import InputError
 from sextant.engine.http import Target, get
 from sextant.engine.prometheus import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames
 from sextant.engine.protocol import ServerError, ServerSpec
-from sextant.experiment.endpoints import Endpoint
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import Endpoint, EngineSettings
 from sextant.points.cells.tuning import MemoryFacts
 
 _VERSION_PATHS = ("/version", "/get_server_info", "/info")

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sextant.base.urls import host_and_port, tls_context
+from sextant.base.network import host_and_port, tls_context
 
 
 @dataclass(frozen=True)

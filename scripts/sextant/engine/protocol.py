@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sextant.engine.http import Target
 from sextant.engine.prometheus import MetricNames
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.points.cells.tuning import MemoryFacts
 

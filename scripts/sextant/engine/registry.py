@@ -6,8 +6,7 @@ from sextant.base.errors import InputError
 from sextant.engine.endpoint import EndpointEngine
 from sextant.engine.protocol import Engine
 from sextant.engine.vllm import VLLM
-from sextant.experiment.endpoints import ENDPOINT
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import ENDPOINT, EngineSettings
 
 ENGINES: dict[str, Engine] = {
     "vllm": VLLM(),

@@ -16,9 +16,8 @@ from typing import BinaryIO
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.processes.port import held_port
-from sextant.base.processes.scratch import share
-from sextant.base.text import remove_key, without_keys
+from sextant.base.network import held_port, remove_key, without_keys
+from sextant.base.scratch import share
 from sextant.engine.free_memory import FreeMemory, gpus, limited_processes, n_oom_kills
 from sextant.engine.group import replica_log, running
 from sextant.engine.http import Target, get
@@ -33,13 +32,13 @@ from sextant.engine.vllm_log import (
     out_of_memory_sign,
     profiled_blocks,
 )
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import GIB
 from sextant.points.cells.tuning import MemoryFacts
 
 LOG_TAIL_LINES = 20
 # Run by its path: it needs nothing of this package, which need not be installed.
-KEEPER = PROJECT / "scripts/sextant/base/processes/keeper.py"
+KEEPER = PROJECT / "scripts/sextant/base/keeper.py"
 # A server that has just failed a request needs a moment to end and to log why.
 _SETTLE_S = 2.0
 # Less than a thread's stack: what fails with so little left, in whatever words, lacked memory.

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from sextant.engine.protocol import ServerSpec
-from sextant.experiment.engine_settings import EngineSettings
+from sextant.experiment.servers import EngineSettings
 
 MODEL_NAME = "sextant"
 """What the server calls the LLM."""

@@ -2,7 +2,7 @@
 
 In come `config.yaml` and the sheets that it names; out come cells, each with the definition that
 its measurement depends on. Read `experiment` (the result), `loading` (how it is read), `checks`
-(what must hold between sheets), `cells_asked`, `cell_key` and `adaptive`, `scenarios` and
-`variants` (how load is put on servers and how these are set up), `definition` (what makes a
-measurement stale), and then `slo`, `engine_settings` and `downloads`.
+(what must hold between sheets), `cells` (which are asked for), `scenarios` and `servers` (how load
+is put on servers and how these are set up), `definition` (what makes a measurement stale), and
+`downloads`.
 """

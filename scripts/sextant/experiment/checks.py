@@ -6,10 +6,9 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
-from sextant.experiment.cells_asked import check_known
-from sextant.experiment.endpoints import ENDPOINT, check_endpoint
+from sextant.experiment.cells import check_known
 from sextant.experiment.experiment import Experiment
-from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.experiment.servers import DEFAULT_VARIANT, ENDPOINT, check_endpoint
 from sextant.trace.date_times import check_start_time
 from sextant.trace.mapping import named_format
 from sextant.workload.use_cases import use_case_names

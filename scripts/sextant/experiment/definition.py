@@ -8,11 +8,10 @@ from typing import Any
 
 from sextant.base.files import sha256_file
 from sextant.base.sheets import Row
-from sextant.experiment.cell_key import CellKey
-from sextant.experiment.engine_settings import engine_facts, engine_settings
+from sextant.experiment.cells import CellKey
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst, plain
-from sextant.experiment.variants import without_defaults
+from sextant.experiment.servers import engine_facts, engine_settings, without_defaults
 from sextant.workload.request_model import N_BINS
 
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sextant.base.sheets import Row
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.downloads import Dataset
-from sextant.experiment.endpoints import Endpoint
 from sextant.experiment.scenarios import Scenario
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Endpoint, Variant
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO

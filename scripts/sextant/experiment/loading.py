@@ -7,15 +7,24 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, Row, load_sheet, validate
-from sextant.experiment.adaptive import ADAPTIVE, check_adaptive, chosen_cells
-from sextant.experiment.cells_asked import archived_cells, cells_of_studies
+from sextant.experiment.cells import (
+    ADAPTIVE,
+    archived_cells,
+    cells_of_studies,
+    check_adaptive,
+    chosen_cells,
+)
 from sextant.experiment.checks import check_experiment
 from sextant.experiment.downloads import load_registry
-from sextant.experiment.endpoints import load_endpoints
-from sextant.experiment.engine_settings import EngineSettings, engine_settings
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import scenario_from_row
-from sextant.experiment.variants import DEFAULT_VARIANT, Variant
+from sextant.experiment.servers import (
+    DEFAULT_VARIANT,
+    EngineSettings,
+    Variant,
+    engine_settings,
+    load_endpoints,
+)
 from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import slo_of

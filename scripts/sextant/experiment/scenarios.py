@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
-from sextant.experiment.variants import without_defaults
+from sextant.experiment.servers import without_defaults
 from sextant.workload.generators import SCALED_BY, Arrivals, AtOnce, Gamma
 from sextant.workload.trace_arrivals import NAMES, arrivals_from_plain, arrivals_to_plain
 

@@ -1,7 +1,7 @@
-"""GPUs and GPU profiles.
+"""Facts of GPUs and LLMs, prices and SLOs.
 
-In: a device type's facts, `resources/gpus/<gpu_id>.yaml`, and rows of `gpu_profiles.tsv`. Out:
-`GPU` (with the rate of its products by precision), `GPUProfile` (n devices of one type that serve
-one replica, with a price) and `Devices` (what a measurement depends on). All of it is in
-`gpu`; `mig` has the slices of a GPU.
+`gpu` reads a device type's facts (`resources/gpus/<gpu_id>.yaml`) and makes GPU profiles of them: n
+devices of one type that serve one replica, with a price, which `prices` finds in the tables of
+providers. `slo` has the limits of latencies and the load. `llm` computes an LLM's facts from its
+`config.json`.
 """

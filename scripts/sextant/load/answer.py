@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec  # it builds only what is read: a seventh of json's time
 
-from sextant.base.text import without_keys
+from sextant.base.network import without_keys
 from sextant.load.client import Exchange, Part, Piece
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

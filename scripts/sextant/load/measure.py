@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import uvloop
 
-from sextant.base.progress import Progress
+from sextant.base.job_log import Progress
 from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Exchange, Part

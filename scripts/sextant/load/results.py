@@ -14,7 +14,7 @@ from sextant.engine.endpoint import EndpointServer
 from sextant.engine.http import Target
 from sextant.engine.telemetry.host import host_facts
 from sextant.experiment.scenarios import Scenario, as_json
-from sextant.experiment.variants import DEFAULT_VARIANT, Variant
+from sextant.experiment.servers import DEFAULT_VARIANT, Variant
 from sextant.load.client import Exchange
 from sextant.load.measure import LevelResult
 from sextant.load.run import Measured, Subject

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.processes.job_log import raise_between_callbacks
+from sextant.base.job_log import raise_between_callbacks
 from sextant.engine.http import Target
 from sextant.experiment.scenarios import Scenario
 from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level

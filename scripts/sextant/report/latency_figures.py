@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sextant.base.rows import Row, group_by
-from sextant.facts.percentiles import PERCENTILE_PREFIX
-from sextant.facts.slo import METRICS, SLO
+from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.figure import (
     COLOURS,
     INK,

@@ -7,8 +7,7 @@ import numpy as np
 from sextant.base.rows import Row, group_by
 from sextant.decide.outlook import beside
 from sextant.experiment.scenarios import KINDS
-from sextant.facts.percentiles import PERCENTILE_PREFIX
-from sextant.facts.slo import SLO, worst_limit
+from sextant.facts.slo import PERCENTILE_PREFIX, SLO, worst_limit
 from sextant.points.store.doubts import ratio
 from sextant.report.store_tables import MEASURED, Tables
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from sextant.base.rows import Row, group_by
-from sextant.facts.percentiles import PERCENTILE_PREFIX
-from sextant.facts.slo import METRICS, SLO
+from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.wording import number, percent, plural
 from sextant.report.recommendations import held_out, recommendations
 from sextant.report.score_means import limit_grid, predictor_means, servable

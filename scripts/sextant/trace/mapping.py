@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, validate
-from sextant.base.yaml_files import read_yaml
+from sextant.base.sheets import SCHEMAS, read_yaml, validate
 from sextant.trace.trace_format import FORMATS, NEEDED_COLUMNS, TRACE_COLUMNS, TraceFormat
 
 MAPPED = "columns"

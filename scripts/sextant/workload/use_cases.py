@@ -11,7 +11,7 @@ import numpy as np
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.yaml_files import read_yaml
+from sextant.base.sheets import read_yaml
 from sextant.workload.request_model import N_BINS, RequestModel, in_bins, independent_model
 
 USE_CASES_FILE = PROJECT / "resources" / "workloads" / "use_cases.yaml"

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from sextant.answer.fleet.options import read_supply
 from sextant.answer.fleet.problem import FleetPlan, Pool, Served
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, load_sheet
-from sextant.base.yaml_files import yaml_documents
-from sextant.facts.llm.config_files import name_of
+from sextant.base.sheets import SCHEMAS, load_sheet, yaml_documents
+from sextant.facts.llm.config import name_of
 
 IMAGE = "vllm/vllm-openai:v0.24.0"
 """As in workflow/envs/vllm.def."""

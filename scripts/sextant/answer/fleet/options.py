@@ -24,9 +24,8 @@ from sextant.base.ids import file_name
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
 from sextant.decide.decision import sustained
 from sextant.decide.recommend import load_served
-from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
-from sextant.facts.llm.config_files import name_of
-from sextant.facts.mig import is_slice, mig_slice
+from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
+from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import LENGTHS
 from sextant.predict.draws import Draws

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from sextant.base.processes.port import held_port
+from sextant.base.network import held_port
 from sextant.engine.telemetry.host import host_facts
 from sextant.facts.gpu import GIB
 from sextant.pages.wording import aligned, listed, plural

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import Batch, Scenario
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.points.cells.files import read_cell
 from sextant.points.cells.memory import Feasibility, assess_variant
 from sextant.points.cells.verdict import FEASIBLE

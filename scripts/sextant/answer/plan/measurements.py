@@ -28,11 +28,10 @@ from sextant.base.files import read_parquet
 from sextant.base.rows import frame_rows, jsonable
 from sextant.decide.evaluation_files import read_task
 from sextant.decide.pairs import task_of
-from sextant.experiment.adaptive import Chosen, add_chosen, chosen_path, last_round
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey, Chosen, add_chosen, chosen_path, last_round
 from sextant.experiment.definition import cell_definition
 from sextant.experiment.experiment import Experiment
-from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
 from sextant.pages.wording import aligned, number, percent, plural
 from sextant.points.cells.files import read_run

@@ -27,7 +27,7 @@ from sextant.answer.plan.estimate import (
     finished_cells,
 )
 from sextant.base.errors import InputError
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.experiment import Experiment
 from sextant.pages.wording import aligned, plural
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
 
@@ -187,3 +188,25 @@ def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
             raise outer.error(problem, name, "keep the right one")
     both = {name: values[name] for name in _SHARED if name in values}
     return both | {name: value for name, value in text.items() if value is not None}
+
+
+SHIPPED = PROJECT / "resources" / "llms"
+
+
+def config_file(hf_config: Path) -> Path:
+    """Return the file of an LLM's config: the one that is given, or that of its folder."""
+    return hf_config / "config.json" if hf_config.is_dir() else hf_config
+
+
+def name_of(hf_config: Path) -> str:
+    """Return the name of an LLM: its file's, or its folder's if the file is `config.json`."""
+    path = config_file(hf_config)
+    if path.name == "config.json":
+        return path.resolve().parent.name or path.stem
+    return path.stem
+
+
+def shipped_config(llm_id: str) -> Path | None:
+    """Return the config of an LLM that ships with this project, None if there is none."""
+    path = SHIPPED / f"{Path(llm_id).name}.json"
+    return path if path.stem == llm_id and path.is_file() else None

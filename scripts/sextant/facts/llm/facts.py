@@ -80,7 +80,7 @@ class LLM:
     n_quantized_expert_parameters: NonNegativeInt = 0
     """Of these, parameters of routed experts."""
     weight_format: str = ""
-    """Type of the quantized weights, one of `precision.QUANTIZED`; empty: unquantized."""
+    """Type of the quantized weights, one of `load.QUANTIZED`; empty: unquantized."""
     expert_format: str = ""
     """Type of the routed experts' quantized weights, where it is not `weight_format`."""
     expert_bits: NonNegativeFloat = 0.0
@@ -150,7 +150,7 @@ class LLM:
 
     @property
     def flop_parameters(self) -> dict[str, float]:
-        """`n_flop_parameters` by the precision (`precision.PRECISIONS`) of their products."""
+        """`n_flop_parameters` by the precision (`load.PRECISIONS`) of their products."""
         dense: float = self.n_quantized_parameters - self.n_quantized_expert_parameters
         active = self.n_active_expert_parameters * (
             self.n_quantized_expert_parameters / (self.n_expert_parameters or 1)

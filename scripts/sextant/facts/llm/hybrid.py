@@ -7,10 +7,9 @@ Gu, ICML 2024). Only the layers of attention have a KV cache; the states are cou
 from collections import Counter
 from collections.abc import Callable
 
-from sextant.facts.llm import experts
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import DTYPE_BYTES, LLM
-from sextant.facts.llm.layers import Experts, Sizes, decoder, read_sizes
+from sextant.facts.llm.layers import Experts, Sizes, decoder, qwen2_experts, read_sizes
 
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
@@ -50,7 +49,7 @@ def _qwen_next(config: Config) -> LLM:
         + n_attention * 2 * s.head_dim
         + s.hidden,
         attention=n_delta * delta + n_attention * attention,
-        experts=experts.qwen2(config, s, step=1) if is_moe else None,
+        experts=qwen2_experts(config, s, step=1) if is_moe else None,
         n_attention_layers=n_attention,
         state_bytes_per_request=n_delta * state,
     )

@@ -8,10 +8,9 @@ tokens (`num_nextn_predict_layers`) is not part of the main model and is not cou
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sextant.facts.llm import experts
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import LLM
-from sextant.facts.llm.layers import Experts, Sizes, decoder
+from sextant.facts.llm.layers import Experts, Sizes, decoder, deepseek_experts
 
 
 def _deepseek(config: Config) -> LLM:
@@ -39,7 +38,7 @@ def _deepseek(config: Config) -> LLM:
     )
     query = heads * s.head_dim
     queries = q_latent * (h + query) if q_latent else h * query
-    mixture = experts.deepseek(config, s)
+    mixture = deepseek_experts(config, s)
     # V3 balances the load of its experts with a bias each, in place of a loss.
     balance = mixture.layers * mixture.n if config.get("model_type") != "deepseek_v2" else 0
     attention = queries + h * (latent + rotary) + latent * heads * (plain + v) + heads * v * h

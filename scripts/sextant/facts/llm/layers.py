@@ -1,11 +1,11 @@
-"""Counts the parameters of a decoder from its sizes, and checks that the sizes fit together."""
+"""Counts the parameters of a decoder: its sizes, its experts and its sliding windows."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypedDict
 
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import DTYPE_BYTES, LLM
-from sextant.facts.llm.quantization import quantization
-from sextant.facts.llm.unquantized import Matrices
+from sextant.facts.llm.quantization import Matrices, quantization
 
 
 class Sizes(NamedTuple):
@@ -158,3 +158,130 @@ def _dtype(config: Config) -> str:
         problem = f"unknown type {dtype!r}"
         raise config.error(problem, "dtype", f"use one of {', '.join(DTYPE_BYTES)}")
     return dtype
+
+
+def experts_everywhere(config: Config, s: Sizes) -> Experts:
+    """Mixtral, GPT-OSS and MiniMax: experts of the MLP's width in every layer."""
+    n = config.integer("num_local_experts")
+    return Experts(s.layers, n, config.integer("num_experts_per_tok"), s.ffn, 0, s.hidden * n)
+
+
+def qwen2_experts(config: Config, s: Sizes, step: int | None = None) -> Experts:
+    """Qwen 1.5, 2 and Next: beside the routed experts a shared one behind a gate of its own."""
+    routed = qwen3_experts(config, s, step)
+    shared = config.integer("shared_expert_intermediate_size")
+    return routed._replace(shared_ffn=shared, router=routed.router + s.hidden)
+
+
+def qwen3_experts(config: Config, s: Sizes, step: int | None = None) -> Experts:
+    """Experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`.
+
+    `step` is what a config without that field means.
+    """
+    n, step = config.integer("num_experts"), config.integer("decoder_sparse_step", default=step)
+    dense = set(
+        config.listing("mlp_only_layers", int, default=[])
+    )  # Qwen 1.5 is older than this field
+    layers = [i for i in range(s.layers) if i not in dense and (i + 1) % step == 0]
+    per_token, ffn = config.integer("num_experts_per_tok"), config.integer("moe_intermediate_size")
+    return Experts(len(layers), n, per_token, ffn, 0, s.hidden * n)
+
+
+def llama4_experts(config: Config, s: Sizes) -> Experts:
+    """Llama 4: experts in every `interleave_moe_layer_step`-th layer, and a shared one there."""
+    n, step = config.integer("num_local_experts"), config.integer("interleave_moe_layer_step")
+    listed = config.listing("moe_layers", int, default=list(range(step - 1, s.layers, step)))
+    layers = set(listed) & set(range(s.layers))
+    per_token = config.integer("num_experts_per_tok")
+    return Experts(len(layers), n, per_token, s.ffn, s.ffn, s.hidden * n)
+
+
+def step_experts(config: Config, s: Sizes) -> Experts:
+    """Step 3.5 and 3.7: a shared expert beside the routed ones, after a few dense layers."""
+    n, ffn = config.integer("num_experts"), config.integer("moe_intermediate_size")
+    config.require("n_shared_experts", 1)
+    config.require("use_moe_router_bias", True)
+    config.ignore("moe_router_scaling_factor")
+    layers = s.layers - config.integer("first_k_dense_replace", least=0, most=s.layers)
+    shared, per_token = config.integer("share_expert_dim"), config.integer("num_experts_per_tok")
+    return Experts(layers, n, per_token, ffn, shared, s.hidden * n)
+
+
+def deepseek_experts(config: Config, s: Sizes) -> Experts:
+    """Shared experts beside the routed ones, after `first_k_dense_replace` dense layers."""
+    n, ffn = config.integer("n_routed_experts"), config.integer("moe_intermediate_size")
+    dense = config.integer("first_k_dense_replace", least=0)
+    config.require("moe_layer_freq", 1)
+    if dense > s.layers:
+        fix = "correct one of the two"
+        raise config.error(f"{dense} of {s.layers} layers", "first_k_dense_replace", fix)
+    shared = config.integer("n_shared_experts", least=0) * ffn
+    per_token = config.integer("num_experts_per_tok")
+    return Experts(s.layers - dense, n, per_token, ffn, shared, s.hidden * n)
+
+
+class WindowFacts(TypedDict, total=False):
+    """The facts of an LLM's sliding window."""
+
+    sliding_window_tokens: int
+    n_sliding_layers: int
+
+
+WindowRule = Callable[[Config, int], int]
+"""Returns how many of the layers have a window where the config does not list their types."""
+
+
+def window_facts(
+    config: Config,
+    layers: int,
+    rule: WindowRule | None,
+    name: str = "sliding_window",
+    kind: str = "sliding_attention",
+) -> WindowFacts:
+    """Return the facts `sliding_window_tokens` and `n_sliding_layers`; none without a window.
+
+    `name` is the config's for the window's tokens, `kind` that of its layers in `layer_types`.
+    """
+    if rule is None:
+        return {}
+    n_sliding = rule(config, layers)
+    if config.optional("layer_types") is not None:
+        types = config.listing("layer_types", str)
+        if len(types) != layers or not set(types) <= {"full_attention", kind}:
+            fix = f"give full_attention or {kind} for each of the {layers} layers"
+            raise config.error("unknown kinds of attention", "layer_types", fix)
+        n_sliding = types.count(kind)
+    if not n_sliding:
+        config.ignore(name)
+        return {}
+    tokens = config.integer(name)
+    return {"sliding_window_tokens": tokens, "n_sliding_layers": n_sliding}
+
+
+def all_layers(config: Config, layers: int) -> int:
+    """Mistral and its kind: a `sliding_window` that is set holds for all layers."""
+    return layers if config.optional("sliding_window") is not None else 0
+
+
+def upper_layers(config: Config, layers: int) -> int:
+    """Qwen: the layers from `max_window_layers` on, and only if `use_sliding_window`."""
+    config.ignore("max_window_layers")
+    if not config.flag("use_sliding_window", default=False):
+        return 0
+    return max(0, layers - config.integer("max_window_layers", least=0))
+
+
+def every_other(config: Config, layers: int) -> int:
+    """Gemma 2 and GPT-OSS: the first layer, the third, and so on."""
+    return -(-layers // 2)
+
+
+def all_but_every_nth(config: Config, layers: int) -> int:
+    """Gemma 3: every sixth layer (`sliding_window_pattern`) sees all tokens."""
+    return layers - layers // config.integer("sliding_window_pattern", default=6)
+
+
+def all_but_every_fourth(config: Config, layers: int) -> int:
+    """Llama 4: every fourth layer, without rotary positions, sees all tokens, others a chunk."""
+    config.require("no_rope_layer_interval", 4)
+    return layers - layers // 4 if config.optional("attention_chunk_size") is not None else 0

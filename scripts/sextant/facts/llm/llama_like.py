@@ -3,10 +3,27 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sextant.facts.llm import experts, sliding_window
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import LLM
-from sextant.facts.llm.layers import Experts, Sizes, biases, decoder, head_dim
+from sextant.facts.llm.layers import (
+    Experts,
+    Sizes,
+    WindowRule,
+    all_but_every_fourth,
+    all_but_every_nth,
+    all_layers,
+    biases,
+    decoder,
+    every_other,
+    experts_everywhere,
+    head_dim,
+    llama4_experts,
+    qwen2_experts,
+    qwen3_experts,
+    step_experts,
+    upper_layers,
+    window_facts,
+)
 
 
 class Traits(NamedTuple):
@@ -26,7 +43,7 @@ class Traits(NamedTuple):
     """RMS norms of the hidden size in a layer."""
     qk_norm: str = ""
     """Norms of Q and K: `head` over a head, `all` over all heads at once, or none."""
-    window: sliding_window.WindowRule | None = None
+    window: WindowRule | None = None
     experts: Callable[[Config, Sizes], Experts] | None = None
     defaults: Mapping[str, int] = {}
     """Sizes that the published configs leave to the class."""
@@ -40,48 +57,48 @@ _GEMMA_3 = {
     "vocab_size": 262_208,
     "max_position_embeddings": 131_072,
 }
-_QWEN_2 = Traits(has_qkv_bias=True, window=sliding_window.upper_layers)
+_QWEN_2 = Traits(has_qkv_bias=True, window=upper_layers)
 _QWEN_3 = Traits(
     has_head_dim=True,
     reads_attention_bias=True,
     qk_norm="head",
-    window=sliding_window.upper_layers,
+    window=upper_layers,
 )
 _TRAITS = {
     "llama": Traits(kv_heads_follow=True, reads_attention_bias=True),
     "granite": Traits(kv_heads_follow=True, reads_attention_bias=True),
     "olmo2": Traits(kv_heads_follow=True, reads_attention_bias=True, qk_norm="all"),
-    "phi3": Traits(kv_heads_follow=True, window=sliding_window.all_layers),
-    "mistral": Traits(window=sliding_window.all_layers),
-    "mixtral": Traits(window=sliding_window.all_layers, experts=experts.every_layer),
+    "phi3": Traits(kv_heads_follow=True, window=all_layers),
+    "mistral": Traits(window=all_layers),
+    "mixtral": Traits(window=all_layers, experts=experts_everywhere),
     "qwen2": _QWEN_2,
-    "qwen2_moe": _QWEN_2._replace(experts=experts.qwen2),
+    "qwen2_moe": _QWEN_2._replace(experts=qwen2_experts),
     "qwen3": _QWEN_3,
-    "qwen3_moe": _QWEN_3._replace(experts=experts.qwen3),
+    "qwen3_moe": _QWEN_3._replace(experts=qwen3_experts),
     "qwen3_vl_text": _QWEN_3,
-    "qwen3_vl_moe_text": _QWEN_3._replace(experts=experts.qwen3),
+    "qwen3_vl_moe_text": _QWEN_3._replace(experts=qwen3_experts),
     "mimo": _QWEN_2,
     "step3p7": Traits(
         has_head_dim=True,
         qk_norm="head",
-        window=sliding_window.every_other,
-        experts=experts.step,
+        window=every_other,
+        experts=step_experts,
     ),
     "gemma": Traits(is_tied=True, has_head_dim=True, reads_attention_bias=True),
-    "minimax_m2": Traits(has_head_dim=True, qk_norm="all", experts=experts.every_layer),
+    "minimax_m2": Traits(has_head_dim=True, qk_norm="all", experts=experts_everywhere),
     "gemma2": Traits(
         is_tied=True,
         has_head_dim=True,
         reads_attention_bias=True,
         norms=4,
-        window=sliding_window.every_other,
+        window=every_other,
     ),
     "gemma3_text": Traits(
         is_tied=True,
         reads_attention_bias=True,
         norms=4,
         qk_norm="head",
-        window=sliding_window.all_but_every_nth,
+        window=all_but_every_nth,
         defaults=_GEMMA_3,
     ),
 }
@@ -114,14 +131,14 @@ def _llama_like(config: Config) -> LLM:
         is_tied=config.flag("tie_word_embeddings", default=traits.is_tied),
         vectors=s.layers * (traits.norms * s.hidden + qk_norm + bias) + s.hidden,
         experts=mixture,
-        **sliding_window.window_facts(config, s.layers, traits.window),
+        **window_facts(config, s.layers, traits.window),
     )
 
 
 def _gpt_oss(config: Config) -> LLM:
     """GPT-OSS: biases everywhere, of the router and of each expert too; a sink per head."""
     s = _sizes(config, Traits(has_head_dim=True))
-    mixture = experts.every_layer(config, s)
+    mixture = experts_everywhere(config, s)
     config.require("attention_bias", True)
     expert_bias = mixture.n * (2 * s.ffn + s.hidden) + mixture.n
     in_layer = 2 * s.hidden + biases(s, qkv=True, out=True) + s.heads + expert_bias
@@ -131,7 +148,7 @@ def _gpt_oss(config: Config) -> LLM:
         is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * in_layer + s.hidden,
         experts=mixture,
-        **sliding_window.window_facts(config, s.layers, sliding_window.every_other),
+        **window_facts(config, s.layers, every_other),
     )
 
 
@@ -144,17 +161,17 @@ def _llama4(config: Config) -> LLM:
     config.require("attention_bias", False)
     # Norms without parameters; the layers that have rotary positions.
     config.ignore("use_qk_norm", "no_rope_layers")
-    mixture = experts.llama4(config, s)
+    mixture = llama4_experts(config, s)
     return decoder(
         config,
         s._replace(ffn=config.integer("intermediate_size_mlp")),
         is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * 2 * s.hidden + s.hidden,
         experts=mixture,
-        **sliding_window.window_facts(
+        **window_facts(
             config,
             s.layers,
-            sliding_window.all_but_every_fourth,
+            all_but_every_fourth,
             name="attention_chunk_size",
             kind="chunked_attention",
         ),

@@ -1,11 +1,17 @@
-"""From a `config.json` to the facts of the LLM."""
+"""An LLM's facts: of its `config.json` or of sizes its user states, and as it is served."""
 
+import math
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from sextant.facts.llm import gpt_like, hybrid, latent, llama_like, t5, uneven
+from sextant.base.errors import InputError
+from sextant.facts.llm import gpt_like, hybrid, latent, llama_like, uneven
 from sextant.facts.llm.config import Config, read_config
-from sextant.facts.llm.facts import LLM
+from sextant.facts.llm.facts import DTYPE_BYTES, DTYPE_PRECISION, LLM, UNBOUNDED_TOKENS
+from sextant.facts.llm.quantization import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized
 
 FAMILIES: dict[str, Callable[[Config], LLM]] = {
     **gpt_like.FAMILIES,
@@ -13,7 +19,6 @@ FAMILIES: dict[str, Callable[[Config], LLM]] = {
     **latent.FAMILIES,
     **hybrid.FAMILIES,
     **uneven.FAMILIES,
-    **t5.FAMILIES,
 }
 """What counts a family's parameters, by `model_type`."""
 
@@ -41,3 +46,176 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
     llm = FAMILIES[family](config)
     config.refuse_what_nobody_asked_for()
     return llm
+
+
+_HEAD_DIM = 128
+_EXPERTS, _EXPERTS_PER_TOKEN = 128, 8
+"""Of a mixture of experts: what most of today's have."""
+_VOCABULARY = 128_000
+_HIDDEN_SQUARES = 12
+"""A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP."""
+_GIB = 2**30
+_FORMATS = ((6.0, "int4"), (12.0, "fp8"))
+"""Up to how many bits a weight is taken to have this type; above, it is not quantized."""
+
+
+@dataclass(frozen=True)
+class GivenSizes:
+    """What the user says of an LLM; the rest is that of a usual decoder of these sizes."""
+
+    n_parameters: float
+    n_layers: int
+    kv_bytes_per_token: float
+    """Over all layers, of a KV cache of 16-bit numbers."""
+    n_active_parameters: float | None = None
+    """Parameters that a token is multiplied with; all if None."""
+    weight_gib: float | None = None
+    """2 bytes a parameter if None."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no LLM has."""
+        for name, value in vars(self).items():
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{value:g} is not a size", field=name, fix="give one above 0")
+        if (self.n_active_parameters or 0) > self.n_parameters:
+            problem = f"{self.n_active_parameters:g} of {self.n_parameters:g} parameters are active"
+            raise InputError(problem, field="n_active_parameters", fix="give no more than all")
+
+    def llm(self) -> LLM:
+        """Return the facts.
+
+        Where fewer parameters are active than there are, the others are experts: of A active and P
+        in all, experts are (P - A) / (1 - k / n), of which a token uses k of n.
+        """
+        active = self.n_active_parameters or self.n_parameters
+        is_moe = active < self.n_parameters
+        idle = self.n_parameters - active
+        experts = min(idle / (1 - _EXPERTS_PER_TOKEN / _EXPERTS), self.n_parameters)
+        dense = round(self.n_parameters - experts)
+        hidden = math.sqrt(active / self.n_layers / _HIDDEN_SQUARES)
+        n_heads = max(1, round(hidden / _HEAD_DIM))
+        kv_values = self.kv_bytes_per_token / DTYPE_BYTES["bfloat16"]
+        kv_heads = round(kv_values / self.n_layers / 2 / _HEAD_DIM)
+        return LLM(
+            llm_type="given",
+            n_layers=self.n_layers,
+            hidden_size=n_heads * _HEAD_DIM,
+            ffn_size=4 * n_heads * _HEAD_DIM,
+            n_heads=n_heads,
+            n_kv_heads=min(max(kv_heads, 1), n_heads),
+            head_dim=_HEAD_DIM,
+            vocab_size=_VOCABULARY,
+            context_tokens=UNBOUNDED_TOKENS,
+            dtype="bfloat16",
+            n_parameters=round(self.n_parameters),
+            n_flop_parameters=round(active),
+            n_experts=_EXPERTS * is_moe,
+            n_experts_per_token=_EXPERTS_PER_TOKEN * is_moe,
+            n_expert_parameters=round(experts),
+            n_attention_parameters=dense // 3,
+            n_mlp_parameters=dense - dense // 3,
+            kv_values=kv_values,
+            **self._quantization(experts),
+        )
+
+    def said(self) -> str:
+        """Return what an answer says of where its facts come from."""
+        given = ", ".join(f"{k} {v:g}" for k, v in vars(self).items() if v is not None)
+        return f"The LLM is as the user gave it ({given}); all else is that of a usual decoder."
+
+    def _quantization(self, experts: float) -> dict[str, Any]:
+        if self.weight_gib is None:
+            return {}
+        bits = 8 * self.weight_gib * _GIB / self.n_parameters
+        packed = next((name for most, name in _FORMATS if bits <= most), None)
+        if packed is None:
+            return {}
+        return {
+            "weight_bits": bits,
+            "n_quantized_parameters": round(self.n_parameters),
+            "n_quantized_expert_parameters": round(experts),
+            "weight_format": packed,
+            "is_weight_only": packed == "int4",
+        }
+
+
+DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
+"""Data types by their precision."""
+QUANTIZED = {
+    "fp8": FP8,
+    "nvfp4": NVFP4,
+    "mxfp4": MXFP4,
+    "int4": Scheme("int4", 4 + 16 / 128, is_weight_only=True),
+    "int8": Scheme("int8", 8.0),
+}
+"""The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
+PRECISIONS = (*DTYPES, *QUANTIZED)
+KV_PRECISIONS = (*DTYPES, "fp8", "nvfp4", "int8")
+
+
+_NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-9])")
+
+
+def unsaid_precision(name: str, llm: LLM) -> str | None:
+    """Return the precision that an LLM's name has, where its config quantizes nothing.
+
+    Some publishers write what is quantized into a file beside the config, which gets lost.
+    """
+    found = None if llm.weight_format else _NAMED.search(name.lower())
+    return {"awq": "int4", "gptq": "int4"}.get(found[1], found[1]) if found else None
+
+
+def precision_of(llm: LLM) -> str:
+    """Return the precision of most of an LLM's weights, one of `PRECISIONS`."""
+    return llm.expert_format or llm.weight_format or DTYPE_PRECISION[llm.dtype]
+
+
+def kv_precision_of(llm: LLM) -> str:
+    """Return the precision of an LLM's KV cache, one of `KV_PRECISIONS`."""
+    dtype = llm.kv_dtype or llm.dtype
+    return DTYPE_PRECISION.get(dtype, dtype)
+
+
+def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
+    """Return the facts of an LLM that is served in a precision, its config's if None.
+
+    A checkpoint that has the precision keeps what it quantizes. Otherwise all matrices of the
+    layers are quantized, but in 4-bit floats (NVFP4, MXFP4) of a mixture of experts attention
+    keeps its data type, and in MXFP4 all but the routed experts does, as in the checkpoints that
+    are published.
+
+    Raises:
+        InputError: a precision is unknown.
+    """
+    if kv_precision is not None:
+        _check(kv_precision, KV_PRECISIONS, "kv_precision")
+        llm = replace(llm, kv_dtype=DTYPES.get(kv_precision, kv_precision))
+    if precision is None:
+        return llm
+    _check(precision, PRECISIONS, "precision")
+    if precision == precision_of(llm):
+        return llm
+    plain = replace(
+        llm,
+        weight_format="",
+        weight_bits=0.0,
+        expert_format="",
+        expert_bits=0.0,
+        is_weight_only=False,
+        n_quantized_parameters=0,
+        n_quantized_expert_parameters=0,
+    )
+    if precision in DTYPES:
+        return replace(plain, dtype=DTYPES[precision])
+    parts = Matrices(llm.n_attention_parameters, llm.n_mlp_parameters, 0, llm.n_expert_parameters)
+    if llm.n_experts and precision in ("nvfp4", "mxfp4"):
+        parts = parts._replace(attention=0)
+    if llm.n_experts and precision == "mxfp4":
+        parts = parts._replace(mlp=0)
+    return replace(plain, **quantized(QUANTIZED[precision], parts))
+
+
+def _check(value: str, known: tuple[str, ...], field: str) -> None:
+    if value not in known:
+        fix = f"use one of {', '.join(known)}"
+        raise InputError(f"unknown precision {value!r}", field=field, fix=fix)

@@ -5,8 +5,7 @@ from typing import Any
 
 from sextant.facts.llm.config import Config, Section
 from sextant.facts.llm.facts import LLM
-from sextant.facts.llm.layers import Experts, Sizes, decoder, read_sizes
-from sextant.facts.llm.sliding_window import window_facts
+from sextant.facts.llm.layers import Experts, Sizes, decoder, read_sizes, window_facts
 
 
 def _gemma4(config: Config) -> LLM:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import scipy
 
-from sextant.facts.percentiles import ENDS, end_column
+from sextant.facts.slo import ENDS, end_column
 from sextant.points.cells.metrics import LATENCIES, PERCENTILES
 
 N_BLOCKS = 10

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm import LLM
 from sextant.points.cells.verdict import FEASIBLE, Outcome, Verdict

@@ -16,9 +16,9 @@ from pydantic import (
     PlainSerializer,
 )
 
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.scenarios import KINDS, level_to_json
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.points.cells.verdict import LevelMedians, Stop, Verdict
 
 CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.characterizations.description import Description

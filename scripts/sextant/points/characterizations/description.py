@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sextant.base.sheets import SCHEMAS, validate
-from sextant.base.yaml_files import read_yaml
+from sextant.base.sheets import SCHEMAS, read_yaml, validate
 
 FILE = "characterization.yaml"
 

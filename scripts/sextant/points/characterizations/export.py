@@ -9,8 +9,7 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.ids import file_name
-from sextant.base.sheets import SCHEMAS, load_sheet
-from sextant.base.yaml_files import write_yaml
+from sextant.base.sheets import SCHEMAS, load_sheet, write_yaml
 from sextant.facts.gpu import GPUS, gpu_path, profile_row
 from sextant.points.cells.verdict import Kind, Outcome
 from sextant.points.characterizations.characterization import Characterization

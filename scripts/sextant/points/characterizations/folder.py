@@ -7,10 +7,10 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
-from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
-from sextant.facts.percentiles import PERCENTILE_PREFIX
+from sextant.facts.slo import PERCENTILE_PREFIX
 from sextant.points.characterizations.characterization import Characterization
 from sextant.points.characterizations.description import FILE, Description, load_description
 from sextant.points.characterizations.feasibility import feasibility_table

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.facts.percentiles import ENDS, PERCENTILE_PREFIX, between, end_column, factor
+from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, between, end_column, factor
 
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
 SERVING = [

@@ -9,8 +9,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
-from sextant.base.sheets import SCHEMAS, sheet_cells, typed
-from sextant.base.yaml_files import read_yaml
+from sextant.base.sheets import SCHEMAS, read_yaml, sheet_cells, typed
 
 SCHEMA = SCHEMAS / "points.schema.yaml"
 NAMES = ("points.csv", "points.parquet")

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from sextant.base.files import atomic_path
-from sextant.base.yaml_files import write_yaml
+from sextant.base.sheets import write_yaml
 from sextant.points.characterizations.description import FILE, Description
 from sextant.points.characterizations.points import COLUMNS, IDENTIFIERS, LENGTHS, LOAD, SERVING
 

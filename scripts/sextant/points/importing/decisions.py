@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sextant.base.errors import InputError
+from sextant.base.errors import InputError, printable
 from sextant.base.files import sha256_file
-from sextant.base.text import printable
 from sextant.bench.definition import definition_sha256, inputs_sha256
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.definition import cell_definition
 from sextant.experiment.experiment import Experiment
 from sextant.points.cells.files import read_run

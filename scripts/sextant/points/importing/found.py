@@ -14,9 +14,8 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sextant.base.errors import InputError
-from sextant.base.text import printable
-from sextant.experiment.cell_key import CellKey
+from sextant.base.errors import InputError, printable
+from sextant.experiment.cells import CellKey
 from sextant.points.cells.files import read_run, read_tuning
 from sextant.points.cells.integrity import ALL_FILES, CHECKPOINT, DAMAGED, damaged_files
 from sextant.points.cells.run import CellRun

@@ -22,9 +22,9 @@ import pyarrow as pa
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.sheets import SCHEMAS, load_sheet
-from sextant.experiment.cell_key import CellKey
+from sextant.experiment.cells import CellKey
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.experiment.variants import Variant
+from sextant.experiment.servers import Variant
 from sextant.points.cells.files import write_cell
 from sextant.points.cells.run import CellRun, LevelRun, PublishedMedians
 from sextant.points.cells.tables import REQUEST_SCHEMA, concatenated

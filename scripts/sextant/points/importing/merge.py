@@ -11,7 +11,7 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, read_json, sha256_file, write_json
-from sextant.base.processes.lock import cell_lock
+from sextant.base.scratch import cell_lock
 from sextant.bench.definition import definition_sha256
 from sextant.experiment.experiment import Experiment
 from sextant.points.cells.files import write_run

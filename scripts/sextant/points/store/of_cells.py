@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from sextant.base.errors import InputError
 from sextant.experiment.scenarios import KINDS
-from sextant.experiment.variants import DEFAULT_VARIANT
+from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.cells.files import MeasuredCell, from_json, read_cell

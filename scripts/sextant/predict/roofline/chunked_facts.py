@@ -5,7 +5,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GIB, GPU
 from sextant.facts.llm import LLM
-from sextant.facts.llm.precision import precision_of, served
+from sextant.facts.llm.load import precision_of, served
 from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, SERVING
 

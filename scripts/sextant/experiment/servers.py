@@ -1,13 +1,51 @@
-"""Endpoints: servers that run already, which the pipeline measures but does not start or stop."""
+"""How a cell's servers are set up: variants, engine settings, servers that run already."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from sextant.base.errors import InputError
+from sextant.base.network import host_and_port, tls_context, without_v1
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
-from sextant.base.urls import host_and_port, tls_context, without_v1
-from sextant.experiment.variants import Variant, without_defaults
 from sextant.pages.wording import plural
+
+DEFAULT_VARIANT = "default"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How servers are set up; fields as in `workflow/schemas/variants.schema.yaml`."""
+
+    variant_id: str = DEFAULT_VARIANT
+    replicas: int = 1
+    placement: str = "own"
+    batch_weight_tokens: int | None = None
+    cpu_cores: int | None = None
+    memory_limit_gib: float | None = None
+
+    @property
+    def memory_share(self) -> float:
+        """Fraction of the usable device memory that each replica gets."""
+        return 1 / self.replicas if self.placement == "shared" else 1.0
+
+    @property
+    def n_device_sets(self) -> int:
+        """How often the devices of the GPU profile are needed."""
+        return 1 if self.placement == "shared" else self.replicas
+
+
+def without_defaults(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults.
+
+    A definition says no more, so that a field that is new makes no measurement stale.
+    """
+    return {
+        field.name: getattr(value, field.name)
+        for field in fields(value)
+        if getattr(value, field.name) != field.default
+    }
+
 
 ENDPOINT = "endpoint"
 """Name of their engine."""
@@ -84,3 +122,56 @@ def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> No
         )
         fix = "give one base URL a replica, or select a variant with as many replicas"
         raise InputError(problem, file=file, row=endpoint.line, field="base_urls", fix=fix)
+
+
+# What a measurement of servers that are started here depends on.
+_FACTS = (
+    "dtype",
+    "block_size_tokens",
+    "max_num_seqs",
+    "memory_utilization",
+    "max_server_starts",
+    "extra_arguments",
+)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The `engine` part of the configuration."""
+
+    python: str
+    """Interpreter of the environment that has the engine."""
+    dtype: str
+    block_size_tokens: int
+    max_num_seqs: int
+    """Most requests in one batch."""
+    memory_utilization: float
+    start_timeout_s: float
+    request_timeout_s: float
+    max_server_starts: int
+    extra_arguments: tuple[str, ...] = ()
+    dcgm_url: str | None = None
+    """Metrics of a dcgm-exporter on the node; None if there is none."""
+    name: str = "vllm"
+    """The engine, a key of `sextant.engine.registry.ENGINES`."""
+    endpoint: Endpoint | None = None
+    """The servers of the engine `endpoint`, which run already."""
+
+
+def engine_settings(config: Mapping[str, Any], endpoint: Endpoint | None = None) -> EngineSettings:
+    """Return the `engine` part of a configuration that was checked, for an endpoint if given."""
+    values = dict(config["engine"])
+    values["extra_arguments"] = tuple(values.get("extra_arguments", ()))
+    if endpoint:
+        values |= {"name": ENDPOINT, "endpoint": endpoint}
+    return EngineSettings(**values)
+
+
+def engine_facts(settings: EngineSettings) -> dict[str, Any]:
+    """Return what a measurement depends on, as plain data: with these it grows stale."""
+    endpoint = settings.endpoint
+    if endpoint:
+        urls, name = list(endpoint.base_urls), endpoint.served_model_name
+        return {"name": settings.name, "base_urls": urls, "served_model_name": name}
+    facts = {name: getattr(settings, name) for name in ("name", *_FACTS)}
+    return facts | {"extra_arguments": list(settings.extra_arguments)}

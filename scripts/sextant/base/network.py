@@ -1,7 +1,10 @@
-"""Base URLs of servers, and what is trusted of those with https."""
+"""Base URLs of servers, what is trusted of those with https, API keys, and free ports."""
 
+import socket
 import ssl
+from collections.abc import Collection
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from sextant.base.errors import InputError
@@ -55,3 +58,42 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
     except OSError as error:  # ssl.SSLError is one
         problem, fix = f"no certificates ({error})", "give a file of certificates in PEM"
         raise InputError(problem, file=ca_file, field="ca_file", fix=fix) from None
+
+
+_INSTEAD = "[API key]"
+_SHORTEST_CUT_KEY = 4
+
+
+def without_keys(text: str, keys: Collection[str]) -> str:
+    """Return a server's text without API keys, also without one that is cut off at its end."""
+    for key in keys:
+        text = text.replace(key, _INSTEAD)
+        for n_characters in range(len(key) - 1, _SHORTEST_CUT_KEY - 1, -1):
+            if text.endswith(key[:n_characters]):
+                text = text[:-n_characters] + _INSTEAD
+                break
+    return text
+
+
+def remove_key(file: BinaryIO, key: str) -> None:
+    """Remove a key from a file that is open for reading and writing and has no other writer."""
+    file.seek(0)
+    content = file.read()
+    if key.encode() in content:
+        file.seek(0)
+        file.write(content.replace(key.encode(), _INSTEAD.encode()))
+        file.truncate()
+
+
+def held_port() -> socket.socket:
+    """Return a socket bound to a free port of 127.0.0.1, which reserves the port.
+
+    The kernel gives a bound port to no process that asks for any port (bind(2) to 0, connect(2)).
+    A server that names the port can still bind it and listen if it sets SO_REUSEADDR, as vLLM
+    does, or SO_REUSEPORT, as vLLM with several API servers does (socket(7)).
+    """
+    held = socket.socket()
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        held.setsockopt(socket.SOL_SOCKET, option, 1)
+    held.bind(("127.0.0.1", 0))
+    return held

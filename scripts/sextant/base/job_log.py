@@ -1,0 +1,204 @@
+"""A job: its log, its progress line, and its orderly stop, also when its Snakemake has exited."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sextant.base.errors import InputError, printable
+
+
+@contextlib.contextmanager
+def job_log(path: str | Path) -> Iterator[logging.Logger]:
+    """Log to `path` and, from INFO on, to stderr; an exception is logged before it ends the job.
+
+    SIGTERM, which schedulers send before SIGKILL, stops the job as an exception does: servers
+    stop, unfinished files are removed. So does the exit of the Snakemake that started the job.
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("")  # then appended to: a job that was thought dead may write it too
+    file, stderr = logging.FileHandler(path, mode="a", encoding="utf-8"), logging.StreamHandler()
+    file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    stderr.setFormatter(_Formatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[file, stderr], force=True)
+    logger = logging.getLogger("sextant")
+    try:
+        with _ends_on_sigterm():
+            end_with_snakemake()
+            yield logger
+    except InputError as error:
+        # The message says everything; a traceback would hide it.
+        logger.error("%s", error)
+        sys.exit(2)
+    except SystemExit as error:
+        logger.error("the job exits with status %s", error.code)
+        raise
+    except BaseException:
+        logger.exception("the job failed")
+        raise
+
+
+@contextlib.contextmanager
+def _ends_on_sigterm() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread can set signal handlers
+        return
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # nothing may interrupt the stop
+        raise_between_callbacks(SystemExit(128 + number))
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+class _Formatter(logging.Formatter):
+    """Keeps what servers and files of strangers say from controlling the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t")
+
+
+def raise_between_callbacks(error: BaseException) -> None:
+    """Raise an exception in a signal handler; while a loop runs, after the current callback.
+
+    uvloop takes an exception inside a connection's callback for a failure of that connection, and
+    continues.
+    """
+
+    def raise_error() -> None:
+        raise error
+
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise error from None
+    loop.call_soon_threadsafe(raise_error)
+
+
+log = logging.getLogger(__name__)
+_PERIOD_S = 1.0
+# For servers to stop and files to be removed, before the job is killed.
+_GRACE_S = 20.0
+_SNAKEMAKE = "SEXTANT_SNAKEMAKE"
+"""Environment variable: process id, start time and namespace of a job's Snakemake.
+
+A Snakemake that was killed cannot stop its jobs, and the kernel's signal (PR_SET_PDEATHSIG) does
+not reach them through the shells in between: they look whether it still runs.
+"""
+
+
+def name_to_jobs() -> None:
+    """Tell the jobs of this process, a Snakemake, its process id (`end_with_snakemake`)."""
+    if started := _started(os.getpid()):
+        os.environ[_SNAKEMAKE] = f"{os.getpid()} {started} {_namespace()}"
+
+
+def end_with_snakemake() -> None:
+    """Stop this process by SIGTERM, later SIGKILL, once the Snakemake that started it has exited.
+
+    On a cluster that is the Snakemake inside the job; the job outlives the one that submitted it.
+    A process without a Snakemake is not watched, nor is one in a container that hides the
+    processes outside.
+    """
+    if named := os.environ.get(_SNAKEMAKE):
+        pid, started, namespace = named.split()
+        if namespace == _namespace():
+            _watch_from_now_on(lambda: _is_there(int(pid), started))
+
+
+def end_with_parent() -> None:
+    """Stop this process, a Snakemake that a scheduler has started, once its parent has exited.
+
+    SLURM without control groups loses track of a job's Snakemake when the job's shell ends first;
+    and Snakemake (9.27) may get SIGTERM while it holds the lock that its handler waits for.
+    """
+    parent = os.getppid()
+    _watch_from_now_on(lambda: os.getppid() == parent)
+
+
+def _is_there(pid: int, started: str) -> bool:
+    try:
+        return _started(pid) == started
+    except OSError:  # unknown: a job under load may have no file descriptor left
+        return True
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process started, which tells it from later ones; None if it has exited.
+
+    Read directly, which is cheap: latencies are measured meanwhile.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *fields = text.rpartition(")")[2].split()
+    # proc(5): field 3 is the state, field 22 the start time; the name before may hold anything.
+    return None if state in "ZX" else fields[18]
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "unknown"
+
+
+def _watch_from_now_on(is_there: Callable[[], bool]) -> None:
+    threading.Thread(target=_watch, args=(is_there,), daemon=True).start()
+
+
+def _watch(is_there: Callable[[], bool]) -> None:
+    while is_there():
+        time.sleep(_PERIOD_S)
+    log.error("parent process exited; stopping")
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Progress:
+    """Shows the step that runs, its number and how long the rest will take, on a terminal's stderr.
+
+    Not by rich: that hides the cursor, which stays hidden when a job is killed, and saves no line.
+    """
+
+    def __init__(self, title: str, n_steps: int) -> None:
+        self._title, self._n_steps = title, n_steps
+        self._n_started = 0
+        self._first_step_at = 0.0
+        self.is_shown = sys.stderr.isatty()
+
+    def step(self, name: str) -> None:
+        """Start the next step."""
+        if self._n_started == 0:
+            self._first_step_at = time.monotonic()
+        self._n_started += 1
+        self.note(f"{self._n_started} of {self._n_steps}: {name}{self._time_left()}")
+
+    def note(self, text: str) -> None:
+        """Show what happens between steps."""
+        if self.is_shown:
+            print(f"\r\x1b[K{self._title}: {text}", end="", file=sys.stderr, flush=True)
+
+    def _time_left(self) -> str:
+        n_done = self._n_started - 1
+        if n_done == 0:
+            return ""
+        per_step_s = (time.monotonic() - self._first_step_at) / n_done
+        return f", about {per_step_s * (self._n_steps - n_done):.0f} s left"
+
+    def close(self) -> None:
+        """Leave the line."""
+        if self.is_shown:
+            print(file=sys.stderr)

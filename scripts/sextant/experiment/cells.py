@@ -1,0 +1,174 @@
+"""The cells that the sheets ask for: of `benchmarks.tsv`, an archive, or chosen one by one."""
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sextant.base.errors import InputError
+from sextant.base.files import atomic_path
+from sextant.base.ids import file_name
+from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.experiment.servers import DEFAULT_VARIANT
+
+
+@dataclass(frozen=True, order=True)
+class CellKey:
+    """An LLM × GPU profile × workload × scenario, on servers of a variant."""
+
+    llm_id: str
+    gpu_profile_id: str
+    workload_id: str
+    scenario_id: str
+    variant_id: str = DEFAULT_VARIANT
+
+    @property
+    def folder(self) -> str:
+        """Place of its results below those of its source; the default variant is not named."""
+        *place, variant = map(file_name, asdict(self).values())
+        return "/".join(place) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
+
+
+# SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
+_MAX_CELL_NAME_CHARACTERS = 230
+
+Ids = Mapping[str, Collection[str]]
+"""The ids that each sheet defines, by the name of the sheet."""
+
+
+def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, tuple[CellKey, ...]]:
+    """Return the cells of each study; None is the study of rows that name none.
+
+    Those of adaptive rows are under what they have as `choose`.
+
+    Raises InputError if an id is unknown, or a cell's name is too long for a file.
+    """
+    cells: dict[str | None, dict[CellKey, None]] = {}
+    for row in rows:
+        check_known(row["workload_id"], ids["workloads"], file, row, "workload_id")
+        check_known(row["scenario_id"], ids["scenarios"], file, row, "scenario_id")
+        chosen = itertools.product(
+            _selected(row, "llm_ids", ids["llms"], file),
+            _selected(row, "gpu_profile_ids", ids["gpu_profiles"], file),
+            [row["workload_id"]],
+            [row["scenario_id"]],
+            _selected(row, "variant_ids", ids["variants"], file),
+        )
+        cells.setdefault(row.get("choose", row.get("study")), {}).update(
+            dict.fromkeys(_short_enough(CellKey(*place), file, row) for place in chosen)
+        )
+    return {study: tuple(found) for study, found in cells.items()}
+
+
+def archived_cells(path: str, ids: Ids, decision: Mapping[str, str]) -> list[CellKey]:
+    """Return the cells of an archive; InputError if an id is unknown, or a cell is there twice."""
+    cells: dict[CellKey, None] = {}
+    for row in load_sheet(path, SCHEMAS / "cells.schema.yaml"):
+        check_known(row["llm_id"], ids["llms"], path, row, "llm_id")
+        check_known(row["gpu_profile_id"], ids["gpu_profiles"], path, row, "gpu_profile_id")
+        key = CellKey(row["llm_id"], row["gpu_profile_id"], **decision)
+        if key in cells:
+            problem = f"{key.llm_id} on {key.gpu_profile_id} has two rows"
+            raise InputError(problem, file=path, row=row.line, fix="remove one of the rows")
+        cells[key] = None
+    return list(cells)
+
+
+def check_known(value: str, known: Collection[str], file: str, row: Row, field: str) -> None:
+    """Raise InputError if an id is not defined."""
+    if value not in known:
+        fix = f"use one of: {', '.join(known)}"
+        raise InputError(f"unknown id {value!r}", file=file, row=row.line, field=field, fix=fix)
+
+
+def _selected(row: Row, field: str, known: Collection[str], file: str) -> list[str]:
+    text = row.get(field, DEFAULT_VARIANT)  # only variants may be left out
+    if text == "*":
+        return list(known)
+    chosen = [part.strip() for part in text.split(",")]
+    for value in chosen:
+        check_known(value, known, file, row, field)
+    return chosen
+
+
+def _short_enough(cell: CellKey, file: str, row: Row) -> CellKey:
+    if len(cell.folder) > _MAX_CELL_NAME_CHARACTERS:
+        problem = f"the names of {cell.folder} have {len(cell.folder)} characters"
+        fix = f"shorten one of its ids: {_MAX_CELL_NAME_CHARACTERS} together fit into a file name"
+        raise InputError(problem, file=file, row=row.line, fix=fix)
+    return cell
+
+
+_COLUMNS = ("round", "llm_id", "gpu_profile_id", "levels")
+ADAPTIVE = "adaptive"
+"""What `choose` is in rows whose cells are chosen."""
+Chosen = dict[CellKey, tuple[int, ...]]
+"""The users to measure, by cell."""
+
+
+def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str], file: str) -> None:
+    """Check the adaptive ones of these rows: cells are chosen for the answers of `decision`.
+
+    Raises:
+        InputError: a row has another workload or scenario, a study or a variant.
+    """
+    for row in (row for row in rows if row.get("choose") == ADAPTIVE):
+        for name in ("workload_id", "scenario_id"):
+            if row[name] != decision[name]:
+                problem = f"an adaptive row of another {name} than the configuration's `decision`"
+                fix = f"write {decision[name]!r}, or leave `choose` empty to measure all cells"
+                raise InputError(problem, file=file, row=row.line, field=name, fix=fix)
+        for name in ("study", "variant_ids"):
+            if name in row:
+                fix = "leave it out, or leave `choose` empty to measure all cells"
+                problem = "answers rest on the default variant, and studies on whole sheets"
+                raise InputError(problem, file=file, row=row.line, field=name, fix=fix)
+
+
+def chosen_path(config: Mapping[str, Any]) -> Path:
+    """Return where the sheet of chosen cells lies."""
+    return Path(config["pathvars"]["results"]) / "adaptive" / f"{file_name(config['source'])}.tsv"
+
+
+def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Chosen:
+    """Return the cells that were chosen of these candidates; others of the sheet do not count.
+
+    Raises:
+        InputError: the sheet is damaged.
+    """
+    path = chosen_path(config)
+    if not candidates or not path.exists():
+        return {}
+    levels = {
+        (row["llm_id"], row["gpu_profile_id"]): _levels(row, path)
+        for row in load_sheet(path, SCHEMAS / "chosen_cells.schema.yaml")
+    }
+    pairs = {(key.llm_id, key.gpu_profile_id): key for key in candidates}
+    return {pairs[pair]: users for pair, users in levels.items() if pair in pairs}
+
+
+def _levels(row: Row, path: Path) -> tuple[int, ...]:
+    users = tuple(map(int, row["levels"].split(",")))
+    if list(users) != sorted(set(users)):
+        fix = "write each number of users once, in ascending order"
+        problem = f"{row['levels']} do not ascend"
+        raise InputError(problem, file=path, row=row.line, field="levels", fix=fix)
+    return users
+
+
+def add_chosen(path: Path, number: int, chosen: Chosen) -> None:
+    """Add the cells of a round to the sheet of chosen cells."""
+    before = path.read_text(encoding="utf-8") if path.exists() else "\t".join(_COLUMNS) + "\n"
+    rows = [
+        f"{number}\t{key.llm_id}\t{key.gpu_profile_id}\t{','.join(map(str, users))}\n"
+        for key, users in chosen.items()
+    ]
+    with atomic_path(path) as partial:
+        partial.write_text(before + "".join(rows), encoding="utf-8")
+
+
+def last_round(path: Path) -> int:
+    """Return the number of the last round in the sheet of chosen cells; 0 before the first."""
+    rows = load_sheet(path, SCHEMAS / "chosen_cells.schema.yaml") if path.exists() else []
+    return max((row["round"] for row in rows), default=0)
