@@ -241,12 +241,12 @@ def _lines(block: Block, width: int | None) -> list[str]:
 
 
 def _section_lines(section: Section, width: int | None) -> list[str]:
-    title, blocks = f"{section.title}:", section.blocks
-    has_headline = bool(blocks) and isinstance(blocks[0], Headline)
-    if has_headline:
-        title, blocks = f"{title} {blocks[0].text}", blocks[1:]
-    groups = _groups(blocks, None if width is None else width - _INDENT)
-    if not groups and not has_headline:
+    title, (first, *rest) = f"{section.title}:", section.blocks or [Note("")]
+    is_headline = isinstance(first, Headline)
+    if isinstance(first, Headline):
+        title = f"{title} {first.text}"
+    groups = _groups(rest if is_headline else [first, *rest], width and width - _INDENT)
+    if not groups and not is_headline:
         return []
     lines = _wrapped(title, width)
     for position, group in enumerate(groups):
