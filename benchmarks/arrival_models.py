@@ -24,8 +24,8 @@ from sextant.experiment.downloads import fetch, load_registry
 from sextant.trace import ingest_trace
 from sextant.workload.arrival_choice import MODELS, choose_arrivals
 from sextant.workload.arrivals import fit_arrivals
-from sextant.workload.servegen import read_clients
-from sextant.workload.trace_stream import read_arrivals
+from sextant.workload.draw import read_clients
+from sextant.workload.windows import read_arrivals
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 SAMPLE = RESOURCES / "traces" / "azure-2023-conv-sample.csv"

@@ -23,14 +23,15 @@ from scipy import stats
 
 from sextant.workload.gamma import (
     GammaFits,
+    count_steps,
     fit_gamma,
+    fit_steps,
     ks_distance,
     ks_edges,
     ks_p_value,
     uniform_distance,
 )
 from sextant.workload.step_distance import ks_blend, step_shares
-from sextant.workload.steps import count_steps, fit_steps
 
 SHAPES = (0.25, 0.5, 1.0, 4.0)
 TABLE_SHAPES = (0.02, 0.1, 0.3, 1.0, 3.0, 30.0)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from sextant.trace import ingest_trace
-from sextant.workload.fidelity import compare, model_fidelity
+from sextant.workload.fit import compare, model_fidelity
 from sextant.workload.request_model import SAMPLERS, resample_trace, served_requests
 from sextant.workload.trace_requests import fit_request_model
 

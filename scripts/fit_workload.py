@@ -5,9 +5,8 @@ model, fidelity.
 """
 
 from sextant.base.job_log import job_log
-from sextant.workload.fit import fit_workload
+from sextant.workload.fit import fit_workload, write_fixed_lengths, write_use_case
 from sextant.workload.request_model import N_BINS
-from sextant.workload.without_trace import write_fixed_lengths, write_use_case
 
 with job_log(snakemake.log[0]) as log:
     row, outputs = snakemake.params.row, snakemake.output

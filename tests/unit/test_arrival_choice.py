@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.workload import modulated
-from sextant.workload.arrival_choice import MODELS, choose_arrivals, measure_words
-from sextant.workload.arrival_fits import fit_clients
-from sextant.workload.arrival_measures import JUDGED, measure_arrivals, median_measures
-from sextant.workload.arrivals import fit_arrivals
-from sextant.workload.generators import Gamma, Scaled
+from sextant.workload import generators
+from sextant.workload.arrival_choice import MODELS, choose_arrivals, fit_clients, measure_words
+from sextant.workload.arrivals import JUDGED, fit_arrivals, measure_arrivals, median_measures
+from sextant.workload.generators import Clients, Gamma, Mirrored, Rescaled, Scaled
 from sextant.workload.markov import Markov, markov_counts
-from sextant.workload.modulated import Clients, Mirrored, Rescaled
 from sextant.workload.trace_arrivals import arrivals_from_plain, arrivals_to_plain
-from sextant.workload.trace_stream import ArrivalBatch
+from sextant.workload.windows import ArrivalBatch
 
 MARKOV = Markov(20.0, 1.0, (5.0, 60.0), (2.0, 1.0), 0.2)
 PROFILE = Rescaled(10.0, (100, 0, 300, 50), 35.0, 0.5)
@@ -47,7 +44,7 @@ def test_draws_ascend_follow_the_seed_and_begin_alike(process):
 @pytest.mark.parametrize("process", [*ALL, Gamma(3.0, 0.5)], ids=lambda process: process.kind)
 @pytest.mark.parametrize("duration_s", [17.5, 100.0])
 def test_parts_are_the_whole(process, duration_s, monkeypatch):
-    monkeypatch.setattr(modulated, "_MERGED", 50)
+    monkeypatch.setattr(generators, "_MERGED", 50)
     parts = list(process.batches(duration_s, 3))
     whole = process.times(duration_s=duration_s, seed=3)
     assert np.concatenate(parts).tolist() == whole.tolist()

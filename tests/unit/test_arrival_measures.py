@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.workload.arrival_measures import (
+from sextant.workload.arrivals import (
     SCALES_S,
     ArrivalTally,
     measure_arrivals,

@@ -8,7 +8,8 @@ import pytest
 import scipy
 
 from sextant.base.errors import InputError
-from sextant.workload.arrivals import arrivals_to_json, common_steps, fit_arrivals, load_arrivals
+from sextant.workload.arrivals import common_steps, fit_arrivals
+from sextant.workload.trace_arrivals import arrivals_to_json, load_arrivals
 
 
 def _arrivals(alpha: float, beta_s: float, n: int = 40_000) -> np.ndarray:

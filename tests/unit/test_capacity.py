@@ -28,7 +28,7 @@ from sextant.base.files import write_parquet
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import Limit
 from sextant.trace.trace_format import SCHEMA
-from sextant.workload.arrival_measures import BUSIEST_S, measure_arrivals
+from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant
 from sextant.workload.trace_requests import fit_request_model
 

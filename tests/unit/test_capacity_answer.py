@@ -21,7 +21,7 @@ from sextant.simulate.run import simulate
 from sextant.simulate.scheduler import Scheduler
 from sextant.simulate.step_law import StepLaw
 from sextant.workload.fit import fit_workload
-from sextant.workload.fitted_arrivals import arrivals_at_rate
+from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT
 
 SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sextant.base.errors import InputError
 from sextant.trace.trace_format import TRACE_COLUMNS
-from sextant.workload.conversations import load_tokenizer, read_conversations
+from sextant.workload.prompts import load_tokenizer, read_conversations
 from sextant.workload.trace_requests import fit_request_model
 
 

@@ -10,11 +10,11 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_json, read_parquet, read_provenance, write_parquet
 from sextant.report.trace.trace_file import open_trace, overview
 from sextant.trace import ingest_trace
-from sextant.workload.arrivals import load_arrivals
 from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import read_requests
-from sextant.workload.trace_stream import read_arrivals
+from sextant.workload.trace_arrivals import load_arrivals
+from sextant.workload.windows import read_arrivals
 from support import ROOT
 
 TRACE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"

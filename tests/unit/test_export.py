@@ -9,7 +9,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.trace.trace_format import TRACE_COLUMNS, require_trace
-from sextant.workload.export import FORMATS, write_trace
+from sextant.workload.draw import FORMATS, write_trace
 
 TRACE = pd.DataFrame(
     {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sextant.base.errors import InputError
-from sextant.workload.fidelity import (
+from sextant.workload.fit import (
     compare,
     cumulative,
     exact_fidelity,

@@ -15,14 +15,12 @@ from sextant.base.files import read_json, read_provenance, sha256_file
 from sextant.experiment.downloads import fetch, load_registry
 from sextant.trace import ingest_trace
 from sextant.trace.trace_format import TRACE_COLUMNS
-from sextant.workload import trace_requests, trace_stream
-from sextant.workload.arrivals import load_arrivals
+from sextant.workload import trace_requests, windows
 from sextant.workload.draw import draw_trace
-from sextant.workload.fidelity import model_fidelity
-from sextant.workload.fit import fit_workload
-from sextant.workload.fitted_arrivals import fitted_arrivals
+from sextant.workload.fit import fit_workload, model_fidelity
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import served_requests
+from sextant.workload.trace_arrivals import fitted_arrivals, load_arrivals
 
 RESOURCES = Path(__file__).parents[2] / "resources"
 SHIPPED = RESOURCES / "workloads" / "azure-2023-conv"
@@ -126,7 +124,7 @@ def test_a_trace_in_many_batches_is_fitted_as_in_one(tmp_path, monkeypatch):
     trace = _ingest(tmp_path / "t.csv", "sextant", tmp_path)
     caps = {"max_input_tokens": 450, "max_output_tokens": 300}
     one = _fit(trace, tmp_path / "one", **caps)
-    monkeypatch.setattr(trace_stream, "BATCH_ROWS", 70)
+    monkeypatch.setattr(windows, "BATCH_ROWS", 70)
     monkeypatch.setattr(trace_requests, "_MOST_PENDING", 500)
     many = _fit(trace, tmp_path / "many", **caps)
     files = (tmp_path / "one" / FILES[0], tmp_path / "many" / FILES[0])

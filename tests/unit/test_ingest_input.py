@@ -12,7 +12,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.trace import blocks, ingest_trace, order, write
+from sextant.trace import ingest_trace, reading, write
 from sextant.trace.date_times import check_start_time
 from sextant.trace.trace_format import FORMATS
 
@@ -58,8 +58,8 @@ def test_nan_and_negative_tokens_are_named_by_line(tmp_path):
 @pytest.mark.parametrize("block_bytes", [8, 4 << 20])
 @pytest.mark.parametrize("run_rows", [2, 100])
 def test_rows_that_are_late_are_sorted_and_counted(tmp_path, monkeypatch, block_bytes, run_rows):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(order, "RUN_ROWS", run_rows)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(write, "RUN_ROWS", run_rows)
     rows = ["3,1,1", "12,2,1", "7,3,1", "12,x,1", "2,4,0", "12,5,1", "13,6,1"]
     text = "\n".join(["arrival_s,input_tokens,output_tokens", *rows])
     trace, rejected, report = ingest(tmp_path, text, "sextant")
@@ -73,8 +73,8 @@ def test_rows_that_are_late_are_sorted_and_counted(tmp_path, monkeypatch, block_
 
 
 def test_a_log_of_many_runs_is_sorted_as_pandas_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(order, "RUN_ROWS", 700)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(write, "RUN_ROWS", 700)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 1 << 12)
     rng = np.random.default_rng(0)
     ended_s = np.round(np.cumsum(rng.exponential(1.0, 5_000)) - rng.uniform(0, 5, 5_000) + 50, 2)
     rows = pd.DataFrame({"arrival_s": ended_s, "input_tokens": np.arange(1, 5_001)})
@@ -142,7 +142,7 @@ def test_all_with_an_offset_need_no_line_by_line_checks_and_keep_ten_millionths(
     ],
 )
 def test_time_zones_mixed_are_set_aside(tmp_path, monkeypatch, first, other, reason, block_bytes):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", block_bytes)
     text = _azure("not a time", first, other, first, other)
     trace, rejected, _ = ingest(tmp_path, text, "azure")
     assert rejected["reason"].tolist() == [
@@ -232,7 +232,7 @@ def test_one_row_and_one_distinct_value_are_traces(tmp_path):
 
 
 def test_bytes_that_are_no_utf8_are_found_in_any_block_and_column(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 64)
     rows = [f"{second},a,7,1,8,x".encode() for second in range(50)]
     rows[30] = b"30,a,7,1,\xe9,x"  # "Total tokens", of which nothing is taken
     with pytest.raises(InputError, match=r"Line: 32.*utf-8"):
@@ -244,7 +244,7 @@ def test_bytes_that_are_no_utf8_are_found_in_any_block_and_column(tmp_path, monk
 def test_nul_bytes_and_endless_lines(tmp_path, monkeypatch):
     _, rejected, _ = ingest(tmp_path, _azure("2023-11-16 10:00:00", "\0"), "azure")
     assert rejected["line"].tolist() == [3]
-    monkeypatch.setattr(blocks, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(InputError, match="a line is longer than 1 MiB"):
         ingest(tmp_path, AZURE + "\n" + "1" * (6 << 20), "azure")
 

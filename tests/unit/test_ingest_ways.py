@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_ingest_input import BURSTGPT, ingest
 
 from sextant.base.errors import InputError
-from sextant.trace import blocks, cells, ingest_trace
+from sextant.trace import cells, ingest_trace, reading
 
 NEWER = (
     "Session ID,Timestamp,Elapsed time,Log Type,Model,Total tokens,Response tokens,Request tokens"
@@ -31,7 +31,7 @@ def _both(folder: Path, text: bytes, trace_format: str, block_bytes: int = 4 << 
     results = []
     for only_lines in (False, True):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+            patch.setattr(reading, "BLOCK_BYTES", block_bytes)
             if only_lines:
                 patch.setattr(cells, "_parse", _not_plain)
             try:
@@ -174,7 +174,7 @@ def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeyp
     rows = [f"{second},ChatGPT,{second % 7 + 1},5,9,API log" for second in range(2_000)]
     rows[1_234] = '1234,Chat"GPT,1,5,9,API log'
     text = "\n".join([BURSTGPT, *rows]).encode()
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 4_000)
     split = []
     read_lines = cells._read_lines
     monkeypatch.setattr(cells, "_read_lines", lambda *args: split.append(args) or read_lines(*args))
@@ -190,7 +190,7 @@ def test_block_size_and_threads_change_no_row(tmp_path, monkeypatch):
     text = "\n".join([BURSTGPT, *rows]).encode()
     whole, _, _ = ingest(tmp_path, text, "burstgpt", threads=1)
     assert whole["request_id"].tolist() == [str(line) for line in range(2, 12_002)]
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 999)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 999)
     pieces, _, _ = ingest(tmp_path, text, "burstgpt", threads=5)
     pd.testing.assert_frame_equal(whole, pieces)
 

@@ -16,11 +16,10 @@ from test_simulate_command import run
 from sextant.answer.capacity.demand import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.report.trace.characterize import write_trace_report
-from sextant.report.trace.reuse import measure_reuse
+from sextant.report.trace.characterize import measure_reuse, write_trace_report
 from sextant.report.trace.trace_file import open_trace
 from sextant.simulate.prefix_cache import cache_depths
-from sextant.trace import ingest_trace, order
+from sextant.trace import ingest_trace, write
 from sextant.trace.trace_format import HASH_IDS
 from sextant.workload.shared_blocks import TraceBlocks, read_blocks
 from stub_server import StubServer, answer_tokens
@@ -70,7 +69,7 @@ def blocks_of(lists: list[list[int]]) -> TraceBlocks:
 
 
 def test_ids_stay_with_their_requests_when_rows_are_sorted(tmp_path, monkeypatch):
-    monkeypatch.setattr(order, "RUN_ROWS", 2)
+    monkeypatch.setattr(write, "RUN_ROWS", 2)
     lines = mooncake(TALKS).splitlines(keepends=True)
     text = "".join(lines[place] for place in (3, 0, 4, 2, 1))
     trace, _, report = ingest(tmp_path, text, "mooncake", "t.jsonl")

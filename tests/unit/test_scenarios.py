@@ -10,9 +10,9 @@ from sextant.base.files import write_json
 from sextant.base.sheets import Row
 from sextant.experiment.scenarios import OpenLoop, Scenario, plain, scenario_from_row, scenario_of
 from sextant.experiment.servers import Variant, without_defaults
-from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
+from sextant.workload.arrivals import fit_arrivals
 from sextant.workload.generators import Gamma
-from sextant.workload.trace_arrivals import Replay, arrivals_to_plain
+from sextant.workload.trace_arrivals import Replay, arrivals_to_json, arrivals_to_plain
 
 
 def scenario(**values) -> Scenario:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.trace.trace_format import require_trace
-from sextant.workload.arrival_measures import measure_arrivals
-from sextant.workload.servegen import draw_service, read_clients
+from sextant.workload.arrivals import measure_arrivals
+from sextant.workload.draw import draw_service, read_clients
 
 SAMPLE = "servegen/servegen_sample.tar.xz"
 STEADY = "0,2.0,0.5,Gamma,4.0,0.125\n600,0,0,,0,0\n1200,4.0,1.0,Weibull,1.0,0.25\n"

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from sextant.workload.gamma import uniform_distance
+from sextant.workload.gamma import (
+    StepCounts,
+    count_steps,
+    fit_steps,
+    log_probability,
+    uniform_distance,
+)
 from sextant.workload.step_distance import judge_steps, step_shares
-from sextant.workload.steps import StepCounts, count_steps, fit_steps, log_probability
 
 
 def _draw(alpha: float, step: float, shape: tuple[int, int], seed: int = 1) -> np.ndarray:

@@ -17,16 +17,15 @@ from sextant.pages.wording import duration_words, listed, rate_words
 from sextant.pages.write import json_beside
 from sextant.report.trace.characterize import characterize_trace, write_trace_report
 from sextant.report.trace.lengths import quantiles
-from sextant.report.trace.trace_file import open_trace, sample_requests, value_counts
+from sextant.report.trace.trace_file import explained, open_trace, sample_requests, value_counts
 from sextant.report.trace.use_cases import compare_use_cases, write_use_case_report
-from sextant.report.trace.variance_explained import explained
 from sextant.trace.trace_format import TRACE_COLUMNS
-from sextant.workload.arrival_measures import measure_arrivals
-from sextant.workload.arrivals import arrivals_to_json, fit_arrivals
+from sextant.workload.arrivals import fit_arrivals, measure_arrivals
 from sextant.workload.fit import fit_workload
-from sextant.workload.modulated import Mirrored
+from sextant.workload.generators import Mirrored
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
+from sextant.workload.trace_arrivals import arrivals_to_json
 
 EVIL = '<script>alert("$x$")</script>'
 HOUR_S, DAY_S = 3600, 86400

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from sextant.base.errors import InputError
-from sextant.workload.use_cases import USE_CASES_FILE, load_use_case, use_case_names
+from sextant.workload.published import USE_CASES_FILE, load_use_case, use_case_names
 
 NAMES = ["text-generation", "question-answering", "summarization", "conversation"]
 

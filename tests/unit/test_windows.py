@@ -6,10 +6,11 @@ import pytest
 from scipy import stats
 
 from sextant.base.errors import InputError
-from sextant.workload import trace_stream
+from sextant.workload import windows as windows_module
 from sextant.workload.arrivals import fit_arrivals
+from sextant.workload.profiles import count_doublings, summarize_doublings
 from sextant.workload.trace_arrivals import mirrored
-from sextant.workload.windows import count_doublings, fit_windows, summarize_doublings
+from sextant.workload.windows import fit_windows
 from support import write_trace
 
 
@@ -28,7 +29,7 @@ def _mixed(seed: int = 1, n: int = 20_000) -> pd.DataFrame:
 
 @pytest.mark.parametrize("batch_rows", [1 << 18, 777])
 def test_each_window_is_fitted_as_if_alone(tmp_path, monkeypatch, batch_rows):
-    monkeypatch.setattr(trace_stream, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(windows_module, "BATCH_ROWS", batch_rows)
     trace = _mixed()
     windows = fit_windows(write_trace(tmp_path, trace), window_s=100.0)
     assert windows["n_requests"].sum() == 20_000 and windows["n_zero_gaps"].sum() == 0
@@ -89,7 +90,7 @@ def _coarse_and_fine(alpha: float, step_s: float, n: int = 6_000) -> pd.DataFram
 @pytest.mark.parametrize("batch_rows", [1 << 18, 777])
 @pytest.mark.parametrize("alpha", [0.4, 1.0, 2.5])
 def test_shapes_are_found_through_the_groups_own_clock(tmp_path, monkeypatch, alpha, batch_rows):
-    monkeypatch.setattr(trace_stream, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(windows_module, "BATCH_ROWS", batch_rows)
     trace = _coarse_and_fine(alpha, 1.0)
     windows = fit_windows(write_trace(tmp_path, trace), seed=1).set_index("llm")
     assert (windows.loc["coarse", "clock_step_s"] == 1.0).all()

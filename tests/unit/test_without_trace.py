@@ -5,11 +5,10 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.workload.arrivals import load_arrivals
-from sextant.workload.published import load_request_model
+from sextant.workload.fit import cap_model, write_use_case, write_workload
+from sextant.workload.published import load_request_model, load_use_case, use_case_names
 from sextant.workload.request_model import RequestModel
-from sextant.workload.use_cases import load_use_case, use_case_names
-from sextant.workload.without_trace import cap_model, write_use_case, write_workload
+from sextant.workload.trace_arrivals import load_arrivals
 
 MODEL = RequestModel(
     pd.DataFrame(

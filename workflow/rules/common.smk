@@ -17,7 +17,7 @@ from sextant.base.job_log import end_with_parent, name_to_jobs
 from sextant.decide.names import configurable
 from sextant.predict.registry import PREDICTORS, check_installed
 from sextant.experiment.servers import DEFAULT_VARIANT
-from sextant.workload.use_cases import use_case_sha256
+from sextant.workload.published import use_case_sha256
 
 try:
     require_docstrings()

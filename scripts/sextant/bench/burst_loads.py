@@ -16,9 +16,8 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.experiment.scenarios import WINDOWS_FILE
 from sextant.workload.draw import with_zipf_inputs
-from sextant.workload.generators import Gamma, Varying
+from sextant.workload.generators import Gamma, Varying, child_seed
 from sextant.workload.request_model import RequestModel
-from sextant.workload.seeds import child_seed
 from sextant.workload.trace_arrivals import mirrored
 
 N_SETTINGS = 9

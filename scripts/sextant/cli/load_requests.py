@@ -178,8 +178,8 @@ class RequestOptions:
         """Return requests drawn from a workload."""
         from sextant.load.source import RequestSource, unsent_parameters
         from sextant.workload.draw import open_workload
+        from sextant.workload.fit import cap_model
         from sextant.workload.prompts import RandomTokens
-        from sextant.workload.without_trace import cap_model
 
         caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
         requests, clipped_fraction = cap_model(open_workload(workload), caps)
@@ -203,8 +203,7 @@ class RequestOptions:
         if not (self.tokenizer or is_text):
             return None
         from sextant.load.texts import Texts
-        from sextant.workload.conversations import load_tokenizer
-        from sextant.workload.prompts import load_prompt_source
+        from sextant.workload.prompts import load_prompt_source, load_tokenizer
 
         tokenizer = load_tokenizer(self.tokenizer) if self.tokenizer else None
         ids = load_prompt_source(self.prompts, tokenizer) if self.prompts and tokenizer else None

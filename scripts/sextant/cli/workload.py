@@ -47,10 +47,9 @@ def fit(
 ) -> None:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
     from sextant.pages.wording import listed, percent
-    from sextant.workload.fit import fit_workload
+    from sextant.workload.fit import fit_workload, write_use_case, write_workload
+    from sextant.workload.published import use_case_names
     from sextant.workload.request_model import N_BINS
-    from sextant.workload.use_cases import use_case_names
-    from sextant.workload.without_trace import write_use_case, write_workload
 
     files = (out / "requests.parquet", out / "arrivals.json", out / "validation.json")
     caps: dict[str, Any] = {
@@ -89,7 +88,7 @@ def _is_histogram(source: Path) -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from sextant.workload.use_cases import use_case_names
+    from sextant.workload.published import use_case_names
 
     if not source.is_file():
         fix = f"correct its path, or give a use case: {', '.join(use_case_names())}"
@@ -107,7 +106,7 @@ def _model_of(
 ) -> "tuple[RequestModel, dict[str, Any]]":
     """Return the request model of a histogram or of a file of texts, and where it comes from."""
     from sextant.base.files import sha256_file
-    from sextant.workload.conversations import read_conversations
+    from sextant.workload.prompts import read_conversations
     from sextant.workload.published import load_request_model, require_lengths
     from sextant.workload.trace_requests import fit_request_model
 
@@ -184,9 +183,13 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
-    from sextant.workload.draw import draw_trace
-    from sextant.workload.export import check_format, write_trace
-    from sextant.workload.servegen import draw_service, is_service
+    from sextant.workload.draw import (
+        check_format,
+        draw_service,
+        draw_trace,
+        is_service,
+        write_trace,
+    )
     from sextant.workload.trace_arrivals import arrivals_to_plain
 
     form = form or out.suffix.removeprefix(".")
@@ -246,8 +249,7 @@ def _requests(
 def _texts(
     drawn: "pd.DataFrame", prompts: Path | None, tokenizer: Path | None, seed: int
 ) -> list[str]:
-    from sextant.workload.conversations import load_tokenizer
-    from sextant.workload.prompts import as_text, load_prompt_source
+    from sextant.workload.prompts import as_text, load_prompt_source, load_tokenizer
 
     if prompts is None or tokenizer is None:
         fix = "give both, or write vllm-timed-trace, which needs neither"

@@ -11,7 +11,7 @@ from sextant.experiment.experiment import Experiment
 from sextant.experiment.servers import DEFAULT_VARIANT, ENDPOINT, check_endpoint
 from sextant.trace.date_times import check_start_time
 from sextant.trace.mapping import named_format
-from sextant.workload.use_cases import use_case_names
+from sextant.workload.published import use_case_names
 
 
 def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:

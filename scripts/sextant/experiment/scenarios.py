@@ -143,7 +143,7 @@ class OpenLoop(Scenario):
         """Return the scenario with a workload's arrivals (its folder) at a level, if it asks so."""
         if not isinstance(self.arrivals, str):
             return self
-        from sextant.workload.fitted_arrivals import arrivals_at_rate
+        from sextant.workload.trace_arrivals import arrivals_at_rate
 
         found = arrivals_at_rate(workload, self.arrivals, level, self.scale_by)
         return replace(self, arrivals=found, scale_by=SCALED_BY[0])

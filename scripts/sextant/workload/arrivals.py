@@ -1,20 +1,194 @@
-"""The arrival model: Gamma-distributed gaps between requests (BurstGPT, III and V)."""
+"""What tells how bursty arrivals are, of times at hand or streamed, in memory of their duration."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_json
-from sextant.workload.arrival_measures import Times, batches_of, gaps_of
-from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
-from sextant.workload.seeds import Seed
+from sextant.workload.gamma import (
+    FAR,
+    MAX_STEPS,
+    GammaFits,
+    StepCounts,
+    count_steps,
+    fit_gamma,
+    fit_steps,
+    ks_distance,
+    ks_p_value,
+)
+from sextant.workload.generators import Seed, Times, batches_of, gaps_of
 from sextant.workload.step_distance import judge_steps
-from sextant.workload.steps import FAR, MAX_STEPS, StepCounts, count_steps, fit_steps
+from sextant.workload.trace_arrivals import ArrivalModel
+
+SCALES_S = (1, 10, 60, 300, 1200, 3600)
+"""Seconds of the bins whose counts are looked at, each a multiple of the one before."""
+BUSIEST_S = (1, 10, 60)
+MAX_SPAN_S = 1e8
+"""A trace of more than three years has a wrong time in it."""
+BUSIEST = "busiest_60s"
+JUDGED = (*(f"dispersion_{scale}s" for scale in SCALES_S), BUSIEST)
+"""Measures by which a model of the arrivals is accepted or rejected."""
+_MIN_BINS = 2
+MIN_JUDGED_BINS = 20
+"""Bins from which on a model's dispersion is compared with the trace's. A variance of n counts has
+a relative standard deviation of √(2 / (n - 1)): 141% for 2 bins, 32% for 20."""
+_ROUNDING, _CHUNK = 1e-12, 1 << 17
+
+Measures = dict[str, float | None]
+"""By name: `gap_cv`, coefficient of variation of the gaps; of the counts in bins of each scale that
+the arrivals have two whole ones of, `dispersion_<scale>s`, variance over mean (1: Poisson), and
+`autocorrelation_<scale>s`, of one count with the next (None: constant, or fewer than 3 bins); and
+`busiest_<scale>s`, requests of the fullest bin."""
+
+
+class ArrivalTally:
+    """Counts arrivals that come in ascending order, batch after batch."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(1024, np.int32)
+        self._last_s = math.nan
+        self._n_gaps, self._gap_sum, self._gap_squares = 0, 0.0, 0.0
+
+    @property
+    def last_s(self) -> float:
+        """Return the last arrival; NaN before the first."""
+        return self._last_s
+
+    @property
+    def n(self) -> int:
+        """Return the number of arrivals."""
+        return 0 if math.isnan(self._last_s) else self._n_gaps + 1
+
+    @property
+    def per_second(self) -> np.ndarray:
+        """Return the arrivals of each second up to the last arrival."""
+        return self._counts[: int(self._last_s) + 1]
+
+    def add(self, arrival_s: np.ndarray) -> None:
+        """Count more arrivals, seconds from 0. Raises InputError for times out of order."""
+        if not len(arrival_s):
+            return
+        gaps = np.diff(arrival_s, prepend=self._last_s)
+        gaps = gaps[1:] if math.isnan(self._last_s) else gaps
+        first_s, last_s = float(arrival_s[0]), float(arrival_s[-1])
+        if not (first_s >= 0 and last_s < MAX_SPAN_S and np.all(gaps >= 0)):
+            fix = "correct the time stamps in the source, and ingest it again"
+            problem = f"times do not ascend from 0 to at most {MAX_SPAN_S:g} s"
+            raise InputError(problem, field="arrival_s", fix=fix)
+        first, last = int(first_s), int(last_s)
+        if last >= len(self._counts):
+            self._counts = np.concatenate([self._counts, np.zeros(last + 1, np.int32)])
+        seconds = arrival_s.astype(np.int64) - first
+        self._counts[first : last + 1] += np.bincount(seconds, minlength=last - first + 1)
+        self._last_s, self._n_gaps = last_s, self._n_gaps + len(gaps)
+        self._gap_sum += float(gaps.sum())
+        self._gap_squares += float(gaps @ gaps)
+
+    def measures(self, duration_s: float | None = None) -> Measures:
+        """Return the measures of all that was counted, whose bins end at `duration_s`.
+
+        By default that is the last arrival. Raises InputError if nothing arrived.
+        """
+        if math.isnan(self._last_s):
+            fix = "give arrivals with at least one request"
+            raise InputError("no request arrives", field="arrival_s", fix=fix)
+        end_s = self._last_s if duration_s is None else duration_s
+        return {"gap_cv": self._gap_cv()} | count_measures(self.per_second, 1, end_s)
+
+    def _gap_cv(self) -> float | None:
+        """Return the sample's standard deviation over its mean, as pandas does."""
+        if self._n_gaps < 2 or self._gap_sum == 0:
+            return None
+        mean = self._gap_sum / self._n_gaps
+        squares = max(self._gap_squares - self._n_gaps * mean**2, 0.0)
+        return math.sqrt(squares / (self._n_gaps - 1)) / mean
+
+
+def count_measures(binned: np.ndarray, binned_s: int, duration_s: float) -> Measures:
+    """Return the measures of counts in bins of `binned_s`, from that one of `SCALES_S` on."""
+    found: Measures = {}
+    for scale_s in SCALES_S[SCALES_S.index(binned_s) :]:
+        if scale_s > binned_s:
+            binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
+        binned_s = scale_s
+        found |= _of_counts(binned, scale_s, duration_s)
+    return found
+
+
+def n_bins(name: str, duration_s: float) -> int:
+    """Return the whole bins of a measure that names its scale."""
+    return int(duration_s // int(name.rpartition("_")[2][:-1]))
+
+
+def is_judged(name: str, duration_s: float) -> bool:
+    """Return whether a measure of `JUDGED` tells enough: a dispersion of too few bins does not."""
+    return name == BUSIEST or n_bins(name, duration_s) >= MIN_JUDGED_BINS
+
+
+def _of_counts(binned: np.ndarray, scale_s: int, duration_s: float) -> Measures:
+    """Return the measures of the counts in bins of one scale."""
+    found: Measures = {}
+    if scale_s in BUSIEST_S:
+        found[f"busiest_{scale_s}s"] = float(binned.max())
+    n_whole = int(duration_s // scale_s)
+    if n_whole < _MIN_BINS:
+        return found
+    counts = np.pad(binned[:n_whole], (0, max(n_whole - len(binned), 0)))
+    mean, square, neighbours = float(counts.sum()) / n_whole, 0.0, 0.0
+    for begin in range(0, n_whole, _CHUNK):
+        off = counts[begin : begin + _CHUNK + 1] - mean
+        square += float(off[:_CHUNK] @ off[:_CHUNK])
+        neighbours += float(off[:-1] @ off[1:])
+    found[f"dispersion_{scale_s}s"] = square / (n_whole - 1) / mean if mean else None
+    # The two halves of all pairs lack the last and the first; their sums are those without.
+    n_pairs, first, last = n_whole - 1, counts[0] - mean, counts[-1] - mean
+    shared = neighbours - last * first / n_pairs
+    spread = (square - last**2 - last**2 / n_pairs) * (square - first**2 - first**2 / n_pairs)
+    is_known = n_whole > _MIN_BINS and spread > _ROUNDING * square**2
+    related = shared / math.sqrt(spread) if is_known else None
+    return found | {f"autocorrelation_{scale_s}s": related}
+
+
+def tally_arrivals(times: Times) -> ArrivalTally:
+    """Count ascending times."""
+    tally = ArrivalTally()
+    for batch in batches_of(times):
+        tally.add(batch)
+    return tally
+
+
+def measure_arrivals(times: Times, duration_s: float | None = None) -> Measures:
+    """Return the measures of ascending times (see `Measures`)."""
+    return tally_arrivals(times).measures(duration_s)
+
+
+def median_measures(samples: Sequence[Measures]) -> Measures:
+    """Return the median of each measure; None where fewer than half of the samples have it."""
+    found: Measures = {}
+    for name in dict.fromkeys(name for sample in samples for name in sample):
+        known = [value for sample in samples if (value := sample.get(name)) is not None]
+        found[name] = float(np.median(known)) if 2 * len(known) >= len(samples) else None
+    return found
+
+
+def relative_errors(truth: Mapping[str, float | None], model: Measures) -> Measures:
+    """Return model / truth - 1 of each measure that both have; of autocorrelations the difference.
+
+    None where there is nothing to compare.
+    """
+    errors: Measures = {}
+    for name, value in truth.items():
+        other = model.get(name)
+        if value is None or other is None:
+            errors[name] = None
+        elif name.startswith("autocorrelation"):
+            errors[name] = other - value
+        else:
+            errors[name] = other / value - 1 if value else (0.0 if other == value else None)
+    return errors
+
 
 MIN_GAPS = 2
 OFF_GRID = 0.05
@@ -24,36 +198,6 @@ _SHORT = 10
 _MOST_TESTED = 1 << 20
 ALL_AT_ONCE = "all requests arrive at the same time"
 ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
-
-
-@dataclass(frozen=True)
-class ArrivalModel:
-    """Gaps that are independent and Gamma-distributed.
-
-    The parameters are null where a trace does not determine them; `reason` says why.
-    """
-
-    alpha: float | None
-    """Shape."""
-    beta_s: float | None
-    """Scale; alpha · beta_s is the mean gap."""
-    rate_rps: float | None
-    """Requests per second: gaps of the trace over their total duration."""
-    cv: float | None
-    """Coefficient of variation of the gaps, 1 / √alpha; above 1 is burstier than Poisson."""
-    n_gaps: int
-    n_zero_gaps: int
-    clock_step_s: float | None
-    """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
-    alpha_lo: float | None = None
-    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `steps.fit_steps`)."""
-    alpha_hi: float | None = None
-    """Its upper end."""
-    ks: float | None = None
-    """Kolmogorov-Smirnov distance between the fitted gaps and the distribution."""
-    p_value: float | None = None
-    """How often a true Gamma process lies that far from its fit (see `gamma.ks_p_value`)."""
-    reason: str | None = None
 
 
 def fit_arrivals(arrival_s: Times, *, seed: Seed) -> ArrivalModel:
@@ -202,64 +346,3 @@ def _averaged(gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: fl
         rounded = np.round(step_s, decimals)
         found = np.where(np.abs(rounded - step_s) <= rounding, rounded, found)
     return np.where(step_s < end_s / MAX_STEPS, np.nan, found)
-
-
-def arrivals_to_json(
-    model: ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
-) -> dict[str, Any]:
-    """Return what `arrivals.json` holds: one Gamma fit, the models, and where they come from.
-
-    `choice` is what `fitted_arrivals.choice_to_json` returns; None: there is no trace.
-    """
-    choice = choice or {"model": None, "why": model.reason, "models": {}}
-    return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
-
-
-def load_arrivals(path: str | Path) -> ArrivalModel:
-    """Read an arrival model from a workload's folder or its `arrivals.json`.
-
-    Raises:
-        InputError: there is no such file, or a field is missing or malformed.
-    """
-    stored = read_stored(path)
-    return ArrivalModel(**{name: stored[name] for name in ArrivalModel.__dataclass_fields__})
-
-
-def fit_facts(path: str | Path) -> dict[str, Any]:
-    """Return what `arrivals.json` says of how it was fitted, e.g. its caps; see `load_arrivals`."""
-    return read_stored(path).get("fit", {})
-
-
-def read_stored(path: str | Path) -> dict[str, Any]:
-    """Return what `arrivals.json` holds, checked; see `load_arrivals`."""
-    path = Path(path)
-    path = path / "arrivals.json" if path.is_dir() else path
-    if not path.is_file():
-        raise InputError("there is no arrival model", file=path, fix="fit the workload first")
-    fix = MAKE_WORKLOAD_AGAIN
-    stored = read_json(path, problem="is not JSON", fix=fix)
-    if not isinstance(stored, dict):
-        raise InputError("is not a JSON object", file=path, fix=fix)
-    facts = stored.get("fit", {})
-    if not isinstance(facts, dict):
-        raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
-    names = list(ArrivalModel.__dataclass_fields__)
-    missing = [name for name in (*names, "model", "why", "models") if name not in stored]
-    if missing:
-        raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
-    numbers = {name: stored[name] for name in names if name != "reason"}
-    numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
-    for name, value in numbers.items():
-        if not _is_number_or_null(value):
-            raise InputError(f"{value!r} is not a number", file=path, field=name, fix=fix)
-    if stored["alpha"] is not None:
-        for name in ("alpha_lo", "alpha_hi", "beta_s", "cv", "ks"):
-            if stored[name] is None:
-                raise InputError("the number is missing", file=path, field=name, fix=fix)
-    return stored
-
-
-def _is_number_or_null(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -203,3 +204,212 @@ _TABLE = np.array([  # p-value, then the quantile at each shape
 ])
 # fmt: on
 _P_VALUES, _POINTS = _TABLE[:, 0], _TABLE[:, 1:]
+
+
+FAR = 1000
+"""Steps from which on a gap is as good as exact: P(d) is then f(d)."""
+MAX_STEPS = 2**44
+"""More steps than a gap may have: what is finer than a trace's end over this is rounding."""
+# Gauss's rule for the weight 1 - |u| on [-1, 1]: exact for polynomials of degree 13.
+_POSITIVE_NODES = np.array([0.3484133026569119, 0.6659932837059553, 0.8956156607108172])
+_TRIANGLE_NODES = np.concatenate([-_POSITIVE_NODES[::-1], [0.0], _POSITIVE_NODES])
+_OUTER_WEIGHTS = np.array([0.2247465550180368, 0.0939250393193439, 0.0179407450256318])
+_TRIANGLE_WEIGHTS = np.concatenate([_OUTER_WEIGHTS[::-1], [0.3267753212739748], _OUTER_WEIGHTS])
+# Gauss's rule for the plain mean over an interval of length 1, around its middle.
+_MEAN_NODES = (-(0.15**0.5), 0.0, 0.15**0.5)
+_MEAN_WEIGHTS = (5 / 18, 4 / 9, 5 / 18)
+
+
+class StepCounts(NamedTuple):
+    """How often each number of steps occurs among the gaps of some groups.
+
+    One entry for each distinct number of steps of a group: ascending, one group after the other.
+    """
+
+    steps: np.ndarray
+    n_gaps: np.ndarray
+    """Gaps of so many steps."""
+    n_distinct: np.ndarray
+    """Entries of each group."""
+
+    def of_groups(self, is_taken: np.ndarray) -> "StepCounts":
+        """Return the groups that a mask names."""
+        own = np.repeat(is_taken, self.n_distinct)
+        return StepCounts(self.steps[own], self.n_gaps[own], self.n_distinct[is_taken])
+
+    def sums(self, values: np.ndarray | float) -> np.ndarray:
+        """Return each group's sum over its gaps; `values` has the value of each entry."""
+        group = np.repeat(np.arange(len(self.n_distinct)), self.n_distinct)
+        return np.bincount(group, self.n_gaps * values, len(self.n_distinct))
+
+
+def count_steps(steps: np.ndarray, n: np.ndarray) -> StepCounts:
+    """Count gaps in whole steps, below `MAX_STEPS`: `n` of each group, one after the other."""
+    # One sort orders all groups: a group's number goes before the steps.
+    group = np.repeat(np.arange(len(n)), n)
+    key = np.sort(group * np.int64(MAX_STEPS) + steps.astype(np.int64))
+    first = np.flatnonzero(np.diff(key, prepend=-1))
+    n_gaps = np.diff(np.append(first, len(key)))
+    n_distinct = np.bincount(group[first], minlength=len(n))
+    return StepCounts((key[first] % MAX_STEPS).astype(float), n_gaps.astype(float), n_distinct)
+
+
+def log_density(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Return ln f: the Gamma distribution's log density at each number of steps."""
+    found = (alpha - 1) * np.log(steps) - steps / beta - alpha * np.log(beta)
+    return found - scipy.special.gammaln(alpha)
+
+
+def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Return ln P(d) of steps d below `FAR`, shapes `alpha`, scales `beta` in steps: (n,)."""
+    found = _log_smooth_probability(steps, alpha, beta)
+    # The density is not smooth near 0, nor where a law is so regular that it fits into a step.
+    is_sharp = (steps < 2) | ((alpha > 4) & (beta * np.sqrt(alpha) < 0.5))
+    sharp = _sharp_probability(steps[is_sharp], alpha[is_sharp], beta[is_sharp])
+    found[is_sharp] = np.log(np.maximum(sharp, 1e-300))
+    return found
+
+
+def _log_smooth_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Return ln P(d) by quadrature of f(d + u) / f(d) over u, for d of 2 or more."""
+    centre = np.maximum(steps, 2)
+    relative = np.zeros(len(steps))
+    for u, weight in zip(_TRIANGLE_NODES, _TRIANGLE_WEIGHTS, strict=True):
+        # Bounded for shapes so far off that the density climbs by e^700 within a step.
+        log_ratio = np.minimum((alpha - 1) * np.log1p(u / centre) - u / beta, 700)
+        relative += weight * np.exp(log_ratio)
+    return log_density(centre, alpha, beta) + np.log(relative)
+
+
+def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Return P(d) = H(d - 1) - 2 H(d) + H(d + 1), H being the integral of the Gamma CDF F.
+
+    H(x) = x F(x; α, β) - αβ F(x; α + 1, β). In the upper tail 1 - F takes the place of F (and
+    the sign turns), so that small probabilities keep their digits.
+    """
+    found = np.empty(len(steps))
+    is_upper = steps > alpha * beta
+    for own, sign, cdf in (
+        (~is_upper, 1, scipy.special.gammainc),
+        (is_upper, -1, scipy.special.gammaincc),
+    ):
+        shape, scale, mean = alpha[own], beta[own], (alpha * beta)[own]
+        before, at, after = (
+            sign * (end * cdf(shape, end / scale) - mean * cdf(shape + 1, end / scale))
+            for end in (np.maximum(steps[own] + shift, 0) for shift in (-1, 0, 1))
+        )
+        found[own] = before - 2 * at + after
+    return found
+
+
+def probability_below(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Return the probability of fewer than d steps; arguments as of `log_probability`.
+
+    It is the mean of the distribution function from d - 1 to d.
+    """
+    below = np.zeros(len(alpha))
+    for u, weight in zip(_MEAN_NODES, _MEAN_WEIGHTS, strict=True):
+        below += weight * scipy.special.gammainc(alpha, np.maximum(steps - 0.5 + u, 0) / beta)
+    # Fewer than 1 is 0 steps, where quadrature is not exact.
+    is_one = steps == 1
+    below[is_one] = _sharp_probability(np.zeros(is_one.sum()), alpha[is_one], beta[is_one])
+    return below
+
+
+DETERMINED = 10.0
+"""Ratio of two shapes, the estimate in their middle, which both have to be unlikely."""
+_LOG_STEP = 3e-3
+"""Distance in ln α of the three points that give the likelihood's slope and curvature."""
+_LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e3
+
+
+class Likelihood(NamedTuple):
+    """What the likelihood of groups needs: counts of near gaps, and sums of the far ones.
+
+    Gaps of `FAR` steps and more are as good as exact, so their likelihood is that of the Gamma
+    density: three sums tell all of them.
+    """
+
+    near: StepCounts
+    n_far: np.ndarray
+    total: np.ndarray
+    """Sum of the far gaps, in steps."""
+    log_total: np.ndarray
+    """Sum of their natural logarithms."""
+
+    @classmethod
+    def of(cls, counts: StepCounts) -> "Likelihood":
+        """Prepare the likelihood of counted gaps."""
+        is_near = counts.steps < FAR
+        n_near = counts._replace(n_gaps=is_near.astype(float)).sums(1.0).astype(int)
+        near = StepCounts(counts.steps[is_near], counts.n_gaps[is_near], n_near)
+        logs = np.log(np.maximum(counts.steps, 1))
+        far = (counts.sums(~is_near * values) for values in (1.0, counts.steps, logs))
+        return cls(near, *far)
+
+    def of_groups(self, is_taken: np.ndarray) -> "Likelihood":
+        """Return the groups that a mask names."""
+        sums = (values[is_taken] for values in (self.n_far, self.total, self.log_total))
+        return Likelihood(self.near.of_groups(is_taken), *sums)
+
+    def log_at(self, alpha: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Return the log likelihood of each group, for its shape and its mean in steps."""
+        beta = mean / alpha
+        far = (alpha - 1) * self.log_total - self.total / beta
+        far -= self.n_far * (alpha * np.log(beta) + scipy.special.gammaln(alpha))
+        alpha, mean = (np.repeat(values, self.near.n_distinct) for values in (alpha, mean))
+        return far + self.near.sums(log_probability(self.near.steps, alpha, mean / alpha))
+
+
+def fit_steps(counts: StepCounts) -> GammaFits:
+    """Fit a Gamma distribution to each group's gaps; `beta` is in steps.
+
+    The shape maximises the likelihood, the mean being the gaps' own. Its interval is that of so
+    many exact gaps as have this likelihood's curvature in ln α. All fields are NaN where the steps
+    hide the shape: where the likelihood of α·√10 or of α/√10 is above exp(-1.92) of the largest.
+    """
+    n = counts.sums(1.0)
+    mean = counts.sums(counts.steps) / n
+    variance = counts.sums(counts.steps**2) / n - mean**2
+    likelihood = Likelihood.of(counts)
+    with np.errstate(all="ignore"):
+        # A clock's rounding adds a variance of 1/6 to that of the gaps.
+        guess = mean**2 / np.maximum(variance - 1 / 6, variance / 9)
+        guess[counts.n_distinct == 1] = np.nan
+        alpha, curvature = _likeliest(likelihood, guess, mean)
+        n_exact = curvature / (alpha**2 * (trigamma(alpha) - 1 / alpha))
+        s = np.log(alpha) - scipy.special.psi(alpha)
+        fits = intervals(alpha, mean, s, np.where(n_exact > 0, n_exact, np.nan), n)
+        most, *others = (
+            likelihood.log_at(alpha * factor, mean)
+            for factor in (1.0, DETERMINED**0.5, DETERMINED**-0.5)
+        )
+        is_hidden = ~(np.maximum(*others) < most - Z_95**2 / 2)
+    return GammaFits(*(np.where(is_hidden, np.nan, values) for values in vars(fits).values()))
+
+
+def _likeliest(
+    likelihood: Likelihood, guess: np.ndarray, mean: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the likeliest shapes by Newton's method in ln α, and the curvature there.
+
+    Slope and curvature are differences of three likelihoods. NaN where 40 rounds are not enough.
+    """
+    low, high = np.log(_LEAST_ALPHA), np.log(np.maximum(_MOST_ALPHA, 100 * mean**2))
+    log_alpha, curvature = np.clip(np.log(guess), low, high), np.full(len(mean), np.nan)
+    is_open = np.isfinite(log_alpha)
+    for _ in range(40):
+        if not is_open.any():
+            break
+        own, at = likelihood.of_groups(is_open), log_alpha[is_open]
+        below, here, above = (
+            own.log_at(np.exp(at + shift), mean[is_open]) for shift in (-_LOG_STEP, 0.0, _LOG_STEP)
+        )
+        slope, bend = (above - below) / (2 * _LOG_STEP), (2 * here - below - above) / _LOG_STEP**2
+        # Where the likelihood is not concave, uphill by a factor of e.
+        move = np.clip(np.where(bend > 0, slope / bend, np.sign(slope)), -1, 1)
+        found = np.clip(at + move, low, high[is_open])
+        log_alpha[is_open], curvature[is_open] = found, bend
+        is_open[is_open] = np.abs(found - at) > 1e-5
+    log_alpha[is_open] = np.nan
+    return np.exp(log_alpha), curvature

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 
 from sextant.base.errors import InputError
-from sextant.workload.seeds import Seed
+from sextant.workload.generators import Seed
 
 SIGNIFICANCE = 0.05
 MOST_MODES = 6

@@ -8,8 +8,8 @@ import pandas as pd
 import scipy
 
 from sextant.base.errors import InputError
+from sextant.workload.generators import Seed
 from sextant.workload.request_model import RequestModel, bin_starts, in_bins, independent_model
-from sextant.workload.seeds import Seed
 
 Tokens = Sequence[int] | np.ndarray
 CONFIDENCE = 0.95

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.workload.generators import Arrivals, check_positive
-from sextant.workload.modulated import unit_arrivals
-from sextant.workload.seeds import Seed, child_seed
+from sextant.workload.generators import Arrivals, Seed, check_positive, child_seed, unit_arrivals
 
 _BLOCK = 1 << 14
 _EXTRA_S = 1.0

@@ -213,3 +213,70 @@ def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
         n_outliers=groups["is_outlier"].sum(),
     )
     return summary.reset_index()
+
+
+def count_doublings(
+    trace: str | Path, minutes: float, *, by: Sequence[str] = GROUP, min_count: int = 1
+) -> pd.DataFrame:
+    """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
+
+    Windows follow one another from midnight where the trace's start time is known, else from its
+    start; a window that the trace covers only in part takes no part. A window doubles if the one
+    before has `min_count` requests or more, and it has at least twice as many. From zero there is
+    no doubling: such rises are counted apart. At few requests chance alone doubles many windows.
+
+    Returns:
+        A row a group and day: the `by` columns (see `traffic_series`), `day` (from 0), `date` and
+        `is_workday` (Monday to Friday, holidays too; both null without a start time), `n_windows`
+        (compared with the one before), `n_doublings`, `n_from_zero`, and `windows_per_day`, of a
+        whole day.
+
+    Raises:
+        InputError: see `traffic_series`, or `min_count` below 1.
+    """
+    if min_count < 1:
+        raise InputError(f"{min_count} requests", field="min_count", fix="give 1 or more")
+    by, window_s = list(by), 60.0 * minutes
+    series = _with_days(traffic_series(trace, window_s, by=by))
+    is_first = series["start_s"] == series["start_s"].min()
+    whole = series["n_requests"].where(series["is_whole"])
+    before = whole.shift().mask(is_first)
+    counts = {
+        "n_windows": before.notna() & whole.notna(),
+        "n_doublings": (before >= min_count) & (whole >= 2 * before),
+        "n_from_zero": (before == 0) & (whole > 0),
+    }
+    keys = [*by, "day", "date", "is_workday"]
+    days = series.assign(**counts).groupby(keys, dropna=False)[list(counts)].sum()
+    return days.reset_index().assign(windows_per_day=DAY_S / window_s)
+
+
+def _with_days(series: pd.DataFrame) -> pd.DataFrame:
+    """Add the day of each window, by the trace's clock where that is known."""
+    date = series["moment"].dt.normalize()
+    since_s = (date - date.min()).dt.total_seconds().fillna(series["start_s"])
+    is_workday = (date.dt.day_of_week < 5).astype("boolean").mask(date.isna())
+    return series.assign(day=(since_s // DAY_S).astype(int), date=date, is_workday=is_workday)
+
+
+def summarize_doublings(days: pd.DataFrame) -> pd.DataFrame:
+    """Return the totals of `count_doublings`, a row a group.
+
+    They are the groups' columns, `n_doublings`, `n_from_zero`, and `per_day` and `per_workday`:
+    doublings over the days that were observed, a day observed in part as that part (NaN below one
+    whole day; `per_workday` also where days have no date).
+    """
+    by = list(days.columns[: days.columns.get_loc("day")])
+    days = days.assign(observed=days["n_windows"] / days["windows_per_day"])
+    work = days["is_workday"].fillna(False).astype(bool)
+    for name in ("n_doublings", "observed"):
+        days[f"work_{name}"] = days[name].where(work, 0)
+    names = ["n_doublings", "n_from_zero", "observed", "work_n_doublings", "work_observed"]
+    totals = days.groupby(by, dropna=False)[names].sum() if by else days[names].sum().to_frame().T
+    for name, prefix in (("per_day", ""), ("per_workday", "work_")):
+        # The very first window has nothing before it.
+        observed = totals[f"{prefix}observed"].where(totals[f"{prefix}observed"] > 0.99)
+        totals[name] = totals[f"{prefix}n_doublings"] / observed
+    totals = totals.astype({"n_doublings": int, "n_from_zero": int})
+    chosen = totals[["n_doublings", "n_from_zero", "per_day", "per_workday"]]
+    return chosen.reset_index() if by else chosen.reset_index(drop=True)

@@ -8,13 +8,15 @@ randomised probability integral transform.
 import numpy as np
 import scipy
 
-from sextant.workload.gamma import GammaFits, ks_p_value, uniform_distance
-from sextant.workload.steps import (
+from sextant.workload.gamma import (
     FAR,
+    GammaFits,
     StepCounts,
+    ks_p_value,
     log_density,
     log_probability,
     probability_below,
+    uniform_distance,
 )
 
 

@@ -5,31 +5,39 @@ The trace is read when times are drawn: who puts another process on a server loa
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sextant.base.errors import InputError
+from sextant.base.files import MAKE_WORKLOAD_AGAIN, PROVENANCE_KEY, atomic_path, read_json
 from sextant.workload.generators import (
     Arrivals,
     AtOnce,
+    Clients,
     Constant,
     Gamma,
+    Mirrored,
+    Rescaled,
     Scaled,
+    Spanned,
+    Times,
     Varying,
+    batches_of,
     check_positive,
     check_size,
 )
 from sextant.workload.markov import Markov
-from sextant.workload.modulated import Clients, Mirrored, Rescaled, Spanned
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sextant.workload.seeds import Seed
+    from sextant.workload.generators import Seed
 
 
 @dataclass(frozen=True)
@@ -237,3 +245,188 @@ def _read(value: Any) -> Any:
     if isinstance(value, Mapping):
         return arrivals_from_plain(value)
     return tuple(_read(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+if TYPE_CHECKING:
+    from sextant.workload.arrival_choice import ArrivalChoice
+
+TIMES_FILE = "arrivals.parquet"
+"""The trace's own times, in a workload's folder."""
+
+
+def write_times(arrivals_out: str | Path, times: Times, origin: Mapping[str, Any]) -> Path:
+    """Write a trace's times beside `arrivals.json`, and return where."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = Path(arrivals_out).with_name(TIMES_FILE)
+    metadata = {PROVENANCE_KEY: json.dumps(origin).encode()}
+    schema = pa.schema([("arrival_s", pa.float64())], metadata)
+    options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": False}
+    options["column_encoding"] = {"arrival_s": "BYTE_STREAM_SPLIT"}
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
+        for batch in batches_of(times):
+            writer.write_table(pa.table([batch], schema=schema))
+    return path
+
+
+def choice_to_json(choice: ArrivalChoice) -> dict[str, Any]:
+    """Return what `arrivals.json` says of the models of a trace's arrivals."""
+    models = {
+        name: {
+            "process": arrivals_to_plain(fit.process) if fit.process else None,
+            "reason": fit.reason,
+        }
+        for name, fit in choice.fits.items()
+    }
+    return {"model": choice.model, "why": choice.why, "models": models}
+
+
+def fitted_arrivals(folder: str | Path, name: str = FITTED) -> Arrivals:
+    """Return the arrivals of a workload, which `times` draws.
+
+    Args:
+        folder: a workload's folder.
+        name: one of `NAMES`; `fitted` is the model that the fit has chosen, the others are used
+            whether they passed or not.
+
+    Raises:
+        InputError: the workload has no such arrivals (it says why), or its files are malformed.
+    """
+    folder = Path(folder)
+    if name not in NAMES:
+        fix = f"use one of {', '.join(NAMES)}"
+        raise InputError(f"unknown arrivals {name!r}", field="arrivals", fix=fix)
+    stored = read_stored(folder)
+    model = stored["model"] if name == FITTED else name
+    if stored["model"] is None:
+        raise _without(folder, name, stored["why"])
+    if model == REPLAY and not (folder / TIMES_FILE).is_file():
+        raise _without(folder, name, "its trace's times are not in its folder")
+    if model == REPLAY:
+        return Recorded(folder / TIMES_FILE)
+    try:
+        found = stored["models"].get(model, {})
+        if found.get("process"):
+            return arrivals_from_plain(found["process"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"{model} is not an arrival process ({error!r})"
+        raise InputError(problem, file=folder / "arrivals.json", fix=MAKE_WORKLOAD_AGAIN) from None
+    raise _without(folder, name, _reason(found, model))
+
+
+def _reason(found: Mapping[str, Any], model: str) -> str:
+    if model == "clients" and not found:
+        return "its trace names one LLM and service, or none"
+    return found.get("reason") or "its trace has no such model"
+
+
+def _without(folder: Path, name: str, why: str) -> InputError:
+    fix = "use other arrivals, or a rate with a burstiness; or fit the workload to a trace"
+    return InputError(f"it has no {name} arrivals ({why})", file=folder, field="arrivals", fix=fix)
+
+
+def arrivals_at_rate(
+    folder: str | Path, name: str, rate_rps: float, scale_by: str = "time"
+) -> Arrivals:
+    """Return the arrivals of a workload at another mean rate (see `fitted_arrivals`, `Scaled`).
+
+    Raises:
+        InputError: as `fitted_arrivals`; the workload's own rate is not known (all requests arrive
+            at once), or a thinning would have to add requests.
+    """
+    own_rps = load_arrivals(folder).rate_rps
+    if not own_rps:
+        raise _without(Path(folder), name, "all at once has no rate to scale")
+    return fitted_arrivals(folder, name).scaled(rate_rps / own_rps, scale_by)
+
+
+@dataclass(frozen=True)
+class ArrivalModel:
+    """Gaps that are independent and Gamma-distributed.
+
+    The parameters are null where a trace does not determine them; `reason` says why.
+    """
+
+    alpha: float | None
+    """Shape."""
+    beta_s: float | None
+    """Scale; alpha · beta_s is the mean gap."""
+    rate_rps: float | None
+    """Requests per second: gaps of the trace over their total duration."""
+    cv: float | None
+    """Coefficient of variation of the gaps, 1 / √alpha; above 1 is burstier than Poisson."""
+    n_gaps: int
+    n_zero_gaps: int
+    clock_step_s: float | None
+    """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
+    alpha_lo: float | None = None
+    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `steps.fit_steps`)."""
+    alpha_hi: float | None = None
+    """Its upper end."""
+    ks: float | None = None
+    """Kolmogorov-Smirnov distance between the fitted gaps and the distribution."""
+    p_value: float | None = None
+    """How often a true Gamma process lies that far from its fit (see `gamma.ks_p_value`)."""
+    reason: str | None = None
+
+
+def arrivals_to_json(
+    model: ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
+) -> dict[str, Any]:
+    """Return what `arrivals.json` holds: one Gamma fit, the models, and where they come from.
+
+    `choice` is what `fitted_arrivals.choice_to_json` returns; None: there is no trace.
+    """
+    choice = choice or {"model": None, "why": model.reason, "models": {}}
+    return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
+
+
+def load_arrivals(path: str | Path) -> ArrivalModel:
+    """Read an arrival model from a workload's folder or its `arrivals.json`.
+
+    Raises:
+        InputError: there is no such file, or a field is missing or malformed.
+    """
+    stored = read_stored(path)
+    return ArrivalModel(**{name: stored[name] for name in ArrivalModel.__dataclass_fields__})
+
+
+def fit_facts(path: str | Path) -> dict[str, Any]:
+    """Return what `arrivals.json` says of how it was fitted, e.g. its caps; see `load_arrivals`."""
+    return read_stored(path).get("fit", {})
+
+
+def read_stored(path: str | Path) -> dict[str, Any]:
+    """Return what `arrivals.json` holds, checked; see `load_arrivals`."""
+    path = Path(path)
+    path = path / "arrivals.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError("there is no arrival model", file=path, fix="fit the workload first")
+    fix = MAKE_WORKLOAD_AGAIN
+    stored = read_json(path, problem="is not JSON", fix=fix)
+    if not isinstance(stored, dict):
+        raise InputError("is not a JSON object", file=path, fix=fix)
+    facts = stored.get("fit", {})
+    if not isinstance(facts, dict):
+        raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
+    names = list(ArrivalModel.__dataclass_fields__)
+    missing = [name for name in (*names, "model", "why", "models") if name not in stored]
+    if missing:
+        raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
+    numbers = {name: stored[name] for name in names if name != "reason"}
+    numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
+    for name, value in numbers.items():
+        if not _is_number_or_null(value):
+            raise InputError(f"{value!r} is not a number", file=path, field=name, fix=fix)
+    if stored["alpha"] is not None:
+        for name in ("alpha_lo", "alpha_hi", "beta_s", "cv", "ks"):
+            if stored[name] is None:
+                raise InputError("the number is missing", file=path, field=name, fix=fix)
+    return stored
+
+
+def _is_number_or_null(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

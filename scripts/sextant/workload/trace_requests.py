@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from sextant.base.errors import InputError
 from sextant.trace.trace_format import require_trace
-from sextant.workload.fidelity import centred_ranks, rank_correlation
 from sextant.workload.request_model import (
     BOOLEANS,
     INTEGERS,
@@ -28,7 +27,7 @@ from sextant.workload.request_model import (
     served_requests,
     typed,
 )
-from sextant.workload.trace_stream import read_batches
+from sextant.workload.windows import read_batches
 
 _MOST_BINS, _MOST_PENDING = 2**62, 1 << 21
 
@@ -292,3 +291,17 @@ def _summed(parts: Sequence[Counted]) -> Counted:
     distinct, place = np.unique(values, return_inverse=True)
     total = np.bincount(place, counts).astype(np.int64)
     return distinct[total > 0], total[total > 0]
+
+
+def rank_correlation(together: float, spread_a: float, spread_b: float) -> float:
+    """Return the correlation of centred ranks by the sum of their products and of their squares."""
+    # A constant has all its ranks at their mean, 0, exactly.
+    if not spread_a or not spread_b:
+        return float("nan")
+    return float(np.clip(together / np.sqrt(spread_a * spread_b), -1, 1))
+
+
+def centred_ranks(mass: np.ndarray) -> np.ndarray:
+    """Return the mid-rank of each value less the mean rank, by the weight of each, ascending."""
+    middle = np.cumsum(mass) - mass / 2
+    return middle - mass.sum() / 2

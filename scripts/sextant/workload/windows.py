@@ -1,31 +1,167 @@
-"""Burstiness over time: Gamma fits of a trace's windows, and how often its traffic doubles.
-
-The trace is read in batches: once for its groups, once for coarse clocks, once for the fits.
-"""
+"""A trace read in the order of arrival, a batch at a time, whatever its length."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, common_steps, hidden
-from sextant.workload.gamma import GammaFits, fit_gamma, ks_distance, ks_p_value
-from sextant.workload.profiles import DAY_S, GROUP, traffic_series
-from sextant.workload.step_distance import judge_steps
-from sextant.workload.steps import MAX_STEPS, count_steps, fit_steps
-from sextant.workload.trace_stream import (
-    ArrivalBatch,
-    Survey,
-    by_group,
-    read_arrivals,
-    survey_trace,
-    whole_windows,
-    window_of,
+from sextant.workload.gamma import (
+    MAX_STEPS,
+    GammaFits,
+    count_steps,
+    fit_gamma,
+    fit_steps,
+    ks_distance,
+    ks_p_value,
 )
+from sextant.workload.step_distance import judge_steps
+
+MAX_GROUPS = 2**15 - 1
+"""Most pairs of LLM and service, null among them: few enough for the quickest of sorts."""
+BATCH_ROWS = 1 << 18
+
+Group = tuple[str | None, str | None]
+
+
+class Survey(NamedTuple):
+    """What a trace holds: groups in order, the end, and each group's smallest positive gap (0: no
+    stamps are equal, so the clock is fine)."""
+
+    groups: dict[Group, int]
+    step_s: np.ndarray
+    end_s: float
+
+
+class ArrivalBatch(NamedTuple):
+    """Requests in the order of arrival, with a uniform draw each for `judge_steps`."""
+
+    arrival_s: np.ndarray
+    group: np.ndarray
+    offset: np.ndarray
+
+
+def window_of(arrival_s: np.ndarray | float, window_s: float) -> np.ndarray:
+    """Return the number of the window that an arrival falls into."""
+    return np.floor(np.asarray(arrival_s) / window_s).astype(np.int64)
+
+
+def survey_trace(trace: str | Path) -> Survey:
+    """Read the trace once for its groups, their smallest positive gaps, and its end."""
+    groups: dict[Group, int] = {}
+    last_s, step_s = np.full(MAX_GROUPS, np.nan), np.full(MAX_GROUPS, np.inf)
+    has_zero, end_s = np.zeros(MAX_GROUPS, bool), 0.0
+    for rows in read_arrivals(trace, groups, None):
+        # NaN is not in order either.
+        if not (rows.arrival_s[0] >= end_s and np.all(np.diff(rows.arrival_s) >= 0)):
+            problem, fix = "arrivals are not in ascending order from 0", "ingest the trace again"
+            raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+        end_s = float(rows.arrival_s[-1])
+        arrival_s, group, _ = by_group(rows)
+        first = np.flatnonzero(np.diff(group, prepend=-1))
+        present = group[first]
+        before = np.concatenate([[np.nan], arrival_s[:-1]])
+        before[first] = last_s[present]
+        gaps = arrival_s - before
+        positive = np.where(gaps > 0, gaps, np.inf)
+        step_s[present] = np.minimum(step_s[present], np.minimum.reduceat(positive, first))
+        has_zero[present] |= np.logical_or.reduceat(gaps == 0, first)
+        last_s[present] = arrival_s[np.append(first[1:], len(group)) - 1]
+    if not groups:
+        raise InputError("the trace has no request", file=trace, fix="give a trace with rows")
+    step_s = np.where(has_zero & np.isfinite(step_s), step_s, 0.0)
+    in_order = sorted(groups, key=lambda group: [(name is None, name or "") for name in group])
+    step_s = step_s[[groups[group] for group in in_order]]
+    return Survey({group: number for number, group in enumerate(in_order)}, step_s, end_s)
+
+
+def read_arrivals(
+    trace: str | Path, groups: dict[Group, int], rng: np.random.Generator | None
+) -> Iterator[ArrivalBatch]:
+    """Yield the trace in batches; a group that is not in `groups` gets the next number."""
+    known: tuple[dict, dict] = ({}, {})
+    for batch in read_batches(trace, ["arrival_s", "llm", "service"]):
+        if not batch.num_rows:
+            continue
+        llm, service = (
+            _codes(batch.column(name), codes)
+            for name, codes in zip(("llm", "service"), known, strict=True)
+        )
+        if len(known[0]) * len(known[1]) > MAX_GROUPS:
+            problem = f"{len(known[0])} LLMs and {len(known[1])} services"
+            fix = "name the LLM and the service there, not the request"
+            raise InputError(problem, file=trace, field="llm", fix=fix)
+        pairs = [(one, other) for one in known[0] for other in known[1]]
+        number = np.zeros(len(pairs), np.int16)
+        place = llm * len(known[1]) + service
+        for code in np.flatnonzero(np.bincount(place)):
+            number[code] = groups.setdefault(pairs[code], len(groups))
+        arrival_s = batch.column("arrival_s").to_numpy(zero_copy_only=False)
+        # Drawn in the file's order, so that no batch size changes a request's draw.
+        offset = np.zeros(0) if rng is None else rng.random(len(arrival_s))
+        yield ArrivalBatch(arrival_s, number[place], offset)
+
+
+class TraceTimes:
+    """The arrivals (s) of a trace, batch after batch, as often as they are asked for."""
+
+    def __init__(self, trace: str | Path) -> None:
+        self._trace = trace
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for batch in read_batches(self._trace, ["arrival_s"]):
+            yield batch.column(0).to_numpy(zero_copy_only=False)
+
+
+def read_batches(trace: str | Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a trace, those of few texts as dictionaries."""
+    with reading(trace, fix=MAKE_TRACE_AGAIN):
+        # What is read ahead would be kept until the end: the whole of the columns.
+        options = {"pre_buffer": False, "page_checksum_verification": True}
+        with pq.ParquetFile(trace, read_dictionary=["llm", "service"], **options) as file:
+            # Threads cost more than few columns take, and the caller has work for other cores.
+            yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
+
+
+def _codes(column: pa.Array, known: dict[str | None, int]) -> np.ndarray:
+    """Return a column's values as numbers, which `known` keeps from one batch to the next."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    values = [*encoded.dictionary.to_pylist(), None]
+    numbers = np.array([known.setdefault(value, len(known)) for value in values])
+    return numbers[encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)]
+
+
+def by_group(rows: ArrivalBatch) -> ArrivalBatch:
+    """Order requests by group; within one they stay in the order of arrival."""
+    if np.all(rows.group == rows.group[0]):
+        return rows
+    order = np.argsort(rows.group, kind="stable")
+    return ArrivalBatch(*(values[order] if len(values) else values for values in rows))
+
+
+def whole_windows(batches: Iterator[ArrivalBatch], window_s: float) -> Iterator[ArrivalBatch]:
+    """Cut the stream between windows instead of within them."""
+    held: list[ArrivalBatch] = []
+    for rows in batches:
+        held.append(rows)
+        ends = window_of(np.array([held[0].arrival_s[0], rows.arrival_s[-1]]), window_s)
+        if ends[0] == ends[1]:
+            continue
+        rows = ArrivalBatch(*map(np.concatenate, zip(*held, strict=True)))
+        cut = int(np.searchsorted(window_of(rows.arrival_s, window_s), ends[1]))
+        yield ArrivalBatch(*(values[:cut] for values in rows))
+        held = [ArrivalBatch(*(values[cut:] for values in rows))]
+    if held:
+        yield ArrivalBatch(*map(np.concatenate, zip(*held, strict=True)))
+
 
 WINDOW_S = 1200.0
 """BurstGPT's window: 20 minutes (III-B, IV-A.1)."""
@@ -222,70 +358,3 @@ def _columns(fits: GammaFits, unit_s: np.ndarray) -> dict[str, np.ndarray]:
     alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi")}
     betas = {f"{name}_s": getattr(fits, name) * unit_s for name in ("beta", "beta_lo", "beta_hi")}
     return alphas | betas | {"cv": fits.cv}
-
-
-def count_doublings(
-    trace: str | Path, minutes: float, *, by: Sequence[str] = GROUP, min_count: int = 1
-) -> pd.DataFrame:
-    """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
-
-    Windows follow one another from midnight where the trace's start time is known, else from its
-    start; a window that the trace covers only in part takes no part. A window doubles if the one
-    before has `min_count` requests or more, and it has at least twice as many. From zero there is
-    no doubling: such rises are counted apart. At few requests chance alone doubles many windows.
-
-    Returns:
-        A row a group and day: the `by` columns (see `traffic_series`), `day` (from 0), `date` and
-        `is_workday` (Monday to Friday, holidays too; both null without a start time), `n_windows`
-        (compared with the one before), `n_doublings`, `n_from_zero`, and `windows_per_day`, of a
-        whole day.
-
-    Raises:
-        InputError: see `traffic_series`, or `min_count` below 1.
-    """
-    if min_count < 1:
-        raise InputError(f"{min_count} requests", field="min_count", fix="give 1 or more")
-    by, window_s = list(by), 60.0 * minutes
-    series = _with_days(traffic_series(trace, window_s, by=by))
-    is_first = series["start_s"] == series["start_s"].min()
-    whole = series["n_requests"].where(series["is_whole"])
-    before = whole.shift().mask(is_first)
-    counts = {
-        "n_windows": before.notna() & whole.notna(),
-        "n_doublings": (before >= min_count) & (whole >= 2 * before),
-        "n_from_zero": (before == 0) & (whole > 0),
-    }
-    keys = [*by, "day", "date", "is_workday"]
-    days = series.assign(**counts).groupby(keys, dropna=False)[list(counts)].sum()
-    return days.reset_index().assign(windows_per_day=DAY_S / window_s)
-
-
-def _with_days(series: pd.DataFrame) -> pd.DataFrame:
-    """Add the day of each window, by the trace's clock where that is known."""
-    date = series["moment"].dt.normalize()
-    since_s = (date - date.min()).dt.total_seconds().fillna(series["start_s"])
-    is_workday = (date.dt.day_of_week < 5).astype("boolean").mask(date.isna())
-    return series.assign(day=(since_s // DAY_S).astype(int), date=date, is_workday=is_workday)
-
-
-def summarize_doublings(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the totals of `count_doublings`, a row a group.
-
-    They are the groups' columns, `n_doublings`, `n_from_zero`, and `per_day` and `per_workday`:
-    doublings over the days that were observed, a day observed in part as that part (NaN below one
-    whole day; `per_workday` also where days have no date).
-    """
-    by = list(days.columns[: days.columns.get_loc("day")])
-    days = days.assign(observed=days["n_windows"] / days["windows_per_day"])
-    work = days["is_workday"].fillna(False).astype(bool)
-    for name in ("n_doublings", "observed"):
-        days[f"work_{name}"] = days[name].where(work, 0)
-    names = ["n_doublings", "n_from_zero", "observed", "work_n_doublings", "work_observed"]
-    totals = days.groupby(by, dropna=False)[names].sum() if by else days[names].sum().to_frame().T
-    for name, prefix in (("per_day", ""), ("per_workday", "work_")):
-        # The very first window has nothing before it.
-        observed = totals[f"{prefix}observed"].where(totals[f"{prefix}observed"] > 0.99)
-        totals[name] = totals[f"{prefix}n_doublings"] / observed
-    totals = totals.astype({"n_doublings": int, "n_from_zero": int})
-    chosen = totals[["n_doublings", "n_from_zero", "per_day", "per_workday"]]
-    return chosen.reset_index() if by else chosen.reset_index(drop=True)

@@ -19,14 +19,11 @@ from sextant.base.ids import id_of
 from sextant.pages.wording import percent
 from sextant.simulate.requests import Requests as SimulatedRequests
 from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
-from sextant.workload.arrivals import read_stored
 from sextant.workload.draw import draw_trace, open_workload
-from sextant.workload.fitted_arrivals import arrivals_at_rate
-from sextant.workload.generators import Arrivals, Gamma, check_positive
+from sextant.workload.generators import Arrivals, Gamma, Seed, check_positive
 from sextant.workload.profiles import start_time
-from sextant.workload.seeds import Seed
 from sextant.workload.shared_blocks import read_blocks
-from sextant.workload.trace_arrivals import FITTED
+from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored
 
 MOST_REQUESTS = 200_000
 """Requests of a trace that are simulated at a time: those of its busiest windows where it has

@@ -1,34 +1,319 @@
-"""All that a report says of a trace, as a dictionary and as a page."""
+"""The overview: what the trace is, and what was set aside when it was ingested."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sextant.base.files import provenance
 from sextant.base.ids import id_of
-from sextant.pages.sections import Section
-from sextant.pages.wording import listed
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
+from sextant.pages.sections import Section, Table
+from sextant.pages.wording import (
+    duration_words,
+    listed,
+    number,
+    percent,
+    plural,
+    rate_words,
+    time_unit,
+)
 from sextant.pages.write import check_outputs, render_sections, write_page
-from sextant.report.trace.arrivals import measure_arrival_models, show_arrivals
-from sextant.report.trace.burstiness import measure_burstiness, show_burstiness
-from sextant.report.trace.fidelity import measure_fidelity, show_fidelity
-from sextant.report.trace.fitted_workloads import Fitted, open_workloads
-from sextant.report.trace.lengths import measure_lengths, show_lengths
-from sextant.report.trace.overview import show_overview
-from sextant.report.trace.parameters import LATENCY, measure_parameters, show_parameters
-from sextant.report.trace.reliability import measure_reliability, show_reliability
-from sextant.report.trace.reuse import measure_reuse, show_reuse
+from sextant.report.trace.burstiness import (
+    measure_arrival_models,
+    measure_burstiness,
+    show_arrivals,
+    show_burstiness,
+)
+from sextant.report.trace.lengths import (
+    LATENCY,
+    measure_fidelity,
+    measure_lengths,
+    measure_parameters,
+    show_fidelity,
+    show_lengths,
+    show_parameters,
+)
 from sextant.report.trace.trace_file import (
+    Fitted,
     TraceFile,
     check_span,
     known_columns,
     open_trace,
+    open_workloads,
     overview,
     report_path,
     sample_requests,
 )
-from sextant.report.trace.traffic import measure_traffic, show_traffic
+from sextant.report.trace.traffic import (
+    bucket_s,
+    measure_reliability,
+    measure_traffic,
+    show_reliability,
+    show_traffic,
+)
 from sextant.workload.request_model import PARAMETERS
+from sextant.workload.shared_blocks import TraceBlocks, read_blocks
+
+_MAX_GROUPS = 12
+
+
+def show_overview(facts: Mapping[str, Any]) -> Section:
+    """Return the section for what `read.overview` found."""
+    section = Section("Overview", _takeaway(facts), _notes(facts))
+    section.tables.append(_facts_table(facts))
+    if len(facts["groups"]) > 1:
+        section.tables.append(_groups_table(facts))
+    return section
+
+
+def _takeaway(facts: Mapping[str, Any]) -> str:
+    n_requests, duration_s = facts["n_requests"], facts["duration_s"]
+    if duration_s == 0:
+        return (
+            f"The trace has {plural(n_requests, 'request')}, all at one moment: no rate is known."
+        )
+    rate = rate_words((n_requests - 1) / duration_s)
+    return (
+        f"The trace has {plural(n_requests, 'request')} in {duration_words(duration_s)}, "
+        f"{rate} on average, and {_failed_words(facts)}."
+    )
+
+
+def _failed_words(facts: Mapping[str, Any]) -> str:
+    if facts["n_failed"] == 0:
+        return "records no failure"
+    share = percent(facts["n_failed"] / facts["n_requests"])
+    return f"{number(facts['n_failed'])} of them failed ({share})"
+
+
+def _notes(facts: Mapping[str, Any]) -> list[str]:
+    notes = []
+    if facts["start_time"] is None:
+        notes.append(
+            "The source gives no date: hours and days are counted from the first request, and "
+            "need not be those of a clock."
+        )
+    if facts["n_rejected"] is None:
+        notes.append("No report of the ingest was given: rows set aside are not known.")
+    elif facts["n_rejected"]:
+        reasons = sorted(facts["rejected_by_reason"].items(), key=lambda item: (-item[1], item[0]))
+        listed = "; ".join(f"{reason} ({number(count)})" for reason, count in reasons)
+        notes.append(
+            f"Ingest set aside {plural(facts['n_rejected'], 'malformed row')}, which "
+            f"are not in any number below: {listed}."
+        )
+    if facts["n_moved"]:
+        notes.append(
+            f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
+            f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
+        )
+    return notes
+
+
+def _facts_table(facts: Mapping[str, Any]) -> Table:
+    n_rejected = facts["n_rejected"]
+    rows = [
+        ("Requests", number(facts["n_requests"])),
+        ("Failed requests", number(facts["n_failed"])),
+        ("Rows set aside", "not known" if n_rejected is None else number(n_rejected)),
+        ("Duration", duration_words(facts["duration_s"])),
+        ("First request", facts["start_time"] or "date not known"),
+        *((f"{key}s", _names(facts, key.lower())) for key in ("LLM", "Service")),
+    ]
+    return Table(("", ""), rows)
+
+
+def _names(facts: Mapping[str, Any], key: str) -> str:
+    names = list(dict.fromkeys(group[key] for group in facts["groups"] if group[key] is not None))
+    if not names:
+        return "not named"
+    more = f" and {len(names) - _MAX_GROUPS} more" if len(names) > _MAX_GROUPS else ""
+    return ", ".join(names[:_MAX_GROUPS]) + more
+
+
+def _groups_table(facts: Mapping[str, Any]) -> Table:
+    n_all, groups = facts["n_requests"], facts["groups"]
+    shown, rest = groups[:_MAX_GROUPS], groups[_MAX_GROUPS:]
+    columns = {
+        "LLM · service": lambda group: group["name"],
+        "Requests": lambda group: number(group["n_requests"]),
+        "Share": lambda group: percent(group["n_requests"] / n_all),
+        "Failed": lambda group: percent(group["n_failed"] / group["n_requests"]),
+        "Mean input tokens": lambda group: number(group["mean_input_tokens"]),
+        "Mean output tokens": lambda group: number(group["mean_output_tokens"]),
+    }
+    table = Table.of_rows(shown, columns)
+    if not rest:
+        return table
+    count = sum(group["n_requests"] for group in rest)
+    last = (f"{len(rest)} more", number(count), percent(count / n_all), "", "", "")
+    return table._replace(rows=[*table.rows, last])
+
+
+_AGES_S = (60, 600, 3600, 86_400)
+_N_BUCKETS, _REQUESTS_PER_BUCKET = 100, 50
+_MOST = 0.9
+_MILLION = 1_000_000
+_RISE = 1.02
+"""A larger cache gets a line of the table if it finds so many times as much as the line above."""
+
+
+def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
+    """Return what share of the inputs' blocks repeats; None where the source names no blocks.
+
+    A block repeats if an earlier request had it with all blocks before it. `repeated_fraction` is
+    of the blocks, `repeated_token_fraction` of all input tokens, both with a cache that forgets
+    nothing; so are `over_time` (by `start_s`, windows of `bucket_s`) and `within` (that came again
+    after `age_s` at most). `by_cache` has both shares by the tokens of a cache that drops what was
+    used longest ago; it holds inputs alone, since ids of the answers are not known.
+    """
+    blocks = read_blocks(trace.path)
+    if not len(blocks.ids):
+        return None
+    # With Numba, which takes a second to load.
+    from sextant.simulate.prefix_cache import cache_depths
+
+    depth, used_by = cache_depths(blocks.prefixes(), blocks.ends)
+    is_repeated, tokens, all_tokens = depth >= 0, blocks.tokens, int(blocks.input_tokens.sum())
+    arrival_s = blocks.arrival_s[blocks.request]
+    age_s = arrival_s[is_repeated] - blocks.arrival_s[used_by[is_repeated]]
+    n_distinct = int(len(depth) - is_repeated.sum())
+    held = 2 ** np.arange(np.ceil(np.log2(n_distinct)) + 1).astype(int)
+    order = np.argsort(depth[is_repeated])
+    found = np.searchsorted(depth[is_repeated][order], held)
+    found_tokens = np.concatenate([[0], np.cumsum(tokens[is_repeated][order])])[found]
+    n_repeating = len(np.unique(blocks.request[is_repeated]))
+    return {
+        "block_tokens": blocks.block_tokens,
+        "n_blocks": len(depth),
+        "n_distinct_blocks": n_distinct,
+        "input_tokens": all_tokens,
+        "repeated_fraction": float(is_repeated.mean()),
+        "repeated_token_fraction": float(tokens[is_repeated].sum() / all_tokens),
+        "repeating_request_fraction": n_repeating / len(blocks.ends),
+        "by_cache": {
+            "cache_tokens": (held * blocks.block_tokens).tolist(),
+            "repeated_fraction": (found / len(depth)).tolist(),
+            "repeated_token_fraction": (found_tokens / all_tokens).tolist(),
+        },
+        "within": [
+            {"age_s": most_s, "repeated_fraction": float((age_s <= most_s).sum() / len(depth))}
+            for most_s in _AGES_S
+            if most_s <= max(blocks.arrival_s[-1], _AGES_S[0])
+        ],
+        **_over_time(blocks, arrival_s, is_repeated),
+    }
+
+
+def _over_time(
+    blocks: TraceBlocks, arrival_s: np.ndarray, is_repeated: np.ndarray
+) -> dict[str, Any]:
+    n_buckets = min(max(len(blocks.ends) // _REQUESTS_PER_BUCKET, 1), _N_BUCKETS)
+    size = bucket_s(float(blocks.arrival_s[-1]), n_buckets)
+    bucket = (arrival_s // size).astype(int)
+    n_blocks = np.bincount(bucket)
+    n_repeated = np.bincount(bucket, weights=is_repeated)
+    series = {
+        "start_s": (np.arange(len(n_blocks)) * size).tolist(),
+        "n_blocks": n_blocks.tolist(),
+        "repeated_fraction": [
+            n_again / n if n else None
+            for n_again, n in zip(n_repeated.tolist(), n_blocks.tolist(), strict=True)
+        ],
+    }
+    return {"bucket_s": size, "over_time": series}
+
+
+def show_reuse(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
+    """Return the section of what `measure_reuse` found."""
+    section = Section("Prefix reuse", _reuse_takeaway(found))
+    section.notes.append(_left_out(found))
+    section.figures += [_cache_figure(found), _time_figure(found, facts)]
+    section.tables += [_cache_table(found), _age_table(found)]
+    return section
+
+
+def _reuse_takeaway(found: Mapping[str, Any]) -> str:
+    share = percent(found["repeated_fraction"])
+    told = (
+        f"{share} of the {number(found['n_blocks'])} blocks of {found['block_tokens']} input "
+        "tokens repeat the beginning of an earlier request"
+    )
+    by_cache, most = found["by_cache"], found["repeated_fraction"]
+    if not most:
+        return f"{told}: a prefix cache would find nothing."
+    enough = next(
+        tokens
+        for tokens, fraction in zip(
+            by_cache["cache_tokens"], by_cache["repeated_fraction"], strict=True
+        )
+        if fraction >= _MOST * most
+    )
+    return f"{told}; a cache of {_tokens(enough)} tokens finds nine tenths of them or more."
+
+
+def _tokens(count: int) -> str:
+    """Write a number of tokens, of a million on in millions."""
+    return number(count) if count < _MILLION else f"{number(count / _MILLION)} million"
+
+
+def _left_out(found: Mapping[str, Any]) -> str:
+    saved = percent(found["repeated_token_fraction"])
+    return (
+        "With prefix caching off, as in the benchmarks of this pipeline, whose prompts share "
+        f"nothing, a server computes all inputs, also the {saved} of the input tokens that a cache "
+        "which forgets nothing would find. sextant load --replay sends prompts that share what "
+        "these share, sextant simulate --trace simulates them."
+    )
+
+
+def _cache_figure(found: Mapping[str, Any]) -> tuple[str, str]:
+    by_cache = found["by_cache"]
+    curves = [
+        Curve(name, by_cache["cache_tokens"], 100 * np.array(by_cache[key]))
+        for name, key in (
+            ("blocks", "repeated_fraction"),
+            ("input tokens", "repeated_token_fraction"),
+        )
+    ]
+    panel = Panel("", Axis("Cache (tokens)", is_log=True), Axis("Found (%)", low=0), curves)
+    svg = panels_figure([panel], "Prefix reuse by cache size", n_columns=1, height_in=2.4)
+    return svg, (
+        "Share of the inputs' blocks and tokens that a prefix cache of one server finds, which "
+        "drops what was used longest ago. Answers are not in it: their blocks are not known."
+    )
+
+
+def _time_figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
+    time, series = time_unit(facts["duration_s"], facts["start_time"]), found["over_time"]
+    across = np.array(series["start_s"]) / time.unit_s
+    shares = [None if x is None else 100 * x for x in series["repeated_fraction"]]
+    panel = Panel("", Axis(time.label), Axis("Repeated (%)", low=0), [Curve("", across, shares)])
+    title = "Prefix reuse over time"
+    svg = panels_figure([panel], title, n_columns=1, height_in=1.8, is_step=True)
+    every = duration_words(found["bucket_s"]).removeprefix("1 ")
+    return svg, f"Share of the blocks in each {every} that an earlier request had."
+
+
+def _cache_table(found: Mapping[str, Any]) -> Table:
+    rows, shown = [], 0.0
+    for tokens, blocks, of_tokens in zip(*found["by_cache"].values(), strict=True):
+        if blocks > _RISE * shown:
+            rows.append((_tokens(tokens), percent(blocks), percent(of_tokens)))
+            shown = blocks
+    total = (percent(found["repeated_fraction"]), percent(found["repeated_token_fraction"]))
+    rows.append(("no limit", *total))
+    return Table(("Cache (tokens)", "Blocks found", "Input tokens found"), rows)
+
+
+def _age_table(found: Mapping[str, Any]) -> Table:
+    rows = [
+        (duration_words(row["age_s"]), percent(row["repeated_fraction"])) for row in found["within"]
+    ]
+    return Table(("Used again within", "Blocks"), rows)
 
 
 def characterize_trace(

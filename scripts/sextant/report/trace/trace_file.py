@@ -3,17 +3,22 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
 import pandas as pd
+import scipy
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, read_json, reading
+from sextant.base.ids import id_of
 from sextant.pages.wording import MINUTE_S, duration_words
 from sextant.trace.trace_format import parquet_rows, require_trace
 from sextant.workload.profiles import MAX_BUCKETS, start_time
+from sextant.workload.published import load_request_model
+from sextant.workload.request_model import RequestModel
+from sextant.workload.trace_arrivals import ArrivalModel, fit_facts, load_arrivals
 
 MAX_SAMPLE = 200_000
 """Requests that are looked at one by one (rank correlations, importance); more add no digit."""
@@ -184,3 +189,74 @@ def known_columns(trace: TraceFile, names: Sequence[str]) -> list[str]:
     """Return those of the columns in which some request has a value."""
     counted = trace.query_row(f"SELECT {', '.join(f'count({name})' for name in names)} FROM trace")
     return [name for name, count in zip(names, counted, strict=True) if count]
+
+
+class Explained(NamedTuple):
+    """What groups explain of the variance of values, as in a one-way analysis of variance."""
+
+    fraction: float
+    """Share of the variance that lies between groups, less what chance would put there
+    (adjusted R²); 0 if that is below 0."""
+    p_value: float
+    """Of the F test that all groups have one mean."""
+
+
+def explained(values: np.ndarray, groups: np.ndarray) -> Explained | None:
+    """Return what groups, a label of each value, explain of values, shape (n,); None where values
+    are all equal, or no more than groups.
+    """
+    n, n_groups = len(values), len(np.unique(groups))
+    total = float(((values - np.mean(values)) ** 2).sum()) if n else 0.0
+    if n <= n_groups or total == 0:
+        return None
+    means = pd.Series(values).groupby(np.asarray(groups)).transform("mean").to_numpy()
+    within = float(((values - means) ** 2).sum()) / (n - n_groups)
+    fraction = max(1 - within / (total / (n - 1)), 0.0)
+    if n_groups == 1:
+        return Explained(fraction, 1.0)
+    between = float(((means - np.mean(values)) ** 2).sum()) / (n_groups - 1)
+    ratio = between / within if within > 0 else np.inf
+    return Explained(fraction, float(scipy.special.fdtrc(n_groups - 1, n - n_groups, ratio)))
+
+
+DEFAULT = "default"
+"""Name of the model that is judged where no workload is given."""
+FILES = ("requests.parquet", "arrivals.json")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A workload as its folder has it."""
+
+    name: str
+    folder: Path
+    model: RequestModel
+    arrivals: ArrivalModel
+    facts: Mapping[str, Any]
+    """How it was fitted, as far as it says: its caps, and what the trace came from."""
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Return the files that were read, by a name for each."""
+        return {f"{self.name}/{name}": self.folder / name for name in FILES}
+
+
+def open_workloads(folders: Sequence[str | Path]) -> list[Fitted]:
+    """Read fitted workloads, named by the last part of their folder's path.
+
+    Raises InputError if there is no such folder, a file in it is absent or malformed, or two are
+    of one name.
+    """
+    found: dict[str, Fitted] = {}
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            problem = "is not a folder" if folder.exists() else "there is no such folder"
+            fix = "give the folder of a fitted workload (see `sextant fit`)"
+            raise InputError(problem, file=folder, fix=fix)
+        name = id_of(folder.resolve().name)
+        if name in found:
+            fix = "give folders with names of their own"
+            raise InputError(f"there are two workloads '{name}'", file=folder, fix=fix)
+        model, arrivals = load_request_model(folder), load_arrivals(folder)
+        found[name] = Fitted(name, folder, model, arrivals, fit_facts(folder))
+    return list(found.values())

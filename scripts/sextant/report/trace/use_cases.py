@@ -15,8 +15,8 @@ from sextant.pages.wording import number
 from sextant.pages.write import check_outputs, render_sections, write_page
 from sextant.report.trace.lengths import SIDES, distribution, distribution_panel, quantile_table
 from sextant.workload.draw import open_workload
+from sextant.workload.published import load_use_case, use_case_names
 from sextant.workload.request_model import RequestModel
-from sextant.workload.use_cases import load_use_case, use_case_names
 
 
 def compare_use_cases(models: Mapping[str, RequestModel]) -> dict[str, dict[str, Any]]:
