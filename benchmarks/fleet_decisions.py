@@ -35,8 +35,8 @@ from sextant.answer.fleet.planning import (
     plan_fleet,
 )
 from sextant.answer.fleet.problem import Demand, Option, Pool, Served
-from sextant.decide.pairs import task_of_characterization
 from sextant.decide.score import so_score
+from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.pages.figure import MARKERS
 from sextant.points.characterizations.points import LENGTHS, TARGETS, at_percentile

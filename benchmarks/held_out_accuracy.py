@@ -17,8 +17,7 @@ import pandas as pd
 from joblib import cpu_count
 
 from sextant.answer.source import load_sources
-from sextant.decide.accuracy import METRICS, accuracy, predict_held_out, prediction_table
-from sextant.decide.pairs import task_of_characterization
+from sextant.decide.tasks import task_of_characterization
 from sextant.points.characterizations.points import (
     IDENTIFIERS,
     LENGTHS,
@@ -26,6 +25,7 @@ from sextant.points.characterizations.points import (
     TARGETS,
     at_percentile,
 )
+from sextant.predict.accuracy import METRICS, accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
 from sextant.predict.roofline import predictor
 from sextant.predict.roofline.laws import CHUNKED

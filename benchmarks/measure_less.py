@@ -27,11 +27,10 @@ from sextant.answer.plan.estimate import ASSUMED, cell_s
 from sextant.answer.plan.measurements import told
 from sextant.answer.plan.value import Candidate, Limits, Stakes, expected_so, order, stakes_of
 from sextant.answer.source import load_sources
-from sextant.decide.configurations import apart
 from sextant.decide.decision import worth_of
-from sextant.decide.pairs import task_of_characterization
-from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import is_success, relative_overspend, so_score
+from sextant.decide.sizing import candidates, recommend
+from sextant.decide.tasks import apart, task_of_characterization
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.facts.slo import SLO, load_slos

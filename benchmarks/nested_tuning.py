@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut
 from sklearn.pipeline import Pipeline
 from xgboost import XGBRegressor
 
-from sextant.decide.pairs import task_of_characterization
+from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.characterization import load_characterization
 from sextant.points.characterizations.points import FLOOR_MS, TARGETS, at_percentile

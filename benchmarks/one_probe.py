@@ -20,12 +20,11 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.source import load_sources
-from sextant.decide.accuracy import held_out_folds
-from sextant.decide.configurations import as_options
 from sextant.decide.decision import best_probe, choose, weigh
-from sextant.decide.pairs import task_of_characterization
+from sextant.decide.tasks import as_options, task_of_characterization
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
+from sextant.predict.accuracy import held_out_folds
 from sextant.predict.draws import Draws
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.own_points import OwnPoints

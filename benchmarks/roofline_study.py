@@ -20,8 +20,8 @@ import pandas as pd
 from joblib import Parallel, delayed
 
 from sextant.decide.decision import best_probe, choose, weigh
-from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, so_score
+from sextant.decide.sizing import candidates, recommend
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterizations.characterization import (
     Characterization,

@@ -14,9 +14,9 @@ from pathlib import Path
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.decide.pairs import task_of_characterization
-from sextant.decide.recommend import candidates, recommend
 from sextant.decide.score import judge, summarize
+from sextant.decide.sizing import candidates, recommend
+from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.characterization import load_characterization
 from sextant.points.characterizations.points import IDENTIFIERS, TARGETS, at_percentile

@@ -4,7 +4,7 @@ Inputs: points, feasibility, sheets. Outputs: tables prediction, candidate, reco
 """
 
 from sextant.base.job_log import job_log
-from sextant.decide.evaluation_files import evaluate_files, read_task
+from sextant.decide.evaluate import evaluate_files, read_task
 from sextant.experiment.loading import load_experiment
 
 with job_log(snakemake.log[0]):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.decide.accuracy import accuracy, predict_rows, prediction_table
 from sextant.points.cells.files import read_run
 from sextant.points.characterizations.characterization import Characterization, load_all
 from sextant.points.characterizations.combined import combined
@@ -19,6 +18,7 @@ from sextant.points.characterizations.points import TARGETS, at_percentile
 from sextant.points.characterizations.shipped import shipped_sources
 from sextant.points.characterizations.write import write_description, write_points
 from sextant.points.store.of_cells import store_of_cells
+from sextant.predict.accuracy import accuracy, predict_rows, prediction_table
 from sextant.predict.folds import Task
 
 _NOT_SHOWN = ["engine", "engine_version", "precision", "gpu_profile_id", "request_rate_rps", "fold"]

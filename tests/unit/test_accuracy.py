@@ -8,16 +8,15 @@ import pandas as pd
 import pytest
 from test_chunked_law import CONFIGS, LLMS, latencies, rows
 
-from sextant.answer import scores
 from sextant.base.errors import InputError
-from sextant.decide.accuracy import accuracy, predict_held_out, prediction_table
-from sextant.decide.configurations import apart
+from sextant.decide import scores
 from sextant.decide.evaluate import evaluate
-from sextant.decide.pairs import task_of_characterization
+from sextant.decide.tasks import apart, task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.folder import load_folder
 from sextant.points.characterizations.points import at_percentile
+from sextant.predict.accuracy import accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
 from sextant.predict.roofline.energy import energy_rows, log_energy
 from sextant.predict.roofline.facts import columns_of
@@ -205,7 +204,7 @@ def test_slos_and_accuracy_that_ask_the_same_are_fitted_once(folder, monkeypatch
         fits.append(how)
         return predict_held_out(*args, **how)
 
-    monkeypatch.setattr("sextant.answer.scores.predict_held_out", counted)
+    monkeypatch.setattr("sextant.decide.scores.predict_held_out", counted)
     held_out = scores._remembered()
     asked = {"percentiles": (50, 50), "first_token": "ttft"}
     first, again = (held_out(task(folder), "roofline", 42, **asked) for _ in range(2))

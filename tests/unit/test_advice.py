@@ -12,17 +12,23 @@ from typer.testing import CliRunner
 
 from llm_configs import PUBLISHED
 from sextant.answer.answer import recommend_llm
-from sextant.answer.answer_text import caution, headline, profile_cells
-from sextant.answer.evidence import nearest, outside
-from sextant.answer.explanation import explain_llm
-from sextant.answer.options import by_profile, decide, frontier, safest, sensitivity
+from sextant.answer.candidates import subject_of
+from sextant.answer.capacity.answer_text import profile_cells
+from sextant.answer.options import (
+    by_profile,
+    decide,
+    frontier,
+    nearest,
+    outside,
+    safest,
+    sensitivity,
+)
 from sextant.answer.page import write_answer
-from sextant.answer.phrases import chance
 from sextant.answer.predicted import Forecast, forecast
-from sextant.answer.question import Question, named_llm
-from sextant.answer.requests import Length, Requests
+from sextant.answer.question import Length, Question, Requests, named_llm
 from sextant.answer.source import Source, find_source
-from sextant.answer.subject import subject_of
+from sextant.answer.step_laws import explain_llm
+from sextant.answer.text import caution, chance, headline
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.facts.slo import SLO

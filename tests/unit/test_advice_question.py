@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sextant.answer.offer import offered, read_probe
-from sextant.answer.question import Question, answers_from_points, check, named_llm
-from sextant.answer.requests import Length, Requests
-from sextant.answer.serving import as_measured, named_otherwise
+from sextant.answer.basis import as_measured, named_otherwise
+from sextant.answer.candidates import offered, read_probe, subject_of
+from sextant.answer.question import (
+    Length,
+    Question,
+    Requests,
+    answers_from_points,
+    check,
+    named_llm,
+)
 from sextant.answer.source import find_source
-from sextant.answer.subject import subject_of
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
 from sextant.facts.llm.config import name_of

@@ -12,13 +12,11 @@ from typer.testing import CliRunner
 
 from sextant.answer.answer import recommend_llm
 from sextant.answer.basis import outside_basis
-from sextant.answer.evidence import nearest, outside
-from sextant.answer.explanation import explain_llm
-from sextant.answer.offer import offered
-from sextant.answer.question import Question, named_llm
-from sextant.answer.requests import Length, Requests, length_of, requests_of
+from sextant.answer.candidates import offered, subject_of
+from sextant.answer.options import nearest, outside
+from sextant.answer.question import Length, Question, Requests, length_of, named_llm, requests_of
 from sextant.answer.source import find_source
-from sextant.answer.subject import subject_of
+from sextant.answer.step_laws import explain_llm
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.decide.decision import loads, weigh

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sextant.decide.decision import best_probe, choose, sustained, weigh
-from sextant.decide.recommend import candidates, recommend
+from sextant.decide.sizing import candidates, recommend
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.predict.draws import Draws

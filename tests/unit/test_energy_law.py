@@ -8,9 +8,8 @@ import pytest
 from test_chunked_law import DENSE, LLMS, MOE, PROFILES
 
 from sextant.answer.answer import recommend_llm
-from sextant.answer.explanation import explain_llm
-from sextant.answer.question import Question
-from sextant.answer.requests import Length, Requests
+from sextant.answer.question import Length, Question, Requests
+from sextant.answer.step_laws import explain_llm
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.features import Facts
 from sextant.predict.draws import JOULES

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.decide.decision import choose, weigh
-from sextant.decide.measured import measured_draws, with_probabilities
-from sextant.decide.recommend import candidates
+from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
+from sextant.decide.sizing import candidates
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.cells.intervals import intervals

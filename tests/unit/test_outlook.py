@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.answer.outlook_text import loss_words, next_words, outlook_lines
-from sextant.decide.outlook import beside, outlook, token_prices
+from sextant.answer.text import loss_words, next_words, outlook_lines
+from sextant.decide.headroom import beside, outlook, token_prices
 from sextant.facts.slo import SLO
 
 # E2E of 100 input and 101 output tokens: 1.1, 2.1 and 4.2 s.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from sextant.decide.pairs import feasible_pairs, task_of
+from sextant.decide.tasks import feasible_pairs, task_of
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
 from sextant.points.characterizations.features import Facts

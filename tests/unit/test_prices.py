@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sextant.answer.offer import offered
+from sextant.answer.candidates import offered
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.prices import (

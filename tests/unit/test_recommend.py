@@ -6,7 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.decide.decision import choose, weigh
-from sextant.decide.recommend import candidates, pods, recommend, u_max
+from sextant.decide.sizing import candidates, pods, recommend, u_max
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import at_percentile, estimated, has_latency

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from sextant.decide.recommend import candidates, recommend
-from sextant.decide.static_policy import best_policy
+from sextant.decide.score import best_policy
+from sextant.decide.sizing import candidates, recommend
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import TARGETS

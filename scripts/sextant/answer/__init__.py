@@ -1,9 +1,8 @@
-"""What a person asks on the command line, and the answer: a recommendation with its reasons.
+"""From a question to its answer: which GPU profiles, how many replicas, how sure, at what cost.
 
-In go the options of a command as a `Question` and a characterization; out come facts for JSON,
-lines of text or a page. Read `question` with `requests`, `source` and `offer` (what is asked, and
-of what), `compared` (answers by eq. 1-3) and `predicted` with `serving`, `options`,
-`evidence`, `basis` and `cost` (answers from joint draws), then `answer`, which puts them together;
-`answer_text` and `page` say it. `explanation` shows the terms of a latency, `scores` judges
-predictors.
+In go the options of a command as a `Question` and measured points; out comes an answer as facts,
+text or a page. Read `question` (what is asked), `source` (the measurements), `candidates` (the GPU
+profiles and the LLM), `basis` (how the question relates to the measurements), `predicted` (joint
+draws of the latencies), `options` (what follows from them), then `answer`, which puts them
+together; `text` and `page` render it. `step_laws` is the law of a step for simulations.
 """

@@ -1,16 +1,239 @@
-"""An answer as one page that refers to no other file."""
+"""What a page needs to answer again for another load, other limits, prices and GPU profiles.
 
-from collections.abc import Mapping, Sequence
+`what_if.js` decides from it as `sextant.decide.decision` and `sextant.answer.options` do from the
+draws, and as eq. 1-3 do from measurements, which are one draw. A draw's latencies matter only
+through which limits they keep, so the page holds, by draw and load, the first of the limits on
+offer that is kept: exact, and much smaller than latencies.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sextant.answer import answer_text
-from sextant.answer.what_if import Basis, assets, section
+import numpy as np
+import pandas as pd
+
+from sextant.answer import text
+from sextant.base.rows import jsonable
+from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWARD, SAFE, in_steps
+from sextant.decide.headroom import HOURS_PER_MONTH
+from sextant.decide.sizing import curves
+from sextant.facts.slo import METRICS, SLO
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.write import render, write_page
+from sextant.points.characterizations.points import TARGETS
+from sextant.predict.draws import Draws
 
-_TEMPLATE = Path(__file__).with_name("advice.html.j2")
+_TEMPLATE = Path(__file__).with_name("what_if.html.j2")
+_WIDEST = 4.0
+"""Limits go from the asked one over this factor to the asked one times it, loads further."""
+_WIDEST_LOAD = 20.0
+_DIGITS = 4
+
+
+class Basis(NamedTuple):
+    """What an answer rests on, by GPU profile and users of a replica."""
+
+    slo: SLO
+    prices: Mapping[str, float]
+    """USD per hour of each of the profiles."""
+    users: np.ndarray
+    """In rising order, shape (profiles, loads); where a profile has fewer loads, the last again."""
+    samples_ms: np.ndarray
+    """nTTFT and ITL, shape (draws, profiles, loads, 2); NaN breaks the limits."""
+    lengths: np.ndarray
+    """Mean input and output tokens of a request, shape (profiles, loads, 2)."""
+    broken: Sequence[Mapping[str, Any]] = ()
+    """Measured latencies of a predicted LLM: no load from one that breaks a limit on is met."""
+    is_measured: bool = False
+    """Whether the one draw is what was measured, from which eq. 1-3 decide."""
+
+
+def of_draws(
+    draws: Draws,
+    lengths: np.ndarray,
+    prices: Mapping[str, float],
+    slo: SLO,
+    own: pd.DataFrame | None,
+) -> Basis:
+    """Return what a predicted answer rests on: draws, of the same loads on every profile.
+
+    Args:
+        draws: of one LLM.
+        lengths: mean input and output tokens of a request, shape (1, 2).
+        prices: USD per hour of the GPU profiles.
+        slo: the question.
+        own: points that were measured of the LLM, if any.
+    """
+    names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
+    shape = len(names), len(users)
+    return Basis(
+        slo,
+        {name: prices[name] for name in names.tolist()},
+        np.broadcast_to(users, shape),
+        draws.samples_ms.reshape(-1, *shape, len(TARGETS)),
+        np.broadcast_to(lengths, (*shape, 2)),
+        [] if own is None else _own_points(own, slo, lengths[0]),
+    )
+
+
+def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> Basis | None:
+    """Return what an answer from an LLM's points rests on; None if no profile on offer has any.
+
+    Args:
+        latencies: points of one LLM with the latencies that the limits are compared with.
+        prices: USD per hour of the GPU profiles on offer.
+        slo: limits and load.
+    """
+    latencies = latencies[latencies["gpu_profile_id"].isin(prices)]
+    found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
+    if not found:
+        return None
+    n_loads = max(len(users) for users, _, _ in found.values())
+
+    def padded(place: int, by: float | None) -> np.ndarray:
+        rows = []
+        for curve in found.values():
+            values = curve[place].astype(float)
+            last = values[-1:] if by is None else np.full_like(values[-1:], by)
+            rows.append(np.concatenate([values, *[last] * (n_loads - len(values))]))
+        return np.stack(rows)
+
+    users, samples_ms, lengths = padded(0, None), padded(1, np.nan), padded(2, None)
+    return Basis(
+        slo,
+        {name: prices[name] for name in found},
+        users.astype(int),
+        samples_ms[None],
+        lengths,
+        is_measured=True,
+    )
+
+
+def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
+    """Return what the page's controls offer, and what its script decides from; JSON can hold it.
+
+    Args:
+        basis: what the answer rests on.
+        risk: as it was asked for.
+    """
+    slo, users, samples_ms, lengths = basis[0], *basis[2:5]
+    latencies = slo.latencies(samples_ms, lengths)
+    medians = {name: np.median(values, axis=0) for name, values in latencies.items()}
+    limits, packed = [], []
+    for name, (limit_ms, percentile) in slo.limits.items():
+        offered = _two_digits(limit_ms, _WIDEST)
+        # A load is served if all smaller ones are too, so the worst of these counts.
+        packed.append(np.searchsorted(offered, np.maximum.accumulate(latencies[name], axis=2)))
+        words = {"key": name, "label": METRICS[name], "percentile": percentile}
+        limits.append(words | {"value": limit_ms, "offered": offered})
+    steps_from = carried = None
+    if slo.users is None:
+        # What a replica carries: of points as it is, of draws in steps, and at their median.
+        of_draws = np.maximum.accumulate(slo.carried(users, samples_ms, lengths), axis=2)
+        medians_ms = np.median(samples_ms, axis=0)
+        of_medians = np.maximum.accumulate(slo.carried(users, medians_ms, lengths), axis=1)
+        carried = np.nan_to_num(of_medians).tolist()
+        if not basis.is_measured:
+            steps = in_steps(of_draws).astype(int)
+            steps_from = int(steps.min())
+            packed.append(steps - steps_from)
+    loads = _two_digits(slo.load, _WIDEST_LOAD)
+    if slo.users is not None:
+        loads = sorted({round(load) for load in loads if load >= 1})
+    return {
+        "is_rate": slo.users is None,
+        "is_measured": basis.is_measured,
+        "load": {"value": slo.load if slo.load % 1 else int(slo.load), "offered": loads},
+        "risk": risk,
+        "limits": limits,
+        "profiles": basis.prices,
+        "users": users.tolist(),
+        "medians_ms": {name: _short(np.nan_to_num(values)) for name, values in medians.items()},
+        "carried": carried,
+        "broken": basis.broken,
+        "n_draws": len(samples_ms),
+        "steps_from": steps_from,
+        "rate_steps": RATE_STEPS,
+        "hours_per_month": HOURS_PER_MONTH,
+        "most_counts": MOST_COUNTS,
+        "worth": 1 + REWARD,
+        "fair": FAIR,
+        "safe": SAFE,
+        "listed": LISTED,
+        "curves": _packed(packed),
+    }
+
+
+def section(basis: Basis, risk: float | None = None, place: str = "what-if", fold: str = "") -> str:
+    """Return the section of a page in which a question is changed; `assets` has what it needs.
+
+    Args:
+        basis: what the answer rests on.
+        risk: as it was asked for.
+        place: its id, which ids in it begin with.
+        fold: whose answer it is, where the section is to be opened first.
+    """
+    facts = {"what_if": what_if(basis, risk), "place": place, "fold": fold}
+    return render(_TEMPLATE, facts | {"as_script_data": as_script_data})
+
+
+def assets() -> dict[str, str]:
+    """Return `style` and `script` of all sections of a page, and the script's hash for a policy."""
+    style, script = (
+        _TEMPLATE.with_name(name).read_text() for name in ("what_if.css", "what_if.js")
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"style": style, "script": script, "script_hash": f"sha256-{digest}"}
+
+
+def _two_digits(asked: float, widest: float) -> list[float]:
+    """Return the numbers of two digits around the asked one, and the asked one."""
+    low, high = np.log10([asked / widest, asked * widest])
+    decades = range(int(np.floor(low)), int(np.floor(high)) + 1)
+    found = {float(f"{digits}e{decade - 1}") for decade in decades for digits in range(10, 100)}
+    return sorted({each for each in found if asked / widest <= each <= asked * widest} | {asked})
+
+
+def _own_points(points: pd.DataFrame, slo: SLO, lengths: np.ndarray) -> list[dict[str, Any]]:
+    """Return what was measured of the LLM: no load from one that breaks a limit on is met."""
+    latencies = slo.latencies(points[TARGETS].to_numpy(float), lengths)
+    return [
+        {
+            "profile": row["gpu_profile_id"],
+            "users": int(row["users"]),
+            "ms": [jsonable(values[place]) for values in latencies.values()],
+        }
+        for place, row in enumerate(points.to_dict("records"))
+    ]
+
+
+def _short(values: np.ndarray) -> list[list[float]]:
+    return [[float(f"{value:.{_DIGITS}g}") for value in row] for row in values]
+
+
+def _packed(rising: Iterable[np.ndarray]) -> str:
+    """Pack curves that rise over the loads, each (draws, profiles, loads), small whole numbers.
+
+    Kept are their rises, as (curves, profiles, loads, draws): all low bytes, then all high ones.
+    """
+    stacked = np.stack([*rising]).transpose(0, 2, 3, 1)
+    rises = np.diff(stacked, axis=2, prepend=0).astype("<u2")
+    planes = (rises & 255).astype("u1").tobytes() + (rises >> 8).astype("u1").tobytes()
+    return base64.b64encode(gzip.compress(planes, mtime=0)).decode()
+
+
+def as_script_data(data: Any) -> str:
+    """Return JSON that can stand in a `<script>`: it has no `<`."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+_PAGE = Path(__file__).with_name("answer.html.j2")
 _PRICE = Axis("USD per hour", is_log=True)
 _PROBABILITY = Axis(
     "Probability to meet the SLO",
@@ -34,13 +257,13 @@ def write_answer(answer: Answer, out: Path, basis: Basis | None = None) -> None:
     facts = {
         "title": title,
         "answer": answer,
-        "text": answer_text,
+        "text": text,
         "figure": figure,
         "what_if": None,
     }
     if basis is not None:
         facts["what_if"] = assets() | {"section": section(basis, answer.get("risk"))}
-    write_page(out, render(_TEMPLATE, facts))
+    write_page(out, render(_PAGE, facts))
 
 
 def _figure(answer: Answer) -> str:

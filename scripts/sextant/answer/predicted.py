@@ -1,31 +1,30 @@
 """An LLM without measurements: joint draws of its latencies, and the options that follow."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from sextant.answer.basis import widened
-from sextant.answer.offer import profile
-from sextant.answer.subject import Subject
-from sextant.answer.what_if import Basis, of_draws
+from sextant.answer.candidates import Subject, profile
+from sextant.answer.page import Basis, of_draws
 from sextant.base.errors import InputError
+from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import loads, weigh
+from sextant.decide.headroom import token_prices
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm.load import precision_of
 from sextant.facts.slo import SLO, are_alike
-from sextant.points.characterizations.points import (
-    LENGTHS,
-    TARGETS,
-    at_percentile,
-)
-from sextant.predict.draws import INTERVAL, Draws
+from sextant.points.characterizations.features import Facts
+from sextant.points.characterizations.points import LENGTHS, TARGETS, at_percentile
+from sextant.predict.draws import INTERVAL, JOULES, Draws
 from sextant.predict.folds import KEYS
 from sextant.predict.own_points import OwnPoints
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
+from sextant.predict.roofline.energy import Energy
 
 _SEED = 42
 
@@ -225,3 +224,103 @@ def _split(points: pd.DataFrame, samples_ms: np.ndarray) -> pd.DataFrame:
     alone = points["e2e_ms"].notna() & points[TARGETS].isna().all(axis=1)
     scaled = pd.DataFrame(law, points.index, TARGETS).mul(points["e2e_ms"] / e2e_ms, axis=0)
     return points.assign(**points[TARGETS].where(~alone, scaled))
+
+
+_STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
+"""Terms of a step of decode, without the prompts that it prefills."""
+
+
+def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dict[str, Any]:
+    """Return USD per million input and output tokens of the chosen deployment at its load.
+
+    `usd_per_hour` is split by the device time that a request's prefill and decode take, from the
+    terms of the law; a predictor without terms splits it by tokens (`split`: `time` or `tokens`).
+    `requests_per_s` is what is served, by Little's law where users are asked for; `utilisation`
+    the load over the most that the replicas carry within the limits, at median latencies.
+    """
+    input_tokens, output_tokens = made.lengths[0]
+    rate = made.slo.request_rate_rps or chosen["replicas"] * latency["requests_per_s"]
+    share = _prefill_share(made, chosen["gpu_profile_id"], latency["users"])
+    prices = token_prices(chosen["usd_per_hour"], rate, made.lengths[0], share)
+    most = latency["load_median"] * chosen["replicas"]
+    return {
+        "usd_per_million_input_tokens": prices[0],
+        "usd_per_million_output_tokens": prices[1],
+        "split": "tokens" if share is None else "time",
+        "prefill_share": input_tokens / (input_tokens + output_tokens) if share is None else share,
+        "requests_per_s": rate,
+        "utilisation": made.slo.load / most if most else None,
+    }
+
+
+def _prefill_share(made: Forecast, profile_id: str, users: int) -> float | None:
+    """Return the share of a request's device time that its prefill takes, None without terms.
+
+    A step of decode is shared by the requests of its batch.
+    """
+    explain = getattr(made.model, "explain", None)
+    if explain is None:
+        return None
+    row: pd.Series = explain(made.subject.rows_at(made.model, [users], [profile_id])).iloc[0]
+    if not {"prefill_ms", "itl_batch", *_STEP} <= set(row.index):
+        return None
+    step_ms = row[_STEP].sum() + row.get("overlap_ms", 0.0)
+    decode_ms = made.lengths[0, 1] * step_ms / max(row["itl_batch"], 1.0)
+    return float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))
+
+
+_WH_PER_MILLION = 1e6 / 3600
+"""Watt-hours of a million tokens that take a joule each."""
+_SEED = 42
+
+
+def learned(made: Forecast) -> Energy | None:
+    """Return what devices draw, from all points that have energy and ITL; TTFT is not needed."""
+    subject, slo = made.subject, made.slo
+    points = at_percentile(subject.source.known.points, slo.percentiles)
+    points = points[points["users"].notna()]
+    measured = points[["itl_ms", "energy_j_per_token"]]
+    facts = Facts(subject.measured, subject.source.known.profiles)
+    return Energy.fitted(subject.measured_keys(points).join(measured), facts)
+
+
+def with_joules(made: Forecast, power: Energy | None, rows: Sequence[Row]) -> list[Row]:
+    """Return rows of options, each with the joules per output token of its replicas.
+
+    Medians and 90% intervals `energy_j_per_token, energy_lo_j_per_token, energy_hi_j_per_token`;
+    None where the source has no energy, the device no TDP, or the LLM does not fit.
+    """
+    served = [row for row in rows if row["users_per_replica"] is not None]
+    joules: dict[str, Row] = {}
+    if power is not None and served:
+        subject = made.subject
+        loads = pd.DataFrame(served).rename(columns={"users_per_replica": "users"})
+        keys = loads[["gpu_profile_id", "users"]].assign(llm_id=subject.llm_id)
+        X = subject.asked(made.model, keys, subject.profiles)
+        itl_ms = draws_of(made.model, subject, made.own, X).samples_ms[..., 1]
+        asked = keys.assign(**subject.serving.columns())
+        found = power.predict(asked, Facts(subject.llms, subject.profiles), itl_ms, _SEED)
+        joules = dict(zip(keys["gpu_profile_id"], frame_rows(found), strict=True))
+    unknown = dict.fromkeys(JOULES)
+    return [row | joules.get(row["gpu_profile_id"], unknown) for row in rows]
+
+
+def energy(
+    made: Forecast, power: Energy | None, profile_id: str, users: int
+) -> dict[str, Any] | None:
+    """Return joules per output token of a replica with these users, and what they rest on.
+
+    None where the source has no energy, or the device's TDP is not known. Beside `JOULES` it has
+    `wh_per_million_output_tokens`, `n_llms` and the `sources` that measured energy.
+    """
+    row = {"gpu_profile_id": profile_id, "users_per_replica": users}
+    (found,) = with_joules(made, power, [row])
+    if power is None or found["energy_j_per_token"] is None:
+        return None
+    points = made.subject.source.known.points
+    return {
+        **{name: found[name] for name in JOULES},
+        "wh_per_million_output_tokens": _WH_PER_MILLION * found["energy_j_per_token"],
+        "n_llms": power.n_llms,
+        "sources": sorted(points.loc[points["energy_j_per_token"] > 0, "source"].unique()),
+    }

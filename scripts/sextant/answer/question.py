@@ -1,12 +1,16 @@
-"""What is asked: the SLO, the LLM, the GPU profiles on offer; checked before anything runs."""
+"""What requests are asked about: their lengths, and the load that a number of tokens makes."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
-from sextant.answer.requests import Requests
+import numpy as np
+
 from sextant.base.errors import InputError
+from sextant.base.files import read_parquet
 from sextant.decide.names import configurable
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, load_llm
@@ -17,6 +21,125 @@ from sextant.facts.slo import SLO
 from sextant.points.characterizations.characterization import Characterization
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.registry import PREDICTORS, predictor_class
+
+DAY_S = 86400
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_TWO = re.compile(rf"p(50|90|95|99):({_NUMBER}),p(50|90|95|99):({_NUMBER})")
+_MOST_TOKENS = 1e8
+_LONG = 99
+
+
+class Length(NamedTuple):
+    """Tokens of a request, on one side."""
+
+    mean: float
+    high: float
+    """Of a long request: the 99th percentile, or the mean where nothing else is known."""
+
+
+class Requests(NamedTuple):
+    """The requests of a question."""
+
+    inputs: Length
+    outputs: Length
+
+    def per_second(self, tokens_per_day: float) -> float:
+        """Return the request rate at which this many tokens, of input and output, pass a day."""
+        return tokens_per_day / DAY_S / (self.inputs.mean + self.outputs.mean)
+
+
+def requests_of(
+    input_tokens: str | None, output_tokens: str | None, workload: str | None
+) -> Requests | None:
+    """Return the requests that `--input-tokens` and `--output-tokens`, or `--workload`, describe.
+
+    A workload is a fitted one's folder, a use case that ships, a histogram or a normalised trace.
+
+    Raises:
+        InputError: only one length is given, both ways are used, or a length makes no sense.
+    """
+    given = [text for text in (input_tokens, output_tokens) if text is not None]
+    if workload is not None:
+        if given:
+            fix = "give the one or the other"
+            fields = "--workload, --input-tokens, --output-tokens"
+            raise InputError("lengths are given twice", field=fields, fix=fix)
+        return _of_workload(workload)
+    if not given:
+        return None
+    if input_tokens is None or output_tokens is None:
+        fix = "give both, or --workload"
+        raise InputError(
+            "one of two lengths is missing", field="--input-tokens, --output-tokens", fix=fix
+        )
+    return Requests(
+        length_of(input_tokens, "--input-tokens"), length_of(output_tokens, "--output-tokens")
+    )
+
+
+def length_of(text: str, field: str) -> Length:
+    """Return the length that an option says: a mean, or two percentiles as `p50:900,p99:8000`.
+
+    Percentiles are taken for those of a lognormal distribution, whose logarithm has the mean mu
+    and the standard deviation sigma: its mean is exp(mu + sigma^2 / 2).
+
+    Raises:
+        InputError: it is neither, is 0 or too large, or the higher percentile is below the lower.
+    """
+    two = _TWO.fullmatch(text.replace(" ", ""))
+    if two is None:
+        mean = _positive(text, field)
+        return Length(mean, mean)
+    low, high = sorted(
+        [(int(two[1]), _positive(two[2], field)), (int(two[3]), _positive(two[4], field))]
+    )
+    if low[0] == high[0] or low[1] > high[1]:
+        problem = f"the percentiles of {text!r} do not rise"
+        fix = "give two different percentiles, the higher one with at least as many tokens"
+        raise InputError(problem, field=field, fix=fix)
+    z_low, z_high = (NormalDist().inv_cdf(each[0] / 100) for each in (low, high))
+    sigma = float(np.log(high[1] / low[1]) / (z_high - z_low))
+    mu = float(np.log(low[1])) - sigma * z_low
+    z_long = NormalDist().inv_cdf(_LONG / 100)
+    return Length(float(np.exp(mu + sigma**2 / 2)), float(np.exp(mu + sigma * z_long)))
+
+
+def _positive(text: str, field: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 1 <= value <= _MOST_TOKENS:
+        fix = f"give tokens from 1 to {_MOST_TOKENS:,.0f}, or percentiles, e.g. p50:900,p99:8000"
+        raise InputError(f"{text!r} is not a length of requests", field=field, fix=fix)
+    return value
+
+
+def _of_workload(name: str) -> Requests:
+    from sextant.workload.draw import open_workload  # few questions need it
+
+    columns = ["input_tokens", "output_tokens"]
+    path = Path(name)
+    trace = read_parquet(path).to_pandas() if path.is_file() else None
+    if trace is not None and "arrival_s" in trace:
+        frame = trace[trace["status"] == "ok"][columns].dropna()
+        weights = np.ones(len(frame))
+    else:
+        model = open_workload(name)
+        frame, weights = model.frame[columns], model.weights
+    if frame.empty:
+        fix = "give another, or --input-tokens and --output-tokens"
+        raise InputError("no request has both lengths", file=name, field="--workload", fix=fix)
+    return Requests(*(_weighted(frame[column].to_numpy(float), weights) for column in columns))
+
+
+def _weighted(values: np.ndarray, weights: np.ndarray) -> Length:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) >= _LONG / 100 * weights.sum()
+    return Length(
+        float(np.average(values, weights=weights)), float(values[order][reached.argmax()])
+    )
+
 
 PREDICTOR = "roofline"
 """The default: it draws, so it states how certain it is."""

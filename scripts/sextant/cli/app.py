@@ -10,7 +10,7 @@ from typer.exceptions import TyperException
 
 from sextant import __version__
 from sextant.base.errors import InputError, require_docstrings
-from sextant.cli import advice as cli_advice
+from sextant.cli import answer as cli_answer
 from sextant.cli import capacity as cli_capacity
 from sextant.cli import characterizations as cli_characterizations
 from sextant.cli import cluster as cli_cluster
@@ -193,12 +193,12 @@ app.command()(cli_workload.fit)
 app.command()(cli_workload.sample)
 app.command("trace-report")(cli_workload.trace_report)
 app.command("compare-workloads")(cli_workload.compare_workloads)
-app.command()(cli_advice.recommend)
+app.command()(cli_answer.recommend)
 app.command()(cli_capacity.capacity)
 app.command()(cli_simulate.simulate)
 app.command()(cli_fleet.fleet)
-app.command()(cli_advice.explain)
-app.command()(cli_advice.evaluate)
+app.command()(cli_answer.explain)
+app.command()(cli_answer.evaluate)
 app.command()(cli_characterizations.characterizations)
 app.command("import-characterization")(cli_characterizations.import_characterization)
 app.command("export-characterization")(cli_characterizations.export_characterization)

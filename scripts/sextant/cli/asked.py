@@ -12,8 +12,7 @@ from sextant.cli.characterizations import Database
 from sextant.cli.options import WORKLOAD_HELP, Seed, naming_options
 
 if TYPE_CHECKING:
-    from sextant.answer.question import Question
-    from sextant.answer.requests import Requests
+    from sextant.answer.question import Question, Requests
     from sextant.facts.llm.load import GivenSizes
     from sextant.facts.slo import SLO
 
@@ -136,7 +135,7 @@ class AskedOptions(StoreOptions):
 
     def requests(self) -> "Requests | None":
         """Return the lengths that are asked about."""
-        from sextant.answer.requests import requests_of
+        from sextant.answer.question import requests_of
 
         return requests_of(self.input_tokens, self.output_tokens, self.workload)
 

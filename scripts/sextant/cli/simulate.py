@@ -14,7 +14,7 @@ from sextant.cli.terminal import check_page, say_answer
 
 if TYPE_CHECKING:
     from sextant.answer.capacity.latencies import OpenLoop, Users
-    from sextant.answer.requests import Requests as Lengths
+    from sextant.answer.question import Requests as Lengths
     from sextant.simulate.requests import Requests
 
 _FIELDS: dict[str | None, str] = {

@@ -5,20 +5,24 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import pyarrow as pa
 
 from sextant.base.errors import InputError
-from sextant.decide.accuracy import HeldOut, predict_held_out
-from sextant.decide.configurations import apart, fit_result
-from sextant.decide.decision import choose, weigh
-from sextant.decide.measured import measured_draws, with_probabilities
+from sextant.base.files import provenance, read_parquet, write_parquet
+from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
 from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
-from sextant.decide.recommend import candidates, recommend
-from sextant.decide.score import judge, mape, summarize
-from sextant.decide.static_policy import best_policy
+from sextant.decide.score import best_policy, judge, mape, summarize
+from sextant.decide.sizing import candidates, recommend
+from sextant.decide.tasks import apart, fit_result, task_of
+from sextant.experiment.experiment import Experiment
+from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
+from sextant.points.characterizations.characterization import points_of_store
+from sextant.points.characterizations.features import Facts, published_features
 from sextant.points.characterizations.points import (
     IDENTIFIERS,
     LENGTHS,
@@ -27,6 +31,7 @@ from sextant.points.characterizations.points import (
     at_percentile,
     has_latency,
 )
+from sextant.predict.accuracy import HeldOut, predict_held_out
 from sextant.predict.folds import FitResult, Task, fit_folds
 from sextant.predict.references import reference_profiles
 from sextant.predict.registry import check_installed, predictor_class
@@ -312,3 +317,68 @@ def _too_few(predictor: str, measured: pd.DataFrame) -> str:
 def _as(types: Mapping[str, str], rows: Any) -> pd.DataFrame:
     """Return the rows with exactly these columns and types; a column they lack is null."""
     return pd.DataFrame(rows, columns=list(types)).astype(dict(types))
+
+
+def read_task(
+    inputs: Mapping[str, str | Path],
+    experiment: Experiment,
+    decision: Mapping[str, str],
+    source: str,
+    memory_utilization: float,
+) -> Task:
+    """Read the points that recommendations rest on.
+
+    Args:
+        inputs: paths of tables `point` and `feasibility` of one source.
+        experiment: facts of LLMs and GPU profiles.
+        decision: `workload_id` and `scenario_id` of the points.
+        source: name of the characterization.
+        memory_utilization: fraction of the memory that servers may use.
+    """
+    points, tried = (
+        _of_decision(read_parquet(inputs[name]).to_pandas(), decision)
+        for name in ("point", "feasibility")
+    )
+    facts = Facts(experiment.llm_facts, experiment.profiles, published_features(experiment))
+    workload = experiment.workloads.get(decision["workload_id"])
+    longest = workload["max_input_tokens"] + workload["max_output_tokens"] if workload else None
+    # Levels of other scenarios are not users; with their nulls the column held floats.
+    points = points_of_store(points.astype({"users": "int32"}))
+    return task_of(source, points, tried, facts, longest, memory_utilization)
+
+
+def evaluate_files(
+    inputs: Mapping[str, str | Path],
+    task: Task,
+    experiment: Experiment,
+    predictor: str,
+    seed: int,
+    n_jobs: int,
+    outputs: Mapping[str, str | Path],
+) -> Evaluation:
+    """Evaluate a predictor on stored points and write its tables.
+
+    Args:
+        inputs: the files that `task` was read from.
+        task: what `read_task` returned.
+        experiment: the SLOs.
+        predictor: its name, or `measured`.
+        seed: seed of the predictor's training.
+        n_jobs: processes to use.
+        outputs: paths of `prediction`, `candidate`, `recommendation` and `score`.
+    """
+    slos = list(experiment.slos.values())
+    result = evaluate(task, slos, predictor, seed, n_jobs=n_jobs)
+    origin = provenance(dict(inputs), seed=seed)
+    frames = dict(zip(("prediction", "candidate", "recommendation", "score"), result, strict=True))
+    for name, frame in frames.items():
+        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        write_parquet(outputs[name], table, origin)
+    return result
+
+
+def _of_decision(frame: pd.DataFrame, decision: Mapping[str, str]) -> pd.DataFrame:
+    is_chosen = frame["variant_id"] == DEFAULT_VARIANT
+    for name, value in decision.items():
+        is_chosen &= frame[name] == value
+    return frame[is_chosen].reset_index(drop=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sextant.answer.capacity.answer_text import profile_cells
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
-from sextant.decide.outlook import HOURS_PER_MONTH
+from sextant.decide.headroom import HOURS_PER_MONTH
 from sextant.pages.wording import aligned, number, plural
 from sextant.report.slo_answers import slo_words
 from sextant.report.store_tables import Tables

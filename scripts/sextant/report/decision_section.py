@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from sextant.answer.outlook_text import OPEN_WORDS, loss_words, next_words, price_words
-from sextant.answer.phrases import chance
-from sextant.answer.what_if import of_points, section
+from sextant.answer.page import of_points, section
+from sextant.answer.text import OPEN_WORDS, chance, loss_words, next_words, price_words
 from sextant.base.rows import Row, group_by
-from sextant.decide.outlook import outlook
+from sextant.decide.headroom import outlook
 from sextant.facts.slo import SLO
 from sextant.report.load_curves import load_curves
 from sextant.report.slo_answers import deployment

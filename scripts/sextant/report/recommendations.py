@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sextant.base.rows import Row, group_by
-from sextant.decide.outlook import beside
+from sextant.decide.headroom import beside
 from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import PERCENTILE_PREFIX, SLO, worst_limit
 from sextant.points.store.doubts import ratio

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from sextant.answer.outlook_text import limit_words, room_words
-from sextant.answer.what_if import assets
+from sextant.answer.page import assets
+from sextant.answer.text import limit_words, room_words
 from sextant.base.files import provenance
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sextant.answer.phrases import chance, deployment, source_line
+from sextant.answer.text import chance, deployment, source_line
 from sextant.facts.slo import METRICS, limits_of
 from sextant.pages.wording import (
     HOUR_S,

@@ -12,7 +12,7 @@ import duckdb
 import numpy as np
 import pandas as pd
 
-from sextant.answer.requests import Length, Requests
+from sextant.answer.question import Length, Requests
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.ids import id_of

@@ -20,8 +20,7 @@ from sextant.answer.capacity.demand import (
 )
 from sextant.answer.capacity.page import write_answers
 from sextant.answer.capacity.target import MAX_FAILED, WINDOW_S, Target
-from sextant.answer.question import Question
-from sextant.answer.requests import Length, Requests
+from sextant.answer.question import Length, Question, Requests
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
 from sextant.experiment.experiment import Experiment

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sextant.answer.phrases import source_line
+from sextant.answer.text import source_line
 from sextant.base.files import provenance
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 from sextant.answer.fleet.problem import FleetAnswer, FleetPlan, Mend, Worth
-from sextant.answer.phrases import chance
+from sextant.answer.text import chance
 from sextant.base.rows import jsonable
 from sextant.pages.wording import aligned, listed, plural
 

@@ -10,20 +10,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.basis import estimates, outside_basis, warning
+from sextant.answer.basis import as_measured, estimates, outside_basis, warning
+from sextant.answer.candidates import Subject, subject_of
 from sextant.answer.fleet.planning import RISK, TIME_LIMIT_S, answer_fleet
 from sextant.answer.fleet.problem import Demand, FleetAnswer, Option, Pool
 from sextant.answer.predicted import Fitted, Forecast, fit_to, forecast_of
-from sextant.answer.question import Question, check, make_predictor, named_llm
-from sextant.answer.requests import Length, Requests, requests_of
-from sextant.answer.serving import as_measured
+from sextant.answer.question import (
+    Length,
+    Question,
+    Requests,
+    check,
+    make_predictor,
+    named_llm,
+    requests_of,
+)
 from sextant.answer.source import Source, find_source
-from sextant.answer.subject import Subject, subject_of
 from sextant.base.errors import InputError
 from sextant.base.ids import file_name
 from sextant.base.sheets import SCHEMAS, Row, load_sheet
 from sextant.decide.decision import sustained
-from sextant.decide.recommend import load_served
+from sextant.decide.sizing import load_served
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
 from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO

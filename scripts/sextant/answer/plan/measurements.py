@@ -26,8 +26,8 @@ from sextant.answer.plan.value import (
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
 from sextant.base.rows import frame_rows, jsonable
-from sextant.decide.evaluation_files import read_task
-from sextant.decide.pairs import task_of
+from sextant.decide.evaluate import read_task
+from sextant.decide.tasks import task_of
 from sextant.experiment.cells import CellKey, Chosen, add_chosen, chosen_path, last_round
 from sextant.experiment.definition import cell_definition
 from sextant.experiment.experiment import Experiment

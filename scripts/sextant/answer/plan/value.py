@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.decide.decision import numbers_of_replicas, price_ratios, worth_of
-from sextant.decide.recommend import load_served
 from sextant.decide.score import so_score
+from sextant.decide.sizing import load_served
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.decide.names import HoldOut
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
 from sextant.pages.wording import plural
@@ -27,6 +26,8 @@ from sextant.predict.protocols import EnergyPredictor, JointPredictor
 from sextant.predict.references import Rows
 from sextant.predict.registry import draws_samples, predictor_class
 
+HoldOut = Literal["llm", "gpu", "engine_version"]
+"""What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
 _HELD_OUT = {"llm": "LLM", "gpu": "GPU type", "engine_version": "engine version"}
 MEDIANS = (50, 50)
 _PARTS = ("predicted", "lo", "hi")

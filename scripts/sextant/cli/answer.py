@@ -25,7 +25,6 @@ from sextant.cli.capacity import (
 )
 from sextant.cli.options import PageFile, Printed, grouped
 from sextant.cli.terminal import check_page, say, say_answer
-from sextant.decide.names import HoldOut
 
 _SIMULATED = (
     "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."
@@ -94,7 +93,7 @@ def explain(
     ] = "text",
 ) -> None:
     """Say what a predicted latency is made of: the terms of the mechanistic model."""
-    from sextant.answer.explanation import explain_llm
+    from sextant.answer.step_laws import explain_llm
 
     # The limits play no part: latencies are explained, not judged.
     limits = LimitOptions(nttft_ms="1", itl_ms="1")
@@ -118,7 +117,7 @@ def evaluate(
     ] = None,
     store: StoreOptions,
     hold_out: Annotated[
-        HoldOut,
+        Literal["llm", "gpu", "engine_version"],
         typer.Option(help="What a fold has not seen where the accuracy of latencies is judged."),
     ] = "llm",
     predictions: Annotated[
@@ -131,8 +130,8 @@ def evaluate(
     """Judge predictors by leave-one-LLM-out: accuracy, success rate S, overspend O and S/O."""
     import pandas as pd
 
-    from sextant.answer.scores import evaluate_predictors
     from sextant.answer.source import load_sources
+    from sextant.decide.scores import evaluate_predictors
 
     known, _ = load_sources(
         store.source or (), store.database, store.workload_id, store.scenario_id

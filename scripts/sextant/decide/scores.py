@@ -12,12 +12,19 @@ from sextant.answer.question import PREDICTOR
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.rows import frame_rows
-from sextant.decide.accuracy import MEDIANS, HeldOut, accuracy, predict_held_out, prediction_table
 from sextant.decide.evaluate import evaluate
-from sextant.decide.names import STATIC_POLICY, HoldOut, configurable
-from sextant.decide.pairs import task_of_characterization
+from sextant.decide.names import STATIC_POLICY, configurable
+from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import load_slos
 from sextant.points.characterizations.characterization import Characterization
+from sextant.predict.accuracy import (
+    MEDIANS,
+    HeldOut,
+    HoldOut,
+    accuracy,
+    predict_held_out,
+    prediction_table,
+)
 from sextant.predict.folds import Task
 from sextant.predict.parallel import ALL_CPUS
 from sextant.predict.registry import check_installed, draws_samples

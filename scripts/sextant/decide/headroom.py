@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.decide.recommend import pods
+from sextant.decide.sizing import pods
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import BOUNDS, LENGTHS, TARGETS
 

@@ -1,20 +1,212 @@
-"""An answer as lines of text: the terminal prints all, the page takes single ones."""
+"""The phrases that answers share: a deployment, its chance and cost, the SLO, the source."""
 
-from sextant.answer.energy import energy_line
-from sextant.answer.outlook_text import month_line, next_words, outlook_lines
-from sextant.answer.phrases import (
-    Answer,
-    chance,
-    cost_line,
-    deployment,
-    limits_words,
-    slo_line,
-    source_line,
-)
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from sextant.decide.decision import FAIR, SAFE
 from sextant.decide.names import MEASURED
+from sextant.facts.prices import PriceOrigin, origin_line
 from sextant.facts.slo import METRICS, limits_of, worst_limit
-from sextant.pages.wording import aligned, number, plural
+from sextant.pages.wording import aligned, number, percent, plural
+
+Answer = Mapping[str, Any]
+
+
+def deployment(option: Answer) -> str:
+    """Return e.g. `4 replicas × 1xA100-40GB = 16.39 USD/h`."""
+    price = f"{option['usd_per_hour']:.2f} USD/h"
+    return f"{plural(option['replicas'], 'replica')} × {option['gpu_profile_id']} = {price}"
+
+
+def chance(probability: float) -> str:
+    """Return a probability to two digits, rounded down; draws never make one certain.
+
+    Rounded up, 0.899 would look like enough for a risk of 0.1.
+    """
+    if probability >= 0.995:
+        return "> 0.99"
+    hundredths = math.floor(100 * probability + 1e-9)
+    return f"{hundredths / 100:.2f}" if hundredths else "< 0.01"
+
+
+def slo_line(slo: Answer) -> str:
+    """Return the load and the latency limits in one line."""
+    limits = limits_of(slo)
+    percentiles = {limit.percentile for limit in limits.values()}
+    words = [
+        f"{METRICS[name]} ≤ {limit.limit_ms:g} ms"
+        + (f" at p{limit.percentile}" if len(percentiles) > 1 else "")
+        for name, limit in limits.items()
+    ]
+    shared = f" at p{min(percentiles)}" if len(percentiles) == 1 else ""
+    return f"for {load_words(slo)}, {', '.join(words)}{shared}"
+
+
+def load_words(slo: Answer, load: float | None = None) -> str:
+    """Return e.g. `200 users` or `8 requests/s`: the asked load, or another one."""
+    load = _load(slo) if load is None else load
+    if slo.get("users") is not None:
+        return plural(int(load), "user")
+    return f"{number(float(load))} requests/s"
+
+
+def limits_words(answer: Answer) -> str:
+    """Return `the limit`, `both limits` or `all limits`."""
+    return {1: "the limit", 2: "both limits"}.get(len(limits_of(answer["slo"])), "all limits")
+
+
+def source_line(answer: Answer) -> str:
+    """Return what the answer rests on."""
+    known = answer["characterization"]
+    where = "ships with Sextant" if known["origin"] == "shipped" else known["origin"]
+    text = (
+        f"From {known['source']} ({where}): {plural(known['n_llms'], 'LLM')} × "
+        f"{plural(known['n_gpu_profiles'], 'GPU profile')}, {plural(known['n_points'], 'point')}; "
+        f"{_requests(known)}."
+    )
+    if answer.get("serving") is not None:
+        text += f" Asked: {_asked(answer['serving'])}."
+    if answer.get("execution") is not None:
+        text += f" {answer['llm_id']} is taken to be executed as {answer['execution']}."
+    data = "; ".join(known["attributions"])
+    priced = None
+    if answer.get("prices"):
+        priced = origin_line(PriceOrigin(**each) for each in answer["prices"])
+    parts = [text, known["note"], f"Data: {data}." if data else None, priced]
+    return " ".join(filter(None, parts))
+
+
+def _requests(known: Answer) -> str:
+    sides = [
+        f"{known[f'mean_{side}_tokens']:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+        for side, (low, high) in known["lengths_tokens"].items()
+    ]
+    return f"requests of {sides[0]} input and {sides[1]} output tokens on average"
+
+
+def _asked(serving: Answer) -> str:
+    """Return the requests and servers that the answer is for."""
+    words = [
+        f"{serving['input_tokens']:.0f} input and {serving['output_tokens']:.0f} output tokens"
+    ]
+    if serving["prefix_hit_rate"]:
+        words.append(f"{serving['prefix_hit_rate']:.0%} of the input cached")
+    names = {"engine": "{}", "precision": "{} weights", "kv_precision": "{} KV cache"}
+    words += [text.format(serving[name]) for name, text in names.items() if serving[name]]
+    return ", ".join(words)
+
+
+def cost_line(answer: Answer) -> str:
+    """Return what a million tokens cost, and how full the replicas are."""
+    cost = answer["cost"]
+    use = "" if cost["utilisation"] is None else f" at {cost['utilisation']:.0%} utilisation"
+    by = "the time of prefill and decode" if cost["split"] == "time" else "tokens"
+    return (
+        f"{cost['usd_per_million_input_tokens']:.3g} USD per million input tokens, "
+        f"{cost['usd_per_million_output_tokens']:.3g} per million output tokens (split by {by}), "
+        f"at {number(cost['requests_per_s'])} requests/s{use}."
+    )
+
+
+def price_words(about: Answer) -> str:
+    """Return what the deployment costs an hour, a month and per token."""
+    words = (
+        f"{about['usd_per_hour']:,.2f} USD/h, {number(about['usd_per_month'])} USD a month (730 h)"
+    )
+    if about["usd_per_million_tokens"] is None:
+        return words
+    return (
+        f"{words}, {number(about['usd_per_million_tokens'])} USD per million tokens, input or "
+        f"output, at {number(about['requests_per_s'])} requests/s"
+    )
+
+
+def limit_words(row: Answer) -> str:
+    """Return a latency at its load, its 90% interval in parentheses, and its limit."""
+    low, high = row["lo_ms"], row["hi_ms"]
+    between = "" if low is None and high is None else f" ({_end(low)} to {_end(high)})"
+    return (
+        f"{METRICS[row['metric']]} {number(row['latency_ms'])} ms{between}, limit "
+        f"{number(row['limit_ms'])} ms at p{row['percentile']}"
+    )
+
+
+def _end(value: float | None) -> str:
+    return "unknown" if value is None else number(value)
+
+
+def room_words(row: Answer, slo: Answer) -> str:
+    """Return the room to a limit: in percent of it, and in load."""
+    room, more = row["headroom"], row["load"] - _load(slo)
+    state = f"{percent(room)} of room" if room >= 0 else f"{percent(-room)} above it"
+    least = "at least " if row["is_most_tried"] else "up to "
+    beyond = ", the most that was tried" if row["is_most_tried"] else ""
+    by = "as asked"
+    if round(more, 9):
+        by = f"{number(abs(float(more)))} {'more' if more > 0 else 'fewer'} than asked"
+    return f"{state}; {least}{load_words(slo, row['load'])}{beyond} ({by})"
+
+
+def loss_words(about: Answer, slo: Answer) -> str:
+    """Return what happens when one replica is lost."""
+    left = about["without_one"]
+    if left is None:
+        return "nothing serves: it is the only replica"
+    verb = "carries" if left["replicas"] == 1 else "carry"
+    rest = f"the {number(left['replicas'])} left {verb}"
+    carried = load_words(slo, left["load"])
+    if left["is_kept"]:
+        return f"the SLO is still kept: {rest} {carried}"
+    share = percent(left["load"] / _load(slo))
+    return f"the SLO is not kept: {rest} {carried} within the limits, {share} of the load"
+
+
+def next_words(option: Answer) -> str:
+    """Return the next best option, and the price at which it would win."""
+    name = f"{plural(option['replicas'], 'replica')} × {option['gpu_profile_id']}"
+    if not option["extra_usd_per_hour"]:
+        return f"{name} at the same price"
+    now, below = option["usd_per_hour"] / option["replicas"], option["wins_below_usd_per_hour"]
+    return (
+        f"{name}, {number(option['extra_usd_per_hour'])} USD/h more; wins below {number(below)} "
+        f"USD/h a replica (now {number(now)}, {percent(1 - below / now)} less)"
+    )
+
+
+OPEN_WORDS = "so few requests that they leave an upper end open: it may be higher"
+"""Of a probability, where `is_open`."""
+
+
+def outlook_lines(about: Answer, slo: Answer) -> list[str]:
+    """Return it as lines for a terminal."""
+    limits = [f"  {limit_words(row)}: {room_words(row, slo)}" for row in about["limits"]]
+    return [
+        f"Costs {price_words(about)}.",
+        f"A replica gets {plural(about['users_per_replica'], 'user')}{_measured_at(about)}; 90% "
+        "intervals in parentheses:",
+        *limits,
+        f"If one replica is lost, {loss_words(about, slo)}.",
+        *([f"The probability rests on {OPEN_WORDS}."] if about["is_open"] else []),
+    ]
+
+
+def month_line(about: Answer, slo: Answer) -> str:
+    """Return what a month costs, and what the loss of a replica means."""
+    return (
+        f"A month (730 h) costs {number(about['usd_per_month'])} USD. If one replica is lost, "
+        f"{loss_words(about, slo)}."
+    )
+
+
+def _measured_at(about: Answer) -> str:
+    same = about["level_users"] == about["users_per_replica"]
+    return "" if same else f" (judged at {number(about['level_users'])}, the next load tried)"
+
+
+def _load(slo: Answer) -> float:
+    return slo["request_rate_rps"] if slo.get("users") is None else slo["users"]
+
 
 _N_OPTIONS = 6
 _N_CONTRADICTIONS = 3
@@ -253,3 +445,14 @@ def candidate_line(row: Answer) -> str:
         return f"{name}: {limit} is {row['limit_ratio']:.2f} times its limit"
     reason = f" ({row['reason']})" if row["reason"] else ""
     return f"{name}: {row['status'].replace('_', ' ')}{reason}"
+
+
+def energy_line(found: Answer) -> str:
+    """Return the energy of a token in one line."""
+    low, high = (number(found[f"energy_{end}_j_per_token"]) for end in ("lo", "hi"))
+    return (
+        f"{number(found['energy_j_per_token'])} J per output token (90% interval {low} to {high}), "
+        f"{number(found['wh_per_million_output_tokens'])} Wh per million, of the devices alone "
+        f"under this load; from {plural(found['n_llms'], 'LLM')} of "
+        f"{' + '.join(found['sources'])}."
+    )
