@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from llm_configs import PUBLISHED
 from sextant.answer.answer import recommend_llm
 from sextant.answer.candidates import subject_of
-from sextant.answer.capacity.answer_text import profile_cells
 from sextant.answer.options import (
     by_profile,
     decide,
@@ -28,7 +27,7 @@ from sextant.answer.predicted import Forecast, forecast
 from sextant.answer.question import Length, Question, Requests, named_llm
 from sextant.answer.source import Source, find_source
 from sextant.answer.step_laws import explain_llm
-from sextant.answer.text import caution, chance, headline
+from sextant.answer.text import caution, chance, headline, profile_cells
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.facts.slo import SLO

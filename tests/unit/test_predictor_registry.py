@@ -41,9 +41,7 @@ print(sorted(heavy & sys.modules.keys()))"""
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    "module", ["benchmark.job", "workload.fit", "decide.evaluation_files", "trace_report"]
-)
+@pytest.mark.parametrize("module", ["bench.job", "workload.fit", "decide.evaluate", "report.trace"])
 def test_a_job_starts_without_what_takes_a_second_to_import(module: str) -> None:
     code = f"""
 import sys, sextant.{module}

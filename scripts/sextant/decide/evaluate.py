@@ -67,7 +67,7 @@ class Evaluation(NamedTuple):
     """What one predictor did, one frame each; every frame starts `source, slo_id, predictor`.
 
     `predictions` and `recommendations` have the columns of the store's tables, `candidates` those
-    of `decide.recommend.candidates`, measured ones `probability_met` too. `scores` adds to the
+    of `decide.sizing.candidates`, measured ones `probability_met` too. `scores` adds to the
     store's columns `n_left_out` (measured LLMs that no profile truly serves), `mape_nttft` and
     `mape_itl` (fractions over all held-out points), `n_unused_points` (points without a latency)
     and `note` (why there is no score). SLOs that share a fit each state its whole `fit_seconds`.

@@ -52,7 +52,7 @@ def evaluate_predictors(
         progress: is told of each step.
 
     Returns:
-        `predictors`: means over the SLOs and the accuracy (`decide.accuracy.accuracy`), one row a
+        `predictors`: means over the SLOs and the accuracy (`predict.accuracy.accuracy`), one row a
         predictor; `scenarios`: one row a predictor and SLO; `left_out`: which LLMs of a folder are
         not judged, and why. A mean leaves out SLOs that have no
         value, e.g. no success. Beside SLOs, accuracy is that of predictors that draw.
