@@ -11,7 +11,7 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
-from sextant.decide.names import configurable
+from sextant.decide.names import PREDICTOR, configurable
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, load_llm
 from sextant.facts.llm.config import config_file, name_of
@@ -141,8 +141,6 @@ def _weighted(values: np.ndarray, weights: np.ndarray) -> Length:
     )
 
 
-PREDICTOR = "roofline"
-"""The default: it draws, so it states how certain it is."""
 DECISIONS = ("utility", "paper")
 GIVEN_NAME = "given-sizes"
 """The name of an LLM of which only sizes are given."""

@@ -5,6 +5,8 @@ Cheap to import: every job of a workflow reads them.
 
 from sextant.predict.registry import PREDICTORS
 
+PREDICTOR = "roofline"
+"""The default: it draws, so it states how certain it is."""
 MEASURED = "measured"
 """Recommendations straight from the points: the optimum."""
 STATIC_POLICY = "static_policy"

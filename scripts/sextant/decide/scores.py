@@ -8,12 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.answer.question import PREDICTOR
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.rows import frame_rows
 from sextant.decide.evaluate import evaluate
-from sextant.decide.names import STATIC_POLICY, configurable
+from sextant.decide.names import PREDICTOR, STATIC_POLICY, configurable
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import load_slos
 from sextant.points.characterizations.characterization import Characterization
