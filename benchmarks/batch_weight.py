@@ -20,8 +20,7 @@ from real_vllm import SEARCH as SETTINGS
 from real_vllm import SMALL as LLM
 from real_vllm import tuning_tools
 from sextant.bench.batch_weight import TOLERANCE, WeightRange, possible_gain
-from sextant.bench.corner_cases import RequestLengths
-from sextant.bench.tuning import ProbeRecord, tune_and_load
+from sextant.bench.tuning import ProbeRecord, RequestLengths, tune_and_load
 from sextant.engine.protocol import ServerError
 from sextant.facts.gpu import GIB
 

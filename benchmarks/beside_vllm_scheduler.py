@@ -15,10 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import Simulation, simulate
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from real_vllm import Scheduled, schedule_with_vllm

@@ -30,9 +30,8 @@ from sextant.answer.question import Question
 from sextant.answer.step_laws import Offer, ServerLaws, Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import NAMES, Requests, StepLaw
 from sextant.simulate.run import simulate_closed
-from sextant.simulate.step_law import NAMES, StepLaw
 from sextant.simulate.world import OK
 from sextant.trace import ingest_trace
 

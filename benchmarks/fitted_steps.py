@@ -19,9 +19,8 @@ from sextant.points.characterizations.points import TARGETS, at_percentile, has_
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline
 from sextant.simulate.fitted import FittedLaws, step_laws
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler
 from sextant.simulate.run import simulate_closed
-from sextant.simulate.scheduler import Scheduler
 
 CONFIGURATION = [
     *("llm_id", "gpu_profile_id", "engine_version", "served_precision", "kv_precision"),

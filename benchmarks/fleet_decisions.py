@@ -41,8 +41,8 @@ from sextant.facts.slo import SLO
 from sextant.pages.figure import MARKERS
 from sextant.points.characterizations.points import LENGTHS, TARGETS, at_percentile
 from sextant.points.characterizations.shipped import load_shipped
-from sextant.predict.draws import Draws
 from sextant.predict.folds import KEYS, Task, fit_folds
+from sextant.predict.latencies import Draws
 
 SEED = 42
 NTTFT_MS, ITL_MS, USERS = (10, 25, 100), (30, 40, 50, 75), (20, 50, 100, 200)

@@ -29,7 +29,7 @@ from sextant.engine.vllm import VLLMServer
 from sextant.experiment.servers import engine_settings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
-from sextant.load.closed_loop import run_closed_loop
+from sextant.load.schedules import run_closed_loop
 from sextant.load.source import RequestSource
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.published import load_request_model

@@ -42,8 +42,8 @@ from sextant.points.characterizations.points import (
     at_percentile,
     has_latency,
 )
-from sextant.predict.draws import Draws
 from sextant.predict.folds import KEYS
+from sextant.predict.latencies import Draws
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.roofline import Roofline
 

@@ -23,12 +23,11 @@ from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.characterization import load_characterization
 from sextant.points.characterizations.points import FLOOR_MS, TARGETS, at_percentile
-from sextant.predict.features import FeatureEncoder
+from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.folds import design_rows
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import Settings, choose_nested
-from sextant.predict.weights import sample_weights
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 SEED = 42

@@ -25,12 +25,12 @@ from sextant.decide.tasks import as_options, task_of_characterization
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.accuracy import held_out_folds
-from sextant.predict.draws import Draws
+from sextant.predict.calibration import OwnPoints
 from sextant.predict.folds import Task, share_lengths
-from sextant.predict.own_points import OwnPoints
-from sextant.predict.parallel import results_of
+from sextant.predict.latencies import Draws
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline
+from sextant.predict.tuning import results_of
 
 SEED = 42
 EXTENTS = ("all", "one")

@@ -27,14 +27,11 @@ from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import TARGETS, at_percentile, has_latency
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline, chunked
-from sextant.predict.roofline.chunked_facts import chunked_rows
-from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.facts import chunked_rows, columns_of
 from sextant.simulate.closed_form import Limits, Load, open_loop, saturation_rps
 from sextant.simulate.fitted import step_laws, told_by_probe
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw
 from sextant.simulate.run import simulate
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import NAMES, StepLaw
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCE = "archive:inferencex"

@@ -29,8 +29,8 @@ from sextant.points.characterizations.characterization import (
 )
 from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
-from sextant.predict.draws import Draws
 from sextant.predict.folds import design_rows, share_lengths
+from sextant.predict.latencies import Draws
 from sextant.predict.references import Rows
 from sextant.predict.registry import predictor_class
 from sextant.predict.roofline import Roofline

@@ -35,17 +35,13 @@ from real_vllm import SETTINGS, random_weights
 from sextant.bench.cell import model_folder
 from sextant.engine.vllm import VLLMServer
 from sextant.facts.llm import load_llm
-from sextant.load.closed_loop import run_closed_loop
-from sextant.load.measure import LevelResult
-from sextant.load.open_loop import run_open_loop
-from sextant.load.results import requests_table
+from sextant.load.measure import LevelResult, requests_table
+from sextant.load.schedules import run_closed_loop, run_open_loop
 from sextant.load.source import ListedRequests, RandomIds
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
 from sextant.simulate.closed_form import Limits, Load, saturation_rps
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import simulate
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
 from support import ROOT
 
 CONFIG = ROOT / "resources" / "llms" / "demo-llama-16m.json"

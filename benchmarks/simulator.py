@@ -22,11 +22,8 @@ from typing import Any
 import numpy as np
 
 from sextant.base.files import read_parquet
-from sextant.simulate.requests import Requests
-from sextant.simulate.run import Simulation, on_threads, simulate
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
-from sextant.simulate.summary import summarise
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
+from sextant.simulate.run import Simulation, on_threads, simulate, summarise
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_simulator import Job, run_plainly

@@ -3,7 +3,7 @@
 Inputs: workload, LLM config. Outputs: the benchmark contract's files.
 """
 
-from sextant.bench.job import run_job
+from sextant.bench.cell import run_job
 
 run_job(
     snakemake.params.definition,

@@ -8,9 +8,7 @@ list.
 from collections import deque
 from dataclasses import dataclass, field
 
-from sextant.simulate.requests import Requests
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 
 
 @dataclass(eq=False)

@@ -14,15 +14,13 @@ import pandas as pd
 import pytest
 
 from sextant.bench.cell import model_folder
-from sextant.bench.corner_cases import RequestLengths, check_corner_cases, corner_cases
+from sextant.bench.tuning import RequestLengths, check_corner_cases, corner_cases
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import LLM, load_llm
-from sextant.simulate.requests import Requests
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.workload.prompts import RandomTokens
 from support import ROOT
 

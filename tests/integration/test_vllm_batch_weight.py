@@ -7,8 +7,7 @@ import pytest
 
 from real_vllm import NEEDS_VLLM, SMALL, tuning_tools
 from sextant.bench.batch_weight import WeightRange, possible_gain
-from sextant.bench.corner_cases import RequestLengths
-from sextant.bench.tuning import ProbeRecord, tune_and_load
+from sextant.bench.tuning import ProbeRecord, RequestLengths, tune_and_load
 from sextant.engine.protocol import ServerError
 from sextant.facts.gpu import GIB
 from sextant.points.cells.tuning import Probe

@@ -15,7 +15,7 @@ from sextant.load.answer import (
     AnswerReader,
 )
 from sextant.load.client import Exchange, Piece
-from sextant.load.request import Form, Text, prepare
+from sextant.load.source import Form, Text, prepare
 
 N, TTFT_MS, ITL_MS = 12, 51, 10
 DONE = "data: [DONE]\n\n"

@@ -23,8 +23,8 @@ from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm.load import served
 from sextant.facts.slo import SLO
-from sextant.predict.draws import Draws
-from sextant.predict.own_points import OwnPoints
+from sextant.predict.calibration import OwnPoints
+from sextant.predict.latencies import Draws
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

@@ -7,8 +7,8 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.bench import burst
+from sextant.bench.burst import KVWatch, Trial, closest, find_rate, next_rate
 from sextant.bench.burst_loads import BurstPlan
-from sextant.bench.burst_rate import KVWatch, Trial, closest, find_rate, next_rate
 from sextant.engine.http import Target
 from sextant.workload.lengths import zipf_request_model
 from sextant.workload.prompts import RandomTokens

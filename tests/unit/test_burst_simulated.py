@@ -9,10 +9,8 @@ import pytest
 
 from cells import column, request, study_data, write_cell
 from sextant.points.cells.run import ServerFacts
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import STATUS, Simulation, simulate, simulate_closed
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
 from sextant.studies.burst import analyse
 
 TRUTH = StepLaw(3, 2, 0.9, 4e-4, 0.15, 0, 1.5, request_ms=4)

@@ -13,11 +13,9 @@ from sextant.simulate.calibrated import (
     requests_of_points,
 )
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop
-from sextant.simulate.measured_steps import law_of_steps, measured_steps
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
+from sextant.simulate.matching import law_of_steps, measured_steps
 from sextant.simulate.run import simulate, simulate_closed
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)
 SCHEDULER = Scheduler(200_000, 64, 2048, has_prefix_caching=False)

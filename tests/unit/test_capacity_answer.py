@@ -16,10 +16,8 @@ from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions
 from sextant.cli.capacity import TrafficOptions, capacity_asked, seconds_of, traffic_of
 from sextant.facts.slo import SLO
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import simulate
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
 from sextant.workload.fit import fit_workload
 from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT

@@ -18,7 +18,7 @@ from sextant.base.files import read_provenance
 from sextant.base.job_log import Progress
 from sextant.bench.cell import measure_cell, server_specs
 from sextant.bench.definition import Cell, cell_from_definition
-from sextant.engine import free_memory
+from sextant.engine import devices
 from sextant.engine.protocol import ServerError
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
@@ -329,7 +329,7 @@ def test_a_server_that_the_kernel_kills_under_load_ran_out_of_memory(tmp_path, m
     fake(monkeypatch, LIMIT_TOKENS=3000, FAIL_AT=2)
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 0\n")
-    monkeypatch.setattr(free_memory, "_VMSTAT", counter)
+    monkeypatch.setattr(devices, "_VMSTAT", counter)
     monkeypatch.setenv("FAKE_KILLED", str(counter))
     outputs = measure(tmp_path, replace(SETTINGS, max_server_starts=2))
     assert weights(outputs) == [(MOST_TOKENS, "out_of_memory"), (LONGEST_REQUEST, "ok")]

@@ -13,13 +13,17 @@ from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline
-from sextant.predict.roofline.chunked import NAMES, predict_log, requests_that_fit, terms
-from sextant.predict.roofline.chunked_effects import deployments
-from sextant.predict.roofline.chunked_facts import chunked_rows
-from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.chunked import (
+    NAMES,
+    deployments,
+    predict_log,
+    requests_that_fit,
+    terms,
+)
+from sextant.predict.roofline.facts import chunked_rows, columns_of
 from sextant.predict.roofline.laws import BATCHING, CHUNKED, is_chunked
 from sextant.predict.roofline.posterior import fit
-from sextant.predict.roofline.residuals import pair_misfit
+from sextant.predict.roofline.predictor import pair_misfit
 
 CONFIGS = GPUS.parent / "llms"
 LLMS = {

@@ -16,7 +16,7 @@ from sextant.base.errors import InputError
 from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Connection, Exchange
-from sextant.load.request import Form, Text, prepare
+from sextant.load.source import Form, Text, prepare
 from sextant.load.texts import Texts
 from sextant.workload.prompts import CorpusTokens
 from stub_server import (

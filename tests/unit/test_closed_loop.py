@@ -15,7 +15,7 @@ from sextant.base.errors import InputError
 from sextant.base.job_log import job_log
 from sextant.engine.http import Target
 from sextant.load.client import Connection
-from sextant.load.closed_loop import run_closed_loop
+from sextant.load.schedules import run_closed_loop
 from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters
 from sextant.points.cells.tables import REQUEST_SCHEMA
 from sextant.workload.prompts import RandomTokens

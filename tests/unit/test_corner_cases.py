@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fake_servers import CPU, SETTINGS
-from sextant.bench.corner_cases import (
+from sextant.bench.tuning import (
     CornerCase,
     RequestLengths,
     check_corner_cases,

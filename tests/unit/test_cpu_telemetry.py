@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from sextant.engine.telemetry import cpu
-from sextant.engine.telemetry.cpu import cpu_reader
-from sextant.engine.telemetry.series import SeriesEndedError
+from sextant.engine.telemetry import gauges
+from sextant.engine.telemetry.gauges import SeriesEndedError, cpu_reader
 from support import wait_for
 
 BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
@@ -51,7 +50,7 @@ def used_s(*pids: int) -> float:
 def clock(monkeypatch) -> SimpleNamespace:
     """The clock of the accounting, which a test sets: how long work takes does not matter."""
     clock = SimpleNamespace(now_s=0.0)
-    monkeypatch.setattr(cpu, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(gauges, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     return clock
 
 

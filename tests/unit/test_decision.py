@@ -8,7 +8,7 @@ from sextant.decide.decision import best_probe, choose, sustained, weigh
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
-from sextant.predict.draws import Draws
+from sextant.predict.latencies import Draws
 
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=8)
 DEVICE = GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented")

@@ -8,7 +8,7 @@ import pytest
 from test_cell import SETTINGS, measure_prepared, prepare_cell, read
 
 from sextant.base.errors import InputError
-from sextant.bench.job import run_job
+from sextant.bench.cell import run_job
 from sextant.engine.endpoint import endpoint_servers
 from sextant.engine.registry import check_settings
 from sextant.experiment.definition import cell_definition

@@ -12,7 +12,7 @@ from sextant.answer.question import Length, Question, Requests
 from sextant.answer.step_laws import explain_llm
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.features import Facts
-from sextant.predict.draws import JOULES
+from sextant.predict.latencies import JOULES
 from sextant.predict.roofline.energy import Energy, energy_rows, log_energy
 from sextant.predict.roofline.facts import columns_of
 

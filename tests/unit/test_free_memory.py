@@ -7,12 +7,12 @@ import time
 import pytest
 
 from fake_nvml import use_fake_nvml, use_no_nvml
-from sextant.engine.free_memory import FreeMemory, limited_processes
+from sextant.engine.devices import FreeMemory, limited_processes
 
 MIB = 2**20
 READ = """
 import sys
-from sextant.engine.free_memory import gpus
+from sextant.engine.devices import gpus
 selectors = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
 print(gpus(selectors)())
 """

@@ -16,7 +16,7 @@ import pytest
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.load.lag import lag_warning
+from sextant.load.clock import lag_warning
 from sextant.points.cells.integrity import damaged_files
 from sextant.points.cells.tables import REQUEST_SCHEMA
 from sextant.points.store.points import aggregate_points
@@ -484,7 +484,7 @@ def test_an_output_folder_that_cannot_be_written_is_told_before_the_load(tmp_pat
 
 def test_no_library_of_data_frames_is_loaded_while_fixed_lengths_are_measured(tmp_path):
     program = """
-import sys, sextant.load.levels as run
+import sys, sextant.load.run as run
 measure = run.run_closed_loop
 def watched(*given, **options):
     result = measure(*given, **options)

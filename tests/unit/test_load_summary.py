@@ -12,8 +12,8 @@ from cells import failed_request, request, write_cell
 from html_page import Page
 from sextant.base.errors import InputError
 from sextant.engine.http import Target
-from sextant.load.closed_loop import run_closed_loop
 from sextant.load.measure import progress_text
+from sextant.load.schedules import run_closed_loop
 from sextant.load.source import ListedRequests, RandomIds
 from sextant.load.summary import summarise_load, summary_page
 from sextant.points.cells.files import read_cell

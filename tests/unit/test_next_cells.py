@@ -38,8 +38,8 @@ from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import COLUMNS, complete
-from sextant.predict.draws import Draws
 from sextant.predict.folds import Task
+from sextant.predict.latencies import Draws
 
 SLOW, FAST = 100.0, 10.0
 # One T4 may be too slow; one A10 is never, and costs half as much again.

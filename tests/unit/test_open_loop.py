@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from sextant.engine.http import Target
-from sextant.load.open_loop import run_open_loop
+from sextant.load.schedules import run_open_loop
 from sextant.load.source import RequestSource
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel

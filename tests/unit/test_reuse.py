@@ -18,7 +18,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.report.trace.characterize import measure_reuse, write_trace_report
 from sextant.report.trace.trace_file import open_trace
-from sextant.simulate.prefix_cache import cache_depths
+from sextant.simulate.tables import cache_depths
 from sextant.trace import ingest_trace, write
 from sextant.trace.trace_format import HASH_IDS
 from sextant.workload.shared_blocks import TraceBlocks, read_blocks

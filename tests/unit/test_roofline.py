@@ -11,8 +11,8 @@ from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import TARGETS
-from sextant.predict.draws import Draws
 from sextant.predict.folds import Task
+from sextant.predict.latencies import Draws
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import STEP_TERMS, predict_log

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
-from sextant.engine import free_memory
-from sextant.engine.free_memory import n_oom_kills
+from sextant.engine import devices
+from sextant.engine.devices import n_oom_kills
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.points.cells.tuning import MemoryFacts
@@ -30,7 +30,7 @@ def kernel_counter(tmp_path, monkeypatch):
     """A stand-in for /proc/vmstat that a test may count in."""
     path = tmp_path / "vmstat"
     path.write_text("oom_kill 5\n")
-    monkeypatch.setattr(free_memory, "_VMSTAT", path)
+    monkeypatch.setattr(devices, "_VMSTAT", path)
     return path
 
 

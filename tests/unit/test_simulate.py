@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from plain_simulator import Job, Replica, run_plainly
 from sextant.base.errors import InputError
-from sextant.simulate.requests import Requests
-from sextant.simulate.run import STATUS, Simulation, on_threads, simulate, simulate_closed
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
-from sextant.simulate.summary import intervals, summarise
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
+from sextant.simulate.run import (
+    STATUS,
+    Simulation,
+    intervals,
+    on_threads,
+    simulate,
+    simulate_closed,
+    summarise,
+)
 
 LAW = StepLaw(
     floor_ms=2, dense_ms=8, sequence_ms=0.1, kv_token_ms=1e-3, prefill_token_ms=0.05, request_ms=5

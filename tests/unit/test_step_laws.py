@@ -12,12 +12,9 @@ from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop, saturation_rps
 from sextant.simulate.fitted import step_laws, told_by_probe
+from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw
 from sextant.simulate.matching import broadcast, match
-from sextant.simulate.requests import Requests
-from sextant.simulate.run import simulate, simulate_closed
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import NAMES, StepLaw
-from sextant.simulate.summary import summarise
+from sextant.simulate.run import simulate, simulate_closed, summarise
 
 GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)
 MOE_LAW = StepLaw(2, 2, 0.05, 2e-5, 0.02, 1e-7, 1, 12, 0.03, request_ms=5)

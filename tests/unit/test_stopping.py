@@ -1,6 +1,6 @@
 """When a sweep over users ends early."""
 
-from sextant.bench.stopping import tells_nothing
+from sextant.bench.measurement import tells_nothing
 from sextant.points.cells.verdict import LevelMedians
 
 

@@ -17,7 +17,7 @@ from sextant.engine import prometheus
 from sextant.engine.http import Target
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
-from sextant.load.closed_loop import run_closed_loop
+from sextant.load.schedules import run_closed_loop
 from sextant.load.source import ListedRequests, RandomIds
 
 KEY = "sk-distinctive-0123456789abcdefghijklmnop"

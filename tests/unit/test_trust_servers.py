@@ -7,8 +7,8 @@ import pytest
 
 from sextant.load.answer import OTHER_INPUT, AnswerReader
 from sextant.load.client import Exchange
-from sextant.load.request import prepare
-from sextant.load.results import requests_table
+from sextant.load.measure import requests_table
+from sextant.load.source import prepare
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.engine.registry import check_settings
-from sextant.engine.vllm_arguments import check_extra_arguments
+from sextant.engine.vllm_command import check_extra_arguments
 from sextant.experiment.loading import load_experiment
 
 

@@ -14,9 +14,8 @@ import pytest
 
 from fake_servers import CPU, SETTINGS
 from sextant.bench.batch_weight import WeightRange, next_weight
-from sextant.bench.corner_cases import CornerCase, check_corner_cases
-from sextant.bench.tuning import ProbeRecord, tune_and_load
-from sextant.engine.free_memory import worst
+from sextant.bench.tuning import CornerCase, ProbeRecord, check_corner_cases, tune_and_load
+from sextant.engine.devices import worst
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.points.cells.tuning import MemoryFacts, Probe

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.predict.weights import closeness, sample_weights
+from sextant.predict.features import closeness, sample_weights
 
 
 def test_the_farthest_point_of_a_group_weighs_nothing_and_one_on_the_limit_all():

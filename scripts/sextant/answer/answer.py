@@ -38,8 +38,8 @@ from sextant.points.characterizations.characterization import Characterization
 from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, at_percentile
 from sextant.predict.folds import Task
-from sextant.predict.parallel import ALL_CPUS
 from sextant.predict.protocols import JointPredictor
+from sextant.predict.tuning import ALL_CPUS
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 

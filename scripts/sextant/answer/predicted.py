@@ -18,10 +18,14 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm.load import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import LENGTHS, TARGETS, at_percentile
-from sextant.predict.draws import INTERVAL, JOULES, Draws
+from sextant.points.characterizations.points import (
+    LENGTHS,
+    TARGETS,
+    at_percentile,
+)
+from sextant.predict.calibration import OwnPoints
 from sextant.predict.folds import KEYS
-from sextant.predict.own_points import OwnPoints
+from sextant.predict.latencies import INTERVAL, JOULES, Draws
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.references import Rows
 from sextant.predict.roofline.energy import Energy

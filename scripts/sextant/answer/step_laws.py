@@ -25,8 +25,7 @@ from sextant.predict.roofline import Roofline
 from sextant.simulate.calibrated import calibrate, requests_of_points
 from sextant.simulate.closed_form import Load
 from sextant.simulate.fitted import step_laws, told_by_probe
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
+from sextant.simulate.inputs import Scheduler, StepLaw
 
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""

@@ -1,36 +1,188 @@
-"""BurstGPT's case study (V) on servers that run: a warm-up at a rate that is found, then bursts.
+"""The arrival rate at which a server's KV cache is used as BurstGPT's warm-up wants it (V-A.1).
 
-All requests of a phase run to their end before the next phase begins. In the paper one load
-follows the other without a pause; here each phase can be judged for itself.
+The paper sets the scale beta by hand until 20 to 50% of the cache are used, and writes of 30 to
+40% during the warm-up (IV-A.1, V-B). Here short windows of arrivals are tried one after another.
 """
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.bench.burst_loads import PHASES, BurstPlan, Load, phase_load, trial_load
-from sextant.bench.burst_rate import (
-    KV_USAGE_LIMITS,
-    KVUsage,
-    KVWatch,
-    RateSearch,
-    Trial,
-    find_rate,
-)
 from sextant.engine.http import Target
-from sextant.load.levels import check_descriptors
 from sextant.load.measure import LevelResult
-from sextant.load.open_loop import first_connections, run_open_loop
+from sextant.load.run import check_descriptors
+from sextant.load.schedules import first_connections, run_open_loop
 from sextant.load.source import ListedRequests
 from sextant.workload.prompts import PromptSource
 from sextant.workload.request_model import RequestModel
 
 log = logging.getLogger(__name__)
+
+TARGET_KV_USAGE = 0.35
+KV_USAGE_LIMITS = (0.2, 0.5)
+"""Mean use of the cache that a warm-up has to have."""
+_CLOSE_ENOUGH = (0.3, 0.4)
+MAX_TRIALS = 10
+_usage = attrgetter("kv_usage")
+_MAX_FACTOR = 4.0
+"""Most that a rate changes by while only one side of the target is known."""
+
+KVUsage = Callable[[], float | None]
+"""Returns the fraction of the KV cache in use, mean over replicas; None if servers do not say."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one rate came to."""
+
+    rate_rps: float
+    kv_usage: float
+    """Mean, from 0 to 1."""
+    failed_fraction: float
+    """Requests that failed, of all."""
+
+
+@dataclass(frozen=True)
+class RateSearch:
+    """A rate that was found, and how."""
+
+    rate_rps: float
+    trials: Sequence[Trial]
+    single_request_kv_usage: float
+    """Mean use of the cache while one request of mean lengths is served alone."""
+    single_request_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the search for `run.json`."""
+        limits = {"target_kv_usage": TARGET_KV_USAGE, "kv_usage_limits": list(KV_USAGE_LIMITS)}
+        return asdict(self) | limits
+
+
+def find_rate(
+    try_rate: Callable[[float], Trial],
+    single_kv_usage: float,
+    single_request_s: float,
+    max_rate_rps: float = math.inf,
+) -> RateSearch:
+    """Find the rate at which the KV cache is used by 35% on average.
+
+    The first rate follows from Little's law: requests in flight are rate times duration, and
+    each of them uses as much of the cache as one alone. While only one side of the target is
+    known, the rate is scaled by target over use, at most fourfold; between two sides, ln(rate)
+    is interpolated in ln(use). The search ends at a use of 30 to 40%, or after 10 trials with
+    the one that came closest.
+
+    `try_rate` loads the server at a rate (requests/s), `max_rate_rps` at most. One request alone
+    takes `single_request_s` and uses `single_kv_usage`, 0 if it is too short to be seen.
+
+    Raises:
+        InputError: one request alone uses more than 50% of the cache, or no trial came to
+            20 to 50%.
+    """
+    if single_kv_usage > KV_USAGE_LIMITS[1]:
+        problem = f"one request alone uses {single_kv_usage:.0%} of the KV cache"
+        fix = "choose a workload of shorter requests or a larger batch weight"
+        raise InputError(problem, field="workload", fix=fix)
+    trials: list[Trial] = []
+    rate_rps = min(_first_rate(single_kv_usage, single_request_s), max_rate_rps)
+    while len(trials) < MAX_TRIALS:
+        trials.append(try_rate(rate_rps))
+        log.info("%.3g requests/s use %.0f%% of the KV cache", rate_rps, 100 * trials[-1].kv_usage)
+        if _CLOSE_ENOUGH[0] <= trials[-1].kv_usage <= _CLOSE_ENOUGH[1]:
+            break
+        tried_rps, rate_rps = rate_rps, min(next_rate(trials), max_rate_rps)
+        if tried_rps == rate_rps == max_rate_rps:
+            break
+    found = closest(trials)
+    if found is None:
+        raise _out_of_reach(trials)
+    return RateSearch(found.rate_rps, tuple(trials), single_kv_usage, single_request_s)
+
+
+def _first_rate(single_kv_usage: float, single_request_s: float) -> float:
+    # A use below a thousandth is a request that the readings missed: begin with one in flight.
+    n_in_flight = TARGET_KV_USAGE / single_kv_usage if single_kv_usage > 1e-3 else 1.0
+    return n_in_flight / single_request_s
+
+
+def next_rate(trials: Sequence[Trial]) -> float:
+    """Return the rate to try after these trials, the last of which missed the target."""
+    below = max((t for t in trials if t.kv_usage < TARGET_KV_USAGE), key=_usage, default=None)
+    above = min((t for t in trials if t.kv_usage >= TARGET_KV_USAGE), key=_usage, default=None)
+    if below and above and below.rate_rps < above.rate_rps:
+        if below.kv_usage == 0:
+            return math.sqrt(below.rate_rps * above.rate_rps)
+        share = math.log(TARGET_KV_USAGE / below.kv_usage)
+        share /= math.log(above.kv_usage / below.kv_usage)
+        return below.rate_rps * (above.rate_rps / below.rate_rps) ** share
+    # One side is unknown, or chance has put the two the wrong way round.
+    last = trials[-1]
+    factor = TARGET_KV_USAGE / last.kv_usage if last.kv_usage else _MAX_FACTOR
+    return last.rate_rps * min(max(factor, 1 / _MAX_FACTOR), _MAX_FACTOR)
+
+
+def closest(trials: Sequence[Trial]) -> Trial | None:
+    """Return the trial whose use is closest to the target, None if none is within the limits."""
+    lowest, highest = KV_USAGE_LIMITS
+    within = [trial for trial in trials if lowest <= trial.kv_usage <= highest]
+    return min(within, key=lambda t: abs(t.kv_usage - TARGET_KV_USAGE), default=None)
+
+
+def _out_of_reach(trials: Sequence[Trial]) -> InputError:
+    highest = max(trials, key=_usage)
+    problem = (
+        f"no rate of arrivals uses 20 to 50% of the KV cache: {len(trials)} trials came to "
+        f"{min(map(_usage, trials)):.0%} to {highest.kv_usage:.0%}, the highest at "
+        f"{highest.rate_rps:.3g} requests/s with {highest.failed_fraction:.0%} failed"
+    )
+    fix = "choose a workload of longer requests or a server variant of smaller batch weight"
+    raise InputError(problem, field="workload", fix=fix)
+
+
+@dataclass
+class KVWatch:
+    """Reads the use of the KV cache over time, in a thread, while a block runs."""
+
+    read: KVUsage
+    period_s: float
+    epoch_ns: int
+    readings: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds since the epoch, and use; a reading that is not available is left out."""
+
+    def __enter__(self) -> "KVWatch":
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self.period_s):
+            with contextlib.suppress(OSError):  # a missed reading is a gap
+                usage = self.read()
+                if usage is not None:
+                    at_s = (time.monotonic_ns() - self.epoch_ns) / 1e9
+                    self.readings.append((at_s, usage))
+
+    def mean(self, start_s: float, end_s: float) -> float | None:
+        """Return the mean use between two times, None without a reading."""
+        values = [usage for at_s, usage in self.readings if start_s <= at_s <= end_s]
+        return sum(values) / len(values) if values else None
+
 
 _TRIAL_SHARE, _SHORTEST_TRIAL_S = 0.05, 3.0
 """Duration of a trial, as a share of the warm-up's, and at least."""

@@ -3,25 +3,30 @@
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.job_log import Progress
+from sextant.base.job_log import Progress, job_log
 from sextant.base.scratch import cell_lock, scratch_folder
 from sextant.bench.batch_weight import WeightRange, possible_gain
 from sextant.bench.checkpoint import Checkpoint
-from sextant.bench.corner_cases import check_corner_cases, corner_cases, request_lengths
-from sextant.bench.definition import Cell
-from sextant.bench.measurement import Measurement
-from sextant.bench.results import Record, write_results
-from sextant.bench.tuning import ProbeRecord, tune_and_load
+from sextant.bench.definition import Cell, cell_from_definition
+from sextant.bench.measurement import Measurement, Record, write_results
+from sextant.bench.tuning import (
+    ProbeRecord,
+    check_corner_cases,
+    corner_cases,
+    request_lengths,
+    tune_and_load,
+)
 from sextant.engine.devices import pick_cores, pick_devices
 from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.engine.telemetry.host import hardware
-from sextant.experiment.servers import EngineSettings
+from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
 from sextant.facts.llm import LLM, load_llm
 from sextant.points.cells.files import read_run
 from sextant.points.cells.integrity import CHECKPOINT, damaged_files
@@ -197,3 +202,29 @@ def _require_disk(folder: Path) -> None:
     if free < _FREE_DISK_BYTES:
         problem = f"{free / 2**20:.0f} MiB of disk are free, {_FREE_DISK_BYTES / 2**20:.0f} needed"
         raise InputError(problem, file=folder, fix="free some space and run again")
+
+
+def run_job(
+    definition: Mapping[str, Any],
+    config: Mapping[str, Any],
+    workload: str,
+    outputs: Mapping[str, str],
+    logs: Mapping[str, str],
+) -> None:
+    """Measure the cell that `definition` describes, logging to `logs`."""
+    with job_log(logs["job"]):
+        cell = cell_from_definition(definition, workload)
+        # Not by the definition, which holds no name of a key.
+        endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
+        settings = engine_settings(config, endpoints.get((cell.llm_id, cell.gpu_profile_id)))
+        progress = Progress(f"{cell.llm_id} on {cell.gpu_profile_id}", len(cell.scenario.levels))
+        try:
+            measure_cell(
+                cell,
+                settings,
+                Path(outputs["run"]).parent,
+                Path(logs["server"]),
+                progress,
+            )
+        finally:
+            progress.close()

@@ -1,37 +1,145 @@
-"""Measures the levels of a cell on servers that run, and keeps each as it ends."""
+"""Measures the levels of a cell on running servers, keeps each as it ends, and writes the files."""
 
 import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
+
+from sextant.base.files import provenance
 from sextant.base.job_log import Progress
 from sextant.bench.burst import run_phases
 from sextant.bench.burst_loads import BurstPlan
 from sextant.bench.checkpoint import Checkpoint
 from sextant.bench.definition import Cell
-from sextant.bench.results import Record
-from sextant.bench.stopping import level_medians, tells_nothing
 from sextant.engine import prometheus
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
+from sextant.engine.telemetry.host import host_facts
 from sextant.engine.telemetry.watcher import Watched, WatchPlan, watch
-from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario
+from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario, as_json
 from sextant.experiment.servers import EngineSettings
-from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.measure import LevelResult
 from sextant.load.results import level_run
+from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.source import RequestSource, unsent_parameters
-from sextant.points.cells.run import LeftOut, LevelRun, ServerFacts
-from sextant.points.cells.verdict import Stop
+from sextant.points.cells.files import write_cell
+from sextant.points.cells.memory import Feasibility
+from sextant.points.cells.metrics import points_query
+from sextant.points.cells.run import CELL_KEY, CellRun, LeftOut, LevelRun, ServerFacts
+from sextant.points.cells.tables import TABLES
+from sextant.points.cells.tuning import Probe, Tuning
+from sextant.points.cells.verdict import FEASIBLE, LevelMedians, Outcome, Stop, Verdict
 from sextant.workload.generators import Arrivals, Scaled
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
+
+
+@dataclass
+class Record:
+    """What is known of a cell beside its tables."""
+
+    probes: Sequence[Probe] = ()
+    levels: list[LevelRun] = field(default_factory=list)
+    """Those that the checkpoint holds."""
+    left_out: LeftOut | None = None
+    """The levels that would have told nothing."""
+    possible_gain: float | None = None
+    """How much larger a batch weight that works may be, as a fraction of the one that was tuned."""
+    server: ServerFacts | None = None
+    unsent_parameters: list[str] = field(default_factory=list)
+    prompts: str | None = None
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+def write_results(
+    cell: Cell, folder: Path, record: Record, feasibility: Feasibility | None, kept: Checkpoint
+) -> None:
+    """Write all files of a cell to its folder.
+
+    `feasibility` is None of servers that run already: only their host knows their memory.
+    """
+    verdict = feasibility.verdict if feasibility else FEASIBLE
+    if verdict.is_feasible and record.server is None:
+        n_starts = {"n_server_starts": len(record.probes)}
+        verdict = Verdict(Outcome.NO_BATCH_WEIGHT_PASSED, n_starts)
+    tuning = Tuning(
+        verdict=verdict,
+        batch_weight_tokens=record.server.batch_weight_tokens if record.server else None,
+        possible_gain=record.possible_gain,
+        memory=feasibility,
+        probes=tuple(record.probes),
+    )
+    tables = {name: kept.table(name, record.levels) for name in TABLES}
+    write_cell(folder, _run(cell, record, tuning), tuning, tables)
+
+
+def _run(cell: Cell, record: Record, tuning: Tuning) -> CellRun:
+    return CellRun(
+        **{name: getattr(cell, name) for name in CELL_KEY if name != "variant_id"},
+        variant_id=cell.variant.variant_id,
+        scenario=as_json(cell.scenario),
+        variant=cell.variant,
+        verdict=tuning.verdict,
+        batch_weight_tokens=tuning.batch_weight_tokens,
+        server=record.server,
+        seed=cell.seed,
+        sampler=cell.sampler,
+        prompts=record.prompts,
+        unsent_parameters=tuple(record.unsent_parameters),
+        levels=tuple(record.levels),
+        left_out=record.left_out,
+        started_at=record.started_at.replace(microsecond=0),
+        host=host_facts(),
+        definition=cell.definition,
+        definition_sha256=cell.definition_sha256,
+        provenance=provenance({"workload": cell.workload_path}, seed=cell.seed),
+    )
+
+
+MIN_REQUESTS = 10
+"""Fewest served requests whose medians decide. A level with fewer is no reason to stop."""
+
+
+def tells_nothing(
+    levels: Sequence[LevelMedians], nttft_limit_ms: float, itl_limit_ms: float, factor: float
+) -> Stop | None:
+    """Return why more users than those measured can tell nothing, None as long as they may.
+
+    They can where both medians at the last level, users ascending, exceed their limits (ms per
+    input token, ms) by `factor` of 1 or more: more users wait longer, so no larger level can meet
+    either limit. A level with fewer than 10 served requests, or without one of the medians, decides
+    nothing.
+    """
+    last = levels[-1] if levels else None
+    if last is None or last.n_ok < MIN_REQUESTS or last.nttft_ms is None or last.itl_ms is None:
+        return None
+    if last.nttft_ms <= factor * nttft_limit_ms or last.itl_ms <= factor * itl_limit_ms:
+        return None
+    return Stop(last, nttft_limit_ms, itl_limit_ms, factor)
+
+
+def level_medians(level: float, requests: pa.Table) -> LevelMedians:
+    """Return what the stop rule looks at, of a closed loop's rows."""
+    with duckdb.connect() as database:
+        database.execute("SET enable_progress_bar = false")
+        database.register("rows", requests)
+        query = points_query(
+            "(SELECT 0 AS cell, sent_s AS start_s, * FROM rows)",
+            f"(SELECT 0 AS cell, '{level}'::DOUBLE AS level, 1.0 AS duration_s)",
+        )
+        names = "n_ok, median_nttft_ms, median_itl_ms"
+        (row,) = database.execute(f"SELECT {names} FROM ({query})").fetchall()
+    return LevelMedians(level, *row)
+
 
 log = logging.getLogger(__name__)
 

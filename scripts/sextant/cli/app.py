@@ -139,7 +139,7 @@ def serve_and_load(
 ) -> None:
     """Start a vLLM server, tune its batch weight, load it and stop it."""
     from sextant.base.sheets import SCHEMAS, read_yaml, validate
-    from sextant.bench.job import run_job
+    from sextant.bench.cell import run_job
     from sextant.experiment.scenarios import ClosedLoop, plain
     from sextant.facts.llm import load_llm
     from sextant.workload.published import load_request_model

@@ -24,7 +24,7 @@ from sextant.cli.terminal import say
 
 if TYPE_CHECKING:
     from sextant.engine.http import Target
-    from sextant.load.run import Subject
+    from sextant.load.measure import Subject
 
 _KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -112,7 +112,7 @@ class SubjectOptions:
         """
         from sextant.facts.llm import load_llm
         from sextant.facts.llm.config import config_file, name_of, shipped_config
-        from sextant.load.run import Subject
+        from sextant.load.measure import Subject
 
         llm_id = self.llm_id or (name_of(self.hf_config) if self.hf_config else model)
         config = config_file(self.hf_config) if self.hf_config else shipped_config(llm_id)

@@ -13,8 +13,7 @@ from sextant.cli.options import WORKLOAD_HELP, MaxInput, MaxOutput
 if TYPE_CHECKING:
     import numpy as np
 
-    from sextant.load.request import Text
-    from sextant.load.source import Source
+    from sextant.load.source import Source, Text
     from sextant.load.texts import Texts
     from sextant.workload.prompts import PromptSource
 
@@ -92,7 +91,7 @@ class RequestOptions:
         if (self.workload is not None) + (self.replay is not None) + has_lengths != 1:
             fix = "give --workload, --replay, or both --input-tokens and --output-tokens"
             raise InputError("what to send is not clear", field="--workload", fix=fix)
-        from sextant.load.request import Form
+        from sextant.load.source import Form
 
         is_text = self.text or is_chat
         if self.prompts and not self.tokenizer:

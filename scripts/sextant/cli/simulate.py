@@ -15,7 +15,7 @@ from sextant.cli.terminal import check_page, say_answer
 if TYPE_CHECKING:
     from sextant.answer.capacity.latencies import OpenLoop, Users
     from sextant.answer.question import Requests as Lengths
-    from sextant.simulate.requests import Requests
+    from sextant.simulate.inputs import Requests
 
 _FIELDS: dict[str | None, str] = {
     "kv_tokens": "--kv-dtype",
@@ -110,7 +110,7 @@ def _users(
 
     from sextant.answer.capacity.demand import lengths_of
     from sextant.answer.capacity.latencies import Users
-    from sextant.simulate.requests import Requests
+    from sextant.simulate.inputs import Requests
     from sextant.workload.draw import open_workload
 
     for option in ("trace", "request_rate", "burstiness"):

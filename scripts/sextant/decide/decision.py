@@ -17,7 +17,7 @@ from sextant.decide.sizing import best_of_each, load_served, pods, users_served
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import BOUNDS, IDENTIFIERS, LENGTHS, TARGETS
-from sextant.predict.draws import Draws
+from sextant.predict.latencies import Draws
 
 REWARD = 1.0
 """Worth of an SLO met, in units of the cheapest deployment's price.

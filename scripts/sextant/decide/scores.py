@@ -25,8 +25,8 @@ from sextant.predict.accuracy import (
     prediction_table,
 )
 from sextant.predict.folds import Task
-from sextant.predict.parallel import ALL_CPUS
 from sextant.predict.registry import check_installed, draws_samples
+from sextant.predict.tuning import ALL_CPUS
 
 
 def evaluate_predictors(

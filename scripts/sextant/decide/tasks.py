@@ -12,8 +12,8 @@ from sextant.points.characterizations.characterization import Characterization
 from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, Pair
 from sextant.predict.accuracy import HeldOut
-from sextant.predict.draws import Draws
 from sextant.predict.folds import KEYS, FitResult, Task
+from sextant.predict.latencies import Draws
 
 
 def task_of(

@@ -18,13 +18,12 @@ from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.network import held_port, remove_key, without_keys
 from sextant.base.scratch import share
-from sextant.engine.free_memory import FreeMemory, gpus, limited_processes, n_oom_kills
-from sextant.engine.group import replica_log, running
+from sextant.engine.devices import FreeMemory, gpus, limited_processes, n_oom_kills
+from sextant.engine.endpoint import replica_log, running
 from sextant.engine.http import Target, get
 from sextant.engine.prometheus import VLLM_METRICS, MetricNames, fetch
 from sextant.engine.protocol import ServerError, ServerSpec
-from sextant.engine.vllm_arguments import check_extra_arguments
-from sextant.engine.vllm_command import MODEL_NAME, command, environment
+from sextant.engine.vllm_command import MODEL_NAME, check_extra_arguments, command, environment
 from sextant.engine.vllm_log import (
     failed_allocation,
     is_disk_full,

@@ -14,7 +14,7 @@ from functools import cached_property
 import httptools
 
 from sextant.engine.http import Target
-from sextant.load.request import PreparedRequest
+from sextant.load.source import PreparedRequest
 
 # A long answer is handed over in parts of so many pieces, so that its bytes do not pile up.
 _PIECES_AT_ONCE = 256

@@ -9,9 +9,9 @@ import resource
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import uvloop
@@ -20,7 +20,7 @@ from sextant.base.job_log import Progress
 from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Exchange, Part
-from sextant.load.lag import LagWatch, lag_warning, quantiles_ms
+from sextant.load.clock import LagWatch, lag_warning, quantiles_ms
 from sextant.load.source import Source
 
 if TYPE_CHECKING:
@@ -87,10 +87,63 @@ class LevelResult:
         return len(self.exchanges) - self.n_ok
 
     def table(self) -> "pa.Table":
-        """Return a row for each measured request, as `cells.tables.REQUEST_SCHEMA` has them."""
-        from sextant.load.results import requests_table
-
+        """Return one row per measured request, as `points.cells.tables.REQUEST_SCHEMA` has them."""
         return requests_table(self.level, self.exchanges, self.epoch_ns)
+
+
+def requests_table(level: float | None, exchanges: Sequence[Exchange], epoch_ns: int) -> "pa.Table":
+    """Return one row per exchange, in their order; times are seconds since `epoch_ns`."""
+    import pyarrow as pa
+
+    from sextant.points.cells.tables import REQUEST_SCHEMA
+
+    columns: dict[str, list] = {
+        name: [getattr(exchange, name) for exchange in exchanges]
+        for name in ("replica", "user", "input_tokens", "output_tokens", "status", "error")
+    }
+    for moment in ("scheduled", "sent", "first_token", "last_token"):
+        times_ns = [getattr(exchange, f"{moment}_ns") for exchange in exchanges]
+        columns[f"{moment}_s"] = [(at - epoch_ns) / 1e9 if at else None for at in times_ns]
+    requests = [exchange.request for exchange in exchanges]
+    columns["request_id"] = [request.request_id for request in requests]
+    for name in ("input_tokens", "output_tokens"):
+        columns[f"requested_{name}"] = [getattr(request, name) for request in requests]
+    columns["level"] = [level] * len(exchanges)
+    lengths = [len(exchange.token_offsets_ms) for exchange in exchanges]
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int32)]).astype(np.int32)
+    offsets = b"".join(exchange.token_offsets_ms.tobytes() for exchange in exchanges)
+    arrays = {
+        field.name: pa.ListArray.from_arrays(ends, pa.array(np.frombuffer(offsets, np.float32)))
+        if field.name == "token_offsets_ms"
+        else pa.array(columns[field.name], field.type)
+        for field in REQUEST_SCHEMA
+    }
+    return pa.table(arrays, schema=REQUEST_SCHEMA)
+
+
+@dataclass
+class Measured:
+    """What became of the levels of a scenario."""
+
+    results: list[LevelResult] = field(default_factory=list)
+    """The last one is not whole if it was interrupted."""
+    interruption: BaseException | None = None
+    """What ended the load before its last level had ended."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a load run measures, as far as the user has said."""
+
+    llm_id: str
+    gpu_profile_id: str
+    workload_id: str
+    engine: str
+    sampler: str | None
+    prompts: str
+    unsent_parameters: Sequence[str]
+    facts: Mapping[str, Any]
+    """What its store needs (see `sextant.points.store.of_cells`), and other facts to record."""
 
 
 def _median_latencies_ms(exchanges: list[Exchange]) -> tuple[float | None, float | None]:

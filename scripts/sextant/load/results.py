@@ -1,4 +1,4 @@
-"""What a load came to: rows of requests, and a load run as a cell, written when it has ended."""
+"""The result of a load run as the files of a cell."""
 
 import platform
 from collections.abc import Sequence
@@ -6,21 +6,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from sextant.base.files import provenance
 from sextant.engine.endpoint import EndpointServer
 from sextant.engine.http import Target
 from sextant.engine.telemetry.host import host_facts
 from sextant.experiment.scenarios import Scenario, as_json
 from sextant.experiment.servers import DEFAULT_VARIANT, Variant
-from sextant.load.client import Exchange
-from sextant.load.measure import LevelResult
-from sextant.load.run import Measured, Subject
+from sextant.load.measure import LevelResult, Measured, Subject
 from sextant.points.cells.files import write_cell
 from sextant.points.cells.run import CellRun, LevelRun, Quantiles, ServerFacts
-from sextant.points.cells.tables import REQUEST_SCHEMA, concatenated
+from sextant.points.cells.tables import concatenated
 from sextant.points.cells.tuning import Tuning
 from sextant.points.cells.verdict import FEASIBLE
 
@@ -93,33 +88,3 @@ def level_run(level: float, result: LevelResult, **more: Any) -> LevelRun:
         host=platform.node(),
         **more,
     )
-
-
-def requests_table(level: float | None, exchanges: Sequence[Exchange], epoch_ns: int) -> pa.Table:
-    """Return a row for each exchange, in their order; times are seconds since `epoch_ns`."""
-    columns: dict[str, list] = {
-        name: [getattr(exchange, name) for exchange in exchanges]
-        for name in ("replica", "user", "input_tokens", "output_tokens", "status", "error")
-    }
-    for moment in ("scheduled", "sent", "first_token", "last_token"):
-        times_ns = [getattr(exchange, f"{moment}_ns") for exchange in exchanges]
-        columns[f"{moment}_s"] = [(at - epoch_ns) / 1e9 if at else None for at in times_ns]
-    requests = [exchange.request for exchange in exchanges]
-    columns["request_id"] = [request.request_id for request in requests]
-    for name in ("input_tokens", "output_tokens"):
-        columns[f"requested_{name}"] = [getattr(request, name) for request in requests]
-    columns["level"] = [level] * len(exchanges)
-    arrays = {
-        field.name: _offsets(exchanges)
-        if field.name == "token_offsets_ms"
-        else pa.array(columns[field.name], field.type)
-        for field in REQUEST_SCHEMA
-    }
-    return pa.table(arrays, schema=REQUEST_SCHEMA)
-
-
-def _offsets(exchanges: Sequence[Exchange]) -> pa.ListArray:
-    lengths = [len(exchange.token_offsets_ms) for exchange in exchanges]
-    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int32)]).astype(np.int32)
-    values = b"".join(exchange.token_offsets_ms.tobytes() for exchange in exchanges)
-    return pa.ListArray.from_arrays(ends, pa.array(np.frombuffer(values, np.float32)))

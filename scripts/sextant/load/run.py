@@ -1,12 +1,12 @@
-"""Load servers that already run, level by level, and write what was measured."""
+"""Puts the levels of a scenario on running servers, for the benchmark and for `sextant load`."""
 
 import logging
+import resource
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,123 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.job_log import raise_between_callbacks
 from sextant.engine.http import Target
-from sextant.experiment.scenarios import Scenario
-from sextant.load.levels import LEVEL_SEED_STRIDE, measure_level
-from sextant.load.measure import LevelInterrupted, LevelResult
+from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario
+from sextant.load.measure import LevelInterrupted, LevelResult, Measured, Subject
+from sextant.load.schedules import first_connections, run_closed_loop, run_open_loop
 from sextant.load.source import Source
+from sextant.workload.generators import AtOnce
+
+LEVEL_SEED_STRIDE = 1_000_003
+"""Seeds of levels lie far apart: no prompt of one level comes again in another."""
+# What a level needs beside its connections: the event loop, timers, the telemetry's pipes.
+_OWN_DESCRIPTORS = 16
+
+
+def measure_level(
+    scenario: Scenario,
+    level: float,
+    targets: Sequence[Target],
+    source: Source,
+    timeout_s: float,
+    epoch_ns: int,
+    *,
+    seed: int,
+    before: Callable[[], None] = lambda: None,
+) -> LevelResult:
+    """Warm servers up and load them at one level of a scenario other than `burst`.
+
+    Requests are spread evenly over the replicas; `timeout_s` limits each, `epoch_ns` is zero of all
+    times on the monotonic clock, `seed` is of the arrivals. `before` is called after the warm-up.
+
+    Raises:
+        InputError: this process may not open as many connections as the level needs.
+        LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
+    """
+    check_descriptors(_least_connections(scenario, level))
+    load = (timeout_s, epoch_ns)
+    n_warmup = _warm_up(scenario, level, targets, source, load)
+    before()
+    match scenario:
+        case ClosedLoop(duration_s=duration_s, cooldown_s=cooldown_s):
+            users = int(level)
+            result = run_closed_loop(
+                targets, source, users, duration_s, *load, cooldown_s=cooldown_s
+            )
+        case Batch():
+            at_once, most = AtOnce().times(n=scenario.n_requests or int(level)), int(level)
+            result = run_open_loop(targets, source, at_once, *load, level, max_in_flight=most)
+        case OpenLoop():
+            result = _measure_open_loop(scenario, level, targets, source, load, seed)
+        case _:
+            raise TypeError(f"{scenario.kind} has a runner of its own")
+    result.n_warmup_requests += n_warmup
+    return result
+
+
+def _warm_up(
+    scenario: Scenario,
+    level: float,
+    targets: Sequence[Target],
+    source: Source,
+    load: tuple[float, int],
+) -> int:
+    """Return the number of requests; the schedule of an open loop may have its own warm-up."""
+    if not scenario.warmup_s or (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
+        return 0
+    users = len(targets) if isinstance(scenario, OpenLoop) else int(level)
+    try:
+        result = run_closed_loop(targets, source, users, scenario.warmup_s, *load)
+        return len(result.exchanges)
+    except LevelInterrupted as interrupted:
+        raise interrupted.interrupt from None  # a warm-up is not a result
+
+
+def _measure_open_loop(
+    scenario: OpenLoop,
+    level: float,
+    targets: Sequence[Target],
+    source: Source,
+    load: tuple[float, int],
+    seed: int,
+) -> LevelResult:
+    """Run one schedule without a pause: the load is steady when measuring begins."""
+    arrivals, is_counted = scenario.arrivals_at(level), scenario.n_requests is not None
+    arrival_s = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed)
+    check_descriptors(first_connections(arrival_s, scenario.max_in_flight))
+    return run_open_loop(
+        targets,
+        source,
+        arrival_s,
+        *load,
+        level,
+        warmup_s=0.0 if is_counted else scenario.warmup_s,
+        duration_s=None if is_counted else scenario.duration_s,
+        max_in_flight=scenario.max_in_flight,
+    )
+
+
+def _least_connections(scenario: Scenario, level: float) -> int:
+    """Return how many connections a level opens at least; a rate's depend on the server."""
+    if isinstance(scenario, ClosedLoop):
+        return int(level)
+    if isinstance(scenario, Batch):
+        return min(int(level), scenario.n_requests or int(level))
+    return 1
+
+
+def check_descriptors(n_connections: int) -> None:
+    """Raise InputError if the hard limit on open files is too low for a level."""
+    n_open = len(list(Path("/proc/self/fd").iterdir()))
+    n_needed = n_open + n_connections + _OWN_DESCRIPTORS
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and n_needed > most:
+        problem = (
+            f"a level of {n_connections} connections needs about {n_needed} file descriptors, "
+            f"the limit of this process is {most} (RLIMIT_NOFILE)"
+        )
+        fix = f"raise it (`ulimit -n {n_needed}`, by root or in limits.conf), or lower the level"
+        raise InputError(problem, field="levels", fix=fix)
+
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +169,6 @@ def stoppable() -> Iterator[None]:
         yield
 
 
-@dataclass
-class Measured:
-    """What became of the levels of a scenario."""
-
-    results: list[LevelResult] = field(default_factory=list)
-    """The last one is not whole if it was interrupted."""
-    interruption: BaseException | None = None
-    """What ended the load before its last level had ended."""
-
-
 def measure(
     targets: Sequence[Target],
     source_of: Callable[[int], Source],
@@ -94,21 +197,6 @@ def measure(
     except (KeyboardInterrupt, InputError, OSError) as between_levels:
         measured.interruption = between_levels
     return measured
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What a load run measures, as far as the user has said."""
-
-    llm_id: str
-    gpu_profile_id: str
-    workload_id: str
-    engine: str
-    sampler: str | None
-    prompts: str
-    unsent_parameters: Sequence[str]
-    facts: Mapping[str, Any]
-    """What its store needs (see `sextant.points.store.of_cells`), and other facts to record."""
 
 
 def load_server(

@@ -1,7 +1,4 @@
-"""What a load came to, level by level: latencies, rates, goodput, and why requests failed.
-
-Read from the cell that a load wrote, so that a run can be summed up or compared at any time.
-"""
+"""What a load measured, level by level: latencies, rates, goodput, and why requests failed."""
 
 from collections import Counter
 from collections.abc import Mapping

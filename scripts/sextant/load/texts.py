@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
-from sextant.load.request import Text
+from sextant.load.source import Text
 from sextant.workload.prompts import PromptSource, as_text
 
 # Common words, of which most vocabularies have each as one token.

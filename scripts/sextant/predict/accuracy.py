@@ -19,12 +19,12 @@ from sextant.points.characterizations.points import (
     TARGETS,
     at_percentile,
 )
-from sextant.predict.draws import JOULES, Draws
 from sextant.predict.folds import Task, share_lengths
-from sextant.predict.parallel import results_of
+from sextant.predict.latencies import JOULES, Draws
 from sextant.predict.protocols import EnergyPredictor, JointPredictor
 from sextant.predict.references import Rows
 from sextant.predict.registry import draws_samples, predictor_class
+from sextant.predict.tuning import results_of
 
 HoldOut = Literal["llm", "gpu", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, a version of an engine."""

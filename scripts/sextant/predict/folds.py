@@ -18,12 +18,11 @@ from sextant.points.characterizations.points import (
     at_percentile,
     has_latency,
 )
-from sextant.predict.draws import Draws
-from sextant.predict.parallel import results_of
+from sextant.predict.latencies import Draws
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import predictor_class
-from sextant.predict.tuning import Settings, Tunable, choose_nested
+from sextant.predict.tuning import Settings, Tunable, choose_nested, results_of
 
 KEYS = [*IDENTIFIERS, "users"]
 ALL = "all"

@@ -9,11 +9,10 @@ import xgboost
 from sklearn.model_selection import ParameterGrid
 
 from sextant.points.characterizations.points import TARGETS
-from sextant.predict.features import FeatureEncoder
+from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
-from sextant.predict.weights import sample_weights
 
 
 class LLMPilot(LatencyPredictor):

@@ -64,7 +64,7 @@ class EnergyPredictor(JointPredictor, Protocol):
     def energy(
         self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
     ) -> pd.DataFrame | None:
-        """Return `sextant.predict.draws.JOULES`, indexed as `asked`.
+        """Return `sextant.predict.latencies.JOULES`, indexed as `asked`.
 
         Null for devices whose TDP is not known; None where too few LLMs have energy.
 

@@ -1,15 +1,26 @@
-"""Choose hyperparameters by leave-one-LLM-out, alone or nested in an evaluation."""
+"""Choose hyperparameters by leave-one-LLM-out, alone or nested, in several processes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from sextant.facts.gpu import GPUProfile
-from sextant.predict.parallel import results_of
 from sextant.predict.references import Rows, reference_profiles
+
+ALL_CPUS = -1
+"""As a number of processes: one for each CPU that this process may use."""
+_T = TypeVar("_T")
+
+
+def results_of(jobs: Iterable[Callable[[], _T]], n_jobs: int) -> Iterator[_T]:
+    """Yield what each job returns, in their order, from `n_jobs` processes."""
+    from joblib import Parallel, delayed  # its import takes longer than many an answer's work
+
+    return Parallel(n_jobs=n_jobs, return_as="generator")(delayed(job)() for job in jobs)
+
 
 Settings = dict[str, Any]
 

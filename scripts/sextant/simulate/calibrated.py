@@ -16,12 +16,9 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.simulate.closed_form import Limits, Load, closed_loop
-from sextant.simulate.matching import Group, broadcast, match
-from sextant.simulate.measured_steps import law_of_steps, measured_steps
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw
+from sextant.simulate.matching import Group, broadcast, law_of_steps, match, measured_steps
 from sextant.simulate.run import simulate_closed
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import NAMES, StepLaw
 
 _GROUPS: tuple[Group, ...] = (
     ("floor_ms", "dense_ms"),

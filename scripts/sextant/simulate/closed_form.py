@@ -10,8 +10,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
+from sextant.simulate.inputs import Scheduler, StepLaw
 
 Values = np.ndarray | float
 _HALVINGS = 30

@@ -15,7 +15,7 @@ import numba
 from numba.core import config
 
 Function = TypeVar("Function", bound=Callable)
-_SOURCES = ("world", "lists", "blocks", "decode", "steps", "kernel")
+_SOURCES = ("world", "tables", "decode", "steps", "kernel")
 
 
 def _cache_folder() -> str | None:

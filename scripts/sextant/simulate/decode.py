@@ -6,8 +6,8 @@ would compute, one step at a time, but nothing is looked up in the table of requ
 
 import math
 
-from sextant.simulate.blocks import take
 from sextant.simulate.compiled import compiled
+from sextant.simulate.tables import take
 from sextant.simulate.world import BIN_WIDTH, N_BINS, NONE, SHORTEST_S, World
 
 

@@ -15,9 +15,8 @@ from sextant.base.errors import InputError
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import columns_of
 from sextant.simulate.closed_form import Limits, Load, Values, closed_loop, open_loop, step_parts
+from sextant.simulate.inputs import NAMES, Scheduler, StepLaw
 from sextant.simulate.matching import Group, match
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import NAMES, StepLaw
 
 _USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
 _GROUPS = (

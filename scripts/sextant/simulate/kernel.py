@@ -1,8 +1,8 @@
 """The whole simulation, compiled: arrivals go to replicas, and these work them off."""
 
 from sextant.simulate.compiled import compiled
-from sextant.simulate.lists import assign
 from sextant.simulate.steps import advance
+from sextant.simulate.tables import assign
 from sextant.simulate.world import LEAST_REQUESTS, NONE, PENDING, PREFIX, World
 
 

@@ -2,17 +2,22 @@
 
 import math
 
-from sextant.simulate.blocks import blocks_of, cached_of, grow, hold_cached, let_go, take
 from sextant.simulate.compiled import compiled
 from sextant.simulate.decode import bin_of, decode_only
-from sextant.simulate.lists import (
+from sextant.simulate.tables import (
     append_end,
     assign,
+    blocks_of,
+    cached_of,
     first_waiting,
+    grow,
+    hold_cached,
     leave_queue,
+    let_go,
     remove_end,
     start_running,
     stop_running,
+    take,
 )
 from sextant.simulate.world import (
     NONE,

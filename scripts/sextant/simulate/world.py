@@ -4,9 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.simulate.requests import Requests
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 
 NONE = -1
 PENDING, OK, TIMEOUT, REFUSED, UNSENT = range(5)

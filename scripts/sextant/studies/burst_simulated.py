@@ -19,10 +19,8 @@ from sextant.pages.sections import Section
 from sextant.pages.wording import number, percent
 from sextant.points.cells.files import MeasuredCell
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import STATUS, simulate
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
 from sextant.studies.burst_measures import Phase, latencies, requests_of
 from sextant.studies.labels import table_of
 from sextant.studies.study_data import StudyData

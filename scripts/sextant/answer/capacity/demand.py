@@ -17,7 +17,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.ids import id_of
 from sextant.pages.wording import percent
-from sextant.simulate.requests import Requests as SimulatedRequests
+from sextant.simulate.inputs import Requests as SimulatedRequests
 from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
 from sextant.workload.draw import draw_trace, open_workload
 from sextant.workload.generators import Arrivals, Gamma, Seed, check_positive

@@ -12,18 +12,17 @@ from sextant.answer.step_laws import Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.pages.wording import number
 from sextant.simulate.closed_form import Limits, Load, saturation_rps
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import (
     Router,
     Simulation,
     TooFewRequests,
+    intervals,
     on_threads,
     simulate,
     simulate_closed,
+    summarise,
 )
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
-from sextant.simulate.summary import intervals, summarise
 from sextant.simulate.world import OK
 
 _SHARES = np.linspace(0, 1, 101)

@@ -9,10 +9,8 @@ import numpy as np
 from sextant.answer.capacity.demand import Demand
 from sextant.answer.capacity.target import Judged, Outcome, Target, judge
 from sextant.facts.gpu import GPUProfile
-from sextant.simulate.requests import Requests
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import Router, Simulation, simulate
-from sextant.simulate.scheduler import Scheduler
-from sextant.simulate.step_law import StepLaw
 from sextant.simulate.world import BIN_WIDTH, N_BINS, OK, SHORTEST_S
 
 NOBODY = -1

@@ -44,9 +44,9 @@ from sextant.points.characterizations.points import (
     at_percentile,
 )
 from sextant.points.store.points import aggregate_points
-from sextant.predict.draws import Draws
+from sextant.predict.calibration import OwnPoints
 from sextant.predict.folds import KEYS, Task, share_lengths
-from sextant.predict.own_points import OwnPoints
+from sextant.predict.latencies import Draws
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline
 

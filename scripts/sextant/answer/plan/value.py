@@ -21,14 +21,14 @@ from sextant.decide.sizing import load_served
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS
-from sextant.predict.draws import Draws
+from sextant.predict.latencies import Draws
 
 _OPTIONS = 24
 """Options of a decision that are weighed: those of the highest worth, and those that win."""
 _NUMBERS = 8_000_000
 _FEWEST_DRAWS = 200
 _NOISE = 0.05
-"""Standard deviation of the logarithm of a measurement, as of `sextant.predict.own_points`."""
+"""Standard deviation of the logarithm of a measurement, as of `sextant.predict.calibration`."""
 _OWN, _OTHERS = 6, 4
 """Principal components of what is measured of the LLM itself, and of other LLMs."""
 _RIDGE = 1.0

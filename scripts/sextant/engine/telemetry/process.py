@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from sextant.engine.prometheus import MetricNames, fetch, server_gauges
-from sextant.engine.telemetry.series import Series, SeriesEndedError, write_rows
+from sextant.engine.telemetry.gauges import Series, SeriesEndedError, write_rows
 
 GPU_PERIOD_S = 0.1
 # The system accounts CPU time in steps of 10 ms, and asking for it costs some ms.
@@ -30,8 +30,7 @@ Clock = Callable[[], float]
 
 def gpu_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Series]:
     """Return a series a GPU, and one of DCGM if the plan has its address."""
-    from sextant.engine.telemetry.dcgm import dcgm_reader
-    from sextant.engine.telemetry.nvml import Gpu, open_gpus
+    from sextant.engine.telemetry.gauges import Gpu, dcgm_reader, open_gpus
 
     file = plan["telemetry_file"]
     gpus, unknown = open_gpus(plan["devices"], warn)
@@ -52,7 +51,7 @@ def gpu_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Se
 
 def cpu_series(plan: dict, clock: Clock) -> Series:
     """Return the series of the servers' processes."""
-    from sextant.engine.telemetry.cpu import cpu_reader
+    from sextant.engine.telemetry.gauges import cpu_reader
 
     read = cpu_reader(plan["pids"], len(plan["devices"]))
     return Series(

@@ -4,10 +4,12 @@ docs/predictor.md derives it. Parameters are logarithms. Times are in millisecon
 and tokens are those of the whole LLM, divided here among the devices of a replica.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+import pandas as pd
 
+from sextant.predict.roofline.effects import Effect, levels
 from sextant.predict.roofline.law import Parameter
 
 PARAMETERS = {
@@ -50,7 +52,7 @@ def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
 
     Args:
         phi: logarithms of the parameters, shape (rows, parameters), in `NAMES`' order.
-        facts: columns of `sextant.predict.roofline.chunked_facts.chunked_rows`, shape (rows,).
+        facts: columns of `sextant.predict.roofline.facts.chunked_rows`, shape (rows,).
     """
     parts = terms(phi, facts)
     ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
@@ -205,3 +207,60 @@ def _reduction_ms(value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarra
     n_gpus = facts["n_gpus"]
     moved = 2 * (n_gpus - 1) / n_gpus * facts["reduced_bytes"]
     return moved / facts["link_bytes_per_ms"] / value["link"]
+
+
+_OFFSETS = ("ttft_offset", "itl_offset")
+_MOE = {"sequence": 0.3, "expert_flops": 0.2}
+_LATENT = {"launch": 0.2, "kv_bandwidth": 0.3}
+# Who does not state the precision of the KV cache may well have halved it.
+_KV_UNSTATED = {"memory": 0.5, "kv_bandwidth": 0.3}
+_ARCHITECTURE = {
+    "launch": 0.1,
+    "bandwidth": 0.1,
+    "expert_bandwidth": 0.1,
+    "flops": 0.2,
+    "expert_flops": 0.2,
+}
+_PRECISION = {
+    "launch": 0.1,
+    "bandwidth": 0.1,
+    "expert_bandwidth": 0.1,
+    "flops": 0.15,
+    "expert_flops": 0.15,
+}
+_ENGINE = dict(zip(_OFFSETS, (0.2, 0.15), strict=True))
+_VERSION = dict(zip(_OFFSETS, (0.1, 0.05), strict=True))
+_LLM = dict(zip(_OFFSETS, (0.1, 0.08), strict=True))
+_DEPLOYMENT = dict(zip(_OFFSETS, (0.1, 0.04), strict=True))
+
+
+def effects(X: pd.DataFrame) -> Iterator[Effect]:
+    """Yield all effects on the rows of a fact frame."""
+    for parameter, prior in PARAMETERS.items():
+        mean = float(np.log(prior.prior))
+        yield Effect(parameter, "all", np.ones(len(X)), prior.sd, mean)
+    for parameter, sd in _KV_UNSTATED.items():
+        yield Effect(parameter, "kv unstated", X["is_kv_unstated"].to_numpy(float), sd)
+    kinds = {"moe": (X["is_moe"], _MOE), "latent": (X["is_latent"], _LATENT)}
+    for name, (rows, spread) in kinds.items():
+        for parameter, sd in spread.items():
+            yield Effect(parameter, name, rows.to_numpy(float), sd)
+    yield Effect("sync", "replicated", (X["data_parallel"] > 1).to_numpy(float), 0.2)
+    for parameter in ("sync", "sequence"):
+        yield Effect(parameter, "doubling", np.log2(X["n_gpus"].to_numpy(float)), 0.1)
+    yield from levels(X["architecture"], "architecture", _ARCHITECTURE, {})
+    yield from levels(X["served_precision"], "precision", _PRECISION, {})
+    yield from levels(X["engine"], "engine", _ENGINE, {})
+    version = X["engine"] + " " + X["engine_version"]
+    yield from levels(version, "version", _VERSION, dict.fromkeys(version, "version"))
+    yield from levels(X["llm_id"], "llm", _LLM, dict.fromkeys(X["llm_id"], "llm"))
+    deployment = deployments(X)
+    yield from levels(deployment, "pair", _DEPLOYMENT, dict.fromkeys(deployment, "pair"))
+
+
+def deployments(X: pd.DataFrame) -> pd.Series:
+    """Return a name of the servers of each row: alike but for the load and the requests."""
+    layout = X["data_parallel"].map("{:g}".format) + "," + X["expert_parallel"].map("{:g}".format)
+    names = ["llm_id", "engine", "engine_version", "served_precision"]
+    named = X[names].agg(" ".join, axis=1) + " " + layout
+    return named + "|" + X["gpu_profile_id"]

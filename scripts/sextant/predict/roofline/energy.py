@@ -14,11 +14,10 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.characterizations.features import Facts
-from sextant.predict.draws import INTERVAL, JOULES
+from sextant.predict.latencies import INTERVAL, JOULES
 from sextant.predict.roofline import chunked
-from sextant.predict.roofline.chunked_facts import chunked_rows
 from sextant.predict.roofline.effects import Design, Effect, design_of, levels
-from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.facts import chunked_rows, columns_of
 from sextant.predict.roofline.law import Parameter
 from sextant.predict.roofline.posterior import normal
 

@@ -5,7 +5,7 @@ import pandas as pd
 
 from sextant.points.characterizations.execution import ENCODER_DECODER
 from sextant.points.characterizations.features import Facts
-from sextant.predict.roofline import chunked, chunked_effects, effects, law
+from sextant.predict.roofline import chunked, effects, law
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.posterior import Law
 
@@ -60,7 +60,7 @@ BATCHING = Law(
 CHUNKED = Law(
     chunked.NAMES,
     chunked.predict_log,
-    chunked_effects.effects,
+    chunked.effects,
     chunked.terms,
     _chunked_tree_columns,
     freedom=2.0,

@@ -1,13 +1,55 @@
-"""How late the client itself was, and the rule by which that could have shaped a result."""
+"""Exact timers for the load client, and how late its own event loop was."""
 
+import asyncio
+import ctypes
+import os
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sextant.load.alarm import Alarm
 from sextant.points.cells.metrics import SHAPING_FRACTION
+
+_NS_PER_S = 1_000_000_000
+_TFD_TIMER_ABSTIME = 1
+
+
+class _Timerspec(ctypes.Structure):
+    """`struct itimerspec`: period and first moment, each in seconds and nanoseconds."""
+
+    _fields_ = [(name, ctypes.c_long) for name in ("period_s", "period_ns", "first_s", "first_ns")]
+
+
+class Alarm:
+    """An alarm that can be set again and again; made and used inside a running loop."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._libc, self._ring = ctypes.CDLL(None, use_errno=True), ring
+        self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "no timer")
+        asyncio.get_running_loop().add_reader(self._fd, self._on_time)
+
+    def set(self, at_ns: int, period_ns: int = 0) -> None:
+        """Ring at this moment, soon if it has passed, and each period after it if there is one."""
+        first, period = divmod(max(at_ns, 1), _NS_PER_S), divmod(period_ns, _NS_PER_S)
+        spec = _Timerspec(*period, *first)
+        if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None):
+            raise OSError(ctypes.get_errno(), "the timer cannot be set")
+
+    def close(self) -> None:
+        """Never ring again."""
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+
+    def _on_time(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:  # it was set again meanwhile
+            return
+        self._ring()
+
 
 _PERIOD_NS = 10_000_000
 

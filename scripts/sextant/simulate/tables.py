@@ -1,0 +1,285 @@
+"""A replica's lists of requests and its KV cache in blocks, compiled; each change costs O(1)."""
+
+import numpy as np
+
+from sextant.simulate.compiled import compiled
+from sextant.simulate.world import NONE, PENDING, World
+
+
+@compiled
+def assign(w: World, r: int, i: int) -> None:
+    """Have request i wait at replica r, behind all that came before."""
+    s = w.replicas[r]
+    w.requests[i].replica = r
+    if s.last_arrival != NONE:
+        w.requests[s.last_arrival].next_arrival = i
+    s.last_arrival = i
+    if s.waiting == NONE:
+        s.waiting = i
+    if s.oldest == NONE:
+        s.oldest = i
+    s.n_assigned += 1
+
+
+@compiled
+def first_waiting(w: World, r: int) -> int:
+    """Return who is next to be admitted, preempted ones first; NONE if nobody waits."""
+    s = w.replicas[r]
+    while s.preempted != NONE and w.requests[s.preempted].status != PENDING:
+        s.preempted = w.requests[s.preempted].older
+    if s.preempted != NONE:
+        return s.preempted
+    while s.waiting != NONE and w.requests[s.waiting].status != PENDING:
+        s.waiting = w.requests[s.waiting].next_arrival
+    return s.waiting
+
+
+@compiled
+def leave_queue(w: World, r: int, i: int) -> None:
+    """Take the one off the queue that `first_waiting` returned."""
+    s = w.replicas[r]
+    if i == s.preempted:
+        s.preempted = w.requests[i].older
+    else:
+        s.waiting = w.requests[i].next_arrival
+
+
+@compiled
+def start_running(w: World, r: int, i: int) -> None:
+    """Append a request to the running ones."""
+    s = w.replicas[r]
+    w.requests[i].older, w.requests[i].newer = s.newest, NONE
+    if s.newest != NONE:
+        w.requests[s.newest].newer = i
+    s.newest = i
+    s.n_running += 1
+
+
+@compiled
+def stop_running(w: World, r: int, i: int) -> None:
+    """Remove a request from the running ones."""
+    s, q = w.replicas[r], w.requests[i]
+    if q.older != NONE:
+        w.requests[q.older].newer = q.newer
+    if q.newer != NONE:
+        w.requests[q.newer].older = q.older
+    else:
+        s.newest = q.older
+    s.n_running -= 1
+
+
+@compiled
+def append_end(w: World, r: int, i: int) -> None:
+    """Note that a request's last token comes in its `end_plan`."""
+    q = w.requests[i]
+    slot = q.end_plan & (w.ends.shape[1] - 1)
+    last = w.ends[r, slot].last
+    q.end_before, q.end_after = last, NONE
+    if last == NONE:
+        w.ends[r, slot].first = i
+    else:
+        w.requests[last].end_after = i
+    w.ends[r, slot].last = i
+
+
+@compiled
+def remove_end(w: World, r: int, i: int) -> None:
+    """Forget when a request ends."""
+    q = w.requests[i]
+    slot = q.end_plan & (w.ends.shape[1] - 1)
+    if q.end_before == NONE:
+        w.ends[r, slot].first = q.end_after
+    else:
+        w.requests[q.end_before].end_after = q.end_after
+    if q.end_after == NONE:
+        w.ends[r, slot].last = q.end_before
+    else:
+        w.requests[q.end_after].end_before = q.end_before
+
+
+@compiled
+def cache_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each block how deep in the cache it lies, and the request that used it last.
+
+    Args:
+        prefix: (all blocks,) number of each block with all before it, from 0 on, one request after
+            the other.
+        ends: (n,) where each request's blocks end.
+
+    Returns:
+        (all blocks,) the blocks used since: a cache of more blocks still has it; and (all blocks,)
+        the request. Both -1 of a block that is new. O(log of all blocks) for each.
+    """
+    n = len(prefix)
+    depth, used_by = np.full(n, -1), np.full(n, -1)
+    last, last_request = np.full(n, -1), np.full(n, -1)
+    # Fenwick tree: node i counts the marks of places up to i, back to the one below its lowest bit.
+    marks = np.zeros(n + 1, np.int64)
+    n_held, start = 0, 0
+    for request in range(len(ends)):
+        for k in range(start, ends[request]):
+            found = last[prefix[k]]
+            if found >= 0:
+                older, node = 0, found + 1
+                while node > 0:
+                    older += marks[node]
+                    node -= node & -node
+                depth[k] = n_held - older
+                used_by[k] = last_request[prefix[k]]
+        for k in range(start, ends[request]):
+            # The end of a prompt counts as used before its beginning.
+            now = start + ends[request] - 1 - k
+            for place, step in ((last[prefix[k]], -1), (now, 1)):
+                node = place + 1
+                while 0 < node <= n:
+                    marks[node] += step
+                    node += node & -node
+            n_held += last[prefix[k]] < 0
+            last[prefix[k]], last_request[prefix[k]] = now, request
+        start = ends[request]
+    return depth, used_by
+
+
+@compiled
+def blocks_of(w: World, tokens: int) -> int:
+    """Return the blocks that hold so many tokens."""
+    return (tokens + w.block_tokens - 1) // w.block_tokens
+
+
+@compiled
+def _own_run(w: World, i: int) -> int:
+    return w.replicas.shape[0] * w.n_groups + i
+
+
+@compiled
+def _ring(w: World, r: int) -> int:
+    """Return the run where a replica's list of runs begins and ends."""
+    return w.runs.shape[0] - w.replicas.shape[0] + r
+
+
+@compiled
+def _unlink(w: World, run: int) -> None:
+    before, after = w.runs[run].before, w.runs[run].after
+    w.runs[before].after, w.runs[after].before = after, before
+
+
+@compiled
+def _shrink(w: World, run: int, n: int) -> None:
+    w.runs[run].blocks -= n
+    if n > 0 and w.runs[run].blocks == 0:
+        _unlink(w, run)
+
+
+@compiled
+def _keep(w: World, r: int, run: int, n: int) -> None:
+    """Free n blocks of a run: they, and what is left of it, are the last to be taken."""
+    if n == 0:
+        return
+    if w.runs[run].blocks > 0:
+        _unlink(w, run)
+    w.runs[run].blocks += n
+    end = _ring(w, r)
+    before = w.runs[end].before
+    w.runs[run].before, w.runs[run].after = before, end
+    w.runs[before].after = w.runs[end].before = run
+
+
+@compiled
+def take(w: World, r: int, n: int) -> None:
+    """Take n free blocks. There have to be as many."""
+    s = w.replicas[r]
+    s.used += n
+    blank = min(n, s.blank)
+    s.blank -= blank
+    n -= blank
+    while n > 0:
+        run = w.runs[_ring(w, r)].after
+        taken = min(n, w.runs[run].blocks)
+        _shrink(w, run, taken)
+        w.runs[run].cached -= taken  # of a prefix; nobody reads it of a request
+        n -= taken
+
+
+@compiled
+def cached_of(w: World, r: int, i: int) -> tuple[int, int]:
+    """Return how many leading blocks of a waiting request are cached, and how many are free."""
+    q = w.requests[i]
+    hit = free = 0
+    if q.group != NONE:
+        group = r * w.n_groups + q.group
+        hit = min(w.runs[group].cached, q.shared)
+        free = max(0, hit - w.runs[group].held)
+    if q.preemptions > 0 and hit == q.shared:
+        own = w.runs[_own_run(w, i)].blocks
+        hit, free = hit + own, free + own
+    return hit, free
+
+
+@compiled
+def hold_cached(w: World, r: int, i: int, hit: int) -> None:
+    """Have a request hold its leading cached blocks, as many as `cached_of` said."""
+    s, q = w.replicas[r], w.requests[i]
+    of_group = min(hit, q.shared)
+    if q.group != NONE:
+        group = r * w.n_groups + q.group
+        free = max(0, of_group - w.runs[group].held)
+        _shrink(w, group, free)
+        w.runs[group].held += free
+        w.runs[group].users += 1
+        s.used += free
+    if hit > of_group:
+        _shrink(w, _own_run(w, i), hit - of_group)
+        s.used += hit - of_group
+    q.computed = hit * w.block_tokens
+
+
+@compiled
+def grow(w: World, r: int, i: int, tokens: int) -> None:
+    """Have a request hold the blocks of its next tokens."""
+    q = w.requests[i]
+    before = blocks_of(w, q.computed)
+    q.computed += tokens
+    take(w, r, blocks_of(w, q.computed) - before)
+    if q.group != NONE:
+        group = r * w.n_groups + q.group
+        reached = min(q.shared, q.computed // w.block_tokens)
+        w.runs[group].held = max(w.runs[group].held, reached)
+        w.runs[group].cached = max(w.runs[group].cached, reached)
+
+
+@compiled
+def let_go(w: World, r: int, i: int, tokens: int, is_over: bool) -> None:
+    """Free the blocks of a request that has computed so many tokens."""
+    s, q = w.replicas[r], w.requests[i]
+    full = tokens // w.block_tokens
+    shared = min(q.shared, full)
+    own = blocks_of(w, tokens) - shared
+    s.used -= own
+    if not w.has_prefix_caching:
+        s.blank += own
+        return
+    s.blank += own - (full - shared)
+    left = full - shared
+    if is_over and q.group != NONE:
+        left -= _lengthen(w, r, i, full)
+    _keep(w, r, _own_run(w, i), left)
+    if q.group != NONE:
+        group = r * w.n_groups + q.group
+        w.runs[group].users -= 1
+        if w.runs[group].users == 0:
+            s.used -= w.runs[group].held
+            _keep(w, r, group, w.runs[group].held)
+            w.runs[group].held = 0
+
+
+@compiled
+def _lengthen(w: World, r: int, i: int, full: int) -> int:
+    """Have the prefix grow by what the request's answer adds to it; return by how many blocks."""
+    q = w.requests[i]
+    group = r * w.n_groups + q.group
+    more = min(q.ending, full) - q.shared
+    if more <= 0 or w.runs[group].cached != q.shared:
+        return 0
+    w.runs[group].cached += more
+    _keep(w, r, group, more)
+    return more
