@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from fake_nvml import use_fake_nvml, use_no_nvml
+from sextant.engine.telemetry import gauges
 from sextant.engine.telemetry.process import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.engine.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
 from sextant.points.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
 from sextant.points.store.energy import device_query
-from sextant.studies.sensitivity import series
 from stub_server import StubServer, answer_text
 from support import wait_for
 
@@ -107,7 +107,7 @@ class Grid:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, n_readings: int) -> None:
         self.now_s, self.n_left, self.read_s = 0.0, n_readings, []
-        monkeypatch.setattr(series, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(gauges, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
     def reading(self, takes_s: float) -> list[dict]:
         self.read_s.append(self.now_s)
@@ -134,7 +134,7 @@ class Grid:
 def test_a_source_is_read_on_a_grid(monkeypatch, takes_s, read_s, is_read_at_end):
     grid = Grid(monkeypatch, n_readings=4)
     file = os.memfd_create("rows")
-    one = series.Series(lambda: grid.reading(takes_s), GPU_PERIOD_S, file, is_read_at_end)
+    one = gauges.Series(lambda: grid.reading(takes_s), GPU_PERIOD_S, file, is_read_at_end)
     one.run(grid, begun := threading.Event())
     assert begun.is_set()
     assert grid.read_s == pytest.approx(read_s if is_read_at_end else read_s[:-1])
