@@ -41,7 +41,9 @@ print(sorted(heavy & sys.modules.keys()))"""
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["bench.cell", "workload.fit", "decide.evaluate", "report.trace"])
+@pytest.mark.parametrize(
+    "module", ["bench.cell", "workload.fit", "decide.evaluate", "report.trace"]
+)
 def test_a_job_starts_without_what_takes_a_second_to_import(module: str) -> None:
     code = f"""
 import sys, sextant.{module}
