@@ -1,12 +1,11 @@
-"""The formula of a cell's time, and its terms where nothing was measured.
+"""How long a cell takes to measure, from the times of finished cells or from assumptions.
 
     seconds = starts × (start_s + weights / load_gib_per_s)
             + levels × (warm-up + duration + cool-down + level_extra_s) + cell_extra_s
 
-A server start lasts from the command to the last corner case of its probe. Where cells have
-been measured, medians of theirs take the place of what is assumed (`history`). A cell that
-memory facts rule out costs nothing. Not in it: the wait in a scheduler's queue, cells that
-are tried again, and levels that a stop rule may leave out.
+A server start lasts from the command to the last corner case of its probe. A cell that does not fit
+into memory costs nothing. Not included: waits in a scheduler's queue, cells that are tried again,
+and levels that a stop rule leaves out.
 """
 
 import csv
@@ -54,37 +53,37 @@ ASSUMED = {
 
 
 def feasibility(experiment: Experiment, key: CellKey, config: Mapping[str, Any]) -> Feasibility:
-    """Decide from memory facts whether a cell will be measured at all; an endpoint's always is."""
-    workload, variant = experiment.workloads[key.workload_id], experiment.variants[key.variant_id]
-    found = assess_variant(
+    """Return whether a cell fits into memory; a server that runs already always does."""
+    workload = experiment.workloads[key.workload_id]
+    assessed = assess_variant(
         experiment.llm_facts[key.llm_id],
         experiment.profiles[key.gpu_profile_id].devices,
-        variant,
+        experiment.variants[key.variant_id],
         config["engine"]["memory_utilization"],
         workload["max_input_tokens"] + workload["max_output_tokens"],
     )
-    return replace(found, verdict=FEASIBLE) if experiment.endpoint(key) else found
+    return replace(assessed, verdict=FEASIBLE) if experiment.endpoint(key) else assessed
 
 
-def weight_gib(experiment: Experiment, key: CellKey) -> float:
-    """Return the size of the weights of a cell's LLM in GiB."""
+def _weight_gib(experiment: Experiment, key: CellKey) -> float:
     return experiment.llm_facts[key.llm_id].weight_bytes / 2**30
 
 
 def expected_s(
     experiment: Experiment, key: CellKey, config: Mapping[str, Any], basis: Basis
 ) -> float:
-    """Return how long a cell takes that fits into memory, in seconds (`cell_s`)."""
+    """Return how long a cell that fits into memory takes, in seconds (`cell_s`)."""
     max_starts = 0 if experiment.endpoint(key) else config["engine"]["max_server_starts"]
     scenario, variant = experiment.scenario(key), experiment.variants[key.variant_id]
-    return cell_s(scenario, variant, weight_gib(experiment, key), max_starts, basis)
+    return cell_s(scenario, variant, _weight_gib(experiment, key), max_starts, basis)
 
 
 def cell_s(
     scenario: Scenario, variant: Variant, weight_gib: float, max_starts: int, basis: Basis
 ) -> float:
-    """Return how long a cell takes that fits into memory, in seconds. A variant's given batch
-    weight needs one start; else at most `max_starts` are allowed.
+    """Return how long a cell that fits into memory takes, in seconds.
+
+    A variant with a given batch weight needs one start, others at most `max_starts`.
     """
     starts = max_starts if basis.starts is None else min(basis.starts, max_starts)
     starts = 1 if variant.batch_weight_tokens else starts
@@ -102,7 +101,7 @@ class Finished:
     starts_s: tuple[float, ...]
     """Of each probe, with the loading of weights."""
     levels_s: dict[float, float]
-    """Duration of each level that was measured, without its warm-up."""
+    """Duration of each measured level, without its warm-up."""
     wall_s: float | None
     """Of the whole job; None where it was measured elsewhere."""
 
@@ -111,7 +110,7 @@ def finished_cells(
     experiment: Experiment, config: Mapping[str, Any], folder: Path
 ) -> list[Finished]:
     """Read the cells that were measured; paths of the configuration start from `folder`."""
-    found, results = [], folder / config["pathvars"]["results"] / "benchmarks" / config["source"]
+    finished, results = [], folder / config["pathvars"]["results"] / "benchmarks" / config["source"]
     for key in experiment.cells if experiment.scenarios else ():  # an archive has none
         try:
             cell = read_cell(results / key.folder)
@@ -120,12 +119,13 @@ def finished_cells(
             continue  # not measured, or damaged, which a run will report
         starts_s = tuple(probe.duration_s for probe in cell.tuning.probes or ())
         levels_s = {it.level: it.duration_s for it in cell.run.levels if it.duration_s is not None}
-        found.append(Finished(key, starts_s, levels_s, wall_s))
-    return [cell for cell in found if cell.levels_s]
+        if levels_s:
+            finished.append(Finished(key, starts_s, levels_s, wall_s))
+    return finished
 
 
 def job_s(config: Mapping[str, Any], folder: Path, key: CellKey) -> float | None:
-    """Return the seconds that a cell took by Snakemake's benchmark file, of the last attempt."""
+    """Return the seconds of a cell's last attempt, by Snakemake's benchmark file."""
     times = folder / config["pathvars"]["benchmarks"] / "benchmark_cell" / config["source"]
     path = times / f"{key.folder}.tsv"
     if not path.is_file():
@@ -159,52 +159,30 @@ def basis(experiment: Experiment, key: CellKey, finished: Sequence[Finished]) ->
 
 
 def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, name: str) -> Basis:
-    starts = [
-        max(0.0, start_s - weight_gib(experiment, cell.key) / assumed.load_gib_per_s)
-        for cell in near
-        for start_s in cell.starts_s
-    ]
-    # A given batch weight takes one start, so it says nothing about a search.
-    searched = [
-        cell
-        for cell in near
-        if experiment.variants[cell.key.variant_id].batch_weight_tokens is None
-    ]
-    n_starts = [len(cell.starts_s) for cell in searched]
-    extras, requests = _extras_s(experiment, near), _requests_s(experiment, near)
+    starts_s, n_starts, extras_s, requests_s = [], [], [], []
+    for cell in near:
+        load_s = _weight_gib(experiment, cell.key) / assumed.load_gib_per_s
+        starts_s += [max(0.0, start_s - load_s) for start_s in cell.starts_s]
+        # A given batch weight takes one start, so it says nothing about a search.
+        if experiment.variants[cell.key.variant_id].batch_weight_tokens is None:
+            n_starts.append(len(cell.starts_s))
+        scenario, n_levels = experiment.scenario(cell.key), len(cell.levels_s)
+        if cell.wall_s is not None:
+            levels_s = sum(cell.levels_s.values()) + n_levels * scenario.unmeasured_s
+            known_s = sum(cell.starts_s) + levels_s
+            extras_s.append(max(0.0, cell.wall_s - known_s) / n_levels)
+        if isinstance(scenario, Batch):
+            requests_s += [s / scenario.n_waves(level) for level, s in cell.levels_s.items()]
     return replace(
         assumed,
         origin=f"medians of {len(near)} cells {name}",
-        start_s=statistics.median(starts),
+        start_s=statistics.median(starts_s),
         starts=statistics.median(n_starts) if n_starts else None,
-        request_s=statistics.median(requests) if requests else assumed.request_s,
+        request_s=statistics.median(requests_s) if requests_s else assumed.request_s,
         # The extra time of a level and that of a cell cannot be separated.
-        level_extra_s=statistics.median(extras) if extras else assumed.level_extra_s,
-        cell_extra_s=0.0 if extras else assumed.cell_extra_s,
+        level_extra_s=statistics.median(extras_s) if extras_s else assumed.level_extra_s,
+        cell_extra_s=0.0 if extras_s else assumed.cell_extra_s,
     )
-
-
-def _extras_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
-    """Return the time of each cell beyond its starts and levels, per level."""
-    found = []
-    for cell in cells:
-        if cell.wall_s is None:
-            continue
-        scenario, n_levels = experiment.scenario(cell.key), len(cell.levels_s)
-        levels_s = sum(cell.levels_s.values()) + n_levels * scenario.unmeasured_s
-        known_s = sum(cell.starts_s) + levels_s
-        found.append(max(0.0, cell.wall_s - known_s) / n_levels)
-    return found
-
-
-def _requests_s(experiment: Experiment, cells: Sequence[Finished]) -> list[float]:
-    """Return the time of a request in each level that ended with a number of requests."""
-    found = []
-    for cell in cells:
-        scenario = experiment.scenario(cell.key)
-        if isinstance(scenario, Batch):
-            found += [took / scenario.n_waves(level) for level, took in cell.levels_s.items()]
-    return found
 
 
 @dataclass(frozen=True)
@@ -221,20 +199,20 @@ class Error:
 def estimate_errors(
     experiment: Experiment, config: Mapping[str, Any], finished: Sequence[Finished]
 ) -> dict[str, Error]:
-    """Compare the time of each measured cell with an estimate that does not know it.
+    """Compare the time of each measured cell with an estimate made without it.
 
     `assumed` uses no measurement, `medians` those of all other cells.
     """
     timed = [(cell, cell.wall_s) for cell in finished if cell.wall_s is not None]
-    walls_s = [wall_s for _, wall_s in timed]
-    found = {}
+    errors = {}
     for name in ("assumed", "medians") if timed else ():
         estimates_s = []
         for cell, _ in timed:
             others = [other for other in finished if other is not cell and name == "medians"]
             terms = basis(experiment, cell.key, others)
             estimates_s.append(expected_s(experiment, cell.key, config, terms))
-        ratios = [each / wall_s for each, wall_s in zip(estimates_s, walls_s, strict=True)]
-        total, middle = sum(estimates_s) / sum(walls_s), statistics.median(ratios)
-        found[name] = Error(len(timed), middle, min(ratios), max(ratios), total)
-    return found
+        ratios = [s / wall_s for s, (_, wall_s) in zip(estimates_s, timed, strict=True)]
+        total = sum(estimates_s) / sum(wall_s for _, wall_s in timed)
+        middle = statistics.median(ratios)
+        errors[name] = Error(len(timed), middle, min(ratios), max(ratios), total)
+    return errors

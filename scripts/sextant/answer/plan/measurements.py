@@ -1,4 +1,8 @@
-"""Which cells to measure next: from what is measured so far to an order of cells."""
+"""The measurement plan: which cells to measure next, and the rounds of `sextant measure`.
+
+Between rounds only the sheet of chosen cells (`experiment.adaptive`) is kept, besides the results
+themselves: with the same results and budget the next round is the same.
+"""
 
 import math
 import tempfile
@@ -12,16 +16,16 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.plan.estimate import Basis, basis, finished_cells, job_s
-from sextant.answer.plan.run import CellPlan, unplanned_cell
+from sextant.answer.plan.run import CellPlan, plan_cell
 from sextant.answer.plan.value import (
+    Budget,
     Candidate,
-    Limits,
-    Order,
-    Outlook,
-    Stakes,
+    Decisions,
+    Expectation,
+    MeasurementPlan,
     Stop,
-    order,
-    stakes_of,
+    order_cells,
+    weigh_decisions,
 )
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
@@ -33,9 +37,11 @@ from sextant.experiment.definition import cell_definition
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
-from sextant.pages.wording import aligned, number, percent, plural
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.wording import number, percent, plural
 from sextant.points.cells.files import read_run
-from sextant.points.characterizations.features import Facts, published_features
+from sextant.points.characterizations.features import Facts as FactsOfAll
+from sextant.points.characterizations.features import published_features
 from sextant.points.characterizations.points import (
     IDENTIFIERS,
     LENGTHS,
@@ -53,33 +59,37 @@ from sextant.predict.roofline import Roofline
 _NO_LENGTHS = "nothing says how long the workload's requests are"
 _UNSERVED_MS = 1e12
 """Where a level was measured and nothing succeeded."""
+_SHOWN = 3
+"""Changed answers of a round that are printed."""
+_DECISION = ["slo_id", "llm_id"]
+_HEADER = ("round", "cell", "levels", "GPU-hours", "USD", "in all: GPU-hours", "USD", "S/O after")
 
 
-def next_cells(
+def plan_measurements(
     task: Task,
     slos: Sequence[SLO],
     candidates: Sequence[Candidate],
-    limits: Limits,
+    budget: Budget,
     seed: int,
     *,
     lengths: Sequence[float] | None = None,
     served_as: Mapping[str, Any] | None = None,
-) -> Order:
+) -> MeasurementPlan:
     """Return which cells to measure for the SLOs, by what is measured so far.
 
-    The same points and seed give the same order. Without any point the law's prior decides.
+    The same points and seed give the same plan. Without any point the law's prior decides.
 
     Args:
         task: points of one workload, none or more, and facts.
         slos: the SLOs that answers are for.
         candidates: the cells that may be measured; without any, some must be measured.
-        limits: the budget, and what is enough.
+        budget: how much may be spent, and what is enough.
         seed: seed of the predictor and of the errors of measurements.
         lengths: mean input and output tokens of the workload's requests, where nothing is measured.
         served_as: columns of `SERVING` that the candidates will have; by default the points' own.
 
     Raises:
-        InputError: an SLO is about other requests, or nothing says how long requests are.
+        InputError: an SLO has request lengths of its own, or no request lengths are known.
     """
     for slo in slos:
         if slo.lengths:
@@ -89,28 +99,32 @@ def next_cells(
     groups: dict[tuple, list[SLO]] = {}
     for slo in slos:
         groups.setdefault((slo.percentiles, slo.first_token), []).append(slo)
-    stakes = [
-        _stakes(task, alike, candidates, seed, lengths, served_as) for alike in groups.values()
+    decisions = [
+        _decisions(task, alike, candidates, seed, lengths, served_as) for alike in groups.values()
     ]
-    return order(stakes, candidates, limits)
+    return order_cells(decisions, candidates, budget)
 
 
-def _stakes(
+def _decisions(
     task: Task,
     slos: Sequence[SLO],
     candidates: Sequence[Candidate],
     seed: int,
     lengths: Sequence[float] | None,
     served_as: Mapping[str, Any] | None,
-) -> Stakes:
-    """Return what is to decide for SLOs of the same percentiles."""
+) -> Decisions:
+    """Return the decisions for SLOs of the same percentiles."""
     measured = at_percentile(task.points, slos[0].percentiles, slos[0].first_token)
     measured[TARGETS] = measured[TARGETS].where(measured[TARGETS] > 0)
     known = measured[measured[TARGETS].notna().any(axis=1)].reset_index(drop=True)
-    asked = _asked(measured, candidates)
+    # All cells, measured or not, at all users of any of them.
+    pairs = {tuple(each[:2]) for each in candidates}
+    pairs |= set(measured[IDENTIFIERS].itertuples(index=False, name=None))
+    users = {int(count) for each in candidates for count in each.levels} | {*measured["users"]}
+    keys = [(*pair, count) for pair in sorted(pairs) for count in sorted(users)]
     if served_as is None:
         served_as = {name: known[name].mode().get(0) for name in SERVING}
-    asked = asked.assign(**dict.fromkeys(SERVING)).assign(**served_as)
+    asked = pd.DataFrame(keys, columns=KEYS).assign(**dict.fromkeys(SERVING)).assign(**served_as)
     if len(known):
         known, asked = share_lengths(known, asked)
     elif lengths is not None:
@@ -124,52 +138,44 @@ def _stakes(
     )
     model.fit(Rows(design.iloc[: len(known)], known[TARGETS]))
     truth = asked[KEYS].merge(measured[[*KEYS, *TARGETS]], on=KEYS, how="left", indicator="tried")
-    samples_ms = told(asked, model.sample(design.iloc[len(known) :]), truth[TARGETS], seed)
+    samples_ms = model.sample(design.iloc[len(known) :])
+    samples_ms = given_measurements(asked, samples_ms, truth[TARGETS], seed)
     unserved = (truth["tried"] == "both") & truth[TARGETS].isna().all(axis=1)
     samples_ms[:, unserved.to_numpy()] = _UNSERVED_MS
-    return stakes_of(Draws(asked, samples_ms), task.facts.profiles, slos, seed)
+    return weigh_decisions(Draws(asked, samples_ms), task.facts.profiles, slos, seed)
 
 
-def _asked(measured: pd.DataFrame, candidates: Sequence[Candidate]) -> pd.DataFrame:
-    """Return the keys of all cells, measured or not, at all users of any of them."""
-    pairs = {tuple(each[:2]) for each in candidates}
-    pairs |= set(measured[IDENTIFIERS].itertuples(index=False, name=None))
-    users = {int(count) for each in candidates for count in each.levels} | {*measured["users"]}
-    rows = [(*pair, count) for pair in sorted(pairs) for count in sorted(users)]
-    return pd.DataFrame(rows, columns=KEYS)
-
-
-def told(
+def given_measurements(
     keys: pd.DataFrame, samples_ms: np.ndarray, measured_ms: pd.DataFrame, seed: int
 ) -> np.ndarray:
-    """Return draws that are what was measured where it was, and move with it nearby.
+    """Return draws that equal the measurements where there are any, and move with them nearby.
 
     Args:
-        keys: `llm_id, gpu_profile_id, users`, a row a point.
+        keys: `llm_id, gpu_profile_id, users`, one row per point.
         samples_ms: nTTFT and ITL, (draws, rows, 2).
         measured_ms: the same, (rows, 2), NaN where not measured.
         seed: seed of the errors of measurements.
     """
     samples_ms, values = samples_ms.copy(), measured_ms.to_numpy(float)
-    is_told = np.isfinite(values).any(axis=1)
-    for llm_id in keys.loc[is_told, "llm_id"].unique():
+    is_measured = np.isfinite(values).any(axis=1)
+    for llm_id in keys.loc[is_measured, "llm_id"].unique():
         rows = np.flatnonzero(keys["llm_id"] == llm_id)
-        own = rows[is_told[rows]]
+        own = rows[is_measured[rows]]
         points = keys.iloc[own].reset_index(drop=True)
         points = points.assign(**dict(zip(TARGETS, values[own].T, strict=True)))
-        told_by = OwnPoints(points, samples_ms[:, own], seed)
-        samples_ms[:, rows] = told_by.corrected(keys.iloc[rows], samples_ms[:, rows])
+        calibration = OwnPoints(points, samples_ms[:, own], seed)
+        samples_ms[:, rows] = calibration.corrected(keys.iloc[rows], samples_ms[:, rows])
     return np.where(np.isfinite(values), values, samples_ms)
 
 
-def order_of_plan(
+def plan_of_experiment(
     experiment: Experiment,
     config: Mapping[str, Any],
     candidates: Sequence[Candidate],
     folder: Path,
-    limits: Limits,
-) -> Order:
-    """Return which cells of a plan to measure first, by the cells on disk.
+    budget: Budget,
+) -> MeasurementPlan:
+    """Return which cells of an experiment to measure first, by the cells on disk.
 
     Paths of the configuration start from `folder`; `candidates` are those of `candidates_of`.
 
@@ -184,31 +190,27 @@ def order_of_plan(
         raise InputError("no SLO asks for an answer", file=config["sheets"]["slos"], fix=fix)
     task, decision = _task(experiment, config, folder), config["decision"]
     if not candidates and task.points.empty:
-        problem = "no cell of {workload_id} and {scenario_id}, which answers rest on, fits"
+        problem = "no cell of {workload_id} and {scenario_id}, which answers use, fits"
         fix = "add one to the sheet, or change `decision`"
         file = config["sheets"]["benchmarks"]
         raise InputError(problem.format(**decision), file=file, fix=fix)
     results = folder / config["pathvars"]["results"]
-    requests = results / "workloads" / decision["workload_id"] / "requests.parquet"
-    lengths = _workload_lengths(requests)
-    if lengths is None and task.points.empty:
+    requests, lengths = results / "workloads" / decision["workload_id"] / "requests.parquet", None
+    if requests.is_file():
+        bins = read_parquet(requests).to_pandas()
+        lengths = [float(np.average(bins[name], weights=bins["count"])) for name in LENGTHS]
+    elif task.points.empty:
         fix = f"fit it first, with the same --configfile: snakemake --cores 1 {requests}"
         raise InputError(_NO_LENGTHS, file=requests, fix=fix)
-    return next_cells(
-        task,
-        list(experiment.slos.values()),
-        candidates,
-        limits,
-        config["seed"],
-        lengths=lengths,
-        served_as={"engine": config["engine"].get("name", "vllm")},
-    )
+    slos, served_as = [*experiment.slos.values()], {"engine": config["engine"].get("name", "vllm")}
+    how: dict[str, Any] = {"lengths": lengths, "served_as": served_as}
+    return plan_measurements(task, slos, candidates, budget, config["seed"], **how)
 
 
 def candidates_of(
     experiment: Experiment, config: Mapping[str, Any], cells: Sequence[CellPlan]
 ) -> list[Candidate]:
-    """Return the cells that answers can rest on: of `decision` in the configuration."""
+    """Return the cells that answers can use: of `decision` in the configuration."""
     return [
         _candidate(experiment, cell, cell.basis)
         for cell in cells
@@ -216,19 +218,16 @@ def candidates_of(
     ]
 
 
-def _is_of_decision(config: Mapping[str, Any], key: Any) -> bool:
+def _is_of_decision(config: Mapping[str, Any], key: CellKey) -> bool:
     decision = config["decision"]
-    return (key.workload_id, key.scenario_id, key.variant_id) == (
-        decision["workload_id"],
-        decision["scenario_id"],
-        DEFAULT_VARIANT,
-    )
+    wanted = decision["workload_id"], decision["scenario_id"], DEFAULT_VARIANT
+    return (key.workload_id, key.scenario_id, key.variant_id) == wanted
 
 
-def _candidate(experiment: Experiment, cell: CellPlan, known: Basis) -> Candidate:
+def _candidate(experiment: Experiment, cell: CellPlan, terms: Basis) -> Candidate:
     """Return a planned cell, with levels between those of its scenario."""
     scenario = experiment.scenarios[cell.key.scenario_id]
-    level_s = scenario.planned_s(scenario.levels[0], known.request_s) + known.level_extra_s
+    level_s = scenario.planned_s(scenario.levels[0], terms.request_s) + terms.level_extra_s
     levels = [int(level) for level in scenario.levels]
     between = [round(math.sqrt(low * high)) for low, high in pairwise(levels)]
     return Candidate(
@@ -245,114 +244,94 @@ def _candidate(experiment: Experiment, cell: CellPlan, known: Basis) -> Candidat
 def _task(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Task:
     """Return the points of the cells that are measured."""
     source, utilization = config["source"], config["engine"]["memory_utilization"]
-    found = finished_cells(experiment, config, folder)
-    cells = [cell.key for cell in found if _is_of_decision(config, cell.key)]
+    finished = finished_cells(experiment, config, folder)
+    cells = [cell.key for cell in finished if _is_of_decision(config, cell.key)]
     if not cells:
-        facts = Facts(experiment.llm_facts, experiment.profiles, published_features(experiment))
+        facts = FactsOfAll(
+            experiment.llm_facts, experiment.profiles, published_features(experiment)
+        )
         tried = pd.DataFrame(columns=[*IDENTIFIERS, "is_feasible"])
         return task_of(source, pd.DataFrame(columns=KEYS), tried, facts, None, utilization)
     with tempfile.TemporaryDirectory() as scratch:
         files = {name: Path(scratch) / name for name in ("point", "feasibility", "telemetry")}
         results = folder / config["pathvars"]["results"] / "benchmarks" / source
-        folders = [results / key.folder for key in cells]
-        aggregate_points(folders, *files.values())
+        aggregate_points([results / key.folder for key in cells], *files.values())
         return read_task(files, experiment, config["decision"], source, utilization)
 
 
-def _workload_lengths(path: Path) -> tuple[float, float] | None:
-    """Return the mean input and output tokens of a fitted workload, None before it is fitted."""
-    if not path.is_file():
-        return None
-    bins = read_parquet(path).to_pandas()
-    means = [float(np.average(bins[name], weights=bins["count"])) for name in LENGTHS]
-    return means[0], means[1]
-
-
-_SHOWN = 3
-"""Answers of a round that are printed."""
-_DECISION = ["slo_id", "llm_id"]
-_HEADER = ("round", "cell", "levels", "GPU-hours", "USD", "in all: GPU-hours", "USD", "S/O after")
-
-
-def order_text(found: Order, candidates: Sequence[Candidate]) -> str:
-    """Return an order of cells as text; `candidates` are those that it chose from."""
-    n_slos, n_llms = (found.now.answers[name].nunique() for name in _DECISION)
-    lines = [
-        f"{plural(len(found.now.answers), 'answer')} ({plural(n_slos, 'SLO')} × "
-        f"{plural(n_llms, 'LLM')}); expected S/O now {found.now.expected_so:.3f}"
+def measurement_document(plan: MeasurementPlan, candidates: Sequence[Candidate]) -> Document:
+    """Return a measurement plan for people and programs; it chose from `candidates`."""
+    n_slos, n_llms = (plan.now.answers[name].nunique() for name in _DECISION)
+    what = f"{plural(n_slos, 'SLO')} × {plural(n_llms, 'LLM')}"
+    blocks: list[Block] = [
+        Headline(
+            f"{plural(len(plan.now.answers), 'answer')} ({what}); expected S/O now "
+            f"{plan.now.expected_so:.3f}"
+        )
     ]
-    if found.rounds:
-        lines += ["", "Measure, the most gain per cost first:", *aligned(_table(found))]
-    before = found.now
-    for place, done in enumerate(found.rounds, 1):
-        changed = _changed(before, done.after)
-        if changed:
-            lines += ["", f"After round {place} the likeliest answers would change:", *changed]
-        before = done.after
-    return "\n".join([*lines, "", f"It stops there: {_why(found, candidates)}."])
-
-
-def _table(found: Order) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [_HEADER]
-    gpu_hours = usd = 0.0
-    for place, done in enumerate(found.rounds, 1):
+    rows, gpu_hours, usd = [], 0.0, 0.0
+    for place, done in enumerate(plan.rounds, 1):
         for each in done.cells:
             gpu_hours, usd = gpu_hours + each.gpu_hours, usd + each.usd
-            cost = (f"{value:.2f}" for value in (each.gpu_hours, each.usd, gpu_hours, usd))
+            cost = [f"{value:.2f}" for value in (each.gpu_hours, each.usd, gpu_hours, usd)]
             levels, so = ",".join(map(str, each.levels)), f"{done.after.expected_so:.3f}"
-            name = f"{each.llm_id} on {each.gpu_profile_id}"
-            rows.append((str(place), name, levels, *cost, so))
-    return rows
+            rows.append((str(place), f"{each.llm_id} on {each.gpu_profile_id}", levels, *cost, so))
+    if rows:
+        title = "Cells to measure, the largest gain per cost first"
+        blocks.append(Section(title, [Table(_HEADER, rows, {0, 1, 2})]))
+    before = plan.now
+    for place, done in enumerate(plan.rounds, 1):
+        if changed := _changed_answers(before, done.after):
+            title = f"After round {place} the likeliest answers would change"
+            blocks.append(Section(title, [Facts(changed)]))
+        before = done.after
+    why = plan.stopped.value
+    if plan.stopped is Stop.BUDGET and not plan.rounds and candidates:
+        least = min((each.start_hours + each.level_hours) * each.n_devices for each in candidates)
+        why += f"; one level of the cheapest cell takes {number(least)} GPU-hours"
+    blocks.append(Note(f"The plan ends there: {why}."))
+    data = {
+        "now": _expectation_data(plan.now),
+        "rounds": [
+            {
+                "cells": [each._asdict() for each in done.cells],
+                "after": _expectation_data(done.after),
+            }
+            for done in plan.rounds
+        ],
+        "stopped": plan.stopped.name.lower(),
+    }
+    return Document("Measurement plan", blocks, data)
 
 
-def _changed(before: Outlook, after: Outlook) -> list[str]:
+def _expectation_data(expectation: Expectation) -> dict[str, Any]:
+    return {"expected_so": expectation.expected_so, "answers": jsonable(expectation.answers)}
+
+
+def _changed_answers(before: Expectation, after: Expectation) -> list[str]:
     """Return a line for each answer that is likely to be another one, the likeliest first."""
+
+    def option(row: Mapping[str, Any], suffix: str = "") -> str:
+        if row[f"gpu_profile_id{suffix}"] is None:
+            return "no GPU profile"
+        return f"{row[f'replicas{suffix}']} × {row[f'gpu_profile_id{suffix}']}"
+
     both = before.answers.merge(after.answers, on=_DECISION, suffixes=("_was", ""))
     chosen = both[["gpu_profile_id", "replicas"]].astype(object).fillna("").to_numpy()
     earlier = both[["gpu_profile_id_was", "replicas_was"]].astype(object).fillna("").to_numpy()
     changed = both[(chosen != earlier).any(axis=1)].sort_values("share", ascending=False)
     lines = [
-        f"  {row['llm_id']} for {row['slo_id']}: {_option(row)} ({percent(row['share'])} likely), "
-        f"not {_option(row, '_was')}"
+        f"{row['llm_id']} for {row['slo_id']}: {option(row)} ({percent(row['share'])} likely), "
+        f"not {option(row, '_was')}"
         for row in frame_rows(changed.head(_SHOWN))
     ]
     left = len(changed) - len(lines)
-    return lines + ([f"  and {plural(left, 'answer')} more (--json has all)"] if left else [])
-
-
-def _option(row: dict[str, Any], suffix: str = "") -> str:
-    if row[f"gpu_profile_id{suffix}"] is None:
-        return "no GPU profile"
-    return f"{row[f'replicas{suffix}']} × {row[f'gpu_profile_id{suffix}']}"
-
-
-def _why(found: Order, candidates: Sequence[Candidate]) -> str:
-    if found.stopped is not Stop.BUDGET or found.rounds or not candidates:
-        return found.stopped.value
-    least = min((each.start_hours + each.level_hours) * each.n_devices for each in candidates)
-    return f"{found.stopped.value}; one level of the cheapest cell takes {number(least)} GPU-hours"
-
-
-def order_json(found: Order) -> dict[str, Any]:
-    """Return an order as JSON has it: `now`, `rounds` and `stopped`."""
-    return {
-        "now": _outlook(found.now),
-        "rounds": [
-            {"cells": [each._asdict() for each in done.cells], "after": _outlook(done.after)}
-            for done in found.rounds
-        ],
-        "stopped": found.stopped.name.lower(),
-    }
-
-
-def _outlook(outlook: Outlook) -> dict[str, Any]:
-    return {"expected_so": outlook.expected_so, "answers": jsonable(outlook.answers)}
+    return lines + ([f"and {plural(left, 'answer')} more (--json has all)"] if left else [])
 
 
 class Spent(NamedTuple):
     """What the chosen cells have taken so far; those measured elsewhere or before are free."""
 
-    n_cells: int
     gpu_hours: float
     usd: float
 
@@ -360,26 +339,24 @@ class Spent(NamedTuple):
 def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Spent:
     """Return what the chosen cells have taken, by the run times of Snakemake's jobs.
 
-    Of a cell that was interrupted that is the time of the last attempt.
+    For a cell that was interrupted that is the time of the last attempt.
     """
     gpu_hours = usd = 0.0
-    n_cells = 0
     for key in experiment.chosen:
         if (took_s := job_s(config, folder, key)) is not None:
             profile = experiment.profiles[key.gpu_profile_id]
-            n_cells += 1
             gpu_hours += took_s / 3600 * profile.n_gpus
             usd += took_s / 3600 * profile.usd_per_hour
-    return Spent(n_cells, gpu_hours, usd)
+    return Spent(gpu_hours, usd)
 
 
-def take_measured(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Chosen:
-    """Return the candidates that were measured before, at whatever levels, as they are asked now.
+def measured_before(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Chosen:
+    """Return the adaptive cells that were measured before, at whatever levels.
 
     Nothing but their levels may differ from what the sheets ask for.
     """
     found: Chosen = {}
-    for key in _left(experiment):
+    for key in _not_chosen(experiment):
         place = folder / config["pathvars"]["results"] / "benchmarks" / config["source"]
         if not (place / key.folder / "run.json").is_file():
             continue
@@ -392,47 +369,47 @@ def take_measured(experiment: Experiment, config: Mapping[str, Any], folder: Pat
 
 
 def next_round(
-    experiment: Experiment, config: Mapping[str, Any], folder: Path, limits: Limits
-) -> tuple[Order, Chosen]:
+    experiment: Experiment, config: Mapping[str, Any], folder: Path, budget: Budget
+) -> tuple[MeasurementPlan, Chosen]:
     """Return the next round, by all that was measured, and its cells as the sheet has them.
 
     Args:
         experiment: with what was chosen so far, all of it measured.
         config: the configuration.
         folder: where paths of the configuration start.
-        limits: those of all rounds together.
+        budget: that of all rounds together.
     """
     so_far = spent(experiment, config, folder)
-    left = limits._replace(
-        gpu_hours=None if limits.gpu_hours is None else limits.gpu_hours - so_far.gpu_hours,
-        usd=None if limits.usd is None else limits.usd - so_far.usd,
+    left = budget._replace(
+        gpu_hours=None if budget.gpu_hours is None else budget.gpu_hours - so_far.gpu_hours,
+        usd=None if budget.usd is None else budget.usd - so_far.usd,
         rounds=1,
     )
-    candidates = candidates_of(experiment, config, candidate_plans(experiment, config, folder))
-    order = order_of_plan(experiment, config, candidates, folder, left)
+    candidates = candidates_of(experiment, config, adaptive_plans(experiment, config, folder))
+    plan = plan_of_experiment(experiment, config, candidates, folder, left)
     by_pair = {(key.llm_id, key.gpu_profile_id): key for key in experiment.adaptive}
-    chosen = order.rounds[0].cells if order.rounds else ()
-    return order, {by_pair[each[:2]]: each.levels for each in chosen}
+    chosen = plan.rounds[0].cells if plan.rounds else ()
+    return plan, {by_pair[each[:2]]: each.levels for each in chosen}
 
 
 def record(config: Mapping[str, Any], folder: Path, chosen: Chosen, *, is_new: bool) -> int:
     """Add cells to the sheet and return the number of their round; 0 are cells measured before."""
     path = folder / chosen_path(config)
-    number = last_round(path) + 1 if is_new else 0
-    add_chosen(path, number, chosen)
-    return number
+    round_number = last_round(path) + 1 if is_new else 0
+    add_chosen(path, round_number, chosen)
+    return round_number
 
 
-def _left(experiment: Experiment) -> list[CellKey]:
-    return [key for key in experiment.adaptive if key not in experiment.chosen]
-
-
-def candidate_plans(
+def adaptive_plans(
     experiment: Experiment, config: Mapping[str, Any], folder: Path
 ) -> list[CellPlan]:
-    """Return what each candidate takes that was not chosen yet."""
+    """Return what each adaptive cell takes that is not chosen yet."""
     finished = finished_cells(experiment, config, folder)
     return [
-        unplanned_cell(experiment, config, key, basis(experiment, key, finished))
-        for key in _left(experiment)
+        plan_cell(experiment, config, key, basis(experiment, key, finished))
+        for key in _not_chosen(experiment)
     ]
+
+
+def _not_chosen(experiment: Experiment) -> list[CellKey]:
+    return [key for key in experiment.adaptive if key not in experiment.chosen]

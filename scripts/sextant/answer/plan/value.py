@@ -1,10 +1,13 @@
-"""What the decisions of a sheet are worth in each draw, and what they would be worth told more.
+"""The value of information of measurements, and the order in which to measure cells.
 
-Each draw is a possible truth: it says what every option costs, and what a measurement would show.
-Told of a measurement, a decision maker expects of an option the mean of its worth over the draws
-that look alike there. That mean is a regression of the worth on what is measured (Strong, Oakley
-and Brennan, Medical Decision Making 2014), so nothing is fitted again. A draw is left out of the
-regression that it is judged by: what draws have in common by chance is no gain.
+Each joint draw of the latencies is a possible truth: it says what every option costs, and what a
+measurement would show. After a measurement an option is expected to be worth the mean of its worth
+over the draws that look alike there. That mean is a regression of the worth on what is measured
+(Strong, Oakley and Brennan, Medical Decision Making 2014), so nothing is fitted again. A draw is
+judged by a regression without it: what draws have in common by chance is no gain.
+
+The gain of a cell is the expected rise of the mean worth of all decisions. The largest gain per
+cost comes first; each choice takes the cells before it as measured.
 """
 
 from collections import Counter
@@ -30,9 +33,19 @@ _FEWEST_DRAWS = 200
 _NOISE = 0.05
 """Standard deviation of the logarithm of a measurement, as of `sextant.predict.calibration`."""
 _OWN, _OTHERS = 6, 4
-"""Principal components of what is measured of the LLM itself, and of other LLMs."""
+"""Principal components of measured latencies of the LLM itself, and of other LLMs."""
 _RIDGE = 1.0
-"""Pseudo-observations that say a feature tells nothing."""
+"""Pseudo-observations that say a feature has no effect."""
+_MOST_LEVELS = 8
+_UNSURE = (0.05, 0.95)
+"""A level is worth a measurement where limits hold with a probability between these."""
+_CONTENDER = 0.01
+"""A GPU profile that is the cheapest in fewer draws than this is not compared."""
+_STANDARD_ERRORS = 2.0
+"""By which a gain has to exceed 0."""
+
+_Contenders = dict[str, dict[str, set[int]]]
+"""By LLM and GPU profile, the sets of limits for which that may be the cheapest profile."""
 
 
 class Decision(NamedTuple):
@@ -41,14 +54,14 @@ class Decision(NamedTuple):
     slo_id: str
     llm_id: str
     limits: int
-    """Index of the SLO's limits in `Stakes.met`."""
+    """Index of the SLO's limits in `Decisions.met`."""
 
 
-class Stakes(NamedTuple):
+class Decisions(NamedTuple):
     """Decisions, and what each of their options costs in every draw."""
 
     X: pd.DataFrame
-    """`llm_id, gpu_profile_id, users`, a row a point."""
+    """`llm_id, gpu_profile_id, users`, one row per point."""
     seen: np.ndarray
     """Log-latencies that a measurement would show, shape (draws, rows, 2)."""
     met: np.ndarray
@@ -65,23 +78,21 @@ class Stakes(NamedTuple):
     """Whether any option meets the SLO, (draws, decisions)."""
 
     def rows(self, llm_id: str, gpu_profile_id: str, users: Sequence[int]) -> np.ndarray:
-        """Return the places of a cell's rows, by rising users."""
+        """Return the positions of a cell's rows, by rising users."""
         is_it = (self.X["llm_id"] == llm_id) & (self.X["gpu_profile_id"] == gpu_profile_id)
         return np.flatnonzero((is_it & self.X["users"].isin(users)).to_numpy())
 
-    def rivals(self, llm_id: str, least: float) -> dict[str, set[int]]:
-        """Return the sets of limits for which each GPU profile is the cheapest that meets an SLO
-        in at least so large a part of the draws, for one LLM.
-        """
-        found: dict[str, set[int]] = {}
+    def contenders(self, llm_id: str) -> dict[str, set[int]]:
+        """Return the sets of limits for which each GPU profile may be an LLM's cheapest one."""
+        contenders: dict[str, set[int]] = {}
         wins = (self.ratios == 1).mean(axis=0)
         for place, decision in enumerate(self.decisions):
             if decision.llm_id == llm_id:
                 names = self.options.loc[place, "gpu_profile_id"].to_numpy()
                 share = pd.Series(wins[place, : len(names)]).groupby(names).sum()
-                for name in share.index[share >= least]:
-                    found.setdefault(name, set()).add(decision.limits)
-        return found
+                for name in share.index[share >= _CONTENDER]:
+                    contenders.setdefault(name, set()).add(decision.limits)
+        return contenders
 
     def ratios_of(self, chosen: np.ndarray) -> np.ndarray:
         """Return the price ratios of an option for each draw and decision, (draws, decisions)."""
@@ -91,11 +102,11 @@ class Stakes(NamedTuple):
         """Return the option that would be chosen in each draw, (draws, decisions).
 
         Args:
-            cells: what is measured: the places of the rows of each cell, by rising users.
+            cells: what is measured: the positions of the rows of each cell, by rising users.
         """
         chosen = np.empty(self.ratios.shape[:2], dtype=int)
         for features, places in self._features(cells):
-            chosen[:, places] = _told(features, self.worth[:, places]).argmax(axis=-1)
+            chosen[:, places] = _worth_given(features, self.worth[:, places]).argmax(axis=-1)
         return chosen
 
     def _features(self, cells: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, list[int]]]:
@@ -119,7 +130,7 @@ class Stakes(NamedTuple):
             yield np.hstack([shared[llm_id], *held]), same
 
     def _components(self, cells: Sequence[np.ndarray], most: int) -> np.ndarray:
-        """Return what varies most of the log-latencies of cells, (draws, components)."""
+        """Return the principal components of the log-latencies of cells, (draws, components)."""
         if not cells:
             return np.empty((len(self.seen), 0))
         values = self.seen[:, np.concatenate(cells)].reshape(len(self.seen), -1)
@@ -127,9 +138,9 @@ class Stakes(NamedTuple):
         return left[:, :most] * np.sqrt(len(left))
 
 
-def stakes_of(
+def weigh_decisions(
     draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO], seed: int
-) -> Stakes:
+) -> Decisions:
     """Return the decisions of each LLM for each SLO.
 
     Args:
@@ -146,7 +157,7 @@ def stakes_of(
     lengths = X[LENGTHS].to_numpy(float)
     of_limits: dict[tuple, int] = {}
     met: list[np.ndarray] = []
-    decisions, found = [], []
+    decisions, weighed = [], []
     loads: dict[tuple, pd.DataFrame] = {}
     for slo in slos:
         limits = of_limits.setdefault(tuple(slo.limits.items()), len(of_limits))
@@ -157,9 +168,9 @@ def stakes_of(
             if key not in loads:
                 loads[key] = _loads(part, samples_ms, lengths, slo)
             decisions.append(Decision(slo.slo_id, str(llm_id), limits))
-            found.append(_weighed(loads[key], part["users"].unique(), profiles, slo))
-    options, ratios, can_be_met = zip(*found, strict=True)
-    return Stakes(
+            weighed.append(_weigh(loads[key], part["users"].unique(), profiles, slo))
+    options, ratios, can_be_met = zip(*weighed, strict=True)
+    return Decisions(
         X=X,
         seen=np.log(samples_ms) + noise,
         met=np.stack(met),
@@ -172,7 +183,7 @@ def stakes_of(
 
 
 def _loads(X: pd.DataFrame, samples_ms: np.ndarray, lengths: np.ndarray, slo: SLO) -> pd.DataFrame:
-    """Return the most load that a replica serves in each draw, a column a GPU profile."""
+    """Return the most load that a replica serves in each draw, one column per GPU profile."""
     users, served = X["users"].to_numpy(), {}
     for name, places in X.groupby("gpu_profile_id").indices.items():
         rows = X.index[places]
@@ -180,7 +191,7 @@ def _loads(X: pd.DataFrame, samples_ms: np.ndarray, lengths: np.ndarray, slo: SL
     return pd.DataFrame(served)
 
 
-def _weighed(
+def _weigh(
     served: pd.DataFrame, users: np.ndarray, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """Return the options of one LLM for an SLO, their price ratios, and where one meets it."""
@@ -212,9 +223,10 @@ def bounded_worth(ratios: np.ndarray) -> np.ndarray:
     return np.maximum(worth_of(ratios), 0.0)
 
 
-def _told(features: np.ndarray, worth: np.ndarray) -> np.ndarray:
-    """Return what options are worth to one who sees the features: ridge regression over all other
-    draws, (draws, decisions, options); the first feature is constant.
+def _worth_given(features: np.ndarray, worth: np.ndarray) -> np.ndarray:
+    """Return the expected worth of options given the features, (draws, decisions, options).
+
+    Ridge regression over all other draws; the first feature is constant.
     """
     flat = worth.reshape(len(worth), -1)
     ridge = np.diag([0.0, *[_RIDGE] * (features.shape[1] - 1)])
@@ -248,21 +260,8 @@ def expected_so(slo_ids: Sequence[str], ratios: np.ndarray, can_be_met: np.ndarr
     return float(np.mean(scores)) if scores else 0.0
 
 
-_MOST_LEVELS = 8
-_UNSURE = (0.05, 0.95)
-"""A level is worth a measurement where limits hold with a probability between these."""
-_RIVAL = 0.01
-"""A GPU profile that is the cheapest in fewer draws than this is not compared."""
-_SURE = 2.0
-"""Standard errors by which a gain has to exceed 0."""
-
-
-_Rivals = dict[str, dict[str, set[int]]]
-"""By LLM and GPU profile, the sets of limits for which that may be the cheapest profile."""
-
-
 class Candidate(NamedTuple):
-    """A cell that was not measured."""
+    """A cell that may be measured."""
 
     llm_id: str
     gpu_profile_id: str
@@ -277,7 +276,7 @@ class Candidate(NamedTuple):
     """Of all devices."""
 
 
-class Limits(NamedTuple):
+class Budget(NamedTuple):
     """How far to plan; None does not limit."""
 
     gpu_hours: float | None = None
@@ -306,94 +305,96 @@ class Choice(NamedTuple):
     """Expected rise of the mean worth of a decision, whose largest value is 1."""
 
 
-class Outlook(NamedTuple):
+class Expectation(NamedTuple):
     """What would be answered, and how good that is expected to be."""
 
     expected_so: float
     answers: pd.DataFrame
-    """`slo_id, llm_id, gpu_profile_id, replicas, usd_per_hour, probability_met, share`, a row a
-    decision; `share` is how likely this is the answer, told of the measurements."""
+    """`slo_id, llm_id, gpu_profile_id, replicas, usd_per_hour, probability_met, share`, one row per
+    decision; `share` is how likely this is the answer once the cells are measured."""
 
 
 class Round(NamedTuple):
-    """Cells that are measured at once, and what is expected to be known after them."""
+    """Cells that are measured at once, and what is expected after them."""
 
     cells: tuple[Choice, ...]
-    after: Outlook
+    after: Expectation
 
 
 class Stop(StrEnum):
     """Why no further cell is chosen."""
 
-    BUDGET = "what is left of the budget pays for no cell that is worth it"
-    SURE = "the answers are as sure as asked for"
+    BUDGET = "the rest of the budget pays for no cell that is worth measuring"
+    SURE = "the expected S/O is as high as asked"
     NOTHING_GAINED = "no cell is expected to change an answer for the better"
     ALL_MEASURED = "no cell is left to measure"
     ENOUGH_ROUNDS = "as many rounds as asked for"
 
 
-class Order(NamedTuple):
+class MeasurementPlan(NamedTuple):
     """What to measure, round by round."""
 
-    now: Outlook
+    now: Expectation
     rounds: tuple[Round, ...]
     stopped: Stop
 
 
-def order(stakes: Sequence[Stakes], candidates: Sequence[Candidate], limits: Limits) -> Order:
+def order_cells(
+    decisions: Sequence[Decisions], candidates: Sequence[Candidate], budget: Budget
+) -> MeasurementPlan:
     """Return the cells to measure, in rounds, and what is expected after each.
 
     Args:
-        stakes: what is to decide; one for each set of percentiles. Every cell has rows in each.
+        decisions: one for each set of percentiles. Every cell has rows in each.
         candidates: cells that may be measured.
-        limits: the budget, and what is enough.
+        budget: how much may be spent, and what is enough.
     """
-    planner = _Planner(stakes, limits)
-    rivals = [
-        {llm_id: each.rivals(llm_id, _RIVAL) for llm_id in {it.llm_id for it in candidates}}
-        for each in stakes
+    planner = _Planner(decisions, budget)
+    contenders = [
+        {llm_id: each.contenders(llm_id) for llm_id in {it.llm_id for it in candidates}}
+        for each in decisions
     ]
-    left = [planner.choice(each, rivals) for each in candidates]
+    left = []
+    for each in candidates:
+        levels = _unsure_levels(decisions, each, contenders)
+        hours = each.start_hours + len(levels) * each.level_hours
+        cost = hours, hours * each.n_devices, hours * each.usd_per_hour
+        left.append(Choice(*each[:2], levels, *cost, gain=0.0))
     rounds: list[Round] = []
-    now, stopped = planner.outlook(), None
+    now, stopped = planner.expectation(), None
     while stopped is None:
-        if limits.until_so is not None and planner.expected_so() >= limits.until_so:
+        if budget.until_so is not None and planner.expected_so() >= budget.until_so:
             stopped = Stop.SURE
-        elif limits.rounds is not None and len(rounds) >= limits.rounds:
+        elif budget.rounds is not None and len(rounds) >= budget.rounds:
             stopped = Stop.ENOUGH_ROUNDS
         elif chosen := planner.take_round(left):
-            rounds.append(Round(chosen, planner.outlook()))
+            rounds.append(Round(chosen, planner.expectation()))
             taken = {each[:2] for each in chosen}
             left = [each for each in left if each[:2] not in taken]
+        elif not left:
+            stopped = Stop.ALL_MEASURED
         else:
-            stopped = planner.why_none(left)
-    return Order(now, tuple(rounds), stopped)
+            stopped = Stop.NOTHING_GAINED if planner.best(left) is None else Stop.BUDGET
+    return MeasurementPlan(now, tuple(rounds), stopped)
 
 
 class _Planner:
-    """What is assumed measured so far, and what is spent on it."""
+    """The cells that are taken as measured so far, and what they cost."""
 
-    def __init__(self, stakes: Sequence[Stakes], limits: Limits) -> None:
-        self.stakes, self.limits = stakes, limits
+    def __init__(self, decisions: Sequence[Decisions], budget: Budget) -> None:
+        self.decisions, self.budget = decisions, budget
         self.spent_gpu_hours = self.spent_usd = 0.0
         self.cells: list[Choice] = []
         self.gains: dict[tuple[str, str], float] = {}
         self.worth = self._worth([])
 
-    def choice(self, candidate: Candidate, rivals: Sequence[_Rivals]) -> Choice:
-        """Return a candidate with the levels that are worth measuring, and what these cost."""
-        levels = _unsure_levels(self.stakes, candidate, rivals)
-        hours = candidate.start_hours + len(levels) * candidate.level_hours
-        cost = hours, hours * candidate.n_devices, hours * candidate.usd_per_hour
-        return Choice(*candidate[:2], levels, *cost, gain=0.0)
-
     def take_round(self, left: Sequence[Choice]) -> tuple[Choice, ...]:
-        """Return the cells of the next round, assumed measured; none if none is worth it."""
+        """Take the cells of the next round as measured; none if none is worth it."""
         chosen: list[Choice] = []
-        while len(chosen) < self.limits.at_once:
+        while len(chosen) < self.budget.at_once:
             on_profile = Counter(each.gpu_profile_id for each in chosen)
-            most, taken = self.limits.of_profile or len(left), {each[:2] for each in chosen}
-            best = self._best(
+            most, taken = self.budget.of_profile or len(left), {each[:2] for each in chosen}
+            best = self.best(
                 each
                 for each in left
                 if each[:2] not in taken
@@ -409,84 +410,80 @@ class _Planner:
             self.worth = self._worth(self.cells)
         return tuple(chosen)
 
-    def _best(self, cells: Iterable[Choice]) -> Choice | None:
+    def best(self, cells: Iterable[Choice]) -> Choice | None:
         """Return the cell of the largest gain per cost, None where no gain is more than chance.
 
-        A gain seldom rises by what was measured before, so most of those that were found before
-        need no second look (Minoux's lazy greedy search).
+        A gain seldom rises as more is measured, so most earlier gains need not be computed again
+        (Minoux's lazy greedy search).
         """
-        by_old = sorted(cells, key=lambda each: -self._old_rate(each))
+
+        def cost(cell: Choice) -> float:
+            return max(cell.gpu_hours if self.budget.usd is None else cell.usd, 1e-9)
+
+        def last_rate(cell: Choice) -> float:
+            return self.gains.get(cell[:2], np.inf) / cost(cell)
+
         best, best_rate = None, 0.0
-        for each in by_old:
-            if self._old_rate(each) <= best_rate:
+        for each in sorted(cells, key=lambda each: -last_rate(each)):
+            if last_rate(each) <= best_rate:
                 break
             gains = self._worth([*self.cells, each]) - self.worth
             gain, error = float(gains.mean()), float(gains.std()) / np.sqrt(len(gains))
             self.gains[each[:2]] = gain
-            if gain > _SURE * error and gain / self._cost(each) > best_rate:
-                best, best_rate = each._replace(gain=gain), gain / self._cost(each)
+            if gain > _STANDARD_ERRORS * error and gain / cost(each) > best_rate:
+                best, best_rate = each._replace(gain=gain), gain / cost(each)
         return best
 
-    def _old_rate(self, cell: Choice) -> float:
-        return self.gains.get(cell[:2], np.inf) / self._cost(cell)
-
-    def _cost(self, cell: Choice) -> float:
-        return max(cell.gpu_hours if self.limits.usd is None else cell.usd, 1e-9)
-
     def _is_affordable(self, cell: Choice) -> bool:
-        hours, usd = self.limits.gpu_hours, self.limits.usd
+        hours, usd = self.budget.gpu_hours, self.budget.usd
         return (hours is None or self.spent_gpu_hours + cell.gpu_hours <= hours) and (
             usd is None or self.spent_usd + cell.usd <= usd
         )
 
-    def why_none(self, left: Sequence[Choice]) -> Stop:
-        """Say why no cell was chosen of those that are left."""
-        if not left:
-            return Stop.ALL_MEASURED
-        return Stop.NOTHING_GAINED if self._best(left) is None else Stop.BUDGET
-
-    def _rows(self, stakes: Stakes, cells: Sequence[Choice]) -> list[np.ndarray]:
-        return [stakes.rows(each.llm_id, each.gpu_profile_id, each.levels) for each in cells]
-
     def _ratios(self, cells: Sequence[Choice]) -> np.ndarray:
-        """Return what is chosen costs over the least price, (draws, decisions), told of cells."""
-        found = [it.ratios_of(it.chosen_after(self._rows(it, cells))) for it in self.stakes]
-        return self._of_all(found)
-
-    def _of_all(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the decisions of all percentiles in one, (draws, decisions)."""
-        n_draws = min(map(len, parts))
-        return np.concatenate([each[:n_draws] for each in parts], axis=1)
+        """Return the price ratios of what is chosen after measuring cells, (draws, decisions)."""
+        parts = [it.ratios_of(it.chosen_after(_rows(it, cells))) for it in self.decisions]
+        return _side_by_side(parts)
 
     def _worth(self, cells: Sequence[Choice]) -> np.ndarray:
-        """Return the mean worth over all decisions in each draw, told of the cells."""
+        """Return the mean worth over all decisions in each draw, after measuring cells."""
         return bounded_worth(self._ratios(cells)).mean(axis=1)
 
     def expected_so(self) -> float:
-        """Return the S/O that decisions are expected to have, told of what is assumed measured."""
-        names = [decision.slo_id for each in self.stakes for decision in each.decisions]
-        can_be_met = self._of_all([each.can_be_met for each in self.stakes])
+        """Return the S/O that decisions are expected to have after the cells taken so far."""
+        names = [decision.slo_id for each in self.decisions for decision in each.decisions]
+        can_be_met = _side_by_side([each.can_be_met for each in self.decisions])
         return expected_so(names, self._ratios(self.cells), can_be_met)
 
-    def outlook(self) -> Outlook:
-        """Return the likeliest answers, told of what is assumed measured."""
-        parts = [_answers(each, self._rows(each, self.cells)) for each in self.stakes]
-        return Outlook(self.expected_so(), pd.concat(parts, ignore_index=True))
+    def expectation(self) -> Expectation:
+        """Return the likeliest answers after the cells taken so far."""
+        parts = [_likeliest_answers(each, _rows(each, self.cells)) for each in self.decisions]
+        return Expectation(self.expected_so(), pd.concat(parts, ignore_index=True))
+
+
+def _rows(decisions: Decisions, cells: Sequence[Choice]) -> list[np.ndarray]:
+    return [decisions.rows(each.llm_id, each.gpu_profile_id, each.levels) for each in cells]
+
+
+def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the decisions of all percentiles in one, (draws, decisions)."""
+    n_draws = min(map(len, parts))
+    return np.concatenate([each[:n_draws] for each in parts], axis=1)
 
 
 def _unsure_levels(
-    stakes: Sequence[Stakes], candidate: Candidate, rivals: Sequence[_Rivals]
+    decisions: Sequence[Decisions], candidate: Candidate, contenders: Sequence[_Contenders]
 ) -> tuple[int, ...]:
     """Return the levels where it is not sure whether limits hold that may decide.
 
     Those are the limits for which the cell's GPU profile may be the cheapest. Without any, three
-    levels are left: they still tell of other cells. Of many they are the ends and what lies evenly
+    levels are left, which still inform about other cells. Of many they are the ends and some evenly
     between.
     """
     levels, is_unsure = np.array(candidate.levels), np.zeros(len(candidate.levels), dtype=bool)
-    for each, rival in zip(stakes, rivals, strict=True):
+    for each, by_llm in zip(decisions, contenders, strict=True):
         rows = each.rows(candidate.llm_id, candidate.gpu_profile_id, candidate.levels)
-        for limits in rival[candidate.llm_id].get(candidate.gpu_profile_id, ()):
+        for limits in by_llm[candidate.llm_id].get(candidate.gpu_profile_id, ()):
             holds = np.logical_and.accumulate(each.met[limits][:, rows], axis=1).mean(axis=0)
             is_unsure |= (holds > _UNSURE[0]) & (holds < _UNSURE[1])
     chosen, most = (levels[is_unsure], _MOST_LEVELS) if is_unsure.any() else (levels, 3)
@@ -494,17 +491,17 @@ def _unsure_levels(
     return tuple(int(level) for level in chosen[spaced])
 
 
-def _answers(stakes: Stakes, cells: Sequence[np.ndarray]) -> pd.DataFrame:
-    """Return the likeliest answer of each decision, told of cells; null where no option serves."""
-    rows, chosen = [], stakes.chosen_after(cells)
-    ratios = stakes.ratios_of(chosen)
-    for place, decision in enumerate(stakes.decisions):
+def _likeliest_answers(decisions: Decisions, cells: Sequence[np.ndarray]) -> pd.DataFrame:
+    """Return the likeliest answer of each decision once cells are measured; null without one."""
+    rows, chosen = [], decisions.chosen_after(cells)
+    ratios = decisions.ratios_of(chosen)
+    for place, decision in enumerate(decisions.decisions):
         counts = np.bincount(chosen[:, place])
         best = int(counts.argmax())
         met = np.isfinite(ratios[chosen[:, place] == best, place]).mean()
         row = {"slo_id": decision.slo_id, "llm_id": decision.llm_id}
         if met > 0:
-            row |= stakes.options.loc[(place, best)].to_dict()
+            row |= decisions.options.loc[(place, best)].to_dict()
         rows.append(row | {"probability_met": met, "share": counts[best] / len(chosen)})
-    columns = ["slo_id", "llm_id", *stakes.options, "probability_met", "share"]
+    columns = ["slo_id", "llm_id", *decisions.options, "probability_met", "share"]
     return pd.DataFrame(rows, columns=columns).astype({"replicas": "Int64"})
