@@ -24,8 +24,15 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.plan.estimate import ASSUMED, cell_s
-from sextant.answer.plan.measurements import told
-from sextant.answer.plan.value import Candidate, Limits, Stakes, expected_so, order, stakes_of
+from sextant.answer.plan.measurements import given_measurements
+from sextant.answer.plan.value import (
+    Budget,
+    Candidate,
+    Decisions,
+    expected_so,
+    order_cells,
+    weigh_decisions,
+)
 from sextant.answer.source import load_sources
 from sextant.decide.decision import worth_of
 from sextant.decide.score import is_success, relative_overspend, so_score
@@ -140,23 +147,23 @@ class Archive:
         keys = self.X.iloc[places].reset_index(drop=True)
         truth = self.y.iloc[places].reset_index(drop=True)
         truth[~known[places]] = np.nan
-        samples_ms = told(keys, samples_ms, truth, self.seed)
+        samples_ms = given_measurements(keys, samples_ms, truth, self.seed)
         return Draws(keys, samples_ms)
 
-    def stakes(self, draws: Draws, slos: Sequence[SLO] | None = None) -> Stakes:
+    def decisions(self, draws: Draws, slos: Sequence[SLO] | None = None) -> Decisions:
         """Return the decisions."""
-        return stakes_of(draws, self.profiles, slos or self.slos, self.seed)
+        return weigh_decisions(draws, self.profiles, slos or self.slos, self.seed)
 
-    def verdicts(self, stakes: Stakes) -> list[dict[str, Any]]:
+    def verdicts(self, decisions: Decisions) -> list[dict[str, Any]]:
         """Judge what would be answered now; what no profile truly serves is not judged."""
         slos, rows = {slo.slo_id: slo for slo in self.slos}, []
-        for place, option in enumerate(chosen_now(stakes)):
-            slo_id, llm_id, _ = stakes.decisions[place]
+        for place, option in enumerate(chosen_now(decisions)):
+            slo_id, llm_id, _ = decisions.decisions[place]
             if (slo_id, llm_id) not in self.truth:
                 continue
             loads, best_usd = self.truth[slo_id, llm_id]
-            can_serve = np.isfinite(stakes.ratios[:, place, option]).any()
-            chosen = stakes.options.loc[(place, option)] if can_serve else None
+            can_serve = np.isfinite(decisions.ratios[:, place, option]).any()
+            chosen = decisions.options.loc[(place, option)] if can_serve else None
             row = {"slo_id": slo_id, "llm_id": llm_id, "met": 0, "spent": 0.0}
             if chosen is not None:
                 load = loads.get(chosen["gpu_profile_id"], 0.0)
@@ -179,16 +186,16 @@ def score(verdicts: pd.DataFrame) -> float:
     )
 
 
-def chosen_now(stakes: Stakes) -> np.ndarray:
+def chosen_now(decisions: Decisions) -> np.ndarray:
     """Return the option of each decision that is worth most as things stand (`choose`)."""
-    return worth_of(stakes.ratios).mean(axis=0).argmax(axis=-1)
+    return worth_of(decisions.ratios).mean(axis=0).argmax(axis=-1)
 
 
-def expected(stakes: Stakes) -> float:
+def expected(decisions: Decisions) -> float:
     """Return the S/O that is expected of what would be answered now."""
-    chosen = np.broadcast_to(chosen_now(stakes), stakes.can_be_met.shape)
-    names = [decision.slo_id for decision in stakes.decisions]
-    return expected_so(names, stakes.ratios_of(chosen), stakes.can_be_met)
+    chosen = np.broadcast_to(chosen_now(decisions), decisions.can_be_met.shape)
+    names = [decision.slo_id for decision in decisions.decisions]
+    return expected_so(names, decisions.ratios_of(chosen), decisions.can_be_met)
 
 
 class State(NamedTuple):
@@ -196,7 +203,7 @@ class State(NamedTuple):
 
     archive: Archive
     draws: Draws
-    stakes: Stakes
+    decisions: Decisions
     left: list[Cell]
     measured: list[Cell]
     rng: np.random.Generator
@@ -206,12 +213,12 @@ Chosen = list[tuple[Cell, Sequence[int] | None]]
 """Cells, each with its levels; None: all."""
 
 
-def by_plan(state: State, n: int, per_hour: bool, stakes: Stakes | None = None) -> Chosen:
+def by_plan(state: State, n: int, per_hour: bool, decisions: Decisions | None = None) -> Chosen:
     offered = [state.archive.candidate(cell) for cell in state.left]
     if not per_hour:  # counted in cells, each costs the same
         same = {"start_hours": 1.0, "level_hours": 0.0, "n_devices": 1}
         offered = [each._replace(**same) for each in offered]
-    found = order([stakes or state.stakes], offered, Limits(at_once=n, rounds=1))
+    found = order_cells([decisions or state.decisions], offered, Budget(at_once=n, rounds=1))
     return [(each[:2], each.levels) for done in found.rounds for each in done.cells]
 
 
@@ -225,7 +232,7 @@ def by_untold_plan(state: State, n: int, per_hour: bool) -> Chosen:
         for j in range(5)
         for users in (30, 300)
     ]
-    return by_plan(state, n, per_hour, state.archive.stakes(state.draws, slos))
+    return by_plan(state, n, per_hour, state.archive.decisions(state.draws, slos))
 
 
 def by_chance(state: State, n: int, per_hour: bool) -> Chosen:
@@ -294,9 +301,9 @@ def curve(
     rng = np.random.default_rng([SEED, int(way.split(" ")[-1]) if " " in way else 0])
     while True:
         draws = archive.draws(known, open_rows)
-        state = State(archive, draws, archive.stakes(draws), left, measured, rng)
-        verdicts = archive.verdicts(state.stakes)
-        step = {"n_cells": len(measured), "gpu_hours": hours, "expected": expected(state.stakes)}
+        state = State(archive, draws, archive.decisions(draws), left, measured, rng)
+        verdicts = archive.verdicts(state.decisions)
+        step = {"n_cells": len(measured), "gpu_hours": hours, "expected": expected(state.decisions)}
         found.append(step | {"verdicts": verdicts})
         so = score(pd.DataFrame(verdicts))
         print(

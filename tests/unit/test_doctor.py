@@ -3,26 +3,29 @@
 import sys
 from pathlib import Path
 
-from sextant.answer.plan.doctor import checks, checks_text
+from sextant.answer.plan.doctor import check_machine, machine_document
+from sextant.pages.blocks import as_text
 
 
 def test_a_machine_without_vllm_gpu_and_slurm(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {check.name: check for check in checks(tmp_path / "python", tmp_path / "results")}
+    found = {
+        check.name: check for check in check_machine(tmp_path / "python", tmp_path / "results")
+    }
     assert found["engine"].is_needed and str(tmp_path / "python") in (found["engine"].fix or "")
-    assert found["SLURM"].found == "none" and not found["SLURM"].is_needed
-    text = checks_text(list(found.values()))
+    assert found["SLURM"].result == "none" and not found["SLURM"].is_needed
+    text = as_text(machine_document(list(found.values())))
     assert "missing  engine" in text and "absent   SLURM" in text
     assert "make .venv-vllm/.ready" in text
 
 
 def test_an_environment_without_vllm_is_none(tmp_path: Path) -> None:
-    assert checks(Path(sys.executable), tmp_path)[0].found == "no vLLM"
+    assert check_machine(Path(sys.executable), tmp_path)[0].result == "no vLLM"
 
 
 def test_the_environment_of_vllm_tells_its_version(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho vllm 0.24.0\n")
     python.chmod(0o755)
-    engine = checks(python, tmp_path)[0]
-    assert engine.found == f"vllm 0.24.0 ({python})" and engine.fix is None
+    engine = check_machine(python, tmp_path)[0]
+    assert engine.result == f"vllm 0.24.0 ({python})" and engine.fix is None

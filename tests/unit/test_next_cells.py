@@ -12,22 +12,21 @@ from project import Project
 from sextant.answer.plan.estimate import ASSUMED
 from sextant.answer.plan.measurements import (
     candidates_of,
-    next_cells,
-    order_json,
-    order_of_plan,
-    order_text,
-    told,
+    given_measurements,
+    measurement_document,
+    plan_measurements,
+    plan_of_experiment,
 )
 from sextant.answer.plan.run import CellPlan
 from sextant.answer.plan.value import (
+    Budget,
     Candidate,
-    Limits,
-    Order,
-    Stakes,
+    Decisions,
+    MeasurementPlan,
     Stop,
     expected_so,
-    order,
-    stakes_of,
+    order_cells,
+    weigh_decisions,
 )
 from sextant.base.errors import InputError
 from sextant.base.sheets import read_configuration
@@ -36,6 +35,7 @@ from sextant.experiment.loading import load_experiment
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
+from sextant.pages.blocks import as_text
 from sextant.points.characterizations.features import Facts
 from sextant.points.characterizations.points import COLUMNS, complete
 from sextant.predict.folds import Task
@@ -64,8 +64,10 @@ def coin(seed: int = 0, n: int = 1000) -> np.ndarray:
     return np.where(np.random.default_rng(seed).permutation(n) % 2 == 0, SLOW, FAST)
 
 
-def stakes(itl_ms: dict[tuple[str, str], np.ndarray], levels: tuple[int, ...] = (8,)) -> Stakes:
-    return stakes_of(world(itl_ms, levels), PROFILES, [CHAT], seed=1)
+def decisions(
+    itl_ms: dict[tuple[str, str], np.ndarray], levels: tuple[int, ...] = (8,)
+) -> Decisions:
+    return weigh_decisions(world(itl_ms, levels), PROFILES, [CHAT], seed=1)
 
 
 def offered(*cells: tuple[str, str], levels: tuple[int, ...] = (8,), **costs) -> list[Candidate]:
@@ -80,7 +82,7 @@ DOUBT = {T4: coin(), A10: np.full(1000, FAST)}
 def test_a_measurement_gains_what_knowing_it_is_worth() -> None:
     """Half of the time the T4 serves: the A10 is then worth 0.5, else 1, so 0.75 on average; told
     of the T4 the answer is worth 1. The A10 tells nothing."""
-    found = order([stakes(DOUBT)], offered(T4, A10), Limits())
+    found = order_cells([decisions(DOUBT)], offered(T4, A10), Budget())
     (only,) = found.rounds
     (cell,) = only.cells
     assert cell[:2] == T4
@@ -97,7 +99,7 @@ def test_another_llm_tells_as_much_where_both_are_fast_together() -> None:
     """One coin decides for two LLMs; the cell that costs less is measured, and it is enough."""
     both = DOUBT | {("b", "1xT4-16GB"): coin(), ("b", "1xA10-24GB"): np.full(1000, FAST)}
     cells = [*offered(T4), *offered(("b", "1xT4-16GB"), start_hours=0.2)]
-    found = order([stakes(both)], cells, Limits())
+    found = order_cells([decisions(both)], cells, Budget())
     assert [each[:2] for done in found.rounds for each in done.cells] == [("b", "1xT4-16GB")]
 
 
@@ -105,46 +107,48 @@ def test_chance_likeness_of_draws_is_no_gain() -> None:
     """With 1,000 draws some latencies correlate with anything: nothing is promised of that."""
     draws = np.exp(np.random.default_rng(5).normal(2, 0.5, (1000, 3)))
     none = {A10: np.full(1000, FAST), ("b", "1xA10-24GB"): draws[:, 0]}
-    found = order([stakes(none)], offered(("b", "1xA10-24GB")), Limits())
+    found = order_cells([decisions(none)], offered(("b", "1xA10-24GB")), Budget())
     assert found.rounds == ()
     assert found.stopped is Stop.NOTHING_GAINED
 
 
 @pytest.mark.parametrize(
-    ("limits", "stopped", "n_rounds"),
+    ("budget", "stopped", "n_rounds"),
     [
-        (Limits(gpu_hours=0.5), Stop.BUDGET, 0),
-        (Limits(usd=0.59), Stop.BUDGET, 0),
-        (Limits(usd=0.61), Stop.NOTHING_GAINED, 1),
-        (Limits(until_so=0.8), Stop.SURE, 0),
-        (Limits(until_so=0.9), Stop.SURE, 1),
-        (Limits(rounds=0), Stop.ENOUGH_ROUNDS, 0),
+        (Budget(gpu_hours=0.5), Stop.BUDGET, 0),
+        (Budget(usd=0.59), Stop.BUDGET, 0),
+        (Budget(usd=0.61), Stop.NOTHING_GAINED, 1),
+        (Budget(until_so=0.8), Stop.SURE, 0),
+        (Budget(until_so=0.9), Stop.SURE, 1),
+        (Budget(rounds=0), Stop.ENOUGH_ROUNDS, 0),
     ],
 )
-def test_it_stops_and_says_why(limits: Limits, stopped: Stop, n_rounds: int) -> None:
+def test_it_stops_and_says_why(budget: Budget, stopped: Stop, n_rounds: int) -> None:
     cells = offered(T4, A10)
-    found = order([stakes(DOUBT)], cells, limits)
+    found = order_cells([decisions(DOUBT)], cells, budget)
     assert (found.stopped, len(found.rounds)) == (stopped, n_rounds)
-    assert stopped.value in order_text(found, cells)
+    assert stopped.value in as_text(measurement_document(found, cells))
 
 
 def test_a_budget_below_the_cheapest_cell_says_what_that_takes() -> None:
     cells = offered(T4, A10)
-    found = order([stakes(DOUBT)], cells, Limits(gpu_hours=0.1))
-    assert "one level of the cheapest cell takes 0.6 GPU-hours" in order_text(found, cells)
+    found = order_cells([decisions(DOUBT)], cells, Budget(gpu_hours=0.1))
+    assert "one level of the cheapest cell takes 0.6 GPU-hours" in as_text(
+        measurement_document(found, cells)
+    )
 
 
 def test_nothing_is_left_to_measure() -> None:
-    found = order([stakes(DOUBT)], [], Limits(gpu_hours=9))
+    found = order_cells([decisions(DOUBT)], [], Budget(gpu_hours=9))
     assert (found.rounds, found.stopped) == ((), Stop.ALL_MEASURED)
 
 
 def test_a_round_takes_no_more_of_a_profile_than_can_run() -> None:
     two = DOUBT | {("b", "1xT4-16GB"): coin(1), ("b", "1xA10-24GB"): np.full(1000, FAST)}
     cells = offered(T4, ("b", "1xT4-16GB"))
-    at_once = order([stakes(two)], cells, Limits(at_once=2))
+    at_once = order_cells([decisions(two)], cells, Budget(at_once=2))
     assert [len(done.cells) for done in at_once.rounds] == [2]
-    in_turn = order([stakes(two)], cells, Limits(at_once=2, of_profile=1))
+    in_turn = order_cells([decisions(two)], cells, Budget(at_once=2, of_profile=1))
     assert [len(done.cells) for done in in_turn.rounds] == [1, 1]
 
 
@@ -154,7 +158,9 @@ def test_levels_are_those_where_a_limit_may_bind() -> None:
     most = rng.choice([2, 4, 8, 16], 1000)
     curve = np.where(np.array(levels) <= most[:, None], FAST, SLOW)
     sure = np.full((1000, len(levels)), FAST)
-    found = order([stakes({T4: curve, A10: sure}, levels)], offered(T4, levels=levels), Limits())
+    found = order_cells(
+        [decisions({T4: curve, A10: sure}, levels)], offered(T4, levels=levels), Budget()
+    )
     assert found.rounds[0].cells[0].levels == (4, 8, 16)
     assert found.rounds[0].cells[0].hours == pytest.approx(0.5 + 3 * 0.1)
 
@@ -171,7 +177,7 @@ def test_expected_so_leaves_out_what_cannot_be_served() -> None:
 def test_what_was_measured_holds_at_its_point_and_moves_its_neighbours() -> None:
     draws = world({T4: np.tile([20.0, 40.0], (1000, 1))}, levels=(8, 16))
     truth = pd.DataFrame({"nttft_ms": [1.0, np.nan], "itl_ms": [30.0, np.nan]})
-    itl_ms = told(draws.X, draws.samples_ms, truth, seed=1)[..., 1]
+    itl_ms = given_measurements(draws.X, draws.samples_ms, truth, seed=1)[..., 1]
     assert (itl_ms[:, 0] == 30).all()
     assert 40 < np.median(itl_ms[:, 1]) < 60
 
@@ -187,21 +193,26 @@ def test_without_any_point_the_laws_prior_gives_an_order(empty_task: Task) -> No
     cells = offered(("llama-7b", "1xT4-16GB"), ("llama-7b", "1xA10-24GB"), levels=(1, 8, 64))
     slo = SLO("chat", nttft_ms=20.0, itl_ms=60.0, percentile=50, users=100)
     given = {"lengths": (300.0, 100.0), "served_as": {"engine": "vllm"}}
-    found, again = (next_cells(empty_task, [slo], cells, Limits(), 42, **given) for _ in range(2))
-    assert found.rounds and order_json(found) == order_json(again)
+    found, again = (
+        plan_measurements(empty_task, [slo], cells, Budget(), 42, **given) for _ in range(2)
+    )
+    assert (
+        found.rounds
+        and measurement_document(found, cells).data == measurement_document(again, cells).data
+    )
 
 
 def test_an_slo_about_other_requests_is_refused(empty_task: Task) -> None:
     slo = SLO("long", itl_ms=50.0, percentile=50, users=9, input_tokens=9000, output_tokens=9)
     with pytest.raises(InputError, match="long is about requests of other lengths"):
-        next_cells(empty_task, [slo], offered(T4), Limits(), 42)
+        plan_measurements(empty_task, [slo], offered(T4), Budget(), 42)
 
 
 PLACE = {"workload_id": "conversation", "scenario_id": "users-1-8"}
 LLMS = ("demo-opt-6m", "demo-llama-16m")
 
 
-def of_demo(measured: set[tuple[str, str]] = frozenset(), **limits: float) -> Order:
+def of_demo(measured: set[tuple[str, str]] = frozenset(), **limits: float) -> MeasurementPlan:
     """The order of the demo's cells of two LLMs, without those that are measured."""
     config = read_configuration(Path())
     experiment = load_experiment(config)
@@ -213,7 +224,7 @@ def of_demo(measured: set[tuple[str, str]] = frozenset(), **limits: float) -> Or
     ]
     plans.append(replace(plans[0], key=replace(plans[0].key, scenario_id="another")))
     cells = candidates_of(experiment, config, plans)
-    return order_of_plan(experiment, config, cells, Path(), Limits(**limits))
+    return plan_of_experiment(experiment, config, cells, Path(), Budget(**limits))
 
 
 def test_a_configuration_is_planned_from_the_cells_on_disk(project: Project) -> None:
@@ -241,4 +252,6 @@ def test_a_configuration_is_planned_from_the_cells_on_disk(project: Project) -> 
 def test_an_archive_is_not_measured(project: Project) -> None:
     config = read_configuration(Path(), [Path("config/llm-pilot.yaml")])
     with pytest.raises(InputError, match="nothing of an archive is left to measure"):
-        order_of_plan(load_experiment(read_configuration(Path())), config, [], Path(), Limits())
+        plan_of_experiment(
+            load_experiment(read_configuration(Path())), config, [], Path(), Budget()
+        )

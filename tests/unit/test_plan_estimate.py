@@ -20,13 +20,14 @@ from sextant.answer.plan.estimate import (
     feasibility,
     finished_cells,
 )
-from sextant.answer.plan.run import CellPlan, DryRun, Job, make_plan, makespan_s, plan_text
+from sextant.answer.plan.run import CellPlan, DryRun, Job, make_plan, makespan_s, plan_document
 from sextant.base.sheets import merged, read_configuration
 from sextant.experiment.cells import CellKey
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
 from sextant.experiment.servers import Endpoint, Variant
+from sextant.pages.blocks import as_text
 from sextant.points.cells.run import ImportedFrom
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
@@ -86,7 +87,7 @@ def cluster() -> tuple[Experiment, dict]:
 
 def job(key: CellKey, **resources: object) -> Job:
     run = f"results/cluster/benchmarks/measured/{key.folder}/run.json"
-    return Job("benchmark_cell", {}, (run,), 3, resources, "missing", False)
+    return Job("benchmark_cell", {}, (run,), 3, resources, False)
 
 
 def key(llm: str, profile: str) -> CellKey:
@@ -118,7 +119,7 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
     assert plan.hours.one_at_a_time * 3600 == pytest.approx(2 * short_s + long_s, abs=0.1)
     assert plan.hours.on_nodes * 3600 == pytest.approx(short_s + long_s, abs=0.1)
     assert plan.hours.llm_by_llm * 3600 == pytest.approx(short_s + long_s, abs=0.1)
-    text = plan_text(plan)
+    text = as_text(plan_document(plan))
     assert "4 cells to measure (2 LLMs, 2 GPU profiles), 24 points" in text
     assert "1 of them do not fit into memory" in text
     (line,) = [line for line in text.splitlines() if line.startswith("4xT4-16GB")]
@@ -140,7 +141,7 @@ def test_replicas_need_their_devices_as_often(project: Project) -> None:
     experiment = load_experiment(config)
     four = CellKey("llama-13b", "1xA100-80GB", "conversation", "pods-1-128", "4-pods")
     run = f"results/studies-gpu/benchmarks/measured/{four.folder}/run.json"
-    jobs = (Job("benchmark_cell", {}, (run,), 9, {"gpu": 4}, "missing", False),)
+    jobs = (Job("benchmark_cell", {}, (run,), 9, {"gpu": 4}, False),)
     plan = make_plan(experiment, config, DryRun(jobs, 1, config), Path())
     assert plan.cells[0].n_devices == 4
     assert plan.gpu_hours == pytest.approx(4 * plan.hours.one_at_a_time)
@@ -247,10 +248,12 @@ def test_cells_from_elsewhere_have_no_time_of_their_own(project: Project) -> Non
 
 def test_an_error_is_printed_with_its_range(project: Project) -> None:
     plan = make_plan(*cluster(), DryRun((), 0, {}), Path())
-    assert "nothing that costs GPU time" in plan_text(plan)
-    assert "not tested" in plan_text(plan)
+    assert "it needs no GPU time" in as_text(plan_document(plan))
+    assert "not tested" in as_text(plan_document(plan))
     told = plan.__class__(**vars(plan) | {"errors": {"assumed": Error(3, 1.5, 0.5, 4, 1.25)}})
-    assert "1.25 times in all, of a cell 1.50 (0.50 to 4.00; 3 cells)" in plan_text(told)
+    assert "1.25 times in all, of a cell 1.50 (0.50 to 4.00; 3 cells)" in as_text(
+        plan_document(told)
+    )
 
 
 def test_configurations_merge_below_keys_and_the_last_wins() -> None:

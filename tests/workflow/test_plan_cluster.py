@@ -88,7 +88,7 @@ def test_a_plan_is_made_beside_a_run(fresh: Project) -> None:
         "plan", *OPTIONS, "results/cluster/workloads/conversation/requests.parquet"
     )
     assert done.returncode == 0, done.stderr
-    assert "nothing that costs GPU time" in done.stdout
+    assert "it needs no GPU time" in done.stdout
     assert [path.name for path in locks.iterdir()] == ["0.output.lock"]
 
 

@@ -17,7 +17,6 @@ from sextant.cli import cluster as cli_cluster
 from sextant.cli import compare as cli_compare
 from sextant.cli import fleet as cli_fleet
 from sextant.cli import load as cli_load
-from sextant.cli import measure as cli_measure
 from sextant.cli import simulate as cli_simulate
 from sextant.cli import workload as cli_workload
 from sextant.cli.characterizations import Database
@@ -204,7 +203,7 @@ app.command("import-characterization")(cli_characterizations.import_characteriza
 app.command("export-characterization")(cli_characterizations.export_characterization)
 app.command()(cli_cluster.doctor)
 app.command()(cli_cluster.plan)
-app.command()(cli_measure.measure)
+app.command()(cli_cluster.measure)
 app.command("import")(cli_cluster.import_results)
 
 

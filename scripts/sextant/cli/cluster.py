@@ -1,14 +1,20 @@
-"""The commands `doctor` and `plan`, before a long run, and `import`, of cells of others."""
+"""The commands around a run: `doctor`, `plan`, `measure`, and `import` of cells of others."""
 
-import json
-from dataclasses import asdict
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.terminal import say
+from sextant.cli.terminal import print_document, say
+from sextant.pages.wording import plural
+
+if TYPE_CHECKING:
+    from sextant.experiment.cells import Chosen
+    from sextant.experiment.experiment import Experiment
 
 ConfigFiles = Annotated[
     list[Path] | None,
@@ -26,18 +32,21 @@ WorkflowProfile = Annotated[
         exists=True, file_okay=False, help="As for snakemake, e.g. workflow/profiles/slurm."
     ),
 ]
+Nodes = Annotated[
+    int, typer.Option(min=1, help="Servers of each GPU profile that can run at once.")
+]
 
 
 def doctor(config_files: ConfigFiles = None) -> None:
-    """Say what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
-    from sextant.answer.plan.doctor import checks, checks_text
+    """Print what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
+    from sextant.answer.plan.doctor import check_machine, machine_document
     from sextant.base.sheets import SCHEMAS, read_configuration, validate
 
     config = read_configuration(Path(), config_files or ())
     validate(config, SCHEMAS / "config.schema.yaml", "the configuration")
-    found = checks(Path(config["engine"]["python"]), Path(config["pathvars"]["results"]))
-    say(checks_text(found))
-    if any(check.fix and check.is_needed for check in found):
+    checks = check_machine(Path(config["engine"]["python"]), Path(config["pathvars"]["results"]))
+    print_document(machine_document(checks))
+    if any(check.fix and check.is_needed for check in checks):
         raise typer.Exit(1)
 
 
@@ -47,12 +56,10 @@ def plan(
     ] = None,
     config_files: ConfigFiles = None,
     workflow_profile: WorkflowProfile = None,
-    nodes: Annotated[
-        int, typer.Option(min=1, help="Servers of each GPU profile that can run at once.")
-    ] = 1,
+    nodes: Nodes = 1,
     budget_hours: Annotated[
         float | None,
-        typer.Option(min=0, help="Say which cells to measure first for so many GPU-hours."),
+        typer.Option(min=0, help="Print which cells to measure first for so many GPU-hours."),
     ] = None,
     budget_usd: Annotated[
         float | None, typer.Option(min=0, help="The same for so many USD.")
@@ -71,34 +78,119 @@ def plan(
     With a budget or --until-so, print which cells to measure first for the SLOs.
     """
     from sextant.answer.plan.measurements import (
-        candidate_plans,
+        adaptive_plans,
         candidates_of,
-        order_json,
-        order_of_plan,
-        order_text,
+        measurement_document,
+        plan_of_experiment,
     )
-    from sextant.answer.plan.run import dry_run, make_plan, plan_text
-    from sextant.answer.plan.value import Limits
+    from sextant.answer.plan.run import dry_run, make_plan, plan_document
+    from sextant.answer.plan.value import Budget
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
 
-    here = Path()
-    read_configuration(here, config_files or ())  # a broken file is named
-    run = dry_run(here, targets or (), config_files or (), workflow_profile)
+    folder, printed = Path(), "json" if as_json else "text"
+    read_configuration(folder, config_files or ())  # so that a broken file is named
+    run = dry_run(folder, targets or (), config_files or (), workflow_profile)
     experiment = load_experiment(run.config)
-    made = make_plan(experiment, run.config, run, here, nodes)
+    run_plan = make_plan(experiment, run.config, run, folder, nodes)
     if budget_hours is budget_usd is until_so is None:
         if at_once > 1:
-            fix = "give --budget-hours, --budget-usd or --until-so beside it"
+            fix = "give --budget-hours, --budget-usd or --until-so too"
             raise InputError("it needs a budget or --until-so", field="--at-once", fix=fix)
-        say(json.dumps(asdict(made), indent=2) if as_json else plan_text(made))
+        print_document(plan_document(run_plan), printed)
         return
-    limits = Limits(budget_hours, budget_usd, until_so, at_once, of_profile=nodes)
-    cells = [*made.cells, *candidate_plans(experiment, run.config, here)]
+    budget = Budget(budget_hours, budget_usd, until_so, at_once, of_profile=nodes)
+    cells = [*run_plan.cells, *adaptive_plans(experiment, run.config, folder)]
     candidates = candidates_of(experiment, run.config, cells)
-    found = order_of_plan(experiment, run.config, candidates, here, limits)
-    as_text = json.dumps(order_json(found), indent=2) if as_json else order_text(found, candidates)
-    say(as_text)
+    chosen = plan_of_experiment(experiment, run.config, candidates, folder, budget)
+    print_document(measurement_document(chosen, candidates), printed)
+
+
+def measure(
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(help="Options of snakemake, after --. By default --cores all."),
+    ] = None,
+    budget_hours: Annotated[
+        float | None, typer.Option(min=0, help="GPU-hours that all rounds may take together.")
+    ] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option(min=0, help="USD that all rounds may cost together.")
+    ] = None,
+    until_so: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Stop once this S/O is expected.")
+    ] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="Cells of a round.")] = 1,
+    nodes: Nodes = 1,
+    config_files: ConfigFiles = None,
+    workflow_profile: WorkflowProfile = None,
+) -> None:
+    """Measure the cells of adaptive rows of benchmarks.tsv that answers need, round by round."""
+    from sextant.answer.plan.measurements import measured_before, next_round, record, spent
+    from sextant.answer.plan.value import Budget
+    from sextant.base.sheets import read_configuration
+    from sextant.experiment.loading import load_experiment
+
+    if budget_hours is budget_usd is until_so is None:
+        fix = "give --budget-hours, --budget-usd or --until-so"
+        raise InputError("no limit says when to stop", field="--budget-hours", fix=fix)
+    folder, given = Path(), config_files or []
+    config = read_configuration(folder, given)
+    experiment = load_experiment(config)
+    if not experiment.adaptive:
+        fix = "write `adaptive` into the column `choose` of the rows to choose from"
+        sheet = config["sheets"]["benchmarks"]
+        raise InputError("no row is adaptive", file=sheet, field="choose", fix=fix)
+    snakemake = ["--rerun-incomplete", *(options or [])]
+    if workflow_profile:
+        snakemake += ["--workflow-profile", str(workflow_profile)]
+    elif not options:
+        snakemake += ["--cores", "all"]
+    if given:
+        snakemake += ["--configfile", *map(str, given)]
+    if before := measured_before(experiment, config, folder):
+        record(config, folder, before, is_new=False)
+        say(f"{plural(len(before), 'cell')} measured before: {_names(before)}")
+    budget = Budget(budget_hours, budget_usd, until_so, at_once, nodes)
+    while True:
+        _run_snakemake(snakemake, _targets(load_experiment(config), config))
+        experiment = load_experiment(config)
+        next_plan, chosen = next_round(experiment, config, folder, budget)
+        so_far = spent(experiment, config, folder)
+        say(
+            f"{plural(len(experiment.chosen), 'cell')} chosen so far, {so_far.gpu_hours:.2f} "
+            f"GPU-hours, {so_far.usd:.2f} USD; expected S/O {next_plan.now.expected_so:.3f}"
+        )
+        if not chosen:
+            break
+        number = record(config, folder, chosen, is_new=True)
+        say(f"round {number}: {_names(chosen)}")
+    say(f"no further round: {next_plan.stopped.value}")
+    if experiment.cells:
+        _run_snakemake(snakemake, [])
+
+
+def _targets(experiment: "Experiment", config: Any) -> list[str]:
+    """Return the files the next choice reads: points, or without any cell the request lengths."""
+    results = config["pathvars"]["results"]
+    if experiment.cells:
+        return [f"{results}/points/{config['source']}/point.parquet"]
+    return [f"{results}/workloads/{config['decision']['workload_id']}/requests.parquet"]
+
+
+def _names(cells: "Chosen") -> str:
+    return "; ".join(
+        f"{key.llm_id} on {key.gpu_profile_id} at {', '.join(map(str, users))} users"
+        for key, users in cells.items()
+    )
+
+
+def _run_snakemake(options: Sequence[str], targets: Sequence[str]) -> None:
+    """Have Snakemake make these files, or all results. Raises InputError if it fails."""
+    done = subprocess.run([sys.executable, "-m", "snakemake", *options, "--", *targets])
+    if done.returncode:
+        fix = "correct what it reports above, and run the command again to continue"
+        raise InputError("snakemake failed", fix=fix)
 
 
 def import_results(

@@ -45,7 +45,6 @@ def _job(record: logging.LogRecord) -> dict:
         "outputs": list(map(str, record.output)),
         "threads": record.threads,
         "resources": {name: _plain(value) for name, value in record.resources.items()},
-        "reason": record.reason,
         "is_in_group": bool(record.indent),  # members are printed below their group
     }
 

@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import psutil
 from sextant.base.network import held_port
 from sextant.engine.telemetry.host import host_facts
 from sextant.facts.gpu import GIB
-from sextant.pages.wording import aligned, listed, plural
+from sextant.pages.blocks import Document, Facts, Table
+from sextant.pages.wording import listed, plural
 
 _LEAST_DISK_GIB = 20
 """Both environments and the results of a small cluster."""
@@ -25,96 +27,85 @@ _PATIENCE_S = 60
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of one thing, and what to do where it is missing."""
+    """One thing that a run uses."""
 
     name: str
-    found: str
+    result: str
     fix: str | None = None
+    """What to do; None where nothing is missing."""
     is_needed: bool = True
-    """Whether nothing can be measured here without it; else it is a choice."""
+    """Whether nothing can be measured here without it."""
 
 
-def checks(engine_python: Path, folder: Path) -> list[Check]:
-    """Look at the engine's environment, devices, SLURM, disk, ports and limits.
+def check_machine(engine_python: Path, folder: Path) -> list[Check]:
+    """Check the engine's environment, devices, SLURM, disk, ports and limits.
 
     Args:
         engine_python: interpreter that has vLLM, as the configuration names it.
         folder: where results go.
     """
-    return [_engine(engine_python), _gpus(), _cores(), _slurm(), _disk(folder), _port(), _files()]
-
-
-def checks_text(found: list[Check]) -> str:
-    """Return a line a check, and below it what to do about what is missing."""
-    marks = {True: "missing", False: "absent"}
-    rows = [(marks[c.is_needed] if c.fix else "ok", c.name, c.found) for c in found]
-    fixes = [f"{check.name}: {check.fix}" for check in found if check.fix]
-    return "\n".join([*aligned(rows), *([""] if fixes else []), *fixes])
-
-
-def _engine(python: Path) -> Check:
-    fix = (
-        f"`make .venv-vllm/.ready` installs vLLM's CPU build; on GPU nodes install "
-        f"workflow/envs/vllm.yaml and set engine.python (now {python})"
+    version = _output_of([str(engine_python), "-c", _VERSION])
+    engine_fix = (
+        "`make .venv-vllm/.ready` installs vLLM's CPU build; on GPU nodes install "
+        f"workflow/envs/vllm.yaml and set engine.python (now {engine_python})"
     )
-    said = _said([str(python), "-c", _VERSION])
-    return Check("engine", f"{said} ({python})") if said else Check("engine", "no vLLM", fix)
+    engine = Check("engine", "no vLLM", engine_fix)
+    if version:
+        engine = Check("engine", f"{version} ({engine_python})")
 
-
-def _gpus() -> Check:
     host = host_facts()
+    gpu_fix = "install NVIDIA's driver to measure GPUs (`nvidia-smi` shows it); CPUs need none"
+    gpus = Check("GPUs", "none that NVML can see", gpu_fix, is_needed=False)
     if host.gpus:
         names = [gpu.name or "unknown" for gpu in host.gpus]
-        each = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
-        return Check("GPUs", f"{listed(each)}, driver {host.gpu_driver}, CUDA {host.cuda_version}")
-    fix = "install NVIDIA's driver to measure GPUs (`nvidia-smi` shows it); CPU cores need none"
-    return Check("GPUs", "none that NVML can see", fix, is_needed=False)
+        each = listed([f"{names.count(name)} × {name}" for name in dict.fromkeys(names)])
+        gpus = Check("GPUs", f"{each}, driver {host.gpu_driver}, CUDA {host.cuda_version}")
 
+    memory, cores = psutil.virtual_memory(), plural(len(os.sched_getaffinity(0)), "core")
+    free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB free"
 
-def _cores() -> Check:
-    memory = psutil.virtual_memory()
-    cores = plural(len(os.sched_getaffinity(0)), "core")
-    return Check(
-        "processor", f"{cores}, {memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB free"
-    )
+    version = _output_of(["sinfo", "--version"])
+    slurm_fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
+    slurm = Check("SLURM", version or "none", None if version else slurm_fix, is_needed=False)
 
-
-def _slurm() -> Check:
-    said = _said(["sinfo", "--version"])
-    fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
-    return Check("SLURM", said) if said else Check("SLURM", "none", fix, is_needed=False)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    is_enough = most == resource.RLIM_INFINITY or most >= _LEAST_FILES
+    files_fix = f"`ulimit -n {_LEAST_FILES}`, by root or in limits.conf, for large open loops"
+    files = Check("open files", f"at most {most}", None if is_enough else files_fix, False)
+    cores_and_memory = Check("processor", f"{cores}, {free}")
+    return [engine, gpus, cores_and_memory, slurm, _disk(folder), _port(), files]
 
 
 def _disk(folder: Path) -> Check:
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free_gib = shutil.disk_usage(there).free / GIB
-    if not os.access(there, os.W_OK):
-        return Check("disk", f"{there} cannot be written", "run in a folder of your own")
-    fix = f"free {_LEAST_DISK_GIB} GiB where results go ({there})"
-    is_enough = free_gib >= _LEAST_DISK_GIB
-    return Check("disk", f"{free_gib:.0f} GiB free", None if is_enough else fix)
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(place, os.W_OK):
+        return Check("disk", f"{place} cannot be written", "run in a folder of your own")
+    free_gib = shutil.disk_usage(place).free / GIB
+    fix = f"free {_LEAST_DISK_GIB} GiB where results go ({place})"
+    return Check("disk", f"{free_gib:.0f} GiB free", fix if free_gib < _LEAST_DISK_GIB else None)
 
 
 def _port() -> Check:
-    fix = "allow this user to listen on 127.0.0.1: servers are reached there"
     try:
         with held_port() as held:
             return Check("ports", f"{held.getsockname()[1]} of 127.0.0.1 is free")
     except OSError:
+        fix = "allow this user to listen on 127.0.0.1: clients reach the servers there"
         return Check("ports", "none on 127.0.0.1", fix)
 
 
-def _files() -> Check:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    is_enough = most == resource.RLIM_INFINITY or most >= _LEAST_FILES
-    fix = f"`ulimit -n {_LEAST_FILES}`, by root or in limits.conf, for large open loops"
-    return Check("open files", f"at most {most}", None if is_enough else fix, is_needed=False)
-
-
-def _said(command: list[str]) -> str:
+def _output_of(command: list[str]) -> str:
     """Return what a command prints, nothing if it cannot run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def machine_document(checks: Sequence[Check]) -> Document:
+    """Return the checks as a table, and what to do about what is missing."""
+    marks = {True: "missing", False: "absent"}
+    rows = [(marks[it.is_needed] if it.fix else "ok", it.name, it.result) for it in checks]
+    fixes = [f"{check.name}: {check.fix}" for check in checks if check.fix]
+    return Document("This machine", [Table((), rows, {0, 1, 2}), Facts(fixes)])
