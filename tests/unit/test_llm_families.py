@@ -49,7 +49,7 @@ def test_llms_of_today_have_the_published_totals(load, name):
 
 
 def test_the_table_of_configurations_is_what_the_code_computes(mirror):
-    lines = (ROOT / "docs" / "configurations.md").read_text().splitlines()
+    lines = (ROOT / "resources" / "llms" / "README.md").read_text().splitlines()
     header, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"
     ]

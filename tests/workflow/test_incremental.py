@@ -1,6 +1,6 @@
 """What a change runs again, to the job and to the cell; measurements are never thrown away.
 
-Every list is Snakemake's own, of a dry run. The combinations stand in docs/incremental.md too,
+Every list is Snakemake's own, of a dry run. The combinations stand in docs/cluster.md too,
 which a test compares; `python tests/workflow/test_incremental.py` prints the table.
 """
 
@@ -433,7 +433,7 @@ def test_another_content_of_a_workload_measures_its_cells(world) -> None:
 
 
 def table() -> str:
-    """Return the job lists of all combinations as docs/incremental.md has them."""
+    """Return the job lists of all combinations as docs/cluster.md has them."""
     rules = ("benchmark_cell", "fit_workload", *AGGREGATED, "write_workload_report")
     lines = ["| added | " + " | ".join(f"`{rule}`" for rule in rules) + " |"]
     lines.append("|---|" + "---:|" * len(rules))
@@ -445,7 +445,7 @@ def table() -> str:
 
 
 def test_the_page_has_the_job_lists() -> None:
-    assert table() in (ROOT / "docs" / "incremental.md").read_text(encoding="utf-8")
+    assert table() in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":
