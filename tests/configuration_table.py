@@ -1,4 +1,4 @@
-"""The table of resources/llms/README.md: what the code computes for an LLM's config, as its cells."""
+"""The table of resources/llms/README.md: what the code computes for each config, as its cells."""
 
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM, served

@@ -1,11 +1,18 @@
 """The pages keep up with the code."""
 
 import re
+import shlex
+import sys
+import types
 
+import pytest
+import typer
 import yaml
 
 from sextant.base.sheets import SCHEMAS
+from sextant.cli.app import app
 from sextant.experiment.loading import SHEET_KEYS
+from sextant.facts.gpu import load_gpu
 from sextant.facts.llm import FAMILIES
 from sextant.points.cells.metrics import (
     LATENCIES,
@@ -13,16 +20,83 @@ from sextant.points.cells.metrics import (
     START_FORMULA,
     THROUGHPUT_FORMULA,
 )
+from sextant.predict.protocols import PointPredictor
 from sextant.trace.trace_format import FORMATS
 from support import ROOT
+
+DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+PAGES = [
+    *("README.md", "CONTRIBUTING.md", "resources/README.md", "resources/llms/README.md"),
+    *DOCUMENTS,
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").glob("*.md")),
+]
+MOST_WORDS = 28_000
+"""Of README.md, docs/ and CHANGELOG.md together."""
 
 
 def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def test_the_documents_stay_short() -> None:
+    words = {name: len(page(name).split()) for name in ("README.md", "CHANGELOG.md", *DOCUMENTS)}
+    assert sum(words.values()) <= MOST_WORDS
+    assert words["docs/results.md"] <= 1500
+    assert len(page("README.md").splitlines()) <= 110
+    assert len(DOCUMENTS) <= 12
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    without_code = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.M)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md"])
+def test_every_link_leads_to_a_file_and_a_heading_of_ours(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page(name)):
+        if re.match(r"https?:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / name).parent / file if file else ROOT / name
+        assert path.exists(), target
+        assert not anchor or anchor in _anchors(path.read_text(encoding="utf-8")), target
+
+
+def _commands_shown(text: str) -> list[list[str]]:
+    """Return the words of every `sextant …` in a page's blocks and inline code."""
+    blocks = re.findall(r"^ *```[^\n]*\n(.*?)^ *```", text, re.M | re.S)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    spans = re.findall(
+        r"`(sextant [^`]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
+    )
+    commands = []
+    for line in [*lines, *(" ".join(span.split()) for span in spans)]:
+        match = re.search(r"(?:^|[$;&|(] *|\.venv/bin/)sextant ([^|;&]*)", line)
+        if match:
+            lexer = shlex.shlex(match[1], posix=True, punctuation_chars=False)
+            lexer.whitespace_split, lexer.commenters = True, "#"
+            commands.append(list(lexer))
+    return commands
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_and_option_that_a_page_shows_exists(name: str) -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for command, *words in _commands_shown(page(name)):
+        if command.startswith("-") or command in ("COMMAND", "…"):
+            continue
+        assert command in commands, f"{name}: sextant {command}"
+        parameters = commands[command].params
+        options = {each for one in parameters for each in (*one.opts, *one.secondary_opts)}
+        words = words[: words.index("--")] if "--" in words else words
+        shown = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert shown <= options | {"--help", "-h"}, f"{name}: sextant {command}"
+
+
 def test_every_metric_stands_in_the_page_with_its_formula() -> None:
-    text = page("docs/metrics.md")
+    text = page("docs/benchmarking.md")
     assert START_FORMULA in text
     for metric in LATENCIES:
         (line,) = [line for line in text.splitlines() if line.startswith(f"| `{metric.name}` |")]
@@ -47,14 +121,18 @@ def test_every_family_of_llms_is_listed() -> None:
         assert f"`{family}`" in text
 
 
-def test_every_module_of_the_library_has_its_place_in_the_architecture() -> None:
+def test_the_architecture_names_every_room_and_no_other() -> None:
     text = page("docs/architecture.md")
-    library = ROOT / "scripts" / "sextant"
-    known = {"__init__", "errors", "files", "logs", "progress"}  # helpers of all
-    for module in library.glob("*.py"):
-        assert module.stem in known or f"`{module.stem}`" in text, module.name
-    for package in (path for path in library.iterdir() if (path / "__init__.py").exists()):
-        assert f"`{package.name}/`" in text, package.name
+    rooms = text[text.index("## Rooms") : text.index("## What makes")]
+    packages = {path.parent.name for path in (ROOT / "scripts" / "sextant").glob("*/__init__.py")}
+    named = re.findall(r"^\| `(\w+)/` \|", rooms, re.M)
+    assert set(named) == packages and len(named) == len(packages)
+    assert f"has {len(packages)} rooms" in rooms
+
+
+def test_every_test_that_the_architecture_names_exists() -> None:
+    for name in re.findall(r"`(test_\w+\.py)`", page("docs/architecture.md")):
+        assert list((ROOT / "tests").rglob(name)), name
 
 
 def test_every_rule_has_a_script_of_its_name_and_no_script_is_left_over() -> None:
@@ -108,3 +186,22 @@ def test_every_field_of_every_schema_has_a_description() -> None:
     }
     for path in SCHEMAS.glob("*.yaml"):
         check(yaml.safe_load(path.read_text()), path.name)
+
+
+def test_the_first_changes_of_contributing_work(tmp_path, monkeypatch) -> None:
+    text = page("CONTRIBUTING.md")
+    (facts,) = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
+    (tmp_path / "L40-48GB.yaml").write_text(facts)
+    gpu = load_gpu(tmp_path, "L40-48GB")
+    (rates,) = re.findall(r'"L40-48GB", \((.*?)\)', text)
+    names = ("bf16", "fp8", "int8", "nvfp4", "mxfp4", "int4")
+    assert [gpu.dense_tflops(name) for name in names] == [float(n) for n in rates.split(",")]
+
+    test, predictor = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    module = types.ModuleType("sextant.predict.mean_of_llms")
+    exec(predictor, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    names_of_test: dict = {}
+    exec(test, names_of_test)
+    names_of_test["test_it_predicts_the_mean_of_the_other_llms"]()
+    assert isinstance(module.MeanOfLLMs(None, {}, 0), PointPredictor)

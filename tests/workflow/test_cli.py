@@ -177,7 +177,7 @@ def test_bad_input_is_one_line_and_status_two(sextant, finished, arguments, said
 def _commands_of_readme() -> list[str]:
     """Return what the README has a person run on the results of `make demo`."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    part = page[page.index("## Replicas for a trace") : page.index("## Reproduce a study")]
+    part = page[page.index("Ask about what the demo measured") : page.index("## Read on")]
     blocks = re.findall(r"^```\n(.*?)^```", part, re.M | re.S)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     spans = re.findall(r"`(sextant (?:fleet|doctor|plan)\b[^`]*)`", part)
