@@ -8,7 +8,7 @@ To read, in order: `step_law` (the time of a step), `scheduler` (the settings), 
 (requests in, `Simulation` out, on one or several replicas behind a router), `summary` (the numbers
 of a simulation). `kernel` is the compiled part, over the tables of `world`: `steps` plans a
 replica's steps, `lists` and `blocks` keep its requests and its KV cache, each in O(1) a step.
-`compiled` has Numba compile them; no other module imports Numba. docs/capacity.md has the rules.
+`compiled` has Numba compile them; no other module imports Numba. docs/planning.md has the rules.
 
 Step laws come from the predictor's fit (`fitted`), for what was never measured, or from what was
 measured of a server (`calibrated`). `closed_form` has mean latencies at a steady load without

@@ -1,7 +1,7 @@
 """Mean latencies at a steady load without simulation: of an open loop, or of a number of users.
 
 Little's law and the step law together say how many requests decode; a new request waits for the
-steps under way and shares its own with others, as in M/G/1. docs/capacity.md derives it. All
+steps under way and shares its own with others, as in M/G/1. docs/planning.md derives it. All
 functions broadcast: laws, loads and rates may be arrays.
 """
 
