@@ -19,23 +19,43 @@ from support import PATIENCE_S, ROOT
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
 
 
+MEASURE = """
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from sextant.base.sheets import read_yaml
+from sextant.bench.cell import run_job
+from sextant.experiment.scenarios import ClosedLoop, plain
+from sextant.facts.llm import load_llm
+
+out, users = Path(sys.argv[1]), tuple(map(int, sys.argv[2].split(",")))
+config, settings = Path("resources/llms/demo-opt-6m.json"), read_yaml(Path("config/config.yaml"))
+definition = {
+    "source": "measured",
+    "llm_id": config.stem,
+    "llm": asdict(load_llm(config, settings["engine"]["dtype"])),
+    "gpu_profile_id": "1xcpu",
+    "gpu_profile": None,
+    "workload_id": "workload",
+    "scenario_id": "closed_loop",
+    "config_path": str(config),
+    "model": None,
+    "devices": {"kind": "cpu", "n_gpus": 1, "memory_gib": 0.1},
+    "max_input_tokens": 256,
+    "max_output_tokens": 64,
+    "scenario": plain(ClosedLoop(levels=users, warmup_s=1, duration_s=5)),
+    "seed": 0,
+    "engine": settings["engine"],
+}
+tables = {name: str(out / f"{name}.parquet") for name in ("requests", "server", "telemetry")}
+tables |= {name: str(out / f"{name}.json") for name in ("tuning", "run")}
+logs = {"job": str(out / "job.log"), "server": str(out / "server.log")}
+run_job(definition, settings, str(out.parent / "workload" / "requests.parquet"), tables, logs)
+"""
+
+
 def command(out: Path, users: str) -> list[str]:
-    options = {
-        "llm-config": "resources/llms/demo-opt-6m.json",
-        "workload": str(out.parent / "workload"),
-        "out": str(out),
-        "max-input-tokens": "256",
-        "max-output-tokens": "64",
-        "memory-gib": "0.1",
-        "kind": "cpu",
-        "users": users,
-        "duration": "5",
-        "warmup": "1",
-    }
-    return [
-        *(sys.executable, "-c", "from sextant.cli.app import main; main()", "serve-and-load"),
-        *(part for name, value in options.items() for part in (f"--{name}", value)),
-    ]
+    return [sys.executable, "-c", MEASURE, str(out), users]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
 """The command line: the same library as the pipeline's, for use without Snakemake."""
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -20,7 +19,6 @@ from sextant.cli import load as cli_load
 from sextant.cli import simulate as cli_simulate
 from sextant.cli import workload as cli_workload
 from sextant.cli.characterizations import Database
-from sextant.cli.options import Seed, UsdPerHour, gpu_profile_facts, naming_options, numbers
 from sextant.cli.terminal import say
 
 app = typer.Typer(
@@ -104,86 +102,6 @@ def ingest(
         say(f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s")
     if ignored := report["ignored_columns"]:
         say(f"columns left out ({len(ignored)}): {', '.join(ignored)}")
-
-
-@app.command("serve-and-load")
-def serve_and_load(
-    llm_config: Annotated[Path, typer.Option(help="The LLM's Hugging Face config.json.")],
-    workload: Annotated[Path, typer.Option(help="Folder of a fitted workload, with caps.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the results.")],
-    max_input_tokens: Annotated[int, typer.Option(help="Longest input of the workload, tokens.")],
-    max_output_tokens: Annotated[int, typer.Option(help="Longest output, tokens.")],
-    gpu_profile: Annotated[
-        str | None, typer.Option(help="What the server runs on, <n>x<gpu_id>, e.g. 2xA100-40GB.")
-    ] = None,
-    usd_per_hour: UsdPerHour = None,
-    memory_gib: Annotated[
-        float | None,
-        typer.Option(help="Memory of one device in GiB, in place of a GPU profile."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder of the weights; random weights without it.")
-    ] = None,
-    kind: Annotated[
-        Literal["gpu", "cpu"], typer.Option(help="gpu, or cpu for processor cores.")
-    ] = "gpu",
-    n_gpus: Annotated[int, typer.Option(min=1, help="Devices of one replica.")] = 1,
-    users: Annotated[str, typer.Option(help="Concurrent users, e.g. 1,2,4,8.")] = "1,2,4,8",
-    duration: Annotated[float, typer.Option(help="Seconds of load at each level.")] = 120,
-    warmup: Annotated[float, typer.Option(help="Seconds of load before, not measured.")] = 10,
-    config: Annotated[Path, typer.Option(help="Configuration whose `engine` part to use.")] = Path(
-        "config/config.yaml"
-    ),
-    seed: Seed = 0,
-) -> None:
-    """Start a vLLM server, tune its batch weight, load it and stop it."""
-    from sextant.base.sheets import SCHEMAS, read_yaml, validate
-    from sextant.bench.cell import run_job
-    from sextant.experiment.scenarios import ClosedLoop, plain
-    from sextant.facts.llm import load_llm
-    from sextant.workload.published import load_request_model
-
-    settings = read_yaml(config)
-    validate(settings, SCHEMAS / "config.schema.yaml", config)
-    load_request_model(workload)  # before a server starts for nothing
-
-    with naming_options({"levels": "--users"}):
-        levels = tuple(numbers(users, "--users"))
-        scenario = ClosedLoop(levels=levels, warmup_s=warmup, duration_s=duration)
-    profile = gpu_profile_facts(gpu_profile, usd_per_hour)
-    if (profile is None) == (memory_gib is None):
-        fix = "give --gpu-profile, or --memory-gib with --kind and --n-gpus"
-        raise InputError("what to serve on is not clear", field="--gpu-profile", fix=fix)
-    if profile:
-        kind, n_gpus = profile["gpu"]["kind"], profile["n_gpus"]
-        memory_gib = profile["gpu"]["memory_gib"]
-    definition = {
-        "source": "measured",
-        "llm_id": llm_config.stem,
-        "llm": asdict(load_llm(llm_config, settings["engine"]["dtype"])),
-        "gpu_profile_id": gpu_profile or f"{n_gpus}x{kind}",
-        "gpu_profile": profile,
-        "workload_id": workload.name,
-        "scenario_id": "closed_loop",
-        "config_path": str(llm_config),
-        "model": model,
-        "devices": {"kind": kind, "n_gpus": n_gpus, "memory_gib": memory_gib},
-        "max_input_tokens": max_input_tokens,
-        "max_output_tokens": max_output_tokens,
-        "scenario": plain(scenario),
-        "seed": seed,
-        "engine": settings["engine"],  # what an attempt with other settings has kept is not ours
-    }
-    tables = ("requests", "server", "telemetry")
-    run_job(
-        definition,
-        settings,
-        str(workload / "requests.parquet"),
-        {name: str(out / f"{name}.parquet") for name in tables}
-        | {name: str(out / f"{name}.json") for name in ("tuning", "run")},
-        {"job": str(out / "job.log"), "server": str(out / "server.log")},
-    )
-    say(f"{out / 'run.json'}")
 
 
 app.command()(cli_load.load)
