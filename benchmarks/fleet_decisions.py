@@ -39,8 +39,8 @@ from sextant.decide.score import so_score
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.pages.figure import MARKERS
-from sextant.points.characterizations.points import LENGTHS, TARGETS, at_percentile
-from sextant.points.characterizations.shipped import load_shipped
+from sextant.points.folder import load_shipped
+from sextant.points.frame import LENGTHS, TARGETS, at_percentile
 from sextant.predict.folds import KEYS, Task, fit_folds
 from sextant.predict.latencies import Draws
 

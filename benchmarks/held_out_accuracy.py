@@ -18,13 +18,7 @@ from joblib import cpu_count
 
 from sextant.answer.source import load_sources
 from sextant.decide.tasks import task_of_characterization
-from sextant.points.characterizations.points import (
-    IDENTIFIERS,
-    LENGTHS,
-    SERVING,
-    TARGETS,
-    at_percentile,
-)
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
 from sextant.predict.accuracy import METRICS, accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
 from sextant.predict.roofline import predictor

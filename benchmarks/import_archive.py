@@ -23,12 +23,15 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 
-from sextant.experiment.downloads import load_registry
-from sextant.points.importing.llm_pilot import import_archive
-from sextant.points.store.build import build_store
-from sextant.points.store.points import aggregate_points
-
 RESOURCES = Path(__file__).parents[1] / "resources"
+sys.path.insert(0, str(RESOURCES / "llm-pilot"))
+
+from import_archive import import_archive  # noqa: E402
+
+from sextant.experiment.downloads import load_registry  # noqa: E402
+from sextant.points.store import build_store  # noqa: E402
+from sextant.points.summarize import aggregate_points  # noqa: E402
+
 KEYS = ["model", "n_gpus", "gpu_type", "num_users"]
 
 

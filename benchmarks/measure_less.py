@@ -41,14 +41,7 @@ from sextant.decide.tasks import apart, task_of_characterization
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.facts.slo import SLO, load_slos
-from sextant.points.characterizations.points import (
-    IDENTIFIERS,
-    LENGTHS,
-    SERVING,
-    TARGETS,
-    at_percentile,
-    has_latency,
-)
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile, has_latency
 from sextant.predict.folds import KEYS
 from sextant.predict.latencies import Draws
 from sextant.predict.references import Rows, reference_profiles

@@ -21,8 +21,8 @@ from xgboost import XGBRegressor
 
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.characterization import load_characterization
-from sextant.points.characterizations.points import FLOOR_MS, TARGETS, at_percentile
+from sextant.points.frame import FLOOR_MS, TARGETS, at_percentile
+from sextant.points.measured import load_characterization
 from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.folds import design_rows
 from sextant.predict.llm_pilot import LLMPilot

@@ -23,7 +23,7 @@ from sextant.answer.source import load_sources
 from sextant.decide.decision import best_probe, choose, weigh
 from sextant.decide.tasks import as_options, task_of_characterization
 from sextant.facts.slo import SLO, load_slos
-from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.accuracy import held_out_folds
 from sextant.predict.calibration import OwnPoints
 from sextant.predict.folds import Task, share_lengths

@@ -23,8 +23,8 @@ from scipy.optimize import least_squares
 
 from sextant.answer.source import load_sources
 from sextant.facts.llm import LLM, load_llm
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import TARGETS, at_percentile, has_latency
+from sextant.points.features import Facts
+from sextant.points.frame import TARGETS, at_percentile, has_latency
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import chunked_rows, columns_of

@@ -34,9 +34,12 @@ sys.path.append(str(TESTS))
 
 from cells import request, write_cell  # noqa: E402
 from project import Project  # noqa: E402
-from sextant.points.cells.files import read_run, write_run  # noqa: E402
-from sextant.points.cells.integrity import require_whole  # noqa: E402
-from sextant.points.store.points import aggregate_points  # noqa: E402
+from sextant.points.cell_files import (  # noqa: E402
+    read_run,
+    require_whole,
+    write_run,
+)
+from sextant.points.summarize import aggregate_points  # noqa: E402
 
 N_PROFILES = 20
 N_LEVELS = 4

@@ -12,6 +12,7 @@ benchmarks, pooled. Writes nothing.
 
 import argparse
 import os
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.points.importing.llm_pilot_requests import FileName, read_results
+sys.path.append(str(Path(__file__).parents[1] / "resources" / "llm-pilot"))
+
+from import_archive import FileName, read_results
+
 from sextant.predict.importance import parameter_importance
 
 CELLS = (

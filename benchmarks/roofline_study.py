@@ -23,12 +23,10 @@ from sextant.decide.decision import best_probe, choose, weigh
 from sextant.decide.score import judge, so_score
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.slo import SLO, load_slos
-from sextant.points.characterizations.characterization import (
-    Characterization,
-    load_characterization,
-)
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
+from sextant.points.characterization import Characterization
+from sextant.points.features import Facts
+from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
+from sextant.points.measured import load_characterization
 from sextant.predict.folds import design_rows, share_lengths
 from sextant.predict.latencies import Draws
 from sextant.predict.references import Rows

@@ -18,8 +18,8 @@ from sextant.decide.score import judge, summarize
 from sextant.decide.sizing import candidates, recommend
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.characterization import load_characterization
-from sextant.points.characterizations.points import IDENTIFIERS, TARGETS, at_percentile
+from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
+from sextant.points.measured import load_characterization
 from sextant.predict.folds import Task, design_rows
 from sextant.predict.references import Rows, reference_profiles
 from sextant.predict.registry import PREDICTORS, predictor_class

@@ -6,8 +6,8 @@ Inputs: each cell's files. Outputs: tables point, feasibility, telemetry.
 from pathlib import Path
 
 from sextant.base.job_log import job_log
-from sextant.points.cells.integrity import drop_checkpoints
-from sextant.points.store.points import aggregate_points
+from sextant.points.cell_files import drop_checkpoints
+from sextant.points.summarize import aggregate_points
 
 with job_log(snakemake.log[0]):
     cells = [Path(run).parent for run in snakemake.input.runs]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
-from sextant.points.characterizations.features import feature_rows, published_features
-from sextant.points.store import build as store
+from sextant.points import store
+from sextant.points.features import feature_rows, published_features
 
 PREDICTED = ("prediction", "candidate", "recommendation", "score")
 FILES = ("point", "feasibility", "telemetry", *PREDICTED, "capacity", "fleet")

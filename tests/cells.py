@@ -14,13 +14,11 @@ from sextant.experiment.servers import Variant
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
 from sextant.pages.sections import Section
-from sextant.points.cells.files import write_cell as write_cell_files
-from sextant.points.cells.memory import Feasibility
-from sextant.points.cells.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
-from sextant.points.cells.tables import TABLES
-from sextant.points.cells.tuning import Probe, Tuning
-from sextant.points.cells.verdict import FEASIBLE, Outcome, Verdict
-from sextant.points.store.points import aggregate_points
+from sextant.points.cell_files import TABLES
+from sextant.points.cell_files import write_cell as write_cell_files
+from sextant.points.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
+from sextant.points.summarize import aggregate_points
+from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
 from sextant.studies.study_data import StudyData, read_study_data
 from support import ROOT
 

@@ -5,8 +5,8 @@ import pandas as pd
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import IDENTIFIERS
+from sextant.points.features import Facts
+from sextant.points.frame import IDENTIFIERS
 from sextant.predict.references import Rows
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.predict.roofline.law import INDEX, predict_log

@@ -14,7 +14,7 @@ from sextant.engine.http import Target
 from sextant.engine.prometheus import MetricNames, fetch
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.servers import EngineSettings
-from sextant.points.cells.tuning import MemoryFacts
+from sextant.points.verdict import MemoryFacts
 from stub_server import StubServer, answer_endpoint
 
 METRICS = "stub_running 2\nstub_waiting 0\nstub_usage 0.5\nstub_itl_sum 1\nstub_itl_count 100\n"

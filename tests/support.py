@@ -4,8 +4,9 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import pandas as pd
@@ -24,6 +25,15 @@ FAKE_PYTHON = ROOT / "tests" / "fake_engine" / "python"
 PATIENCE_S = 300.0
 """How long a test waits for what has to come; only a failure takes that long."""
 Found = TypeVar("Found")
+
+
+def script(path: str) -> ModuleType:
+    """Import a script that belongs to no package, by its path in the repository."""
+    spec = spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def wait_for(

@@ -7,17 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.points.cells.files import read_run
-from sextant.points.characterizations.characterization import Characterization, load_all
-from sextant.points.characterizations.combined import combined
-from sextant.points.characterizations.description import Description
-from sextant.points.characterizations.export import export_folder
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.folder import load_folder
-from sextant.points.characterizations.points import TARGETS, at_percentile
-from sextant.points.characterizations.shipped import shipped_sources
-from sextant.points.characterizations.write import write_description, write_points
-from sextant.points.store.of_cells import store_of_cells
+from sextant.points.cell_files import read_run
+from sextant.points.characterization import Characterization, Description, combined
+from sextant.points.export import export_folder, write_description, write_points
+from sextant.points.features import Facts
+from sextant.points.folder import load_folder, shipped_sources
+from sextant.points.frame import TARGETS, at_percentile
+from sextant.points.measured import load_all
 from sextant.predict.accuracy import accuracy, predict_rows, prediction_table
 from sextant.predict.folds import Task
 
@@ -62,7 +58,7 @@ def _measured(cells: Path) -> Characterization:
     A prompt of others lengthens one gap of many, so that the median of pooled gaps hides it; the
     sources that the law is fitted on have TPOT.
     """
-    parts = load_all(store_of_cells(cells))
+    parts = load_all(cells)
     points = pd.concat([part.points for part in parts], ignore_index=True)
     gaps = [name for name in points if name.endswith(("_itl_ms", "_tpot_ms"))]
     tpot = pd.concat([_tpot(path.parent) for path in sorted(cells.rglob("run.json"))])

@@ -10,7 +10,7 @@ from sextant.bench.batch_weight import WeightRange, possible_gain
 from sextant.bench.tuning import ProbeRecord, RequestLengths, tune_and_load
 from sextant.engine.protocol import ServerError
 from sextant.facts.gpu import GIB
-from sextant.points.cells.tuning import Probe
+from sextant.points.verdict import Probe
 from sextant.workload.prompts import RandomTokens
 
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]

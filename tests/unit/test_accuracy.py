@@ -13,9 +13,9 @@ from sextant.decide import scores
 from sextant.decide.evaluate import evaluate
 from sextant.decide.tasks import apart, task_of_characterization
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.folder import load_folder
-from sextant.points.characterizations.points import at_percentile
+from sextant.points.features import Facts
+from sextant.points.folder import load_folder
+from sextant.points.frame import at_percentile
 from sextant.predict.accuracy import accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
 from sextant.predict.roofline.energy import energy_rows, log_energy

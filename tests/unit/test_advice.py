@@ -31,7 +31,7 @@ from sextant.answer.text import caution, chance, headline, profile_cells
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.registry import PREDICTORS, Place
 from sextant.predict.roofline import Roofline
 from support import ROOT

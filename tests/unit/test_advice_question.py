@@ -22,7 +22,7 @@ from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
 from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
-from sextant.points.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.points.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

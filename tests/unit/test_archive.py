@@ -17,13 +17,13 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.experiment.downloads import load_registry
-from sextant.points.cells.tables import REQUEST_SCHEMA
-from sextant.points.importing.llm_pilot import MAX_FILE_BYTES, import_archive
-from sextant.points.store.build import build_store
-from sextant.points.store.connection import connect
-from sextant.points.store.points import aggregate_points
-from support import ROOT
+from sextant.points.cell_files import REQUEST_SCHEMA
+from sextant.points.store import build_store, connect
+from sextant.points.summarize import aggregate_points
+from support import ROOT, script
 
+archive_script = script("resources/llm-pilot/import_archive.py")
+import_archive = archive_script.import_archive
 SHEETS = ("manifest.csv", "cells.tsv", "published_points.csv")
 SHIPPED = ROOT / "resources" / "llm-pilot"
 RAW = "preprocess_data/raw"
@@ -326,7 +326,7 @@ def test_nothing_that_claims_to_be_huge_is_read(archive):
     sound = f"top/{RAW}/results_beta_gpu2_a100_u1.csv"
     bomb = archive / "bomb.tar.gz"
     with tarfile.open(bomb, "w:gz") as tar:
-        add(tar, sound, b"0" * (MAX_FILE_BYTES + 1))
+        add(tar, sound, b"0" * (archive_script.MAX_FILE_BYTES + 1))
     assert bomb.stat().st_size < 200_000
     with pytest.raises(InputError, match=r"bomb\.tar\.gz: .* above 64"):
         run_import(archive, bomb)
@@ -344,7 +344,7 @@ def test_nothing_that_claims_to_be_huge_is_read(archive):
         run_import(archive, archive / "name.tar")
     large = archive / "repo" / RAW / "results_beta_gpu2_a100_u1.csv"
     with large.open("ab") as handle:
-        handle.truncate(MAX_FILE_BYTES + 1)
+        handle.truncate(archive_script.MAX_FILE_BYTES + 1)
     with pytest.raises(InputError, match="above 64"):
         run_import(archive)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sextant.bench.batch_weight import TOLERANCE, WeightRange, next_weight, possible_gain
-from sextant.points.cells.tuning import MemoryFacts, Probe
+from sextant.points.verdict import MemoryFacts, Probe
 
 MIB, GIB = 2**20, 2**30
 N_CASES = 200

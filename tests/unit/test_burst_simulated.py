@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from cells import column, request, study_data, write_cell
-from sextant.points.cells.run import ServerFacts
+from sextant.points.run import ServerFacts
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import STATUS, Simulation, simulate, simulate_closed
 from sextant.studies.burst import analyse

@@ -23,9 +23,7 @@ from sextant.engine.protocol import ServerError
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
-from sextant.points.cells.files import read_run
-from sextant.points.cells.integrity import CELL_FILES, damaged_files, drop_checkpoints
-from sextant.points.cells.tables import TABLES
+from sextant.points.cell_files import CELL_FILES, TABLES, damaged_files, drop_checkpoints, read_run
 from sextant.trace import ingest_trace
 from sextant.workload.fit import fit_workload
 from support import FAKE_PYTHON, PATIENCE_S

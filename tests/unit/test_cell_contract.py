@@ -15,28 +15,30 @@ from cells import KEY, TOO_LARGE, failed_request, request, write_cell
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
 from sextant.experiment.servers import Variant
-from sextant.points.cells.files import (
+from sextant.points.cell_files import (
     FORMAT_VERSION,
+    damaged_files,
     from_json,
     read_cell,
     read_run,
     read_tuning,
+    sealed,
     to_json,
     write_run,
 )
-from sextant.points.cells.integrity import damaged_files, recorded_facts, sealed
-from sextant.points.cells.run import (
+from sextant.points.run import (
     CellRun,
     HostFacts,
     HostGPU,
-    ImportedFrom,
     LeftOut,
+    LevelMedians,
     LevelRun,
     PublishedMedians,
     Quantiles,
     ServerFacts,
+    Stop,
 )
-from sextant.points.cells.verdict import FEASIBLE, Kind, LevelMedians, Outcome, Stop, Verdict
+from sextant.points.verdict import FEASIBLE, Kind, Outcome, Verdict
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NUMBERS = {
@@ -100,7 +102,6 @@ def whole_run(**changes: Any) -> CellRun:
         ),
         "definition": {"scenario": {"levels": [1, "inf"]}, "seed": 7},
         "definition_sha256": "ab" * 32,
-        "imported": ImportedFrom("a folder", "a/b", NOW, "other", None, "cd" * 32, ("driver",)),
         "provenance": {"sextant_version": "1", "inputs_sha256": {"workload": "ef" * 32}},
     }
     return CellRun(**facts | changes)
@@ -140,14 +141,6 @@ def test_a_level_has_the_name_that_sheets_give_it(tmp_path: Path) -> None:
     write_run(write_cell(tmp_path), whole_run())
     levels = [level["level"] for level in read_json(tmp_path / "run.json")["levels"]]
     assert levels == ["inf", 0.5]
-
-
-def test_a_run_written_over_files_of_others_is_not_whole(tmp_path: Path) -> None:
-    folder = write_cell(tmp_path / "cell", [request()])
-    facts = recorded_facts(folder)
-    write_cell(folder, [request(), request()])
-    write_run(folder, whole_run(), facts)
-    assert list(damaged_files(folder)) == ["requests.parquet"]
 
 
 # Verdicts

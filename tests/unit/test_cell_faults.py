@@ -26,7 +26,7 @@ from sextant.base.scratch import cell_lock
 from sextant.bench import cell as cell_module
 from sextant.bench.cell import measure_cell
 from sextant.engine.protocol import ServerError
-from sextant.points.cells.integrity import damaged_files
+from sextant.points.cell_files import damaged_files
 from support import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.points.cells.integrity import (
-    CELL_FILES,
-    damaged_files,
-    file_facts,
-    require_whole,
-    sealed,
-)
+from sextant.points.cell_files import CELL_FILES, damaged_files, file_facts, require_whole, sealed
 
 
 @pytest.fixture
@@ -111,7 +105,7 @@ def test_what_cannot_be_read_at_all_is_not_set_aside(cell: Path, monkeypatch) ->
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     before = sorted(path.name for path in cell.iterdir())
-    monkeypatch.setattr("sextant.points.cells.integrity.sha256_file", refused)
+    monkeypatch.setattr("sextant.points.cell_files.sha256_file", refused)
     with pytest.raises(InputError, match=r"requests\.parquet.*Permission denied.*nothing was set"):
         require_whole([cell])
     assert sorted(path.name for path in cell.iterdir()) == before

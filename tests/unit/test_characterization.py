@@ -9,12 +9,9 @@ import pytest
 from llm_configs import PUBLISHED
 from sextant.facts.gpu import GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
-from sextant.points.characterizations.characterization import (
-    Characterization,
-    load_characterization,
-)
-from sextant.points.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
-from sextant.points.store.connection import connect
+from sextant.points.characterization import Characterization
+from sextant.points.measured import load_characterization
+from sextant.points.store import build_store, connect, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT
 
 SETTING = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}

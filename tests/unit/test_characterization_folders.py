@@ -12,11 +12,9 @@ from sextant.answer.question import Question
 from sextant.answer.source import find_source, known_sources, load_sources
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.combined import combined
-from sextant.points.characterizations.folder import load_folder
-from sextant.points.characterizations.listing import as_text, summary
-from sextant.points.characterizations.points import COLUMNS, at_percentile
-from sextant.points.characterizations.shipped import load_shipped
+from sextant.points.characterization import as_text, combined, summary
+from sextant.points.folder import load_folder, load_shipped
+from sextant.points.frame import COLUMNS, at_percentile
 from support import ROOT
 
 YAML = """source: archive:mine
@@ -365,16 +363,11 @@ def test_the_list_says_what_each_holds(folder) -> None:
     assert "1 to 4 users; 500 to 1,000 input tokens; 200 output tokens" in text
 
 
-def test_the_commands_list_and_import(folder, tmp_path, monkeypatch) -> None:
+def test_the_command_lists_folders_too(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     listed = json.loads(sextant("characterizations", folder, "--json"))
     assert listed[-1]["source"] == "archive:mine" and listed[-1]["place"] == str(folder)
     assert "archive:mine" in sextant("characterizations", folder)
-    given = ("--from", folder / "a.csv", "--from", folder / "b.csv", "--out", tmp_path / "out")
-    with pytest.raises(InputError, match=r"'--from': it is one file"):
-        sextant("import-characterization", "inferencex", *given)
-    with pytest.raises(InputError, match=r"a.csv.*not InferenceX's table"):
-        sextant("import-characterization", "inferencex", *given[:2], "--out", tmp_path / "out")
 
 
 def test_a_folder_can_be_judged_without_a_store(folder, tmp_path, monkeypatch) -> None:

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from sextant.bench.checkpoint import Checkpoint
-from sextant.points.cells.run import LevelRun
-from sextant.points.cells.tables import TABLES
+from sextant.points.cell_files import TABLES
+from sextant.points.run import LevelRun
 
 
 def rows(level: float, *values: int) -> dict[str, pa.Table]:

@@ -17,7 +17,7 @@ from sextant.engine.http import Target
 from sextant.load.client import Connection
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters
-from sextant.points.cells.tables import REQUEST_SCHEMA
+from sextant.points.cell_files import REQUEST_SCHEMA
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
 from stub_server import STREAM_HEAD, StubServer, answer_tokens, chunk, event

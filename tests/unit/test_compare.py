@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cells import request, write_cell
 from sextant.cli.app import app
-from sextant.points.store.build import build_store
+from sextant.points.store import build_store
 from sextant.report.write import write_report
 from sextant.studies.compare_runs import _rows
 

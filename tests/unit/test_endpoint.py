@@ -16,7 +16,7 @@ from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.servers import Endpoint, EngineSettings, engine_settings
 from sextant.facts.gpu import Devices
-from sextant.points.store.points import aggregate_points
+from sextant.points.summarize import aggregate_points
 from stub_server import StubServer, answer_endpoint
 
 KEY = "sk-0123456789abcdefghij"

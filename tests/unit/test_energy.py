@@ -7,8 +7,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from sextant.points.cells.tables import TELEMETRY_SCHEMA
-from sextant.points.store.energy import (
+from sextant.points.cell_files import TELEMETRY_SCHEMA
+from sextant.points.summarize import (
     ENERGY_PER_OUTPUT_TOKEN_SQL,
     ENERGY_PER_REQUEST_SQL,
     device_query,

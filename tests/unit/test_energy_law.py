@@ -11,7 +11,7 @@ from sextant.answer.answer import recommend_llm
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.step_laws import explain_llm
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.features import Facts
+from sextant.points.features import Facts
 from sextant.predict.latencies import JOULES
 from sextant.predict.roofline.energy import Energy, energy_rows, log_energy
 from sextant.predict.roofline.facts import columns_of

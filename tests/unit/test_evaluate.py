@@ -11,8 +11,8 @@ from sextant.decide.evaluate import evaluate
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import SERVING
+from sextant.points.features import Facts
+from sextant.points.frame import SERVING
 from sextant.predict.folds import Task
 
 USERS = (1, 4, 16)

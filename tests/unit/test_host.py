@@ -11,7 +11,7 @@ from sextant.engine.telemetry.host import hardware, is_mps_running
 
 PRINT = (
     "import json; from sextant.engine.telemetry.host import host_facts; "
-    "from sextant.points.cells.files import to_json; print(json.dumps(to_json(host_facts())))"
+    "from sextant.points.cell_files import to_json; print(json.dumps(to_json(host_facts())))"
 )
 
 

@@ -10,9 +10,9 @@ from sextant.decide.decision import choose, measured_draws, weigh, with_probabil
 from sextant.decide.sizing import candidates
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.cells.intervals import intervals
-from sextant.points.cells.metrics import PERCENTILES
-from sextant.points.characterizations.points import IDENTIFIERS, at_percentile
+from sextant.points.frame import IDENTIFIERS, at_percentile
+from sextant.points.metrics import PERCENTILES
+from sextant.points.trust import intervals
 
 P90 = [*PERCENTILES].index("p90")
 

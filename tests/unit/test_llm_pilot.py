@@ -6,7 +6,7 @@ import pytest
 
 from roofline import LIMITS, PROFILES, SIZES, rows_of
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, mape_error

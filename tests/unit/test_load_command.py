@@ -17,9 +17,8 @@ from command import sextant
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.load.clock import lag_warning
-from sextant.points.cells.integrity import damaged_files
-from sextant.points.cells.tables import REQUEST_SCHEMA
-from sextant.points.store.points import aggregate_points
+from sextant.points.cell_files import REQUEST_SCHEMA, damaged_files
+from sextant.points.summarize import aggregate_points
 from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk
 from support import wait_for
 

@@ -16,7 +16,7 @@ from sextant.load.measure import progress_text
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import ListedRequests, RandomIds
 from sextant.load.summary import summarise_load, summary_page
-from sextant.points.cells.files import read_cell
+from sextant.points.cell_files import read_cell
 from stub_server import StubServer, answer_tokens
 
 N, N_TOKENS, TTFT_MS, ITL_MS = 20, 12, 51.0, 10.0

@@ -3,12 +3,12 @@
 import json
 import shutil
 
-import duckdb
 import pytest
 
 from command import sextant
 from sextant.base.errors import InputError
-from sextant.points.cells.integrity import sealed
+from sextant.points.cell_files import sealed
+from sextant.points.measured import load_all
 from stub_server import StubServer, answer_endpoint, answer_tokens
 
 LENGTHS = ("--input-tokens", 16, "--output-tokens", 5)
@@ -57,18 +57,17 @@ def test_the_risk_of_a_measured_answer_is_that_of_its_intervals(loads):
     assert "no GPU profile meets both limits with probability 0.9 or more" in said
 
 
-def test_its_points_are_in_the_store(loads):
-    sextant("recommend", "--database", loads, "--llm", "llama-7b", "--users", 1, *SLO)
-    with duckdb.connect(str(loads / "sextant.duckdb"), read_only=True) as store:
-        points = store.execute(
-            "SELECT gpu_profile_id, users, n_failed, mean_output_tokens FROM point ORDER BY ALL"
-        ).fetchall()
-        versions = store.execute("SELECT value FROM provenance WHERE key = 'engine_versions'")
-        assert json.loads(versions.fetchone()[0]) == ["9.9"]
-    a100 = [("1xA100-40GB", users, 0, 5.0) for users in (1, 2, 4)]
-    assert points == [*a100, *(("1xH100-80GB", users, 0, 5.0) for users in (1, 2))]
-    run = json.loads((loads / "a100" / "run.json").read_text())
-    assert (run["server"]["engine"], run["server"]["version"]) == ("tgis", "9.9")
+def test_its_points_are_read_from_the_cells_and_nothing_is_written(loads):
+    before = sorted(loads.rglob("*"))
+    (known,) = load_all(loads)
+    assert sorted(loads.rglob("*")) == before
+    columns = ["gpu_profile_id", "users", "n_failed", "output_tokens", "engine", "engine_version"]
+    points = known.points[columns].astype({"engine_version": object}).to_numpy().tolist()
+    assert [row[:4] for row in points] == [
+        *(["1xA100-40GB", users, 0, 5.0] for users in (1, 2, 4)),
+        *(["1xH100-80GB", users, 0, 5.0] for users in (1, 2)),
+    ]
+    assert points[0][4:] == ["tgis", "9.9"]
 
 
 def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from sextant.base.sheets import SCHEMAS, load_sheet
 from sextant.facts.gpu import Devices, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
-from sextant.points.cells.memory import assess, kv_bytes_per_device
+from sextant.points.verdict import assess, kv_bytes_per_device
 from support import ROOT
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roofline import LIMITS, PROFILES, SIZES, references_of, rows_of
-from sextant.points.characterizations.points import FLOOR_MS, TARGETS, has_latency
+from sextant.points.frame import FLOOR_MS, TARGETS, has_latency
 from sextant.predict import morphling
 from sextant.predict.morphling import CHOICES, Morphling
 from sextant.predict.network import NetworkInputs

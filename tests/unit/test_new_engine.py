@@ -9,7 +9,7 @@ from test_cell import LONGEST_REQUEST, MOST_TOKENS, SETTINGS, prepare_cell, read
 from sextant.base.job_log import Progress
 from sextant.bench.cell import measure_cell
 from sextant.engine.registry import ENGINES, check_settings
-from sextant.points.store.points import aggregate_points
+from sextant.points.summarize import aggregate_points
 from stub_engine import StubEngine
 
 STUB = replace(SETTINGS, name="stub", python="/no/such/interpreter", max_server_starts=2)

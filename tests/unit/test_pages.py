@@ -10,8 +10,7 @@ from sextant.base.rows import column_lists, frame_rows
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import aligned, interval, plural, yes_or_no
 from sextant.pages.write import render_sections, write_page
-from sextant.points.cells.metrics import LATENCIES
-from sextant.points.store.labels import LATENCY_NAMES, POINT_LABELS
+from sextant.points.metrics import LATENCIES, LATENCY_NAMES, POINT_LABELS
 from support import ROOT
 
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "inputs_sha256": {}}

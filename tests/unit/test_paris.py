@@ -3,7 +3,7 @@
 import pytest
 
 from roofline import LIMITS, PROFILES, STRONGEST, USERS, WEAKEST, references_of, rows_of
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.features import UNKNOWN
 from sextant.predict.paris import PARIS
 from sextant.predict.rf import RandomForest

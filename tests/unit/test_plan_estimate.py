@@ -2,9 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +26,6 @@ from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
 from sextant.experiment.servers import Endpoint, Variant
 from sextant.pages.blocks import as_text
-from sextant.points.cells.run import ImportedFrom
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
 
@@ -163,7 +160,6 @@ def measured(
     starts_s: list[float],
     wall_s: float | None,
     level_s: float = 6.0,
-    **run: Any,
 ) -> CellKey:
     """Write a cell of the demo: two levels of `level_s`, its probes and its job's time."""
     place = CellKey(llm, profile, "conversation", "users-1-8")
@@ -171,7 +167,7 @@ def measured(
     ids = {"llm_id": llm, "gpu_profile_id": profile}
     levels = {1.0: level_s, 2.0: level_s}
     rows = [request(level) for level in levels]
-    write_cell(folder, rows, durations_s=levels, starts_s=starts_s, run=run, **ids)
+    write_cell(folder, rows, durations_s=levels, starts_s=starts_s, **ids)
     if wall_s is not None:
         times = Path("logs/benchmarks/benchmark_cell/measured") / f"{place.folder}.tsv"
         times.parent.mkdir(parents=True, exist_ok=True)
@@ -235,15 +231,6 @@ def test_the_estimate_is_compared_with_what_was_measured(project: Project) -> No
     # from the other alone: 1 start of 25 s, and (140 - 25 - 15) / 2 on top of each of 4 levels
     assert errors["medians"].highest_ratio == pytest.approx((25 + 4 * 57.5) / 70, rel=0.002)
     assert errors["medians"].n_cells == 2
-
-
-def test_cells_from_elsewhere_have_no_time_of_their_own(project: Project) -> None:
-    now = datetime(2026, 1, 2, tzinfo=UTC)
-    origin = ImportedFrom("elsewhere", "a folder", now, "measured", "0" * 64, "0" * 64)
-    measured("demo-opt-6m", "1xcpu-core", [25.0], 70.0, imported=origin)
-    experiment, config, found = demo()
-    assert found[0].wall_s is None
-    assert estimate_errors(experiment, config, found) == {}
 
 
 def test_an_error_is_printed_with_its_range(project: Project) -> None:

@@ -79,10 +79,10 @@ def test_a_missing_library_is_named_with_its_fix(monkeypatch) -> None:
 def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
     """The files that make results stale: a predictor's own are in no other's list."""
     files = {
-        name: {str(path) for path in library_files(EVALUATE, place.module)}
+        name: {str(path) for path in library_files(EVALUATE.parent, EVALUATE, place.module)}
         for name, place in PREDICTORS.items()
     }
-    shared = {str(path) for path in library_files(EVALUATE)}
+    shared = {str(path) for path in library_files(EVALUATE.parent, EVALUATE)}
     roofline = {path for path in files["roofline"] if "/predict/roofline/" in path}
     package = ROOT / "scripts" / "sextant" / "predict" / "roofline"
     assert roofline == {str(path) for path in package.glob("*.py")}

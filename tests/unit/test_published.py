@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.points.characterizations.shipped import SHIPPED
-from sextant.points.importing.inferencex import import_inferencex
-from sextant.points.importing.mlenergy import import_mlenergy
+from sextant.points.folder import SHIPPED
+from support import script
 
+import_inferencex = script("resources/characterizations/inferencex/import.py").import_inferencex
+import_mlenergy = script("resources/characterizations/mlenergy/import.py").import_mlenergy
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 needs_mirror = pytest.mark.skipif(not MIRROR.is_dir(), reason="needs the mirror: SEXTANT_MIRROR")
 LLAMA, MOE = "meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b"

@@ -9,7 +9,7 @@ from sextant.decide.decision import choose, weigh
 from sextant.decide.sizing import candidates, pods, recommend, u_max
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import at_percentile, estimated, has_latency
+from sextant.points.frame import at_percentile, estimated, has_latency
 from sextant.predict.latencies import Draws
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")

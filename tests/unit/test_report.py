@@ -11,9 +11,8 @@ from chromium import browser, needs_chromium
 from html_page import Page
 from sextant.base.errors import InputError
 from sextant.pages.wording import number
-from sextant.points.store.build import build_store
-from sextant.points.store.connection import connect
-from sextant.points.store.doubts import doubts
+from sextant.points.store import build_store, connect
+from sextant.points.trust import doubts
 from sextant.report.recommendations import points_with_costs, prediction_pairs, recommendations
 from sextant.report.score_means import REFERENCE_PREDICTORS
 from sextant.report.store_tables import read_tables

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from html_page import SVG, figure_texts
-from sextant.points.characterizations.points import FLOOR_MS
+from sextant.points.frame import FLOOR_MS
 from sextant.report.all_figures import ReportFigures
 from sextant.report.latency_figures import (
     latency_axes,

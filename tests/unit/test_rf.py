@@ -7,7 +7,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import ParameterGrid
 
 from roofline import LIMITS, PROFILES, SIZES, references_of, rows_of
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.forest import predict_grid
 from sextant.predict.rf import RandomForest
 from sextant.predict.tuning import HeldOut, mape_error

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
-from sextant.points.characterizations.execution import execution_classes
-from sextant.points.characterizations.features import Features
+from sextant.points.features import Features, execution_classes
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.law import (
     INDEX,

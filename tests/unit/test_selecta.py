@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from roofline import LIMITS, PROFILES, SIZES, STRONGEST, WEAKEST, references_of, rows_of
-from sextant.points.characterizations.points import FLOOR_MS, TARGETS, has_latency
+from sextant.points.frame import FLOOR_MS, TARGETS, has_latency
 from sextant.predict.latencies import latency_frame
 from sextant.predict.selecta import Selecta
 from sextant.predict.tuning import HeldOut, mape_error

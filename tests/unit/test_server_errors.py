@@ -16,7 +16,7 @@ from sextant.engine import devices
 from sextant.engine.devices import n_oom_kills
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm import VLLMServer
-from sextant.points.cells.tuning import MemoryFacts
+from sextant.points.verdict import MemoryFacts
 
 
 @pytest.fixture

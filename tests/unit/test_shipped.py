@@ -5,14 +5,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from sextant.points.characterizations.characterization import load_characterization
-from sextant.points.characterizations.export import export_folder
-from sextant.points.characterizations.feasibility import feasibility_table
-from sextant.points.characterizations.folder import load_folder
-from sextant.points.characterizations.points import complete
-from sextant.points.characterizations.shipped import SHIPPED, load_shipped
-from sextant.points.characterizations.write import write_table
-from sextant.points.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.points.export import export_folder, write_table
+from sextant.points.folder import SHIPPED, feasibility_table, load_folder, load_shipped
+from sextant.points.frame import complete
+from sextant.points.measured import load_characterization
+from sextant.points.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
 from support import ROOT
 
 POINTS = SHIPPED / "llm-pilot" / "points.csv"

@@ -7,7 +7,7 @@ from sextant.decide.score import best_policy
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {"a": GPUProfile("a", GPU_X, 1, 1.0), "b": GPUProfile("b", GPU_X, 2, 2.5)}

@@ -6,7 +6,7 @@ import pytest
 from test_chunked_law import CHUNKED, DENSE, LLMS, MOE, PROFILES, rows
 
 from sextant.base.errors import InputError
-from sextant.points.characterizations.features import Facts
+from sextant.points.features import Facts
 from sextant.predict.references import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import columns_of, fact_rows

@@ -1,7 +1,7 @@
 """When a sweep over users ends early."""
 
 from sextant.bench.measurement import tells_nothing
-from sextant.points.cells.verdict import LevelMedians
+from sextant.points.run import LevelMedians
 
 
 def stop(*levels, factor=3.0):

@@ -15,11 +15,10 @@ import pytest
 import cells
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.points.cells.run import Quantiles, ServerFacts
-from sextant.points.cells.verdict import FEASIBLE
-from sextant.points.store.build import build_store
-from sextant.points.store.connection import connect, open_store
-from sextant.points.store.points import aggregate_points
+from sextant.points.run import Quantiles, ServerFacts
+from sextant.points.store import build_store, connect, open_store
+from sextant.points.summarize import aggregate_points
+from sextant.points.verdict import FEASIBLE
 
 QUANTILES = {"median": 50, "p90": 90, "p95": 95, "p99": 99}
 KEY = {
@@ -435,7 +434,7 @@ def test_a_kill_while_the_store_is_built_leaves_the_one_of_before(tmp_path, part
     before = path.read_bytes()
     code = """
 import os, pathlib, signal, sys
-from sextant.points.store import build as store
+from sextant.points import store
 insert = store._insert_file
 def insert_and_die(*arguments):
     insert(*arguments)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
-from sextant.points.cells.verdict import FEASIBLE
+from sextant.points.verdict import FEASIBLE
 from sextant.studies.replicas import analyse
 from sextant.studies.uncertainty import (
     mean_blocks,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
-from sextant.points.cells.files import read_cell
+from sextant.points.cell_files import read_cell
 from sextant.studies.burst import analyse
 from sextant.studies.burst_measures import averages, by_setting, over_time, phases
 

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
-from sextant.points.cells.run import LeftOut
-from sextant.points.cells.verdict import LevelMedians, Outcome, Stop, Verdict
+from sextant.points.run import LeftOut, LevelMedians, Stop
+from sextant.points.verdict import Outcome, Verdict
 from sextant.studies.characterize import analyse
 
 STOP = Stop(LevelMedians(4, 420, 333.0, 160.0), 100.0, 50.0, 3.0)

@@ -20,8 +20,8 @@ from fake_nvml import use_fake_nvml, use_no_nvml
 from sextant.engine.telemetry import gauges
 from sextant.engine.telemetry.process import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.engine.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
-from sextant.points.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
-from sextant.points.store.energy import device_query
+from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
+from sextant.points.summarize import device_query
 from stub_server import StubServer, answer_text
 from support import wait_for
 

@@ -6,9 +6,8 @@ import duckdb
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.points.characterizations.characterization import load_characterization
-from sextant.points.store.build import build_store
-from sextant.points.store.connection import open_store
+from sextant.points.measured import load_characterization
+from sextant.points.store import build_store, open_store
 from sextant.report.terminal import summary_text
 from support import time_limit
 
@@ -71,7 +70,7 @@ def test_a_store_that_would_run_a_strangers_sql_is_refused(
 
 
 def test_a_table_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.points.store.connection._MAX_ROWS", 9)
+    monkeypatch.setattr("sextant.points.store._MAX_ROWS", 9)
     path = tmp_path / "store.duckdb"
     with duckdb.connect(str(path)) as store:
         store.execute("CREATE TABLE point AS FROM range(10)")

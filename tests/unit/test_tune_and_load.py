@@ -18,7 +18,7 @@ from sextant.bench.tuning import CornerCase, ProbeRecord, check_corner_cases, tu
 from sextant.engine.devices import worst
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
-from sextant.points.cells.tuning import MemoryFacts, Probe
+from sextant.points.verdict import MemoryFacts, Probe
 from sextant.workload.prompts import RandomTokens
 
 LIMITS = WeightRange(lowest_tokens=100, highest_tokens=10_000, kv_bytes_per_token=1000.0)

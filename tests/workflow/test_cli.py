@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from sextant.base.network import held_port
-from sextant.points.cells.files import read_run
+from sextant.points.cell_files import read_run
 from support import FAKE_PYTHON, ROOT
 
 ONE_USER = ("--users", "1", "--nttft-ms", "1", "--itl-ms", "1")

@@ -125,7 +125,7 @@ def test_every_file_of_a_cell_is_checked(measured: Project, tmp_path: Path, name
     for file in (measured.folder / CELLS / "llm-llama-16m" / PLACE).glob("*.*"):
         (cell / file.name).write_bytes(file.read_bytes())
     damage(cell / name, how)
-    code = "import sys, pathlib; from sextant.points.cells.integrity import damaged_files as d;"
+    code = "import sys, pathlib; from sextant.points.cell_files import damaged_files as d;"
     code += "import json; print(json.dumps(d(pathlib.Path(sys.argv[1]))))"
     done = subprocess.run([sys.executable, "-c", code, cell], capture_output=True, text=True)
     assert list(json.loads(done.stdout)) == [name]

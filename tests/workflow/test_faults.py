@@ -13,7 +13,7 @@ import pytest
 
 from interrupted import InterruptedRun, essence, scratch_place
 from project import Project
-from sextant.points.cells.integrity import damaged_files
+from sextant.points.cell_files import damaged_files
 from support import FAKE_PYTHON
 
 SLOW = partial(pytest.param, marks=pytest.mark.slow)

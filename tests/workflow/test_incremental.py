@@ -313,15 +313,14 @@ EDITS: dict[str, Counter[str]] = {
     "benchmark/tuning.py": Counter(),
     "capacity/target.py": Counter(),  # no SLO of the project has a trace
     # The page on a trace imports them too, through `predict.importance`.
-    "cells/metrics.py": AGGREGATED + TRACE_PAGE,
-    "characterizations/points.py": AFTER_POINTS,
+    "points/metrics.py": AGGREGATED + TRACE_PAGE,
+    "points/frame.py": AFTER_POINTS,
     "cli/app.py": Counter(),
     "decide/score.py": AFTER_POINTS,
     "engine/vllm_command.py": Counter(),
     "experiment/slo.py": AFTER_POINTS,
     "fleet/plan.py": Counter(),
     "hardware/gpu.py": AGGREGATED,
-    "importing/merge.py": Counter(),
     "ingest/rules.py": Counter(),
     "llm/layers.py": AGGREGATED,
     "load/closed_loop.py": Counter(),
@@ -332,7 +331,7 @@ EDITS: dict[str, Counter[str]] = {
     "processes/job_log.py": AGGREGATED + PAGES,
     "report/write.py": Counter(write_report=1),
     "simulate/steps.py": Counter(),
-    "store/energy.py": AGGREGATED,
+    "points/summarize.py": AGGREGATED,
     "studies/pareto.py": Counter(),  # the project has no study
     "telemetry/nvml.py": Counter(),
     "trace_report/traffic.py": TRACE_PAGE,

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from project import Project
-from sextant.points.store.connection import connect
+from sextant.points.store import connect
 from support import ROOT
 
 pytestmark = pytest.mark.slow
 ARGUMENTS = ("--cores", "2", "--configfile", "config/llm-pilot.yaml", "--config")
+DATABASE = ("--database", "results/llm-pilot/sextant.duckdb")
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +53,10 @@ def test_the_report_has_its_figures(reproduced: Project) -> None:
     assert len(list((report / "figures").glob("*.svg"))) >= 10
 
 
-def test_evaluate_finds_the_store_of_an_archive(reproduced: Project, tmp_path: Path) -> None:
+def test_evaluate_judges_the_store_of_an_archive(reproduced: Project, tmp_path: Path) -> None:
     slos = tmp_path / "mine.tsv"
     slos.write_text("slo_id\tnttft_ms\titl_ms\tpercentile\tusers\nmine\t100\t50\t50\t200\n")
-    options = ["--source", "archive:llm-pilot", "--slos", str(slos), "--format", "json"]
+    options = [*DATABASE, "--slos", str(slos), "--format", "json"]
     command = [str(Path(sys.executable).with_name("sextant")), "evaluate", *options]
     done = subprocess.run(
         [*command, "--predictor", "static_policy"],
@@ -82,16 +83,7 @@ def test_evaluate_finds_the_store_of_an_archive(reproduced: Project, tmp_path: P
 
 
 def test_a_new_llm_is_predicted_from_facts_but_not_from_features(reproduced: Project) -> None:
-    options = [
-        "--source",
-        "archive:llm-pilot",
-        "--users",
-        "10",
-        "--nttft-ms",
-        "9",
-        "--itl-ms",
-        "90",
-    ]
+    options = [*DATABASE, "--users", "10", "--nttft-ms", "9", "--itl-ms", "90"]
     config = ["--hf-config", str(ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json")]
     done = reproduced.sextant("recommend", *options, *config, "--predictor", "llm_pilot")
     assert done.returncode == 2
@@ -102,7 +94,7 @@ def test_a_new_llm_is_predicted_from_facts_but_not_from_features(reproduced: Pro
 
 
 def test_what_ships_is_what_the_archive_gives(reproduced: Project, tmp_path: Path) -> None:
-    options = ("--source", "archive:llm-pilot", "--llms", "config/llm-pilot/llms.tsv")
+    options = (*DATABASE, "--llms", "config/llm-pilot/llms.tsv")
     named = ("--licence", "CDLA-Permissive-2.0", "--attribution", "LLM-Pilot")
     done = reproduced.sextant("export-characterization", *options, *named, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr

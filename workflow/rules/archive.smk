@@ -1,7 +1,7 @@
 # Needs: a published characterization (a download, or a folder or tar of the user's), the
 #   checksums of its files, which cells it has, and the points it gives only as medians.
-# Makes: the same folder a cell as a benchmark does; a cell that was not measured says why.
-# Steps: import_archive.
+# Makes: one folder per cell, as a benchmark does; a cell that was not measured says why.
+# Steps: import_archive, whose script lies beside the archive's sheets.
 #
 # Running this again costs no GPU time, so, unlike benchmark.smk, it lists the library.
 
@@ -13,7 +13,7 @@ rule import_archive:
         manifest=config["archive"]["manifest"],
         cells=config["archive"]["cells"],
         published_points=config["archive"]["published_points"],
-        library=library("import_archive"),
+        library=library("../resources/llm-pilot/import_archive"),
     output:
         requests=cell_files("requests.parquet"),
         server=cell_files("server.parquet"),
@@ -34,4 +34,4 @@ rule import_archive:
         source=config["source"],
         decision=config["decision"],
     script:
-        "../../scripts/import_archive.py"
+        "../../resources/llm-pilot/import_archive.py"

@@ -94,7 +94,8 @@ def library(script, *modules):
 
     `modules` are those that it imports by name at run time.
     """
-    files = library_files(Path(workflow.basedir) / "scripts" / f"{script}.py", *modules)
+    scripts = Path(workflow.basedir) / "scripts"
+    files = library_files(scripts, scripts / f"{script}.py", *modules)
     return list(map(os.path.relpath, files))
 
 

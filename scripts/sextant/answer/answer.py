@@ -34,9 +34,9 @@ from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.prices import old_price_lines, price_origins, providers, share_lines
 from sextant.facts.slo import SLO, worst_limit
-from sextant.points.characterizations.characterization import Characterization
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, at_percentile
+from sextant.points.characterization import Characterization
+from sextant.points.features import Facts
+from sextant.points.frame import IDENTIFIERS, LENGTHS, at_percentile
 from sextant.predict.folds import Task
 from sextant.predict.protocols import JointPredictor
 from sextant.predict.tuning import ALL_CPUS

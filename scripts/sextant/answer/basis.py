@@ -22,8 +22,8 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.llm.load import kv_precision_of, precision_of, unsaid_precision
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.characterization import Characterization
-from sextant.points.characterizations.points import LENGTHS, SERVING, at_percentile, estimated
+from sextant.points.characterization import Characterization
+from sextant.points.frame import LENGTHS, SERVING, at_percentile, estimated
 
 _PRECISIONS: tuple[tuple[str, str, str, Callable[[LLM], str]], ...] = (
     ("dtype", "precision", "weights", precision_of),

@@ -17,10 +17,9 @@ from sextant.decide.tasks import ruled_out
 from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM
 from sextant.facts.prices import priced, providers
-from sextant.points.cells.verdict import Outcome, Verdict
-from sextant.points.characterizations.execution import execution_classes
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import IDENTIFIERS, LATENCIES, LENGTHS, SERVING
+from sextant.points.features import Facts, execution_classes
+from sextant.points.frame import IDENTIFIERS, LATENCIES, LENGTHS, SERVING
+from sextant.points.verdict import Outcome, Verdict
 from sextant.predict.folds import KEYS
 from sextant.predict.protocols import JointPredictor
 

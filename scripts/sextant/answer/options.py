@@ -17,7 +17,7 @@ from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
 from sextant.facts.llm.load import kv_precision_of, precision_of, served
 from sextant.facts.slo import SLO, worst_limit
-from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, at_percentile
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, at_percentile
 
 _CHANGES = {
     "both limits × 0.8": {"limits": 0.8},

@@ -26,7 +26,7 @@ from sextant.facts.slo import METRICS, SLO
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.write import render, write_page
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.latencies import Draws
 
 _TEMPLATE = Path(__file__).with_name("what_if.html.j2")

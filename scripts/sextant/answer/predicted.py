@@ -17,12 +17,8 @@ from sextant.decide.headroom import token_prices
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm.load import precision_of
 from sextant.facts.slo import SLO, are_alike
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import (
-    LENGTHS,
-    TARGETS,
-    at_percentile,
-)
+from sextant.points.features import Facts
+from sextant.points.frame import LENGTHS, TARGETS, at_percentile
 from sextant.predict.calibration import OwnPoints
 from sextant.predict.folds import KEYS
 from sextant.predict.latencies import INTERVAL, JOULES, Draws

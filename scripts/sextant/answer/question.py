@@ -18,7 +18,7 @@ from sextant.facts.llm.config import config_file, name_of
 from sextant.facts.llm.facts import DTYPE_PRECISION
 from sextant.facts.llm.load import DTYPES, KV_PRECISIONS, PRECISIONS, GivenSizes, served
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.characterization import Characterization
+from sextant.points.characterization import Characterization
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.registry import PREDICTORS, predictor_class
 

@@ -7,21 +7,16 @@ from typing import Any, NamedTuple
 
 from sextant.answer.question import Question
 from sextant.base.errors import InputError
-from sextant.points.characterizations.characterization import (
-    Characterization,
-    load_all,
-    load_characterization,
-)
-from sextant.points.characterizations.combined import combined
-from sextant.points.characterizations.description import FILE
-from sextant.points.characterizations.folder import is_folder, load_folder
-from sextant.points.characterizations.points import LENGTHS, complete
-from sextant.points.characterizations.shipped import (
+from sextant.points.characterization import FILE, Characterization, combined
+from sextant.points.folder import (
     DEFAULT_SOURCES,
+    is_folder,
+    load_folder,
     shipped_description,
     shipped_sources,
 )
-from sextant.points.store.connection import open_store
+from sextant.points.frame import LENGTHS, complete
+from sextant.points.store import open_store
 
 SIDES = ("input", "output")
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
@@ -71,20 +66,9 @@ class Source(NamedTuple):
         }
 
 
-def store_path(database: Path | None, source: str | None = None) -> Path:
-    """Return the given store, or the one that the pipeline builds for a source.
-
-    Of a folder of measured cells it is the store of these, built now.
-    """
-    if database is not None and database.is_dir():
-        from sextant.points.store.of_cells import (
-            store_of_cells,  # with DuckDB, which a folder needs not
-        )
-
-        return store_of_cells(database)
-    kind, _, name = (source or "").partition(":")
-    default = Path("results", name, "sextant.duckdb") if kind == "archive" else PIPELINE_STORE
-    return database or default
+def store_path(database: Path | None) -> Path:
+    """Return the given store or folder of measured cells, or the store that the pipeline builds."""
+    return database or PIPELINE_STORE
 
 
 def find_source(question: Question) -> Source:
@@ -158,6 +142,8 @@ def known_sources(
     found = [(load_folder(folder), "ships") for folder in shipped_sources().values()]
     store = store_path(database)
     if database is not None or store.is_file():
+        from sextant.points.measured import load_all
+
         found += [(known, str(store)) for known in load_all(store)]
     return found + [(_load_own(folder), str(folder)) for folder in folders]
 
@@ -167,7 +153,10 @@ def _load(
 ) -> tuple[Characterization, str]:
     folder = _folder(name, database)
     if folder is None:
-        store = store_path(database, name)
+        # With what a cell is, which a folder of points does without.
+        from sextant.points.measured import load_characterization
+
+        store = store_path(database)
         known = load_characterization(store, name, workload_id, scenario_id)
         return _described(known), str(store)
     for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
@@ -218,15 +207,15 @@ def _folder(name: str | None, database: Path | None) -> Path | None:
         fix = "write it (docs/characterizations.md), or give a folder of cells as --database"
         problem = "there is no characterization.yaml in this folder"
         raise InputError(problem, file=name, field="--source", fix=fix)
-    if database is not None or store_path(None, name).is_file():
-        return None
     shipped = shipped_sources()
-    if name not in shipped:
-        others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
-        fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
-        problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
-        raise InputError(problem, file=store_path(None, name), field="--source", fix=fix)
-    return shipped[name]
+    if database is None and name in shipped:
+        return shipped[name]
+    if database is not None or PIPELINE_STORE.is_file():
+        return None
+    others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
+    fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
+    problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
+    raise InputError(problem, file=PIPELINE_STORE, field="--source", fix=fix)
 
 
 def _knows(store: Path, llm_id: str | None) -> bool:

@@ -19,7 +19,7 @@ from sextant.base.rows import frame_rows
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import LENGTHS, TARGETS, at_percentile
+from sextant.points.frame import LENGTHS, TARGETS, at_percentile
 from sextant.predict.folds import KEYS
 from sextant.predict.roofline import Roofline
 from sextant.simulate.calibrated import calibrate, requests_of_points

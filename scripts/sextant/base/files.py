@@ -166,17 +166,17 @@ _PACKAGE = "sextant"
 _TEMPLATES = (".j2", ".css")
 
 
-def library_files(script: Path, *modules: str) -> list[str]:
+def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
     """Return the library files that decide a script's results, sorted.
 
-    They are the modules that the script, which lies beside the library, imports, also through
-    others and inside functions; `modules`, which it imports by name at run time; and templates
-    beside these.
+    They are the modules that the script imports, directly or through others, also inside
+    functions; `modules`, which it imports by name at run time; and the templates in their folders.
+    The library lies in `folder`.
     """
     graph = _imports()
     direct = _named_in(script, graph.modules) | set(modules)
     found = direct.union(*map(graph.find_upstream_modules, direct))
-    files = {_file(module, script.parent) for module in found}
+    files = {_file(module, folder) for module in found}
     templates = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
     return sorted(map(str, files | {file for file in templates if file.suffix in _TEMPLATES}))
 

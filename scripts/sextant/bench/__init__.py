@@ -1,4 +1,4 @@
-"""Measurements: a cell goes in, and its files come out (`sextant.points.cells`).
+"""Measurements: a cell goes in, and its files come out (`sextant.points.cell_files`).
 
 Read `cell` first, which goes from feasibility to files; `definition` is what a cell is, `job` what
 the workflow calls. `batch_weight` searches the largest batch weight, `tuning` does so on real

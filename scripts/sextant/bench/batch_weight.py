@@ -13,7 +13,7 @@ passed and failed, the largest weight that may work, and where to look next.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sextant.points.cells.tuning import Probe
+from sextant.points.verdict import Probe
 
 # Starts are not spent on weights closer than this to the largest that works.
 TOLERANCE = 0.02

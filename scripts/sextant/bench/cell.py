@@ -28,9 +28,8 @@ from sextant.engine.registry import ENGINES
 from sextant.engine.telemetry.host import hardware
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
 from sextant.facts.llm import LLM, load_llm
-from sextant.points.cells.files import read_run
-from sextant.points.cells.integrity import CHECKPOINT, damaged_files
-from sextant.points.cells.memory import Feasibility, assess_variant, kv_bytes_per_device
+from sextant.points.cell_files import CHECKPOINT, damaged_files, read_run
+from sextant.points.verdict import Feasibility, assess_variant, kv_bytes_per_device
 from sextant.workload.prompts import RandomTokens
 
 log = logging.getLogger(__name__)

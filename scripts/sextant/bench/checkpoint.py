@@ -14,10 +14,8 @@ import pyarrow.parquet as pq
 
 from sextant.base.files import read_json, write_json, write_parquet
 from sextant.experiment.scenarios import level_to_json
-from sextant.points.cells.files import from_json, to_json
-from sextant.points.cells.integrity import file_facts
-from sextant.points.cells.run import LevelRun
-from sextant.points.cells.tables import concatenated
+from sextant.points.cell_files import concatenated, file_facts, from_json, to_json
+from sextant.points.run import LevelRun
 
 log = logging.getLogger(__name__)
 

@@ -31,13 +31,10 @@ from sextant.load.measure import LevelResult
 from sextant.load.results import level_run
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.source import RequestSource, unsent_parameters
-from sextant.points.cells.files import write_cell
-from sextant.points.cells.memory import Feasibility
-from sextant.points.cells.metrics import points_query
-from sextant.points.cells.run import CELL_KEY, CellRun, LeftOut, LevelRun, ServerFacts
-from sextant.points.cells.tables import TABLES
-from sextant.points.cells.tuning import Probe, Tuning
-from sextant.points.cells.verdict import FEASIBLE, LevelMedians, Outcome, Stop, Verdict
+from sextant.points.cell_files import TABLES, write_cell
+from sextant.points.metrics import points_query
+from sextant.points.run import CELL_KEY, CellRun, LeftOut, LevelMedians, LevelRun, ServerFacts, Stop
+from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
 from sextant.workload.generators import Arrivals, Scaled
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model

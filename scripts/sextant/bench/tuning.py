@@ -18,8 +18,8 @@ from sextant.engine.devices import worst
 from sextant.engine.protocol import Server, ServerError
 from sextant.load.schedules import run_open_loop
 from sextant.load.source import ListedRequests
-from sextant.points.cells.files import from_json, to_json
-from sextant.points.cells.tuning import Probe
+from sextant.points.cell_files import from_json, to_json
+from sextant.points.verdict import Probe
 from sextant.workload.prompts import PromptSource
 from sextant.workload.request_model import RequestModel
 

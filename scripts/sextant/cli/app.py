@@ -122,7 +122,6 @@ app.command("export-characterization")(cli_characterizations.export_characteriza
 app.command()(cli_cluster.doctor)
 app.command()(cli_cluster.plan)
 app.command()(cli_cluster.measure)
-app.command("import")(cli_cluster.import_results)
 
 
 @app.command()

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from sextant.base.errors import InputError
 from sextant.cli.terminal import say
 
 Database = Annotated[
     Path | None,
     typer.Option(
-        help="Store that the pipeline built, or a folder of what `sextant load` has written; by "
-        "default results/sextant.duckdb, or results/NAME/sextant.duckdb for archive:NAME."
+        help="Store that the pipeline built (default: results/sextant.duckdb), or a folder of what "
+        "`sextant load` has written."
     ),
 ]
 
@@ -23,11 +22,9 @@ CharacterizationFolder = Annotated[
 ]
 
 
-class Publisher(StrEnum):
-    """Whose layout a published characterization has."""
+class LoadTool(StrEnum):
+    """Whose results can be imported."""
 
-    inferencex = "inferencex"
-    mlenergy = "mlenergy"
     vllm_bench = "vllm-bench"
     guidellm = "guidellm"
     aiperf = "aiperf"
@@ -36,61 +33,47 @@ class Publisher(StrEnum):
 
 def characterizations(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Folders of characterizations, beside what ships.")
+        list[Path] | None, typer.Argument(help="Folders of characterizations to list, too.")
     ] = None,
     database: Database = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """List what answers can rest on: what ships, the store at hand, and folders."""
+    """List what answers can rest on: what ships, what the store has, and folders."""
     from sextant.answer.source import known_sources
-    from sextant.points.characterizations.listing import as_text, summary
+    from sextant.points.characterization import as_text, summary
 
     rows = [summary(known, place) for known, place in known_sources(folders or (), database)]
     say(json.dumps(rows, indent=2) if as_json else "\n\n".join(map(as_text, rows)))
 
 
 def import_characterization(
-    publisher: Annotated[
-        Publisher, typer.Argument(help="Whose layout the files have; the last four are load tools.")
+    tool: Annotated[LoadTool, typer.Argument(help="The load tool that wrote the files.")],
+    files: Annotated[
+        list[Path], typer.Option("--from", help="File of its results; may be repeated.")
     ],
-    files: Annotated[list[Path], typer.Option("--from", help="File; may be repeated.")],
     out: CharacterizationFolder,
+    gpu_profile: Annotated[
+        str, typer.Option(help="What was measured, as <n>x<gpu_id>, e.g. 1xH100-80GB.")
+    ],
     configs: Annotated[
         str, typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT.")
     ] = "../../llms",
-    gpu_profile: Annotated[
-        str | None,
-        typer.Option(help="Of a load tool: what was measured, <n>x<gpu_id>, e.g. 1xH100-80GB."),
-    ] = None,
     llm: Annotated[
         str | None,
-        typer.Option(help="Of a load tool: the LLM's name on Hugging Face, if the files lack it."),
+        typer.Option(help="The LLM's name on Hugging Face, if the files do not have it."),
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="Of a load tool: what served.")] = None,
-    engine_version: Annotated[str | None, typer.Option(help="Of a load tool: its version.")] = None,
+    engine: Annotated[str | None, typer.Option(help="The engine that served, e.g. vllm.")] = None,
+    engine_version: Annotated[str | None, typer.Option(help="The engine's version.")] = None,
 ) -> None:
-    """Make the folder of a characterization from what somebody published, or a load tool wrote."""
-    from sextant.points.importing.inferencex import import_inferencex
-    from sextant.points.importing.load_tools import TOOLS, Served, import_load_tool
-    from sextant.points.importing.mlenergy import import_mlenergy
+    """Make the folder of a characterization from the results of a load tool.
 
-    of_tools = {"--gpu-profile": gpu_profile, "--llm": llm, "--engine": engine}
-    of_tools["--engine-version"] = engine_version
-    if publisher.value in TOOLS:
-        if gpu_profile is None:
-            fix = "give it as <n>x<gpu_id>, e.g. 1xH100-80GB"
-            raise InputError("the files do not tell it", field="--gpu-profile", fix=fix)
-        served = Served(gpu_profile, llm, engine, engine_version)
-        imported = import_load_tool(publisher.value, files, out, served, configs)
-    elif given := [name for name, value in of_tools.items() if value is not None]:
-        raise InputError("it is for load tools", field=given[0], fix="leave it out")
-    elif publisher is Publisher.mlenergy:
-        imported = import_mlenergy(files, out, configs)
-    elif len(files) == 1:
-        imported = import_inferencex(files[0], out, configs)
-    else:
-        raise InputError("it is one file", field="--from", fix="give --from once")
-    say(f"{out}: {imported}")
+    A published data set is imported by the script in its folder, import.py in
+    resources/characterizations/.
+    """
+    from sextant.points.load_tools import Served, import_load_tool
+
+    served = Served(gpu_profile, llm, engine, engine_version)
+    say(f"{out}: {import_load_tool(tool.value, files, out, served, configs)}")
 
 
 def export_characterization(
@@ -107,11 +90,11 @@ def export_characterization(
         str | None, typer.Option(help="Who measured it, for a new folder.")
     ] = None,
 ) -> None:
-    """Write the points of a store as the folder of a characterization."""
+    """Write measured points as the folder of a characterization, to share or to answer from."""
     from sextant.answer.source import store_path
-    from sextant.points.characterizations.characterization import load_characterization
-    from sextant.points.characterizations.export import export_folder
+    from sextant.points.export import export_folder
+    from sextant.points.measured import load_characterization
 
-    known = load_characterization(store_path(database, source), source)
+    known = load_characterization(store_path(database), source)
     count = export_folder(known, out, llms=llms, licence=licence, attribution=attribution)
     say(f"{out}: {count} points")

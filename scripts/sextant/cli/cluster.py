@@ -1,4 +1,4 @@
-"""The commands around a run: `doctor`, `plan`, `measure`, and `import` of cells of others."""
+"""The commands around a run: `doctor`, `plan` and `measure`."""
 
 import subprocess
 import sys
@@ -191,49 +191,3 @@ def _run_snakemake(options: Sequence[str], targets: Sequence[str]) -> None:
     if done.returncode:
         fix = "correct what it reports above, and run the command again to continue"
         raise InputError("snakemake failed", fix=fix)
-
-
-def import_results(
-    place: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Results of others: a folder, or a tar of one."),
-    ],
-    config_files: ConfigFiles = None,
-    workflow_profile: WorkflowProfile = None,
-    dry_run: Annotated[bool, typer.Option(help="Print what would be done; write nothing.")] = False,
-    allow_mixed: Annotated[
-        bool,
-        typer.Option(help="Import although versions or machines differ; cells here stay."),
-    ] = False,
-) -> None:
-    """Import cells that others measured and that the sheets here ask for; nothing is measured."""
-    from sextant.base.sheets import read_configuration
-    from sextant.experiment.loading import load_experiment
-    from sextant.points.importing.decisions import Status
-    from sextant.points.importing.merge import import_cells, report_text
-    from sextant.points.importing.snakemake_metadata import record_cells, refuse_beside_a_run
-
-    here, given = Path(), config_files or []
-    config = read_configuration(here, given)
-    report = import_cells(
-        place,
-        load_experiment(config),
-        config,
-        is_dry_run=dry_run,
-        allow_conflicts=allow_mixed,
-        before_writing=lambda files: refuse_beside_a_run(here, files),
-        after_writing=lambda runs: record_cells(here, runs, given, workflow_profile),
-    )
-    say(report_text(report))
-    if report.all_conflicts and not allow_mixed:
-        raise InputError(
-            f"{len(report.all_conflicts)} conflicts, nothing was written",
-            file=place,
-            fix="leave these cells out, or give --allow-mixed, which results then record",
-        )
-    if damaged := report.cells(Status.damaged):
-        raise InputError(
-            f"{len(damaged)} damaged cells are left out, named above",
-            file=place,
-            fix="copy these cells again from where they were measured, and import again",
-        )

@@ -186,7 +186,7 @@ def load(
 
 def _check_compare(earlier: Path, out: Path, kind: str) -> None:
     """Refuse, before the load, an earlier run that cannot stand beside it."""
-    from sextant.points.cells.files import read_run
+    from sextant.points.cell_files import read_run
 
     if earlier.resolve() == out.resolve():
         fix = "give the new run another folder"
@@ -204,7 +204,7 @@ def _show(out: Path, limits_ms: dict[str, float]) -> list[dict[str, Any]]:
     """
     from sextant.load.summary import summarise_load, summary_page
     from sextant.pages.write import write_page
-    from sextant.points.cells.files import read_cell
+    from sextant.points.cell_files import read_cell
 
     facts = summarise_load(read_cell(out), limits_ms)
     write_page(out / "summary.html", summary_page(facts), out / "summary.json", facts)

@@ -16,7 +16,7 @@ import pandas as pd
 from sextant.decide.sizing import best_of_each, load_served, pods, users_served
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import BOUNDS, IDENTIFIERS, LENGTHS, TARGETS
+from sextant.points.frame import BOUNDS, IDENTIFIERS, LENGTHS, TARGETS
 from sextant.predict.latencies import Draws
 
 REWARD = 1.0

@@ -21,15 +21,15 @@ from sextant.decide.tasks import apart, fit_result, task_of
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.characterization import points_of_store
-from sextant.points.characterizations.features import Facts, published_features
-from sextant.points.characterizations.points import (
+from sextant.points.features import Facts, published_features
+from sextant.points.frame import (
     IDENTIFIERS,
     LENGTHS,
     TARGETS,
     Pair,
     at_percentile,
     has_latency,
+    points_of_store,
 )
 from sextant.predict.accuracy import HeldOut, predict_held_out
 from sextant.predict.folds import FitResult, Task, fit_folds

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sextant.decide.sizing import pods
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import BOUNDS, LENGTHS, TARGETS
+from sextant.points.frame import BOUNDS, LENGTHS, TARGETS
 
 HOURS_PER_MONTH = 730
 _HOUR_S = 3600

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from sextant.decide.sizing import pods
-from sextant.points.characterizations.points import IDENTIFIERS, TARGETS
+from sextant.points.frame import IDENTIFIERS, TARGETS
 
 
 def is_success(replicas: int, true_load_per_replica: float, load: float) -> bool:

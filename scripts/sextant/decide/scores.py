@@ -15,7 +15,7 @@ from sextant.decide.evaluate import evaluate
 from sextant.decide.names import PREDICTOR, STATIC_POLICY, configurable
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import load_slos
-from sextant.points.characterizations.characterization import Characterization
+from sextant.points.characterization import Characterization
 from sextant.predict.accuracy import (
     MEDIANS,
     HeldOut,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import METRICS, SLO
-from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, TARGETS, Pair, has_latency
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Pair, has_latency
 
 RATIOS = [f"{name}_ratio" for name in METRICS]
 """Latency over limit, by metric: null where it has no limit."""

@@ -7,10 +7,10 @@ import pandas as pd
 
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
-from sextant.points.cells.memory import assess
-from sextant.points.characterizations.characterization import Characterization
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, SERVING, Pair
+from sextant.points.characterization import Characterization
+from sextant.points.features import Facts
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, Pair
+from sextant.points.verdict import assess
 from sextant.predict.accuracy import HeldOut
 from sextant.predict.folds import KEYS, FitResult, Task
 from sextant.predict.latencies import Draws

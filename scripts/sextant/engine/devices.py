@@ -11,7 +11,7 @@ import pynvml
 
 from sextant.base.errors import InputError
 from sextant.facts.gpu import MIG_PREFIX, Devices
-from sextant.points.cells.tuning import MemoryFacts
+from sextant.points.verdict import MemoryFacts
 
 Device = TypeVar("Device", int, int | str)
 _UUID_PREFIXES = ("GPU-", MIG_PREFIX)

@@ -14,7 +14,7 @@ from sextant.engine.http import Target, get
 from sextant.engine.prometheus import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.servers import Endpoint, EngineSettings
-from sextant.points.cells.tuning import MemoryFacts
+from sextant.points.verdict import MemoryFacts
 
 _VERSION_PATHS = ("/version", "/get_server_info", "/info")
 """Where vLLM, SGLang and TGI say their version."""

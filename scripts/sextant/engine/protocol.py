@@ -10,7 +10,7 @@ from sextant.engine.http import Target
 from sextant.engine.prometheus import MetricNames
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
-from sextant.points.cells.tuning import MemoryFacts
+from sextant.points.verdict import MemoryFacts
 
 
 @dataclass(frozen=True)

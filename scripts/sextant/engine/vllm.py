@@ -33,7 +33,7 @@ from sextant.engine.vllm_log import (
 )
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import GIB
-from sextant.points.cells.tuning import MemoryFacts
+from sextant.points.verdict import MemoryFacts
 
 LOG_TAIL_LINES = 20
 # Run by its path: it needs nothing of this package, which need not be installed.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sextant.points.cells.metrics import SHAPING_FRACTION
+from sextant.points.metrics import SHAPING_FRACTION
 
 _NS_PER_S = 1_000_000_000
 _TFD_TIMER_ABSTIME = 1

@@ -87,7 +87,7 @@ class LevelResult:
         return len(self.exchanges) - self.n_ok
 
     def table(self) -> "pa.Table":
-        """Return one row per measured request, as `points.cells.tables.REQUEST_SCHEMA` has them."""
+        """Return one row per measured request, as `points.cell_files.REQUEST_SCHEMA` has them."""
         return requests_table(self.level, self.exchanges, self.epoch_ns)
 
 
@@ -95,7 +95,7 @@ def requests_table(level: float | None, exchanges: Sequence[Exchange], epoch_ns:
     """Return one row per exchange, in their order; times are seconds since `epoch_ns`."""
     import pyarrow as pa
 
-    from sextant.points.cells.tables import REQUEST_SCHEMA
+    from sextant.points.cell_files import REQUEST_SCHEMA
 
     columns: dict[str, list] = {
         name: [getattr(exchange, name) for exchange in exchanges]
@@ -143,7 +143,7 @@ class Subject:
     prompts: str
     unsent_parameters: Sequence[str]
     facts: Mapping[str, Any]
-    """What its store needs (see `sextant.points.store.of_cells`), and other facts to record."""
+    """What its answers need (see `sextant.points.measured`), and other facts to record."""
 
 
 def _median_latencies_ms(exchanges: list[Exchange]) -> tuple[float | None, float | None]:

@@ -13,11 +13,9 @@ from sextant.engine.telemetry.host import host_facts
 from sextant.experiment.scenarios import Scenario, as_json
 from sextant.experiment.servers import DEFAULT_VARIANT, Variant
 from sextant.load.measure import LevelResult, Measured, Subject
-from sextant.points.cells.files import write_cell
-from sextant.points.cells.run import CellRun, LevelRun, Quantiles, ServerFacts
-from sextant.points.cells.tables import concatenated
-from sextant.points.cells.tuning import Tuning
-from sextant.points.cells.verdict import FEASIBLE
+from sextant.points.cell_files import concatenated, write_cell
+from sextant.points.run import CellRun, LevelRun, Quantiles, ServerFacts
+from sextant.points.verdict import FEASIBLE, Tuning
 
 
 def write_load(

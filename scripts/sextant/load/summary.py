@@ -12,8 +12,8 @@ from sextant.base.files import provenance
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import aligned, number, percent, plural
 from sextant.pages.write import render_sections
-from sextant.points.cells.files import MeasuredCell
-from sextant.points.cells.metrics import (
+from sextant.points.cell_files import MeasuredCell
+from sextant.points.metrics import (
     LATENCIES,
     SHOWN,
     START_SQL,
@@ -22,7 +22,7 @@ from sextant.points.cells.metrics import (
     keeps,
     statistics,
 )
-from sextant.points.cells.run import LevelRun
+from sextant.points.run import LevelRun
 
 _HEADER = ["", "mean", *STATISTICS]
 

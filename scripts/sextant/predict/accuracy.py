@@ -11,14 +11,7 @@ from sextant.base.errors import InputError
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
 from sextant.pages.wording import plural
-from sextant.points.characterizations.points import (
-    IDENTIFIERS,
-    LENGTHS,
-    LOAD,
-    SERVING,
-    TARGETS,
-    at_percentile,
-)
+from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.latencies import JOULES, Draws
 from sextant.predict.protocols import EnergyPredictor, JointPredictor

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 
 _REACH = np.log(4.0)
 """A measurement counts for 1/e as much at a fourth, or at four times, of its users."""

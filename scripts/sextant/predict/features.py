@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from sextant.points.characterizations.features import Features
-from sextant.points.characterizations.points import IDENTIFIERS, TARGETS
+from sextant.points.features import Features
+from sextant.points.frame import IDENTIFIERS, TARGETS
 
 
 def design_matrix(rows: pd.DataFrame, features: Features) -> pd.DataFrame:

@@ -9,15 +9,8 @@ from typing import NamedTuple, Self
 import pandas as pd
 
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import (
-    IDENTIFIERS,
-    LENGTHS,
-    TARGETS,
-    Pair,
-    at_percentile,
-    has_latency,
-)
+from sextant.points.features import Facts
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Pair, at_percentile, has_latency
 from sextant.predict.latencies import Draws
 from sextant.predict.protocols import JointPredictor, PointPredictor
 from sextant.predict.references import Rows, reference_profiles

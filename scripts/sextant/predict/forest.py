@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.features import FeatureEncoder
 from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.points.cells.metrics import LATENCIES
+from sextant.points.metrics import LATENCIES
 
 # It takes a second to import, and most traces have no latencies.
 if TYPE_CHECKING:

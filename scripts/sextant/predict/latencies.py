@@ -8,8 +8,8 @@ import pandas as pd
 
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import FLOOR_MS, TARGETS
+from sextant.points.features import Facts
+from sextant.points.frame import FLOOR_MS, TARGETS
 from sextant.predict.features import design_matrix
 from sextant.predict.tuning import Settings
 

@@ -8,7 +8,7 @@ import pandas as pd
 import xgboost
 from sklearn.model_selection import ParameterGrid
 
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.features import column_kinds, numbers_of
 from sextant.predict.latencies import latency_frame
 

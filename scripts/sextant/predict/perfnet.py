@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from sextant.points.characterizations.points import TARGETS
+from sextant.points.frame import TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies
 from sextant.predict.references import Rows

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.features import Facts
+from sextant.points.features import Facts
 from sextant.predict.references import Rows
 
 

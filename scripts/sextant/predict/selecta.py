@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import pandas as pd
 
-from sextant.points.characterizations.points import FLOOR_MS, IDENTIFIERS, TARGETS
+from sextant.points.frame import FLOOR_MS, IDENTIFIERS, TARGETS
 from sextant.predict.latencies import LatencyPredictor, latency_frame
 from sextant.predict.references import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error

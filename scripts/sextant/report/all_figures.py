@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import TARGETS
-from sextant.points.store.doubts import SETTING
+from sextant.points.frame import TARGETS
+from sextant.points.trust import SETTING
 from sextant.report.feasibility import Matrix, feasibility_figure
 from sextant.report.latency_figures import (
     ProfileLooks,

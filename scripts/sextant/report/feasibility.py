@@ -11,7 +11,7 @@ from matplotlib.path import Path as Outline
 
 from sextant.base.rows import Row, group_by
 from sextant.pages.figure import COLOURS, INK, Look, figure_settings, svg
-from sextant.points.cells.verdict import Kind, Outcome
+from sextant.points.verdict import Kind, Outcome
 from sextant.report.store_tables import Tables
 
 _MAX_WIDE_PROFILES = 6

@@ -28,7 +28,7 @@ from sextant.pages.figure import (
     svg,
 )
 from sextant.pages.wording import number, plural
-from sextant.points.characterizations.points import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
+from sextant.points.frame import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
 from sextant.report.recommendations import TARGET_NAMES
 from sextant.report.store_tables import MEASURED
 

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.characterization import points_of_store
-from sextant.points.characterizations.points import BOUNDS, LENGTHS, TARGETS, at_percentile
+from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, at_percentile, points_of_store
 from sextant.report.recommendations import decision_points
 from sextant.report.store_tables import MEASURED, Tables
 

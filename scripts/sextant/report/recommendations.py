@@ -8,7 +8,7 @@ from sextant.base.rows import Row, group_by
 from sextant.decide.headroom import beside
 from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import PERCENTILE_PREFIX, SLO, worst_limit
-from sextant.points.store.doubts import ratio
+from sextant.points.trust import ratio
 from sextant.report.store_tables import MEASURED, Tables
 
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")

@@ -11,7 +11,7 @@ import duckdb
 from sextant.base.rows import Row
 from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.prices import PriceOrigin, old_price_lines, origin_line, price_origins
-from sextant.points.store.connection import open_store
+from sextant.points.store import open_store
 
 Tables = Mapping[str, Sequence[Row]]
 """Rows by table. A row is a dict by column; what is not known is None, also where the store

@@ -9,7 +9,7 @@ from sextant.base.files import provenance
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
 from sextant.pages.write import Filters, render, write_page
-from sextant.points.store.doubts import SETTING, doubts, warnings
+from sextant.points.trust import SETTING, doubts, warnings
 from sextant.report.all_figures import ReportFigures, draw_all
 from sextant.report.capacity_answers import capacity_answers
 from sextant.report.decision_section import card_lines, decisions

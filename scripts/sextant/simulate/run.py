@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.points.cells.metrics import STATISTICS, keeps, statistics
+from sextant.points.metrics import STATISTICS, keeps, statistics
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.world import (
     BIN_WIDTH,

@@ -12,7 +12,7 @@ import pandas as pd
 
 from sextant.pages.sections import Section
 from sextant.pages.wording import number, percent
-from sextant.points.cells.files import MeasuredCell
+from sextant.points.cell_files import MeasuredCell
 from sextant.studies.burst_measures import Phase, averages, by_setting, phases
 from sextant.studies.burst_sections import (
     mirrored_section,

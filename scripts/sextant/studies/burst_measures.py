@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.points.cells.files import MeasuredCell
-from sextant.points.cells.run import LevelRun
+from sextant.points.cell_files import MeasuredCell
+from sextant.points.run import LevelRun
 
 MAX_SLICES = 40
 """Most equal parts of a phase's time in its curves over time."""

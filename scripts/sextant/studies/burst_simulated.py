@@ -17,7 +17,7 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
 from sextant.pages.wording import number, percent
-from sextant.points.cells.files import MeasuredCell
+from sextant.points.cell_files import MeasuredCell
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import STATUS, simulate

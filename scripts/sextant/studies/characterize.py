@@ -10,7 +10,7 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
 from sextant.pages.wording import listed, number, plural
-from sextant.points.cells.run import CELL_KEY
+from sextant.points.run import CELL_KEY
 from sextant.studies.labels import level_axis, place_words, table_of
 from sextant.studies.study_data import Analysis, StudyData
 

@@ -20,10 +20,9 @@ from sextant.load.summary import pooled, request_values
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import aligned, interval, number, plural
 from sextant.pages.write import render_sections
-from sextant.points.cells.files import MeasuredCell, read_cell
-from sextant.points.cells.integrity import damaged_files
-from sextant.points.cells.intervals import N_BLOCKS
-from sextant.points.cells.metrics import SHOWN
+from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
+from sextant.points.metrics import SHOWN
+from sextant.points.trust import N_BLOCKS
 from sextant.studies.uncertainty import ratio_of_means, throughput_blocks
 
 _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {

@@ -10,7 +10,7 @@ import pandas as pd
 from sextant import PROJECT
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import LLM, load_llm
-from sextant.points.cells.memory import assess
+from sextant.points.verdict import assess
 
 LEAST_GAIN = 0.1
 """A doubling of the batch size that gains less than this fraction of throughput is past the knee.

@@ -9,7 +9,7 @@ from sextant.pages.charts import Curve
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Table
 from sextant.pages.wording import yes_or_no
-from sextant.points.store.labels import POINT_LABELS
+from sextant.points.metrics import POINT_LABELS
 
 LABELS: Mapping[str, str] = POINT_LABELS | {
     "batch_size": "Batch size",

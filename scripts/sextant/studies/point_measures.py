@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from sextant.points.cells.files import MeasuredCell
-from sextant.points.cells.run import CELL_KEY
+from sextant.points.cell_files import MeasuredCell
+from sextant.points.run import CELL_KEY
 from sextant.studies.study_data import StudyData
 
 LEVEL_KEY = [*CELL_KEY, "level"]

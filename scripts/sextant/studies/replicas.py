@@ -14,9 +14,9 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section
 from sextant.pages.wording import interval, listed, plural
-from sextant.points.cells.files import MeasuredCell
-from sextant.points.cells.intervals import N_BLOCKS
-from sextant.points.cells.run import CELL_KEY
+from sextant.points.cell_files import MeasuredCell
+from sextant.points.run import CELL_KEY
+from sextant.points.trust import N_BLOCKS
 from sextant.studies.labels import level_axis, level_curve, place_words, table_of
 from sextant.studies.point_measures import fits_memory, request_times, with_measures
 from sextant.studies.study_data import Analysis, StudyData

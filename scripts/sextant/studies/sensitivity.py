@@ -16,7 +16,7 @@ from sextant.pages.charts import Curve, Panel, bars_figure, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, plural
-from sextant.points.cells.run import CELL_KEY
+from sextant.points.run import CELL_KEY
 from sextant.predict.importance import forest_importance
 from sextant.studies.labels import place_words, table_of
 from sextant.studies.study_data import Analysis, StudyData

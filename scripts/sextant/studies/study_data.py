@@ -11,8 +11,8 @@ from sextant.base.files import read_parquet
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.sections import Section
-from sextant.points.cells.files import MeasuredCell, read_cell
-from sextant.points.cells.run import CELL_KEY
+from sextant.points.cell_files import MeasuredCell, read_cell
+from sextant.points.run import CELL_KEY
 
 TABLES = ("point", "feasibility", "telemetry")
 

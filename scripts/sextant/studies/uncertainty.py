@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from sextant.points.cells.intervals import N_BLOCKS
+from sextant.points.trust import N_BLOCKS
 
 _LEVEL = 0.95
 

@@ -13,9 +13,9 @@ import pandas as pd
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import GIB
 from sextant.pages.wording import listed, number
-from sextant.points.cells.files import MeasuredCell
-from sextant.points.cells.intervals import N_BLOCKS
-from sextant.points.cells.run import CELL_KEY
+from sextant.points.cell_files import MeasuredCell
+from sextant.points.run import CELL_KEY
+from sextant.points.trust import N_BLOCKS
 from sextant.studies.labels import Finding, findings_words, place_words
 from sextant.studies.study_data import Analysis, StudyData
 from sextant.studies.uncertainty import mean_blocks, throughput_blocks

@@ -12,8 +12,8 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.sections import Section, Table
 from sextant.pages.write import render_sections, write_page
-from sextant.points.store.doubts import warnings
-from sextant.points.store.points import aggregate_points
+from sextant.points.summarize import aggregate_points
+from sextant.points.trust import warnings
 from sextant.studies.labels import level_words, place_words
 from sextant.studies.study_data import TABLES, Analysis, StudyData, read_study_data
 

@@ -25,7 +25,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import SLO
-from sextant.points.store.build import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.points.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
 
 COLUMNS = {
     "status": pa.string(),

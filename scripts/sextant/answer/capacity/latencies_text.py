@@ -11,7 +11,7 @@ from sextant.pages.figure import Axis
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import aligned, duration_words, number, percent, plural
 from sextant.pages.write import render_sections, write_page
-from sextant.points.cells.metrics import SHOWN, STATISTICS
+from sextant.points.metrics import SHOWN, STATISTICS
 
 RATES = {
     "throughput_tok_s": ("output tokens a second", number),

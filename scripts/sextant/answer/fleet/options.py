@@ -33,7 +33,7 @@ from sextant.decide.sizing import load_served
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
 from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import LENGTHS
+from sextant.points.frame import LENGTHS
 from sextant.predict.latencies import Draws
 from sextant.predict.protocols import JointPredictor
 from sextant.workload.profiles import HOUR_S, traffic_series

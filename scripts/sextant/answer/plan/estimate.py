@@ -20,9 +20,8 @@ from sextant.experiment.cells import CellKey
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import Batch, Scenario
 from sextant.experiment.servers import Variant
-from sextant.points.cells.files import read_cell
-from sextant.points.cells.memory import Feasibility, assess_variant
-from sextant.points.cells.verdict import FEASIBLE
+from sextant.points.cell_files import read_cell
+from sextant.points.verdict import FEASIBLE, Feasibility, assess_variant
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Finished:
     levels_s: dict[float, float]
     """Duration of each measured level, without its warm-up."""
     wall_s: float | None
-    """Of the whole job; None where it was measured elsewhere."""
+    """Of the whole job; None where Snakemake has no record of it."""
 
 
 def finished_cells(
@@ -114,7 +113,7 @@ def finished_cells(
     for key in experiment.cells if experiment.scenarios else ():  # an archive has none
         try:
             cell = read_cell(results / key.folder)
-            wall_s = None if cell.run.imported else job_s(config, folder, key)
+            wall_s = job_s(config, folder, key)
         except (FileNotFoundError, InputError, KeyError, ValueError):
             continue  # not measured, or damaged, which a run will report
         starts_s = tuple(probe.duration_s for probe in cell.tuning.probes or ())

@@ -39,17 +39,11 @@ from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
-from sextant.points.cells.files import read_run
-from sextant.points.characterizations.features import Facts as FactsOfAll
-from sextant.points.characterizations.features import published_features
-from sextant.points.characterizations.points import (
-    IDENTIFIERS,
-    LENGTHS,
-    SERVING,
-    TARGETS,
-    at_percentile,
-)
-from sextant.points.store.points import aggregate_points
+from sextant.points.cell_files import read_run
+from sextant.points.features import Facts as FactsOfAll
+from sextant.points.features import published_features
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
+from sextant.points.summarize import aggregate_points
 from sextant.predict.calibration import OwnPoints
 from sextant.predict.folds import KEYS, Task, share_lengths
 from sextant.predict.latencies import Draws

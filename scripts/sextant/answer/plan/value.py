@@ -23,7 +23,7 @@ from sextant.decide.score import so_score
 from sextant.decide.sizing import load_served
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS
+from sextant.points.frame import IDENTIFIERS, LENGTHS
 from sextant.predict.latencies import Draws
 
 _OPTIONS = 24

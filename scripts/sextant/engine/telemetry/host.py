@@ -12,7 +12,7 @@ import psutil
 import pynvml
 
 from sextant.engine.devices import nvml_handle
-from sextant.points.cells.run import HostFacts, HostGPU
+from sextant.points.run import HostFacts, HostGPU
 
 _MPS_DAEMON = "nvidia-cuda-mps-control"
 

@@ -14,7 +14,7 @@ import pyarrow.json
 
 from sextant import PROJECT
 from sextant.engine.prometheus import VLLM_METRICS, MetricNames
-from sextant.points.cells.tables import SERVER_SCHEMA, TELEMETRY_SCHEMA
+from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.points.characterizations.execution import ENCODER_DECODER, PAGED
+from sextant.points.features import ENCODER_DECODER, PAGED
 from sextant.predict.roofline.law import PARAMETERS, prior_mean
 
 # Standard deviations of effects, by parameter.

@@ -10,9 +10,8 @@ import pandas as pd
 from sextant.facts.gpu import GIB, GPU, GPUProfile
 from sextant.facts.llm import DTYPE_BYTES, LLM
 from sextant.facts.llm.load import precision_of, served
-from sextant.points.characterizations.execution import PAGED, execution_classes
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import IDENTIFIERS, LENGTHS, SERVING
+from sextant.points.features import PAGED, Facts, execution_classes
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING
 
 # A decoder layer of an encoder-decoder has a third block, cross-attention.
 _LAYER_BLOCKS = {True: 3, False: 2}

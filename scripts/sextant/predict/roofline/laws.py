@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from sextant.points.characterizations.execution import ENCODER_DECODER
-from sextant.points.characterizations.features import Facts
+from sextant.points.features import ENCODER_DECODER, Facts
 from sextant.predict.roofline import chunked, effects, law
 from sextant.predict.roofline.facts import columns_of
 from sextant.predict.roofline.posterior import Law

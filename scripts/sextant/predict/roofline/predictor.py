@@ -8,8 +8,8 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
-from sextant.points.characterizations.features import Facts
-from sextant.points.characterizations.points import LENGTHS, TARGETS
+from sextant.points.features import Facts
+from sextant.points.frame import LENGTHS, TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.native_xgboost import xgboost
 from sextant.predict.references import Rows

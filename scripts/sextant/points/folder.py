@@ -1,22 +1,37 @@
 """Reads a characterization from a folder of data; docs/characterizations.md has its layout."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.base.sheets import SCHEMAS, Row, load_sheet, read_yaml, validate
 from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
 from sextant.facts.slo import PERCENTILE_PREFIX
-from sextant.points.characterizations.characterization import Characterization
-from sextant.points.characterizations.description import FILE, Description, load_description
-from sextant.points.characterizations.feasibility import feasibility_table
-from sextant.points.characterizations.features import Features
-from sextant.points.characterizations.points import IDENTIFIERS, LATENCIES, LOAD, complete
-from sextant.points.characterizations.points_file import NAMES, read_points
+from sextant.points.characterization import FILE, Characterization, Description
+from sextant.points.features import Features
+from sextant.points.frame import IDENTIFIERS, LATENCIES, LOAD, complete
+from sextant.points.points_file import NAMES, read_points
+from sextant.points.verdict import Outcome, Verdict
+
+OUTCOMES = {
+    "measured": Outcome.FEASIBLE,
+    "too_small": Outcome.MEMORY_TOO_SMALL,
+    "omitted": Outcome.OMITTED,
+}
+"""What came of a pair, by its `status` in a sheet."""
+
+
+ROOT = SCHEMAS.parents[1]
+SHIPPED = ROOT / "resources" / "characterizations"
+DEFAULT_NAME = "llm-pilot"
+DEFAULT_SOURCES = ("archive:inferencex", f"archive:{DEFAULT_NAME}")
+"""What answers rest on where nothing else is named."""
 
 
 def is_folder(path: str | Path) -> bool:
@@ -222,3 +237,49 @@ def _feasibility(
         known = [row for row in rows if row["llm_id"] not in unknown]
         return feasibility_table(known, about.source)
     return feasibility_table(pairs.assign(status="measured").to_dict("records"), about.source)
+
+
+def load_description(folder: Path) -> Description:
+    """Read the description of a folder's points.
+
+    Raises:
+        InputError: there is none, or a key is unknown, missing, there twice or has a wrong value.
+    """
+    path = folder / FILE
+    facts = read_yaml(path)
+    validate(facts, SCHEMAS / "characterization.schema.yaml", path)
+    return Description(**facts)
+
+
+def feasibility_table(rows: Iterable[Mapping[str, Any]], source: str) -> pd.DataFrame:
+    """Return rows of table `feasibility` for rows `llm_id, gpu_profile_id, status[, reason]`."""
+    tried = pd.DataFrame(rows, columns=["llm_id", "gpu_profile_id", "status", "reason"])
+    reasons = {name: Verdict(outcome, source=source).reason for name, outcome in OUTCOMES.items()}
+    return tried.drop(columns="status").assign(
+        is_feasible=tried["status"] == "measured",
+        verdict=tried["status"].map(OUTCOMES),
+        reason=tried["reason"].astype("str").fillna(tried["status"].map(reasons)),
+        memory_utilization=float("nan"),
+    )
+
+
+@cache
+def shipped_sources() -> dict[str, Path]:
+    """Return the folder of each characterization that ships, by its source."""
+    folders = sorted(path.parent for path in SHIPPED.glob(f"*/{FILE}"))
+    return {load_description(folder).source: folder for folder in folders}
+
+
+def shipped_description(source: str) -> Description | None:
+    """Return what is said of a characterization that ships, None if none has this name."""
+    folder = shipped_sources().get(source)
+    return load_description(folder) if folder else None
+
+
+def load_shipped(name: str = DEFAULT_NAME) -> Characterization:
+    """Read a characterization that ships, by the name of its folder.
+
+    Raises:
+        InputError: one of its files was altered so that it makes no sense.
+    """
+    return load_folder(SHIPPED / name)

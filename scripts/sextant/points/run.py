@@ -19,7 +19,7 @@ from pydantic import (
 from sextant.experiment.cells import CellKey
 from sextant.experiment.scenarios import KINDS, level_to_json
 from sextant.experiment.servers import Variant
-from sextant.points.cells.verdict import LevelMedians, Stop, Verdict
+from sextant.points.verdict import Verdict
 
 CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
 """What names a cell, in `run.json` and in every row of the store."""
@@ -57,6 +57,41 @@ class PublishedMedians:
 
     median_nttft_ms: float
     median_itl_ms: float
+
+
+@dataclass(frozen=True)
+class LevelMedians:
+    """What the stop rule looks at of a level; a latency is None where no request was served."""
+
+    users: float
+    n_ok: int
+    nttft_ms: float | None
+    itl_ms: float | None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a sweep ended early: both medians at a level were far beyond their limits.
+
+    More users wait longer, so no larger level can meet either limit.
+    """
+
+    last: LevelMedians
+    """The largest level that was measured; both medians are known."""
+    nttft_limit_ms: float
+    itl_limit_ms: float
+    factor: float
+    """How far beyond both limits."""
+
+    @property
+    def reason(self) -> str:
+        """The sentence for a person."""
+        return (
+            f"left out: at {self.last.users:g} users the median nTTFT is "
+            f"{self.last.nttft_ms:.3g} ms and the median ITL {self.last.itl_ms:.3g} ms "
+            f"({self.last.n_ok} requests), both more than {self.factor:g} times their limits of "
+            f"{self.nttft_limit_ms:g} and {self.itl_limit_ms:g} ms"
+        )
 
 
 @dataclass(frozen=True)
@@ -159,23 +194,6 @@ class HostFacts:
 
 
 @dataclass(frozen=True)
-class ImportedFrom:
-    """Where a cell that `sextant import` took over was measured."""
-
-    origin: str
-    """What was imported, as the user named it."""
-    place: str
-    """The cell's folder below it."""
-    at: datetime
-    source: str
-    definition_sha256: str | None
-    run_sha256: str
-    """Of the `run.json` there."""
-    mixed: tuple[str, ...] = ()
-    """In what it differs from the cells that were here."""
-
-
-@dataclass(frozen=True)
 class CellRun:
     """One measurement of a cell, or why there is none. None is unknown, e.g. of an archive."""
 
@@ -210,7 +228,6 @@ class CellRun:
     definition: Mapping[str, Any] | None = None
     """What the cell was built from (`cell_definition`); None for an ad hoc run."""
     definition_sha256: str | None = None
-    imported: ImportedFrom | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -91,6 +91,16 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     return frame
 
 
+def points_of_store(points: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of the store's table `point` as a frame of points (`COLUMNS`)."""
+    names = {
+        "mean_input_tokens": "input_tokens",
+        "mean_output_tokens": "output_tokens",
+        "energy_per_output_token_j": "energy_j_per_token",
+    }
+    return complete(points.rename(columns=names))
+
+
 def at_percentile(
     points: pd.DataFrame, percentiles: tuple[int, int], first_token: str = "nttft"
 ) -> pd.DataFrame:

@@ -1,19 +1,26 @@
-"""Import of the ML.ENERGY leaderboard's measurements of text generation.
+"""Import the ML.ENERGY leaderboard's measurements of text generation.
+
+    python resources/characterizations/mlenergy/import.py lm-arena-chat.json ... [--out FOLDER]
 
 Each entry of its JSON files is a vLLM server with all of its `max_num_seqs` places taken:
 percentiles of ITL, tokens and joules per second. Source: github.com/ml-energy/leaderboard,
 `public/data`.
 """
 
+import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+# Where the library is not installed, it lies beside the resources.
+sys.path.append(str(Path(__file__).parents[3] / "scripts"))
+
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.points.characterizations.description import Description
-from sextant.points.importing.published import Imported, has_config, llm_ids, write_published
+from sextant.points.characterization import Description
+from sextant.points.load_tools import Imported, has_config, llm_ids, write_published
 
 ABOUT = Description(
     source="archive:mlenergy",
@@ -84,7 +91,7 @@ def _read(path: Path) -> pd.DataFrame:
         )
     for column, known in (("gpu_model", GPU_IDS), ("weight_precision", _PRECISIONS)):
         if unknown := set(rows[column]) - set(known):
-            fix = "add it to sextant/points/importing/mlenergy.py"
+            fix = "add it to this script"
             problem = f"unknown {min(unknown)!r}"
             raise InputError(problem, file=path, field=f"configurations.{column}", fix=fix)
     return rows
@@ -106,3 +113,13 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
         expert_parallel=rows["num_gpus"].where(is_split, 1),
         run_id=rows["task"] + "/" + rows["model_id"],
     )
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    parser = argparse.ArgumentParser(description="Write the leaderboard as a characterization.")
+    parser.add_argument("published", type=Path, nargs="+", help="a JSON file per task")
+    parser.add_argument("--out", type=Path, default=here, help="folder, made or updated")
+    parser.add_argument("--configs", default="../../llms", help="LLMs' configs, relative to OUT")
+    given = parser.parse_args()
+    print(f"{given.out}: {import_mlenergy(given.published, given.out, given.configs)}")

@@ -1,20 +1,22 @@
 """Writes a characterization of a store as a folder of data."""
 
+import csv
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.ids import file_name
 from sextant.base.sheets import SCHEMAS, load_sheet, write_yaml
 from sextant.facts.gpu import GPUS, gpu_path, profile_row
-from sextant.points.cells.verdict import Kind, Outcome
-from sextant.points.characterizations.characterization import Characterization
-from sextant.points.characterizations.description import FILE, Description
-from sextant.points.characterizations.write import write_description, write_points, write_tables
+from sextant.points.characterization import FILE, Characterization, Description
+from sextant.points.frame import COLUMNS, IDENTIFIERS, LENGTHS, LOAD, SERVING
+from sextant.points.verdict import Kind, Outcome
 
 _FILLED_IN = ["mean_nttft_ms", "mean_tpot_ms", "median_tpot_ms"]
 """Columns that no store has: what is there follows from others."""
@@ -114,3 +116,46 @@ def _tried(known: Characterization) -> list[Mapping[str, Any]]:
         }
         for row in rows
     ]
+
+
+_ORDER = [*IDENTIFIERS, *SERVING, *LOAD, *LENGTHS, "measured_on", "run_id"]
+
+
+def write_description(folder: Path, about: Description) -> None:
+    """Write `characterization.yaml`, without what is not known."""
+    facts = {key: value for key, value in asdict(about).items() if value not in (None, {})}
+    write_yaml(folder / FILE, facts)
+
+
+def write_tables(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write rows by the name of their file; a file has the keys of its rows."""
+    for name, rows in tables.items():
+        write_table(folder / name, pd.DataFrame(rows))
+
+
+def write_points(path: Path, points: pd.DataFrame) -> None:
+    """Write those columns of points that have a value, sorted."""
+    named = [name for name in COLUMNS if name in points and points[name].notna().any()]
+    order = [name for name in _ORDER if name in named]
+    write_table(path, points[named].sort_values(order, kind="stable", na_position="first"))
+
+
+def write_table(path: Path, rows: pd.DataFrame) -> None:
+    """Write a table, its numbers in the fewest digits that give them back; `.tsv` has tabs."""
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        quoting = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        writer.writerow(rows.columns)
+        for row in rows.itertuples(index=False):
+            texts = [_text(value) for value in row]
+            # Without quotes the line would be a comment.
+            (quoting if texts[0].startswith("#") else writer).writerow(texts)
+
+
+def _text(value: Any) -> str:
+    if pd.isna(value):
+        return ""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else repr(float(value))
+    return str(value)

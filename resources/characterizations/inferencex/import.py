@@ -1,4 +1,6 @@
-"""Import of InferenceX's measurements, as aiconfigurator's table of them has them.
+"""Import InferenceX's measurements, as aiconfigurator's table of them has them.
+
+    python resources/characterizations/inferencex/import.py silicon_sample.csv [--out FOLDER]
 
 Each row of that CSV is one measurement of a server: the LLM, the GPU, how the LLM was split over
 devices, request lengths, concurrency, one TTFT and one TPOT. Sources: the continuous benchmark
@@ -6,14 +8,19 @@ InferenceX (github.com/SemiAnalysisAI/InferenceX), and measurements by aiconfigu
 (github.com/ai-dynamo/aiconfigurator).
 """
 
+import argparse
 import csv
+import sys
 from pathlib import Path
 
 import pandas as pd
 
+# Where the library is not installed, it lies beside the resources.
+sys.path.append(str(Path(__file__).parents[3] / "scripts"))
+
 from sextant.base.errors import InputError
-from sextant.points.characterizations.description import Description
-from sextant.points.importing.published import Imported, has_config, llm_ids, write_published
+from sextant.points.characterization import Description
+from sextant.points.load_tools import Imported, has_config, llm_ids, write_published
 
 ABOUT = Description(
     source="archive:inferencex",
@@ -89,7 +96,7 @@ def _read(published: Path) -> pd.DataFrame:
     unknown = ~rows["system"].isin(list(GPU_IDS))
     if unknown.any():
         at = unknown.idxmax()
-        fix = "add it to sextant/points/importing/inferencex.py, with its facts in resources/gpus"
+        fix = "add it to GPU_IDS in this script, with its facts in resources/gpus"
         problem = f"unknown GPU {rows.loc[at, 'system']!r}"
         raise InputError(problem, file=published, row=int(at) + 2, field="system", fix=fix)
     return rows
@@ -127,3 +134,13 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
             "run_id": rows["id"],
         }
     )
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    parser = argparse.ArgumentParser(description="Write InferenceX's table as a characterization.")
+    parser.add_argument("published", type=Path, help="silicon_sample.csv, or its vLLM rows")
+    parser.add_argument("--out", type=Path, default=here, help="folder, made or updated")
+    parser.add_argument("--configs", default="../../llms", help="LLMs' configs, relative to OUT")
+    given = parser.parse_args()
+    print(f"{given.out}: {import_inferencex(given.published, given.out, given.configs)}")

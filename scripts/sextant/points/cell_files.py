@@ -1,0 +1,331 @@
+"""The one writer and the one reader of a cell's files."""
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
+
+from sextant.base.errors import InputError
+from sextant.base.files import (
+    MAKE_AGAIN,
+    read_json,
+    read_parquet,
+    sha256_file,
+    write_json,
+    write_parquet,
+)
+from sextant.points.run import CELL_KEY, CellRun
+from sextant.points.verdict import Tuning
+
+if TYPE_CHECKING:  # a job that measures has no use for its memory
+    import pandas as pd
+
+FORMAT_VERSION = 2
+"""Of `run.json` and `tuning.json`. Add 1 where a reader of the former version would misread."""
+_VERSION = "format_version"
+_FORMER = ("imported",)
+"""Fields of `run.json` that earlier versions wrote and nothing reads."""
+_T = TypeVar("_T")
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def to_json(value: object) -> dict[str, Any]:
+    """Return a dataclass of this room as JSON has it."""
+    kind: Any = type(value)  # mypy takes classes for unhashable
+    return _adapter(kind).dump_python(value, mode="json", warnings="error")
+
+
+def from_json(kind: type[_T], value: object) -> _T:
+    """Read what `to_json` returned; ValueError if a field is missing, unknown or malformed."""
+    known: Any = kind
+    return _adapter(known).validate_json(json.dumps(value))
+
+
+def write_cell(
+    folder: Path, run: CellRun, tuning: Tuning, tables: Mapping[str, pa.Table] | None = None
+) -> None:
+    """Write a cell's files; `run.json`, which declares the cell whole, comes last.
+
+    `tables` have the names and columns of `TABLES`; one that is missing has no rows.
+    """
+    (folder / "run.json").unlink(missing_ok=True)
+    for name, schema in TABLES.items():
+        table = (tables or {}).get(name, schema.empty_table())
+        write_parquet(folder / f"{name}.parquet", table, run.provenance)
+    write_json(folder / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
+    write_run(folder, run)
+
+
+def write_run(folder: Path, run: CellRun) -> None:
+    """Write `run.json` with the size and SHA-256 of the other files, and its own SHA-256."""
+    files = file_facts(folder / name for name in CELL_FILES)
+    content = {_VERSION: FORMAT_VERSION} | to_json(run) | {FILES: files}
+    write_json(folder / "run.json", sealed(content))
+
+
+def read_run(folder: Path) -> CellRun:
+    """Read a cell's `run.json`; whether its files are whole, `damaged_files` tells.
+
+    Raises InputError, which names the field, if it is malformed or of another format version, and
+    FileNotFoundError.
+    """
+    return _read(folder / "run.json", CellRun, (FILES, SEAL, *_FORMER))
+
+
+def read_tuning(folder: Path) -> Tuning:
+    """Read a cell's `tuning.json`; errors as of `read_run`."""
+    return _read(folder / "tuning.json", Tuning)
+
+
+def _read(path: Path, kind: type[_T], envelope: Sequence[str] = ()) -> _T:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError("is not a JSON object", file=path, fix=MAKE_AGAIN)
+    version = content.pop(_VERSION, None)
+    if version != FORMAT_VERSION:
+        problem = f"format version {version}; this version of sextant reads {FORMAT_VERSION}"
+        fix = "read it with the version that wrote it, or delete it to have the cell measured again"
+        raise InputError(problem, file=path, field=_VERSION, fix=fix)
+    for name in envelope:
+        content.pop(name, None)
+    try:
+        return from_json(kind, content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or None
+        raise InputError(first["msg"], file=path, field=field, fix=MAKE_AGAIN) from None
+
+
+@dataclass(frozen=True)
+class MeasuredCell:
+    """A cell that was measured: its folder, and what was read of it."""
+
+    folder: Path
+    run: CellRun
+    tuning: Tuning
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The cell's values of `CELL_KEY`."""
+        return tuple(getattr(self.run, name) for name in CELL_KEY)
+
+    def requests(self, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+        """Return the rows of `requests.parquet`, one a measured request, failed ones included."""
+        return self._table("requests", columns)
+
+    def server(self) -> "pd.DataFrame":
+        """Return the rows of `server.parquet`, one a reading of a replica's metrics."""
+        return self._table("server")
+
+    def telemetry(self) -> "pd.DataFrame":
+        """Return the rows of `telemetry.parquet`, one a reading of a device."""
+        return self._table("telemetry")
+
+    def _table(self, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+        return read_parquet(self.folder / f"{name}.parquet", columns).to_pandas()
+
+
+def read_cell(folder: Path) -> MeasuredCell:
+    """Read a cell's `run.json` and `tuning.json`; see `read_run`."""
+    return MeasuredCell(folder, read_run(folder), read_tuning(folder))
+
+
+REQUEST_SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.float64()),
+        pa.field("request_id", pa.string()),
+        pa.field("replica", pa.int32()),
+        pa.field("user", pa.int32()),
+        pa.field("scheduled_s", pa.float64()),
+        pa.field("sent_s", pa.float64()),
+        pa.field("first_token_s", pa.float64()),
+        pa.field("last_token_s", pa.float64()),
+        pa.field("token_offsets_ms", pa.list_(pa.float32())),
+        pa.field("input_tokens", pa.int32()),
+        pa.field("output_tokens", pa.int32()),
+        pa.field("requested_input_tokens", pa.int32()),
+        pa.field("requested_output_tokens", pa.int32()),
+        pa.field("status", pa.string()),
+        pa.field("error", pa.string()),
+    ]
+)
+"""`requests.parquet`: a row a measured request, failed ones included."""
+
+SERVER_SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.float64()),
+        pa.field("replica", pa.int32()),
+        pa.field("time_s", pa.float64()),
+        pa.field("n_running", pa.float64()),
+        pa.field("n_waiting", pa.float64()),
+        pa.field("kv_cache_usage", pa.float64()),
+        pa.field("n_preemptions", pa.float64()),
+    ]
+)
+"""`server.parquet`: a row a reading of a replica's metrics."""
+
+TELEMETRY_SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.float64()),
+        pa.field("time_s", pa.float64()),
+        pa.field("device", pa.string()),
+        pa.field("power_w", pa.float64()),
+        pa.field("energy_j", pa.float64()),
+        pa.field("utilization", pa.float64()),
+        pa.field("memory_utilization", pa.float64()),
+        pa.field("memory_used_gib", pa.float64()),
+        pa.field("sm_clock_mhz", pa.float64()),
+        pa.field("temperature_c", pa.float64()),
+        pa.field("throttle_reasons", pa.string()),
+        pa.field("sm_active", pa.float64()),
+        pa.field("sm_occupancy", pa.float64()),
+    ]
+)
+"""`telemetry.parquet`: a row a reading of a device."""
+
+TABLES = {"requests": REQUEST_SCHEMA, "server": SERVER_SCHEMA, "telemetry": TELEMETRY_SCHEMA}
+"""By the name of the file, without its ending."""
+
+
+def concatenated(name: str, parts: list[pa.Table]) -> pa.Table:
+    """Return the rows of all parts of one of the `TABLES`, which may be none."""
+    schema = TABLES[name]
+    return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
+
+
+CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
+"""What a cell consists of, beside `run.json`."""
+
+ALL_FILES = (*CELL_FILES, "run.json")
+
+CHECKPOINT = "partial"
+"""The folder in a cell's own where finished levels are kept."""
+
+DAMAGED = "damaged-"
+"""Prefix of the folders that hold damaged files, inside the cell's folder."""
+
+FILES = "files"
+"""The key of a `run.json` that has size and SHA-256 of each other file."""
+
+SEAL = "content_sha256"
+"""The key of a `run.json` that has the checksum of all others."""
+
+
+def file_facts(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of files by name."""
+    return {
+        path.name: {"n_bytes": path.stat().st_size, "sha256": sha256_file(path)} for path in paths
+    }
+
+
+def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a `run.json` with its own checksum, `content_sha256`."""
+    return {**run, SEAL: _content_sha256(run)}
+
+
+def _content_sha256(run: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in run.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def require_whole(cells: Sequence[Path]) -> None:
+    """Check all cells; set aside the files of damaged ones, so that these are made again.
+
+    All files of a damaged cell go to a folder `damaged-<n>` in the cell's own. Its results are
+    then missing: the next run of the same command makes them, and no other cell's. InputError names
+    every damaged file of every cell, and where it is now.
+    """
+    try:
+        damage = {folder: found for folder in cells if (found := damaged_files(folder))}
+    except OSError as error:
+        fix = "see to the file system, or the file's rights, and run again: nothing was set aside"
+        raise InputError(
+            f"cannot be read ({error.strerror})", file=error.filename, fix=fix
+        ) from None
+    if not damage:
+        return
+    lines = []
+    for folder, found in damage.items():
+        problems = ", ".join(f"{name} {problem}" for name, problem in found.items())
+        lines.append(f"\n  {folder}: {problems}; set aside in {_set_aside(folder).name}")
+    fix = "run the same command again: it makes just these cells again"
+    raise InputError(f"{len(damage)} of {len(cells)} cells are damaged:{''.join(lines)}", fix=fix)
+
+
+def _set_aside(folder: Path) -> Path:
+    for number in itertools.count(1):
+        place = folder / f"{DAMAGED}{number}"
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(parents=True)
+            break
+    for name in ALL_FILES:
+        # Another rule that reads the cell may have found the damage in the same moment.
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).rename(place / name)
+    return place
+
+
+def drop_checkpoints(cells: Iterable[Path]) -> None:
+    """Drop the finished levels that were kept of cells whose results have been read.
+
+    Not before: a job that outlives a killed Snakemake finishes its cell unheard of, and the next
+    Snakemake deletes the results and submits the cell once more, which then finds its levels.
+    """
+    for folder in cells:
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+
+
+def damaged_files(folder: Path) -> dict[str, str]:
+    """Return the files of a cell's folder that are missing or damaged, and what is wrong.
+
+    Raises OSError if a file could not be read, which tells nothing of its content: a missing right,
+    a network file system that does not answer.
+    """
+    try:
+        run = read_json(folder / "run.json")
+    except OSError as error:
+        return {"run.json": _no_file(error)}
+    except InputError as error:
+        return {"run.json": f"cannot be read ({error.problem})"}
+    if not isinstance(run, dict) or not isinstance(run.get(FILES), dict) or SEAL not in run:
+        return {"run.json": "does not say what was written"}
+    if run[SEAL] != _content_sha256(run):
+        return {"run.json": "is not what was written (SHA-256)"}
+    found = {name: _damage(folder / name, run[FILES].get(name)) for name in CELL_FILES}
+    return {name: problem for name, problem in found.items() if problem}
+
+
+def _damage(path: Path, facts: object) -> str | None:
+    try:
+        n_bytes = path.stat().st_size
+        if not isinstance(facts, dict):
+            return "is not named in run.json"
+        if n_bytes != facts.get("n_bytes"):
+            return f"has {n_bytes} bytes, {facts.get('n_bytes')} were written"
+        is_whole = sha256_file(path) == facts.get("sha256")
+    except OSError as error:
+        return _no_file(error)
+    return None if is_whole else "is not what was written (SHA-256)"
+
+
+def _no_file(error: OSError) -> str:
+    """Return what is wrong where there is no file; any other error says nothing of the file."""
+    if error.errno == errno.ENOENT:
+        return "is missing"
+    if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
+        return "is not a file"
+    raise error

@@ -1,0 +1,248 @@
+"""A characterization: all points of one source, with the facts they refer to."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM
+from sextant.points.features import Features
+
+if TYPE_CHECKING:
+    pass
+
+DEFAULT_MEMORY_UTILIZATION = 0.9
+"""vLLM's default of `--gpu-memory-utilization`."""
+
+
+FILE = "characterization.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The keys of `workflow/schemas/characterization.schema.yaml`, which explains them."""
+
+    source: str
+    licence: str
+    attribution: str
+    statistic: str
+    load: str
+    lengths: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    engine_settings: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str | None = None
+    memory_utilization: float | None = None
+    longest_request_tokens: int | None = None
+    workload_id: str = "as-published"
+    scenario_id: str = "as-published"
+    llm_features: str | None = None
+    gpu_features: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Characterization:
+    """The points of one source, workload and scenario, ready for the predictors."""
+
+    source: str
+    workload_id: str
+    scenario_id: str
+    points: pd.DataFrame
+    llms: dict[str, LLM]
+    profiles: dict[str, GPUProfile]
+    predictors: list[str]
+    """Those that the store has scores of."""
+    features: Features | None
+    """What predictors learn from, where it came with the source; else computed from facts."""
+    feasibility: pd.DataFrame
+    longest_request_tokens: int | None
+    """None for an archive, whose workload is not known in full."""
+    descriptions: tuple[Description, ...] = ()
+    """What folders say of their points; none for a store."""
+    left_out: tuple[str, ...] = ()
+    """What is not among the points, and why, a sentence each."""
+
+    @property
+    def has_fixed_lengths(self) -> bool:
+        """Whether each point has requests of its own lengths, not one workload's for all."""
+        return any(each.lengths == "fixed" for each in self.descriptions)
+
+    @property
+    def memory_utilization(self) -> float:
+        """Fraction of the memory that servers may use; vLLM's default if all ran already."""
+        said = [each.memory_utilization for each in self.descriptions if each.memory_utilization]
+        known = pd.concat(
+            [self.feasibility["memory_utilization"].dropna(), pd.Series(said, dtype=float)]
+        )
+        return DEFAULT_MEMORY_UTILIZATION if known.empty else float(known.max())
+
+
+_T = TypeVar("_T", LLM, GPUProfile)
+_UNKNOWN: dict[str, Any] = {"usd_per_hour": math.nan, "price_source": None, "price_as_of": None}
+"""The fields of a GPU profile that are its price, where it has none."""
+
+
+def combined(parts: Sequence[Characterization]) -> Characterization:
+    """Return several characterizations as one; column `source` tells their points apart.
+
+    Of two prices of a GPU profile the first one that is known counts.
+
+    Raises:
+        InputError: two are the same source, or have other facts of the same LLM or GPU profile.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    names = [part.source for part in parts]
+    if len(set(names)) < len(names):
+        fix = "leave one out, or change `source` in its characterization.yaml"
+        raise InputError(f"two sources are called {max(names, key=names.count)}", fix=fix)
+    longest = [part.longest_request_tokens for part in parts]
+    known = [tokens for tokens in longest if tokens is not None]
+    return Characterization(
+        source=" + ".join(names),
+        workload_id=" + ".join(part.workload_id for part in parts),
+        scenario_id=" + ".join(part.scenario_id for part in parts),
+        points=pd.concat([part.points for part in parts], ignore_index=True),
+        llms=_agreed({part.source: part.llms for part in parts}),
+        profiles=_profiles(parts),
+        predictors=[],
+        features=_features([part.features for part in parts if part.features]),
+        feasibility=pd.concat([part.feasibility for part in parts], ignore_index=True),
+        longest_request_tokens=max(known) if len(known) == len(parts) else None,
+        descriptions=tuple(each for part in parts for each in part.descriptions),
+        left_out=tuple(each for part in parts for each in part.left_out),
+    )
+
+
+def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
+    """Return the facts of all sources by id, after those of the same id were compared."""
+    found: dict[str, tuple[str, _T]] = {}
+    for source, of_source in facts.items():
+        for name, value in of_source.items():
+            other, known = found.setdefault(name, (source, value))
+            if known != value:
+                problem = f"{other} and {source} have other facts of {name!r}"
+                fix = "rename it in one of them, or give one source alone"
+                raise InputError(problem, field="--source", fix=fix)
+    return {name: value for name, (_, value) in sorted(found.items())}
+
+
+def _profiles(parts: Sequence[Characterization]) -> dict[str, GPUProfile]:
+    known = {
+        name: {field: getattr(profile, field) for field in _UNKNOWN}
+        for part in reversed(parts)
+        for name, profile in part.profiles.items()
+        if not math.isnan(profile.usd_per_hour)
+    }
+    unpriced = {
+        part.source: {
+            # Infinite, for one nan is not equal to another.
+            name: replace(profile, **{**_UNKNOWN, "usd_per_hour": math.inf}, gpu_model=None)
+            for name, profile in part.profiles.items()
+        }
+        for part in parts
+    }
+    return {
+        name: replace(profile, **known.get(name, _UNKNOWN))
+        for name, profile in _agreed(unpriced).items()
+    }
+
+
+def _features(parts: Sequence[Features]) -> Features | None:
+    if not parts:
+        return None
+    llms, profiles = zip(*parts, strict=True)
+    return Features(pd.concat(llms), pd.concat(profiles))
+
+
+def summary(known: Characterization, place: str) -> dict[str, Any]:
+    """Return what a characterization holds.
+
+    Returns:
+        `source`, `place`, `licences`, `n_points`, `llms`, `gpus` and `precisions` (lists),
+        `engines` (versions by engine), and `[least, most]`, or None where that is not known, of
+        `n_gpus`, `users`, `request_rate_rps` (of points without users), `input_tokens`,
+        `output_tokens` and `measured_on`.
+    """
+    points = known.points
+    profiles = [known.profiles[name] for name in points["gpu_profile_id"].unique()]
+    ranges = ("users", "input_tokens", "output_tokens", "measured_on")
+    return {
+        "source": known.source,
+        "place": place,
+        "licences": [each.licence for each in known.descriptions],
+        "n_points": len(points),
+        "llms": _distinct(points["llm_id"]),
+        "gpus": sorted({profile.gpu.gpu_id for profile in profiles}),
+        "engines": {
+            str(engine): sorted(rows["engine_version"].dropna().unique(), key=_version)
+            for engine, rows in points.groupby("engine")
+        },
+        "precisions": _distinct(points["precision"]),
+        "n_gpus": _range(pd.Series([profile.n_gpus for profile in profiles])),
+        "request_rate_rps": _range(points.loc[points["users"].isna(), "request_rate_rps"]),
+        **{name: _range(points[name]) for name in ranges},
+    }
+
+
+def _distinct(values: pd.Series) -> list[str]:
+    return sorted(values.dropna().unique())
+
+
+def _range(values: pd.Series) -> list[Any] | None:
+    found = values.dropna()
+    if found.empty:
+        return None
+    ends = [found.min(), found.max()]
+    return ends if isinstance(ends[0], str) else [float(end) for end in ends]
+
+
+def _version(text: str) -> tuple[bool, list[int], str]:
+    """Return what sorts versions: numbers first, then names such as nightly-…."""
+    return not text[:1].isdigit(), [int(part) for part in re.findall(r"\d+", text)], text
+
+
+def as_text(row: dict[str, Any]) -> str:
+    """Return a summary as lines for a person."""
+    loads = [_span(row, "users", "users"), _span(row, "request_rate_rps", "requests per second")]
+    lengths = [
+        _span(row, "input_tokens", "input tokens"),
+        _span(row, "output_tokens", "output tokens"),
+    ]
+    on = f"{_span(row, 'n_gpus', 'of')} {', '.join(row['gpus'])}"
+    lines = [
+        f"{row['source']} ({row['place']})",
+        f"  {row['n_points']:,} points: {len(row['llms'])} LLMs on {on}",
+        "  " + "; ".join(_engine(*each) for each in row["engines"].items()),
+        "  precisions: " + (", ".join(row["precisions"]) or "as the LLMs' configurations say"),
+        "  " + "; ".join(part for part in (*loads, *lengths) if part),
+        f"  measured {_days(row['measured_on'])}; {', '.join(row['licences']) or 'your own'}",
+        f"  LLMs: {', '.join(row['llms'])}",
+    ]
+    return "\n".join(line for line in lines if line.strip())
+
+
+def _span(row: dict[str, Any], name: str, unit: str) -> str:
+    if row[name] is None:
+        return ""
+    least, most = (f"{value:,.3g}" if value < 10 else f"{value:,.0f}" for value in row[name])
+    return f"{least} {unit}" if least == most else f"{least} to {most} {unit}"
+
+
+def _engine(name: str, versions: list[str]) -> str:
+    if not versions:
+        return f"{name}, version not known"
+    numbered = [version for version in versions if version[0].isdigit()]
+    ends = " to ".join(dict.fromkeys([*numbered[:1], *numbered[-1:]]))
+    return " ".join([name, ", ".join(filter(None, [ends, *versions[len(numbered) :]]))])
+
+
+def _days(days: list[str] | None) -> str:
+    if days is None:
+        return "at a time that is not known"
+    return f"on {days[0]}" if days[0] == days[1] else f"{days[0]} to {days[1]}"

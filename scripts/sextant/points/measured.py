@@ -1,0 +1,238 @@
+"""Reads what was measured here: the store of a pipeline, or the cells of a folder."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pandas as pd
+from pydantic import ValidationError
+
+from sextant.base.errors import InputError
+from sextant.experiment.scenarios import KINDS
+from sextant.experiment.servers import DEFAULT_VARIANT
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.llm import LLM
+from sextant.points.cell_files import DAMAGED, MeasuredCell, damaged_files, from_json, read_cell
+from sextant.points.characterization import Characterization
+from sextant.points.features import Features
+from sextant.points.frame import points_of_store
+from sextant.points.store import connect, open_store
+from sextant.points.summarize import summarize_cells
+
+_LOAD_AGAIN = "load again into this folder, or move it elsewhere"
+_T = TypeVar("_T")
+
+
+class _Measured(NamedTuple):
+    """All that a store or a folder of cells has, of every source."""
+
+    points: pd.DataFrame
+    """Rows of the store's table `point`."""
+    feasibility: pd.DataFrame
+    """Rows of the store's table `feasibility`."""
+    llms: dict[str, LLM]
+    profiles: dict[str, GPUProfile]
+    longest_request_tokens: Mapping[str, int]
+    """By workload."""
+    decisions: Mapping[str, tuple[str, str]]
+    """The workload and scenario that a source's answers rest on, where that is known."""
+    features: Mapping[str, Features]
+    """By source, where they came with it."""
+    predictors: Mapping[str, list[str]]
+    """Those that were scored, by source."""
+
+
+def load_characterization(
+    place: str | Path,
+    source: str | None = None,
+    workload_id: str | None = None,
+    scenario_id: str | None = None,
+) -> Characterization:
+    """Read a characterization from a store, or from the cells of a folder.
+
+    The source has to be given if there are several; workload and scenario are those that the
+    source's recommendations rest on unless others are given.
+
+    Raises:
+        InputError: there is no such store or cell, one cannot be read, or the choice is not unique.
+    """
+    return _choose(_read(Path(place)), place, source, workload_id, scenario_id)
+
+
+def load_all(place: str | Path) -> list[Characterization]:
+    """Read every source, workload and scenario that has points; see `load_characterization`."""
+    known, names = _read(Path(place)), ["source", "workload_id", "scenario_id"]
+    plain = known.points[known.points["variant_id"] == DEFAULT_VARIANT]
+    keys = plain[names].drop_duplicates().sort_values(names)
+    return [_choose(known, place, *key) for key in keys.itertuples(index=False)]
+
+
+def _choose(
+    known: _Measured,
+    place: str | Path,
+    source: str | None,
+    workload_id: str | None,
+    scenario_id: str | None,
+) -> Characterization:
+    source = _only(known.points, place, "source", source)
+    usual_workload, usual_scenario = known.decisions.get(source, (None, None))
+    workload_id = _only(known.points, place, "workload_id", workload_id or usual_workload)
+    scenario_id = _only(known.points, place, "scenario_id", scenario_id or usual_scenario)
+    chosen = (source, workload_id, scenario_id, DEFAULT_VARIANT)
+    wanted = pd.Series(chosen, ["source", "workload_id", "scenario_id", "variant_id"])
+
+    def rows(table: pd.DataFrame) -> pd.DataFrame:
+        return table[(table[wanted.index] == wanted).all(axis=1)].reset_index(drop=True)
+
+    return Characterization(
+        source,
+        workload_id,
+        scenario_id,
+        points=points_of_store(rows(known.points)),
+        llms=known.llms,
+        profiles=known.profiles,
+        feasibility=rows(known.feasibility),
+        predictors=known.predictors.get(source, []),
+        features=known.features.get(source),
+        longest_request_tokens=known.longest_request_tokens.get(workload_id),
+    )
+
+
+def _only(points: pd.DataFrame, place: str | Path, name: str, value: str | None) -> str:
+    known = sorted(points[name].unique())
+    if value is None and len(known) == 1:
+        return known[0]
+    if value is not None and value in known:
+        return value
+    if not known:
+        raise InputError("the store has no points", file=place, fix="measure a level to its end")
+    option = f"--{name.replace('_', '-')}"
+    fix = f"give {option}, one of {', '.join(known)}"
+    problem = f"no points of {name} {value!r}" if value else f"{len(known)} values of {name}"
+    raise InputError(problem, file=place, field=option, fix=fix)
+
+
+def _read(place: Path) -> _Measured:
+    return _read_cells(place) if place.is_dir() else _read_store(place)
+
+
+def _read_store(path: Path) -> _Measured:
+    llm, gpu = ([field.name for field in fields(kind)] for kind in (LLM, GPU))
+    with open_store(path) as store:
+
+        def rows(query: str) -> list[tuple[Any, ...]]:
+            return store.execute(query).fetchall()
+
+        gpus = {row[0]: GPU(*row) for row in rows(f"SELECT {', '.join(gpu)} FROM gpu")}
+        profiles = rows(
+            "SELECT gpu_profile_id, gpu_id, n_gpus, usd_per_hour, price_source, price_as_of "
+            "FROM gpu_profile ORDER BY 1"
+        )
+        longest = rows("SELECT workload_id, max_input_tokens + max_output_tokens FROM workload")
+        features: dict[str, dict[str, dict[str, Any]]] = {}
+        for source, kind, name, facts in rows("FROM feature ORDER BY source, kind, id"):
+            features.setdefault(source, {}).setdefault(kind, {})[name] = json.loads(facts)
+        predictors: dict[str, list[str]] = {}
+        for source, name in rows("SELECT DISTINCT source, predictor FROM score ORDER BY ALL"):
+            predictors.setdefault(source, []).append(name)
+        return _Measured(
+            points=store.execute("FROM point ORDER BY ALL").df(),
+            feasibility=store.execute("FROM feasibility").df(),
+            llms={
+                llm_id: LLM(*values)
+                for llm_id, *values in rows(
+                    f"SELECT llm_id, {', '.join(llm)} FROM llm ORDER BY llm_id"
+                )
+            },
+            profiles={
+                name: GPUProfile(name, gpus[gpu_id], n_gpus, usd, None, price_source, as_of)
+                for name, gpu_id, n_gpus, usd, price_source, as_of in profiles
+            },
+            longest_request_tokens=dict(longest),
+            decisions={
+                source: (workload_id, scenario_id)
+                for source, workload_id, scenario_id in rows("FROM decision")
+            },
+            features={
+                source: Features(
+                    *(
+                        pd.DataFrame.from_dict(of.get(kind, {}), orient="index")
+                        for kind in ("llm", "gpu_profile")
+                    )
+                )
+                for source, of in features.items()
+            },
+            predictors=predictors,
+        )
+
+
+def _read_cells(folder: Path) -> _Measured:
+    """Read all cells below a folder: what is needed of LLMs and GPUs is in their `run.json`.
+
+    Raises:
+        InputError: there is no cell, one is damaged, two are the same, or one does not say what was
+            measured on what.
+    """
+    folders = [path.parent for path in sorted(folder.rglob("run.json"))]
+    cells = [_whole_cell(each) for each in folders if not each.name.startswith(DAMAGED)]
+    if not cells:
+        fix = "give a store, or a folder of what `sextant load` has written"
+        raise InputError("there is no measured cell", file=folder, fix=fix)
+    places: dict[tuple[str, ...], Path] = {}
+    llms: dict[str, LLM] = {}
+    profiles: dict[str, GPUProfile] = {}
+    longest: dict[str, int] = {}
+    for cell in cells:
+        run, other = cell.run, places.setdefault(cell.key, cell.folder)
+        if other != cell.folder:
+            fix = "move one of them elsewhere"
+            raise InputError(f"the same was measured in {other}", file=cell.folder, fix=fix)
+        llms[run.llm_id] = _fact(cell, "llm", LLM, "--llm-id or --hf-config")
+        options = "--gpu-profile and --usd-per-hour"
+        profile = _fact(cell, "gpu_profile", GPUProfile, options)
+        profiles[run.gpu_profile_id] = replace(profile, gpu_model=None)
+        sides = ("max_input_tokens", "max_output_tokens")
+        longest[run.workload_id] = sum(_fact(cell, side, int) for side in sides)
+    settings = {
+        (run.source, (run.workload_id, run.scenario_id))
+        for run in (cell.run for cell in cells)
+        if KINDS[run.scenario_kind].has_users and run.variant_id == DEFAULT_VARIANT
+    }
+    points, feasibility, _ = summarize_cells(cells)
+    return _Measured(
+        points=connect().from_arrow(points).df(),
+        feasibility=connect().from_arrow(feasibility).df(),
+        llms=dict(sorted(llms.items())),
+        profiles=dict(sorted(profiles.items())),
+        longest_request_tokens=longest,
+        decisions={source: setting for source, setting in settings} if len(settings) == 1 else {},
+        features={},
+        predictors={},
+    )
+
+
+def _whole_cell(folder: Path) -> MeasuredCell:
+    """Read a cell. A damaged one stays where it is: no command here measures it again."""
+    if damage := damaged_files(folder):
+        problems = ", ".join(f"{name} {problem}" for name, problem in damage.items())
+        raise InputError(f"the cell is damaged: {problems}", file=folder, fix=_LOAD_AGAIN)
+    return read_cell(folder)
+
+
+def _fact(cell: MeasuredCell, name: str, kind: type[_T], options: str = "") -> _T:
+    """Return what a cell's definition says, as a `kind`."""
+    value, place = (cell.run.definition or {}).get(name), f"definition.{name}"
+    path = cell.folder / "run.json"
+    if value is None:
+        fix = f"load again with {options}" if options else "measure it again with `sextant load`"
+        raise InputError("it is not known", file=path, field=place, fix=fix)
+    if isinstance(value, dict):  # a price that is not known is null, for a dataclass left out
+        value = {key: fact for key, fact in value.items() if fact is not None}
+    try:
+        return from_json(kind, value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, (place, *first["loc"])))
+        raise InputError(first["msg"], file=path, field=field, fix=_LOAD_AGAIN) from None

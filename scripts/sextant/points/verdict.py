@@ -1,0 +1,266 @@
+"""What became of a cell: it was measured, or why it was not, as a value."""
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from sextant.experiment.servers import Variant
+from sextant.facts.gpu import GIB, Devices
+from sextant.facts.llm import LLM
+
+
+class Kind(StrEnum):
+    """What verdicts have in common: the first words of their sentences."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does not fit"
+    UNSUPPORTED = "unsupported"
+    OMITTED = "omitted by the source"
+
+
+class Outcome(StrEnum):
+    """What became of a cell; column `verdict` of the store's table `feasibility`."""
+
+    FEASIBLE = "feasible"
+    WEIGHTS_TOO_LARGE = "weights_too_large"
+    KV_CACHE_TOO_SMALL = "kv_cache_too_small"
+    BATCH_WEIGHT_TOO_LARGE = "batch_weight_too_large"
+    """The server variant asks for more than the KV cache holds."""
+    BATCH_WEIGHT_TOO_SMALL = "batch_weight_too_small"
+    """The server variant allows less than the longest request needs."""
+    NO_BATCH_WEIGHT_PASSED = "no_batch_weight_passed"
+    HEADS_CANNOT_BE_SPLIT = "heads_cannot_be_split"
+    MEMORY_TOO_SMALL = "memory_too_small"
+    """The source of an imported characterization says so, without numbers."""
+    OMITTED = "omitted"
+    """The source of an imported characterization left the cell out."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it has in common with others."""
+        return _SENTENCES[self][0]
+
+
+_SENTENCES: Mapping[Outcome, tuple[Kind, str]] = {
+    Outcome.FEASIBLE: (Kind.FITS, ""),
+    Outcome.WEIGHTS_TOO_LARGE: (
+        Kind.DOES_NOT_FIT,
+        "the weights take {weight_gib:.3f} GiB of {usable_gib:.3f} GiB",
+    ),
+    Outcome.KV_CACHE_TOO_SMALL: (
+        Kind.DOES_NOT_FIT,
+        "the KV cache holds {kv_tokens} tokens, the longest request needs {longest_request_tokens}",
+    ),
+    Outcome.BATCH_WEIGHT_TOO_LARGE: (
+        Kind.DOES_NOT_FIT,
+        "the KV cache holds {kv_tokens} tokens, the variant asks for {batch_weight_tokens}",
+    ),
+    Outcome.BATCH_WEIGHT_TOO_SMALL: (
+        Kind.DOES_NOT_FIT,
+        "the variant's batch weight is {batch_weight_tokens} tokens, the longest request needs "
+        "{longest_request_tokens}",
+    ),
+    Outcome.NO_BATCH_WEIGHT_PASSED: (
+        Kind.DOES_NOT_FIT,
+        "no batch weight passed in {n_server_starts} server starts",
+    ),
+    Outcome.HEADS_CANNOT_BE_SPLIT: (
+        Kind.UNSUPPORTED,
+        "{n_heads} heads ({n_kv_heads} KV heads) cannot be split over {n_gpus} GPUs",
+    ),
+    Outcome.MEMORY_TOO_SMALL: (Kind.DOES_NOT_FIT, "memory too small"),
+    Outcome.OMITTED: (Kind.OMITTED, "software or hardware limits"),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a cell could be measured; if not, why, with the numbers that decided."""
+
+    outcome: Outcome
+    numbers: Mapping[str, int | float] = field(default_factory=dict)
+    """By name, with the unit as suffix; exactly those of the outcome's sentence."""
+    source: str | None = None
+    """Who says so, e.g. a paper's table; None for our own measurement."""
+
+    def __post_init__(self) -> None:
+        needed = {name for _, name, _, _ in string.Formatter().parse(self._sentence) if name}
+        if needed != set(self.numbers):
+            given = ", ".join(sorted(self.numbers)) or "none"
+            raise ValueError(
+                f"verdict {self.outcome} has the numbers {', '.join(sorted(needed)) or 'none'}, "
+                f"not {given}"
+            )
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether the LLM can be served."""
+        return self.outcome is Outcome.FEASIBLE
+
+    @property
+    def why(self) -> str | None:
+        """Why the LLM cannot be served, for a person; None if it can."""
+        return self._sentence.format_map(self.numbers) or None
+
+    @property
+    def reason(self) -> str:
+        """The whole sentence for a person: its kind, why, and who says so."""
+        words = f"{self.outcome.kind}: {self.why}" if self.why else str(self.outcome.kind)
+        return f"{words} ({self.source})" if self.source else words
+
+    @property
+    def _sentence(self) -> str:
+        return _SENTENCES[self.outcome][1]
+
+
+FEASIBLE = Verdict(Outcome.FEASIBLE)
+
+
+@dataclass(frozen=True)
+class Feasibility:
+    """Whether memory holds an LLM and a workload's longest request, by facts alone."""
+
+    verdict: Verdict
+    memory_utilization: float
+    """Fraction of the memory that the server may use."""
+    weight_gib: float
+    kv_gib: float
+    """Memory left for the KV cache after the weights (never below 0)."""
+    max_batch_weight_tokens: int
+    """Upper bound of the batch weight: tokens whose KV cache fits into `kv_gib`."""
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether a server may be started."""
+        return self.verdict.is_feasible
+
+
+def assess(
+    llm: LLM, devices: Devices, memory_utilization: float, longest_request_tokens: int
+) -> Feasibility:
+    """Decide from memory facts alone, before any server starts.
+
+    The bound is optimistic: activations, fragmentation and the runtime take their share
+    too, which only a probe under load can show (LLM-Pilot, section III-C2). Weights and KV cache
+    are sharded over all devices, of whose memory the server may use a fraction.
+    """
+    usable_bytes = devices.memory_bytes * memory_utilization
+    kv_bytes = max(0.0, usable_bytes - llm.weight_bytes)
+    tokens = int(kv_bytes // (llm.kv_bytes_per_token * _kv_copies(llm, devices)))
+    verdict = FEASIBLE
+    if devices.kind != "cpu" and not _splits_evenly(llm, devices.n_gpus):
+        heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": devices.n_gpus}
+        verdict = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, heads)
+    elif kv_bytes == 0:
+        sizes = {"weight_gib": llm.weight_bytes / GIB, "usable_gib": usable_bytes / GIB}
+        verdict = Verdict(Outcome.WEIGHTS_TOO_LARGE, sizes)
+    elif tokens < longest_request_tokens:
+        lengths = {"kv_tokens": tokens, "longest_request_tokens": longest_request_tokens}
+        verdict = Verdict(Outcome.KV_CACHE_TOO_SMALL, lengths)
+    return Feasibility(verdict, memory_utilization, llm.weight_bytes / GIB, kv_bytes / GIB, tokens)
+
+
+def assess_variant(
+    llm: LLM,
+    devices: Devices,
+    variant: Variant,
+    memory_utilization: float,
+    longest_request_tokens: int,
+) -> Feasibility:
+    """As `assess`, of a variant: replicas share the memory, the batch weight may be given."""
+    if variant.memory_limit_gib and devices.kind == "cpu":
+        limit_gib = min(variant.memory_limit_gib, devices.memory_gib * devices.n_gpus)
+        devices = replace(devices, memory_gib=limit_gib / devices.n_gpus)
+    utilization = memory_utilization * variant.memory_share
+    found = assess(llm, devices, utilization, longest_request_tokens)
+    weight = variant.batch_weight_tokens
+    if weight is None or not found.is_feasible:
+        return found
+    numbers = {"batch_weight_tokens": weight}
+    if weight > found.max_batch_weight_tokens:
+        numbers["kv_tokens"] = found.max_batch_weight_tokens
+        return replace(found, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_LARGE, numbers))
+    if weight < longest_request_tokens:
+        numbers["longest_request_tokens"] = longest_request_tokens
+        return replace(found, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_SMALL, numbers))
+    return found
+
+
+def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
+    """Return whether tensor parallelism can share the heads out: vLLM accepts nothing else.
+
+    The latent vector of MLA is not split, so only the heads have to be.
+    """
+    if llm.kv_latent_size:
+        return llm.n_heads % n_gpus == 0
+    fewer, more = sorted((llm.n_kv_heads, n_gpus))
+    return llm.n_heads % n_gpus == 0 and more % fewer == 0
+
+
+def kv_bytes_per_device(llm: LLM, devices: Devices) -> float:
+    """Return what the KV cache of a token takes on each device; all cores of a CPU are one."""
+    n_devices = 1 if devices.kind == "cpu" else devices.n_gpus
+    return llm.kv_bytes_per_token * _kv_copies(llm, devices) / n_devices
+
+
+def _kv_copies(llm: LLM, devices: Devices) -> int:
+    """Return how often each KV head is stored: with fewer heads than GPUs, each GPU has one.
+
+    The latent vector of MLA, from which every head is computed, is on each GPU.
+    """
+    if devices.kind == "cpu":
+        return 1
+    n_stored = 1 if llm.kv_latent_size else llm.n_kv_heads
+    return max(1, devices.n_gpus // n_stored)
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """What a start told of memory; null is unknown, never zero.
+
+    Of several devices, processes or servers it is the one with the least left.
+    """
+
+    idle_free_bytes: int | None = None
+    """Left when the server had started."""
+    free_bytes: int | None = None
+    """Left at the peak so far."""
+    lacking_bytes: int | None = None
+    """What the allocation that failed lacked: at least that much was too much."""
+    profiled_tokens: int | None = None
+    """What vLLM's own profiling would have made the KV cache."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One server start with a batch weight, and what came of it."""
+
+    batch_weight_tokens: int
+    outcome: str
+    """`ok`, or `out_of_memory`; any other failure ends the tuning with an error."""
+    detail: str
+    duration_s: float
+    memory: MemoryFacts = MemoryFacts()
+    is_under_load: bool = False
+    """It had passed, and failed under the load of the scenario: the corner cases missed it."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The search for the largest batch weight that a server holds under load."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    verdict: Verdict
+    batch_weight_tokens: int | None = None
+    """What was chosen; None if nothing works, or nothing is known."""
+    possible_gain: float | None = None
+    """How much larger a batch weight that works may be, as a fraction of the chosen one."""
+    memory: Feasibility | None = None
+    """By facts alone; None where a source does not say."""
+    probes: tuple[Probe, ...] | None = ()
+    """None where a source does not say."""
