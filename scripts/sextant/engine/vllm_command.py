@@ -9,9 +9,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.engine.protocol import ServerSpec
 from sextant.experiment.servers import EngineSettings
+
+DATA_SHEET = yaml.safe_load((PROJECT / "resources/engines/vllm.yaml").read_text())
+"""Options and log texts of vLLM, as plain data."""
+_INSTEAD = {
+    name: row["instead"] for row in DATA_SHEET["reserved_options"] for name in row["options"]
+}
 
 MODEL_NAME = "sextant"
 """What the server calls the LLM."""
@@ -147,60 +156,6 @@ def _share_model_facts(cache: Path) -> None:
         (cache / own.name).symlink_to(own)
 
 
-_OF_SEXTANT = {
-    **dict.fromkeys(
-        ("host", "port", "uds", "ssl-keyfile", "ssl-certfile", "ssl-ca-certs"),
-        "remove it: servers listen on loopback, each at a free port",
-    ),
-    "api-key": "remove it: each server gets a fresh key, which no command line shows",
-    "hf-token": "remove it: download the weights beforehand, and give their folder in llms.tsv",
-    "config": "write its arguments here, where they can be checked",
-    **dict.fromkeys(("model", "served-model-name"), "name the weights in llms.tsv"),
-    "load-format": "remove it: weights are read from safetensors, which hold no code",
-    "dtype": "set engine.dtype",
-    "block-size": "set engine.block_size_tokens",
-    "max-num-seqs": "set engine.max_num_seqs",
-    **dict.fromkeys(
-        ("gpu-memory-utilization", "device-memory-utilization"), "set engine.memory_utilization"
-    ),
-    "seed": "set seed",
-    "enable-prefix-caching": "remove it: prompts are unique, and no cache may help a later level",
-    **dict.fromkeys(
-        ("kv-events-config", "otlp-traces-endpoint"),
-        "remove it: a server talks to its load client alone",
-    ),
-    "max-model-len": "set the caps of the workload",
-    **dict.fromkeys(
-        ("num-gpu-blocks-override", "kv-cache-memory-bytes"),
-        "set batch_weight_tokens of a variant",
-    ),
-    **dict.fromkeys(
-        (
-            *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
-            *("data-parallel-address", "data-parallel-rpc-port", "data-parallel-size-local"),
-            *("data-parallel-rank", "nnodes", "node-rank", "master-addr", "master-port"),
-            *("headless", "prefill-context-parallel-size", "decode-context-parallel-size"),
-            "device-ids",
-        ),
-        "give the GPU profile its number of GPUs; a replica runs on one node",
-    ),
-}
-"""vLLM's options that are not the configuration's to give, and what to do instead."""
-_SHORT = {
-    **{"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size"},
-    **{"n": "nnodes", "r": "node-rank", "dpa": "data-parallel-address"},
-    **{"dpp": "data-parallel-rpc-port", "dpl": "data-parallel-size-local"},
-    **{"dpn": "data-parallel-rank", "dpr": "data-parallel-rank"},
-    **{"pcp": "prefill-context-parallel-size", "dcp": "decode-context-parallel-size"},
-}
-_RUNS_CODE = (
-    *("trust-remote-code", "tool-parser-plugin", "reasoning-parser-plugin", "io-processor-plugin"),
-    *("logits-processors", "middleware", "worker-cls", "worker-extension-cls", "scheduler-cls"),
-    *("model-class-overrides", "distributed-executor-backend", "kv-transfer-config"),
-    *("ec-transfer-config", "log-config-file"),
-)
-
-
 # A class or function by its module, as in `{"backend": "package.module.function"}`.
 _QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -212,14 +167,14 @@ def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[st
     InputError for an argument that would change what the pipeline itself decides.
     """
     for argument in arguments:
-        for name in _names(argument, _OF_SEXTANT):
+        for name in _names(argument, _INSTEAD):
             problem = f"{argument!r} sets {name}, which is the pipeline's to set"
-            field, fix = "engine.extra_arguments", _OF_SEXTANT[name]
+            field, fix = "engine.extra_arguments", _INSTEAD[name]
             raise InputError(problem, file=file, field=field, fix=fix)
     return [
         argument
         for argument, following in zip_longest(arguments, arguments[1:], fillvalue="")
-        if _names(argument, _RUNS_CODE) or _loads_code(argument, following)
+        if _names(argument, DATA_SHEET["code_options"]) or _loads_code(argument, following)
     ]
 
 
@@ -231,7 +186,11 @@ def _names(argument: str, options: Iterable[str]) -> list[str]:
     given = found[2].replace("_", "-")
     if found[1] == "-":
         # `-tp2` is `-tp 2`.
-        return [name for short, name in _SHORT.items() if re.fullmatch(rf"{short}\d*", given)]
+        return [
+            name
+            for short, name in DATA_SHEET["short_options"].items()
+            if re.fullmatch(rf"{short}\d*", given)
+        ]
     return [name for name in options if name.startswith(given)]
 
 

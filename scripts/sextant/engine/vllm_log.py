@@ -1,55 +1,23 @@
 """What a server's log tells: whether memory ran out, how much was lacking, what was profiled.
 
-The texts are those of vLLM 0.6 to 0.32, PyTorch 1.13 to 2.13, CUDA's libraries, NCCL, glibc and
-CPython. Only the text of an error counts: vLLM also speaks of running out of memory when it
-gives advice, and names the files and arguments it was given.
+The texts to look for are in `resources/engines/vllm.yaml`.
 """
 
 import re
 from dataclasses import dataclass
 
-_FORMS = (
-    # PyTorch and Python: the type of the exception, at the start of a message or after `raise`.
-    r"(?:^|[\s.'])(?:OutOfMemoryError|_?ArrayMemoryError|MemoryError)(?:: |\(|'|$)",
-    r"\b(?:CUDA|HIP|XPU) out of memory\b",
-    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
-    # CUDA's runtime, driver and libraries.
-    r"\bCUDA (?:driver )?[Ee]rror: out of memory|\bcudaMalloc failed: out of memory",
-    r"\bcudaErrorMemoryAllocation\b|\bCUDA_ERROR_OUT_OF_MEMORY\b",
-    r"\bCU(?:BLAS|DNN|SOLVER|SPARSE|RAND)_STATUS_(?:ALLOC_FAILED|ALLOCATION_FAILED)\b"
-    r"|\bCUFFT_ALLOC_FAILED\b",
-    r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:host )?(?:c|m)?alloc\b",
-    # The host: glibc, the kernel's error ENOMEM, C++.
-    r"(?:std::)?bad_alloc\b",
-    r"\[Errno 12\]|\bENOMEM\b|Cannot allocate memory",
-    r"\b(?:aligned_alloc|memalign|malloc|mmap) failed\b|[Ff]ailed to allocate \d+ bytes",
-    r"\b[Uu]nable to (?:allocate|mmap)\b|could not create a memory object",
-    r"libgomp: Out of memory|failed to map segment from shared object",
-    # vLLM's own checks.
-    r"No available memory for the cache blocks",
-    r"To serve at least one request with the model(?:'|s)*s max seq len",
-    r"is larger than the maximum number of tokens that can be stored in KV cache",
-    r"is less than requested memory for kv",
-    r"\boom-kill(?:er)?\b|\bOut of memory: Killed process\b",
-)
-_OUT_OF_MEMORY = re.compile("|".join(f"(?:{form})" for form in _FORMS))
-# A process that was killed: what its parent says of it.
-_KILLED = re.compile(r"died unexpectedly \(exit code: -9\)|Failed core proc\(s\): \{[^}]*: -9\b")
-_DISK_FULL = re.compile(r"\[Errno (?:28|122)\]|No space left on device|Disk quota exceeded")
-# Older releases do not tell how a process ended; one that leaves no word was killed.
-_DIED = re.compile(r"died unexpectedly(?! \(exit code)")
-_LAST_WORDS = re.compile(r"Traceback|Segmentation fault|Segfault|Fatal Python error|SIG[A-Z]{3}")
-# Requests, arguments and the configuration are repeated, with whatever their authors wrote.
-_QUOTES = re.compile(
-    r"Received request|non-default args|Initializing a V\d|prompt_token_ids|HTTP/1"
-)
+from sextant.engine.vllm_command import DATA_SHEET
 
+_TEXTS = DATA_SHEET["log"]
+_OUT_OF_MEMORY = re.compile("|".join(f"(?:{form})" for form in _TEXTS["out_of_memory"]))
+_KILLED, _DIED, _LAST_WORDS, _DISK_FULL, _QUOTES, _TRIED, _FREE, _NEEDED, _PROFILED = (
+    re.compile(_TEXTS[name])
+    for name in (
+        *("killed", "died", "last_words", "disk_full", "quotes"),
+        *("tried", "free", "needed_gib", "profiled_blocks"),
+    )
+)
 _BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_AMOUNT = r"([\d.]+) (KiB|MiB|GiB|TiB|bytes)"
-_TRIED = re.compile(rf"[Tt]ried to allocate {_AMOUNT}")
-_FREE = re.compile(rf"of which {_AMOUNT} is free|; {_AMOUNT} free;")
-_NEEDED = re.compile(r"\(?([\d.]+) GiB KV\s+cache is needed.*?cache\s+memory \(([\d.]+) GiB\)")
-_PROFILED = re.compile(r"Overriding num_gpu_blocks=(\d+) with num_gpu_blocks_override=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -98,9 +66,8 @@ def failed_allocation(text: str) -> Allocation | None:
     tried = _TRIED.search(text)
     if not tried:
         return None
-    line = text[tried.start() :].split("\n", 1)[0]
-    free = _FREE.search(line)
-    return Allocation(_bytes(*tried.groups()), _free_bytes(free) if free else None)
+    free = _FREE.search(text[tried.start() :].split("\n", 1)[0])
+    return Allocation(_bytes(tried), _bytes(free) if free else None)
 
 
 def profiled_blocks(text: str) -> int | None:
@@ -113,10 +80,6 @@ def profiled_blocks(text: str) -> int | None:
     return min(blocks, default=None)
 
 
-def _bytes(amount: str, unit: str) -> int:
-    return round(float(amount) * _BYTES[unit])
-
-
-def _free_bytes(match: re.Match) -> int:
+def _bytes(match: re.Match) -> int:
     amount, unit = (part for part in match.groups() if part is not None)
-    return _bytes(amount, unit)
+    return round(float(amount) * _BYTES[unit])
