@@ -15,7 +15,9 @@ from sextant.engine.http import Target
 from sextant.load.measure import progress_text
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import ListedRequests, RandomIds
-from sextant.load.summary import summarise_load, summary_page
+from sextant.load.summary import summarise_load, summary_document
+from sextant.pages.blocks import as_text
+from sextant.pages.page import as_page
 from sextant.points.cell_files import read_cell
 from stub_server import StubServer, answer_tokens
 
@@ -72,10 +74,11 @@ def test_the_table_the_json_and_the_page_say_the_same(tmp_path, rows):
     warned = {4.0: {"answer_warnings": ("20 of 20 answers: <odd>",)}}
     cell = read_cell(write_cell(tmp_path, rows, durations_s={4.0: 25.0}, levels=warned))
     facts = summarise_load(cell, {"ttft_ms": 60.5})
-    text, page = facts["text"], Page(summary_page(facts))
+    document = summary_document(facts)
+    text, page = as_text(document), Page(as_page(document))
     json.dumps(facts, allow_nan=False)
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0] == "4 users: 20 answers in 25 s"
+    assert "4 users: 20 answers in 25 s" in lines
     assert "TTFT, ms 60.5 60.5 68.1 69 69.8" in lines
     assert "goodput, requests a second with TTFT ≤ 60.5 ms 0.4 (41.7 % of all)" in lines
     failed = "4 of 24 failed: 2 HTTP 429, 1 HTTP 500, 1 timeout; the first: HTTP 429: slow"
@@ -89,8 +92,8 @@ def test_a_level_of_which_nothing_succeeded(tmp_path):
     facts = summarise_load(cell, {"e2e_ms": 5})
     (level,) = facts["levels"]
     assert level["ttft_ms"]["p95"] is None and level["goodput_rps"] == 0
-    assert "1 of 1 failed: 1 timeout; the first: no answer" in facts["text"]
-    assert "TTFT, ms" in Page(summary_page(facts)).text
+    assert "1 of 1 failed: 1 timeout; the first: no answer" in as_text(summary_document(facts))
+    assert "TTFT, ms" in Page(as_page(summary_document(facts))).text
 
 
 def test_a_limit_of_no_latency(tmp_path, rows):

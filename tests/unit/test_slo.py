@@ -7,7 +7,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO, load_slos
-from sextant.report.slo_answers import slo_words
+from sextant.report.answers import slo_words
 
 LENGTHS = np.array([1000.0, 201.0])
 LATENCIES = np.array([[0.5, 20.0], [1.0, 40.0], [np.nan, 20.0]])  # TTFT 500 and 1,000 ms

@@ -8,7 +8,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.points.measured import load_characterization
 from sextant.points.store import build_store, open_store
-from sextant.report.terminal import summary_text
+from sextant.report.write import summary
 from support import time_limit
 
 
@@ -23,7 +23,7 @@ def foreign(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("read", [load_characterization, summary_text])
+@pytest.mark.parametrize("read", [load_characterization, summary])
 def test_a_view_in_a_store_reads_no_file(foreign: Path, read) -> None:
     with duckdb.connect(str(foreign), read_only=True) as plain:  # what it would say otherwise
         assert plain.execute("FROM point").fetchall() == [("my-private-words",)]
@@ -40,7 +40,7 @@ def test_a_store_cannot_load_what_would_reach_the_network(foreign: Path) -> None
         store.execute("SET enable_external_access = true")
 
 
-@pytest.mark.parametrize("read", [load_characterization, summary_text])
+@pytest.mark.parametrize("read", [load_characterization, summary])
 @pytest.mark.parametrize(
     ("statement", "found"),
     [
@@ -70,7 +70,7 @@ def test_a_store_that_would_run_a_strangers_sql_is_refused(
 
 
 def test_a_table_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.points.store._MAX_ROWS", 9)
+    monkeypatch.setattr("sextant.points.store.connection._MAX_ROWS", 9)
     path = tmp_path / "store.duckdb"
     with duckdb.connect(str(path)) as store:
         store.execute("CREATE TABLE point AS FROM range(10)")

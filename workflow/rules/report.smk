@@ -1,8 +1,7 @@
 # Needs: the store.
 # Makes: <results>/report/: a page that opens without a network, the answer as JSON, and figures/,
 #        the page's figures as SVG files:
-#          latency_<LLM>: TTFT and ITL against throughput and throughput per dollar;
-#          feasibility: LLMs x GPU profiles;
+#          load_<SLO>_<LLM>: latencies over the load of a replica, a curve per GPU profile;
 #          so_scores_<SLO>: success against overspend, a mark per predictor;
 #          so_by_limits: S/O by latency limits (sheets of many SLOs);
 #          prediction_<SLO>_<predictor>: predicted against measured latencies per LLM.

@@ -19,7 +19,7 @@ from sextant.cli import load as cli_load
 from sextant.cli import simulate as cli_simulate
 from sextant.cli import workload as cli_workload
 from sextant.cli.characterizations import Database
-from sextant.cli.terminal import say
+from sextant.cli.terminal import print_document, say
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -130,10 +130,10 @@ def show(
 ) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.answer.source import store_path
-    from sextant.report.terminal import summary_text
+    from sextant.report.write import summary
 
     database = store_path(database)
-    say(summary_text(database))
+    print_document(summary(database))
     page = database.parent / "report" / "index.html"
     if page.exists():
         say(f"\nReport: {page}")

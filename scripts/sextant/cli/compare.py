@@ -1,16 +1,13 @@
 """The command `compare`: two load runs, two stores or two reports."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.options import PageFile, Printed
-from sextant.cli.terminal import check_page, say_answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from sextant.cli.terminal import check_page, print_document
 
 _WHAT = "Folder of a load run, or a store (.duckdb), a report (recommendations.json) or its folder."
 
@@ -23,24 +20,15 @@ def compare(
 ) -> None:
     """Say what differs: figures of two load runs beyond chance, or recommendations and why."""
     check_page(printed, out)
-    facts, page = compared(a, b)
-    if out is not None:
-        from sextant.pages.write import write_page
-
-        write_page(out, page(facts))
-    say_answer(facts, printed, out)
-
-
-def compared(a: Path, b: Path) -> "tuple[dict[str, Any], Callable[[Any], str]]":
-    """Return what differs, and what makes a page of it."""
     are_runs = [(path / "run.json").is_file() for path in (a, b)]
     if any(are_runs) and not all(are_runs):
         fix = "compare two load runs, two stores or two reports"
         raise InputError("only one of them is a load run", file=b, fix=fix)
     if all(are_runs):
-        from sextant.studies.compare_runs import compare_runs, runs_page
+        from sextant.studies.compare_runs import compare_runs
 
-        return compare_runs(a, b), runs_page
-    from sextant.report.compare import answers_page, compare_answers
+        print_document(compare_runs(a, b), printed, out)
+    else:
+        from sextant.report.compare import compare_answers
 
-    return compare_answers(a, b), answers_page
+        print_document(compare_answers(a, b), printed, out)

@@ -9,7 +9,6 @@ import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.asked import LimitOptions
-from sextant.cli.compare import compared
 from sextant.cli.load_levels import LevelOptions
 from sextant.cli.load_requests import Content, RequestOptions
 from sextant.cli.options import (
@@ -20,7 +19,7 @@ from sextant.cli.options import (
     grouped,
     naming_options,
 )
-from sextant.cli.terminal import say
+from sextant.cli.terminal import print_document, say
 
 if TYPE_CHECKING:
     from sextant.engine.http import Target
@@ -181,7 +180,10 @@ def load(
         say(f"Error: no request succeeded at level {', '.join(failed)}", err=True)
         raise typer.Exit(1)
     if compare is not None:
-        say(f"\n{compared(compare, out)[0]['text']}")
+        from sextant.studies.compare_runs import compare_runs
+
+        say("")
+        print_document(compare_runs(compare, out))
 
 
 def _check_compare(earlier: Path, out: Path, kind: str) -> None:
@@ -202,11 +204,12 @@ def _show(out: Path, limits_ms: dict[str, float]) -> list[dict[str, Any]]:
     """Print what a load came to, and write it as JSON and as a page beside its tables; return its
     levels.
     """
-    from sextant.load.summary import summarise_load, summary_page
-    from sextant.pages.write import write_page
+    from sextant.load.summary import summarise_load, summary_document
+    from sextant.pages.page import write_page
     from sextant.points.cell_files import read_cell
 
-    facts = summarise_load(read_cell(out), limits_ms)
-    write_page(out / "summary.html", summary_page(facts), out / "summary.json", facts)
-    say(f"{facts['text']}\n\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
-    return facts["levels"]
+    document = summary_document(summarise_load(read_cell(out), limits_ms))
+    write_page(document, out / "summary.html", out / "summary.json")
+    print_document(document)
+    say(f"\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
+    return document.data["levels"]

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.files import provenance
-from sextant.pages.sections import Section, Table
-from sextant.pages.wording import aligned, number, percent, plural
-from sextant.pages.write import render_sections
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.wording import number, percent, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import (
     LATENCIES,
@@ -52,7 +51,7 @@ def pooled(values: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def summarise_load(cell: MeasuredCell, limits_ms: Mapping[str, float]) -> dict[str, Any]:
-    """Return what a load came to as JSON has it, with `text`, a table a level.
+    """Return what a load came to as JSON has it.
 
     Args:
         cell: what `sextant load` wrote.
@@ -64,7 +63,7 @@ def summarise_load(cell: MeasuredCell, limits_ms: Mapping[str, float]) -> dict[s
         _summarise_level(values[values["level"] == level.level], level, limits_ms)
         for level in run.levels
     ]
-    facts = {
+    return {
         "llm_id": run.llm_id,
         "gpu_profile_id": run.gpu_profile_id,
         "engine": run.engine,
@@ -74,8 +73,6 @@ def summarise_load(cell: MeasuredCell, limits_ms: Mapping[str, float]) -> dict[s
         "limits_ms": dict(limits_ms),
         "levels": levels,
     }
-    blocks = [_level_text(level, run.scenario_kind, limits_ms) for level in levels]
-    return facts | {"text": "\n\n".join(blocks)}
 
 
 def _summarise_level(
@@ -114,23 +111,14 @@ def _kind(status: str, error: str | None) -> str:
     return error.partition(":")[0] if is_http and error else status.replace("_", " ")
 
 
-def _title(level: Mapping[str, Any], kind: str) -> str:
-    unit = "requests a second" if kind == "open_loop" else "in flight"
-    load = f"{float(level['level']):g} {unit}"
-    if kind == "closed_loop":
-        load = plural(int(level["level"]), "user")
-    answered = plural(level["n_ok"], "answer")
-    return f"{load}: {answered} in {number(level['duration_s'])} s"
-
-
 def _latency_rows(level: Mapping[str, Any]) -> list[list[str]]:
     return [[label, *map(number, level[name].values())] for name, label in SHOWN.items()]
 
 
-def _rate_rows(level: Mapping[str, Any], limits_ms: Mapping[str, float]) -> list[list[str]]:
+def _rate_rows(level: Mapping[str, Any], limits_ms: Mapping[str, float]) -> list[tuple[str, str]]:
     rows = [
-        ["output tokens a second", number(level["throughput_tok_s"])],
-        ["requests a second", number(level["request_rate_rps"])],
+        ("output tokens a second", number(level["throughput_tok_s"])),
+        ("requests a second", number(level["request_rate_rps"])),
     ]
     if limits_ms:
         names = ", ".join(
@@ -139,9 +127,9 @@ def _rate_rows(level: Mapping[str, Any], limits_ms: Mapping[str, float]) -> list
         )
         share = level["n_good"] / max(1, level["n_ok"] + level["n_failed"])
         good = f"{number(level['goodput_rps'])} ({percent(share)} of all)"
-        rows.append([f"goodput, requests a second with {names}", good])
+        rows.append((f"goodput, requests a second with {names}", good))
     lags = [number(level[f"{name}_lag_p99_ms"]) for name in ("send", "client")]
-    return [*rows, ["the client's own lag, p99: sending, loop; ms", ", ".join(lags)]]
+    return [*rows, ("the client's own lag, p99: sending, loop; ms", ", ".join(lags))]
 
 
 def _notes(level: Mapping[str, Any]) -> list[str]:
@@ -154,23 +142,24 @@ def _notes(level: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _level_text(level: Mapping[str, Any], kind: str, limits_ms: Mapping[str, float]) -> str:
-    tables = [
-        *aligned([_HEADER, *_latency_rows(level)], are_numbers=True),
-        *aligned(_rate_rows(level, limits_ms)),
-    ]
-    return "\n".join([_title(level, kind), *tables, *_notes(level)])
-
-
-def summary_page(facts: Mapping[str, Any]) -> str:
-    """Return what `summarise_load` found as a page."""
-    kind, sections = facts["scenario"]["kind"], []
+def summary_document(facts: Mapping[str, Any]) -> Document:
+    """Return what `summarise_load` found for a terminal and as a page."""
+    kind: str = facts["scenario"]["kind"]
+    blocks: list[Block] = []
+    if not facts["is_complete"]:
+        blocks.append(Note("The load was interrupted.", "warning"))
     for level in facts["levels"]:
-        latencies = Table(_HEADER, _latency_rows(level))
-        rates = Table(["", ""], _rate_rows(level, facts["limits_ms"]))
-        notes = _notes(level)
-        sections.append(Section(_title(level, kind), notes=notes, tables=[latencies, rates]))
-    where = f"{facts['llm_id']} on {facts['gpu_profile_id']}, {facts['engine'] or 'endpoint'}"
-    caution = [] if facts["is_complete"] else ["The load was interrupted."]
-    title = f"{facts['llm_id']}: load"
-    return render_sections(title, f"{where}.", sections, provenance(), cautions=caution)
+        unit = "requests a second" if kind == "open_loop" else "in flight"
+        load = f"{float(level['level']):g} {unit}"
+        if kind == "closed_loop":
+            load = plural(int(level["level"]), "user")
+        answered = f"{plural(level['n_ok'], 'answer')} in {number(level['duration_s'])} s"
+        parts: list[Block] = [
+            Headline(answered),
+            Table(_HEADER, _latency_rows(level)),
+            Facts(_rate_rows(level, facts["limits_ms"])),
+            *map(Note, _notes(level)),
+        ]
+        blocks.append(Section(load, parts))
+    where = f"{facts['llm_id']} on {facts['gpu_profile_id']}, {facts['engine'] or 'endpoint'}."
+    return Document(f"{facts['llm_id']}: load", blocks, facts, where, provenance())

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from sextant.pages.figure import (
     COLOURS,
+    INK,
     LINES,
     MARKERS,
     RING,
@@ -44,6 +45,8 @@ class Curve(NamedTuple):
     """With `low`: ends of a band around the line, or of error bars through points."""
     is_marks: bool = False
     """Whether values are marks without a line; `low` and `high` are then error bars."""
+    is_reference: bool = False
+    """Whether values are compared with it: a thin dashed line that has its name where it begins."""
     labels: Sequence[str] = ()
     """Beside the points."""
     ringed: Sequence[int] = ()
@@ -80,7 +83,8 @@ def panels_figure(
     With `is_step` a curve holds its value until the next (a cumulative distribution); with
     `has_points` each value is a measured point with a mark of its own.
     """
-    looks = _looks((curve for panel in panels for curve in panel.curves), has_points)
+    drawn_curves = (curve for panel in panels for curve in panel.curves)
+    looks = _looks((each for each in drawn_curves if not each.is_reference), has_points)
     n_columns = min(n_columns, len(panels))
     drawn = []
     for place, panel in enumerate(panels):
@@ -114,6 +118,11 @@ def _looks(curves: Iterable[Curve], has_points: bool) -> dict[str, Look]:
 def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bool) -> None:
     is_labelled = sum(len(curve.labels) for curve in panel.curves) <= _MAX_LABELS
     for curve in panel.curves:
+        if curve.is_reference:
+            x, y = floats(curve.x), floats(curve.y)
+            axes.plot(x, y, color=INK, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.7)
+            axes.text(x[0], y[0], curve.name, va="bottom", fontsize=7)
+            continue
         look = looks[curve.name]
         _draw_curve(axes, curve, look, is_step)
         if "marker" in look:

@@ -7,19 +7,17 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, read_json
 from sextant.base.rows import Row
-from sextant.pages.sections import Section
+from sextant.pages.blocks import Document, Facts, Headline, Section
 from sextant.pages.wording import listed, number, plural
-from sextant.pages.write import render_sections
-from sextant.report.recommendations import recommendations
-from sextant.report.slo_answers import deployment
+from sextant.report.answers import deployment, recommendations
 from sextant.report.store_tables import read_tables
 
 _KEY = ("source", "slo_id", "llm_id", "predictor")
 _PARTS = ("slos", "recommendations")
 
 
-def compare_answers(first: Path, second: Path) -> dict[str, Any]:
-    """Return which recommendations changed between two stores or reports, with `text`.
+def compare_answers(first: Path, second: Path) -> Document:
+    """Return which recommendations changed between two stores or reports.
 
     A change has the key (`source, slo_id, llm_id, predictor`), `was` and `is_now` in words, and
     `why`. Raises InputError for a file that is neither, and as `read_tables` does.
@@ -35,7 +33,7 @@ def compare_answers(first: Path, second: Path) -> dict[str, Any]:
         for key in a
         if key in b and _answer(a[key]) != _answer(b[key])
     ]
-    facts = {
+    facts: dict[str, Any] = {
         "kind": "recommendations",
         "a": str(first),
         "b": str(second),
@@ -44,7 +42,19 @@ def compare_answers(first: Path, second: Path) -> dict[str, Any]:
         "only_in_a": [" ".join(key) for key in a if key not in b],
         "only_in_b": [" ".join(key) for key in b if key not in a],
     }
-    return facts | {"text": _as_text(facts)}
+    lead = f"{plural(len(changes), 'recommendation')} changed, {facts['n_same']} as before"
+    only = [
+        Section(f"Only in {side.upper()}", [Facts(facts[f"only_in_{side}"])])
+        for side in ("a", "b")
+        if facts[f"only_in_{side}"]
+    ]
+    return Document(
+        "What changed",
+        [Headline(lead), *map(_change_section, changes), *only],
+        facts,
+        f"A: {first}; B: {second}",
+        provenance(),
+    )
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -120,31 +130,6 @@ def _moves(here: Row, there: Row) -> str:
     return listed(moved) or "as here, but something else is cheaper"
 
 
-def _lines(change: Row) -> list[str]:
+def _change_section(change: Row) -> Section:
     head = f"{change['llm_id']}, {change['slo_id']} ({change['source']}, {change['predictor']})"
-    return [f"{head}: {change['was']} → {change['is_now']}", *(f"  {why}" for why in change["why"])]
-
-
-def _lead(facts: Mapping[str, Any]) -> str:
-    n_changed = plural(len(facts["changes"]), "recommendation")
-    return f"{n_changed} changed, {facts['n_same']} as before"
-
-
-def _as_text(facts: Mapping[str, Any]) -> str:
-    lines = [f"A: {facts['a']}", f"B: {facts['b']}", _lead(facts)]
-    for change in facts["changes"]:
-        lines += ["", *_lines(change)]
-    for side in ("a", "b"):
-        if only := facts[f"only_in_{side}"]:
-            lines += ["", f"Only in {side.upper()}: {', '.join(only)}"]
-    return "\n".join(lines)
-
-
-def answers_page(facts: Mapping[str, Any]) -> str:
-    """Return what `compare_answers` found as a page."""
-    sections = [
-        Section(lines[0], notes=[line.strip() for line in lines[1:]])
-        for lines in map(_lines, facts["changes"])
-    ]
-    where = f"A: {facts['a']}; B: {facts['b']}"
-    return render_sections("What changed", where, sections, provenance(), lead=_lead(facts))
+    return Section(head, [Headline(f"{change['was']} → {change['is_now']}"), Facts(change["why"])])

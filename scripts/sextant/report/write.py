@@ -1,35 +1,59 @@
-"""The report as a page that needs no network, as figures beside it, and as JSON."""
+"""The report of a store as a document: a short one for a terminal, all of it as a page."""
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from sextant.answer.page import assets
-from sextant.answer.text import limit_words, room_words
+import pandas as pd
+
+from sextant.answer.capacity.answer_text import profile_cells
+from sextant.answer.page import assets, of_points, section
+from sextant.answer.text import (
+    OPEN_WORDS,
+    chance,
+    limit_words,
+    loss_words,
+    next_words,
+    price_words,
+    room_words,
+)
 from sextant.base.files import provenance
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
-from sextant.pages.write import Filters, render, write_page
-from sextant.points.trust import SETTING, doubts, warnings
-from sextant.report.all_figures import ReportFigures, draw_all
-from sextant.report.capacity_answers import capacity_answers
-from sextant.report.decision_section import card_lines, decisions
-from sextant.report.feasibility import feasibility_matrices
-from sextant.report.recommendations import (
-    LEVEL_NAMES,
-    held_out,
-    points_with_costs,
-    recommendations,
+from sextant.decide.headroom import HOURS_PER_MONTH, outlook
+from sextant.facts.slo import SLO
+from sextant.pages.blocks import (
+    Block,
+    Document,
+    Facts,
+    Headline,
+    Note,
+    Section,
+    Table,
+    Widget,
 )
-from sextant.report.score_means import REFERENCE_PREDICTORS
-from sextant.report.slo_answers import (
+from sextant.pages.page import write_page
+from sextant.pages.wording import number, percent, plural
+from sextant.points.metrics import POINT_LABELS
+from sextant.points.trust import SETTING, warnings
+from sextant.points.verdict import Kind, Outcome
+from sextant.report.answers import (
+    LEVEL_NAMES,
     deployment,
+    held_out,
+    load_curves,
     miss_words,
+    recommendations,
     slo_answers,
     slo_words,
     summaries,
     verdict,
 )
+from sextant.report.scores import REFERENCE_PREDICTORS, marked
 from sextant.report.store_tables import (
+    MEASURED,
     Tables,
     price_lines,
     prices,
@@ -37,18 +61,63 @@ from sextant.report.store_tables import (
     read_tables,
 )
 
+_MAX_SIDE_BY_SIDE = 3
+"""Predictors whose recommendations for hidden LLMs fit beside the answers."""
+_MAX_WIDE_PROFILES = 6
+"""With more GPU profiles a table of words does not fit a page."""
+_MAX_REASONS = 3
 _DECISION = ("source", "slo_id", "llm_id", "predictor", "gpu_profile_id", "replicas", "outlook")
-_TEMPLATE = Path(__file__).with_name("report.html.j2")
-_FILTERS: Filters = {
-    "file_name": file_name,
-    "deployment": deployment,
-    "verdict": verdict,
-    "miss": miss_words,
-    "slo_words": slo_words,
-    "card_lines": card_lines,
-    "limit_words": limit_words,
-    "room_words": room_words,
+_RATES = {
+    "S": "success_rate",
+    "O": "overspend",
+    "S/O": "so_score",
+    "MAPE nTTFT": "mape_nttft",
+    "MAPE ITL": "mape_itl",
 }
+_MARKS = {Kind.FITS: "✓", Kind.DOES_NOT_FIT: "✗"}
+_POINT_COLUMNS = (
+    *("llm_id", "gpu_profile_id", "level", "n_ok", "n_failed", "throughput_tok_s"),
+    *(f"{end}_{name}_ms" for name in ("ttft", "nttft", "itl", "e2e") for end in ("median", "p90")),
+    *("server_mean_itl_ms", "client_lag_p99_ms", "energy_per_output_token_j"),
+)
+_POINT_LABELS = POINT_LABELS | {
+    "server_mean_itl_ms": "Server's mean ITL (ms)",
+    "client_lag_p99_ms": "Client lag, p99 (ms)",
+}
+_HOW_JUDGED = (
+    "Each measured LLM was hidden in turn and recommended for from the others, among the GPU "
+    "profiles that it fits on; only static_policy, one answer for all, is chosen in hindsight. S "
+    "is the share of LLMs whose recommendation carries all users within the limits, O the mean "
+    "extra cost of those over the cheapest deployment that does, S/O the harmonic mean of S and "
+    "1 − O. MAPE is the mean absolute error of predicted latencies, relative to the measured ones."
+)
+_REFERENCES = (
+    "▲ first measures the new LLM on two reference GPU profiles; there its prediction is the "
+    "measurement."
+)
+
+
+def summary(database: Path) -> Document:
+    """Return the recommendations and scores of a store; raises InputError as `read_tables` does."""
+    tables = read_tables(database)
+    blocks: list[Block] = [
+        Section(
+            each["source"],
+            [
+                Headline(f"means over {len(tables['slo'])} SLOs; the first of them in full below"),
+                _means_table(each["means"]),
+            ],
+        )
+        for each in summaries(tables)
+    ]
+    blocks += [
+        Section(each["heading"], [*_answer_blocks(each), _scores_table(each["scores"])])
+        for each in slo_answers(tables)
+    ]
+    blocks += _capacity_sections(tables)
+    if not blocks:
+        blocks = [Headline("The store has no SLO, so there is nothing to recommend.")]
+    return Document("Sextant report", [*blocks, *map(Note, price_lines(tables))])
 
 
 def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Path) -> None:
@@ -57,27 +126,46 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
     The page needs no other file, and links to the pages of capacity. JSON has the decisions of SLOs
     shown in full (`decide.outlook`), SLOs, recommendations, held-out recommendations, scores,
     capacity, feasibility, prices, warnings and provenance, with the store's column names, for every
-    SLO.
-    What was in the folder of the figures, an SVG file each, goes.
+    SLO. What was in the folder of the figures, an SVG file each, goes.
     Raises InputError as `read_tables` does.
     """
     tables = read_tables(database)
     origin = provenance({"store": database}) | {"store": provenance_facts(tables)}
     answers = slo_answers(tables)
-    decided = decisions(tables, answers)
-    html, figures = _page(tables, origin, answers, decided)
-    facts = _as_json(tables, origin, decided)
-    write_page(html_out, html, json_out, facts, figures_out, figures.files)
-
-
-def _as_json(tables: Tables, origin: Row, decided: Sequence[Row]) -> Row:
-    cards = (
-        {"source": each["source"], "slo_id": each["slo"]["slo_id"], **card}
-        for each in decided
-        for card in each["cards"]
+    curves = [load_curves(tables, each["source"], SLO(**each["slo"])) for each in answers]
+    cards = [_cards(*pair) for pair in zip(answers, curves, strict=True)]
+    document = Document(
+        "Sextant report",
+        [
+            *_introduction(tables, answers),
+            Section("What to rent", _decision_blocks(tables, answers, curves, cards), key="answer"),
+            *_capacity_part(tables),
+            *_fleet_part(tables),
+            *_doubt_part(tables),
+            Section("Feasibility", _feasibility_blocks(tables)),
+            Section("Points", _point_blocks(tables)),
+            *_trace_part(tables),
+            *_summary_part(tables),
+            Section("How much to trust predictions", _trust_blocks(tables, answers), key="trust"),
+            Section("Provenance", [_provenance_facts(tables, origin)]),
+        ],
+        _data(tables, origin, answers, cards),
+        "The cheapest GPU profile, and how many replicas of it, that meet each SLO (latency "
+        "limits under a load).",
     )
+    write_page(document, html_out, json_out, figures_out)
+
+
+def _data(
+    tables: Tables, origin: Row, answers: Sequence[Row], cards: Sequence[Sequence[Row]]
+) -> Row:
+    decided = [
+        {"source": answer["source"], "slo_id": answer["slo"]["slo_id"], **card}
+        for answer, own in zip(answers, cards, strict=True)
+        for card in own
+    ]
     return {
-        "decisions": [{name: card[name] for name in _DECISION} for card in cards],
+        "decisions": [{name: card[name] for name in _DECISION} for card in decided],
         "slos": [*tables["slo"], *tables["trace_slo"]],
         "recommendations": recommendations(tables),
         "held_out": held_out(tables),
@@ -90,29 +178,434 @@ def _as_json(tables: Tables, origin: Row, decided: Sequence[Row]) -> Row:
     }
 
 
-def _page(
-    tables: Tables, origin: Row, answers: Sequence[Row], decided: Sequence[Row]
-) -> tuple[str, ReportFigures]:
-    points, overviews = points_with_costs(tables), summaries(tables)
-    matrices = feasibility_matrices(tables)
-    figures = draw_all(tables, points, answers, decided, overviews, matrices)
-    facts = {
-        "title": "Sextant report",
-        "tables": tables,
-        "summaries": overviews,
-        "decisions": decided,
-        "answers": answers,
-        "capacities": capacity_answers(tables),
-        "warnings": warnings(points),
-        "figures": figures,
-        "feasibility": matrices,
-        "reference_predictors": REFERENCE_PREDICTORS,
-        "n_settings": len(group_by(points, *SETTING)),
-        "n_published_medians": sum(bool(point["is_published_median"]) for point in points),
-        "doubts": doubts,
-        "level_names": LEVEL_NAMES,
-        "price_lines": price_lines(tables),
-        "what_if": assets(),
-        "origin": origin,
+def _introduction(tables: Tables, answers: Sequence[Row]) -> list[Block]:
+    if not answers:
+        return [Headline("The store has no SLO, so there is nothing to recommend.")]
+    if not summaries(tables):
+        return []
+    slos = tables["slo"]
+    words = (
+        f"Of {number(len(slos))} SLOs only the sheet's first, {slos[0]['slo_id']}, is shown in "
+        "full; recommendations and scores under every SLO are in the JSON file beside this page, "
+        "their means below."
+    )
+    return [Note(words)]
+
+
+def _answer_blocks(answer: Row) -> list[Block]:
+    """Return the limits and what is recommended for each LLM."""
+    # More predictors than these do not fit a line; their scores are in a table of their own.
+    predictors = [*answer["held_out_by"]] if len(answer["held_out_by"]) <= _MAX_SIDE_BY_SIDE else []
+    header = ["LLM", "recommended", "USD/h", "basis", *(f"unseen: {name}" for name in predictors)]
+    rows = [[row["llm_id"], *_answer_cells(row, answer, predictors)] for row in answer["answers"]]
+    rows += [[llm_id, "neither measured nor predicted"] for llm_id in answer["unanswered"]]
+    words = {position for position in range(len(header)) if position != 2}
+    table = Table(header, rows, words) if rows else Note("No LLM is known.")
+    return [Headline(slo_words(answer["slo"])), table]
+
+
+def _answer_cells(row: Row, answer: Row, predictors: Sequence[str]) -> list[str]:
+    basis = row["basis"] if row["basis"] == MEASURED else f"predicted by {row['predictor']}"
+    unseen = []
+    for predictor in predictors if row["basis"] == MEASURED else ():
+        guess = answer["held_out_by"][predictor].get(row["llm_id"])
+        unseen.append(f"{deployment(guess)} {verdict(guess)}" if guess else "–")
+    if row["gpu_profile_id"] is None:
+        return [f"none; {miss_words(row)}", "–", basis, *unseen]
+    return [deployment(row), number(row["usd_per_hour"]), basis, *unseen]
+
+
+def _cards(answer: Row, curves: pd.DataFrame) -> list[Row]:
+    """Return each LLM's measured answer, or that of the best judged predictor.
+
+    With its `outlook` (None where nothing is recommended, or a predictor decides without
+    latencies), and `others`, the answers of other predictors.
+    """
+    cards = []
+    for (_,), (first, *others) in group_by(answer["answers"], "llm_id").items():
+        own = curves
+        for name in ("predictor", "llm_id", "gpu_profile_id"):
+            own = own[own[name] == first[name]]
+        about = None
+        if len(own):
+            slo, size = SLO(**answer["slo"]), (first["replicas"], first["usd_per_hour"])
+            about = outlook(own, slo, *size)
+        cards.append({**first, "outlook": about, "others": others})
+    return cards
+
+
+def _decision_blocks(
+    tables: Tables,
+    answers: Sequence[Row],
+    curves: Sequence[pd.DataFrame],
+    cards: Sequence[Sequence[Row]],
+) -> list[Block]:
+    from sextant.report.figures import load_chart
+
+    words = (
+        "Below each table, an LLM's price, its room to the limits (in percent, and in load that "
+        "all replicas carry together) and its latencies over the load of a replica: a curve is a "
+        "GPU profile, a bar a 90% interval (an end that so few requests leave open is not drawn), "
+        "the ring the load of the answer."
+    )
+    lines = [words, *price_lines(tables)] if answers else []
+    blocks: list[Block] = [Note(line, "soft") for line in lines]
+    for position, answer in enumerate(answers):
+        parts, curve = _answer_blocks(answer), curves[position]
+        what_ifs = _what_ifs(tables, curve, SLO(**answer["slo"]), f"what-if-{position}")
+        for card in cards[position]:
+            chart = load_chart(curve, answer, card)
+            llm_id, basis = card["llm_id"], card["basis"]
+            how = basis if basis == MEASURED else f"predicted by {card['predictor']}"
+            title = f"{llm_id} ({how}): {deployment(card)}"
+            shown = [*_card_blocks(card, answer["slo"]), *([chart] if chart else [])]
+            shown += [what_ifs[llm_id]] if llm_id in what_ifs else []
+            parts.append(Section(title, shown, is_detail=True))
+        blocks.append(Section(answer["heading"], parts, key=f"slo-{position}"))
+    return blocks
+
+
+def _what_ifs(tables: Tables, curves: pd.DataFrame, slo: SLO, place: str) -> dict[str, Widget]:
+    """Return, by measured LLM, the part of a page in which the question can be changed."""
+    prices = {row["gpu_profile_id"]: row["usd_per_hour"] for row in tables["gpu_profile"]}
+    if slo.lengths:  # its answers rest on some of the points alone
+        return {}
+    made = {
+        llm_id: of_points(own, prices, slo)
+        for llm_id, own in curves[curves["predictor"] == MEASURED].groupby("llm_id")
     }
-    return render(_TEMPLATE, facts, _FILTERS), figures
+    own = {name: text for name, text in assets().items() if name in ("style", "script")}
+    return {
+        llm_id: Widget(section(basis, place=f"{place}-{position}", fold=llm_id), **own)
+        for position, (llm_id, basis) in enumerate(made.items())
+        if basis is not None
+    }
+
+
+def _card_blocks(card: Row, slo: Row) -> list[Block]:
+    """Return what an LLM's deployment costs, its room to the limits and what would change it."""
+    missing = [Note(f"Not measured on {_few(card['not_measured'])}.", "soft")]
+    missing = missing if card["basis"] == MEASURED and card["not_measured"] else []
+    if card["gpu_profile_id"] is None:
+        return [Headline(f"No GPU profile meets this SLO; {miss_words(card)}."), *missing]
+    about = card["outlook"]
+    facts = [("Price", price_words(about) if about else f"{card['usd_per_hour']:,.2f} USD/h")]
+    if card["probability_met"] is not None:
+        rests_on = f"; {OPEN_WORDS}" if about and about["is_open"] else ""
+        facts.append(("Probability to meet the SLO", chance(card["probability_met"]) + rests_on))
+    if about:
+        each = plural(about["users_per_replica"], "user")
+        judged = ""
+        if about["level_users"] != about["users_per_replica"]:
+            judged = f", judged at {number(about['level_users'])}, the next load tried"
+        facts.append(("Load of a replica", each + judged))
+        facts += [(limit_words(row), room_words(row, slo)) for row in about["limits"]]
+        facts.append(("If a replica is lost", loss_words(about, slo)))
+    # A predictor that decides at once compares no profiles.
+    if card["alternatives"] or card["users_per_replica"] is not None:
+        best = card["alternatives"][:1]
+        facts.append(("Next best", next_words(best[0]) if best else "no other GPU profile"))
+    if card["others"]:
+        others = [f"{row['predictor']}: {deployment(row)}" for row in card["others"]]
+        facts.append(("Other predictors", "; ".join(others)))
+    return [Facts(facts), *missing]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} other GPU profiles"
+
+
+def _capacity_part(tables: Tables) -> list[Block]:
+    note = (
+        "The fewest replicas that meet an SLO in every window of time while requests arrive at "
+        "their own times, simulated step by step. The answer above takes a rate as a steady load, "
+        "which may need fewer."
+    )
+    found = _capacity_sections(tables)
+    return [Section("Capacity", [Note(note), *found])] if found else []
+
+
+def _capacity_sections(tables: Tables) -> list[Section]:
+    """Return a section for each SLO that was simulated: what is chosen for each LLM, or the GPU
+    profile that comes nearest and why it misses.
+    """
+    slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
+    header = ["LLM", "replicas", "price", "probability", "why", "a month (730 h)"]
+    header.append("if a replica fails in the busiest minute")
+    found = []
+    for (source, slo_id), rows in group_by(tables["capacity"], "source", "slo_id").items():
+        cells = [
+            [llm_id, *_capacity_cells(of_llm)]
+            for (llm_id,), of_llm in group_by(rows, "llm_id").items()
+        ]
+        page = f"../capacity/{file_name(source)}/{file_name(slo_id)}/index.html"
+        blocks: list[Block] = [
+            Headline(f"{slo_words(slos[slo_id])}, simulated"),
+            Table(header, cells, range(len(header))),
+            Note("Timeline, and what would change it: its page in the folder capacity.", link=page),
+        ]
+        found.append(Section(slo_id, blocks, key=f"capacity-{len(found)}"))
+    return found
+
+
+def _capacity_cells(rows: Sequence[Row]) -> list[str]:
+    if rows[0]["gpu_profile_id"] is None:
+        return ["no answer", "", "", rows[0]["reason"]]
+    nearest = min(rows, key=lambda row: (not row["is_chosen"], row["alone_ratio"] or math.inf))
+    if not nearest["is_chosen"]:
+        return profile_cells(nearest)
+    month = f"{number(HOURS_PER_MONTH * nearest['usd_per_hour'])} USD"
+    missed = plural(nearest["n_windows_missed_by_failure"], "window")
+    return [*profile_cells(nearest), month, f"{missed} of {nearest['n_windows']} missed"]
+
+
+def _fleet_part(tables: Tables) -> list[Block]:
+    rows = tables["fleet"]
+    if not rows:
+        return []
+    served = [row["demand_id"] for row in rows if row["status"] == "served"]
+    others = [row["demand_id"] for row in rows if row["status"] != "served"]
+    words = f"{len(served)} of {plural(len(rows), 'demand')} served"
+    words += f"; not served: {', '.join(others)}." if others else "."
+    page = f"fleet/{file_name(rows[0]['source'])}/index.html"
+    note = f"Which demand gets which GPUs, and what binds: {page} of the results."
+    return [Section("Fleet", [Headline(words), Note(note)])]
+
+
+def _trace_part(tables: Tables) -> list[Block]:
+    rows = tables["trace"]
+    links: list[Block] = [
+        Note(f"Trace {row['trace_id']}: traces/{file_name(row['trace_id'])}.html beside this page.")
+        for row in rows
+    ]
+    text = "What each trace is like, and how faithful the workloads are that were fitted to it:"
+    return [Section("Traces and workloads", [Note(text), *links])] if rows else []
+
+
+def _doubt_part(tables: Tables) -> list[Block]:
+    """Return what makes points doubtful, with the places concerned."""
+    n_settings = len(group_by(tables["point"], *SETTING))
+    found: list[Block] = []
+    for warning in warnings(tables["point"]):
+        places = []
+        for place in warning["places"]:
+            levels = ", ".join(map(str, place["levels"]))
+            kind = LEVEL_NAMES.get(place["scenario_kind"], "level")
+            of = f" ({' · '.join(place[name] for name in SETTING)})" if n_settings > 1 else ""
+            places.append(f"{place['llm_id']} on {place['gpu_profile_id']}, {kind} {levels}{of}")
+        n_points = f"{number(warning['n_points'])} of {number(len(tables['point']))} points"
+        found.append(Section(f"{warning['text']}: {n_points}.", [Facts(places)], is_detail=True))
+    return [Section("Doubtful points", found)] if found else []
+
+
+def _feasibility_blocks(tables: Tables) -> list[Block]:
+    groups = group_by(tables["feasibility"], "source", "workload_id", "scenario_id")
+    if not groups:
+        return [Note("No cell was tried yet.", "soft")]
+    text = (
+        "The batch weight is the most tokens, input and output of all requests in flight, that "
+        "the server may hold; or why the LLM cannot be served there."
+    )
+    found = [_feasibility_table(tables, rows) for rows in groups.values()]
+    names = [" · ".join(key) for key in groups]
+    if len(found) == 1:
+        return [Note(text), *found]
+    pairs = zip(names, found, strict=True)
+    return [Note(text), *(Section(name, [table]) for name, table in pairs)]
+
+
+def _feasibility_table(tables: Tables, rows: Sequence[Row]) -> Table:
+    """Return LLMs by GPU profiles of one workload and scenario: marks, or words where they fit."""
+    listed = [
+        (row["gpu_id"], row["n_gpus"], row["gpu_profile_id"]) for row in tables["gpu_profile"]
+    ]
+    types = [*dict.fromkeys(gpu_id for gpu_id, _, _ in listed)]  # the cheapest first
+    listed.sort(key=lambda each: (types.index(each[0]), each[1]))
+    profiles = [profile_id for _, _, profile_id in listed]
+    profiles += sorted({row["gpu_profile_id"] for row in rows} - {*profiles})
+    known = any(row["batch_weight_tokens"] is not None for row in rows if row["is_feasible"])
+    has_words = len(profiles) <= _MAX_WIDE_PROFILES and known
+    marks = {id(row): _MARKS.get(Outcome(row["verdict"]).kind, "–") for row in rows}
+    cells = {
+        (row["llm_id"], row["gpu_profile_id"]): marks[id(row)]
+        + (f" {_feasibility_words(row)}" if has_words else "")
+        for row in rows
+    }
+    llm_ids = sorted({row["llm_id"] for row in [*tables["llm"], *rows]})
+    lines = [[llm, *(cells.get((llm, profile), "") for profile in profiles)] for llm in llm_ids]
+    reasons = {row["reason"] for row in rows if not row["is_feasible"]}
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        # Of many different reasons only the kind.
+        why = row["reason"] if len(reasons) <= _MAX_REASONS else Outcome(row["verdict"]).kind.value
+        counts[marks[id(row)], "can be served" if row["is_feasible"] else why] += 1
+    order = sorted(counts.items(), key=lambda item: ("✓✗–".index(item[0][0]), item[0][1]))
+    legend = " ".join(f"{mark} {words}: {count}." for (mark, words), count in order)
+    return Table(["LLM", *profiles], lines, range(len(profiles) + 1), note=legend)
+
+
+def _feasibility_words(row: Row) -> str:
+    if not row["is_feasible"]:
+        return row["reason"]
+    if row["batch_weight_tokens"] is None:
+        return "it ran already: memory and batch weight are not known"
+    return (
+        f"{number(row['batch_weight_tokens'])} tokens; weights {number(row['weight_gib'])} GiB, "
+        f"KV cache {number(row['kv_gib'])} GiB; {plural(row['n_server_starts'], 'server start')}"
+    )
+
+
+def _point_blocks(tables: Tables) -> list[Block]:
+    points = tables["point"]
+    if not points:
+        return [Note("No points are measured yet.", "soft")]
+    blocks: list[Block] = []
+    if n_published := sum(bool(point["is_published_median"]) for point in points):
+        words = (
+            f"Of {number(n_published)} of the {number(len(points))} points only the medians of "
+            "nTTFT and ITL are published, without requests; they count in recommendations and "
+            "scores, but have no throughput."
+        )
+        blocks.append(Note(words))
+    for key, rows in group_by(points, *SETTING).items():
+        level = LEVEL_NAMES.get(rows[0]["scenario_kind"], "level").capitalize()
+        labels = {name: _POINT_LABELS.get(name, level) for name in _POINT_COLUMNS}
+        table = Table.of_rows(
+            rows, {label: _getter(name) for name, label in labels.items()}, (0, 1)
+        )
+        title = f"{plural(len(rows), 'point')}: {' · '.join(key)}"
+        blocks.append(Section(title, [table], is_detail=True))
+    return blocks
+
+
+def _getter(name: str) -> Any:
+    return lambda row: row[name]
+
+
+def _means_table(means: Sequence[Row]) -> Table:
+    """Return predictors by their scores, means over SLOs."""
+    rows = [
+        [
+            marked(row["predictor"]),
+            *(percent(row[name]) for name in _RATES.values()),
+            row["n_slos_judged"],
+            row["n_slos_with_success"],
+            row["n_slos"] - row["n_slos_judged"],
+        ]
+        for row in means
+    ]
+    header = ["predictor", *_RATES, "SLOs judged", "with a success", "without an LLM to judge"]
+    return Table(header, rows)
+
+
+def _summary_part(tables: Tables) -> list[Block]:
+    from sextant.report.figures import grid_chart
+
+    found = summaries(tables)
+    blocks: list[Section] = []
+    for each in found:
+        parts: list[Block] = []
+        if each["n_asked"]:
+            words = (
+                f"For {number(each['n_servable'])} of {number(each['n_asked'])} pairs of measured "
+                "LLM and SLO there is a GPU profile that meets the SLO; without one, there is "
+                "nothing to judge."
+            )
+            parts.append(Note(words))
+        parts.append(_means_table(each["means"]) if each["means"] else _NOT_JUDGED)
+        if any(row["predictor"] in REFERENCE_PREDICTORS for row in each["means"]):
+            parts.append(Note(_REFERENCES, "soft"))
+        if each["grids"]:
+            parts.append(grid_chart(each, is_only=len(found) == 1))
+        blocks.append(Section(each["source"], parts, key=f"summary-{len(blocks)}"))
+    if not found:
+        return []
+    parts = [Note(_HOW_JUDGED), *(blocks if len(found) > 1 else blocks[0].blocks)]
+    return [Section(f"All {len(tables['slo'])} SLOs", parts, key="summary")]
+
+
+_NOT_JUDGED = Note("No predictor was judged.", "soft")
+
+
+def _scores_table(scores: Sequence[Row]) -> Table:
+    """Return the scores of predictors under one SLO."""
+    rows = [
+        [
+            marked(row["predictor"]),
+            *(percent(row[name]) for name in _RATES.values()),
+            number(row["n_llms"]),
+            number(row["n_left_out"]),
+            row["note"] or "",
+        ]
+        for row in scores
+    ]
+    return Table(["predictor", *_RATES, "LLMs judged", "left out", "note"], rows, (0, 8))
+
+
+def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
+    from sextant.report.figures import prediction_charts, score_charts
+
+    blocks: list[Block] = [
+        Note(
+            f"{_HOW_JUDGED} A predictor that measures a hidden LLM on two reference profiles is "
+            "not credited for these. An LLM that no profile serves within the limits cannot be "
+            "judged and is left out. Failed requests enter no latency, so no SLO accounts for them."
+        )
+    ]
+    if charts := score_charts(answers):
+        words = (
+            "Each mark is a predictor: the farther up and left, the better it recommends. Lines "
+            f"join equal S/O. {_REFERENCES}"
+        )
+        blocks += [Note(words), *charts]
+    for position, answer in enumerate(answers):
+        parts: list[Block] = [_scores_table(answer["scores"])] if answer["scores"] else []
+        parts += [_held_out_table(answer)] if answer["held_out_by"] else []
+        if parts:
+            title = f"{answer['heading']}: recommendations for hidden LLMs"
+            blocks.append(Section(title, parts, key=f"hidden-{position}"))
+    if len(blocks) == 1:
+        blocks.append(_NOT_JUDGED)
+    if charts := prediction_charts(tables, answers):
+        words = (
+            "A panel is an LLM that the predictor was not shown, with the mean absolute error "
+            "relative to the measured latency; axes are logarithmic. On the line a prediction is "
+            "exact; below it, the predictor is too hopeful."
+        )
+        title = "Predicted against measured latencies of hidden LLMs"
+        blocks.append(Section(title, [Note(words), *charts]))
+    return blocks
+
+
+def _held_out_table(answer: Row) -> Table:
+    rows = []
+    for row in answer["answers"]:
+        if row["basis"] == MEASURED:
+            guesses = [own.get(row["llm_id"]) for own in answer["held_out_by"].values()]
+            cells = [f"{_priced(each)} {verdict(each)}" if each else "–" for each in guesses]
+            rows.append([row["llm_id"], _priced(row), *cells])
+    header = ["LLM", "optimum (measured)", *map(marked, answer["held_out_by"])]
+    note = (
+        "✓ carries all users within the limits, at so much above the optimum's cost; ✗ does not; "
+        "not judged: no profile meets the SLO."
+    )
+    return Table(header, rows, range(len(header)), note=note)
+
+
+def _priced(row: Row) -> str:
+    if row["gpu_profile_id"] is None:
+        return "none"
+    return f"{deployment(row)} {number(row['usd_per_hour'])} USD/h"
+
+
+def _provenance_facts(tables: Tables, origin: Mapping[str, Any]) -> Facts:
+    facts = [
+        ("Report", f"Sextant {origin['sextant_version']}, commit {origin['git_commit']}"),
+        ("Store, SHA-256", origin["inputs_sha256"]["store"]),
+    ]
+    facts += [(f"Store, {key}", str(value)) for key, value in origin["store"].items() if value]
+    facts += [
+        (f"Trace {row['trace_id']}, SHA-256", row["source_sha256"] or "–")
+        for row in tables["trace"]
+    ]
+    return Facts(facts)

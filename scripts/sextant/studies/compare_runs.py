@@ -17,9 +17,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.rows import jsonable
 from sextant.load.summary import pooled, request_values
-from sextant.pages.sections import Section, Table
-from sextant.pages.wording import aligned, interval, number, plural
-from sextant.pages.write import render_sections
+from sextant.pages.blocks import Document, Headline, Note, Section, Table
+from sextant.pages.wording import interval, number, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
 from sextant.points.metrics import SHOWN
 from sextant.points.trust import N_BLOCKS
@@ -38,8 +37,8 @@ _FACTS = ("llm_id", "gpu_profile_id", "workload_id", "engine", "prompts")
 _HEADER = ["", "A", "B", "B / A", "interval", "difference"]
 
 
-def compare_runs(first: Path, second: Path) -> dict[str, Any]:
-    """Return two load runs side by side: `levels` with a row a figure, and `text`.
+def compare_runs(first: Path, second: Path) -> Document:
+    """Return two load runs side by side: `levels` with one row per figure.
 
     A row has `figure, a, b, ratio` (b / a), `low, high` (its interval, None if not known) and
     `is_real` (the interval leaves out 1; None if not known).
@@ -68,7 +67,7 @@ def compare_runs(first: Path, second: Path) -> dict[str, Any]:
         "only_in_one": [f"{x:g}" for x in sorted({*sides[0]} ^ {*sides[1]})],
         "confidence": _CONFIDENCE,
     }
-    return facts | {"text": _as_text(facts)}
+    return _document(facts)
 
 
 def _read(folder: Path) -> MeasuredCell:
@@ -157,33 +156,28 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     return [row["figure"], *map(number, (row["a"], row["b"], row["ratio"])), between, verdict]
 
 
-def _lead(facts: Mapping[str, Any]) -> list[str]:
-    lines = [f"A: {facts['a']}", f"B: {facts['b']}"]
-    lines += [f"{name}: {a} in A, {b} in B" for name, (a, b) in facts["differs"].items()]
-    if facts["only_in_one"]:
-        lines.append(f"levels of one run only: {', '.join(facts['only_in_one'])}")
+def _document(facts: Mapping[str, Any]) -> Document:
     n_real = sum(bool(row["is_real"]) for level in facts["levels"] for row in level["rows"])
     n_rows = sum(len(level["rows"]) for level in facts["levels"])
-    found = f"{n_real} of {plural(n_rows, 'figure')} differ by more than chance"
-    return [*lines, f"{found} (batch means; 95% for all figures of a level together)"]
-
-
-def _as_text(facts: Mapping[str, Any]) -> str:
-    blocks = ["\n".join(_lead(facts))]
-    for level in facts["levels"]:
-        rows = [_HEADER, *map(_cells, level["rows"])]
-        blocks.append("\n".join([f"level {float(level['level']):g}", *aligned(rows)]))
-    return "\n\n".join(blocks)
-
-
-def runs_page(facts: Mapping[str, Any]) -> str:
-    """Return what `compare_runs` found as a page."""
-    *lines, lead = _lead(facts)
+    lead = f"{n_real} of {plural(n_rows, 'figure')} differ by more than chance"
+    notes = [f"{name}: {a} in A, {b} in B" for name, (a, b) in facts["differs"].items()]
+    if facts["only_in_one"]:
+        notes.append(f"levels of one run only: {', '.join(facts['only_in_one'])}")
     sections = [
         Section(
-            f"Level {float(level['level']):g}",
-            tables=[Table(_HEADER, [_cells(row) for row in level["rows"]], {0, 5})],
+            f"level {float(level['level']):g}",
+            [Table(_HEADER, [_cells(row) for row in level["rows"]], {0, 5})],
         )
         for level in facts["levels"]
     ]
-    return render_sections("Two load runs", "; ".join(lines), sections, provenance(), lead=lead)
+    return Document(
+        "Two load runs",
+        [
+            Headline(f"{lead} (batch means; 95% for all figures of a level together)"),
+            *map(Note, notes),
+            *sections,
+        ],
+        facts,
+        f"A: {facts['a']}; B: {facts['b']}",
+        provenance(),
+    )

@@ -5,11 +5,17 @@ from typing import NamedTuple
 
 from sextant.base.rows import Row, group_by
 from sextant.facts.slo import SLO
-from sextant.report.store_tables import MEASURED, Tables
+from sextant.report.store_tables import MEASURED
 
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
 """Predictors that first measure a new LLM on the two reference profiles. A test compares them
 with the registry of predictors, which would load their training libraries."""
+
+
+def marked(predictor: str) -> str:
+    """Return a predictor's name, with a triangle if it measures the reference profiles."""
+    return f"{predictor} ▲" if predictor.split(" · ")[-1] in REFERENCE_PREDICTORS else predictor
+
 
 _NAMES = ("slo_id", "nttft_ms", "itl_ms")
 _MEANS = ("success_rate", "overspend", "so_score", "mape_nttft", "mape_itl")
@@ -44,13 +50,6 @@ def predictor_means(scores: Sequence[Row]) -> list[Row]:
         if predictor != MEASURED
     ]
     return sorted(rows, key=lambda row: (-(row["so_score"] or 0), row["predictor"]))
-
-
-def servable(tables: Tables, source: str) -> tuple[int, int]:
-    """Return how many pairs of measured LLM and SLO some profile serves, and how many there are."""
-    own = group_by(tables["recommendation"], "source", "predictor")
-    answers = own.get((source, MEASURED), [])
-    return sum(row["gpu_profile_id"] is not None for row in answers), len(answers)
 
 
 def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> LimitGrid | None:

@@ -1,0 +1,207 @@
+"""Figures of the report: latency over load, predictions against measurements, scores."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from sextant.base.rows import Row, group_by
+from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
+from sextant.pages.blocks import Chart
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import COLOURS, Axis, draw_panels, draw_shaded
+from sextant.pages.wording import number, percent, plural
+from sextant.points.frame import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
+from sextant.report.answers import TARGET_NAMES, prediction_pairs
+from sextant.report.scores import LimitGrid, marked
+from sextant.report.store_tables import MEASURED, Tables
+
+_MAX_TICKS = 10
+_MOST_OVERSPEND = 200
+"""What overspends more, in percent, is drawn at the edge of the figure."""
+_EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
+_GRIDS_PER_ROW = 4
+_DARKEST = 0.75
+"""Opacity of a full score: text has to be readable on it, on light and dark pages."""
+
+
+def load_chart(curves: pd.DataFrame, answer: Row, card: Row) -> Chart | None:
+    """Return the figure of an LLM's latencies (`load_curves`) over the load of a replica.
+
+    None where no latency is known. `card` has the answer's `gpu_profile_id` and `outlook`.
+    """
+    llm_id, predictor, heading = card["llm_id"], card["predictor"], answer["heading"]
+    own = curves[(curves["llm_id"] == llm_id) & (curves["predictor"] == predictor)]
+    if not own[TARGETS].notna().any(axis=None):
+        return None
+    slo = SLO(**answer["slo"])
+    name = llm_id if card["basis"] == MEASURED else f"{llm_id}, predicted by {predictor}"
+    drawing = partial(load_figure, own, slo, card, f"Latency over load, {heading}, {name}")
+    return Chart(drawing, name=f"load {heading} {llm_id}")
+
+
+def load_figure(curves: pd.DataFrame, slo: SLO, card: Row, title: str) -> str:
+    """Draw an LLM's latencies over the load, a panel per limit; 90% intervals as bars."""
+    panels = [_load_panel(metric, curves, slo, card) for metric in slo.limits]
+    return panels_figure(panels, title, has_points=True)
+
+
+def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel:
+    limit_ms, percentile = slo.limits[metric]
+    lines, drawn, loads = [], [limit_ms], []
+    for profile_id, curve in curves.groupby("gpu_profile_id"):
+        columns = (TARGETS, *map(list, zip(*BOUNDS.values(), strict=True)))
+        lengths = curve[LENGTHS].to_numpy(float)
+        parts = [curve[names].to_numpy(float) for names in columns]
+        y, low, high = (slo.latencies(part, lengths)[metric] for part in parts)
+        x = slo.carried(curve["users"].to_numpy(), parts[0], lengths)
+        ringed: list[int] = []
+        if card["gpu_profile_id"] == profile_id and card["outlook"]:
+            is_there = curve["users"].to_numpy() == card["outlook"]["level_users"]
+            ringed = np.flatnonzero(is_there).tolist()
+        # Where an end is not known the interval stops at the latency itself.
+        bottom, top = (np.where(np.isnan(end), y, end) for end in (low, high))
+        lines.append(Curve(profile_id, x, y, bottom, top, ringed=ringed))
+        # A wide interval would squeeze the curves: what lies beyond a factor of 2 is cut.
+        drawn += [value for end in (y, low.clip(min=y / 2), high.clip(max=y * 2)) for value in end]
+        loads += x[np.isfinite(x)].tolist()
+    sides = [0.9 * min(loads, default=1), 1.1 * max(loads, default=1)]
+    label = f"limit {number(limit_ms)} ms"
+    lines.append(Curve(label, sides, [limit_ms, limit_ms], is_reference=True))
+    name, unit = METRICS[metric], "ms/token" if metric == "nttft" else "ms"
+    low_ms, high_ms = np.nanmin(drawn) / 1.3, np.nanmax(drawn) * 1.4
+    label = f"{PERCENTILE_PREFIX[percentile]} {name} ({unit})"
+    load = "Users" if slo.users is not None else "Requests a second"
+    levels = sorted(set(curves["users"])) if slo.users is not None else []
+    ticks = levels if 0 < len(levels) <= _MAX_TICKS else None
+    x_axis = Axis(f"{load} of a replica", True, ticks, ticks and [str(level) for level in ticks])
+    y_axis = Axis(label, is_log=True, low=low_ms, high=high_ms)
+    return Panel("", x_axis, y_axis, lines)
+
+
+def score_charts(answers: Sequence[Row]) -> list[Chart]:
+    """Return success against overspend (LLM-Pilot, Fig. 8) of each SLO where a predictor had a
+    success.
+    """
+    return [
+        Chart(
+            partial(score_figure, each["scores"], f"Success against overspend, {each['heading']}"),
+            title=each["heading"],
+            name=f"so_scores {each['heading']}",
+        )
+        for each in answers
+        if any(score["overspend"] is not None for score in each["scores"])
+    ]
+
+
+def score_figure(scores: Sequence[Row], title: str) -> str:
+    """Draw success rate against overspend in percent, a mark per predictor with its S/O.
+
+    `scores` are of one SLO; those without any success have no overspend and are left out. Lines
+    join places of equal S/O.
+    """
+    drawn = [row for row in scores if row["overspend"] is not None]
+    lines = [
+        Curve(
+            f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}",
+            [min(100 * row["overspend"], _MOST_OVERSPEND)],
+            [100 * row["success_rate"]],
+        )
+        for row in drawn
+    ]
+    for so_score in _EQUAL_SCORES:
+        # Eq. 7 of LLM-Pilot solved for S, from where S is 1.
+        thrift = np.linspace(so_score / (2 - so_score), 1, 60)
+        success = so_score * thrift / (2 * thrift - so_score)
+        name = f"S/O {100 * so_score:.0f} %"
+        lines.append(Curve(name, 100 * (1 - thrift), 100 * success, is_reference=True))
+    x, y = Axis("Relative overspend O (%)"), Axis("Success rate S (%)", low=-4, high=106)
+    return panels_figure([Panel("", x, y, lines)], title, height_in=3.6, has_points=True)
+
+
+def grid_chart(summary: Row, *, is_only: bool) -> Chart:
+    """Return S/O by latency limits of one source of `summaries`."""
+    source = summary["source"]
+    caption = (
+        "S/O by latency limits in percent, mean over the SLOs with these limits, whatever their "
+        "number of users; the stronger the colour, the better. –: no LLM can be judged."
+    )
+    drawing = partial(limit_grid_figure, summary["grids"], f"S/O by latency limits, {source}")
+    return Chart(drawing, caption, name=f"so_by_limits {'' if is_only else source}")
+
+
+def prediction_charts(tables: Tables, answers: Sequence[Row]) -> list[Chart]:
+    """Return predicted against measured latencies, of each SLO and predictor of latencies."""
+    charts = []
+    for answer in answers:
+        for predictor in (score["predictor"] for score in answer["scores"]):
+            pairs = prediction_pairs(tables, answer["slo"], answer["source"], predictor)
+            if pairs:
+                name = f"{answer['heading']} · {predictor}"
+                title = f"Predicted against measured, {name}"
+                drawing = partial(prediction_figure, pairs, title)
+                caption = f"{plural(len(pairs), 'point')}."
+                charts.append(Chart(drawing, caption, marked(name), f"prediction {name}"))
+    return charts
+
+
+def prediction_figure(pairs: Sequence[Row], title: str) -> str:
+    """Draw held-out predictions (`prediction_pairs`) against measurements, a panel per LLM and
+    latency.
+
+    On the line a prediction is right. A panel's percentage is its mean absolute error relative to
+    the measured latency (MAPE), which also counts predictions of 0 or less: they have no place on
+    a logarithmic axis.
+    """
+    panels = []
+    for name, words in TARGET_NAMES.items():
+        true, predicted = f"true_{name}_ms", f"{name}_ms"
+        known = [pair for pair in pairs if pair[true] and pair[predicted] is not None]
+        values = [pair[column] for pair in known for column in (true, predicted)]
+        shown = [value for value in values if value > FLOOR_MS] or [0.5, 2.0]
+        ends = [min(shown) / 1.3, max(shown) * 1.3]
+        axis = Axis("", is_log=True, low=ends[0], high=ends[1])
+        for (llm_id,), own in group_by(known, "llm_id").items():
+            errors = [abs(pair[predicted] - pair[true]) / pair[true] for pair in own]
+            places = [(p[true], p[predicted]) for p in own if p[predicted] > FLOOR_MS]
+            points = Curve("a GPU profile and load", *(np.array(places).reshape(-1, 2).T))
+            lines = [points._replace(is_marks=True), Curve("", ends, ends, is_reference=True)]
+            x = axis._replace(label=f"Measured {words} (ms)")
+            y = axis._replace(label=f"Predicted {words}")
+            panels.append(Panel(f"{llm_id}: {percent(float(np.mean(errors)))}", x, y, lines))
+    return panels_figure(panels, title, n_columns=3, height_in=2.2)
+
+
+def limit_grid_figure(grids: Mapping[str, LimitGrid], title: str) -> str:
+    """Draw the mean S/O in percent by latency limits, a panel per predictor in the order given."""
+    n_columns = min(_GRIDS_PER_ROW, len(grids))
+
+    def draw(axes: Axes, place: int, predictor: str) -> None:
+        _draw_grid(axes, grids[predictor])
+        axes.set_title(predictor, fontsize=8.5)
+        axes.tick_params(labelleft=place % n_columns == 0)
+
+    return draw_panels(
+        [partial(draw, place=place, predictor=name) for place, name in enumerate(grids)],
+        title,
+        width_in=max(3.0, 2.75 * n_columns),
+        height_in=2.2,
+        n_columns=n_columns,
+        labels=("ITL limit (ms)", "nTTFT limit (ms per input token)"),
+    )
+
+
+def _draw_grid(axes: Axes, grid: LimitGrid) -> None:
+    for y, nttft_ms in enumerate(grid.nttft_ms):
+        for x, itl_ms in enumerate(grid.itl_ms):
+            so_score = grid.so_score.get((nttft_ms, itl_ms))
+            text = "–" if so_score is None else f"{100 * so_score:.0f}"
+            opacity = _DARKEST * (so_score or 0.0)
+            draw_shaded(axes, x, y, text, colour=COLOURS[0], opacity=opacity, size=7)
+    axes.set_xticks(range(len(grid.itl_ms)), [number(value) for value in grid.itl_ms])
+    axes.set_yticks(range(len(grid.nttft_ms)), [number(value) for value in grid.nttft_ms])
+    axes.set(xlim=(-0.5, len(grid.itl_ms) - 0.5), ylim=(-0.5, len(grid.nttft_ms) - 0.5))
+    axes.tick_params(length=0, labelsize=7)
+    axes.spines[:].set_linewidth(0.5)
