@@ -19,9 +19,7 @@ with job_log(snakemake.log[0]):
     store.build_store(
         Path(snakemake.output[0]),
         rows={
-            "llm": store.llm_rows(experiment.llm_facts),
-            "gpu": store.gpu_rows(experiment.profiles),
-            "gpu_profile": store.gpu_profile_rows(experiment.profiles),
+            **store.fact_rows(experiment.llm_facts, experiment.profiles),
             "trace": store.trace_rows(reports),
             "workload": store.workload_rows(experiment.workloads, validations),
             "slo": [asdict(slo) for slo in (experiment.slos | experiment.trace_slos).values()],

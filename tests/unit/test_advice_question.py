@@ -22,7 +22,7 @@ from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
 from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
-from sextant.points.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.points.store import build_store, fact_rows
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
@@ -270,9 +270,7 @@ def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path,
     point = {"llm_id": "mine", "gpu_profile_id": "1xT4-16GB", "variant_id": "default", "level": 1}
     lengths = {"mean_input_tokens": 50.0, "mean_output_tokens": 20.0}
     rows = {
-        "llm": llm_rows({"mine": known.llms["llama-7b"]}),
-        "gpu": gpu_rows(known.profiles),
-        "gpu_profile": gpu_profile_rows(known.profiles),
+        **fact_rows({"mine": known.llms["llama-7b"]}, known.profiles),
         "workload": [{"workload_id": "chat", "max_input_tokens": 90, "max_output_tokens": 9}],
         "point": [setting | point | lengths],
         "feasibility": [setting | point | {"is_feasible": True, "memory_utilization": 0.8}],

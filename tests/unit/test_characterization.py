@@ -11,7 +11,7 @@ from sextant.facts.gpu import GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
 from sextant.points.characterization import Characterization
 from sextant.points.measured import load_characterization
-from sextant.points.store import build_store, connect, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.points.store import build_store, connect, fact_rows
 from support import ROOT
 
 SETTING = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}
@@ -27,9 +27,7 @@ def test_facts_of_llms_and_gpus_come_back_as_they_were(tmp_path, name):
     profiles = {"2xA100-80GB": GPUProfile("2xA100-80GB", gpu, 2, 5.0)}
     point = {**SETTING, "llm_id": "plain", "gpu_profile_id": "2xA100-80GB", "level": 1}
     rows = {
-        "llm": llm_rows(llms),
-        "gpu": gpu_rows(profiles),
-        "gpu_profile": gpu_profile_rows(profiles),
+        **fact_rows(llms, profiles),
         "point": [point | {"variant_id": "default"}],
     }
     path = tmp_path / "sextant.duckdb"

@@ -9,7 +9,7 @@ from sextant.points.export import export_folder, write_table
 from sextant.points.folder import SHIPPED, feasibility_table, load_folder, load_shipped
 from sextant.points.frame import complete
 from sextant.points.measured import load_characterization
-from sextant.points.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.points.store import build_store, fact_rows
 from support import ROOT
 
 POINTS = SHIPPED / "llm-pilot" / "points.csv"
@@ -44,9 +44,7 @@ def test_a_store_of_these_points_gives_the_same_folder(known, tmp_path) -> None:
     names = {"input_tokens": "mean_input_tokens", "output_tokens": "mean_output_tokens"}
     points = known.points.rename(columns=names).assign(level=known.points["users"], engine=None)
     tables = {
-        "llm": llm_rows(known.llms),
-        "gpu": gpu_rows(known.profiles),
-        "gpu_profile": gpu_profile_rows(known.profiles),
+        **fact_rows(known.llms, known.profiles),
         "point": _records(points),
         "feasibility": _records(known.feasibility.assign(variant_id="default")),
     }

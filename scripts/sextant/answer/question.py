@@ -155,6 +155,8 @@ class Question:
     hf_config: Path | None = None
     sizes: GivenSizes | None = None
     """In place of a config: what the user says of the LLM."""
+    known: Characterization | None = None
+    """Points that are read already, in place of `database` and `sources`."""
     database: Path | None = None
     sources: tuple[str, ...] = ()
     """Folders of characterizations, those that ship, or those of the store."""

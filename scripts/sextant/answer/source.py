@@ -16,10 +16,10 @@ from sextant.points.folder import (
     shipped_sources,
 )
 from sextant.points.frame import LENGTHS, complete
-from sextant.points.store import open_store
 
 SIDES = ("input", "output")
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
+THIS_RUN = "this run"
 
 
 class Source(NamedTuple):
@@ -74,12 +74,14 @@ def store_path(database: Path | None) -> Path:
 def find_source(question: Question) -> Source:
     """Return the characterization to answer from.
 
-    Those that `--source` and `--database` name; else the pipeline's own, if it knows the LLM;
-    else what ships.
+    The one that the question has already; those that `--source` and `--database` name; else the
+    pipeline's own, if it knows the LLM; else what ships.
 
     Raises:
         InputError: a store or folder cannot be read, or lacks what a prediction needs.
     """
+    if question.known is not None:
+        return _complete(question.known, THIS_RUN)
     names, database = question.sources, question.database
     if not names and database is None and not _knows(store_path(None), question.llm_id):
         names = (_newest(question),)
@@ -221,6 +223,8 @@ def _folder(name: str | None, database: Path | None) -> Path | None:
 def _knows(store: Path, llm_id: str | None) -> bool:
     if llm_id is None or not store.is_file():
         return False
+    from sextant.points.store import open_store
+
     with open_store(store) as database:
         return bool(database.execute("SELECT 1 FROM llm WHERE llm_id = ?", [llm_id]).fetchall())
 

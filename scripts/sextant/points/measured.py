@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
+import pyarrow as pa
 from pydantic import ValidationError
 
 from sextant.base.errors import InputError
+from sextant.base.files import read_parquet
+from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import KINDS
 from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.gpu import GPU, GPUProfile
@@ -67,6 +70,42 @@ def load_all(place: str | Path) -> list[Characterization]:
     plain = known.points[known.points["variant_id"] == DEFAULT_VARIANT]
     keys = plain[names].drop_duplicates().sort_values(names)
     return [_choose(known, place, *key) for key in keys.itertuples(index=False)]
+
+
+def load_run(
+    files: Mapping[str, str | Path],
+    experiment: Experiment,
+    source: str,
+    decision: Mapping[str, str],
+) -> Characterization:
+    """Read the points of a pipeline's run from the Parquet files of its tables.
+
+    `files` has those of `point` and `feasibility`, `decision` the `workload_id` and `scenario_id`
+    that answers rest on.
+    """
+    caps = experiment.workloads[decision["workload_id"]]
+    longest = caps["max_input_tokens"] + caps["max_output_tokens"]
+    known = _Measured(
+        points=_frame(read_parquet(Path(files["point"]))),
+        feasibility=_frame(read_parquet(Path(files["feasibility"]))),
+        llms=dict(sorted(experiment.llm_facts.items())),
+        profiles=_profiles(experiment.profiles),
+        longest_request_tokens={decision["workload_id"]: longest},
+        decisions={},
+        features={},
+        predictors={},
+    )
+    return _choose(known, files["point"], source, decision["workload_id"], decision["scenario_id"])
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    """Return a table as the store would: whole numbers stay so where some are missing."""
+    return connect().from_arrow(table).df()
+
+
+def _profiles(profiles: Mapping[str, GPUProfile]) -> dict[str, GPUProfile]:
+    """Return profiles without their names in a cluster, which no measurement depends on."""
+    return {name: replace(profiles[name], gpu_model=None) for name in sorted(profiles)}
 
 
 def _choose(
@@ -191,8 +230,7 @@ def _read_cells(folder: Path) -> _Measured:
             raise InputError(f"the same was measured in {other}", file=cell.folder, fix=fix)
         llms[run.llm_id] = _fact(cell, "llm", LLM, "--llm-id or --hf-config")
         options = "--gpu-profile and --usd-per-hour"
-        profile = _fact(cell, "gpu_profile", GPUProfile, options)
-        profiles[run.gpu_profile_id] = replace(profile, gpu_model=None)
+        profiles[run.gpu_profile_id] = _fact(cell, "gpu_profile", GPUProfile, options)
         sides = ("max_input_tokens", "max_output_tokens")
         longest[run.workload_id] = sum(_fact(cell, side, int) for side in sides)
     settings = {
@@ -202,10 +240,10 @@ def _read_cells(folder: Path) -> _Measured:
     }
     points, feasibility, _ = summarize_cells(cells)
     return _Measured(
-        points=connect().from_arrow(points).df(),
-        feasibility=connect().from_arrow(feasibility).df(),
+        points=_frame(points),
+        feasibility=_frame(feasibility),
         llms=dict(sorted(llms.items())),
-        profiles=dict(sorted(profiles.items())),
+        profiles=_profiles(profiles),
         longest_request_tokens=longest,
         decisions={source: setting for source, setting in settings} if len(settings) == 1 else {},
         features={},

@@ -1,4 +1,4 @@
-"""Opens DuckDB: a database in memory, and a store of `build_store` for reading."""
+"""The store: one DuckDB database of all results, built from the files of all stages."""
 
 import contextlib
 import json
@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import duckdb
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
@@ -82,23 +80,23 @@ _CATALOG = (
     ("macro", "SELECT function_name, internal FROM system.main.duckdb_functions()"),
 )
 _TABLES = "SELECT table_name, estimated_size, sql FROM system.main.duckdb_tables()"
-_MAX_ROWS = 10_000_000
 _COLUMNS = "SELECT table_name, column_name FROM system.main.duckdb_columns() WHERE NOT internal"
+_MAX_ROWS = 10_000_000
 
 
 def _require_tables(store: "duckdb.DuckDBPyConnection", path: str | Path) -> None:
     """Refuse a store whose reading could run a stranger's SQL or never end."""
-    found = [
+    problems = [
         f"the {kind} {name!r}"
         for kind, query in _CATALOG
         for name, is_internal in store.execute(query).fetchall()
         if not is_internal
     ]
     for name, n_rows, sql in store.execute(_TABLES).fetchall():
-        found += [f"the computed column of {name!r}"] * (" GENERATED ALWAYS AS" in sql.upper())
-        found += [f"{n_rows:,} rows in {name!r}"] * (n_rows > _MAX_ROWS)
-    if found:
-        problem = f"not a store of this project: it has {found[0]}"
+        problems += [f"the computed column of {name!r}"] * (" GENERATED ALWAYS AS" in sql.upper())
+        problems += [f"{n_rows:,} rows in {name!r}"] * (n_rows > _MAX_ROWS)
+    if problems:
+        problem = f"not a store of this project: it has {problems[0]}"
         raise InputError(problem, file=path, fix="build the store again from the Parquet files")
 
 
@@ -113,56 +111,50 @@ def _require_columns(store: "duckdb.DuckDBPyConnection", path: str | Path) -> No
         raise InputError(problem, file=path, fix=_BUILD_AGAIN)
 
 
-def llm_rows(llms: Mapping[str, LLM]) -> list[dict]:
-    """Return the rows of table `llm`."""
-    return [
-        {
-            "llm_id": llm_id,
-            **asdict(llm),
-            "attention": llm.attention,
-            "weight_bytes": llm.weight_bytes,
-            "kv_bytes_per_token": llm.kv_bytes_per_token,
-        }
-        for llm_id, llm in llms.items()
-    ]
+def fact_rows(
+    llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables `llm`, `gpu` and `gpu_profile`."""
+    computed = ("attention", "weight_bytes", "kv_bytes_per_token")
+    gpus = {profile.gpu.gpu_id: asdict(profile.gpu) for profile in profiles.values()}
+    return {
+        "llm": [
+            {"llm_id": llm_id, **asdict(llm), **{name: getattr(llm, name) for name in computed}}
+            for llm_id, llm in llms.items()
+        ],
+        "gpu": list(gpus.values()),
+        "gpu_profile": [profile_row(profile) for profile in profiles.values()],
+    }
 
 
-def gpu_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
-    """Return the rows of table `gpu`, one a device type."""
-    return list({p.gpu.gpu_id: asdict(p.gpu) for p in profiles.values()}.values())
-
-
-def gpu_profile_rows(profiles: Mapping[str, GPUProfile]) -> list[dict]:
-    """Return the rows of table `gpu_profile`."""
-    return [profile_row(profile) for profile in profiles.values()]
-
-
-def trace_rows(reports: Mapping[str, Path]) -> list[dict]:
+def trace_rows(reports: Mapping[str, Path]) -> list[dict[str, Any]]:
     """Return the rows of table `trace` from the reports of ingest, by trace."""
     return [
-        {"trace_id": name, **_read_facts(path, MAKE_TRACE_AGAIN)} for name, path in reports.items()
+        {"trace_id": name, **_read_object(path, MAKE_TRACE_AGAIN)} for name, path in reports.items()
     ]
 
 
-def workload_rows(workloads: Mapping[str, Mapping], validations: Mapping[str, Path]) -> list[dict]:
+def workload_rows(
+    workloads: Mapping[str, Mapping[str, Any]], validations: Mapping[str, Path]
+) -> list[dict[str, Any]]:
     """Return the rows of table `workload` from its sheet and each workload's validation."""
     rows = []
     for workload_id, row in workloads.items():
-        validation = _read_facts(validations[workload_id], MAKE_WORKLOAD_AGAIN)
+        validation = _read_object(validations[workload_id], MAKE_WORKLOAD_AGAIN)
         distances = {f"ks_{name}": value for name, value in validation.get("ks", {}).items()}
         rows.append({**row, **validation, **distances})
     return rows
 
 
-def _read_facts(path: Path, fix: str) -> dict[str, Any]:
-    facts = read_json(path, fix=fix)
-    if not isinstance(facts, dict):
+def _read_object(path: Path, fix: str) -> dict[str, Any]:
+    content = read_json(path, fix=fix)
+    if not isinstance(content, dict):
         raise InputError("is not a JSON object", file=path, fix=fix)
-    return facts
+    return content
 
 
 def build_store(
-    path: Path, rows: Mapping[str, Sequence[Mapping]], files: Mapping[str, Sequence[Path]]
+    path: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, Sequence[Path]]
 ) -> None:
     """Build the database from rows and Parquet files, by table; replaces `path` atomically.
 
@@ -178,39 +170,40 @@ def build_store(
         for table, table_files in files.items():
             for file in table_files:
                 _insert_file(database, table, file)
+        inputs = {
+            f"{table}/{Path(file).parent.name}": file
+            for table, table_files in files.items()
+            for file in table_files
+        }
         measured = {
             name: value
             for file in files.get("point", ())
             for name, value in read_provenance(file).items()
             if name in ("hosts", "engine_versions", "measured_at")
         }
-        inputs = {
-            f"{table}/{Path(file).parent.name}": file
-            for table, table_files in files.items()
-            for file in table_files
-        }
         facts = provenance(inputs, **measured)
-        _insert_rows(
-            database,
-            "provenance",
-            [{"key": key, "value": json.dumps(value)} for key, value in facts.items()],
-        )
+        origin = [{"key": key, "value": json.dumps(value)} for key, value in facts.items()]
+        _insert_rows(database, "provenance", origin)
 
 
-def _columns(database: duckdb.DuckDBPyConnection, table: str) -> list[str]:
-    found = database.execute(f"SELECT column_name FROM (DESCRIBE {table})").fetchall()
-    return [name for (name,) in found]
+def _columns(database: "duckdb.DuckDBPyConnection", table: str) -> list[str]:
+    columns = database.execute(f"SELECT column_name FROM (DESCRIBE {table})").fetchall()
+    return [name for (name,) in columns]
 
 
-def _insert_rows(database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Mapping]) -> None:
+def _insert_rows(
+    database: "duckdb.DuckDBPyConnection", table: str, rows: Sequence[Mapping[str, Any]]
+) -> None:
     columns = _columns(database, table)
-    marks = ", ".join("?" * len(columns))
     values = [[row.get(column) for column in columns] for row in rows]
     if values:
+        marks = ", ".join("?" * len(columns))
         database.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
 
 
-def _insert_file(database: duckdb.DuckDBPyConnection, table: str, file: Path) -> None:
+def _insert_file(database: "duckdb.DuckDBPyConnection", table: str, file: Path) -> None:
+    import duckdb
+
     rows, known = read_parquet(file), _columns(database, table)
     shared = ", ".join(name for name in rows.column_names if name in known)
     try:

@@ -1,7 +1,6 @@
 """From the files of the pipeline to the capacity of each LLM for a row of the sheet of SLOs."""
 
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from sextant.answer.capacity.answer import Asked, capacity
-from sextant.answer.capacity.answer_text import as_text
 from sextant.answer.capacity.demand import (
     TraceTraffic,
     Traffic,
@@ -25,7 +23,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import SLO
-from sextant.points.store import build_store, gpu_profile_rows, gpu_rows, llm_rows
+from sextant.points.measured import load_run
 
 COLUMNS = {
     "status": pa.string(),
@@ -85,17 +83,13 @@ def size_files(
     max_failed = MAX_FAILED if slo.max_failed is None else slo.max_failed
     target = Target(slo.limits, slo.goodput, max_failed, window_s)
     answers, no_answer = [], {}
-    with tempfile.TemporaryDirectory() as scratch:
-        store = store_of_run(Path(scratch) / "sextant.duckdb", inputs, experiment, source, decision)
-        for llm_id in experiment.llms:
-            question = Question(slo, llm_id, database=store, requests=lengths, seed=seed)
-            try:
-                answers.append(capacity(Asked(question, traffic, target, seed=seed), notes))
-            except InputError as error:
-                no_answer[llm_id] = str(error)
-    for answer in answers:
-        answer["characterization"]["origin"] = "this run"
-        answer["text"] = as_text(answer)  # which named the store of a moment
+    known = load_run(inputs, experiment, source, decision)
+    for llm_id in experiment.llms:
+        question = Question(slo, llm_id, known=known, requests=lengths, seed=seed)
+        try:
+            answers.append(capacity(Asked(question, traffic, target, seed=seed), notes))
+        except InputError as error:
+            no_answer[llm_id] = str(error)
     rows = [row for answer in answers for row in _rows(answer)]
     rows += [
         {"llm_id": llm_id, "status": "no_answer", "reason": why}
@@ -133,28 +127,6 @@ def _traffic(
         f"{workload['workload_id']}, as in the measurements."
     )
     return TraceTraffic(replace(demand, **caps), window_s), [note]
-
-
-def store_of_run(
-    path: Path,
-    inputs: Mapping[str, str | Path],
-    experiment: Experiment,
-    source: str,
-    decision: Mapping[str, str],
-) -> Path:
-    """Build a store of the points of a run and their facts, and return its path.
-
-    Arguments are those of `size_files`.
-    """
-    rows: dict[str, Sequence[Mapping]] = {
-        "llm": llm_rows(experiment.llm_facts),
-        "gpu": gpu_rows(experiment.profiles),
-        "gpu_profile": gpu_profile_rows(experiment.profiles),
-        "workload": list(experiment.workloads.values()),
-        "decision": [{**decision, "source": source}],
-    }
-    build_store(path, rows, {name: [Path(inputs[name])] for name in ("point", "feasibility")})
-    return path
 
 
 def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,19 +1,18 @@
 """From the files of the pipeline to the fleet's plan: a table, a page, and JSON."""
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from sextant.answer.capacity.files import store_of_run
 from sextant.answer.fleet import answer_text as text
 from sextant.answer.fleet.options import Asked, fleet
 from sextant.answer.fleet.page import write_fleet
 from sextant.answer.fleet.problem import FleetAnswer
 from sextant.base.files import provenance, write_parquet
 from sextant.experiment.experiment import Experiment
+from sextant.points.measured import load_run
 
 SCHEMA = pa.schema(
     [
@@ -51,17 +50,15 @@ def plan_files(
         gpus: folder of the facts of devices.
     """
     traces = [Path(each) for each in inputs["traces"]]
-    with tempfile.TemporaryDirectory() as scratch:
-        store = store_of_run(Path(scratch) / "sextant.duckdb", inputs, experiment, source, decision)
-        asked = Asked(
-            Path(inputs["demands"]),
-            Path(inputs["supply"]),
-            traces=traces[0].parent if traces else Path(scratch),
-            database=store,
-            seed=seed,
-            gpus=Path(gpus),
-        )
-        answer = fleet(asked)
+    asked = Asked(
+        Path(inputs["demands"]),
+        Path(inputs["supply"]),
+        traces=traces[0].parent if traces else Path(inputs["demands"]).parent,
+        known=load_run(inputs, experiment, source, decision),
+        seed=seed,
+        gpus=Path(gpus),
+    )
+    answer = fleet(asked)
     single = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}
     origin = provenance(single | {path.stem: path for path in traces}, seed=seed)
     rows = [{"source": source, **row} for row in _rows(answer)]

@@ -33,6 +33,7 @@ from sextant.decide.sizing import load_served
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
 from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
+from sextant.points.characterization import Characterization
 from sextant.points.frame import LENGTHS
 from sextant.predict.latencies import Draws
 from sextant.predict.protocols import JointPredictor
@@ -374,6 +375,8 @@ class Asked:
     seed: int = 42
     gpus: Path = GPUS
     """Folder of the facts of devices."""
+    known: Characterization | None = None
+    """Points that are read already, in place of `database` and `sources`."""
 
 
 def fleet(asked: Asked) -> FleetAnswer:
@@ -390,6 +393,7 @@ def fleet(asked: Asked) -> FleetAnswer:
     demands = [each.demand for each in wanted]
     base = Question(
         demands[0].slo,
+        known=asked.known,
         database=asked.database,
         sources=asked.sources,
         workload_id=asked.workload_id,
