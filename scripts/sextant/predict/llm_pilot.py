@@ -1,7 +1,7 @@
 """The predictor of LLM-Pilot (arXiv 2410.02425, section IV-B): XGBoost tuned to the limits."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -90,9 +90,9 @@ class LLMPilot(LatencyPredictor):
         return xgboost.DMatrix(encoded, y, weight=weights, nthread=1), fixed
 
 
-def _by_trees(grid: Sequence[Settings]) -> dict[tuple, dict[int, int]]:
+def _by_trees(grid: Sequence[Settings]) -> dict[tuple[tuple[str, Any], ...], dict[int, int]]:
     """Return, by all settings but `n_estimators`, each number of trees and its grid position."""
-    groups: dict[tuple, dict[int, int]] = {}
+    groups: dict[tuple[tuple[str, Any], ...], dict[int, int]] = {}
     for position, settings in enumerate(grid):
         trees = tuple((name, value) for name, value in settings.items() if name != "n_estimators")
         groups.setdefault(trees, {})[settings["n_estimators"]] = position
