@@ -1,25 +1,63 @@
-"""Sheets and YAML: read, typed and checked; configuration merged as Snakemake does."""
+"""Sheets and YAML: read, typed and checked; configuration merged as Snakemake does.
 
+What a row of a sheet or a file may hold is a dataclass: the annotations of its fields have types,
+bounds and patterns (pydantic's), the docstring below each field tells what to write. Messages quote
+these, and `make schemas` writes the schemas for editors from them.
+"""
+
+import ast
 import csv
+import inspect
 import io
 import json
-import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
-from jsonschema import Draft202012Validator, FormatChecker, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import ErrorDetails
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.ids import id_problem, look, selectable_problem
 
-# The schemas of sheets, of `config.yaml` and of GPU facts.
-SCHEMAS = PROJECT / "workflow" / "schemas"
+# Of YAML, `4` is a number and `"4"` is none. The other engine knows no look-ahead.
+_STRICT = ConfigDict(
+    extra="forbid", strict=True, allow_inf_nan=False, regex_engine="python-re", defer_build=True
+)
+
+
+def _accepted(problem_of: Callable[[str], str | None]) -> AfterValidator:
+    def check(text: str) -> str:
+        if problem := problem_of(text):
+            raise ValueError(f"{text!r} {problem}")
+        return text
+
+    return AfterValidator(check)
+
+
+Id = Annotated[str, _accepted(id_problem)]
+SelectableId = Annotated[str, _accepted(selectable_problem)]
+GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+PriceDate = Annotated[str, Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$")]
+"""A year, a month or a day."""
+Price = Annotated[float, Field(ge=0.0001, le=1e6)]
+"""In USD per hour; 0 would hide a price that nobody has filled in."""
 
 
 class Row(dict[str, Any]):
@@ -30,103 +68,161 @@ class Row(dict[str, Any]):
         self.line = line
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {"integer": int, "number": float, "string": str}
-_ID_PROBLEMS = {"id": id_problem, "selectable-id": selectable_problem}
-"""What is wrong with a text, by the schema's `format`; None if nothing is."""
-_FORMATS = FormatChecker(formats=())
-for _name, _problem in _ID_PROBLEMS.items():
-    _FORMATS.checks(_name)(lambda text, problem=_problem: problem(text) is None)
-
-
 @cache
-def _schema(path: Path) -> dict[str, Any]:
-    return read_yaml(path)
+def model_of(kind: type) -> type[BaseModel]:
+    """Return the model that checks values by the fields of a dataclass.
 
-
-@cache
-def _validator(path: Path) -> Draft202012Validator:
-    return Draft202012Validator(_schema(path), format_checker=_FORMATS)
-
-
-def validate(
-    value: Mapping[str, Any], schema_path: str | Path, file: str | Path, row: int | None = None
-) -> None:
-    """Check a mapping, read from a file or one of its rows, against a schema.
-
-    Raises InputError with the first field that does not fit and what the schema says about it.
+    A field that has a default may be left out, but not be null. Unknown fields are errors.
     """
-    errors = _validator(Path(schema_path)).iter_errors(value)
-    error = min(errors, key=lambda error: list(map(str, error.path)), default=None)
-    if error:
-        field, problem, fix = _explained(error)
-        raise InputError(problem, file=file, row=row, field=field or None, fix=fix)
+    hints = get_type_hints(kind, include_extras=True)
+    given: dict[str, Any] = {}
+    for field in fields(kind):
+        hint = _without_none(hints[field.name])
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        hint = model_of(hint) if is_dataclass(hint) else hint
+        given[field.name] = (hint, ... if is_required else None)
+    return create_model(kind.__name__, __config__=_STRICT, **given)
 
 
-def _explained(error: ValidationError) -> tuple[str, str, str | None]:
-    place = list(map(str, error.absolute_path))
-    schema = error.schema if isinstance(error.schema, Mapping) else {}
-    known = schema.get("properties", {})
-    # Both are set in every error that a validator finds.
-    given: Any = error.instance
-    asked: Any = error.validator_value
-    if error.validator == "additionalProperties":
-        unknown = min(str(name) for name in given if name not in known)
-        fix = f"remove it or correct its name; known here: {', '.join(known)}"
-        return ".".join([*place, unknown]), "unknown field", fix
-    if error.validator == "required":
-        missing = next(name for name in asked if name not in given)
-        fix = known.get(missing, {}).get("description")
-        return ".".join([*place, missing]), "it is missing", fix
-    problem = error.message
-    if error.validator == "pattern":
-        problem = f"{given!r} is not of the form that this field takes"
-    if error.validator == "format":
-        problem = f"{given!r} {_ID_PROBLEMS[asked](given)}"
-    return ".".join(place), problem, schema.get("description")
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    return next(each for each in get_args(hint) if each is not NoneType)
+
+
+@cache
+def field_docs(kind: type) -> dict[str, str]:
+    """Return what the docstrings below the fields of a class and of its bases say."""
+    docs = {name: str(field.description) for name, field in model_of(kind).model_fields.items()}
+    for each in reversed(kind.__mro__[:-1]):
+        try:
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        except OSError:  # it was made by `make_dataclass`
+            continue
+        for pair in pairwise(getattr(definition, "body", ())):
+            match pair:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    docs[name] = " ".join(text.split())
+    return docs
+
+
+def check(kind: type, values: Mapping[str, Any], file: str | Path, row: int | None = None) -> None:
+    """Check a mapping, read from a file or one of its rows, by the fields of a dataclass.
+
+    Raises InputError with the first field that does not fit, unknown ones before all others, and
+    what the dataclass says about it.
+    """
+    try:
+        model_of(kind).model_validate(dict(values))
+    except ValidationError as error:
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+        raise _explained(kind, first, first["loc"]).at(file=file, row=row) from None
+
+
+def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) -> InputError:
+    """Return the error of a field, with what its dataclass says about it as the fix."""
+    fix, given = None, first["input"]
+    for part in place:
+        docs, hint = field_docs(kind), get_type_hints(kind).get(str(part))
+        fix = docs.get(str(part), fix)
+        kind = inner if is_dataclass(inner := _without_none(hint)) else kind
+    match first["type"]:
+        case "extra_forbidden":
+            problem = "unknown field"
+            fix = f"remove it or correct its name; known here: {', '.join(docs)}"
+        case "missing":
+            problem = "it is missing"
+        case "string_pattern_mismatch":
+            problem = f"{given!r} is not of the form that this field takes"
+        case "value_error":
+            problem = str(first["ctx"]["error"])
+        case _:  # "Input should be greater than 0"
+            problem = re.sub(r"^\w+", lambda _: repr(given), first["msg"])
+    return InputError(problem, field=".".join(map(str, place)), fix=fix)
 
 
 def load_sheet(
-    path: str | Path, schema_path: str | Path, key: str | None = None, *, delimiter: str = "\t"
+    path: str | Path, kind: type, key: str | None = None, *, delimiter: str = "\t"
 ) -> list[Row]:
-    """Read a tab-separated sheet; each row is a dict typed and checked by the schema.
+    """Read a tab-separated sheet; each row is a dict typed and checked by a dataclass.
 
     An empty cell is a missing value: the key is left out of the row. Lines that start
     with `#` are comments. With `key`, values of that column have to be unique, and differ by more
     than case or Unicode normal form, which not every file system tells apart. Raises InputError.
     """
-    path, properties = Path(path), _schema(Path(schema_path))["properties"]
+    path, types = Path(path), _types(kind)
     rows: list[Row] = []
     seen: dict[str, Row] = {}
-    for cells in sheet_cells(path, schema_path, delimiter=delimiter):
-        number = cells.line
-        row = Row(
-            {
-                column: typed(cell, properties[column], path, number, column)
-                for column, cell in cells.items()
-                if cell
-            },
-            number,
-        )
-        validate(row, schema_path, path, number)
+    for cells in sheet_cells(path, kind, delimiter=delimiter):
+        values = {name: _typed(cell, types[name]) for name, cell in cells.items() if cell}
+        row = Row(values, cells.line)
+        check(kind, row, path, row.line)
         if key and (other := seen.setdefault(look(row[key]), row)) is not row:
             alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike"
             problem = f"{row[key]!r} is already in line {other.line}{alike}"
-            raise InputError(problem, file=path, row=number, field=key, fix="rename one")
+            raise InputError(problem, file=path, row=row.line, field=key, fix="rename one")
         rows.append(row)
     if not rows:
         raise InputError("the sheet has no rows", file=path, fix="add one below the header")
     return rows
 
 
-def sheet_cells(path: str | Path, schema_path: str | Path, *, delimiter: str = "\t") -> list[Row]:
-    """Return the rows of a sheet as texts, whose columns alone were checked by the schema.
+def load_column(
+    texts: Sequence[str], kind: type, field: str, path: Path, lines: Sequence[int]
+) -> list[Any]:
+    """Return the values of a column's cells, none of which is empty, typed and checked.
+
+    Args:
+        texts: the cells.
+        kind: the dataclass of a row.
+        field: its field, the column's name.
+        path: the sheet's.
+        lines: the line of each cell.
+
+    Raises:
+        InputError: the first value that the field does not take.
+    """
+    hint = _without_none(get_type_hints(kind, include_extras=True)[field])
+    expected = _types(kind)[field]
+    values = [_typed(text, expected) for text in texts]
+    try:
+        return TypeAdapter(list[hint], config=_STRICT).validate_python(values)  # type: ignore[valid-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        line = lines[int(first["loc"][0])]
+        raise _explained(kind, first, (field,)).at(file=path, row=line) from None
+
+
+@cache
+def _types(kind: type) -> dict[str, type]:
+    """Return the plain type of each field: `int` of `Literal[1, 2] | None`."""
+    hints = {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
+    return {
+        name: type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
+        for name, hint in hints.items()
+    }
+
+
+def _typed(cell: str, expected: type) -> Any:
+    """Return a cell's value; a text that is no number stays one, which `check` refuses."""
+    try:
+        return expected(cell)
+    except ValueError:
+        return cell
+
+
+def sheet_cells(path: str | Path, kind: type, *, delimiter: str = "\t") -> list[Row]:
+    """Return the rows of a sheet as texts; of a dataclass's fields the names alone are checked.
 
     Raises:
         InputError: the file cannot be read, or a column is unknown, missing or there twice.
     """
     path = Path(path)
     (first, *others) = _lines(path)
-    header = _header(path, first, _schema(Path(schema_path)), delimiter)
+    header = _header(path, first, kind, delimiter)
     return [Row(_cells(path, number, line, header, delimiter), number) for number, line in others]
 
 
@@ -161,12 +257,10 @@ def _separate(delimiter: str) -> str:
     return f"separate the columns with one {name} each; spaces do not count"
 
 
-def _header(
-    path: Path, first: tuple[int, str], schema: Mapping[str, Any], delimiter: str
-) -> list[str]:
+def _header(path: Path, first: tuple[int, str], kind: type, delimiter: str) -> list[str]:
     number, line = first
     header = [name.strip() for name in line.rstrip("\r\n").split(delimiter)]
-    known = schema["properties"]
+    known = model_of(kind).model_fields
     for name in header:
         if len(others := re.split(r"[\s,;]+", name)) > 1 and known.keys() & set(others):
             problem = f"{name!r} is one column, and holds several names"
@@ -176,29 +270,11 @@ def _header(
             raise InputError("unknown column", file=path, row=number, field=name, fix=fix)
         if header.count(name) > 1:
             raise InputError("column twice", file=path, row=number, field=name, fix="remove one")
-    for name in schema.get("required", []):
-        if name not in header:
-            fix = f"add it: {known[name].get('description', '')}"
+    for name, field in known.items():
+        if field.is_required() and name not in header:
+            fix = f"add it: {field_docs(kind)[name]}"
             raise InputError("column missing", file=path, row=number, field=name, fix=fix)
     return header
-
-
-def typed(cell: str, schema: Mapping[str, Any], path: Path, row: int, field: str) -> Any:
-    """Return a cell's value, of the type that the column's schema says.
-
-    Raises:
-        InputError: it is of another type; names the place.
-    """
-    kind = schema["type"]
-    try:
-        value = _PARSERS[kind](cell)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError
-        return value
-    except ValueError:
-        fix = schema.get("description")
-        problem = f"{cell!r} is not {'an' if kind == 'integer' else 'a'} {kind}"
-        raise InputError(problem, file=path, row=row, field=field, fix=fix) from None
 
 
 _MAX_BYTES = 2**18
