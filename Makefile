@@ -1,5 +1,5 @@
 # Each target does its own set-up: make demo · make test · make test-all · make test-slurm ·
-# make reproduce-llm-pilot · make baselines · make lint · make format · make lock
+# make reproduce-llm-pilot · make baselines · make lint · make format · make schemas · make lock
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3.11
@@ -11,7 +11,7 @@ WORKERS ?= 4
 # tests, which take 60 MB.
 QUIET := --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test test-all test-slurm reproduce-llm-pilot baselines lint format lock
+.PHONY: demo test test-all test-slurm reproduce-llm-pilot baselines lint format schemas lock
 
 .venv/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -72,6 +72,10 @@ format: .venv/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
+
+# The schemas that editors use; `make lint` fails where they are not in step.
+schemas: .venv/.ready
+	$(BIN)/python workflow/schemas/generate.py
 
 lock: .venv/.ready
 	$(BIN)/pip install $(QUIET) pip-tools

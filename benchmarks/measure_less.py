@@ -220,7 +220,13 @@ def by_untold_plan(state: State, n: int, per_hour: bool) -> Chosen:
     medians = np.median(state.draws.samples_ms, axis=0)
     limits = np.quantile(medians, (0.1, 0.3, 0.5, 0.7, 0.9), axis=0)
     slos = [
-        SLO(f"{i}-{j}-{users}", float(limits[i, 0]), float(limits[j, 1]), 50, users)
+        SLO(
+            f"{i}-{j}-{users}",
+            nttft_ms=float(limits[i, 0]),
+            itl_ms=float(limits[j, 1]),
+            percentile=50,
+            users=users,
+        )
         for i in range(5)
         for j in range(5)
         for users in (30, 300)

@@ -193,7 +193,7 @@ def baseline(study: Study, name: str, settings: Settings) -> list[Answer]:
     Settings are given, not tuned. The logarithm of an error has a part common to the LLM, one
     common to the pair and one of the point; their spreads are those of the other LLMs.
     """
-    known, paper = study.known, SLO("paper", 100.0, 50.0, 50, 200)
+    known, paper = study.known, SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
     model = predictor_class(name)(paper, known.profiles, SEED)
     model.settings = settings
     rows, parts = design_rows(model, study.truth, study.facts), []

@@ -19,15 +19,16 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
+from pydantic import Field, PositiveFloat, PositiveInt
 
 # Where the library is not installed, it lies beside the resources.
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
@@ -35,10 +36,11 @@ sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.job_log import job_log
-from sextant.base.sheets import SCHEMAS, load_sheet
+from sextant.base.sheets import load_sheet
 from sextant.experiment.cells import CellKey
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
+from sextant.experiment.sheets import CellRow
 from sextant.points.cell_files import REQUEST_SCHEMA, concatenated, write_cell
 from sextant.points.folder import OUTCOMES
 from sextant.points.run import CellRun, LevelRun, PublishedMedians
@@ -212,6 +214,35 @@ _MAX_UNPACKED_BYTES = 16 * 2**30
 _FETCH = "fetch the archive again, at the commit that the registry names"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ManifestRow:
+    """manifest.csv: each row is a file of results in LLM-Pilot's repository."""
+
+    path: Annotated[
+        str,
+        Field(pattern=r"^(?!/)(?!(.*/)?\.\.(/|$))(.*/)?results_[^/]+_gpu\d+_[a-z0-9]+_u\d+\.csv$"),
+    ]
+    """results_<llm>_gpu<n>_<type>_u<users>.csv, its path below the repository's top, without .."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """the 64 lower-case hexadecimal digits that `sha256sum` prints"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedPointRow:
+    """published_points.csv: points of which only the medians are published."""
+
+    llm_id: str
+    """an LLM of the sheet of cells"""
+    gpu_profile_id: str
+    """a GPU profile of the sheet of cells"""
+    users: PositiveInt
+    """users of the closed loop, from 1 on"""
+    median_nttft_ms: PositiveFloat
+    """ms per input token, above 0"""
+    median_itl_ms: PositiveFloat
+    """ms, above 0"""
+
+
 class _File(NamedTuple):
     path: str
     """Below the repository's top."""
@@ -299,7 +330,7 @@ def _level(file: _File, found: Results) -> _Level:
 def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Plan]:
     files, published = _read_manifest(manifest), _read_published(published_points)
     plans: dict[tuple[str, str], _Plan] = {}
-    for row in load_sheet(cells, SCHEMAS / "cells.schema.yaml"):
+    for row in load_sheet(cells, CellRow):
         llm_id, profile_id, status = row["llm_id"], row["gpu_profile_id"], row["status"]
         match = _PROFILE.fullmatch(profile_id)
         if not match:
@@ -326,7 +357,7 @@ def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Pl
 
 def _read_manifest(path: Path) -> dict[tuple[str, int, str], list[_File]]:
     files: dict[tuple[str, int, str], list[_File]] = {}
-    for row in load_sheet(path, SCHEMAS / "manifest.schema.yaml", delimiter=","):
+    for row in load_sheet(path, ManifestRow, delimiter=","):
         named = FileName.of(row["path"])
         file = _File(row["path"], row["sha256"], named)
         files.setdefault((named.model, named.n_gpus, named.gpu_type), []).append(file)
@@ -335,7 +366,7 @@ def _read_manifest(path: Path) -> dict[tuple[str, int, str], list[_File]]:
 
 def _read_published(path: Path) -> dict[tuple[str, str], list[_Level]]:
     points: dict[tuple[str, str], list[_Level]] = {}
-    for row in load_sheet(path, SCHEMAS / "published_points.schema.yaml", delimiter=","):
+    for row in load_sheet(path, PublishedPointRow, delimiter=","):
         medians = PublishedMedians(row["median_nttft_ms"], row["median_itl_ms"])
         run = LevelRun(float(row["users"]), published_medians=medians)
         level = _Level(run, REQUEST_SCHEMA.empty_table())

@@ -21,9 +21,9 @@ PROFILES = {
     for name, bandwidth, tflops, usd in [("slow", 500.0, 100.0, 1.0), ("fast", 2000.0, 400.0, 3.0)]
 }
 SLOS = [
-    SLO("chat", 1.0, 20.0, percentile=50, users=40),
-    SLO("crowd", 1.0, 20.0, percentile=50, users=400),
-    SLO("dream", 1e-6, 1e-6, percentile=99, users=40),
+    SLO("chat", nttft_ms=1.0, itl_ms=20.0, percentile=50, users=40),
+    SLO("crowd", nttft_ms=1.0, itl_ms=20.0, percentile=50, users=400),
+    SLO("dream", nttft_ms=1e-6, itl_ms=1e-6, percentile=99, users=40),
 ]
 
 

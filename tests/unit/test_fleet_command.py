@@ -94,11 +94,11 @@ def test_what_fits_nowhere_is_named_with_why_and_the_status_is_3(here):
         ({"itl_ms": None}, {}, "no limit is given"),
         ({"input_tokens": 10}, {}, "one length alone is given"),
         ({"trace_id": "none", "users": None}, {}, "none.parquet does not exist"),
-        ({"priority": 0}, {}, "0 is less than the minimum of 1"),
+        ({"priority": 0}, {}, "0 should be greater than or equal to 1"),
         ({}, {"gpu_id": "Z9-1GB"}, "no facts of GPU 'Z9-1GB'"),
         ({}, {"gpu_id": "L4-24GB", "mig_profile": "1g.5gb"}, "has no MIG profile"),
         ({}, {"nodes": 0}, "there is no node"),
-        ({}, {"kind": "borrowed"}, "'borrowed' is not one of"),
+        ({}, {"kind": "borrowed"}, "'borrowed' should be 'owned' or 'rentable'"),
     ],
 )
 def test_a_wrong_row_is_one_error_with_its_line(here, demand, pool, problem):

@@ -6,6 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
+from sextant.experiment.sheets import LlmFeatureRow, LlmRow
 from sextant.facts.llm import UNBOUNDED_TOKENS, load_llm
 from support import ROOT
 
@@ -191,12 +192,12 @@ def test_parameter_counts_are_the_published_ones(load, name):
 
 def test_llms_of_llm_pilot_are_the_published_ones():
     sheet = ROOT / "config/llm-pilot/llms.tsv"
-    rows = load_sheet(sheet, ROOT / "workflow/schemas/llms.schema.yaml", "llm_id")
+    rows = load_sheet(sheet, LlmRow, "llm_id")
     llms = {row["llm_id"]: load_llm(ROOT / row["config"]) for row in rows}
     assert {llm_id: llm.n_parameters for llm_id, llm in llms.items()} == SHIPPED
     # What LLM-Pilot's own features say of them, where nothing is wrong with it.
     features = ROOT / "resources/llm-pilot/llm_features.tsv"
-    for row in load_sheet(features, ROOT / "workflow/schemas/llm_features.schema.yaml", "llm_id"):
+    for row in load_sheet(features, LlmFeatureRow, "llm_id"):
         llm = llms[row["llm_id"]]
         assert (llm.llm_type, llm.dtype) == (row["llm_type"], row["dtype"])
         assert llm.is_encoder_decoder == bool(row["is_encoder_decoder"])

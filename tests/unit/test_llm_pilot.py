@@ -85,7 +85,7 @@ def test_points_near_the_limits_are_fitted_best():
     settings = {"n_estimators": 50, "max_depth": 4, "learning_rate": 0.5}
 
     def at_one_user(limit_ms: float) -> pd.Series:
-        slo = SLO("s", limit_ms, limit_ms, 50, 1)
+        slo = SLO("s", nttft_ms=limit_ms, itl_ms=limit_ms, percentile=50, users=1)
         return LLMPilot(slo, PROFILES, 1, settings).fit(Rows(X, y)).predict(X.head(1)).iloc[0]
 
     # Weights at one user, of 10 and 500 ms: 0.62 and 0.67 where the limit is 10 ms (mean

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sextant.base.sheets import SCHEMAS, load_sheet
+from sextant.base.sheets import load_sheet
+from sextant.experiment.sheets import CellRow, GpuProfileRow, LlmRow
 from sextant.facts.gpu import Devices, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
 from sextant.points.verdict import assess, kv_bytes_per_device
@@ -140,19 +141,19 @@ def test_cores_of_a_processor_share_one_memory_and_need_no_even_heads():
 
 
 def test_what_llm_pilot_measured_fits_into_the_facts_of_its_devices():
-    def rows(sheet, schema, key=None):
-        return load_sheet(ROOT / sheet, SCHEMAS / f"{schema}.schema.yaml", key)
+    def rows(sheet, kind, key=None):
+        return load_sheet(ROOT / sheet, kind, key)
 
     profiles = {
         row["gpu_profile_id"]: profile_from_row(row, load_gpu(ROOT / "resources/gpus", gpu_id))
-        for row in rows("config/llm-pilot/gpu_profiles.tsv", "gpu_profiles", "gpu_profile_id")
+        for row in rows("config/llm-pilot/gpu_profiles.tsv", GpuProfileRow, "gpu_profile_id")
         for gpu_id in [row["gpu_id"]]
     }
     llms = {
         row["llm_id"]: replace(load_llm(ROOT / row["config"]), dtype="float16")
-        for row in rows("config/llm-pilot/llms.tsv", "llms", "llm_id")
+        for row in rows("config/llm-pilot/llms.tsv", LlmRow, "llm_id")
     }
-    cells = rows("resources/llm-pilot/cells.tsv", "cells")
+    cells = rows("resources/llm-pilot/cells.tsv", CellRow)
     assert {(len(llms), len(profiles), len(cells))} == {(10, 14, 140)}
     for cell in cells:
         devices = profiles[cell["gpu_profile_id"]].devices

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, load_sheet
+from sextant.base.sheets import load_sheet
+from sextant.experiment.servers import Variant
+from sextant.facts.slo import SLO
 
-SLOS = SCHEMAS / "slos.schema.yaml"
 HEADER = "slo_id\tnttft_ms\titl_ms\tpercentile\tusers\n"
 
 
@@ -17,8 +18,8 @@ def sheet(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_cells_get_the_types_of_the_schema(tmp_path: Path) -> None:
-    (row,) = load_sheet(sheet(tmp_path, HEADER + "chat\t1.5\t20\t50\t16\n"), SLOS, "slo_id")
+def test_cells_get_the_types_of_the_fields(tmp_path: Path) -> None:
+    (row,) = load_sheet(sheet(tmp_path, HEADER + "chat\t1.5\t20\t50\t16\n"), SLO, "slo_id")
     assert row == {"slo_id": "chat", "nttft_ms": 1.5, "itl_ms": 20.0, "percentile": 50, "users": 16}
     assert isinstance(row["users"], int)
     assert isinstance(row["itl_ms"], float)
@@ -26,7 +27,7 @@ def test_cells_get_the_types_of_the_schema(tmp_path: Path) -> None:
 
 def test_comments_blank_lines_byte_order_mark_and_crlf_are_no_rows(tmp_path: Path) -> None:
     text = "\ufeff# limits\r\n" + HEADER.replace("\n", "\r\n") + "\r\na\t1\t2\t50\t3\r\n"
-    (row,) = load_sheet(sheet(tmp_path, text), SLOS, "slo_id")
+    (row,) = load_sheet(sheet(tmp_path, text), SLO, "slo_id")
     assert row.line == 4
 
 
@@ -56,17 +57,17 @@ def test_bad_sheets_get_one_error_that_names_the_place(
     tmp_path: Path, text: str, said: list[str]
 ) -> None:
     with pytest.raises(InputError) as caught:
-        load_sheet(sheet(tmp_path, text), SLOS, "slo_id")
+        load_sheet(sheet(tmp_path, text), SLO, "slo_id")
     for part in said:
         assert part in str(caught.value)
 
 
 def test_a_missing_sheet_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.tsv"):
-        load_sheet(tmp_path / "none.tsv", SLOS)
+        load_sheet(tmp_path / "none.tsv", SLO)
 
 
 def test_no_variant_takes_the_place_of_the_default(tmp_path: Path) -> None:
     text = "variant_id\treplicas\ndefault\t2\n"
     with pytest.raises(InputError, match=r"'variant_id'.*not `default`"):
-        load_sheet(sheet(tmp_path, text), SCHEMAS / "variants.schema.yaml", "variant_id")
+        load_sheet(sheet(tmp_path, text), Variant, "variant_id")

@@ -40,7 +40,7 @@ WRONG = {
     "sample --workload summarization --duration nan --request-rate 1 --out s.csv": "'--duration'",
     "evaluate": "there is no store here.*--source: archive:inferencex, archive:llm-pilot",
     "evaluate --slos spaces.tsv --source archive:llm-pilot": "separate the columns with one tab",
-    f"recommend {LLM} --users 4 --ttft-ms p97:1": "^Error: field '--ttft-ms': 97 is not one of",
+    f"recommend {LLM} --users 4 --ttft-ms p97:1": "^Error: field '--ttft-ms': 97 should be 50",
     f"recommend {LLM} --users 4 --ttft-ms 1 --seed 99999999999": "'--seed': it has to be less",
     "import-characterization guidellm --from list.json --out o --gpu-profile 1xH100-80GB": (
         "list.json: is no result of guidellm. Fix: give guidellm's benchmarks.json"

@@ -121,5 +121,5 @@ def test_a_study_nobody_knows_is_refused(studied) -> None:
     done = studied.snakemake("--dry-run", "--cores", "2", "studies", *CONFIG)
     sheet.write_text(kept)
     assert done.returncode != 0
-    assert "'parato' is not one of" in done.stderr
+    assert "'parato' should be" in done.stderr
     assert "benchmarks.tsv, line 2, field 'study'" in done.stderr

@@ -4,19 +4,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from sextant.answer.basis import Serving, longest_of, serving_of, widening_sd
 from sextant.answer.question import Question
 from sextant.answer.source import Source
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.base.sheets import Row, load_sheet
 from sextant.decide.tasks import ruled_out
 from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM
-from sextant.facts.prices import priced, providers
+from sextant.facts.prices import PriceRow, priced, providers
+from sextant.facts.slo import Latencies
 from sextant.points.features import Facts, execution_classes
 from sextant.points.frame import IDENTIFIERS, LATENCIES, LENGTHS, SERVING
 from sextant.points.verdict import Outcome, Verdict
@@ -74,7 +77,7 @@ def _given(prices: Path, known: Mapping[str, GPUProfile]) -> dict[str, GPUProfil
         problem = "neither a file nor a provider"
         raise InputError(problem, file=prices, field="--prices", fix=fix)
     found = {}
-    for row in _table(prices, "prices", "gpu_profile_id"):
+    for row in _table(prices, PriceRow, "gpu_profile_id"):
         name = row["gpu_profile_id"]
         each = profile(name, known, file=prices, row=row.line, field="gpu_profile_id")
         price = row["usd_per_hour"]
@@ -105,6 +108,19 @@ def profile(
         raise error.at(file=file, row=row, field=field) from None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbeRow(Latencies):
+    """`sextant recommend --probe`: each row is what was measured of the LLM on a GPU profile.
+
+    At least one latency, each at the percentile that is asked for.
+    """
+
+    gpu_profile_id: str
+    """the GPU profile it was measured on, e.g. 1xA100-40GB"""
+    users: Annotated[int, Field(ge=1, le=10**6)]
+    """give the concurrent users of the measurement, 1 to 1,000,000"""
+
+
 def read_probe(
     path: Path, llm_id: str, known: Mapping[str, GPUProfile], lengths: Sequence[float]
 ) -> pd.DataFrame:
@@ -123,7 +139,7 @@ def read_probe(
     Raises:
         InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
     """
-    rows = _table(path, "probe")
+    rows = _table(path, ProbeRow)
     seen: dict[tuple, int] = {}
     for row in rows:
         field = "gpu_profile_id"
@@ -165,14 +181,13 @@ def _targets(frame: pd.DataFrame, path: Path, rows: Sequence[Row]) -> pd.DataFra
     return frame[names].assign(nttft_ms=ttft / frame["input_tokens"], itl_ms=itl)
 
 
-def _table(path: Path, name: str, key: str | None = None) -> list[Row]:
+def _table(path: Path, kind: type, key: str | None = None) -> list[Row]:
     """Read a table of the user's, separated by commas or tabs."""
     try:
         has_tab = "\t" in path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):  # `load_sheet` says it better
         has_tab = True
-    schema = SCHEMAS / f"{name}.schema.yaml"
-    return load_sheet(path, schema, key, delimiter="\t" if has_tab else ",")
+    return load_sheet(path, kind, key, delimiter="\t" if has_tab else ",")
 
 
 @dataclass(frozen=True)

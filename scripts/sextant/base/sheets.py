@@ -51,8 +51,9 @@ def _accepted(problem_of: Callable[[str], str | None]) -> AfterValidator:
     return AfterValidator(check)
 
 
-Id = Annotated[str, _accepted(id_problem)]
-SelectableId = Annotated[str, _accepted(selectable_problem)]
+IS_ID, IS_SELECTABLE = _accepted(id_problem), _accepted(selectable_problem)
+Id = Annotated[str, IS_ID]
+SelectableId = Annotated[str, IS_SELECTABLE]
 GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 PriceDate = Annotated[str, Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$")]
 """A year, a month or a day."""
@@ -74,14 +75,20 @@ def model_of(kind: type) -> type[BaseModel]:
 
     A field that has a default may be left out, but not be null. Unknown fields are errors.
     """
-    hints = get_type_hints(kind, include_extras=True)
+    hints, parts = get_type_hints(kind, include_extras=True), sections(kind)
     given: dict[str, Any] = {}
     for field in fields(kind):
         hint = _without_none(hints[field.name])
+        hint = model_of(parts[field.name]) if field.name in parts else hint
         is_required = field.default is MISSING and field.default_factory is MISSING
-        hint = model_of(hint) if is_dataclass(hint) else hint
         given[field.name] = (hint, ... if is_required else None)
     return create_model(kind.__name__, __config__=_STRICT, **given)
+
+
+def sections(kind: type) -> dict[str, type]:
+    """Return those fields of a dataclass that are dataclasses."""
+    hints = {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
+    return {name: hint for name, hint in hints.items() if is_dataclass(hint)}
 
 
 def _without_none(hint: Any) -> Any:
@@ -126,9 +133,8 @@ def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) ->
     """Return the error of a field, with what its dataclass says about it as the fix."""
     fix, given = None, first["input"]
     for part in place:
-        docs, hint = field_docs(kind), get_type_hints(kind).get(str(part))
-        fix = docs.get(str(part), fix)
-        kind = inner if is_dataclass(inner := _without_none(hint)) else kind
+        docs = field_docs(kind)
+        fix, kind = docs.get(str(part), fix), sections(kind).get(str(part), kind)
     match first["type"]:
         case "extra_forbidden":
             problem = "unknown field"
@@ -153,13 +159,16 @@ def load_sheet(
     with `#` are comments. With `key`, values of that column have to be unique, and differ by more
     than case or Unicode normal form, which not every file system tells apart. Raises InputError.
     """
-    path, types = Path(path), _types(kind)
+    path, types = Path(path), field_types(kind)
     rows: list[Row] = []
     seen: dict[str, Row] = {}
     for cells in sheet_cells(path, kind, delimiter=delimiter):
         values = {name: _typed(cell, types[name]) for name, cell in cells.items() if cell}
         row = Row(values, cells.line)
         check(kind, row, path, row.line)
+        if key and key not in row:
+            fix = field_docs(kind)[key]
+            raise InputError("it is missing", file=path, row=row.line, field=key, fix=fix)
         if key and (other := seen.setdefault(look(row[key]), row)) is not row:
             alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike"
             problem = f"{row[key]!r} is already in line {other.line}{alike}"
@@ -186,7 +195,7 @@ def load_column(
         InputError: the first value that the field does not take.
     """
     hint = _without_none(get_type_hints(kind, include_extras=True)[field])
-    expected = _types(kind)[field]
+    expected = field_types(kind)[field]
     values = [_typed(text, expected) for text in texts]
     try:
         return TypeAdapter(list[hint], config=_STRICT).validate_python(values)  # type: ignore[valid-type]
@@ -197,7 +206,7 @@ def load_column(
 
 
 @cache
-def _types(kind: type) -> dict[str, type]:
+def field_types(kind: type) -> dict[str, type]:
     """Return the plain type of each field: `int` of `Literal[1, 2] | None`."""
     hints = {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
     return {

@@ -40,10 +40,11 @@ Nodes = Annotated[
 def doctor(config_files: ConfigFiles = None) -> None:
     """Print what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
     from sextant.answer.plan.doctor import check_machine, machine_document
-    from sextant.base.sheets import SCHEMAS, read_configuration, validate
+    from sextant.base.sheets import read_configuration
+    from sextant.experiment.loading import check_config
 
     config = read_configuration(Path(), config_files or ())
-    validate(config, SCHEMAS / "config.schema.yaml", "the configuration")
+    check_config(config, "the configuration")
     checks = check_machine(Path(config["engine"]["python"]), Path(config["pathvars"]["results"]))
     print_document(machine_document(checks))
     if any(check.fix and check.is_needed for check in checks):

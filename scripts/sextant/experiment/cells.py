@@ -9,8 +9,9 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.ids import file_name
-from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.base.sheets import Row, load_sheet
 from sextant.experiment.servers import DEFAULT_VARIANT
+from sextant.experiment.sheets import CellRow, ChosenCellRow
 
 
 @dataclass(frozen=True, order=True)
@@ -64,7 +65,7 @@ def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, t
 def archived_cells(path: str, ids: Ids, decision: Mapping[str, str]) -> list[CellKey]:
     """Return the cells of an archive; InputError if an id is unknown, or a cell is there twice."""
     cells: dict[CellKey, None] = {}
-    for row in load_sheet(path, SCHEMAS / "cells.schema.yaml"):
+    for row in load_sheet(path, CellRow):
         check_known(row["llm_id"], ids["llms"], path, row, "llm_id")
         check_known(row["gpu_profile_id"], ids["gpu_profiles"], path, row, "gpu_profile_id")
         key = CellKey(row["llm_id"], row["gpu_profile_id"], **decision)
@@ -142,7 +143,7 @@ def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Ch
         return {}
     levels = {
         (row["llm_id"], row["gpu_profile_id"]): _levels(row, path)
-        for row in load_sheet(path, SCHEMAS / "chosen_cells.schema.yaml")
+        for row in load_sheet(path, ChosenCellRow)
     }
     pairs = {(key.llm_id, key.gpu_profile_id): key for key in candidates}
     return {pairs[pair]: users for pair, users in levels.items() if pair in pairs}
@@ -170,5 +171,5 @@ def add_chosen(path: Path, number: int, chosen: Chosen) -> None:
 
 def last_round(path: Path) -> int:
     """Return the number of the last round in the sheet of chosen cells; 0 before the first."""
-    rows = load_sheet(path, SCHEMAS / "chosen_cells.schema.yaml") if path.exists() else []
+    rows = load_sheet(path, ChosenCellRow) if path.exists() else []
     return max((row["round"] for row in rows), default=0)

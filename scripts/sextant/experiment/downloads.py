@@ -8,10 +8,13 @@ import urllib.request
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, sha256_file
-from sextant.base.sheets import SCHEMAS, load_sheet
+from sextant.base.sheets import Id, load_sheet
 
 TIMEOUT_S = 60
 MAX_BYTES = 64 * 2**30
@@ -21,18 +24,24 @@ _AT_ONCE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Dataset:
-    """One row of `registry.csv`."""
+    """resources/registry.csv: each row is a file that may be downloaded; none is ever replaced."""
 
-    dataset_id: str
+    dataset_id: Id
+    """name of the data set: 1 to 100 visible characters; a new version gets a new name"""
     version: str
-    url: str
-    sha256: str
-    """The file's checksum or, of an archive that its publisher packs again for each download,
-    the path of a manifest: a CSV with the checksums of the files in it."""
+    """the publisher's version, or the year"""
+    url: Annotated[str, Field(pattern="^https?://[^/]")]
+    """address of the download, http://… or https://…; the path of a file belongs in traces.tsv"""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64}|.+\.csv)$")]
+    """the 64 lower-case hexadecimal digits that `sha256sum` prints; of an archive that its
+    publisher packs again for each download, the path of a manifest: a CSV with the checksums of its
+    files"""
     licence: str
-    mirror_path: str
-    """Where the file lies below a mirror's folder."""
+    """licence of the data, e.g. CC-BY-4.0"""
+    mirror_path: Annotated[str, Field(pattern=r"^(?!/)(?!(.*/)?\.\.(/|$))")]
+    """path of the file below the mirror's folder, relative and without .."""
     citation: str
+    """how to cite the data"""
 
     @property
     def file_name(self) -> str:
@@ -47,7 +56,7 @@ class Dataset:
 
 def load_registry(path: str | Path) -> dict[str, Dataset]:
     """Read the registry, keyed by `dataset_id`; raise InputError if it is malformed."""
-    rows = load_sheet(path, SCHEMAS / "registry.schema.yaml", "dataset_id", delimiter=",")
+    rows = load_sheet(path, Dataset, "dataset_id", delimiter=",")
     return {row["dataset_id"]: Dataset(**row) for row in rows}
 
 

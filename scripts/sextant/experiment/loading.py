@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, Row, load_sheet, validate
+from sextant.base.sheets import Row, check, load_sheet
 from sextant.experiment.cells import (
     ADAPTIVE,
     archived_cells,
@@ -25,20 +25,35 @@ from sextant.experiment.servers import (
     engine_settings,
     load_endpoints,
 )
+from sextant.experiment.sheets import (
+    BenchmarkRow,
+    Configuration,
+    DemandRow,
+    GpuFeatureRow,
+    GpuProfileRow,
+    LlmFeatureRow,
+    LlmRow,
+    ScenarioRow,
+    SupplyRow,
+    TraceRow,
+    WorkloadRow,
+)
 from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.facts.llm import load_llm
-from sextant.facts.slo import slo_of
+from sextant.facts.slo import SLO, slo_of
 from sextant.trace.mapping import columns_given
 
-SHEET_KEYS = {
-    "traces": "trace_id",
-    "workloads": "workload_id",
-    "llms": "llm_id",
-    "gpu_profiles": "gpu_profile_id",
-    "scenarios": "scenario_id",
-    "benchmarks": None,
-    "slos": "slo_id",
+SHEETS: dict[str, tuple[type, str | None]] = {
+    "traces": (TraceRow, "trace_id"),
+    "workloads": (WorkloadRow, "workload_id"),
+    "llms": (LlmRow, "llm_id"),
+    "gpu_profiles": (GpuProfileRow, "gpu_profile_id"),
+    "scenarios": (ScenarioRow, "scenario_id"),
+    "benchmarks": (BenchmarkRow, None),
+    "slos": (SLO, "slo_id"),
 }
+"""What the rows of each sheet may hold, and the column of their ids."""
+_FEATURES = {"llms": (LlmFeatureRow, "llm_id"), "gpus": (GpuFeatureRow, "gpu_id")}
 # An archive says in its own files what was measured with what.
 _NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
 CheckEngine = Callable[[EngineSettings, str | Path], list[str]]
@@ -58,13 +73,24 @@ def load_experiment(
     (`sextant.engine.registry.check_settings`). None leaves them unchecked. InputError names the
     first file, line and field that is wrong, before anything runs.
     """
-    _check_config(config, file, known_predictors, check_engine)
+    check_config(config, file)
+    for name in config["predictors"]:
+        if known_predictors is not None and name not in known_predictors:
+            fix = f"use some of {', '.join(known_predictors)}"
+            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
+    for warning in check_engine(engine_settings(config), file) if check_engine else ():
+        log.warning("%s: %s", file, warning)
     paths, archive = config["sheets"], config.get("archive")
-    rows = _rows(paths, is_archive=bool(archive))
+    rows = {
+        name: [] if archive and name in _NOT_OF_ARCHIVES else load_sheet(paths[name], kind, key)
+        for name, (kind, key) in SHEETS.items()
+    }
     for row in rows["traces"]:
         if "columns" in row:
             row["columns"] = columns_given(row["columns"])
-    by_id = {name: {row[key]: row for row in rows[name]} for name, key in SHEET_KEYS.items() if key}
+    by_id = {
+        name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
+    }
     variants = _variants(paths.get("variants"))
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
     check_adaptive(rows["benchmarks"], config["decision"], paths["benchmarks"])
@@ -100,7 +126,7 @@ def load_experiment(
         studies={study: cells for study, cells in studies.items() if study},
         datasets=load_registry(config["registry"]),
         features={
-            name: load_sheet(path, SCHEMAS / f"{name[:-1]}_features.schema.yaml", f"{name[:-1]}_id")
+            name: load_sheet(path, *_FEATURES[name])
             for name, path in config.get("features", {}).items()
         },
         endpoints={} if archive else load_endpoints(paths.get("endpoints")),
@@ -110,36 +136,21 @@ def load_experiment(
     return experiment
 
 
-def _check_config(
-    config: Mapping[str, Any],
-    file: str | Path,
-    known_predictors: Collection[str] | None,
-    check_engine: CheckEngine | None,
-) -> None:
-    validate(config, SCHEMAS / "config.schema.yaml", file)
-    for name in config["predictors"]:
-        if known_predictors is not None and name not in known_predictors:
-            fix = f"use some of {', '.join(known_predictors)}"
-            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
-    for warning in check_engine(engine_settings(config), file) if check_engine else ():
-        log.warning("%s: %s", file, warning)
-
-
-def _rows(paths: Mapping[str, str], is_archive: bool) -> dict[str, list[Row]]:
-    return {
-        name: []
-        if is_archive and name in _NOT_OF_ARCHIVES
-        else load_sheet(paths[name], SCHEMAS / f"{name}.schema.yaml", key)
-        for name, key in SHEET_KEYS.items()
-    }
+def check_config(config: Mapping[str, Any], file: str | Path) -> None:
+    """Raise InputError if a key of a configuration is unknown, missing or wrong."""
+    check(Configuration, config, file)
+    given = config["sheets"].keys() & {"demands", "supply"}
+    if len(given) == 1:
+        problem, fix = f"{min(given)} alone is given", "give the sheets of demands and of supply"
+        raise InputError(problem, file=file, field="sheets", fix=fix)
 
 
 def _fleet(paths: Mapping[str, str]) -> list[Row]:
     """Return the demands of a fleet, if any; its supply is read to see that it can be."""
     if "demands" not in paths:
         return []
-    load_sheet(paths["supply"], SCHEMAS / "supply.schema.yaml", "pool_id")
-    return load_sheet(paths["demands"], SCHEMAS / "demands.schema.yaml", "demand_id")
+    load_sheet(paths["supply"], SupplyRow, "pool_id")
+    return load_sheet(paths["demands"], DemandRow, "demand_id")
 
 
 def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
@@ -155,5 +166,5 @@ def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
 
 
 def _variants(path: str | None) -> dict[str, Variant]:
-    rows = load_sheet(path, SCHEMAS / "variants.schema.yaml", "variant_id") if path else []
+    rows = load_sheet(path, Variant, "variant_id") if path else []
     return {DEFAULT_VARIANT: Variant()} | {row["variant_id"]: Variant(**row) for row in rows}

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from sextant.base.errors import InputError
 from sextant.base.network import host_and_port, tls_context, without_v1
-from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.base.sheets import IS_SELECTABLE, Row, load_sheet
+from sextant.experiment.sheets import EndpointRow, EngineSection
 from sextant.pages.wording import plural
 
 DEFAULT_VARIANT = "default"
@@ -15,14 +18,26 @@ DEFAULT_VARIANT = "default"
 
 @dataclass(frozen=True)
 class Variant:
-    """How servers are set up; fields as in `workflow/schemas/variants.schema.yaml`."""
+    """config/variants.tsv: each row is one way to set up a cell's servers; `default` needs none."""
 
-    variant_id: str = DEFAULT_VARIANT
-    replicas: int = 1
-    placement: str = "own"
-    batch_weight_tokens: int | None = None
-    cpu_cores: int | None = None
-    memory_limit_gib: float | None = None
+    variant_id: Annotated[
+        str,
+        Field(pattern=r"^(?!default$)(?!(?i:.*\.server(\.[0-9]+)?$))"),
+        IS_SELECTABLE,
+    ] = DEFAULT_VARIANT
+    """name of the variant, not `default`: 1 to 100 visible characters, no comma, not *; not ending
+    in .server, or in .server and a number, which logs do"""
+    replicas: PositiveInt = 1
+    """servers that share the requests evenly; default 1"""
+    placement: Literal["own", "shared"] = "own"
+    """own (default): each replica has the devices of the GPU profile to itself; shared: all run on
+    the same devices, each with an equal share of the memory"""
+    batch_weight_tokens: PositiveInt | None = None
+    """batch weight of each replica; tuned where the cell is empty"""
+    cpu_cores: PositiveInt | None = None
+    """processor cores that each server may use, its own with placement own; all by default"""
+    memory_limit_gib: PositiveFloat | None = None
+    """private host memory that each process of a server may use, in GiB; no limit by default"""
 
     @property
     def memory_share(self) -> float:
@@ -75,7 +90,7 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
     """
     found: dict[tuple[str, str], Endpoint] = {}
     served: dict[tuple[str, str], int] = {}
-    for row in load_sheet(path, SCHEMAS / "endpoints.schema.yaml") if path else ():
+    for row in load_sheet(path, EndpointRow) if path else ():
         key, name = (row["llm_id"], row["gpu_profile_id"]), row["served_model_name"]
         urls = tuple(without_v1(url) for url in row["base_urls"].split(","))
         if key in found:
@@ -135,27 +150,11 @@ _FACTS = (
 )
 
 
-@dataclass(frozen=True)
-class EngineSettings:
-    """The `engine` part of the configuration."""
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings(EngineSection):
+    """The `engine` part of the configuration, and the servers of the engine `endpoint`."""
 
-    python: str
-    """Interpreter of the environment that has the engine."""
-    dtype: str
-    block_size_tokens: int
-    max_num_seqs: int
-    """Most requests in one batch."""
-    memory_utilization: float
-    start_timeout_s: float
-    request_timeout_s: float
-    max_server_starts: int
-    extra_arguments: tuple[str, ...] = ()
-    dcgm_url: str | None = None
-    """Metrics of a dcgm-exporter on the node; None if there is none."""
-    name: str = "vllm"
-    """The engine, a key of `sextant.engine.registry.ENGINES`."""
     endpoint: Endpoint | None = None
-    """The servers of the engine `endpoint`, which run already."""
 
 
 def engine_settings(config: Mapping[str, Any], endpoint: Endpoint | None = None) -> EngineSettings:

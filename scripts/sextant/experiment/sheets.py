@@ -4,26 +4,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
-from pydantic import PositiveInt, StringConstraints
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
-from sextant.base.sheets import GpuId, Id, Price, PriceDate, SelectableId
-from sextant.facts.gpu import MAX_GPUS
+from sextant.base.sheets import IS_ID, GpuId, Id, Price, PriceDate, SelectableId
+from sextant.facts.gpu import NGpus
 from sextant.facts.slo import Limits
 
 _Name = Annotated[str, Field(min_length=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 _UpTo1000 = Annotated[int, Field(ge=1, le=1000)]
 _Flag = Literal[0, 1]
-NGpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 Dtype = Literal["float32", "float16", "bfloat16"]
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TraceRow:
     """config/traces.tsv: each row is one production trace."""
 
-    trace_id: Annotated[Id, StringConstraints(pattern=r"^(?!(?i:.*\.(rejected|report)$))")]
+    trace_id: Annotated[str, Field(pattern=r"^(?!(?i:.*\.(rejected|report)$))"), IS_ID]
     """name of the trace: 1 to 100 visible characters; not ending in .rejected or .report"""
     dataset: str
     """dataset_id in resources/registry.csv, or the path of a file"""
@@ -48,7 +53,7 @@ class TraceRow:
     daily and weekly profiles need it"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkloadRow:
     """config/workloads.tsv: each row is one workload, of a trace, a use case or two lengths."""
 
@@ -76,7 +81,7 @@ class WorkloadRow:
     """cap on a request's output, in tokens; longer ones are cut to it and counted"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LlmRow:
     """config/llms.tsv: each row is one LLM."""
 
@@ -88,7 +93,7 @@ class LlmRow:
     """folder with the LLM's weights; empty for random weights from the config alone"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GpuProfileRow:
     """config/gpu_profiles.tsv: each row is n devices of one type that serve one replica."""
 
@@ -110,7 +115,7 @@ class GpuProfileRow:
     """date of the price: YYYY, YYYY-MM or YYYY-MM-DD"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BenchmarkRow:
     """config/benchmarks.tsv: each row is the cells of all combinations of its columns."""
 
@@ -136,11 +141,11 @@ class BenchmarkRow:
     """the study that these cells feed, none without it"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ScenarioRow:
     """config/scenarios.tsv: each row is one way to put load on a server."""
 
-    scenario_id: Annotated[Id, StringConstraints(pattern=r"^(?!(?i:.*\.server(\.[0-9]+)?$))")]
+    scenario_id: Annotated[str, Field(pattern=r"^(?!(?i:.*\.server(\.[0-9]+)?$))"), IS_ID]
     """name of the scenario: 1 to 100 visible characters; not ending in .server, or in .server and a
     number, which logs do"""
     kind: Literal["closed_loop", "open_loop", "batch", "burst"]
@@ -184,7 +189,7 @@ class ScenarioRow:
     2"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EndpointRow:
     """config/endpoints.tsv: each row is a server that runs already, which is only measured."""
 
@@ -203,7 +208,7 @@ class EndpointRow:
     """certificates (PEM) of a private CA, for https; empty for the system's"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CellRow:
     """Cells of an archive: each row is one LLM on one GPU profile."""
 
@@ -215,7 +220,7 @@ class CellRow:
     """measured, too_small (its memory) or omitted (limits of software or hardware)"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ChosenCellRow:
     """Cells that `sextant measure` has chosen, in the order of their choice."""
 
@@ -229,7 +234,7 @@ class ChosenCellRow:
     """numbers of users, ascending, separated by commas"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LlmFeatureRow:
     """Features that came with a characterization: each row is one LLM, as its publisher says."""
 
@@ -285,7 +290,7 @@ _GPU_FEATURES = {
 }
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _GpuFeatureRow:
     """Features that came with a characterization: each row is one device type."""
 
@@ -304,11 +309,12 @@ GpuFeatureRow = make_dataclass(
         for name, (kind, text) in _GPU_FEATURES.items()
     ],
     bases=(_GpuFeatureRow,),
+    frozen=True,
     kw_only=True,
 )
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DemandRow(Limits):
     """`sextant fleet --demands`: each row is an LLM that a team wants served, within limits."""
 
@@ -333,7 +339,7 @@ class DemandRow(Limits):
     users or request_rate_rps, which are the busiest hour's, its hours are the shape"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SupplyRow:
     """`sextant fleet --supply`: each row is a pool of nodes that are alike."""
 
@@ -360,7 +366,7 @@ class SupplyRow:
     slurm"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SheetPaths:
     """Path of each sheet."""
 
@@ -388,7 +394,7 @@ class SheetPaths:
     """path of endpoints.tsv; without it the pipeline starts all servers"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Archive:
     """A published characterization."""
 
@@ -402,7 +408,7 @@ class Archive:
     """medians of points whose requests are not in the archive"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FeatureSheets:
     """Sheets of features."""
 
@@ -412,7 +418,7 @@ class FeatureSheets:
     """one row a device type"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Decision:
     """What recommendations rest on."""
 
@@ -422,7 +428,7 @@ class Decision:
     """a closed-loop scenario of scenarios.tsv"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PathVars:
     """Folders."""
 
@@ -434,7 +440,7 @@ class PathVars:
     """folder of the jobs' run times"""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineSection:
     """How servers are run: the `engine` part of the configuration."""
 
@@ -470,7 +476,7 @@ def _once_each(names: list[str]) -> list[str]:
     return names
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Configuration:
     """config/config.yaml: how Sextant runs; the sheets say what it runs."""
 

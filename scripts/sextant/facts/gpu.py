@@ -4,13 +4,13 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, read_yaml, validate
+from sextant.base.sheets import GpuId, check, read_yaml
 
 GPUS = PROJECT / "resources" / "gpus"
 """The facts of devices that ship."""
@@ -20,38 +20,43 @@ MAX_GPUS = 9999
 _PROFILE_ID = re.compile(r"([1-9][0-9]{0,3})x(.+)")
 # Prefix of the UUID of an instance of a divided GPU.
 MIG_PREFIX = "MIG-"
+NGpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 PositiveSize = Annotated[float, Field(gt=0, lt=1e9)]
 _MAX_PRICE = 1e6
 
 
 @dataclass(frozen=True)
 class GPU:
-    """One device type, as `resources/gpus/<gpu_id>.yaml` describes it.
+    """resources/gpus/<gpu_id>.yaml: facts of one device type; units are in the key names."""
 
-    Bounds, here and of `GPUProfile`, are checked where facts are read from a file of a cell; of
-    sheets the schemas check them.
-    """
-
-    gpu_id: str
-    kind: str
-    """`gpu`, `accelerator` (driven by neither CUDA nor ROCm: Sextant starts no servers there), or
-    `cpu` for a share of a processor that is used as a device."""
+    gpu_id: GpuId
+    """the file's name without .yaml"""
+    kind: Literal["gpu", "accelerator", "cpu"]
+    """gpu; accelerator for a device that is driven by neither CUDA nor ROCm, on which Sextant
+    starts no servers; or cpu for a share of a processor that is used as a GPU"""
     architecture: str
+    """the maker's name of the architecture, e.g. Ampere"""
     memory_gib: PositiveSize
+    """memory of one device in GiB"""
     memory_bandwidth_gb_s: PositiveSize
+    """peak memory bandwidth of one device in GB/s"""
     dense_16bit_tflops: PositiveSize
-    """Peak rate of dense 16-bit products, without structured sparsity: bfloat16, or float16
-    where the device has no bfloat16."""
+    """peak dense 16-bit rate of one device in TFLOP/s, without structured sparsity: bfloat16, or
+    float16 where it has no bfloat16"""
     interconnect_gb_s: PositiveSize
-    """Bandwidth of one device to its peers together, in one direction: PCIe or NVLink."""
+    """bandwidth of one device to its peers together, in one direction, in GB/s: PCIe or NVLink,
+    whose data sheets give both directions"""
     source: str
+    """where the figures come from"""
     dense_fp8_tflops: PositiveSize | None = None
-    """As above for 8-bit floats; None where the device has no units for them, as below."""
+    """as dense_16bit_tflops for 8-bit floats; left out where the device has no units for them"""
     dense_int8_tflops: PositiveSize | None = None
+    """as dense_16bit_tflops for 8-bit integers; left out where the device has no units for them"""
     dense_fp4_tflops: PositiveSize | None = None
-    """As above for 4-bit floats (NVFP4)."""
+    """as dense_16bit_tflops for 4-bit floats (NVFP4); left out where there are no units for them"""
     tdp_w: PositiveSize | None = None
-    """Most power that the device draws for long (TDP, or total board power); None: not known."""
+    """power in W that one device may draw for long (TDP, or total board power); left out where it
+    is not published"""
 
     @property
     def is_cuda(self) -> bool:
@@ -101,7 +106,7 @@ class GPUProfile:
 
     gpu_profile_id: str
     gpu: GPU
-    n_gpus: Annotated[int, Field(ge=1, le=MAX_GPUS)]
+    n_gpus: NGpus
     usd_per_hour: Annotated[float, Field(ge=0, le=_MAX_PRICE)] = math.nan
     """Price; nan if it is not known."""
     gpu_model: str | None = None
@@ -129,7 +134,7 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
         fix = "write its facts; workflow/schemas/gpu.schema.yaml has the keys"
         raise InputError(f"no facts of GPU {gpu_id!r}", file=path, fix=fix)
     facts = read_yaml(path)
-    validate(facts, SCHEMAS / "gpu.schema.yaml", path)
+    check(GPU, facts, path)
     if facts["gpu_id"] != gpu_id:
         problem = f"{facts['gpu_id']!r} does not match the name of the file"
         raise InputError(problem, file=path, field="gpu_id", fix=f"write {gpu_id}")

@@ -1,20 +1,54 @@
 """Prices: tables of providers that ship, and where the prices of GPU profiles come from."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, Row, load_sheet
-from sextant.facts.gpu import GPUS, GPUProfile, gpu_path
+from sextant.base.sheets import GpuId, Price, PriceDate, Row, load_sheet
+from sextant.facts.gpu import GPUS, GPUProfile, NGpus, gpu_path
 
 PRICES = PROJECT / "resources" / "prices"
 """A file `<provider>.csv` a provider; its README says where the prices were read."""
 _OLD_MONTHS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceRow:
+    """`sextant recommend --prices`: each row is the price of one GPU profile."""
+
+    gpu_profile_id: str
+    """a GPU profile, e.g. 2xA100-40GB"""
+    usd_per_hour: Price
+    """give the price of the whole profile in USD per hour, above 0: 0.0001 to 1,000,000"""
+    as_of: PriceDate | None = None
+    """date of the price, which answers say: YYYY, YYYY-MM or YYYY-MM-DD"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderPriceRow:
+    """resources/prices/<provider>.csv: each row is a machine to rent, at its price on demand."""
+
+    instance: str
+    """what the provider calls the machine, e.g. p5.48xlarge"""
+    gpu_id: GpuId
+    """a device type with a facts file resources/gpus/<gpu_id>.yaml"""
+    n_gpus: NGpus
+    """devices of the machine, 1 to 9,999"""
+    region: str
+    """where the price holds, as the provider calls it, or: all regions"""
+    usd_per_hour: Price
+    """price of the whole machine in USD per hour, above 0: 0.0001 to 1,000,000"""
+    as_of: Annotated[PriceDate, Field(min_length=10)]
+    """the day on which the source had this price: YYYY-MM-DD"""
+    source: Annotated[str, Field(pattern="^https?://[^/]")]
+    """the page that has the price, https://…"""
 
 
 class PriceOrigin(NamedTuple):
@@ -36,13 +70,13 @@ def providers(folder: Path = PRICES) -> list[str]:
 
 
 def load_prices(path: Path) -> list[Row]:
-    """Read a provider's table, `workflow/schemas/provider_prices.schema.yaml`.
+    """Read a provider's table.
 
     Raises:
         InputError: a row is wrong, names a device without facts, or is of a machine that is
             already there.
     """
-    rows = load_sheet(path, SCHEMAS / "provider_prices.schema.yaml", delimiter=",")
+    rows = load_sheet(path, ProviderPriceRow, delimiter=",")
     seen: dict[tuple[str, str], int] = {}
     for row in rows:
         line = seen.setdefault((row["instance"], row["region"]), row.line)

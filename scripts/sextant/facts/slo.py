@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, load_sheet, validate
+from sextant.base.sheets import Id, check, load_sheet
 
 PERCENTILE_PREFIX = {50: "median", 90: "p90", 95: "p95", 99: "p99"}
 """How the columns of a `point` name a percentile."""
@@ -83,9 +84,57 @@ class Limit(NamedTuple):
     percentile: int
 
 
+_Ms = Annotated[float, Field(ge=1e-6, le=1e9)]
+_Percentile = Literal[50, 90, 95, 99]
+_Tokens = Annotated[float, Field(ge=1, le=1e8)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latencies:
+    """Latencies of requests, measured ones or limits."""
+
+    nttft_ms: _Ms | None = None
+    """TTFT per input token in milliseconds, above 0: 0.000001 to 1,000,000,000"""
+    itl_ms: _Ms | None = None
+    """inter-token latency in milliseconds, above 0: 0.000001 to 1,000,000,000"""
+    ttft_ms: _Ms | None = None
+    """TTFT in milliseconds, above 0: 0.000001 to 1,000,000,000"""
+    tpot_ms: _Ms | None = None
+    """time per output token after the first in ms, above 0: 0.000001 to 1,000,000,000"""
+    e2e_ms: _Ms | None = None
+    """time to the last token in milliseconds, above 0: 0.000001 to 1,000,000,000"""
+    input_tokens: _Tokens | None = None
+    """mean input tokens of the requests, 1 to 100,000,000, with output_tokens; without them those
+    of the workload, of the trace or of the question"""
+    output_tokens: _Tokens | None = None
+    """mean output tokens of the requests, 1 to 100,000,000, with input_tokens"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits(Latencies):
+    """Limits of latencies, each at its percentile, and the load within them."""
+
+    percentile: _Percentile | None = None
+    """percentile that limits hold for: 50, 90, 95 or 99"""
+    ttft_percentile: _Percentile | None = None
+    """percentile of ttft_ms, where it is not that of all limits: 50, 90, 95 or 99"""
+    nttft_percentile: _Percentile | None = None
+    """percentile of nttft_ms, where it is not that of all limits: 50, 90, 95 or 99"""
+    itl_percentile: _Percentile | None = None
+    """percentile of itl_ms, where it is not that of all limits: 50, 90, 95 or 99"""
+    tpot_percentile: _Percentile | None = None
+    """percentile of tpot_ms, where it is not that of all limits: 50, 90, 95 or 99"""
+    e2e_percentile: _Percentile | None = None
+    """percentile of e2e_ms, where it is not that of all limits: 50, 90, 95 or 99"""
+    users: Annotated[int, Field(ge=1, le=10**8)] | None = None
+    """concurrent users to serve, 1 to 100,000,000"""
+    request_rate_rps: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
+    """requests a second to serve, 0.000001 to 1,000,000"""
+
+
 @dataclass(frozen=True)
-class SLO:
-    """All limits hold, each at its percentile, while the load is served.
+class SLO(Limits):
+    """config/slos.tsv: each row is one SLO: all limits hold while the load is served.
 
     At least one limit is set; one without a percentile of its own has that of all. The load is
     `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`. For a rate and for a
@@ -94,51 +143,31 @@ class SLO:
     follows from them (`latencies`). Mean lengths of the requests, if given, hold in place of the
     workload's.
 
-    Raises InputError for what `workflow/schemas/slos.schema.yaml` does not allow, for no limit, a
-    limit without a percentile, no load or two, what is simulated beside users, and one length alone
-    or beside a trace.
+    Raises InputError for what the fields do not allow, for no limit, a limit without a percentile,
+    no load or two, what is simulated beside users, and one length alone or beside a trace.
     """
 
-    slo_id: str
-    nttft_ms: float | None = None
-    itl_ms: float | None = None
-    percentile: int | None = None
-    users: int | None = None
-    request_rate_rps: float | None = None
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2e_ms: float | None = None
-    ttft_percentile: int | None = None
-    nttft_percentile: int | None = None
-    itl_percentile: int | None = None
-    tpot_percentile: int | None = None
-    e2e_percentile: int | None = None
-    trace_id: str | None = None
-    goodput: float | None = None
-    """Least share of the requests that are answered within all limits."""
-    max_failed: float | None = None
-    """Largest share of them that are refused or time out."""
-    window_s: float | None = None
-    """How long the windows are in each of which the SLO holds; 0 for the whole time at once."""
-    input_tokens: float | None = None
-    output_tokens: float | None = None
+    slo_id: Id
+    """name of the SLO: 1 to 100 visible characters"""
+    trace_id: Id | None = None
+    """trace of traces.tsv whose traffic to serve: replicas are found by simulation"""
+    goodput: Annotated[float, Field(gt=0, le=1)] | None = None
+    """with a trace or a rate: least share of the requests that are answered within all limits,
+    above 0 to 1"""
+    max_failed: Annotated[float, Field(ge=0, le=1)] | None = None
+    """with a trace or a rate: largest share of the requests that are refused or time out, 0 to 1;
+    0.01 by default"""
+    window_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    """with a trace or a rate: seconds of the windows in each of which the SLO holds, 300 by
+    default; 0 for the whole time at once"""
 
     def __post_init__(self) -> None:
         given = self.facts()
-        for name in given.keys() - {"slo_id", "trace_id"}:  # which no schema can tell
-            if not math.isfinite(given[name]):
-                fix = f"give {'milliseconds' if name.endswith('_ms') else 'a finite number'}"
-                raise InputError(
-                    f"{given[name]} is not a limit, load or length", field=name, fix=fix
-                )
-        validate(given, SCHEMAS / "slos.schema.yaml", "")  # a sheet names itself
+        check(SLO, given, "")  # a sheet names itself
         n_loads = len(given.keys() & set(_LOADS))
         if n_loads != 1:
-            problem, fix = (
-                f"{'two loads are' if n_loads else 'no load is'} given",
-                "give one of them",
-            )
-            raise InputError(problem, field=", ".join(_LOADS), fix=fix)
+            problem = f"{'two loads are' if n_loads else 'no load is'} given"
+            raise InputError(problem, field=", ".join(_LOADS), fix="give one of them")
         for name in ("goodput", "max_failed", "window_s"):
             if name in given and self.users is not None:
                 fix = "give trace_id or request_rate_rps in place of users, or leave it empty"
@@ -146,21 +175,17 @@ class SLO:
         if not self.limits:
             fix = f"give one or more of {', '.join(f'{name}_ms' for name in METRICS)}"
             raise InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)
-        self._check_lengths()
         for name, limit in self.limits.items():
             if limit.percentile is None:
                 fix = f"give `percentile` for all limits, or `{name}_percentile`"
                 raise InputError(f"{name}_ms has no percentile", field="percentile", fix=fix)
 
-    def _check_lengths(self) -> None:
-        """Raise InputError for one length without the other, and for lengths beside a trace."""
-        problem, fix = "", "leave them empty"
         if (self.input_tokens is None) != (self.output_tokens is None):
             problem = "one length of the requests alone is given"
             fix = "give both, or neither: then they are those of the workload"
-        elif self.lengths and self.trace_id is not None:
-            problem = "a trace has requests of its own"
-        if problem:
+            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
+        if self.lengths and self.trace_id is not None:
+            problem, fix = "a trace has requests of its own", "leave them empty"
             raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
 
     def facts(self) -> dict[str, Any]:
@@ -329,5 +354,5 @@ def slo_of(row: Mapping[str, Any], file: str | Path, line: int) -> SLO:
 
 def load_slos(path: str | Path) -> dict[str, SLO]:
     """Read a sheet of SLOs."""
-    rows = load_sheet(path, SCHEMAS / "slos.schema.yaml", "slo_id")
+    rows = load_sheet(path, SLO, "slo_id")
     return {row["slo_id"]: slo_of(row, path, row.line) for row in rows}

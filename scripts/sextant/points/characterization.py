@@ -12,6 +12,7 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.features import Features
+from sextant.points.points_file import DescriptionFile
 
 if TYPE_CHECKING:
     pass
@@ -24,25 +25,10 @@ FILE = "characterization.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
-    """The keys of `workflow/schemas/characterization.schema.yaml`, which explains them."""
+class Description(DescriptionFile):
+    """What a folder says of its points; `defaults` by column."""
 
-    source: str
-    licence: str
-    attribution: str
-    statistic: str
-    load: str
-    lengths: str
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    engine_settings: Mapping[str, Any] = field(default_factory=dict)
-    dtype: str | None = None
-    memory_utilization: float | None = None
-    longest_request_tokens: int | None = None
-    workload_id: str = "as-published"
-    scenario_id: str = "as-published"
-    llm_features: str | None = None
-    gpu_features: str | None = None
-    note: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.ids import file_name
-from sextant.base.sheets import SCHEMAS, load_sheet, write_yaml
+from sextant.base.sheets import load_sheet, write_yaml
+from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, profile_row
 from sextant.points.characterization import FILE, Characterization, Description
 from sextant.points.frame import COLUMNS, IDENTIFIERS, LENGTHS, LOAD, SERVING
@@ -75,7 +76,7 @@ def _description(known: Characterization, licence: str, attribution: str) -> Des
 
 
 def _copied_llms(known: Characterization, out: Path, sheet: Path) -> list[dict[str, str]]:
-    rows = load_sheet(sheet, SCHEMAS / "llms.schema.yaml", "llm_id")
+    rows = load_sheet(sheet, LlmRow, "llm_id")
     configs = {row["llm_id"]: Path(row["config"]) for row in rows}
     copied = []
     for llm_id in sorted(known.points["llm_id"].unique()):

@@ -7,16 +7,25 @@ from typing import Any
 
 import pandas as pd
 
+from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, Row, load_sheet, read_yaml, validate
+from sextant.base.sheets import check, load_sheet, read_yaml
 from sextant.experiment.servers import DEFAULT_VARIANT
+from sextant.experiment.sheets import GpuFeatureRow, LlmFeatureRow
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
 from sextant.facts.slo import PERCENTILE_PREFIX
 from sextant.points.characterization import FILE, Characterization, Description
 from sextant.points.features import Features
 from sextant.points.frame import IDENTIFIERS, LATENCIES, LOAD, complete
-from sextant.points.points_file import NAMES, read_points
+from sextant.points.points_file import (
+    NAMES,
+    DescriptionFile,
+    FeasibilityRow,
+    FolderLlmRow,
+    FolderProfileRow,
+    read_points,
+)
 from sextant.points.verdict import Outcome, Verdict
 
 OUTCOMES = {
@@ -27,8 +36,7 @@ OUTCOMES = {
 """What came of a pair, by its `status` in a sheet."""
 
 
-ROOT = SCHEMAS.parents[1]
-SHIPPED = ROOT / "resources" / "characterizations"
+SHIPPED = PROJECT / "resources" / "characterizations"
 DEFAULT_NAME = "llm-pilot"
 DEFAULT_SOURCES = ("archive:inferencex", f"archive:{DEFAULT_NAME}")
 """What answers rest on where nothing else is named."""
@@ -75,15 +83,10 @@ def load_folder(folder: str | Path) -> Characterization:
     )
 
 
-def _sheet(folder: Path, name: str, key: str) -> list[Row]:
-    schema = SCHEMAS / f"characterization_{Path(name).stem}.schema.yaml"
-    return load_sheet(folder / name, schema, key)
-
-
 def _llms(folder: Path, about: Description) -> tuple[dict[str, LLM], dict[str, InputError]]:
     """Return the LLMs, and what keeps the others from being sized."""
     llms, unknown = {}, {}
-    for row in _sheet(folder, "llms.tsv", "llm_id"):
+    for row in load_sheet(folder / "llms.tsv", FolderLlmRow, "llm_id"):
         config = folder / row["config"]
         if not config.is_file():
             file, fix = folder / "llms.tsv", "save the LLM's config.json there, or correct the path"
@@ -102,7 +105,7 @@ def _llms(folder: Path, about: Description) -> tuple[dict[str, LLM], dict[str, I
 
 def _profiles(folder: Path) -> dict[str, GPUProfile]:
     profiles = {}
-    for row in _sheet(folder, "gpu_profiles.tsv", "gpu_profile_id"):
+    for row in load_sheet(folder / "gpu_profiles.tsv", FolderProfileRow, "gpu_profile_id"):
         own = gpu_path(folder / "gpus", row["gpu_id"]).is_file()
         try:
             gpu = load_gpu(folder / "gpus" if own else GPUS, row["gpu_id"])
@@ -213,8 +216,8 @@ def _check_layout(
 def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile]) -> Features | None:
     if about.llm_features is None or about.gpu_features is None:
         return None
-    llms = load_sheet(folder / about.llm_features, SCHEMAS / "llm_features.schema.yaml", "llm_id")
-    gpus = load_sheet(folder / about.gpu_features, SCHEMAS / "gpu_features.schema.yaml", "gpu_id")
+    llms = load_sheet(folder / about.llm_features, LlmFeatureRow, "llm_id")
+    gpus = load_sheet(folder / about.gpu_features, GpuFeatureRow, "gpu_id")
     return Features.published(llms, gpus, profiles)
 
 
@@ -225,8 +228,7 @@ def _feasibility(
     path = folder / "feasibility.csv"
     pairs = points[IDENTIFIERS].drop_duplicates()
     if path.is_file():
-        schema = SCHEMAS / "characterization_feasibility.schema.yaml"
-        rows = load_sheet(path, schema, delimiter=",")
+        rows = load_sheet(path, FeasibilityRow, delimiter=",")
         served = set(pairs.itertuples(index=False, name=None))
         for row in rows:
             if row["status"] != "measured" and (row["llm_id"], row["gpu_profile_id"]) in served:
@@ -247,7 +249,7 @@ def load_description(folder: Path) -> Description:
     """
     path = folder / FILE
     facts = read_yaml(path)
-    validate(facts, SCHEMAS / "characterization.schema.yaml", path)
+    check(DescriptionFile, facts, path)
     return Description(**facts)
 
 

@@ -1,21 +1,187 @@
-"""Reads the table of points of a folder, CSV or Parquet; a mistake is named with row and fix."""
+"""What the files of a characterization's folder may hold; reads its table of points."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
-from sextant.base.sheets import SCHEMAS, read_yaml, sheet_cells, typed
+from sextant.base.sheets import Price, SelectableId, field_types, load_column, sheet_cells
+from sextant.experiment.sheets import CellRow, Dtype, GpuProfileRow, LlmRow
+from sextant.facts.slo import PERCENTILE_PREFIX
 
-SCHEMA = SCHEMAS / "points.schema.yaml"
 NAMES = ("points.csv", "points.parquet")
 _UNITS = ("ms", "tok_s", "rps", "j_per_token")
 _UNIT = re.compile(r"_(ms|m?s|us|ns|seconds?|tokens_s|tok_s|rp[sm]|per_s|m?j_per_token|wh?)$")
-_KINDS = {"integer": "Int64", "number": "float64", "string": "str"}
+_DTYPES = {int: "Int64", float: "float64", str: "str"}
+_STATISTICS = {"mean": "mean"} | {
+    prefix: "median" if prefix == "median" else f"{number}th percentile"
+    for number, prefix in PERCENTILE_PREFIX.items()
+}
+_LATENCIES = {
+    "ttft": "time to the first token",
+    "nttft": "time to the first token per input token",
+    "itl": "gap between consecutive output tokens",
+    "tpot": "time per output token after the first, a mean of each request",
+    "e2e": "time of the whole request",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How servers were set up: columns of points.csv, or `defaults` where these are empty."""
+
+    engine: str | None = None
+    """what served, e.g. vllm, sglang, trtllm, tgis"""
+    engine_version: str | None = None
+    """its version, e.g. 0.19.0"""
+    precision: Literal["fp32", "fp16", "bf16", "fp8", "nvfp4", "mxfp4", "int4", "int8"] | None = (
+        None
+    )
+    """how weights were served; empty: as the config.json says"""
+    kv_precision: Literal["fp32", "fp16", "bf16", "fp8", "nvfp4", "int8"] | None = None
+    """how the KV cache was kept; empty: as the config.json says"""
+    tensor_parallel: PositiveInt | None = None
+    """devices that a layer is split over; empty: all of the profile"""
+    data_parallel: PositiveInt | None = None
+    """copies of the attention layers, 1 or more"""
+    expert_parallel: PositiveInt | None = None
+    """devices that the experts are shared out over, 1 if each is split instead"""
+    input_tokens: PositiveFloat | None = None
+    """mean input length of the requests, above 0"""
+    output_tokens: PositiveFloat | None = None
+    """mean output length of the requests, above 0"""
+    measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}([T ].*)?$")] | None = None
+    """date of the measurement, YYYY-MM-DD, with or without a time"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineKnown:
+    """Settings of the engine."""
+
+    chunked_prefill: bool | None = None
+    """whether long prompts were split over several steps"""
+    prefix_caching: bool | None = None
+    """whether the KV cache of equal prompt beginnings was used again"""
+    max_batched_tokens: PositiveInt | None = None
+    """most tokens of a step"""
+    cuda_graphs: bool | None = None
+    """whether decoding steps were launched as CUDA graphs"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescriptionFile:
+    """characterization.yaml: what the points of a characterization are, and whose."""
+
+    source: SelectableId
+    """name of the characterization, e.g. archive:llm-pilot: 1 to 100 visible characters, no comma,
+    not *"""
+    licence: Annotated[str, Field(min_length=1)]
+    """SPDX identifier of the data's licence, e.g. CC-BY-4.0"""
+    attribution: Annotated[str, Field(min_length=1)]
+    """who is to be named, and how"""
+    statistic: Literal["median", "mean", "unknown"]
+    """what the numbers without a percentile are: median, mean, or unknown (then the columns of
+    medians hold them)"""
+    load: Literal["closed_loop", "rate"]
+    """how load was put on the servers: closed_loop (users) or rate (requests per second)"""
+    lengths: Literal["fixed", "varying"]
+    """fixed if all requests of a point have its input_tokens and output_tokens, varying if these
+    are means"""
+    defaults: Setup | None = None
+    """values of points.csv where its column is missing or empty"""
+    engine_settings: EngineKnown | None = None
+    """what is known of the engine's settings; leave out what is not"""
+    dtype: Dtype | None = None
+    """data type that unquantized weights were served in; without it that of each LLM's config"""
+    memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    """fraction of the memory that a server may use, above 0 to 1; without it 0.9, vLLM's default"""
+    longest_request_tokens: PositiveInt | None = None
+    """input and output tokens of the longest request that was served; without it the points'
+    largest means together"""
+    workload_id: SelectableId = "as-published"
+    """name of the workload that was replayed"""
+    scenario_id: SelectableId = "as-published"
+    """name of how load was put on the servers"""
+    llm_features: str | None = None
+    """sheet of the LLMs' features that came with it, relative to this folder"""
+    gpu_features: str | None = None
+    """sheet of the GPUs' features that came with it, relative to this folder"""
+    note: str | None = None
+    """what a reader of an answer has to know of the servers; a sentence or two"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderLlmRow(LlmRow):
+    """llms.tsv of a characterization: each row is one LLM; paths are relative to the folder."""
+
+    dtype: Dtype | None = None
+    """data type that its unquantized weights were served in; that of the yaml or the config.json if
+    empty"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderProfileRow(GpuProfileRow):
+    """gpu_profiles.tsv of a characterization; facts may stand in its folder gpus."""
+
+    usd_per_hour: Price | None = None  # type: ignore[assignment]
+    """price of the whole profile in USD per hour, above 0: 0.0001 to 1,000,000; empty if it is not
+    known"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeasibilityRow(CellRow):
+    """feasibility.csv of a characterization: each row is what came of an LLM on a GPU profile."""
+
+    reason: str | None = None
+    """the same for a person, and who says so; made of the status if it is empty"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Point(Setup):
+    """points.csv: each row is one measurement of an LLM on a GPU profile; repeats stay as rows."""
+
+    llm_id: str
+    """an LLM of llms.tsv"""
+    gpu_profile_id: str
+    """a profile of gpu_profiles.tsv: all devices of one replica"""
+    users: PositiveInt | None = None
+    """concurrent users of a closed loop, 1 or more; empty for a rate"""
+    request_rate_rps: PositiveFloat | None = None
+    """requests per second, above 0; of a closed loop what came of it"""
+    throughput_tok_s: NonNegativeFloat | None = None
+    """output tokens of all requests per second, not below 0"""
+    energy_j_per_token: NonNegativeFloat | None = None
+    """energy of all devices per output token in J, not below 0"""
+    n_ok: NonNegativeInt | None = None
+    """requests that succeeded"""
+    n_failed: NonNegativeInt | None = None
+    """requests that failed"""
+    run_id: str | None = None
+    """what the publisher calls the run or the row"""
+
+
+PointRow = make_dataclass(
+    "PointRow",
+    [
+        (
+            f"{prefix}_{name}_ms",
+            Annotated[float, Field(ge=0, description=f"{text}, {statistic}, in ms, not below 0")],
+            None,
+        )
+        for prefix, statistic in _STATISTICS.items()
+        for name, text in _LATENCIES.items()
+    ],
+    bases=(_Point,),
+    frozen=True,
+    kw_only=True,
+)
+_TYPES = field_types(PointRow)
 
 
 def read_points(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
@@ -27,28 +193,27 @@ def read_points(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
         InputError: a column is unknown or in another unit, or a value is not what
             `workflow/schemas/points.schema.yaml` says.
     """
-    known = read_yaml(SCHEMA)["properties"]
-    texts, lines = _parquet(path, known) if path.suffix == ".parquet" else _csv(path)
+    texts, lines = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     if texts.empty:
         raise InputError("there are no points", file=path, fix="add one row a measurement")
-    columns = {name: _column(texts[name], known[name], path, lines) for name in texts}
+    columns = {name: _column(texts[name], path, lines) for name in texts}
     return pd.DataFrame(columns), lines
 
 
 def _csv(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
     try:
-        rows = sheet_cells(path, SCHEMA, delimiter=",")
+        rows = sheet_cells(path, PointRow, delimiter=",")
     except InputError as error:
         raise _in_another_unit(error) or error from None
     return pd.DataFrame(rows, dtype=object), [row.line for row in rows]
 
 
-def _parquet(path: Path, known: Mapping[str, Any]) -> tuple[pd.DataFrame, Sequence[int]]:
+def _parquet(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
     fix = "write a Parquet file with the columns of workflow/schemas/points.schema.yaml"
     frame = read_parquet(path, fix=fix).to_pandas()
     for name in frame:
-        if name not in known:
-            fix = f"remove it or correct its name; known: {', '.join(known)}"
+        if name not in _TYPES:
+            fix = f"remove it or correct its name; known: {', '.join(_TYPES)}"
             error = InputError("unknown column", file=path, field=name, fix=fix)
             raise _in_another_unit(error) or error
     texts = frame.astype(object).where(frame.notna(), "")
@@ -67,7 +232,7 @@ def _in_another_unit(error: InputError) -> InputError | None:
     stem = _UNIT.sub("", name)
     for unit in _UNITS:
         right = f"{stem}_{unit}"
-        if error.problem == "unknown column" and right in read_yaml(SCHEMA)["properties"]:
+        if error.problem == "unknown column" and right in _TYPES:
             fix = f"convert its values and call it {right}"
             return InputError(
                 "it is in another unit", file=error.file, row=error.row, field=name, fix=fix
@@ -75,37 +240,14 @@ def _in_another_unit(error: InputError) -> InputError | None:
     return None
 
 
-def _column(
-    texts: pd.Series, schema: Mapping[str, Any], path: Path, lines: Sequence[int]
-) -> pd.Series:
+def _column(texts: pd.Series, path: Path, lines: Sequence[int]) -> pd.Series:
     """Return a column's values; an empty text is a missing value, 4.0 is a whole number."""
     given = texts[texts != ""]
-    name, kind = str(texts.name), schema["type"]
-    if "enum" in schema:
+    name = str(texts.name)
+    if name.endswith("precision"):
         given = given.str.lower()
-    if kind == "integer":
+    if _TYPES[name] is int:
         given = given.str.replace(r"\.0+$", "", regex=True)
-    values = [typed(text, schema, path, lines[at], name) for at, text in given.items()]
-    found = pd.Series(values, index=given.index, dtype=_KINDS[kind])
-    wrong = ~_allowed(found, schema)
-    if wrong.any():
-        at = wrong.idxmax()
-        problem, fix = f"{texts[at]} is not allowed", schema["description"]
-        if "enum" in schema:
-            fix += f"; one of {', '.join(schema['enum'])}"
-        raise InputError(problem, file=path, row=lines[at], field=name, fix=fix)
-    return found.reindex(texts.index)
-
-
-def _allowed(values: pd.Series, schema: Mapping[str, Any]) -> pd.Series:
-    """Tell which values the schema's bounds, words and pattern allow."""
-    allowed = pd.Series(True, index=values.index)
-    if "minimum" in schema:
-        allowed &= values >= schema["minimum"]
-    if "exclusiveMinimum" in schema:
-        allowed &= values > schema["exclusiveMinimum"]
-    if "enum" in schema:
-        allowed &= values.isin(schema["enum"])
-    if "pattern" in schema:
-        allowed &= values.str.fullmatch(schema["pattern"].strip("^$")).astype(bool)
-    return allowed
+    given_lines = [lines[at] for at in given.index]
+    values = load_column(given.tolist(), PointRow, name, path, given_lines)
+    return pd.Series(values, index=given.index, dtype=_DTYPES[_TYPES[name]]).reindex(texts.index)

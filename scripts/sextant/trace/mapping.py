@@ -1,11 +1,14 @@
 """Formats by their name, and the one whose columns the user names, in a line or in a file."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, read_yaml, validate
+from sextant.base.sheets import check, read_yaml
 from sextant.trace.trace_format import FORMATS, NEEDED_COLUMNS, TRACE_COLUMNS, TraceFormat
 
 MAPPED = "columns"
@@ -14,6 +17,19 @@ TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "iso": 1e9}
 """Units of the arrivals in a second, by their name; `iso` are date-times."""
 _SHORT = {"arrival": "arrival_s"}
 _JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MappingFile:
+    """A mapping file: what a log of your own calls the columns of a trace."""
+
+    columns: Annotated[dict[str, Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    """a line for each column: that of the trace (arrival, input_tokens, ...), a colon, the log's
+    name of it; put a name in quotes that YAML takes for a number or a truth value"""
+    time_unit: Literal["s", "ms", "us", "ns", "iso"] | None = None
+    """unit of the arrivals: s (default), ms, us, ns; iso for date-times"""
+    ignore_unknown: bool | None = None
+    """false: an error names the log's other columns; default true, they are left out"""
 
 
 Columns = str | Mapping[str, Any]
@@ -28,7 +44,7 @@ def columns_given(given: Columns) -> Columns:
     if not isinstance(given, str) or Path(given).suffix not in (".yaml", ".yml"):
         return given
     content = read_yaml(given)
-    validate(content, SCHEMAS / "mapping.schema.yaml", given)
+    check(MappingFile, content, given)
     try:
         mapped_format(content, None, "")
     except InputError as error:

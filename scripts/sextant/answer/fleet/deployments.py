@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from sextant.answer.fleet.options import read_supply
 from sextant.answer.fleet.problem import FleetPlan, Pool, Served
 from sextant.base.errors import InputError
-from sextant.base.sheets import SCHEMAS, load_sheet, yaml_documents
+from sextant.base.sheets import load_sheet, yaml_documents
+from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.llm.config import name_of
 
 IMAGE = "vllm/vllm-openai:v0.24.0"
@@ -69,7 +70,7 @@ def check_sheets(demands: Path, supply: Path, scheduler: str) -> None:
     """
     field, shown_by = _NAMES[scheduler]
     pools, gpus = read_supply(supply)
-    rows = load_sheet(supply, SCHEMAS / "supply.schema.yaml")
+    rows = load_sheet(supply, SupplyRow)
     for row, pool in zip(rows, pools, strict=True):
         if field not in row:
             problem = f"{scheduler} has to know the device of pool {row['pool_id']!r}"
@@ -79,7 +80,7 @@ def check_sheets(demands: Path, supply: Path, scheduler: str) -> None:
             problem = f"servers of {IMAGE} do not run on {pool.gpu_id}: CUDA does not drive it"
             fix = "leave the pool out, or print the plan as text and write its objects yourself"
             raise InputError(problem, file=supply, row=row.line, field="gpu_id", fix=fix)
-    for row in load_sheet(demands, SCHEMAS / "demands.schema.yaml"):
+    for row in load_sheet(demands, DemandRow):
         name = row.get("llm_id") or name_of(Path(row.get("hf_config", "")))
         if "/" not in _model(row.get("model", ""), name):
             problem = f"it is not known what servers of {row['demand_id']!r} load"

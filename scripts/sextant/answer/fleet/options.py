@@ -27,9 +27,10 @@ from sextant.answer.question import (
 from sextant.answer.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.base.ids import file_name
-from sextant.base.sheets import SCHEMAS, Row, load_sheet
+from sextant.base.sheets import Row, load_sheet
 from sextant.decide.decision import sustained
 from sextant.decide.sizing import load_served
+from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
 from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
@@ -73,7 +74,7 @@ def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, 
         InputError: a row is wrong, a GPU has no facts, or there is not one node.
     """
     pools, gpus = [], {}
-    for row in load_sheet(path, SCHEMAS / "supply.schema.yaml", "pool_id"):
+    for row in load_sheet(path, SupplyRow, "pool_id"):
         try:
             gpu = load_gpu(folder, row["gpu_id"])
         except InputError as error:
@@ -101,7 +102,7 @@ def read_demands(path: Path, traces: Path) -> list[Wanted]:
     Raises:
         InputError: a row is wrong or contradicts itself, or a trace cannot be read.
     """
-    rows = load_sheet(path, SCHEMAS / "demands.schema.yaml", "demand_id")
+    rows = load_sheet(path, DemandRow, "demand_id")
     found = []
     for row in rows:
         try:

@@ -1,0 +1,75 @@
+"""Writes the schemas that editors use, from the dataclasses that the program checks by."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sextant.answer.candidates import ProbeRow
+from sextant.base.sheets import field_docs, model_of, sections
+from sextant.experiment import sheets
+from sextant.experiment.downloads import Dataset
+from sextant.experiment.loading import SHEETS
+from sextant.experiment.servers import Variant
+from sextant.facts.gpu import GPU
+from sextant.facts.prices import PriceRow, ProviderPriceRow
+from sextant.points import points_file
+from sextant.trace.mapping import MappingFile
+
+KINDS: dict[str, type] = {
+    **{name: kind for name, (kind, _) in SHEETS.items()},
+    "cells": sheets.CellRow,
+    "characterization": points_file.DescriptionFile,
+    "characterization_feasibility": points_file.FeasibilityRow,
+    "characterization_gpu_profiles": points_file.FolderProfileRow,
+    "characterization_llms": points_file.FolderLlmRow,
+    "chosen_cells": sheets.ChosenCellRow,
+    "config": sheets.Configuration,
+    "demands": sheets.DemandRow,
+    "endpoints": sheets.EndpointRow,
+    "gpu": GPU,
+    "gpu_features": sheets.GpuFeatureRow,
+    "llm_features": sheets.LlmFeatureRow,
+    "mapping": MappingFile,
+    "points": points_file.PointRow,
+    "prices": PriceRow,
+    "probe": ProbeRow,
+    "provider_prices": ProviderPriceRow,
+    "registry": Dataset,
+    "supply": sheets.SupplyRow,
+    "variants": Variant,
+}
+"""What each schema describes, by the name of its file."""
+
+
+def schema(kind: type) -> dict[str, Any]:
+    """Return the JSON schema of a dataclass; its sections are written where they belong."""
+    found, docs = model_of(kind).model_json_schema(), field_docs(kind)
+    properties = {}
+    for name, node in found["properties"].items():
+        node = schema(sections(kind)[name]) if name in sections(kind) else node
+        kept = {key: value for key, value in node.items() if key not in ("title", "default")}
+        properties[name] = kept | {"description": docs[name]}
+    about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+    known = {"description": about, "type": "object", "additionalProperties": False}
+    required = {"required": found["required"]} if "required" in found else {}
+    return known | required | {"properties": properties}
+
+
+def texts() -> dict[Path, str]:
+    """Return what each file of a schema holds."""
+    head = "# Written by `make schemas`, from what the program checks by\n"
+    head += "$schema: https://json-schema.org/draft/2020-12/schema\n"
+    here = Path(__file__).parent
+    return {
+        here / f"{name}.schema.yaml": head
+        + yaml.safe_dump(
+            schema(kind), sort_keys=False, default_flow_style=None, allow_unicode=True, width=100
+        )
+        for name, kind in sorted(KINDS.items())
+    }
+
+
+if __name__ == "__main__":
+    for path, text in texts().items():
+        path.write_text(text, encoding="utf-8")
