@@ -6,7 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
-from sextant.experiment.servers import Variant
+from sextant.experiment.servers import VariantRow
 from sextant.facts.slo import SLO
 
 HEADER = "slo_id\tnttft_ms\titl_ms\tpercentile\tusers\n"
@@ -70,4 +70,4 @@ def test_a_missing_sheet_is_named(tmp_path: Path) -> None:
 def test_no_variant_takes_the_place_of_the_default(tmp_path: Path) -> None:
     text = "variant_id\treplicas\ndefault\t2\n"
     with pytest.raises(InputError, match=r"'variant_id'.*not `default`"):
-        load_sheet(sheet(tmp_path, text), Variant, "variant_id")
+        load_sheet(sheet(tmp_path, text), VariantRow, "variant_id")

@@ -10,7 +10,7 @@ from sextant.base.sheets import field_docs, model_of, sections
 from sextant.experiment import sheets
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.loading import SHEETS
-from sextant.experiment.servers import Variant
+from sextant.experiment.servers import VariantRow
 from sextant.facts.gpu import GPU
 from sextant.facts.prices import PriceRow, ProviderPriceRow
 from sextant.points import points_file
@@ -37,7 +37,7 @@ KINDS: dict[str, type] = {
     "provider_prices": ProviderPriceRow,
     "registry": Dataset,
     "supply": sheets.SupplyRow,
-    "variants": Variant,
+    "variants": VariantRow,
 }
 """What each schema describes, by the name of its file."""
 

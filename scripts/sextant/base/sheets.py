@@ -88,7 +88,7 @@ def model_of(kind: type) -> type[BaseModel]:
 def sections(kind: type) -> dict[str, type]:
     """Return those fields of a dataclass that are dataclasses."""
     hints = {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
-    return {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    return {name: hint for name, hint in hints.items() if is_dataclass(hint)}  # type: ignore[misc]  # of classes
 
 
 def _without_none(hint: Any) -> Any:

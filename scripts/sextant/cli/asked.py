@@ -257,4 +257,4 @@ def slo_of(asked: AskedOptions, load: LoadOptions, limits: LimitOptions) -> "SLO
 
     given = limits.of() | load.of(asked.requests())
     with naming_options(_FIELDS):
-        return SLO("asked", percentile=asked.percentile, **given)
+        return SLO("asked", **given | {"percentile": asked.percentile})

@@ -203,9 +203,8 @@ def capacity_asked(
     arriving = traffic_of(traffic, asked, window_s)
     demand = arriving.drawn(0)
     with naming_options({"request_rate_rps": "--traffic"}):
-        slo = SLO(
-            "asked", percentile=asked.percentile, request_rate_rps=demand.rate_rps, **limits.of()
-        )
+        load: dict[str, Any] = {"percentile": asked.percentile, "request_rate_rps": demand.rate_rps}
+        slo = SLO("asked", **limits.of(), **load)
     with naming_options({}):
         target = Target(slo.limits, keep.goodput, keep.max_failed, window_s)
     question = replace(asked.question(slo, **offer.of()), requests=requests_of_demand(demand))

@@ -22,6 +22,7 @@ from sextant.experiment.servers import (
     DEFAULT_VARIANT,
     EngineSettings,
     Variant,
+    VariantRow,
     engine_settings,
     load_endpoints,
 )
@@ -166,5 +167,5 @@ def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
 
 
 def _variants(path: str | None) -> dict[str, Variant]:
-    rows = load_sheet(path, Variant, "variant_id") if path else []
+    rows = load_sheet(path, VariantRow, "variant_id") if path else []
     return {DEFAULT_VARIANT: Variant()} | {row["variant_id"]: Variant(**row) for row in rows}

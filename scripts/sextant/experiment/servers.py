@@ -18,15 +18,9 @@ DEFAULT_VARIANT = "default"
 
 @dataclass(frozen=True)
 class Variant:
-    """config/variants.tsv: each row is one way to set up a cell's servers; `default` needs none."""
+    """How a cell's servers are set up."""
 
-    variant_id: Annotated[
-        str,
-        Field(pattern=r"^(?!default$)(?!(?i:.*\.server(\.[0-9]+)?$))"),
-        IS_SELECTABLE,
-    ] = DEFAULT_VARIANT
-    """name of the variant, not `default`: 1 to 100 visible characters, no comma, not *; not ending
-    in .server, or in .server and a number, which logs do"""
+    variant_id: str = DEFAULT_VARIANT
     replicas: PositiveInt = 1
     """servers that share the requests evenly; default 1"""
     placement: Literal["own", "shared"] = "own"
@@ -48,6 +42,17 @@ class Variant:
     def n_device_sets(self) -> int:
         """How often the devices of the GPU profile are needed."""
         return 1 if self.placement == "shared" else self.replicas
+
+
+@dataclass(frozen=True)
+class VariantRow(Variant):
+    """config/variants.tsv: each row is one way to set up a cell's servers; `default` needs none."""
+
+    variant_id: Annotated[
+        str, Field(pattern=r"^(?!default$)(?!(?i:.*\.server(\.[0-9]+)?$))"), IS_SELECTABLE
+    ]
+    """name of the variant, not `default`: 1 to 100 visible characters, no comma, not *; not ending
+    in .server, or in .server and a number, which logs do"""
 
 
 def without_defaults(value: Any) -> dict[str, Any]:
