@@ -45,10 +45,11 @@ reproduce-llm-pilot: .venv/.baselines
 		$(if $(ARCHIVE),--config 'archive={"data": "$(ARCHIVE)"}')
 	$(BIN)/sextant show --database results/llm-pilot/sextant.duckdb
 
+# ARGS are more arguments of pytest.
 # All but the slow tests, in minutes: units, whole DAGs on the fake engine, and one run from a
 # trace to the report on real vLLM.
 test: .venv/.ready .venv-vllm/.ready
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # And the slow ones, an hour: one at a time, since servers and clusters share the cores.
 test-all: .venv/.baselines test
