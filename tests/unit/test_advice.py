@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from answers import recommended
 from llm_configs import PUBLISHED
-from sextant.answer.answer import recommend_llm
 from sextant.answer.candidates import subject_of
 from sextant.answer.options import (
     by_profile,
@@ -22,15 +22,16 @@ from sextant.answer.options import (
     safest,
     sensitivity,
 )
-from sextant.answer.page import write_answer
 from sextant.answer.predicted import Forecast, forecast
 from sextant.answer.question import Length, Question, Requests, named_llm
+from sextant.answer.recommend import recommend_llm
 from sextant.answer.source import Source, find_source
 from sextant.answer.step_laws import explain_llm
-from sextant.answer.text import caution, chance, headline, profile_cells
+from sextant.answer.text import caution, chance, headline, profile_cells, recommendation_document
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.facts.slo import SLO
+from sextant.pages.page import as_page
 from sextant.points.frame import TARGETS
 from sextant.predict.registry import PREDICTORS, Place
 from sextant.predict.roofline import Roofline
@@ -62,14 +63,14 @@ def made(source) -> Forecast:
 
 @pytest.fixture(scope="module")
 def answer() -> dict:
-    return recommend_llm(ASKED)
+    return recommended(ASKED)
 
 
 # From measurements
 
 
 def test_a_measured_llm_is_answered_from_its_points() -> None:
-    answer = recommend_llm(MEASURED)
+    answer = recommended(MEASURED)
     # 32 users were measured to meet the limits on one A100, and seven replicas serve 200.
     assert (answer["basis"], answer["gpu_profile_id"]) == ("measured", "1xA100-40GB")
     assert (answer["replicas"], answer["users_per_replica"]) == (7, 32)
@@ -85,26 +86,26 @@ def test_a_measured_llm_is_answered_from_its_points() -> None:
 def test_prices_and_profiles_on_offer_change_a_measured_answer(tmp_path) -> None:
     prices = tmp_path / "prices.csv"
     prices.write_text("gpu_profile_id,usd_per_hour\n2xA100-40GB,5\n")
-    answer = recommend_llm(replace(MEASURED, prices=prices))
+    answer = recommended(replace(MEASURED, prices=prices))
     assert (answer["gpu_profile_id"], answer["usd_per_hour"]) == ("2xA100-40GB", 20.0)
     assert {each["source"]: each["is_old"] for each in answer["prices"]} == {
         "prices.csv": False,
         "aws on demand, as LLM-Pilot published it": True,
     }
     assert "The prices are old: aws on demand, as LLM-Pilot published it, 2024." in answer["text"]
-    answer = recommend_llm(replace(MEASURED, prices=Path("aws")))
+    answer = recommended(replace(MEASURED, prices=Path("aws")))
     # Of p4d.24xlarge each replica pays an eighth.
     assert answer["usd_per_hour"] == pytest.approx(7 * 21.957642 / 8)
     assert "Prices: aws on demand, us-east-1 (2025-11 to 2026-11)." in answer["text"]
     assert not any("old" in line for line in answer["warnings"])
     assert "8 at a time as p4d.24xlarge, 1 of which cost 21.96 USD/h" in answer["text"]
-    answer = recommend_llm(replace(MEASURED, gpu_profile_ids=("1xA10-24GB",)))
+    answer = recommended(replace(MEASURED, gpu_profile_ids=("1xA10-24GB",)))
     assert [row["gpu_profile_id"] for row in answer["alternatives"]] == ["1xA10-24GB"]
 
 
 def test_other_predictors_need_features_that_a_new_llm_lacks() -> None:
     with pytest.raises(InputError, match="use --predictor roofline"):
-        recommend_llm(replace(ASKED, predictor="rf"))
+        recommended(replace(ASKED, predictor="rf"))
 
 
 # From a prediction
@@ -116,7 +117,7 @@ def test_a_prediction_has_all_that_a_person_needs(answer) -> None:
     assert len(price) == 14
     assert 0 < answer["probability_met"] <= 1
     cost = answer["cost"]
-    assert answer["outlook"]["requests_per_s"] == pytest.approx(cost["requests_per_s"])
+    assert answer["headroom"]["requests_per_s"] == pytest.approx(cost["requests_per_s"])
     served = 3600 * cost["requests_per_s"]
     tokens = answer["serving"]["input_tokens"], answer["serving"]["output_tokens"]
     usd = [cost[f"usd_per_million_{side}_tokens"] * 1e-6 for side in ("input", "output")]
@@ -161,7 +162,7 @@ def test_a_doubtful_option_is_said_to_be_one_with_the_price_of_a_safe_one(answer
     (line,) = caution(doubtful | {"probability_met": 0.4, "safest": None})
     assert line.startswith("That is less likely than not; no option reaches 0.9")
     assert caution(answer | {"probability_met": 0.75}) == []
-    assert caution(recommend_llm(MEASURED)) == []
+    assert caution(recommended(MEASURED)) == []
 
 
 def test_a_bound_of_the_measurements_is_not_taken_for_one_of_the_llm(answer) -> None:
@@ -172,14 +173,14 @@ def test_a_bound_of_the_measurements_is_not_taken_for_one_of_the_llm(answer) -> 
 
 
 def test_the_same_question_has_the_same_answer(answer) -> None:
-    assert recommend_llm(ASKED) == answer
+    assert recommended(ASKED) == answer
 
 
 def test_a_new_gpu_is_predicted_and_flagged(tmp_path) -> None:
     prices = tmp_path / "prices.tsv"
     prices.write_text("gpu_profile_id\tusd_per_hour\n1xL40S-48GB\t1.8\n1xT4-16GB\t0.9\n")
     names = ("1xL40S-48GB", "1xT4-16GB")
-    answer = recommend_llm(replace(ASKED, gpu_profile_ids=names, prices=prices))
+    answer = recommended(replace(ASKED, gpu_profile_ids=names, prices=prices))
     assert answer["gpu_profile_id"] == "1xL40S-48GB"
     flags = {row["gpu_profile_id"]: row["is_gpu_measured"] for row in answer["alternatives"]}
     assert flags == {"1xL40S-48GB": False, "1xT4-16GB": True}
@@ -193,7 +194,7 @@ def test_a_probe_moves_the_prediction_towards_it(made, tmp_path) -> None:
     rows = [(users, 1.4 * made.at("2xA100-40GB", users)) for users in (1, 8, 32)]
     lines = [f"2xA100-40GB,{n},{row['nttft_ms']},{row['itl_ms']}" for n, row in rows]
     path.write_text("\n".join(["gpu_profile_id,users,nttft_ms,itl_ms", *lines]))
-    answer = recommend_llm(replace(ASKED, probe=path, gpu_profile_ids=("2xA100-40GB",)))
+    answer = recommended(replace(ASKED, probe=path, gpu_profile_ids=("2xA100-40GB",)))
     load = answer["latency"]["users"]
     assert answer["latency"]["itl_ms"] > 1.15 * made.at("2xA100-40GB", load)["itl_ms"]
     assert "another measurement on" in answer["text"]
@@ -261,17 +262,17 @@ def registered(monkeypatch) -> None:
 
 def test_any_predictor_that_draws_can_be_asked_for_a_risk(registered) -> None:
     asked = replace(ASKED, slo=replace(LIMITS, nttft_ms=1e4, itl_ms=1e4), predictor="steady")
-    answer = recommend_llm(replace(asked, risk=0.1))
+    answer = recommended(replace(asked, risk=0.1))
     assert (answer["basis"], answer["predictor"]) == ("steady", "steady")
     assert answer["probability_met"] >= 0.9
     assert "predicted by steady" in answer["text"]
-    bolder = recommend_llm(replace(asked, slo=replace(LIMITS, nttft_ms=1e4), risk=0.9))
+    bolder = recommended(replace(asked, slo=replace(LIMITS, nttft_ms=1e4), risk=0.9))
     assert bolder["probability_met"] >= 0.1
 
 
 def test_a_predictor_that_does_not_draw_has_no_risk(registered) -> None:
     with pytest.raises(InputError, match=r"certain does not draw.*--predictor roofline"):
-        recommend_llm(replace(ASKED, predictor="certain", risk=0.1))
+        recommended(replace(ASKED, predictor="certain", risk=0.1))
 
 
 # Options
@@ -315,7 +316,7 @@ def test_without_a_likely_option_none_is_recommended_and_the_nearest_is_said() -
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     slo = SLO("s", ttft_ms=60, ttft_percentile=99, tpot_ms=6, percentile=50, request_rate_rps=200)
     asked = Question(slo, hf_config=config, requests=requests)
-    answer = recommend_llm(asked)
+    answer = recommended(asked)
     assert answer["gpu_profile_id"] is None
     miss = answer["nearest_miss"]
     assert 0.1 < miss["probability_met"] < 0.5 and miss["binding_limit"] == "ttft"
@@ -331,7 +332,7 @@ def test_without_a_likely_option_none_is_recommended_and_the_nearest_is_said() -
         assert row["status"] != "unsure" or row["probability_met"] >= 0.2
         assert row["status"] != "too_slow" or row["probability_met"] < 0.2
     mended = slo.scaled(limits=1.01 * miss["safe_factor"])
-    assert recommend_llm(replace(asked, slo=mended))["probability_met"] >= 0.5
+    assert recommended(replace(asked, slo=mended))["probability_met"] >= 0.5
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 
@@ -426,11 +427,11 @@ def test_a_gpu_on_which_only_other_kinds_ran_is_said(made) -> None:
 # The page
 
 
-def test_the_page_stands_alone_and_escapes_every_name(answer, tmp_path) -> None:
+def test_the_page_stands_alone_and_escapes_every_name() -> None:
     nasty = "<script>alert(1)</script>"
-    rows = [row | {"gpu_profile_id": nasty} for row in answer["alternatives"]]
-    write_answer(answer | {"llm_id": nasty, "alternatives": rows}, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
+    answer = recommend_llm(ASKED)
+    rows = [row | {"gpu_profile_id": nasty} for row in answer.alternatives]
+    page = as_page(recommendation_document(replace(answer, llm_id=nasty, alternatives=rows)))
     assert "<script" not in page and "&lt;script&gt;" in page
     # The namespaces of SVG are names, not links.
     assert "://" not in page.replace("http://www.w3.org/", "") and " src=" not in page
@@ -438,10 +439,9 @@ def test_the_page_stands_alone_and_escapes_every_name(answer, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("itl_ms", [50.0, 0.001])
-def test_a_page_of_a_measured_answer(tmp_path: Path, itl_ms: float) -> None:
+def test_a_page_of_a_measured_answer(itl_ms: float) -> None:
     answer = recommend_llm(replace(MEASURED, slo=replace(LIMITS, itl_ms=itl_ms)))
-    write_answer(answer, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
+    page = as_page(recommendation_document(answer))
     assert ("no GPU profile meets both limits" in page) == (itl_ms < 1)
     assert "<svg" not in page
 
@@ -468,7 +468,7 @@ def test_the_terms_of_a_latency_add_up_to_it() -> None:
 def test_more_devices_than_a_number_holds_are_an_unknown_profile() -> None:
     ids = ("99999999999999999999xcpu-core",)
     with pytest.raises(InputError, match=r"'--gpu-profiles'.*<n>x<gpu_id>, n up to 9,999"):
-        recommend_llm(replace(ASKED, gpu_profile_ids=ids))
+        recommended(replace(ASKED, gpu_profile_ids=ids))
 
 
 def test_an_unknown_profile_cannot_be_explained() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sextant.answer.answer import recommend_llm
+from answers import recommended
 from sextant.answer.basis import outside_basis
 from sextant.answer.candidates import offered, subject_of
 from sextant.answer.options import nearest, outside
@@ -55,7 +55,7 @@ def without_a_store(tmp_path_factory):
 
 
 def test_every_number_of_replicas_competes_at_the_load_that_each_gets() -> None:
-    answer = recommend_llm(Question(LIMITS, hf_config=MISTRAL, gpu_profile_ids=("1xA100-40GB",)))
+    answer = recommended(Question(LIMITS, hf_config=MISTRAL, gpu_profile_ids=("1xA100-40GB",)))
     chances = {row["replicas"]: row["probability_met"] for row in answer["options"]}
     assert {4, 5, 6} <= set(chances)
     # 4 replicas get 50 users each, at which 44 ms are predicted; 7 were the answer before.
@@ -104,14 +104,14 @@ def test_a_load_measured_beyond_a_limit_is_never_called_met(qwen, tmp_path, rows
     lines = [f"1xA10-24GB,{users},1.0,{itl_ms}" for users, itl_ms in rows.items()]
     probe.write_text("\n".join(["gpu_profile_id,users,nttft_ms,itl_ms", *lines]))
     asked = Question(LIMITS, hf_config=qwen, probe=probe, gpu_profile_ids=("1xA10-24GB",))
-    answer = recommend_llm(replace(asked, risk=0.1))
+    answer = recommended(replace(asked, risk=0.1))
     assert answer["replicas"] is None or answer["users_per_replica"] < min(rows)
     for row in answer["options"]:
         assert row["users_per_replica"] < min(rows)
     named = {(row["users"], row["latency"]) for row in answer["contradictions"]}
     assert {(users, "itl") for users in rows} <= named
     assert "is far from the law" in answer["text"]
-    bad = recommend_llm(replace(asked, slo=replace(LIMITS, itl_ms=150.0, users=max(rows))))
+    bad = recommended(replace(asked, slo=replace(LIMITS, itl_ms=150.0, users=max(rows))))
     assert bad["latency"]["itl_ms"] == pytest.approx(rows[max(rows)], rel=0.15)
 
 
@@ -144,7 +144,7 @@ def test_one_measured_latency_is_enough(qwen, tmp_path, header, row) -> None:
     asked = Question(slo, hf_config=qwen, gpu_profile_ids=("1xA10-24GB",))
     asked = replace(asked, requests=Requests(Length(121, 121), Length(19, 19)))
     asked = replace(asked, sources=("archive:llm-pilot",), risk=0.5)
-    latency = recommend_llm(replace(asked, probe=probe))["latency"]
+    latency = recommended(replace(asked, probe=probe))["latency"]
     assert latency["users"] == 16
     assert latency[header] == pytest.approx(float(row), rel=0.15)
 
@@ -166,10 +166,10 @@ def test_points_of_an_own_folder_count_without_ttft(tmp_path) -> None:
     sources = (str(tmp_path), "archive:inferencex")
     asked = Question(slo, llm_id="mine", requests=requests, sources=sources)
     asked = replace(asked, gpu_profile_ids=("1xH100-80GB",))
-    slow = recommend_llm(asked)
+    slow = recommended(asked)
     # 8 users were measured to break the limit.
     assert slow["replicas"] is None or slow["users_per_replica"] < 8
-    met = recommend_llm(replace(asked, slo=replace(slo, tpot_ms=100)))
+    met = recommended(replace(asked, slo=replace(slo, tpot_ms=100)))
     assert met["latency"]["tpot_ms"] == pytest.approx(90, rel=0.1)
     (own, *_) = met["evidence"]
     assert (own["llm_id"], own["users_per_replica"]) == ("mine", 32)
@@ -210,8 +210,8 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
     far, engine = outside_basis(asked, source, llm, lengths, profiles)
     assert far.startswith("2000 input tokens, where") and engine.startswith("the engine vllm")
     with pytest.raises(InputError, match=r"'--input-tokens'.*2000 input tokens.*--strict"):
-        recommend_llm(replace(asked, is_strict=True))
-    answer = recommend_llm(asked)
+        recommended(replace(asked, is_strict=True))
+    answer = recommended(asked)
     assert answer["warnings"][0].startswith("Outside of what archive:llm-pilot measured: 2000")
     assert answer["text"].splitlines()[1:3].count(answer["warnings"][0]) == 1
 
@@ -235,7 +235,7 @@ def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
 def test_a_predictor_that_tells_no_lengths_apart_is_refused_where_points_have_many() -> None:
     asked = Question(LIMITS, hf_config=MISTRAL, sources=("archive:inferencex",))
     with pytest.raises(InputError, match=r"'--predictor': the points of .* Fix: use --predictor r"):
-        recommend_llm(replace(asked, predictor="llm_pilot"))
+        recommended(replace(asked, predictor="llm_pilot"))
 
 
 def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
@@ -244,7 +244,7 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     asked = Question(slo, hf_config=config, requests=requests)
     rate = replace(slo, users=None, request_rate_rps=8.0)
-    answer = recommend_llm(replace(asked, slo=rate))
+    answer = recommended(replace(asked, slo=rate))
     assert answer["source"] == "archive:inferencex" and answer["replicas"] <= 4
     assert answer["warnings"][0].startswith("The p95 of the TTFT is not among the points")
     assert answer["latency"]["ttft_ms"] < 1000 and answer["cost"]["requests_per_s"] == 8
@@ -257,7 +257,7 @@ def test_points_without_lengths_are_not_near_what_is_asked() -> None:
     requests = Requests(Length(1500, 1500), Length(250, 250))
     sources = ("archive:inferencex", "archive:mlenergy")
     asked = Question(LIMITS, llm_id="Qwen__Qwen3-8B", requests=requests, sources=sources)
-    answer = recommend_llm(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
+    answer = recommended(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
     assert answer["evidence"] and all(each["input_tokens"] > 0 for each in answer["evidence"])
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
@@ -280,7 +280,7 @@ def test_the_configuration_of_a_measured_llm_is_answered_with_its_measurements()
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     sources = ("archive:inferencex", "archive:mlenergy")
     asked = Question(LIMITS, hf_config=config, requests=requests, sources=sources)
-    answer = recommend_llm(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
+    answer = recommended(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
     assert answer["llm_id"] == config.stem
     told = f"{config.stem} was measured by archive:mlenergy: those measurements are used."
     assert told in answer["warnings"] and told in answer["text"]
@@ -298,7 +298,7 @@ def test_strict_refuses_what_no_measured_llm_is_like(config, dtype, told) -> Non
     config = ROOT / "resources" / "llms" / f"{config}.json"
     asked = Question(LIMITS, hf_config=config, requests=requests, dtype=dtype, is_strict=True)
     with pytest.raises(InputError, match=told):
-        recommend_llm(asked)
+        recommended(asked)
 
 
 def test_the_precision_outside_is_that_which_was_served_not_that_of_configs() -> None:
@@ -316,7 +316,7 @@ def test_the_precision_outside_is_that_which_was_served_not_that_of_configs() ->
 def test_a_context_that_is_too_short_asks_for_shorter_requests() -> None:
     requests = Requests(Length(200_000, 200_000), Length(250, 250))
     with pytest.raises(InputError, match=r"below the longest request's 200250. Fix: ask about sh"):
-        recommend_llm(Question(LIMITS, hf_config=MISTRAL, requests=requests))
+        recommended(Question(LIMITS, hf_config=MISTRAL, requests=requests))
 
 
 # The command

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from test_chunked_law import DENSE, LLMS, MOE, PROFILES
 
-from sextant.answer.answer import recommend_llm
+from answers import recommended
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.step_laws import explain_llm
 from sextant.facts.slo import SLO
@@ -135,7 +135,7 @@ def test_an_answer_has_the_energy_of_each_option():
         gpu_profile_ids=("2xH100-80GB", "4xH100-80GB"),
         requests=Requests(Length(1000, 0.0), Length(300, 0.0)),
     )
-    found = recommend_llm(asked)
+    found = recommended(asked)
     for row in found["alternatives"]:
         assert row["energy_lo_j_per_token"] < row["energy_j_per_token"]
     chosen = {row["gpu_profile_id"]: row for row in found["alternatives"]}[found["gpu_profile_id"]]

@@ -47,7 +47,7 @@ def test_the_risk_of_a_measured_answer_is_that_of_its_intervals(loads):
     answer = json.loads(sextant(*asked, *SLO, "--risk", 0.1, "--format", "json"))
     assert (answer["basis"], answer["risk"], answer["replicas"]) == ("measured", 0.1, 3)
     assert answer["probability_met"] > 0.9
-    (_, itl) = answer["outlook"]["limits"]
+    (_, itl) = answer["headroom"]["limits"]
     assert itl["lo_ms"] <= itl["latency_ms"] <= itl["hi_ms"]
     text = sextant(*asked, *SLO, "--risk", 0.1)
     assert "meets both limits with probability > 0.99 (measured)" in text

@@ -6,7 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.decide.decision import choose, weigh
-from sextant.decide.sizing import candidates, pods, recommend, u_max
+from sextant.decide.sizing import candidates, recommend, size_replicas, u_max
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import at_percentile, estimated, has_latency
@@ -45,8 +45,8 @@ def test_u_max_holds_both_limits_at_every_smaller_user_count(rows, expected):
 
 
 @pytest.mark.parametrize(("served", "expected"), [(32, 7), (64, 4), (200, 1), (256, 1), (1, 200)])
-def test_pods_round_up(served, expected):
-    assert pods(200, served) == expected
+def test_replicas_round_up(served, expected):
+    assert size_replicas(200, served) == expected
 
 
 def two_profiles() -> pd.DataFrame:

@@ -207,7 +207,7 @@ def test_the_page_opens_with_what_to_rent_and_what_follows_from_it(report):
     assert "2 replicas × large, 0.4 USD/h more; wins below 0.1 USD/h a replica (now 0.3" in card
     assert "Probability to meet the SLO 0.93; so few requests" in card
     (found,) = [row for row in document["decisions"] if row["llm_id"] == "good"]
-    assert found["outlook"]["without_one"] == {"replicas": 1, "load": 8.0, "is_kept": False}
+    assert found["headroom"]["without_one"] == {"replicas": 1, "load": 8.0, "is_kept": False}
     headings = ["What to rent", "Feasibility", "Points", "How much to trust"]
     places = [html.index(f">{words}") for words in headings]
     assert places == sorted(places)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from chromium import Tab, browser, needs_chromium
-from sextant.answer.page import as_script_data
+from sextant.answer.what_if import as_script_data
 from sextant.cli.app import app
 from support import ROOT, wait_for
 

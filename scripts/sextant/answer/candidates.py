@@ -15,7 +15,7 @@ from sextant.answer.question import Question
 from sextant.answer.source import Source
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, load_sheet
-from sextant.decide.tasks import ruled_out
+from sextant.decide.sizing import ruled_out
 from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM
 from sextant.facts.prices import PriceRow, priced, providers

@@ -9,7 +9,6 @@ import pandas as pd
 
 from sextant.answer.basis import widened
 from sextant.answer.candidates import Subject, profile
-from sextant.answer.page import Basis, of_draws
 from sextant.base.errors import InputError
 from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import loads, weigh
@@ -50,12 +49,6 @@ class Forecast:
         """Return what `weigh` says of every option, for this SLO or another."""
         slo = slo or self.slo
         return weigh(self.draws_for(slo), self.subject.profiles, slo)
-
-    def basis(self) -> Basis:
-        """Return what a page answers from for other loads, limits and prices."""
-        prices = {name: each.usd_per_hour for name, each in self.subject.profiles.items()}
-        own = self.own.points if self.own else None
-        return of_draws(self.draws, self.lengths, prices, self.slo, own)
 
     def draws_for(self, slo: SLO) -> Draws:
         """Return the draws that decide on an SLO: none meets what was measured to break it."""

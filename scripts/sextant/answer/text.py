@@ -1,19 +1,22 @@
-"""The phrases that answers share: a deployment, its chance and cost, the SLO, the source."""
+"""Answers in words: the phrases that all share, and the document of a recommendation."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from sextant.answer.answer import Answer
 from sextant.decide.decision import FAIR, SAFE
 from sextant.decide.names import MEASURED
 from sextant.facts.prices import PriceOrigin, origin_line
 from sextant.facts.slo import METRICS, limits_of, worst_limit
-from sextant.pages.wording import aligned, number, percent, plural
+from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.wording import number, percent, plural
 
-Answer = Mapping[str, Any]
+Data = Mapping[str, Any]
 
 
-def deployment(option: Answer) -> str:
+def deployment(option: Data) -> str:
     """Return e.g. `4 replicas × 1xA100-40GB = 16.39 USD/h`."""
     price = f"{option['usd_per_hour']:.2f} USD/h"
     return f"{plural(option['replicas'], 'replica')} × {option['gpu_profile_id']} = {price}"
@@ -30,7 +33,7 @@ def chance(probability: float) -> str:
     return f"{hundredths / 100:.2f}" if hundredths else "< 0.01"
 
 
-def slo_line(slo: Answer) -> str:
+def slo_line(slo: Data) -> str:
     """Return the load and the latency limits in one line."""
     limits = limits_of(slo)
     percentiles = {limit.percentile for limit in limits.values()}
@@ -43,7 +46,7 @@ def slo_line(slo: Answer) -> str:
     return f"for {load_words(slo)}, {', '.join(words)}{shared}"
 
 
-def load_words(slo: Answer, load: float | None = None) -> str:
+def load_words(slo: Data, load: float | None = None) -> str:
     """Return e.g. `200 users` or `8 requests/s`: the asked load, or another one."""
     load = _load(slo) if load is None else load
     if slo.get("users") is not None:
@@ -51,12 +54,12 @@ def load_words(slo: Answer, load: float | None = None) -> str:
     return f"{number(float(load))} requests/s"
 
 
-def limits_words(answer: Answer) -> str:
+def limits_words(answer: Data) -> str:
     """Return `the limit`, `both limits` or `all limits`."""
     return {1: "the limit", 2: "both limits"}.get(len(limits_of(answer["slo"])), "all limits")
 
 
-def source_line(answer: Answer) -> str:
+def source_line(answer: Data) -> str:
     """Return what the answer rests on."""
     known = answer["characterization"]
     where = "ships with Sextant" if known["origin"] == "shipped" else known["origin"]
@@ -77,7 +80,7 @@ def source_line(answer: Answer) -> str:
     return " ".join(filter(None, parts))
 
 
-def _requests(known: Answer) -> str:
+def _requests(known: Data) -> str:
     sides = [
         f"{known[f'mean_{side}_tokens']:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
         for side, (low, high) in known["lengths_tokens"].items()
@@ -85,7 +88,7 @@ def _requests(known: Answer) -> str:
     return f"requests of {sides[0]} input and {sides[1]} output tokens on average"
 
 
-def _asked(serving: Answer) -> str:
+def _asked(serving: Data) -> str:
     """Return the requests and servers that the answer is for."""
     words = [
         f"{serving['input_tokens']:.0f} input and {serving['output_tokens']:.0f} output tokens"
@@ -97,7 +100,7 @@ def _asked(serving: Answer) -> str:
     return ", ".join(words)
 
 
-def cost_line(answer: Answer) -> str:
+def cost_line(answer: Data) -> str:
     """Return what a million tokens cost, and how full the replicas are."""
     cost = answer["cost"]
     use = "" if cost["utilisation"] is None else f" at {cost['utilisation']:.0%} utilisation"
@@ -109,7 +112,7 @@ def cost_line(answer: Answer) -> str:
     )
 
 
-def price_words(about: Answer) -> str:
+def price_words(about: Data) -> str:
     """Return what the deployment costs an hour, a month and per token."""
     words = (
         f"{about['usd_per_hour']:,.2f} USD/h, {number(about['usd_per_month'])} USD a month (730 h)"
@@ -122,7 +125,7 @@ def price_words(about: Answer) -> str:
     )
 
 
-def limit_words(row: Answer) -> str:
+def limit_words(row: Data) -> str:
     """Return a latency at its load, its 90% interval in parentheses, and its limit."""
     low, high = row["lo_ms"], row["hi_ms"]
     between = "" if low is None and high is None else f" ({_end(low)} to {_end(high)})"
@@ -136,7 +139,7 @@ def _end(value: float | None) -> str:
     return "unknown" if value is None else number(value)
 
 
-def room_words(row: Answer, slo: Answer) -> str:
+def room_words(row: Data, slo: Data) -> str:
     """Return the room to a limit: in percent of it, and in load."""
     room, more = row["headroom"], row["load"] - _load(slo)
     state = f"{percent(room)} of room" if room >= 0 else f"{percent(-room)} above it"
@@ -148,7 +151,7 @@ def room_words(row: Answer, slo: Answer) -> str:
     return f"{state}; {least}{load_words(slo, row['load'])}{beyond} ({by})"
 
 
-def loss_words(about: Answer, slo: Answer) -> str:
+def loss_words(about: Data, slo: Data) -> str:
     """Return what happens when one replica is lost."""
     left = about["without_one"]
     if left is None:
@@ -162,7 +165,7 @@ def loss_words(about: Answer, slo: Answer) -> str:
     return f"the SLO is not kept: {rest} {carried} within the limits, {share} of the load"
 
 
-def next_words(option: Answer) -> str:
+def next_words(option: Data) -> str:
     """Return the next best option, and the price at which it would win."""
     name = f"{plural(option['replicas'], 'replica')} × {option['gpu_profile_id']}"
     if not option["extra_usd_per_hour"]:
@@ -178,7 +181,7 @@ OPEN_WORDS = "so few requests that they leave an upper end open: it may be highe
 """Of a probability, where `is_open`."""
 
 
-def outlook_lines(about: Answer, slo: Answer) -> list[str]:
+def headroom_lines(about: Data, slo: Data) -> list[str]:
     """Return it as lines for a terminal."""
     limits = [f"  {limit_words(row)}: {room_words(row, slo)}" for row in about["limits"]]
     return [
@@ -191,7 +194,7 @@ def outlook_lines(about: Answer, slo: Answer) -> list[str]:
     ]
 
 
-def month_line(about: Answer, slo: Answer) -> str:
+def month_line(about: Data, slo: Data) -> str:
     """Return what a month costs, and what the loss of a replica means."""
     return (
         f"A month (730 h) costs {number(about['usd_per_month'])} USD. If one replica is lost, "
@@ -199,12 +202,12 @@ def month_line(about: Answer, slo: Answer) -> str:
     )
 
 
-def _measured_at(about: Answer) -> str:
+def _measured_at(about: Data) -> str:
     same = about["level_users"] == about["users_per_replica"]
     return "" if same else f" (judged at {number(about['level_users'])}, the next load tried)"
 
 
-def _load(slo: Answer) -> float:
+def _load(slo: Data) -> float:
     return slo["request_rate_rps"] if slo.get("users") is None else slo["users"]
 
 
@@ -214,22 +217,38 @@ _DOUBTFUL = 0.75
 """Below this probability the answer says at its head that it may well be wrong."""
 
 
-def as_text(answer: Answer) -> str:
-    """Return the whole answer as lines."""
-    top = [headline(answer), *caution(answer), *answer["warnings"], *contradiction_lines(answer)]
-    blocks = [[*top, slo_line(answer["slo"])]]
-    if answer.get("options") is not None:
-        blocks += _reasons(answer)
+def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Document:
+    """Return a recommendation for a person; with a widget its page answers again when changed."""
+    data = answer.data
+    top = [*caution(data), *data["warnings"], *contradiction_lines(data)]
+    blocks: list[Block] = [Headline(headline(data)), *(Note(line, "warning") for line in top)]
+    is_predicted = "options" in data
+    lines = [] if is_predicted else measured_lines(data)
+    if is_predicted and data["latency"]:
+        lines = load_lines(data)
+    blocks.append(Facts(lines))
+    if has_widget and (widget := answer.widget()):
+        blocks.append(widget)
+    if is_predicted:
+        blocks += _reasons(data)
     else:
-        blocks += [
-            measured_lines(answer),
-            [f"  {candidate_line(row)}" for row in answer["alternatives"]],
-        ]
-    blocks.append([source_line(answer)])
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+        blocks.append(Facts([f"  {candidate_line(row)}" for row in data["alternatives"]]))
+    blocks.append(Note(source_line(data)))
+    blocks.append(Section("The LLM", [Facts([llm_line(data["llm"])])], is_detail=True))
+    return Document(f"{data['llm_id']}: recommendation", blocks, data, slo_line(data["slo"]))
 
 
-def headline(answer: Answer) -> str:
+def llm_line(llm: Data) -> str:
+    """Return the size of an LLM and what it keeps per token."""
+    bits = f", quantized to {llm['weight_bits']:.3g} bits" if llm["weight_bits"] else ""
+    return (
+        f"{llm['llm_type']}, {llm['n_parameters'] / 1e9:.2f} billion parameters, "
+        f"{llm['weights_gib']:.1f} GiB of weights ({llm['dtype']}{bits}), {llm['attention']}, "
+        f"{llm['kv_kib_per_token']:.0f} KiB of KV cache per token ({llm['kv_dtype']})"
+    )
+
+
+def headline(answer: Data) -> str:
     """Return the recommendation in one line."""
     how = "measured" if answer["basis"] == MEASURED else f"predicted by {answer['basis']}"
     if answer["gpu_profile_id"] is None:
@@ -247,7 +266,7 @@ def headline(answer: Answer) -> str:
     return f"{text} ({how})"
 
 
-def caution(answer: Answer) -> list[str]:
+def caution(answer: Data) -> list[str]:
     """Return how likely an unlikely option is, and what a safe one costs; nothing of others.
 
     Where nothing is recommended: what comes nearest, which limit it breaks, and what would mend it.
@@ -255,7 +274,7 @@ def caution(answer: Answer) -> list[str]:
     if answer.get("nearest_miss") is not None:
         return _miss_lines(answer)
     probability = answer["probability_met"]
-    if answer.get("options") is None or probability is None or probability >= _DOUBTFUL:
+    if "options" not in answer or probability is None or probability >= _DOUBTFUL:
         return []
     odds = "only more likely than not" if probability >= 0.5 else "less likely than not"
     option = f"--risk {1 - SAFE:.1g}"
@@ -267,7 +286,7 @@ def caution(answer: Answer) -> list[str]:
     return [f"That is {odds}; {safe}"]
 
 
-def _miss_lines(answer: Answer) -> list[str]:
+def _miss_lines(answer: Data) -> list[str]:
     miss = answer["nearest_miss"]
     name, users = miss["binding_limit"], plural(miss["users_per_replica"], "user")
     known = limits_of(answer["slo"])
@@ -283,17 +302,17 @@ def _miss_lines(answer: Answer) -> list[str]:
     ]
 
 
-def measured_lines(answer: Answer) -> list[str]:
+def measured_lines(answer: Data) -> list[str]:
     """Return what follows from the points of a measured deployment."""
     lines = []
-    if answer["outlook"] is not None:
-        lines += outlook_lines(answer["outlook"], answer["slo"])
+    if answer["headroom"] is not None:
+        lines += headroom_lines(answer["headroom"], answer["slo"])
     if answer["next_best"] is not None:
         lines.append(f"Next best: {next_words(answer['next_best'])}.")
     return lines
 
 
-def load_lines(answer: Answer) -> list[str]:
+def load_lines(answer: Data) -> list[str]:
     """Return what is expected of a replica, and which limit binds."""
     latency, limits = answer["latency"], limits_of(answer["slo"])
     each = [
@@ -315,11 +334,11 @@ def load_lines(answer: Answer) -> list[str]:
         lines.append(
             f"The probability is that of {latency['checked_at_users']} users, the next load tried."
         )
-    lines += [cost_line(answer), month_line(answer["outlook"], answer["slo"])]
+    lines += [cost_line(answer), month_line(answer["headroom"], answer["slo"])]
     return lines + ([energy_line(answer["energy"])] if answer["energy"] else [])
 
 
-def contradiction_lines(answer: Answer) -> list[str]:
+def contradiction_lines(answer: Data) -> list[str]:
     """Return the measurements of the LLM that the law does not explain."""
     rows = answer.get("contradictions", ())
     lines = [
@@ -333,12 +352,12 @@ def contradiction_lines(answer: Answer) -> list[str]:
     return [*lines, f"{plural(more, 'more measurement')} like that."] if more > 0 else lines
 
 
-def _interval(row: Answer) -> str:
+def _interval(row: Data) -> str:
     end = ", the most that was tried" if row["users_hi"] == row["most_users_tried"] else ""
     return f"{row['users_lo']} to {row['users_hi']}{end}"
 
 
-def evidence_lines(answer: Answer) -> list[str]:
+def evidence_lines(answer: Data) -> list[str]:
     """Return the nearest measurements."""
     lines = []
     for row in answer["evidence"]:
@@ -358,7 +377,7 @@ def evidence_lines(answer: Answer) -> list[str]:
     return lines
 
 
-def change_lines(answer: Answer) -> list[str]:
+def change_lines(answer: Data) -> list[str]:
     """Return the changes that lead to another GPU profile, and which measurement helps most."""
     lines = []
     if answer["safest"] is not None:
@@ -378,37 +397,79 @@ def change_lines(answer: Answer) -> list[str]:
     return lines
 
 
-def _reasons(answer: Answer) -> list[list[str]]:
-    parts = {
-        "Price against probability:": aligned([_option(row) for row in _shown(answer)]),
-        "GPU profiles:": aligned([profile_cells(row) for row in answer["alternatives"]]),
-        "Nearest measurements:": evidence_lines(answer),
-        "What would change the answer:": change_lines(answer),
-        "Outside of what was measured, so the answer is less certain than it says:": [
-            entry["text"] for entry in answer["outside"]
-        ],
-    }
-    blocks = [load_lines(answer)] if answer["latency"] else []
-    return blocks + [
-        [title, *(f"  {line}" for line in lines)] for title, lines in parts.items() if lines
+def _reasons(answer: Data) -> list[Block]:
+    """Return the options by price, the GPU profiles, and what the answer rests on."""
+    options = [_option(row) for row in answer["options"]]
+    profiles = [profile_cells(row) for row in answer["alternatives"]]
+    price = Table(
+        ["Price", "Probability", "Option"],
+        options,
+        {0, 1, 2},
+        has_header_in_text=False,
+        n_rows_in_text=_N_OPTIONS,
+    )
+    by_profile = Table(
+        ["GPU profile", "Price", "Probability", "Deployment, or why not"],
+        profiles,
+        {0, 1, 2, 3},
+        has_header_in_text=False,
+    )
+    chart = Chart(
+        partial(_price_figure, answer),
+        "On the line no cheaper option is as likely to meet the SLO; the ring is the answer.",
+    )
+    outside = "Outside of what was measured, so the answer is less certain than it says"
+    return [
+        Section("Price against probability", [*[chart] * bool(options), price]),
+        Section("GPU profiles", [by_profile]),
+        Section("Nearest measurements", [Facts(evidence_lines(answer))]),
+        Section("What would change the answer", [Facts(change_lines(answer))]),
+        Section(outside, [Facts([entry["text"] for entry in answer["outside"]])]),
     ]
 
 
-def _shown(answer: Answer) -> list[Answer]:
-    """Return the options worth a line: the cheapest."""
-    return answer["options"][:_N_OPTIONS]
+def _price_figure(answer: Data) -> str:
+    """Draw price against probability: the line of the best options, and the other profiles."""
+    from sextant.pages.charts import Curve, Panel, panels_figure
+    from sextant.pages.figure import Axis
+
+    def curve(name: str, rows: Sequence[Data]) -> Curve:
+        x, y = ([row[column] for row in rows] for column in ("usd_per_hour", "probability_met"))
+        return Curve(name, x, y)
+
+    def place(row: Data) -> tuple[str, int]:
+        return row["gpu_profile_id"], row["replicas"]
+
+    options, chosen = answer["options"], place(answer)
+    known = {place(row) for row in options}
+    others = [
+        row
+        for row in answer["alternatives"]
+        if row["usd_per_hour"] is not None and place(row) not in known
+    ]
+    is_chosen = [place(row) == chosen for row in options]
+    labels = [f"{n} × {name}" if (name, n) == chosen else "" for name, n in map(place, options)]
+    best = curve("no cheaper option is as likely", options)
+    best = best._replace(labels=labels, ringed=[is_chosen.index(True)] if any(is_chosen) else [])
+    curves = [best]
+    if others:
+        curves.append(curve("other GPU profiles", others)._replace(is_marks=True))
+    ticks = (0, 0.25, 0.5, 0.75, 1)
+    probability = Axis(
+        "Probability to meet the SLO", ticks=ticks, names=[*map(str, ticks)], low=-0.04, high=1.09
+    )
+    panel = Panel("", Axis("USD per hour", is_log=True), probability, curves)
+    title = "Options by price and probability"
+    return panels_figure([panel], title, height_in=3.2, has_points=True)
 
 
-def _option(row: Answer) -> list[str]:
-    return [f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), _plan(row)]
-
-
-def _plan(row: Answer) -> str:
+def _option(row: Data) -> list[str]:
     users = plural(row["users_per_replica"], "user")
-    return f"{row['replicas']} × {row['gpu_profile_id']}, {users} each"
+    plan = f"{row['replicas']} × {row['gpu_profile_id']}, {users} each"
+    return [f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
 
 
-def profile_cells(row: Answer) -> list[str]:
+def profile_cells(row: Data) -> list[str]:
     """Return what is said of a GPU profile: its name, its price and probability, or the reason."""
     name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
     if row["status"] == "does_not_fit":
@@ -427,7 +488,7 @@ def profile_cells(row: Answer) -> list[str]:
     return [name, f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
 
 
-def candidate_line(row: Answer) -> str:
+def candidate_line(row: Data) -> str:
     """Return what eq. 1-3 say of a GPU profile."""
     name = row["gpu_profile_id"]
     if row["status"] in ("meets", "unsure"):
@@ -447,7 +508,7 @@ def candidate_line(row: Answer) -> str:
     return f"{name}: {row['status'].replace('_', ' ')}{reason}"
 
 
-def energy_line(found: Answer) -> str:
+def energy_line(found: Data) -> str:
     """Return the energy of a token in one line."""
     low, high = (number(found[f"energy_{end}_j_per_token"]) for end in ("lo", "hi"))
     return (

@@ -24,7 +24,7 @@ from sextant.cli.capacity import (
     capacity_asked,
 )
 from sextant.cli.options import PageFile, Printed, grouped
-from sextant.cli.terminal import check_page, say, say_answer
+from sextant.cli.terminal import check_page, print_document, say, say_answer
 
 _SIMULATED = (
     "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."
@@ -68,17 +68,14 @@ def recommend(
         simulated = capacity_asked(arriving, limits, keep, asked, offer)
         answer_capacity(simulated, printed, out, lead=_SIMULATED)
         return
-    from sextant.answer.answer import answered
+    from sextant.answer.recommend import recommend_llm
+    from sextant.answer.text import recommendation_document
 
     check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer, basis = answered(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
-    if out is not None:
-        from sextant.answer.page import write_answer  # with Matplotlib, which a text does not need
-
-        write_answer(answer, out, basis)
-    say_answer(answer, printed, out)
-    if answer["gpu_profile_id"] is None:
+    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
+    print_document(recommendation_document(answer, has_widget=out is not None), printed, out)
+    if not answer.has_option:
         raise typer.Exit(3)
 
 

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from sextant.decide.sizing import best_of_each, load_served, pods, users_served
+from sextant.decide.sizing import best_of_each, load_served, size_replicas, users_served
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import BOUNDS, IDENTIFIERS, LENGTHS, TARGETS
@@ -117,8 +117,7 @@ def _options(
         with np.errstate(divide="ignore"):
             served_load = np.exp2(in_steps(carried) / RATE_STEPS)
     price = np.array([profiles[name].usd_per_hour for name in names])
-    with np.errstate(divide="ignore"):
-        needed = np.where(served_load > 0, np.ceil(slo.load / served_load), np.inf)
+    needed = size_replicas(slo.load, served_load)
     counts = numbers_of_replicas(draws.X["users"].unique(), needed, slo)
     usd_per_hour = np.round(price[:, None] * counts, 9)
     ratios = price_ratios(needed, price, counts)
@@ -170,7 +169,7 @@ def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.n
     To serve users they are what each number of `users` at a replica asks for.
     """
     if slo.users is not None:
-        return np.array(sorted({pods(slo.users, each) for each in users}))
+        return np.unique(size_replicas(slo.users, users)).astype(int)
     tried = np.unique(needed[np.isfinite(needed)]).astype(int)
     if len(tried) > MOST_COUNTS:
         tried = np.unique(np.geomspace(tried[0], tried[-1], MOST_COUNTS).round().astype(int))
@@ -269,8 +268,9 @@ def _chances(
         served = sustained(draws, slo, load_served)
         served.columns = served.columns.get_level_values("gpu_profile_id")
         price = pd.Series({name: profiles[name].usd_per_hour for name in served})
-        cost = np.ceil(slo.load / served.where(served > 0)) * price
-        won = cost.eq(cost.min(axis=1), axis=0) & cost.notna()
+        needed = size_replicas(slo.load, served.to_numpy())
+        cost = pd.DataFrame(needed, columns=served.columns) * price
+        won = cost.eq(cost.min(axis=1), axis=0) & np.isfinite(cost)
         # Draws in which no profile serves a user count alike for all.
         shares.append(won.mean() + 1 / len(won))
     return (reduce(add, shares) / len(slos)).to_dict()
@@ -328,7 +328,6 @@ def with_probabilities(candidates: pd.DataFrame, draws: Draws | None, slo: SLO) 
     if draws is not None and candidates["replicas"].notna().any():
         served = sustained(draws, slo, load_served)
         for place, row in candidates[candidates["replicas"].notna()].iterrows():
-            with np.errstate(divide="ignore"):
-                needed = np.ceil(slo.load / served[row["llm_id"], row["gpu_profile_id"]])
+            needed = size_replicas(slo.load, served[row["llm_id"], row["gpu_profile_id"]])
             found[place] = (needed <= row["replicas"]).mean()
     return candidates.assign(probability_met=found)

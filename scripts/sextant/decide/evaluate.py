@@ -16,7 +16,7 @@ from sextant.base.files import provenance, read_parquet, write_parquet
 from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
 from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
 from sextant.decide.score import best_policy, judge, mape, summarize
-from sextant.decide.sizing import candidates, recommend
+from sextant.decide.sizing import candidates, check_curves, recommend
 from sextant.decide.tasks import apart, fit_result, task_of
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.servers import DEFAULT_VARIANT
@@ -185,14 +185,7 @@ def _check(task: Task) -> None:
             if name not in known:
                 fix = f"add {name!r} to its sheet or remove its points"
                 raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
-    if points["users"].isna().any():
-        fix = "choose a closed loop by --scenario-id, or measure one (`sextant load --users`)"
-        raise InputError("some points have no users", field="scenario_id", fix=fix)
-    twice = points.loc[points.duplicated([*IDENTIFIERS, "users"]), [*IDENTIFIERS, "users"]]
-    if len(twice):
-        fix = "select one workload and one scenario"
-        first = ", ".join(map(str, twice.iloc[0]))
-        raise InputError(f"more than one point of {first} users", field="users", fix=fix)
+    check_curves(points)
 
 
 class _Truth(NamedTuple):

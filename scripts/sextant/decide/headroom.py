@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.decide.sizing import pods
+from sextant.decide.sizing import size_replicas
 from sextant.facts.slo import SLO
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS
 
@@ -14,7 +14,7 @@ HOURS_PER_MONTH = 730
 _HOUR_S = 3600
 
 
-def outlook(
+def measure_headroom(
     curve: pd.DataFrame,
     slo: SLO,
     replicas: int,
@@ -105,7 +105,7 @@ def _without_one(of_one: float, slo: SLO, replicas: int) -> dict[str, Any] | Non
     left = replicas - 1
     if not left:
         return None
-    is_kept = bool(of_one) and pods(slo.load, of_one) <= left
+    is_kept = bool(size_replicas(slo.load, of_one) <= left)
     return {"replicas": left, "load": left * of_one, "is_kept": is_kept}
 
 
@@ -128,7 +128,7 @@ def token_prices(
     )
 
 
-def beside(chosen: Mapping[str, Any], option: Mapping[str, Any]) -> dict[str, Any]:
+def compare_options(chosen: Mapping[str, Any], option: Mapping[str, Any]) -> dict[str, Any]:
     """Return another option with `extra_usd_per_hour`, what it costs more in all, and
     `wins_below_usd_per_hour`, the price of one of its replicas below which it is cheaper.
     """

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sextant.decide.sizing import pods
+from sextant.decide.sizing import size_replicas
 from sextant.points.frame import IDENTIFIERS, TARGETS
 
 
 def is_success(replicas: int, true_load_per_replica: float, load: float) -> bool:
     """Return whether the replicas carry the whole load within the limits in truth (eq. 5)."""
-    return true_load_per_replica > 0 and replicas >= pods(load, true_load_per_replica)
+    return bool(replicas >= size_replicas(load, true_load_per_replica))
 
 
 def relative_overspend(usd_per_hour: float, best_usd_per_hour: float) -> float:

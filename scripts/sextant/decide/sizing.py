@@ -1,15 +1,18 @@
 """From latencies to the cheapest GPU profile and its number of replicas (LLM-Pilot, eq. 1-3)."""
 
 from collections.abc import Collection, Mapping
-from math import ceil
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Pair, has_latency
+from sextant.points.verdict import assess
 
 RATIOS = [f"{name}_ratio" for name in METRICS]
 """Latency over limit, by metric: null where it has no limit."""
@@ -41,12 +44,13 @@ def load_served(
 ) -> np.ndarray:
     """Return the most load, users or requests a second, one replica serves within all limits.
 
-    With fewer users in flight than `users_served` a replica may carry a higher request rate.
+    With fewer users in flight than `users_served` a replica may carry a higher request rate. A
+    point whose rate is not known (NaN) counts as none.
     Arguments and shapes are those of `users_served`.
     """
     met = np.logical_and.accumulate(slo.meets(latencies_ms, lengths), axis=-1)
     carried = slo.carried(users, latencies_ms, lengths)
-    return np.where(met, carried, 0).max(axis=-1)
+    return np.where(met, np.nan_to_num(carried), 0).max(axis=-1)
 
 
 def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
@@ -71,9 +75,49 @@ def _curve(ordered: pd.DataFrame) -> Curve:
     return ordered["users"].to_numpy(), known.to_numpy(float), lengths.to_numpy(float)
 
 
-def pods(load: float, load_per_replica: float) -> int:
-    """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2)."""
-    return ceil(load / load_per_replica)
+def size_replicas(load: float, load_per_replica: npt.ArrayLike) -> np.ndarray:
+    """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2).
+
+    Args:
+        load: what all replicas together have to serve.
+        load_per_replica: what one serves within the limits; of any shape, 0 or NaN: nothing.
+
+    Returns:
+        Whole numbers of that shape, infinite where a replica serves nothing.
+    """
+    served = np.asarray(load_per_replica, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(served > 0, np.ceil(load / served), np.inf)
+
+
+def check_curves(points: pd.DataFrame) -> None:
+    """Raise InputError unless the points of each LLM and GPU profile are one curve over users."""
+    if points["users"].isna().any():
+        fix = "choose a closed loop by --scenario-id, or measure one (`sextant load --users`)"
+        raise InputError("some points have no users", field="scenario_id", fix=fix)
+    keys = [*IDENTIFIERS, "users"]
+    if (is_twice := points.duplicated(keys)).any():
+        first = ", ".join(map(str, points.loc[is_twice, keys].iloc[0]))
+        fix = "select one workload and one scenario"
+        raise InputError(f"more than one point of {first} users", field="users", fix=fix)
+
+
+def ruled_out(
+    llm: LLM,
+    profiles: Mapping[str, GPUProfile],
+    longest_request_tokens: int,
+    memory_utilization: float,
+) -> dict[str, str]:
+    """Return why an LLM cannot serve a workload's longest request, by the profiles that cannot."""
+    if llm.context_tokens < longest_request_tokens:
+        limit = f"the longest request's {longest_request_tokens}"
+        reason = f"its context of {llm.context_tokens} tokens is below {limit}"
+        return dict.fromkeys(profiles, reason)
+    verdicts = {
+        name: assess(llm, each.devices, memory_utilization, longest_request_tokens).verdict
+        for name, each in profiles.items()
+    }
+    return {name: verdict.why for name, verdict in verdicts.items() if verdict.why}
 
 
 def candidates(
@@ -133,20 +177,19 @@ def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
 
 def _assess(curve: Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
     users, latencies_ms, lengths = curve
-    served = int(users_served(*curve, slo))
+    load = float(load_served(*curve, slo))
     # By how much a point without latencies (NaN) misses the limits is not known.
     ratios = {name: float(ratio[0]) for name, ratio in slo.ratios(latencies_ms, lengths).items()}
     row = {
-        "status": "meets" if served else "too_slow",
-        "users_per_replica": served,
+        "status": "meets" if load else "too_slow",
+        "users_per_replica": int(users_served(*curve, slo)),
         "fewest_users": int(users[0]),
         **{f"{name}_ratio": ratio for name, ratio in ratios.items()},
         # A missing latency is not a small one: np.max keeps NaN.
         "limit_ratio": float(np.max([*ratios.values()])),
     }
-    if served:
-        load = float(load_served(*curve, slo))
-        replicas = pods(slo.load, load)
+    if load:
+        replicas = int(size_replicas(slo.load, load))
         # Rounded, or 3 x 0.1 would not tie with 1 x 0.3.
         row |= {"replicas": replicas, "usd_per_hour": round(replicas * usd_per_hour, 9)}
         row["load_per_replica"] = load

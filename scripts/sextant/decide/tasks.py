@@ -1,16 +1,14 @@
 """Which (LLM, GPU profile) pairs may be recommended, and which were tried and do not fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
 
-from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import LLM
+from sextant.decide.sizing import ruled_out
 from sextant.points.characterization import Characterization
 from sextant.points.features import Facts
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, Pair
-from sextant.points.verdict import assess
 from sextant.predict.accuracy import HeldOut
 from sextant.predict.folds import KEYS, FitResult, Task
 from sextant.predict.latencies import Draws
@@ -78,24 +76,6 @@ def feasible_pairs(
         reasons = ruled_out(llm, facts.profiles, longest_request_tokens, memory_utilization)
         pairs -= {(llm_id, profile_id) for profile_id in reasons}
     return pairs
-
-
-def ruled_out(
-    llm: LLM,
-    profiles: Mapping[str, GPUProfile],
-    longest_request_tokens: int,
-    memory_utilization: float,
-) -> dict[str, str]:
-    """Return why an LLM cannot serve a workload's longest request, by the profiles that cannot."""
-    if llm.context_tokens < longest_request_tokens:
-        limit = f"the longest request's {longest_request_tokens}"
-        reason = f"its context of {llm.context_tokens} tokens is below {limit}"
-        return dict.fromkeys(profiles, reason)
-    verdicts = {
-        name: assess(llm, each.devices, memory_utilization, longest_request_tokens).verdict
-        for name, each in profiles.items()
-    }
-    return {name: verdict.why for name, verdict in verdicts.items() if verdict.why}
 
 
 def apart(task: Task) -> Task:

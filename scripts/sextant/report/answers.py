@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.rows import Row, group_by
-from sextant.decide.headroom import beside
+from sextant.decide.headroom import compare_options
 from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit
 from sextant.pages.wording import number, percent, plural
@@ -29,7 +29,7 @@ def recommendations(tables: Tables) -> list[Row]:
     Columns: `source, slo_id, llm_id, predictor, basis` (`measured` or `predicted`),
     `gpu_profile_id` (None: no profile meets the SLO), `replicas, users_per_replica, usd_per_hour,
     probability_met` (None: not known), `alternatives` (others that meet it, cheapest first; see
-    `outlook.beside`), `nearest_miss` (where none does; None if
+    `headroom.compare_options`), `nearest_miss` (where none does; None if
     no latency tells), `does_not_fit` and `not_measured` (profiles without latencies, by the
     reason).
     """
@@ -63,7 +63,7 @@ def _place(row: Row) -> tuple:
 def _answer(row: Row, candidates: Sequence[Row]) -> Row:
     profile_id = row["gpu_profile_id"]
     others = [
-        beside(row, option)
+        compare_options(row, option)
         for option in candidates
         if option["status"] == "meets" and option["gpu_profile_id"] != profile_id
     ]

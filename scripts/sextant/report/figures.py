@@ -30,7 +30,7 @@ _DARKEST = 0.75
 def load_chart(curves: pd.DataFrame, answer: Row, card: Row) -> Chart | None:
     """Return the figure of an LLM's latencies (`load_curves`) over the load of a replica.
 
-    None where no latency is known. `card` has the answer's `gpu_profile_id` and `outlook`.
+    None where no latency is known. `card` has the answer's `gpu_profile_id` and `headroom`.
     """
     llm_id, predictor, heading = card["llm_id"], card["predictor"], answer["heading"]
     own = curves[(curves["llm_id"] == llm_id) & (curves["predictor"] == predictor)]
@@ -58,8 +58,8 @@ def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel
         y, low, high = (slo.latencies(part, lengths)[metric] for part in parts)
         x = slo.carried(curve["users"].to_numpy(), parts[0], lengths)
         ringed: list[int] = []
-        if card["gpu_profile_id"] == profile_id and card["outlook"]:
-            is_there = curve["users"].to_numpy() == card["outlook"]["level_users"]
+        if card["gpu_profile_id"] == profile_id and card["headroom"]:
+            is_there = curve["users"].to_numpy() == card["headroom"]["level_users"]
             ringed = np.flatnonzero(is_there).tolist()
         # Where an end is not known the interval stops at the latency itself.
         bottom, top = (np.where(np.isnan(end), y, end) for end in (low, high))

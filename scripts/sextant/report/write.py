@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from sextant.answer.capacity.answer_text import profile_cells
-from sextant.answer.page import assets, of_points, section
 from sextant.answer.text import (
     OPEN_WORDS,
     chance,
@@ -19,10 +18,11 @@ from sextant.answer.text import (
     price_words,
     room_words,
 )
+from sextant.answer.what_if import assets, of_points, section
 from sextant.base.files import provenance
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
-from sextant.decide.headroom import HOURS_PER_MONTH, outlook
+from sextant.decide.headroom import HOURS_PER_MONTH, measure_headroom
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import (
     Block,
@@ -66,7 +66,7 @@ _MAX_SIDE_BY_SIDE = 3
 _MAX_WIDE_PROFILES = 6
 """With more GPU profiles a table of words does not fit a page."""
 _MAX_REASONS = 3
-_DECISION = ("source", "slo_id", "llm_id", "predictor", "gpu_profile_id", "replicas", "outlook")
+_DECISION = ("source", "slo_id", "llm_id", "predictor", "gpu_profile_id", "replicas", "headroom")
 _RATES = {
     "S": "success_rate",
     "O": "overspend",
@@ -124,7 +124,7 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
     """Write the report of a store; the same store gives the same bytes.
 
     The page needs no other file, and links to the pages of capacity. JSON has the decisions of SLOs
-    shown in full (`decide.outlook`), SLOs, recommendations, held-out recommendations, scores,
+    shown in full (`decide.headroom`), SLOs, recommendations, held-out recommendations, scores,
     capacity, feasibility, prices, warnings and provenance, with the store's column names, for every
     SLO. What was in the folder of the figures, an SVG file each, goes.
     Raises InputError as `read_tables` does.
@@ -218,7 +218,7 @@ def _answer_cells(row: Row, answer: Row, predictors: Sequence[str]) -> list[str]
 def _cards(answer: Row, curves: pd.DataFrame) -> list[Row]:
     """Return each LLM's measured answer, or that of the best judged predictor.
 
-    With its `outlook` (None where nothing is recommended, or a predictor decides without
+    With its `headroom` (None where nothing is recommended, or a predictor decides without
     latencies), and `others`, the answers of other predictors.
     """
     cards = []
@@ -229,8 +229,8 @@ def _cards(answer: Row, curves: pd.DataFrame) -> list[Row]:
         about = None
         if len(own):
             slo, size = SLO(**answer["slo"]), (first["replicas"], first["usd_per_hour"])
-            about = outlook(own, slo, *size)
-        cards.append({**first, "outlook": about, "others": others})
+            about = measure_headroom(own, slo, *size)
+        cards.append({**first, "headroom": about, "others": others})
     return cards
 
 
@@ -288,7 +288,7 @@ def _card_blocks(card: Row, slo: Row) -> list[Block]:
     missing = missing if card["basis"] == MEASURED and card["not_measured"] else []
     if card["gpu_profile_id"] is None:
         return [Headline(f"No GPU profile meets this SLO; {miss_words(card)}."), *missing]
-    about = card["outlook"]
+    about = card["headroom"]
     facts = [("Price", price_words(about) if about else f"{card['usd_per_hour']:,.2f} USD/h")]
     if card["probability_met"] is not None:
         rests_on = f"; {OPEN_WORDS}" if about and about["is_open"] else ""

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.answer.text import loss_words, next_words, outlook_lines
-from sextant.decide.headroom import beside, outlook, token_prices
+from sextant.answer.text import headroom_lines, loss_words, next_words
+from sextant.decide.headroom import compare_options, measure_headroom, token_prices
 from sextant.facts.slo import SLO
 
 # E2E of 100 input and 101 output tokens: 1.1, 2.1 and 4.2 s.
@@ -19,7 +19,7 @@ LIMITS = SLO("s", ttft_ms=500.0, itl_ms=25.0, percentile=50, users=12)
 
 
 def test_room_price_and_loss_of_users_by_hand():
-    found = outlook(CURVE, LIMITS, replicas=4, usd_per_hour=7.3)
+    found = measure_headroom(CURVE, LIMITS, replicas=4, usd_per_hour=7.3)
     assert (found["users_per_replica"], found["level_users"]) == (3, 4)
     ttft, itl = found["limits"]
     assert (ttft["metric"], ttft["latency_ms"], ttft["lo_ms"]) == ("ttft", 100.0, 90.0)
@@ -33,7 +33,7 @@ def test_room_price_and_loss_of_users_by_hand():
     assert found["usd_per_month"] == pytest.approx(5329)
     by_hand = 7.3 / 3600 / (4 * 3 / 2.1) / 201 * 1e6
     assert found["usd_per_million_tokens"] == pytest.approx(by_hand)
-    lines = outlook_lines(found, LIMITS.facts())
+    lines = headroom_lines(found, LIMITS.facts())
     assert "A replica gets 3 users (judged at 4, the next load tried); 90% intervals" in lines[1]
     assert lines[2] == (
         "  TTFT 100 ms (90 to 120), limit 500 ms at p50: 80 % of room; at least 32 users, the most "
@@ -44,13 +44,13 @@ def test_room_price_and_loss_of_users_by_hand():
 
 def test_what_was_measured_counts_before_littles_law():
     curve = CURVE.assign(request_rate_rps=[0.5, 1.0, 1.5])
-    found = outlook(curve, LIMITS, replicas=4, usd_per_hour=1.0)
+    found = measure_headroom(curve, LIMITS, replicas=4, usd_per_hour=1.0)
     assert found["requests_per_s"] == pytest.approx(4 * 1.0 * 3 / 4)
 
 
 def test_a_rate_is_shared_by_the_replicas_that_are_left():
     slo = SLO("s", itl_ms=25.0, percentile=50, request_rate_rps=3.0)
-    found = outlook(CURVE, slo, replicas=2, usd_per_hour=2.0)
+    found = measure_headroom(CURVE, slo, replicas=2, usd_per_hour=2.0)
     # 1.5 requests/s take the second point, which carries 4 / 2.1.
     assert (found["users_per_replica"], found["level_users"]) == (4, 4)
     assert found["load"] == pytest.approx(2 * 4 / 2.1)
@@ -60,13 +60,13 @@ def test_a_rate_is_shared_by_the_replicas_that_are_left():
         "the SLO is not kept: the 1 left carries 1.9 requests/s within the limits, "
         "63.5 % of the load"
     )
-    assert outlook(CURVE, slo, 1, 1.0)["without_one"] is None
+    assert measure_headroom(CURVE, slo, 1, 1.0)["without_one"] is None
 
 
 def test_the_price_at_which_another_option_wins():
     chosen = {"gpu_profile_id": "a", "replicas": 2, "usd_per_hour": 0.2}
     other = {"gpu_profile_id": "b", "replicas": 1, "users_per_replica": 8, "usd_per_hour": 0.3}
-    found = beside(chosen, other)
+    found = compare_options(chosen, other)
     assert (found["extra_usd_per_hour"], found["wins_below_usd_per_hour"]) == (0.1, 0.2)
     assert next_words(found) == (
         "1 replica × b, 0.1 USD/h more; wins below 0.2 USD/h a replica (now 0.3, 33.3 % less)"

@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.answer import text
 from sextant.base.rows import jsonable
 from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWARD, SAFE, in_steps
 from sextant.decide.headroom import HOURS_PER_MONTH
 from sextant.decide.sizing import curves
 from sextant.facts.slo import METRICS, SLO
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
-from sextant.pages.write import render, write_page
+from sextant.pages.blocks import Widget
+from sextant.pages.write import render
 from sextant.points.frame import TARGETS
 from sextant.predict.latencies import Draws
 
@@ -183,6 +181,12 @@ def section(basis: Basis, risk: float | None = None, place: str = "what-if", fol
     return render(_TEMPLATE, facts | {"as_script_data": as_script_data})
 
 
+def what_if_widget(basis: Basis, risk: float | None = None) -> Widget:
+    """Return the part of a page in which a question is changed."""
+    files = (_TEMPLATE.with_name(name).read_text() for name in ("what_if.css", "what_if.js"))
+    return Widget(section(basis, risk), *files)
+
+
 def assets() -> dict[str, str]:
     """Return `style` and `script` of all sections of a page, and the script's hash for a policy."""
     style, script = (
@@ -231,69 +235,3 @@ def _packed(rising: Iterable[np.ndarray]) -> str:
 def as_script_data(data: Any) -> str:
     """Return JSON that can stand in a `<script>`: it has no `<`."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-_PAGE = Path(__file__).with_name("answer.html.j2")
-_PRICE = Axis("USD per hour", is_log=True)
-_PROBABILITY = Axis(
-    "Probability to meet the SLO",
-    ticks=(0, 0.25, 0.5, 0.75, 1),
-    names=("0", "0.25", "0.5", "0.75", "1"),
-    low=-0.04,
-    high=1.09,
-)
-
-Answer = Mapping[str, Any]
-
-
-def write_answer(answer: Answer, out: Path, basis: Basis | None = None) -> None:
-    """Write an answer as HTML; the same answer gives the same bytes.
-
-    With what it rests on (`answered`) the page answers again for other loads, limits, prices and
-    GPU profiles on offer.
-    """
-    title = f"{answer['llm_id']}: recommendation"
-    figure = _figure(answer) if answer.get("options") else None
-    facts = {
-        "title": title,
-        "answer": answer,
-        "text": text,
-        "figure": figure,
-        "what_if": None,
-    }
-    if basis is not None:
-        facts["what_if"] = assets() | {"section": section(basis, answer.get("risk"))}
-    write_page(out, render(_PAGE, facts))
-
-
-def _figure(answer: Answer) -> str:
-    """Draw price against probability: the line of the best options, and the other profiles."""
-    options = answer["options"]
-    others = [
-        row
-        for row in answer["alternatives"]
-        if row["usd_per_hour"] is not None and not _is_one_of(row, options)
-    ]
-    is_chosen = [_is_one_of(row, [answer]) for row in options]
-    labels = [
-        f"{row['replicas']} × {row['gpu_profile_id']}" if chosen else ""
-        for row, chosen in zip(options, is_chosen, strict=True)
-    ]
-    best = _curve("no cheaper option is as likely", options)
-    best = best._replace(labels=labels, ringed=[is_chosen.index(True)] if any(is_chosen) else [])
-    rest = _curve("other GPU profiles", others)._replace(is_marks=True)
-    curves = [best, rest] if others else [best]
-    panel = Panel("", _PRICE, _PROBABILITY, curves)
-    return panels_figure(
-        [panel], "Options by price and probability", height_in=3.2, has_points=True
-    )
-
-
-def _curve(name: str, rows: Sequence[Answer]) -> Curve:
-    x, y = ([row[column] for row in rows] for column in ("usd_per_hour", "probability_met"))
-    return Curve(name, x, y)
-
-
-def _is_one_of(row: Answer, rows: Sequence[Answer]) -> bool:
-    keys = ("gpu_profile_id", "replicas")
-    return any(all(row[key] == other[key] for key in keys) for other in rows)

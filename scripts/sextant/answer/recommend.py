@@ -1,0 +1,410 @@
+"""Answer a question about one LLM: from its points if it has any, else from a predictor."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.answer.answer import Answer, Option
+from sextant.answer.basis import as_measured, estimates, named_otherwise, outside_basis, warning
+from sextant.answer.candidates import offered, subject_of
+from sextant.answer.options import (
+    by_profile,
+    decide,
+    frontier,
+    nearest,
+    nearest_miss,
+    outside,
+    safest,
+    sensitivity,
+)
+from sextant.answer.predicted import Forecast, cost, energy, forecast, learned, with_joules
+from sextant.answer.question import (
+    Question,
+    answers_from_points,
+    check,
+    make_predictor,
+    named_llm,
+)
+from sextant.answer.source import Source, find_source
+from sextant.base.errors import InputError
+from sextant.base.rows import Row, frame_rows
+from sextant.decide.decision import (
+    best_by_profile,
+    best_probe,
+    choose,
+    measured_draws,
+    weigh,
+    with_probabilities,
+)
+from sextant.decide.headroom import compare_options, measure_headroom
+from sextant.decide.names import MEASURED
+from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
+from sextant.facts.gpu import GIB, GPUProfile
+from sextant.facts.llm import LLM
+from sextant.facts.prices import providers, share_lines
+from sextant.facts.slo import worst_limit
+from sextant.pages.blocks import Widget
+from sextant.points.characterization import Characterization
+from sextant.points.frame import LENGTHS, at_percentile
+from sextant.predict.latencies import Draws
+from sextant.predict.protocols import JointPredictor
+
+_OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
+_STEADY = (
+    "The rate is taken as a steady load, by Little's law at median latencies. Requests that arrive "
+    "at random may need more replicas: `sextant capacity --request-rate {rate_rps:.4g}` simulates "
+    "them."
+)
+
+
+class _Asked(NamedTuple):
+    """A question with what it names."""
+
+    question: Question
+    llm_id: str
+    llm: LLM
+    source: Source
+    profiles: dict[str, GPUProfile]
+
+    def answer(
+        self,
+        basis: str,
+        chosen: Row,
+        alternatives: Sequence[Row],
+        notes: Sequence[str],
+        **parts: Any,
+    ) -> Answer:
+        """Return the answer with what all answers have."""
+        question, warnings, more = self.question, [*notes], parts.pop("more")
+        if question.slo.request_rate_rps is not None:
+            warnings.append(_STEADY.format(rate_rps=question.slo.request_rate_rps))
+        option = Option.of(chosen)
+        if str(question.prices) in providers() and option.gpu_profile_id is not None:
+            profile = self.profiles[option.gpu_profile_id]
+            warnings += share_lines(profile, chosen["replicas"], str(question.prices))
+        return Answer(
+            llm_id=self.llm_id,
+            basis=basis,
+            chosen=option,
+            alternatives=alternatives,
+            slo=question.slo.facts(),
+            risk=question.risk,
+            source=self.source,
+            profiles=self.profiles.values(),
+            warnings=warnings,
+            more={
+                "source": self.source.known.source,
+                "slo_id": question.slo.slo_id,
+                "predictor": basis,
+                "is_success": chosen.get("is_success"),
+                "overspend": chosen.get("overspend"),
+                "llm": _llm_facts(self.llm),
+                **more,
+            },
+            **parts,
+        )
+
+
+def recommend_llm(question: Question) -> Answer:
+    """Recommend a GPU profile and a number of replicas for one LLM.
+
+    `more` has `source, slo_id, predictor`, `llm` (its facts), and `is_success` and `overspend`,
+    which only measurements can tell. Where latencies are compared with the limits, `next_best` is
+    the next best GPU profile. A predictor that draws adds `decision`, `execution` (how the LLM is
+    taken to be executed), `latency`, `cost`, `energy`, `options`, `safest`, `nearest_miss` (where
+    nothing is recommended), `outside`, `contradictions` (measurements of the LLM far from the
+    law), `sensitivity` and `best_probe`.
+
+    Raises:
+        InputError: an option is wrong, or the characterization cannot answer.
+    """
+    check(question)
+    source = find_source(question)
+    known = source.known
+    question, precision_notes = as_measured(question, known)
+    llm_id, llm = named_llm(question, known)
+    profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
+    asked = _Asked(question, llm_id, llm, source, profiles)
+    notes = [*known.left_out, *estimates(known.points, question.slo)]
+    notes += named_otherwise(question, llm_id, llm)
+    if answers_from_points(question, llm_id, known):
+        return _answer_from_points(asked, notes)
+    model = make_predictor(question, {**known.profiles, **profiles})
+    if isinstance(model, JointPredictor):
+        return _answer_from_draws(asked, model, [*precision_notes, *notes])
+    return _answer_from_predictions(asked, notes)
+
+
+def _answer_from_points(asked: _Asked, notes: Sequence[str]) -> Answer:
+    """Size the replicas by what was measured of the LLM itself."""
+    question, llm_id, _, source, profiles = asked
+    known, slo = source.known, question.slo
+    points = known.points[known.points["llm_id"] == llm_id]
+    points = points[points["gpu_profile_id"].isin(profiles)]
+    if points.empty:
+        measured = known.points.loc[known.points["llm_id"] == llm_id, "gpu_profile_id"].unique()
+        problem = f"{llm_id} was measured on none of the GPU profiles on offer"
+        fix = (
+            f"offer one of {', '.join(sorted(measured))}, or ask with --hf-config for a prediction"
+        )
+        raise InputError(problem, field="--gpu-profiles", fix=fix)
+    check_curves(points)
+    latencies = at_percentile(points, slo.percentiles, slo.first_token)
+    ruled_out_by, fitting = _feasibility(asked)
+    pairs = {(llm_id, name) for name in {*fitting, *latencies["gpu_profile_id"]}}
+    draws = measured_draws(latencies, question.seed)
+    rows = with_probabilities(candidates(latencies, [llm_id], profiles, slo, pairs), draws, slo)
+    (chosen,) = frame_rows(recommend(rows))
+    if question.risk is not None:
+        chosen, rows = _at_risk(asked, question.risk, draws, rows)
+    elif chosen["gpu_profile_id"] is not None:
+        chosen |= {"is_success": True, "overspend": 0.0}  # it is the optimum
+    headroom = None
+    if (name := chosen["gpu_profile_id"]) is not None:
+        curve = latencies[latencies["gpu_profile_id"] == name]
+        headroom = measure_headroom(curve, slo, chosen["replicas"], chosen["usd_per_hour"])
+    most = points.groupby("gpu_profile_id")["users"].max().to_dict()
+    alternatives = _rows(rows, ruled_out_by, most)
+    prices = {name: each.usd_per_hour for name, each in profiles.items()}
+
+    def widget() -> Widget | None:
+        from sextant.answer.what_if import of_points, what_if_widget
+
+        basis = of_points(latencies, prices, slo) if question.risk is None else None
+        return what_if_widget(basis) if basis else None
+
+    return asked.answer(
+        MEASURED,
+        chosen,
+        alternatives,
+        notes,
+        headroom=headroom,
+        more={"next_best": _next_best(chosen, alternatives)},
+        widget=widget,
+    )
+
+
+def _feasibility(asked: _Asked) -> tuple[dict[str, str], set[str]]:
+    """Return why the LLM cannot run on GPU profiles, and those where it can, before it is measured.
+
+    What was tried counts, then what memory facts say.
+    """
+    source, known = asked.source, asked.source.known
+    longest, utilization = source.longest_request_tokens, source.memory_utilization
+    excluded = ruled_out(asked.llm, asked.profiles, longest, utilization)
+    tried = known.feasibility[known.feasibility["llm_id"] == asked.llm_id]
+    is_feasible = tried["is_feasible"].astype(bool)
+    reasons = dict(zip(tried["gpu_profile_id"], tried["reason"], strict=True))
+    fitting = {*asked.profiles} - excluded.keys() | {*tried.loc[is_feasible, "gpu_profile_id"]}
+    return reasons | excluded, fitting - {*tried.loc[~is_feasible, "gpu_profile_id"]}
+
+
+def _rows(
+    options: pd.DataFrame, reasons: Mapping[str, str], most_users: Mapping[str, int]
+) -> list[Row]:
+    """Return the row of each GPU profile, with the reason of those that are ruled out."""
+    rows = frame_rows(options)
+    for row in rows:
+        name, is_ruled_out = row["gpu_profile_id"], row["status"] == "does_not_fit"
+        row["most_users_tried"] = most_users.get(name)
+        row["reason"] = reasons.get(name) if is_ruled_out else None
+    return rows
+
+
+def _next_best(chosen: Row, alternatives: Sequence[Row]) -> Row | None:
+    """Return the cheapest option of another GPU profile that meets the SLO too."""
+    name = chosen["gpu_profile_id"]
+    others = [
+        row for row in alternatives if row["status"] == "meets" and row["gpu_profile_id"] != name
+    ]
+    if name is None or not others:
+        return None
+    return compare_options(chosen, min(others, key=lambda row: row["usd_per_hour"]))
+
+
+def _at_risk(
+    asked: _Asked, risk: float, draws: Draws | None, rows: pd.DataFrame
+) -> tuple[Row, pd.DataFrame]:
+    """Return the cheapest option that breaks no limit with probability 1 - risk, and the rows of
+    all GPU profiles, each with its cheapest such option; `unsure` with the most likely one.
+
+    Raises:
+        InputError: nothing is known of the requests behind the points.
+    """
+    if draws is None:
+        problem = (
+            f"{asked.source.known.source} has no intervals of the latencies of {asked.llm_id}: "
+            "no risk is known"
+        )
+        fix = "leave it out, or describe the LLM with --hf-config: then it is predicted"
+        raise InputError(problem, field="--risk", fix=fix)
+    options = weigh(draws, asked.profiles, asked.question.slo)
+    rows = rows.set_index("gpu_profile_id", drop=False).rename_axis(None)
+    for name, row in best_by_profile(options, 1 - risk).set_index("gpu_profile_id").iterrows():
+        if row["is_wanted"] or rows.at[name, "status"] == "meets":
+            rows.loc[name, _OPTION] = row[_OPTION]
+            rows.loc[name, "status"] = "meets" if row["is_wanted"] else "unsure"
+    (chosen,) = frame_rows(choose(options, risk))
+    return chosen, rows
+
+
+def _answer_from_predictions(asked: _Asked, notes: Sequence[str]) -> Answer:
+    """Take the latencies of a predictor that does not draw for the truth.
+
+    Raises:
+        InputError: the question is of other requests or servers than were measured, or the
+            predictor learns from features that the LLM lacks, or from more LLMs.
+    """
+    from sextant.decide.evaluate import evaluate
+    from sextant.decide.tasks import task_of
+    from sextant.points.features import Facts
+    from sextant.predict.tuning import ALL_CPUS
+
+    question, llm_id, llm, source, profiles = asked
+    known, predictor = source.known, question.predictor
+    _refuse_other_servers(question, known)
+    if known.features is not None and llm_id not in known.features.llms.index:
+        problem = f"{known.source} has features of its own LLMs only, not of {llm_id!r}"
+        fix = "use --predictor roofline, or ask a source that you measured"
+        raise InputError(problem, field="--predictor", fix=fix)
+    longest, utilization = source.longest_request_tokens, source.memory_utilization
+    task = task_of(
+        known.source,
+        known.points[known.points["gpu_profile_id"].isin(profiles)],
+        known.feasibility,
+        Facts({**known.llms, llm_id: llm}, profiles, known.features),
+        known.longest_request_tokens,
+        utilization,
+    )
+    excluded = ruled_out(llm, profiles, longest, utilization)
+    others = {pair for pair in task.feasible if pair[0] != llm_id}
+    own = {(llm_id, name) for name in profiles if name not in excluded}
+    task = replace(task, feasible=others | own)
+    result = evaluate(task, [question.slo], predictor, question.seed, n_jobs=ALL_CPUS)
+    rows = result.recommendations.query("llm_id == @llm_id")
+    if rows.empty:
+        note = result.scores["note"].iloc[0]
+        raise InputError(f"no prediction is possible ({note})", fix="measure more LLMs")
+    (chosen,) = frame_rows(rows)
+    options = result.candidates.query("llm_id == @llm_id")
+    options = options.drop(columns=["source", "slo_id", "predictor"])
+    alternatives = _rows(options, _feasibility(asked)[0], {})
+    more = {"next_best": _next_best(chosen, alternatives)}
+    return asked.answer(predictor, chosen, alternatives, notes, more=more)
+
+
+def _refuse_other_servers(question: Question, known: Characterization) -> None:
+    """Refuse a predictor that does not tell requests and servers apart, where a question has to."""
+    if known.has_fixed_lengths:
+        problem = (
+            f"the points of {known.source} differ in lengths of requests, engines and precisions, "
+            f"which {question.predictor} does not tell apart"
+        )
+        raise InputError(problem, field="--predictor", fix="use --predictor roofline")
+    if question.is_of_other_servers or question.dtype or question.kv_dtype:
+        problem = f"{question.predictor} knows of no other lengths, engines and precisions"
+        fix = "use --predictor roofline, or ask about the requests that were measured"
+        raise InputError(problem, field="--predictor", fix=fix)
+
+
+def _answer_from_draws(asked: _Asked, model: JointPredictor, notes: Sequence[str]) -> Answer:
+    """Weigh price against probability over joint draws of the latencies."""
+    question, llm_id, llm, source, profiles = asked
+    subject = subject_of(question, llm_id, llm, source, profiles)
+    probe = subject.probe(question.probe)
+    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+    clauses = outside_basis(question, source, llm, lengths, profiles)
+    made = forecast(model, subject, question.slo, probe)
+    notes = [*warning(clauses, source), *notes]
+    if question.prefix_hit_rate and not subject.is_cache_used(model):
+        notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
+    options = made.options()
+    chosen = decide(made, options, made.slo, question.decision, question.risk)
+    profile_id = chosen["gpu_profile_id"]
+    power = learned(made)
+    latency = _latency(made, chosen, options) if profile_id else None
+    costs = cost(made, chosen, latency) if latency else None
+
+    def widget() -> Widget | None:
+        from sextant.answer.what_if import of_draws, what_if_widget
+
+        if question.decision != "utility":
+            return None
+        prices = {name: each.usd_per_hour for name, each in subject.profiles.items()}
+        own = made.own.points if made.own else None
+        basis = of_draws(made.draws, made.lengths, prices, made.slo, own)
+        return what_if_widget(basis, question.risk)
+
+    return asked.answer(
+        question.predictor,
+        chosen,
+        with_joules(made, power, by_profile(made, options, question.risk)),
+        notes,
+        serving=subject.serving.facts(),
+        headroom=_headroom(made, chosen, costs["requests_per_s"]) if costs else None,
+        evidence=nearest(subject, profile_id, made.slo) if profile_id else [],
+        more={
+            "decision": question.decision,
+            # Only some sources say how their LLMs were executed.
+            "execution": subject.execution[llm_id] if source.known.features else None,
+            "has_probe": question.probe is not None,
+            "options": frontier(options, question.risk),
+            "nearest_miss": None if profile_id else nearest_miss(made, options),
+            "safest": safest(options, chosen),
+            "latency": latency,
+            "cost": costs,
+            "energy": energy(made, power, profile_id, latency["users"]) if latency else None,
+            "contradictions": [row._asdict() for row in made.own.contradictions()]
+            if made.own
+            else [],
+            "outside": outside(subject, profile_id),
+            "sensitivity": sensitivity(made, chosen, question.decision, question.risk),
+            "best_probe": best_probe(made.draws, subject.profiles, [made.slo]),
+        },
+        widget=widget,
+    )
+
+
+def _latency(made: Forecast, chosen: Row, options: pd.DataFrame) -> Row:
+    """Return the latencies at the recommended load, which limit binds, and the load it serves."""
+    profile_id, users = chosen["gpu_profile_id"], chosen["users_per_replica"]
+    row = made.at(profile_id, users).to_dict()
+    of_profile = options.query("gpu_profile_id == @profile_id").iloc[0]
+    X = made.draws.X
+    tried = X.loc[X["gpu_profile_id"] == profile_id, "users"]
+    return {
+        "users": users,
+        **row,
+        "binding_limit": worst_limit(row),
+        **{name: int(of_profile[name]) for name in ("users_lo", "users_median", "users_hi")},
+        "load": made.slo.load / chosen["replicas"],
+        "load_median": float(of_profile["load_median"]),
+        "most_users_tried": int(tried.max()),
+        # Of very many loads not each is judged, but the next one: to be safe.
+        "checked_at_users": int(tried[tried >= users].min()) if (tried >= users).any() else None,
+    }
+
+
+def _headroom(made: Forecast, chosen: Row, rate_rps: float) -> Row:
+    """Return the headroom by the medians over the load of the recommended deployment."""
+    X = made.draws.X
+    curve = X[X["gpu_profile_id"] == chosen["gpu_profile_id"]].join(made.draws.summary())
+    curve = curve.sort_values("users").assign(request_rate_rps=np.nan)
+    replicas, usd_per_hour = chosen["replicas"], chosen["usd_per_hour"]
+    return measure_headroom(curve, made.slo, replicas, usd_per_hour, rate_rps)
+
+
+def _llm_facts(llm: LLM) -> Row:
+    return {
+        "llm_type": llm.llm_type,
+        "n_parameters": llm.n_parameters,
+        "weights_gib": llm.weight_bytes / GIB,
+        "kv_kib_per_token": llm.kv_bytes_per_token / 1024,
+        "attention": llm.attention,
+        "dtype": llm.dtype,
+        "kv_dtype": llm.kv_dtype or llm.dtype,
+        "weight_bits": llm.weight_bits or None,
+    }

@@ -1,0 +1,14 @@
+"""Answers as a program reads them."""
+
+from typing import Any
+
+from sextant.answer.question import Question
+from sextant.answer.recommend import recommend_llm
+from sextant.answer.text import recommendation_document
+from sextant.pages.blocks import as_text
+
+
+def recommended(question: Question) -> dict[str, Any]:
+    """Return the JSON of a recommendation, with its text."""
+    document = recommendation_document(recommend_llm(question))
+    return {**document.data, "text": as_text(document)}
