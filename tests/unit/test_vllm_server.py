@@ -70,6 +70,8 @@ def test_a_cpu_and_gpus_are_told_different_things():
     assert (gpu["--tensor-parallel-size"], gpu["--gpu-memory-utilization"]) == ("2", "0.9")
     assert "--kv-cache-memory-bytes" not in gpu and "--enforce-eager" not in gpu
     assert "--tensor-parallel-size" not in cpu and "--enforce-eager" in cpu
+    assert "--distributed-executor-backend" not in gpu
+    assert cpu["--distributed-executor-backend"].endswith("UniProcExecutor")
     assert (cpu["--load-format"], gpu["--load-format"]) == ("dummy", "auto")
     for given in (cpu, gpu):
         assert (given["--port"], given["--host"], given["--seed"]) == ("8123", "127.0.0.1", "3")
