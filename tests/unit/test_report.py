@@ -17,7 +17,8 @@ from sextant.points.trust import doubts
 from sextant.report.answers import prediction_pairs, recommendations
 from sextant.report.scores import REFERENCE_PREDICTORS
 from sextant.report.store_tables import read_tables
-from sextant.report.write import summary, write_report
+from sextant.report.terminal import summary
+from sextant.report.write import write_report
 from support import needs_baselines, wait_for
 
 CUT_OFF = """[...document.querySelectorAll("svg text")].filter(text => {
@@ -239,7 +240,7 @@ def test_an_unmet_slo_names_the_nearest_profile_and_the_limit_it_misses(report):
     assert row["nearest_miss"] == expected
     words = "nearest: large misses ITL by 1.8× with 1 user"
     assert "No GPU profile meets this SLO; " + words in Page(html).text
-    assert words in summary_text(database)
+    assert "none, ITL 1.8× its limit" in summary_text(database)
 
 
 def test_the_limit_that_binds_may_be_nttft(tmp_path):
@@ -440,16 +441,24 @@ def test_facts_of_feasibility_and_scores_are_on_the_page(report):
     assert "– USD/h" not in text  # of an LLM that no profile serves
 
 
-def test_summary_is_aligned_and_names_each_answer(report):
+def test_the_summary_for_a_terminal_opens_with_the_answers(report):
     lines = summary_text(report[0]).splitlines()
-    assert lines[0] == (
-        "chat: median nTTFT ≤ 1 ms per input token and median ITL ≤ 20 ms, for 16 users"
+    assert lines[0].startswith("Cheapest deployment that meets each SLO")
+    assert "2 LLMs on 2 GPU profiles: 6 points, 271 requests, 2 failed." in lines
+    start = lines.index("  LLM                            chat")
+    answers = dict(
+        line.split(maxsplit=1) for line in lines[start + 1 : start + 5] if "$" not in line
     )
-    (good,) = [line for line in lines if line.startswith("  good")]
-    assert good.split()[1:6] == ["2", "×", "small", "0.2", "measured"]
-    assert good.endswith("2 × large ✓ +200 %")
-    assert lines[1].index("USD/h") + len("USD/h") == good.index("0.2 ") + len("0.2")
+    assert answers == {
+        "good": "2 × small 0.2",
+        "slow": "none, ITL 1.8× its limit",
+        "nobody-knows": "not known",
+    }
+    assert any(line.endswith("4 × large 1.2 predicted") for line in lines)
     assert any(line.split()[:4] == ["llm_pilot", "100", "%", "200"] for line in lines)
+    assert (
+        "  chat: median nTTFT ≤ 1 ms per input token and median ITL ≤ 20 ms, for 16 users" in lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -547,24 +556,21 @@ def test_a_long_sheet_is_summed_up_and_only_its_first_slo_shown_in_full(tmp_path
 
 def test_a_long_sheet_is_summed_up_for_a_terminal(tmp_path):
     build_store(tmp_path / "x.duckdb", long_sheet(8), {})
-    lines = summary_text(tmp_path / "x.duckdb").splitlines()
-    assert lines[0] == "measured: means over 8 SLOs; the first of them in full below"
-    assert " ".join(lines[2].split()) == "llm_pilot 42.9 % 25 % 51.4 % 20 % – 7 6 1"
-    assert sum(line.endswith("for 16 users") for line in lines) == 1
+    text = summary_text(tmp_path / "x.duckdb")
+    assert "Cheapest deployment that meets the first of 8 SLOs" in text
+    assert text.count("for 16 users") == 1
+    of_first, means = [line.split() for line in text.splitlines() if "llm_pilot" in line]
+    assert of_first[:6] == ["llm_pilot", "0", "%", "–", "0", "%"]
+    assert " ".join(means) == "llm_pilot 42.9 % 25 % 51.4 % 20 % –"
 
 
-def test_many_predictors_are_not_set_side_by_side_for_a_terminal(tmp_path):
+def test_many_predictors_are_not_set_side_by_side(tmp_path):
     names = ("llm_pilot", "a", "b", "c")
     guess = of_predictor("llm_pilot", "good", "large", **meets(2, 8, 0.6))
-    rows = {
-        **ROWS,
-        "recommendation": [
-            *ROWS["recommendation"][:2],
-            *({**guess, "predictor": n} for n in names),
-        ],
-    }
-    database, html, _ = written(tmp_path, rows)
-    assert "unseen" not in summary_text(database)
+    guesses = [{**guess, "predictor": name} for name in names]
+    rows = {**ROWS, "recommendation": [*ROWS["recommendation"][:2], *guesses]}
+    _, html, _ = written(tmp_path, rows)
+    assert "unseen" not in Page(html).text
     assert "good 2 × small 0.2 USD/h 2 × large 0.6 USD/h (not judged)" in Page(html).text
 
 

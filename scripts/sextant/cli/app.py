@@ -130,7 +130,7 @@ def show(
 ) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.answer.source import store_path
-    from sextant.report.write import summary
+    from sextant.report.terminal import summary
 
     database = store_path(database)
     print_document(summary(database))

@@ -163,7 +163,7 @@ def slo_answers(tables: Tables) -> list[Row]:
     Keys: `source, slo, heading, answers, unanswered` (LLMs), `scores` (of predictors) and
     `held_out_by` (recommendations for hidden LLMs by predictor and LLM).
     """
-    names = _sources(tables)
+    names = sources(tables)
     parts = recommendations(tables), tables["score"], held_out(tables)
     by_slo = [group_by(rows, "source", "slo_id") for rows in parts]
     found = []
@@ -197,7 +197,7 @@ def slo_answers(tables: Tables) -> list[Row]:
     return found
 
 
-def _sources(tables: Tables) -> list[str]:
+def sources(tables: Tables) -> list[str]:
     """Return the characterizations in the store, `measured` if there is none yet."""
     return sorted({row["source"] for name in ("point", "score") for row in tables[name]}) or [
         MEASURED
@@ -215,7 +215,7 @@ def summaries(tables: Tables) -> list[Row]:
         return []
     found = []
     measured = group_by(tables["recommendation"], "source", "predictor")
-    for source in _sources(tables):
+    for source in sources(tables):
         scores = [row for row in tables["score"] if row["source"] == source]
         means, by_predictor = predictor_means(scores), group_by(scores, "predictor")
         grids = {

@@ -1,4 +1,4 @@
-"""The report of a store as a document: a short one for a terminal, all of it as a page."""
+"""The report of a store as a page, with its data as JSON."""
 
 import math
 from collections import Counter
@@ -95,29 +95,6 @@ _REFERENCES = (
     "▲ first measures the new LLM on two reference GPU profiles; there its prediction is the "
     "measurement."
 )
-
-
-def summary(database: Path) -> Document:
-    """Return the recommendations and scores of a store; raises InputError as `read_tables` does."""
-    tables = read_tables(database)
-    blocks: list[Block] = [
-        Section(
-            each["source"],
-            [
-                Headline(f"means over {len(tables['slo'])} SLOs; the first of them in full below"),
-                _means_table(each["means"]),
-            ],
-        )
-        for each in summaries(tables)
-    ]
-    blocks += [
-        Section(each["heading"], [*_answer_blocks(each), _scores_table(each["scores"])])
-        for each in slo_answers(tables)
-    ]
-    blocks += _capacity_sections(tables)
-    if not blocks:
-        blocks = [Headline("The store has no SLO, so there is nothing to recommend.")]
-    return Document("Sextant report", [*blocks, *map(Note, price_lines(tables))])
 
 
 def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Path) -> None:

@@ -1,0 +1,130 @@
+"""The report in one screen: the deployment for each LLM and SLO, then how predictors did."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sextant.base.rows import Row, group_by
+from sextant.facts.slo import METRICS
+from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
+from sextant.pages.wording import number, percent, plural
+from sextant.report.answers import (
+    decision_points,
+    deployment,
+    slo_answers,
+    slo_words,
+    sources,
+)
+from sextant.report.scores import marked, predictor_means
+from sextant.report.store_tables import MEASURED, Tables, detailed_slos, price_lines, read_tables
+
+_SCORES = {
+    "S": "success_rate",
+    "O": "overspend",
+    "S/O": "so_score",
+    "MAPE nTTFT": "mape_nttft",
+    "MAPE ITL": "mape_itl",
+}
+_SCORE_HEADER = ("predictor", *_SCORES)
+_SCORE_WORDS = (
+    "S: share of the LLMs whose recommended deployment meets the SLO. O: its extra cost over the "
+    "cheapest one that does. S/O: harmonic mean of S and 1 − O."
+)
+
+
+def summary(database: Path) -> Document:
+    """Return what a store recommends, and scores; raises InputError as `read_tables` does.
+
+    Of a long sheet of SLOs the first has a column, and the predictors' means are over all.
+    """
+    tables = read_tables(database)
+    names = sources(tables)
+    blocks: list[Block] = []
+    for source in names:
+        parts = _source_blocks(tables, source)
+        blocks += [Section(source, parts)] if parts and len(names) > 1 else parts
+    if not blocks:
+        blocks.append(Note("The store has no SLO, so there is nothing to recommend."))
+    return Document("Sextant report", [*blocks, Facts(price_lines(tables))])
+
+
+def _source_blocks(tables: Tables, source: str) -> list[Block]:
+    columns, legend = {}, []
+    for answer in slo_answers(tables):
+        if answer["source"] == source:
+            slo_id = answer["slo"]["slo_id"]
+            # Where predictors answer for an LLM, the one with the best score comes first.
+            columns[slo_id] = {row["llm_id"]: _cell(row) for row in reversed(answer["answers"])}
+            legend.append(f"{slo_id}: {slo_words(answer['slo'])}")
+    slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
+    simulated = [row for row in tables["capacity"] if row["source"] == source]
+    for (slo_id,), rows in group_by(simulated, "slo_id").items():
+        by_llm = group_by(rows, "llm_id")
+        columns[slo_id] = {llm: _simulated_cell(of_llm) for (llm,), of_llm in by_llm.items()}
+        legend.append(f"{slo_id}: {slo_words(slos[slo_id])}, simulated")
+    if not columns:
+        return []
+    answered = {llm for cells in columns.values() for llm in cells}
+    llms = sorted(answered | {row["llm_id"] for row in tables["llm"]})
+    rows = [[llm, *(cells.get(llm, "not known") for cells in columns.values())] for llm in llms]
+    answers = Table(["LLM", *columns], rows, range(len(columns) + 1))
+    n_slos = len(tables["slo"])
+    which = "each SLO" if len(detailed_slos(tables)) == n_slos else f"the first of {n_slos} SLOs"
+    title = f"Cheapest deployment that meets {which} (replicas × GPU profile, USD per hour)"
+    return [
+        Section(title, [answers, Facts(legend)]),
+        *_measured_note(tables, source),
+        *_score_blocks(tables, source),
+    ]
+
+
+def _measured_note(tables: Tables, source: str) -> list[Block]:
+    points = [point for point in decision_points(tables) if point["source"] == source]
+    n_failed = sum(point["n_failed"] or 0 for point in points)
+    llms, profiles = ({point[name] for point in points} for name in ("llm_id", "gpu_profile_id"))
+    text = (
+        f"{plural(len(llms), 'LLM')} on {plural(len(profiles), 'GPU profile')}: "
+        f"{plural(len(points), 'point')}, "
+        f"{plural(sum(point['n_ok'] or 0 for point in points) + n_failed, 'request')}, "
+        f"{n_failed or 'none'} failed."
+    )
+    return [Note(text)] if points else []
+
+
+def _cell(row: Row) -> str:
+    """Write an answer, or by how much the nearest profile misses."""
+    basis = "" if row["basis"] == MEASURED else " predicted"
+    if row["gpu_profile_id"] is not None:
+        return f"{deployment(row)} {number(row['usd_per_hour'])}{basis}"
+    miss = row["nearest_miss"]
+    reason = f", {METRICS[miss['limit']]} {number(miss['ratio'])}× its limit" if miss else ""
+    return f"none{reason}{basis}"
+
+
+def _simulated_cell(rows: Sequence[Row]) -> str:
+    chosen = next((row for row in rows if row["is_chosen"]), None)
+    return f"{deployment(chosen)} {number(chosen['usd_per_hour'])}" if chosen else "none"
+
+
+def _score_blocks(tables: Tables, source: str) -> list[Block]:
+    scores = [row for row in tables["score"] if row["source"] == source]
+    means, n_slos = predictor_means(scores), len(tables["slo"])
+    if not means:
+        return []
+    judged = "Predictors, judged on each LLM without having seen it"
+    rows = [_score_cells(row) for row in means]
+    blocks = [
+        Section(f"{judged}, means over {plural(n_slos, 'SLO')}", [Table(_SCORE_HEADER, rows)])
+    ]
+    if len(detailed_slos(tables)) < n_slos:
+        first = tables["slo"][0]["slo_id"]
+        of_first = [
+            row for row in scores if row["slo_id"] == first and row["predictor"] != MEASURED
+        ]
+        cells = [[*_score_cells(row), row["note"] or ""] for row in of_first]
+        table = Table([*_SCORE_HEADER, "note"], cells, (0, len(_SCORE_HEADER)))
+        blocks.insert(0, Section(f"{judged}, for {first}", [table]))
+    return [*blocks, Note(_SCORE_WORDS)]
+
+
+def _score_cells(row: Row) -> list[str]:
+    return [marked(row["predictor"]), *(percent(row[name]) for name in _SCORES.values())]
