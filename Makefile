@@ -11,6 +11,9 @@ WORKERS ?= 4
 # tests, which take 60 MB.
 QUIET := --quiet --disable-pip-version-check --no-compile
 
+# Without their byte code each start of a server would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all test-slurm reproduce-llm-pilot baselines lint format schemas lock
 
 .venv/.ready: requirements.lock pyproject.toml
@@ -34,7 +37,8 @@ baselines: .venv/.baselines
 	.venv-vllm/bin/pip install $(QUIET) --no-deps -r $<
 	touch $@
 
-demo: .venv/.ready .venv-vllm/.ready
+demo:
+	$(MAKE) --no-print-directory --jobs 2 .venv/.ready .venv-vllm/.ready  # both at once
 	PYTHONPATH=workflow/plugins $(BIN)/snakemake --cores $(CORES) --rerun-incomplete \
 		--logger sextant-progress
 	$(BIN)/sextant show

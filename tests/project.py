@@ -88,8 +88,8 @@ class Project:
         lines = slos.read_text().splitlines(keepends=True)
         slos.write_text("".join(line for line in lines if "azure-2023-conv-sample" not in line))
 
-    def fit_one_workload(self, input_tokens: int = 1024, output_tokens: int = 128) -> None:
-        """Leave out the demo's workloads that no cell uses; the other has these caps."""
+    def fit_one_workload(self, input_tokens: int = 512, output_tokens: int = 64) -> None:
+        """Leave out the demo's workload that no cell uses; the other has these caps."""
         header = "workload_id trace_id max_input_tokens max_output_tokens"
         row = ("conversation", "azure-2023-conv-sample", input_tokens, output_tokens)
         self.write_sheet("workloads", header, row)

@@ -29,11 +29,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def measured(folder: Path) -> Project:
     project = Project(folder)
     project.measure_little("opt-6m", "llama-16m", "bigcode-21m", "neox-34m")
-    sheet = project.sheet("workloads")
-    # One workload of each kind.
-    others = ("text-generation\t", "question-answering\t", "chat\t")
-    lines = sheet.read_text().splitlines(keepends=True)
-    sheet.write_text("".join(line for line in lines if not line.startswith(others)))
     done = project.snakemake("--cores", "2")
     assert done.returncode == 0, done.stderr
     return project

@@ -74,7 +74,7 @@ def test_the_table_has_what_the_json_has(sized) -> None:
 def test_a_trace_is_replayed_with_the_caps_of_the_workload(sized) -> None:
     made = answers(sized, "replayed")
     assert made["demand"]["name"] == TRACE and made["demand"]["n_requests"] == 2000
-    assert made["demand"]["longest_request_tokens"] == 1024 + 128
+    assert made["demand"]["longest_request_tokens"] == 512 + 64
     (answer, _) = made["answers"]
     assert "requests are shortened to the caps" in answer["warnings"][0]
     assert "From measured (this run)" in answer["text"]

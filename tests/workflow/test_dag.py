@@ -137,7 +137,7 @@ BAD_INPUTS = {
     ),
     "requests beyond the context": (
         "config/workloads.tsv",
-        "\t1024\t",
+        "\t512\t",
         "\t4096\t",
         ["workloads.tsv", "line 2", "'max_input_tokens'", "2048"],
     ),

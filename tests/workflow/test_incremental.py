@@ -134,7 +134,7 @@ ADDITIONS: dict[str, Change] = {
 TWISTS: dict[str, Change] = {
     "nothing": nothing,
     "another price": replace("config/gpu_profiles.tsv", "\t0.08", "\t0.16"),
-    "another SLO": replace("config/demo/slos.tsv", "chat\t0.25", "chat\t0.5"),
+    "another SLO": replace("config/demo/slos.tsv", "chat\t0.5", "chat\t0.75"),
     "an edit of the whole library": edit("sextant/**/*.py"),
 }
 SUBSETS = [
@@ -210,13 +210,13 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         {f"llm-opt-6m {gpus} conversation users-1-8" for gpus in PROFILES},
     ),
     "another cap of the workload": (
-        replace("config/workloads.tsv", "\t1024\t", "\t512\t"),
+        replace("config/workloads.tsv", "\t512\t", "\t256\t"),
         Counter(fit_workload=1) + MEASURED_AGAIN + PAGES,
         ALL_CELLS,
     ),
     "a cap and an edit of the library": (
         together(
-            replace("config/workloads.tsv", "\t1024\t", "\t512\t"),
+            replace("config/workloads.tsv", "\t512\t", "\t256\t"),
             TWISTS["an edit of the whole library"],
         ),
         Counter(fit_workload=1) + MEASURED_AGAIN + PAGES,
