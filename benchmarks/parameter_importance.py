@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).parents[1] / "resources" / "llm-pilot"))
 
 from import_archive import FileName, read_results
 
-from sextant.predict.importance import parameter_importance
+from sextant.studies.importance import parameter_importance
 
 CELLS = (
     ("llama-13b", 1, "a100"),

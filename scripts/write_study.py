@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
-from sextant.studies.study_data import TABLES
-from sextant.studies.write import StudyOutputs, write_study
+from sextant.studies.write import TABLES, write_study
 
 with job_log(snakemake.log[0]):
     experiment, output = load_experiment(snakemake.config), snakemake.output
@@ -18,11 +17,9 @@ with job_log(snakemake.log[0]):
         [Path(run).parent for run in snakemake.input.runs],
         experiment.llm_facts,
         experiment.profiles,
-        StudyOutputs(
-            html=Path(output.html),
-            json=Path(output.json),
-            figures=Path(output.figures),
-            tables={name: Path(output[name]) for name in TABLES},
-        ),
+        {name: Path(output[name]) for name in TABLES},
+        Path(output.html),
+        Path(output.json),
+        Path(output.figures),
         seed=snakemake.config["seed"],
     )

@@ -13,13 +13,14 @@ from sextant.experiment.scenarios import level_to_json
 from sextant.experiment.servers import Variant
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
-from sextant.pages.sections import Section
+from sextant.pages.blocks import Document, Section, Table, as_text
 from sextant.points.cell_files import TABLES
 from sextant.points.cell_files import write_cell as write_cell_files
 from sextant.points.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
 from sextant.points.summarize import aggregate_points
 from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
-from sextant.studies.study_data import StudyData, read_study_data
+from sextant.studies.study import StudyData
+from sextant.studies.write import read_study_data
 from support import ROOT
 
 SERVER = ServerFacts("vllm", "0.32.0", command=("vllm",))
@@ -173,9 +174,19 @@ def study_data(
 
 def column(section: Section, label: str) -> list[str]:
     """Return a column of a section's table, as its page shows it."""
-    (table,) = section.tables
+    (table,) = blocks_of(section, Table)
     place = list(table.header).index(label)
-    return [row[place] for row in table.rows]
+    return [row[place] for row in table.cells]
+
+
+def blocks_of(section: Section, kind: type) -> list[Any]:
+    """Return the blocks of a kind that a section has."""
+    return [block for block in section.blocks if isinstance(block, kind)]
+
+
+def text_of(section: Section) -> str:
+    """Return a section as a terminal prints it."""
+    return as_text(Document("", [section]))
 
 
 def frame(rows: Sequence[Mapping[str, Any]], **shared: Any) -> pd.DataFrame:

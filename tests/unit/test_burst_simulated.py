@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import column, request, study_data, write_cell
+from cells import blocks_of, column, request, study_data, text_of, write_cell
+from sextant.pages.blocks import Chart
 from sextant.points.run import ServerFacts
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import STATUS, Simulation, simulate, simulate_closed
@@ -97,8 +98,8 @@ def test_failures_and_latency_follow_the_bursts(cells, tmp_path) -> None:
     assert off.abs().max() < 0.15
     assert whole["simulated_mean_ttft_ms"] == pytest.approx(whole["mean_ttft_ms"], rel=0.1)
     (section,) = (each for each in analysis.sections if each.title.startswith("Simulated"))
-    assert "its share of failures is off by" in section.notes[0]
-    assert section.figures
+    assert "its share of failures is off by" in text_of(section)
+    assert blocks_of(section, Chart)
     assert column(section, "Phase") == ["beta"]
 
 

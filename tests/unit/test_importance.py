@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.predict.importance import parameter_importance
+from sextant.studies.importance import parameter_importance
 
 PARAMETERS = ["input_tokens", "output_tokens", "is_greedy"]
 

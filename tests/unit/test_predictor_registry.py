@@ -94,5 +94,5 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
             own,
             *(["perfnetv2"] if own == "perfnet" else []),
         }
-    assert not any("/predict/importance.py" in path for path in shared)
+    assert not any("/studies/importance.py" in path for path in shared)
     assert np.all([any("/predict/folds.py" in path for path in each) for each in files.values()])

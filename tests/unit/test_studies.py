@@ -11,16 +11,15 @@ import pytest
 from cells import PROFILES, TOO_LARGE, failed_request, request, study_data, write_cell
 from sextant.base.errors import InputError
 from sextant.base.rows import jsonable
-from sextant.pages.sections import Section, Table
-from sextant.pages.write import render_sections
-from sextant.studies.study_data import TABLES
+from sextant.pages.blocks import Section, Table
+from sextant.pages.page import as_page
+from sextant.studies.study import Analysis, part
 from sextant.studies.write import (
     STUDIES,
-    StudyOutputs,
+    TABLES,
     analysis_of,
-    caution_words,
     measured_facts,
-    measured_section,
+    study_document,
     write_study,
 )
 
@@ -30,9 +29,8 @@ SVG = "<svg><title>drawn</title></svg>"
 
 def page(tmp_path, sections: list[Section], *cells) -> str:
     facts = measured_facts(study_data(tmp_path, cells))
-    sections = [*sections, measured_section(facts)]
-    question, lead, cautions = "Why & how?", "<b>summary</b>", caution_words(facts)
-    return render_sections("A <study>", question, sections, ORIGIN, lead=lead, cautions=cautions)
+    document = study_document("pods", Analysis("<b>summary</b>", {}, sections), facts, ORIGIN)
+    return as_page(document)
 
 
 def many(n: int, **values) -> list[dict]:
@@ -48,10 +46,10 @@ def empty_cell(tmp_path):
 
 def test_a_page_escapes_all_text_and_keeps_the_figures_as_they_are(tmp_path):
     table = Table(["<head>"], [["<cell>"]])
-    section = Section.of_text("<title>", "<text>", SVG, table)
+    section = part("<title>", "<text>", SVG, table)
     cell = write_cell(tmp_path / "c", many(20), llm_id="<llm>")
     html = page(tmp_path, [section], cell)
-    for word in ("b>summary", "title>", "text>", "head>", "cell>", "llm>", "study>"):
+    for word in ("b>summary", "title>", "text>", "head>", "cell>", "llm>"):
         assert f"&lt;{word.replace('>', '&gt;')}" in html
     assert SVG in html
     assert "<llm>" not in html
@@ -74,7 +72,7 @@ def test_a_page_says_what_was_measured_where_and_when(tmp_path):
 
 def test_doubts_about_points_come_before_the_findings(tmp_path):
     cell = write_cell(tmp_path / "a", [*many(19), failed_request()])
-    html = page(tmp_path, [Section("Found")], cell)
+    html = page(tmp_path, [Section("Found", [])], cell)
     for words in ("Requests failed", "Fewer than 20 successful requests"):
         assert html.index(words) < html.index("Found")
     assert "llm on 1xGPU, w, s at 1)" in html
@@ -86,7 +84,7 @@ def test_a_doubtful_point_at_an_infinite_rate_is_named(tmp_path):
 
 
 def test_paragraphs_are_apart(tmp_path):
-    html = page(tmp_path, [Section.of_text("T", "one\n\ntwo")], empty_cell(tmp_path))
+    html = page(tmp_path, [part("T", "one\n\ntwo")], empty_cell(tmp_path))
     assert "<p>one</p>" in html
     assert "<p>two</p>" in html
 
@@ -120,9 +118,9 @@ def test_numbers_are_what_json_can_say():
 def write(tmp_path, name: str, cells) -> dict:
     out = tmp_path / "out"
     tables = {table: out / f"{table}.parquet" for table in TABLES}
-    outputs = StudyOutputs(out / "index.html", out / "study.json", out / "figures", tables)
-    write_study(name, cells, {}, PROFILES, outputs, seed=3)
-    return json.loads(outputs.json.read_text())
+    files = (out / "index.html", out / "study.json", out / "figures")
+    write_study(name, cells, {}, PROFILES, tables, *files, seed=3)
+    return json.loads((out / "study.json").read_text())
 
 
 def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):

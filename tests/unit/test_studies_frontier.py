@@ -4,7 +4,7 @@ import pytest
 
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
-from sextant.studies.frontier import (
+from sextant.studies.pareto import (
     agreement_words,
     gains_per_doubling,
     knee,

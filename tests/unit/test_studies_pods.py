@@ -7,7 +7,7 @@ import pytest
 
 from cells import frame
 from sextant.studies.pods import PODS_THROUGHPUT_TOK_S, analyse, diagonals
-from sextant.studies.study_data import StudyData
+from sextant.studies.study import StudyData
 
 
 def data_of(points: pd.DataFrame) -> StudyData:

@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
+from cells import TOO_LARGE, column, failed_request, request, study_data, text_of, write_cell
 from sextant.points.verdict import FEASIBLE
-from sextant.studies.replicas import analyse
-from sextant.studies.uncertainty import (
+from sextant.studies.measures import (
     mean_blocks,
     processing_blocks,
     ratio_of_means,
     throughput_blocks,
 )
+from sextant.studies.replicas import analyse
 
 
 def steady(n: int, seconds: float, replica: int = 0, level: float = 2.0) -> list[dict]:
@@ -160,5 +160,5 @@ def test_what_the_device_does_not_report_is_said(tmp_path):
         for n in (1, 2)
     ]
     device = analyse(study_data(tmp_path, cells)).sections[-1]
-    assert "Not reported by the devices: SM active, mean, SM occupancy, mean" in device.notes[0]
+    assert "Not reported by the devices: SM active, mean, SM occupancy, mean" in text_of(device)
     assert column(device, "CPU utilization, mean (Fraction)") == ["0.5", "0.5"]

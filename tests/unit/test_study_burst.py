@@ -3,10 +3,20 @@
 import numpy as np
 import pytest
 
-from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
+from cells import (
+    TOO_LARGE,
+    blocks_of,
+    column,
+    failed_request,
+    request,
+    study_data,
+    text_of,
+    write_cell,
+)
+from sextant.pages.blocks import Chart
 from sextant.points.cell_files import read_cell
 from sextant.studies.burst import analyse
-from sextant.studies.burst_measures import averages, by_setting, over_time, phases
+from sextant.studies.burst_phases import averages, by_setting, over_time, phases
 
 ALPHA, BETA, API, WARMUP, CONVERSATION, THETA = 4.0, 5.0, 3.0, 1.0, 2.0, 6.0
 
@@ -169,10 +179,10 @@ def test_the_page_shows_every_phase_and_figure(tmp_path):
     assert titles == ["Phases", "Warm-up", "Mirrored loads", "Sweeps", "The paper's findings"]
     shown, warmup, mirrored, sweeps, _ = analysis.sections
     assert column(shown, "Phase")[:2] == ["Warm-up", "Mirrored conversation"]
-    assert "within the 20 to 50 %" in warmup.notes[0]
-    assert "replace its conversations" in mirrored.notes[1]
-    assert mirrored.figures[0][0].startswith("<svg")
-    assert sweeps.figures[0][0].count("Output tokens/s") == 3
+    assert "within the 20 to 50 %" in text_of(warmup)
+    assert "replace its conversations" in text_of(mirrored)
+    assert blocks_of(mirrored, Chart)[0].svg.startswith("<svg")
+    assert blocks_of(sweeps, Chart)[0].svg.count("Output tokens/s") == 3
     assert column(sweeps, "Block") == ["1", "2", "3"] * 3
 
 

@@ -3,7 +3,17 @@
 import pandas as pd
 import pytest
 
-from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
+from cells import (
+    TOO_LARGE,
+    blocks_of,
+    column,
+    failed_request,
+    request,
+    study_data,
+    text_of,
+    write_cell,
+)
+from sextant.pages.blocks import Chart, Table
 from sextant.points.run import LeftOut, LevelMedians, Stop
 from sextant.points.verdict import Outcome, Verdict
 from sextant.studies.characterize import analyse
@@ -76,11 +86,11 @@ def test_the_page_has_a_section_an_llm(data):
     sections = analyse(data).sections
     titles = [section.title for section in sections]
     assert titles == ["Feasibility", "Saturation", "Curves: a", "Curves: b"]
-    assert "Variant" not in sections[0].tables[0].header
+    assert "Variant" not in blocks_of(sections[0], Table)[0].header
     assert column(sections[0], "Left out, and why")[0].startswith("8, 16")
     curves = sections[2]
-    assert curves.figures[0][0].startswith("<svg")
-    assert "25 in all, at least 5 a point" in curves.notes[0]
+    assert blocks_of(curves, Chart)[0].svg.startswith("<svg")
+    assert "25 in all, at least 5 a point" in text_of(curves)
     assert column(curves, "Users") == ["1", "2", "4"]
 
 
@@ -93,7 +103,7 @@ def test_a_point_without_a_served_request_is_a_gap(tmp_path):
     points = analysis.numbers["points"]
     assert points["n_failed"].tolist() == [0, 3]
     assert pd.isna(points["median_itl_ms"].iloc[1])
-    assert "3 failed" in analysis.sections[-1].notes[0]
+    assert "3 failed" in text_of(analysis.sections[-1])
 
 
 def test_nothing_served_is_said(tmp_path):

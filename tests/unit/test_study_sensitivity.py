@@ -5,7 +5,17 @@ import itertools
 import pandas as pd
 import pytest
 
-from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
+from cells import (
+    TOO_LARGE,
+    blocks_of,
+    column,
+    failed_request,
+    request,
+    study_data,
+    text_of,
+    write_cell,
+)
+from sextant.pages.blocks import Chart
 from sextant.studies.sensitivity import analyse, importance
 
 
@@ -85,13 +95,13 @@ def test_the_page_shows_both_importances_and_the_curve(analysis):
         "Importance for ITL: llm on 1xGPU",
         "Latency against batch weight",
     ]
-    assert all(section.figures[0][0].startswith("<svg") for section in analysis.sections)
+    assert all(blocks_of(section, Chart)[0].svg.startswith("<svg") for section in analysis.sections)
     assert column(analysis.sections[0], "Factor") == [
         *("CPU cores", "Host memory", "Batch weight", "Users")
     ]
     assert column(analysis.sections[2], "Batch weight (tokens)") == ["500", "1,000", "2,000"]
     assert analysis.summary.startswith("Importance (MDI) for TTFT of llm on 1xGPU: ")
-    assert "36 points: medians of 12 server set-ups" in analysis.sections[0].notes[0]
+    assert "36 points: medians of 12 server set-ups" in text_of(analysis.sections[0])
 
 
 def points(n=12, **columns):
@@ -152,7 +162,7 @@ def test_a_series_has_equal_cores_and_memory(tmp_path):
     (row,) = found.numbers["batch_weight"].to_dict("records")
     assert (row["smallest_tokens"], row["largest_tokens"]) == (500, 1000)
     assert "TTFT of llm on 1xGPU: no importance (3 points have the latency" in found.summary
-    assert not found.sections[0].figures
+    assert not blocks_of(found.sections[0], Chart)
 
 
 def test_one_weight_and_failed_requests_only_are_said(tmp_path):

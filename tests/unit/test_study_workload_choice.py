@@ -4,9 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import TOO_LARGE, column, failed_request, request, study_data, write_cell
-from sextant.studies.workload_choice import analyse, bootstrap_ratio
-from sextant.studies.workload_choice_sections import takeaways
+from cells import (
+    TOO_LARGE,
+    blocks_of,
+    column,
+    failed_request,
+    request,
+    study_data,
+    text_of,
+    write_cell,
+)
+from sextant.pages.blocks import Chart, Table
+from sextant.studies.workload_choice import analyse, bootstrap_ratio, takeaways
 
 LLM = "demo-opt-6m"  # 4 layers × 2 × 256 × 2 bytes: 4 KiB of KV cache a token
 
@@ -103,10 +112,10 @@ def test_the_summary_names_use_case_ratio_and_verdict(analysis):
 def test_the_page_has_the_tables_and_the_figure(analysis):
     shown, points, effects, curves = analysis.sections
     assert column(shown, "Holds") == ["yes"] * 4
-    assert len(points.tables[0].rows) == 8
+    assert len(blocks_of(points, Table)[0].rows) == 8
     assert column(points, "Load")[:2] == ["40 in flight"] * 2
     assert column(effects, "95% interval")[0].count("–") == 1
-    assert curves.figures[0][0].count("KV cache (GiB)") == 2
+    assert blocks_of(curves, Chart)[0].svg.count("KV cache (GiB)") == 2
 
 
 def test_the_bootstrap_is_seeded_and_holds_the_ratio():
@@ -159,7 +168,7 @@ def test_one_use_case_with_one_cache_tells_nothing(tmp_path):
     analysis = analyse(study_data(tmp_path, [only, missing], [LLM]))
     assert [each["holds"] for each in analysis.numbers["takeaways"]] == [None] * 4
     assert "Of the poster's 4 takeaways 0 hold here, 0 do not, 4 cannot be told" in analysis.summary
-    assert analysis.sections[2].notes[0] == "No use case was measured with two sizes."
+    assert "No use case was measured with two sizes." in text_of(analysis.sections[2])
 
 
 def test_no_points_and_failed_requests_only_are_said(tmp_path):

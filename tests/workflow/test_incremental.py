@@ -312,7 +312,7 @@ EDITS: dict[str, Counter[str]] = {
     "base/files.py": AGGREGATED + PAGES,
     "benchmark/tuning.py": Counter(),
     "capacity/target.py": Counter(),  # no SLO of the project has a trace
-    # The page on a trace imports them too, through `predict.importance`.
+    # The page on a trace imports them too, through `studies.importance`.
     "points/metrics.py": AGGREGATED + TRACE_PAGE,
     "points/frame.py": AFTER_POINTS,
     "cli/app.py": Counter(),

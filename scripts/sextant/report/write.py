@@ -309,7 +309,7 @@ def _capacity_sections(tables: Tables) -> list[Section]:
     slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
     header = ["LLM", "replicas", "price", "probability", "why", "a month (730 h)"]
     header.append("if a replica fails in the busiest minute")
-    found = []
+    found: list[Section] = []
     for (source, slo_id), rows in group_by(tables["capacity"], "source", "slo_id").items():
         cells = [
             [llm_id, *_capacity_cells(of_llm)]

@@ -6,13 +6,12 @@ Lazuka et al.: LLM-Pilot, SC 2024, sections III-C and V-B (Fig. 7, Table III).
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
+from sextant.pages.blocks import Section
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section
 from sextant.pages.wording import listed, number, plural
 from sextant.points.run import CELL_KEY
-from sextant.studies.labels import level_axis, place_words, table_of
-from sextant.studies.study_data import Analysis, StudyData
+from sextant.studies.study import Analysis, StudyData, level_axis, part, place_words, table_of
 
 SATURATION = 0.9
 """A combination is saturated from the fewest users that reach this share of its highest
@@ -141,7 +140,7 @@ def _feasibility_section(cells: pd.DataFrame) -> Section:
         "batch_weight_tokens n_server_starts levels levels_left_out",
         kv_gib="Left for the KV cache (GiB)",
     )
-    return Section.of_text("Feasibility", text, table=table)
+    return part("Feasibility", text, table=table)
 
 
 def _told_apart(rows: pd.DataFrame) -> str:
@@ -160,7 +159,7 @@ def _saturation_section(combinations: pd.DataFrame) -> Section:
         "most_users is_still_rising ttft_growth itl_growth",
         saturated_users=f"Users that reach {SATURATION:.0%} of it",
     )
-    return Section.of_text("Saturation", text, table=table)
+    return part("Saturation", text, table=table)
 
 
 def _curves_section(place: str, points: pd.DataFrame) -> Section:
@@ -178,7 +177,7 @@ def _curves_section(place: str, points: pd.DataFrame) -> Section:
         "median_ttft_ms median_nttft_ms median_itl_ms median_e2e_ms",
         level="Users",
     )
-    return Section.of_text(f"Curves: {place}", text, figure, table)
+    return part(f"Curves: {place}", text, figure, table)
 
 
 def _panel(points: pd.DataFrame, column: str, heading: str, unit: str) -> Panel:

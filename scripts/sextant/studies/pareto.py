@@ -1,35 +1,153 @@
-"""Throughput against latency over batch sizes, where it stops to grow, and what devices do then.
+"""Where throughput stops growing with the batch size, and which points no other beats."""
 
-Recasens et al.: Towards Pareto Optimal Throughput in Small Language Model Serving, EuroMLSys 2024,
-section 4.1.
-"""
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
 
-from collections.abc import Sequence
-
+import numpy as np
 import pandas as pd
 
+from sextant import PROJECT
 from sextant.experiment.scenarios import Batch, OpenLoop
+from sextant.facts.gpu import Devices
+from sextant.facts.llm import LLM, load_llm
+from sextant.pages.blocks import Section, Table
+from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.figure import Axis
 from sextant.pages.wording import listed, plural
-from sextant.studies.frontier import (
-    LEAST_GAIN,
-    agreement_words,
-    gains_per_doubling,
-    knee,
-    largest_power_of_two,
-    opt_batch_sizes,
-    pareto_optimal,
+from sextant.points.verdict import assess
+from sextant.studies.measures import fits_memory, request_times, server_load, with_measures
+from sextant.studies.study import (
+    LABELS,
+    Analysis,
+    StudyData,
+    level_axis,
+    level_curve,
+    level_words,
+    part,
+    place_words,
+    table_of,
 )
-from sextant.studies.pareto_sections import (
-    activity_section,
-    batch_table_section,
-    energy_section,
-    frontier_section,
-    lengths_section,
-    memory_section,
-    published_section,
-)
-from sextant.studies.point_measures import fits_memory, request_times, server_load, with_measures
-from sextant.studies.study_data import Analysis, StudyData
+
+LEAST_GAIN = 0.1
+"""A doubling of the batch size that gains less than this fraction of throughput is past the knee.
+
+In a full batch, latency is batch size over request rate (Little's law), so a doubling that gains
+g multiplies latency by 2 / (1 + g): below a gain of 10% it costs at least 82% more latency.
+"""
+
+
+def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> list[float]:
+    """Return the relative gain in throughput (any unit, above 0) from each batch size to the next,
+    per doubling. Sizes ascend; a step by a factor of four counts as two equal doublings.
+    """
+    steps = zip(sizes, sizes[1:], throughputs, throughputs[1:], strict=False)
+    return [(after / before) ** (1 / math.log2(b / a)) - 1 for a, b, before, after in steps]
+
+
+def knee(
+    sizes: Sequence[float], throughputs: Sequence[float], least_gain: float = LEAST_GAIN
+) -> int | None:
+    """Return the place of the smallest size from which no further doubling gains `least_gain`.
+
+    Sizes and throughputs as in `gains_per_doubling`. All later steps count: one slow run is not a
+    knee. None if the last step still gains as much, or if there is no step.
+    """
+    gains = gains_per_doubling(sizes, throughputs)
+    growing = [place for place, gain in enumerate(gains) if gain >= least_gain]
+    place = growing[-1] + 1 if growing else 0
+    return place if place < len(gains) else None
+
+
+def pareto_optimal(throughputs: Sequence[float], latencies: Sequence[float]) -> list[bool]:
+    """Tell of each point whether no other has at least its throughput at no more latency; points
+    that are equal in both do not beat each other.
+    """
+    rates, delays = np.asarray(throughputs, float), np.asarray(latencies, float)
+    return [
+        not np.any((rates >= rate) & (delays <= delay) & ((rates > rate) | (delays < delay)))
+        for rate, delay in zip(rates, delays, strict=True)
+    ]
+
+
+OPT_BATCH_SIZES = {
+    "facebook__opt-125m": 512,
+    "facebook__opt-1.3b": 256,
+    "facebook__opt-2.7b": 128,
+    "facebook__opt-6.7b": 64,
+    "facebook__opt-13b": 16,
+}
+"""Largest batch size, a power of two up to 512, on an A100 of 40 GB for requests of 512 input and
+256 output tokens. Recasens et al.: Towards Pareto Optimal Throughput in Small Language Model
+Serving, EuroMLSys 2024, Table 1."""
+
+LARGEST_OPT_BATCH = 512
+OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS = 512, 256
+
+_LLMS = PROJECT / "resources" / "llms"
+_A100_40GB = Devices("gpu", 1, 40)
+# The paper's own reading: 36 GB for a server that may use 90% of the device.
+_A100_40GB_DECIMAL = Devices("gpu", 1, 40e9 / 2**30)
+_UTILIZATION = 0.9
+_WHOLE = OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS
+ASSUMPTIONS = {
+    f"{_WHOLE} tokens, 40 GiB": (_WHOLE, _A100_40GB),
+    f"{_WHOLE} tokens, 40 GB": (_WHOLE, _A100_40GB_DECIMAL),
+    f"{_WHOLE - OPT_OUTPUT_TOKENS // 2} tokens, 40 GB": (
+        _WHOLE - OPT_OUTPUT_TOKENS // 2,
+        _A100_40GB_DECIMAL,
+    ),
+    f"{OPT_INPUT_TOKENS} tokens, 40 GB": (OPT_INPUT_TOKENS, _A100_40GB_DECIMAL),
+}
+"""What a request in flight keeps in the KV cache, and the device's memory, by the column that
+they are shown in. The first is how Sextant sizes a batch."""
+
+
+def largest_power_of_two(value: float) -> int:
+    """Return the largest power of two that is not above `value`; 0 below 1."""
+    return 1 << (int(value).bit_length() - 1) if value >= 1 else 0
+
+
+def largest_batch(
+    llm: LLM, devices: Devices, memory_utilization: float, tokens_per_request: int
+) -> int:
+    """Return the largest batch, a power of two, of requests that each keep `tokens_per_request` in
+    the KV cache, beside the weights in a fraction `memory_utilization` of the devices.
+    """
+    found = assess(llm, devices, memory_utilization, tokens_per_request)
+    return largest_power_of_two(found.max_batch_weight_tokens / tokens_per_request)
+
+
+@cache
+def opt_batch_sizes() -> pd.DataFrame:
+    """Return Table 1 of Recasens et al.: a row an LLM, `published` and a column an assumption."""
+    rows = []
+    for llm_id, published in OPT_BATCH_SIZES.items():
+        llm = load_llm(_LLMS / f"{llm_id}.json")
+        sizes = {
+            name: min(LARGEST_OPT_BATCH, largest_batch(llm, devices, _UTILIZATION, tokens))
+            for name, (tokens, devices) in ASSUMPTIONS.items()
+        }
+        weights_gb = llm.weight_bytes / 1e9
+        rows.append({"llm_id": llm_id, "weights_gb": weights_gb, "published": published, **sizes})
+    return pd.DataFrame(rows)
+
+
+def agreement_words(table: pd.DataFrame) -> str:
+    """Say under which assumption the published batch sizes come out, and where ours differ."""
+    equal = {name: table[name] == table["published"] for name in ASSUMPTIONS}
+    parts = [f"{name}: {same.sum()} of {len(table)}" for name, same in equal.items()]
+    ours = next(iter(ASSUMPTIONS))
+    differing = table[~equal[ours]]
+    words = f"Equal to the published sizes are, by assumption: {'; '.join(parts)}."
+    if differing.empty:
+        return words
+    cases = [
+        f"{row['llm_id']} {row[ours]} instead of {row['published']}"
+        for _, row in differing.iterrows()
+    ]
+    return f"{words} Sized for whole requests, as Sextant does, come out {', '.join(cases)}."
+
 
 CURVE = ["llm_id", "gpu_profile_id", "workload_id", "variant_id"]
 _OTHER_GAINS = (0.05, LEAST_GAIN, 0.2)
@@ -173,4 +291,229 @@ def _knee_words(curves: pd.DataFrame) -> Sequence[str]:
         f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
         f"{row['largest_processing_ms']:,.0f} ms."
         for _, row in kneed.iterrows()
+    ]
+
+
+_THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)
+_PROCESSING = Axis("Mean processing time (ms)", is_log=True)
+_ACTIVITY = {
+    f"{statistic}_{words.lower().replace(' ', '_')}": f"{words}, {statistic}"
+    for words in ("Utilization", "SM active", "SM occupancy")
+    for statistic in ("mean", "max")
+}
+_KNEE_RULE = (
+    "The knee is the smallest batch size from which no further doubling gains "
+    f"{LEAST_GAIN:.0%} of throughput: as latency is batch size over request rate (Little's law), "
+    f"a doubling that gains less multiplies latency by more than {2 / (1 + LEAST_GAIN):.2f}."
+)
+
+
+def frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
+    """Throughput against processing time, after their Fig. 1."""
+    text = (
+        f"{_KNEE_RULE} It has a ring. A point is Pareto-optimal if no other batch of its LLM, on "
+        "any profile, has at least its throughput at no more latency. Hollow points are larger "
+        "than the memory holds whole requests for: there the server queues or preempts, so they "
+        "count for neither.\n\n"
+        "Processing time is the mean from sending a request to its last token; a request is sent "
+        "when the batch has a place for it. Numbers at points are batch sizes. Each point is "
+        "one run, whose requests were all due at once; the last ones leave the batch "
+        "emptier, which lowers the throughput of batches that are large against the number of "
+        "requests."
+    )
+    title = "Throughput against latency"
+    if curves.empty:
+        return part(title, f"No batch was served.\n\n{text}")
+    table = table_of(
+        curves.assign(last_gain_percent=curves["last_gain"] * 100),
+        "llm_id gpu_profile_id workload_id knee_size knee_throughput_tok_s knee_processing_ms "
+        "largest_size largest_throughput_tok_s largest_processing_ms last_gain_percent",
+    )
+    return part(title, text, _frontier_figure(batches, curves), table)
+
+
+def _frontier_figure(batches: pd.DataFrame, curves: pd.DataFrame) -> str:
+    knees = curves.set_index(["llm_id", "gpu_profile_id", "workload_id", "variant_id"])["knee_size"]
+    panels = []
+    for (llm_id, workload_id), own in batches.groupby(["llm_id", "workload_id"], sort=False):
+        lines = []
+        for (profile_id, variant_id), rows in own.groupby(
+            ["gpu_profile_id", "variant_id"], sort=False
+        ):
+            sizes = list(rows["batch_size"])
+            knee_size = knees[llm_id, profile_id, workload_id, variant_id]
+            name = profile_id if variant_id == "default" else f"{profile_id}, {variant_id}"
+            line = level_curve(name, rows, "throughput_tok_s", "mean_processing_ms")
+            ringed = [sizes.index(knee_size)] if knee_size in sizes else []
+            lines.append(line._replace(ringed=ringed))
+        panels.append(Panel(f"{llm_id}, {workload_id}", _THROUGHPUT, _PROCESSING, lines))
+    return panels_figure(
+        panels, "Processing time against throughput by batch size", has_points=True
+    )
+
+
+def batch_table_section(batches: pd.DataFrame) -> Section:
+    """Every batch, in numbers."""
+    text = (
+        f"{plural(len(batches), 'batch')}. "
+        "With queueing, time counts from the moment a request was due, and all were due at once: "
+        "it grows with the number of requests and says little of the server."
+    )
+    table = table_of(
+        batches,
+        "llm_id gpu_profile_id workload_id batch_size n_ok n_failed request_rate_rps "
+        "throughput_tok_s mean_processing_ms mean_latency_ms mean_running n_preemptions fits "
+        "is_optimal",
+    )
+    return part("Every batch", text, table=table)
+
+
+def memory_section(curves: pd.DataFrame) -> Section:
+    """The largest batch by memory against the largest that was tried."""
+    text = (
+        "What memory holds is the largest power of two whose whole requests, input and output, "
+        "are within the batch weight that the server was tuned to."
+    )
+    if curves.empty:
+        return part("Largest batch", text)
+    columns = "llm_id gpu_profile_id workload_id largest_fitting_size largest_size"
+    table = table_of(curves, columns, largest_size="Largest tried that fits")
+    return part("Largest batch", text, table=table)
+
+
+def published_section(sizes: pd.DataFrame, agreement: str) -> Section:
+    """Their Table 1 beside what memory facts give."""
+    text = (
+        "Table 1 of Recasens et al.: the largest batch of requests of "
+        f"{OPT_INPUT_TOKENS} input and {OPT_OUTPUT_TOKENS} output tokens on an A100 of 40 GB, a "
+        "power of two up to 512. Computed: what 90% of the device leaves beside 16-bit weights, "
+        "over the KV cache of the tokens that each request in flight keeps. "
+        f"{agreement}\n\n"
+        f"{OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS} tokens is a request at its end, "
+        f"{OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS // 2} its mean over the generation, "
+        f"{OPT_INPUT_TOKENS} its prompt, which is what vLLM reserves when it admits a request "
+        "(blocks are allocated on demand). Requests that start at different times never all need "
+        "their last block at once; requests that start together do, and are preempted then. "
+        "Their text gives 50 MB for a request of OPT-1.3B, which is the KV cache of "
+        f"{OPT_OUTPUT_TOKENS} tokens, not of {OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS}."
+    )
+    labels = {name: LABELS.get(name, name) for name in sizes}
+    return part("Published batch sizes", text, table=Table.of_frame(sizes, labels))
+
+
+def lengths_section(rates: pd.DataFrame) -> Section:
+    """Output lengths at request rates, after their Fig. 2 (right)."""
+    latency = Axis("Mean latency from due time (ms)", is_log=True)
+    panels = []
+    for (llm_id, profile_id), own in rates.groupby(["llm_id", "gpu_profile_id"], sort=False):
+        lines = [
+            level_curve(workload_id, rows, "throughput_tok_s", "mean_latency_ms")
+            for workload_id, rows in own.groupby("workload_id", sort=False)
+        ]
+        panels.append(Panel(f"{llm_id} on {profile_id}", _THROUGHPUT, latency, lines))
+    text = (
+        "A line is one output length, a point one request rate with Poisson arrivals; inf is all "
+        "requests at once. Latency counts from the moment a request was due, so it includes the "
+        "queue that grows where the rate is above what the server can do."
+    )
+    table = table_of(
+        rates.assign(load=rates["level"].map(level_words)),
+        "llm_id workload_id load n_ok mean_output_tokens request_rate_rps throughput_tok_s "
+        "mean_latency_ms mean_processing_ms",
+        load="Requests/s asked",
+        request_rate_rps="Requests/s served",
+        mean_latency_ms="Mean latency (ms)",
+    )
+    title = "Latency against throughput by output length and request rate"
+    figure = panels_figure(panels, title, has_points=True)
+    return part("Output length and request rate", text, figure, table)
+
+
+def activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
+    """How busy devices are over batch sizes, after their Fig. 3 and 8."""
+    is_cpu = {name: profile.gpu.kind == "cpu" for name, profile in data.profiles.items()}
+    on_cpu = bool(batches["gpu_profile_id"].map(is_cpu).any())
+    text = (
+        "SM active is the fraction of time that a multiprocessor has a warp, SM occupancy the "
+        "fraction of the warps it could hold (DCGM); mean and maximum are over the time of a "
+        "batch. GPU utilization is the fraction of time that any kernel runs, whatever it uses of "
+        "the device. Drawn are the profiles of the fewest devices."
+    )
+    if batches.empty or batches["mean_sm_active"].isna().all():
+        text += "\n\nSM metrics are not available here: they need a GPU and DCGM (engine.dcgm_url)."
+    if on_cpu:
+        text += (
+            "\n\nOn processor cores utilization is the CPU time of the server's processes over "
+            "that of its cores."
+        )
+    panels = list(_activity_panels(_fewest_devices(batches), on_cpu))
+    if all(panel.y == _THROUGHPUT for panel in panels):
+        return part("Device activity", f"{text}\n\nNo device reported how busy it was.")
+    figure = panels_figure(panels, "Device activity over batch size", has_points=True)
+    known = [column for column in _ACTIVITY if batches[column].notna().any()]
+    table = table_of(batches, f"llm_id gpu_profile_id batch_size {' '.join(known)}", **_ACTIVITY)
+    return part("Device activity", text, figure, table)
+
+
+def _activity_panels(batches: pd.DataFrame, on_cpu: bool) -> Iterator[Panel]:
+    for column, heading in (
+        ("mean_utilization", "CPU utilization, mean" if on_cpu else "GPU utilization, mean"),
+        ("throughput_tok_s", "Throughput"),
+        ("mean_sm_active", "SM active, mean"),
+        ("max_sm_active", "SM active, maximum"),
+        ("mean_sm_occupancy", "SM occupancy, mean"),
+        ("max_sm_occupancy", "SM occupancy, maximum"),
+    ):
+        lines = _lines(batches, column)
+        is_fraction = column != "throughput_tok_s"
+        y = Axis("Fraction", low=0, high=1.05) if is_fraction else _THROUGHPUT
+        if lines:
+            yield Panel(heading, _batch_axis(batches), y, lines)
+
+
+def energy_section(batches: pd.DataFrame) -> Section:
+    """Power and energy over batch sizes, after their Fig. 4."""
+    title = "Power and energy"
+    if batches.empty or batches["mean_power_w"].isna().all():
+        return part(title, "The devices report no power: energy is not known.")
+    fewest, axis = _fewest_devices(batches), _batch_axis(batches)
+    panels = [
+        Panel(heading, axis, y, _lines(fewest, column))
+        for heading, y, column in (
+            ("Mean power", Axis("W", low=0), "mean_power_w"),
+            ("Energy per output token", Axis("J", is_log=True), "energy_per_output_token_j"),
+        )
+    ]
+    text = (
+        "Power of all devices of the profile; energy is what their counters gained over the run. "
+        "Drawn are the profiles of the fewest devices."
+    )
+    figure = panels_figure([panel for panel in panels if panel.curves], title, has_points=True)
+    table = table_of(
+        batches,
+        "llm_id gpu_profile_id batch_size mean_power_w max_power_w energy_per_request_j "
+        "energy_per_output_token_j",
+    )
+    return part(title, text, figure, table)
+
+
+def _batch_axis(batches: pd.DataFrame) -> Axis:
+    return level_axis("Batch size", batches["batch_size"])
+
+
+def _fewest_devices(batches: pd.DataFrame) -> pd.DataFrame:
+    return batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
+
+
+def _lines(batches: pd.DataFrame, column: str) -> Sequence[Curve]:
+    known = batches[batches[column].notna()]
+    curves = known.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
+    is_one_workload = known["workload_id"].nunique() < 2
+    return [
+        Curve(
+            place_words(rows.iloc[0]) + ("" if is_one_workload else f", {key[2]}"),
+            rows["batch_size"],
+            rows[column],
+        )
+        for key, rows in curves
     ]

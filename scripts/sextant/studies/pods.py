@@ -6,12 +6,11 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
+from sextant.pages.blocks import Section, Table
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section, Table
 from sextant.pages.wording import percent, plural
-from sextant.studies.labels import place_words, table_of
-from sextant.studies.study_data import Analysis, StudyData
+from sextant.studies.study import Analysis, StudyData, part, place_words, table_of
 
 _SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 PODS_THROUGHPUT_TOK_S = pd.DataFrame(
@@ -122,7 +121,7 @@ def _grid_section(setting: dict[str, str], grid: pd.DataFrame) -> Section:
     )
     title = f"{place_words(setting)}, {setting['workload_id']}"
     figure = panels_figure([panel], title, height_in=3.2, has_points=True)
-    return Section.of_text(title, text, figure, _grid_table(grid))
+    return part(title, text, figure, _grid_table(grid))
 
 
 def _grid_table(grid: pd.DataFrame) -> Table:
@@ -145,7 +144,7 @@ def _diagonal_section(found: dict[tuple, pd.DataFrame], published: pd.DataFrame)
         "their throughputs per replica, the largest deviation from it, and the standard "
         "deviation (over n, as LLM-Pilot's figures need it), both relative to the mean."
     )
-    return Section.of_text("The diagonals", text, table=table)
+    return part("The diagonals", text, table=table)
 
 
 def _published_section() -> Section:
@@ -153,4 +152,4 @@ def _published_section() -> Section:
         "Table I of LLM-Pilot: Llama-2-13b, each pod on an A100 of 80 GB. Rows are pods, columns "
         "users; output tokens per second and pod."
     )
-    return Section.of_text("Published", text, table=_grid_table(PODS_THROUGHPUT_TOK_S))
+    return part("Published", text, table=_grid_table(PODS_THROUGHPUT_TOK_S))

@@ -10,17 +10,29 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from sextant.pages.blocks import Section
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section
 from sextant.pages.wording import interval, listed, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.run import CELL_KEY
 from sextant.points.trust import N_BLOCKS
-from sextant.studies.labels import level_axis, level_curve, place_words, table_of
-from sextant.studies.point_measures import fits_memory, request_times, with_measures
-from sextant.studies.study_data import Analysis, StudyData
-from sextant.studies.uncertainty import processing_blocks, ratio_of_means
+from sextant.studies.measures import (
+    fits_memory,
+    processing_blocks,
+    ratio_of_means,
+    request_times,
+    with_measures,
+)
+from sextant.studies.study import (
+    Analysis,
+    StudyData,
+    level_axis,
+    level_curve,
+    part,
+    place_words,
+    table_of,
+)
 
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 _COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
@@ -182,7 +194,7 @@ def gain_section(points: pd.DataFrame) -> Section:
         "that is one block tells none. They hold for n = 1 run of each variant: what changes "
         "between two starts of the servers is not in them."
     )
-    return Section.of_text("Gain over one server", text, _gain_figure(points), table)
+    return part("Gain over one server", text, _gain_figure(points), table)
 
 
 def _gain_figure(points: pd.DataFrame) -> str | None:
@@ -236,7 +248,7 @@ def curve_section(points: pd.DataFrame) -> Section:
     )
     title = "Latency against throughput by servers"
     figure = panels_figure(panels, title, has_points=True) if panels else None
-    return Section.of_text("Throughput against latency", text, figure)
+    return part("Throughput against latency", text, figure)
 
 
 def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
@@ -255,7 +267,7 @@ def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
     if absent:
         text += f" Not reported by the devices: {', '.join(absent)}."
     if not known:
-        return Section.of_text("The device", text)
+        return part("The device", text)
     axis = level_axis("Servers on the device", compared["replicas"], is_log=False)
     panels = [
         Panel(
@@ -273,4 +285,4 @@ def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
     columns = f"llm_id gpu_profile_id replicas {' '.join(labels)} energy_per_output_token_j"
     table = table_of(compared, columns, **labels)
     figure = panels_figure(panels, "The device", has_points=True)
-    return Section.of_text("The device", text, figure, table)
+    return part("The device", text, figure, table)

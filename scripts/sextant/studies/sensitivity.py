@@ -12,14 +12,13 @@ import numpy as np
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
+from sextant.pages.blocks import Section, Table
 from sextant.pages.charts import Curve, Panel, bars_figure, panels_figure
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, plural
 from sextant.points.run import CELL_KEY
-from sextant.predict.importance import forest_importance
-from sextant.studies.labels import place_words, table_of
-from sextant.studies.study_data import Analysis, StudyData
+from sextant.studies.importance import forest_importance
+from sextant.studies.study import Analysis, StudyData, part, place_words, table_of
 
 FACTORS = {
     "cpu_cores": "CPU cores",
@@ -142,7 +141,7 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
     text = f"{found['n_points']} points: medians of {plural(found['n_set_ups'], 'server set-up')} "
     text += "by number of users. "
     if found["reason"]:
-        return Section.of_text(title, text + f"No forest was grown: {found['reason']}.")
+        return part(title, text + f"No forest was grown: {found['reason']}.")
     for names, words in ((found["not_varied"], "Not varied"), (found["not_known"], "Not known")):
         if names:
             text += f"{words}: {listed([FACTORS[name] for name in names])}. "
@@ -168,7 +167,7 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
         "permutation_sd": "± permutation",
     }
     shown = factors.assign(factor=factors["factor"].map(_capital))
-    return Section.of_text(title, text, figure, Table.of_frame(shown, labels))
+    return part(title, text, figure, Table.of_frame(shown, labels))
 
 
 def _capital(factor: str) -> str:
@@ -232,7 +231,7 @@ def batch_weight_section(rows: pd.DataFrame, ratios: pd.DataFrame) -> Section:
     """The curve, after LLM-Pilot's Fig. 1."""
     title, text = "Latency against batch weight", ratio_words(ratios)
     if rows.empty:
-        return Section.of_text(title, text)
+        return part(title, text)
     lines = []
     for key, own in rows.groupby(_SERIES):
         name = key[0] if ratios["llm_id"].is_unique else " · ".join(key)
@@ -246,4 +245,4 @@ def batch_weight_section(rows: pd.DataFrame, ratios: pd.DataFrame) -> Section:
         "median_ttft_ms median_itl_ms throughput_tok_s",
         level="Users",
     )
-    return Section.of_text(title, text, panels_figure([panel], title, has_points=True), table)
+    return part(title, text, panels_figure([panel], title, has_points=True), table)

@@ -1,68 +1,64 @@
 """From measured cells to a study's page, its figures and its numbers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from sextant.base.files import provenance
-from sextant.base.rows import Row, frame_rows, jsonable
+import pandas as pd
+
+from sextant.base.files import provenance, read_parquet
+from sextant.base.rows import frame_rows, jsonable
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
-from sextant.pages.sections import Section, Table
-from sextant.pages.write import render_sections, write_page
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section
+from sextant.pages.page import write_page
+from sextant.points.cell_files import MeasuredCell, read_cell
+from sextant.points.run import CELL_KEY
 from sextant.points.summarize import aggregate_points
 from sextant.points.trust import warnings
-from sextant.studies.labels import level_words, place_words
-from sextant.studies.study_data import TABLES, Analysis, StudyData, read_study_data
+from sextant.studies.study import Analysis, StudyData, level_words, place_words
 
-
-class Study(NamedTuple):
-    """What a study's page is headed by."""
-
-    title: str
-    question: str
-    """With the paper that asked it."""
-
-
+TABLES = ("point", "feasibility", "telemetry")
+"""Tables of the store that a study's cells are aggregated to."""
 STUDIES = {
-    "characterize": Study(
+    "characterize": (
         "Characterization",
         "How do latency and throughput change with the number of users, per LLM and GPU profile, "
         "and what does not fit? (LLM-Pilot, SC 2024, section III)",
     ),
-    "pareto": Study(
+    "pareto": (
         "Pareto-optimal throughput",
         "Up to which batch size does throughput still grow, and does one device hold it? "
         "(Recasens et al., EuroMLSys 2024, section 4.1)",
     ),
-    "replicas": Study(
+    "replicas": (
         "Replicas on one device",
         "What do several servers that share one device gain over one? "
         "(Recasens et al., EuroMLSys 2024, section 4.2)",
     ),
-    "pods": Study(
+    "pods": (
         "Throughput per pod",
         "Does throughput per replica depend on anything but the users per replica? "
         "(LLM-Pilot, SC 2024, Table I)",
     ),
-    "sensitivity": Study(
+    "sensitivity": (
         "Sensitivity",
         "Which of CPU cores, host memory, batch weight and users moves latency? "
         "(LLM-Pilot, SC 2024, section III-D)",
     ),
-    "workload_choice": Study(
+    "workload_choice": (
         "Choice of workload",
         "What does a larger KV cache bring to which use case, latency-critical or best-effort? "
         "(Papaioannou and Doudali)",
     ),
-    "burst": Study(
+    "burst": (
         "Bursts",
         "How do failures and latency follow burstiness and lengths that change? "
         "(BurstGPT, section V)",
     ),
 }
+"""The title of each study's page, and its question with the paper that asked it."""
 
 
 def analysis_of(name: str) -> Callable[[StudyData], Analysis]:
@@ -70,57 +66,86 @@ def analysis_of(name: str) -> Callable[[StudyData], Analysis]:
     return import_module(f"sextant.studies.{name}").analyse
 
 
-@dataclass(frozen=True)
-class StudyOutputs:
-    """Where a study's results go."""
-
-    html: Path
-    """The page, one file that refers to no other."""
-    json: Path
-    """`study, title, summary, numbers, measured`; what is not known is null."""
-    figures: Path
-    """Folder for the page's figures, an SVG file each; what was in it goes."""
-    tables: Mapping[str, Path]
-    """Parquet files for the rows of the store's `TABLES` that its cells came to."""
-
-
 def write_study(
     name: str,
     cells: Sequence[Path],
     llms: Mapping[str, LLM],
     profiles: Mapping[str, GPUProfile],
-    outputs: StudyOutputs,
+    tables: Mapping[str, Path],
+    html_out: Path,
+    json_out: Path,
+    figures_out: Path,
     *,
     seed: int,
 ) -> None:
     """Analyse a study's cells; write its tables, its page, its numbers and its figures.
 
-    `name` is a key of `STUDIES`, `llms` and `profiles` are facts by id; same seed and cells, same
-    bytes.
+    The same seed and cells give the same bytes.
+
+    Args:
+        name: a key of `STUDIES`.
+        cells: folders of its cells.
+        llms: facts by id.
+        profiles: facts by id.
+        tables: Parquet files for the rows of `TABLES` that the cells come to.
+        html_out: the page, one file that refers to no other.
+        json_out: `study, title, summary, numbers, measured`; what is not known is null.
+        figures_out: folder for the page's figures, an SVG file each; what was in it goes.
+        seed: of whatever the analysis draws.
     """
-    tables, study = outputs.tables, STUDIES[name]
     aggregate_points(cells, *(tables[table] for table in TABLES))
     data = read_study_data(cells, tables, llms, profiles, seed)
-    analysis = analysis_of(name)(data)
-    facts = measured_facts(data)
     origin = provenance(tables, seed=seed)
-    html = render_sections(
-        study.title,
-        study.question,
-        [*analysis.sections, measured_section(facts)],
-        origin,
-        lead=analysis.summary,
-        cautions=caution_words(facts),
-    )
-    report = {
+    document = study_document(name, analysis_of(name)(data), measured_facts(data), origin)
+    write_page(document, html_out, json_out, figures_out)
+
+
+def study_document(
+    name: str, analysis: Analysis, facts: Mapping[str, Any], origin: Mapping[str, Any]
+) -> Document:
+    """Return a study's page and numbers; `facts` are of `measured_facts`."""
+    title, question = STUDIES[name]
+    data = {
         "study": name,
-        "title": study.title,
+        "title": title,
         "summary": analysis.summary,
         "numbers": jsonable(analysis.numbers),
         "measured": jsonable({**facts, "provenance": origin}),
     }
-    figures = {section.key: svg for section in analysis.sections for svg, _ in section.figures}
-    write_page(outputs.html, html, outputs.json, report, outputs.figures, figures)
+    cautions = [Note(line, "warning") for line in caution_words(facts)]
+    blocks: list[Block] = [
+        Headline(analysis.summary),
+        *cautions,
+        *analysis.sections,
+        measured_section(facts),
+    ]
+    return Document(title, blocks, data, question, origin)
+
+
+def read_study_data(
+    cells: Sequence[Path],
+    tables: Mapping[str, Path],
+    llms: Mapping[str, LLM],
+    profiles: Mapping[str, GPUProfile],
+    seed: int,
+) -> StudyData:
+    """Read the cells of a study, in the order to show them, and their `TABLES`.
+
+    Raises InputError if a cell's `run.json` or `tuning.json` is malformed.
+    """
+    found = [read_cell(Path(folder)) for folder in cells]
+    points, feasibility, telemetry = (
+        _in_order(read_parquet(tables[name]).to_pandas(), found) for name in TABLES
+    )
+    return StudyData(points, feasibility, telemetry, found, llms, profiles, seed)
+
+
+def _in_order(rows: pd.DataFrame, cells: Sequence[MeasuredCell]) -> pd.DataFrame:
+    """Return rows in the order of their cells, which is that of the sheets, else as they were."""
+    places = {cell.key: place for place, cell in enumerate(cells)}
+    keys = rows[[*CELL_KEY]].itertuples(index=False, name=None)
+    order = pd.Series([places[key] for key in keys], dtype=int)
+    return rows.iloc[order.sort_values(kind="stable").index].reset_index(drop=True)
 
 
 _LABELS = {
@@ -170,24 +195,23 @@ def measured_section(facts: Mapping[str, Any]) -> Section:
         f"{facts['n_cells']} cells, {facts['n_infeasible_cells']} of them infeasible; "
         f"{facts['n_points']} points; {facts['n_requests']} measured requests"
     )
-    table = Table(("", ""), [*rows, ("Size", size)], text_columns=(0, 1))
-    notes = [f"{line}." for line in facts["infeasible"]]
-    return Section("What was measured", notes=notes, tables=[table], key="measured")
+    notes = [Note(f"{line}.") for line in facts["infeasible"]]
+    return Section("What was measured", [*notes, Facts([*rows, ("Size", size)])], key="measured")
 
 
 def caution_words(facts: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each kind of doubt about points, with the places concerned."""
-    return [
-        f"{warning['text']}: {warning['n_points']} of {facts['n_points']} points "
-        f"({'; '.join(map(_doubtful_place, warning['places']))})."
-        for warning in facts["warnings"]
-    ]
-
-
-def _doubtful_place(place: Row) -> str:
-    parts = [place_words(place), place["workload_id"], place["scenario_id"]]
-    parts += [place["variant_id"]] if place["variant_id"] != "default" else []
-    return f"{', '.join(parts)} at {', '.join(map(level_words, place['levels']))}"
+    sentences = []
+    for warning in facts["warnings"]:
+        places = []
+        for place in warning["places"]:
+            parts = [place_words(place), place["workload_id"], place["scenario_id"]]
+            parts += [place["variant_id"]] if place["variant_id"] != "default" else []
+            levels = ", ".join(map(level_words, place["levels"]))
+            places.append(f"{', '.join(parts)} at {levels}")
+        n_points = f"{warning['n_points']} of {facts['n_points']} points"
+        sentences.append(f"{warning['text']}: {n_points} ({'; '.join(places)}).")
+    return sentences
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:

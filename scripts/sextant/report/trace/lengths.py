@@ -23,7 +23,6 @@ from sextant.pages.charts import (
 from sextant.pages.figure import Axis, floats
 from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, percent, plural
-from sextant.predict.importance import parameter_importance
 from sextant.report.trace.burstiness import arrivals_words
 from sextant.report.trace.trace_file import (
     DEFAULT,
@@ -33,6 +32,7 @@ from sextant.report.trace.trace_file import (
     explained,
     value_counts,
 )
+from sextant.studies.importance import parameter_importance
 from sextant.workload.fit import N_DRAWS, cumulative, ks_distance, largest_difference, spearman
 from sextant.workload.gamma import Z_95
 from sextant.workload.length_modes import modality

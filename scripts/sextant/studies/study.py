@@ -1,15 +1,45 @@
-"""What the pages of studies call columns, places and levels; tables and axes that use it."""
+"""What a study's analysis gets and gives, and the words, tables and axes that its page uses."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM
+from sextant.pages.blocks import Block, Chart, Section, Table, paragraphs
 from sextant.pages.charts import Curve
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Table
 from sextant.pages.wording import yes_or_no
+from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import POINT_LABELS
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """All that was measured for a study. Tables of the store hold only its cells' rows."""
+
+    points: pd.DataFrame
+    feasibility: pd.DataFrame
+    telemetry: pd.DataFrame
+    cells: Sequence[MeasuredCell]
+    llms: Mapping[str, LLM]
+    profiles: Mapping[str, GPUProfile]
+    seed: int = 0
+    """Of whatever an analysis draws."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What a study found."""
+
+    summary: str
+    """The findings in a few sentences, computed from the data."""
+    numbers: Mapping[str, Any]
+    """The same as data, for `study.json`; frames become lists of rows, NaN and inf null."""
+    sections: Sequence[Section] = ()
+
 
 LABELS: Mapping[str, str] = POINT_LABELS | {
     "batch_size": "Batch size",
@@ -77,6 +107,12 @@ LABELS: Mapping[str, str] = POINT_LABELS | {
 """The label of each column, with its unit; a column without one shows its own name."""
 
 
+def part(title: str, text: str, figure: str | None = None, table: Table | None = None) -> Section:
+    """Return a section of a study's page; an empty line in `text` begins a paragraph."""
+    charts: list[Block] = [Chart(figure, name=Section(title, ()).anchor)] if figure else []
+    return Section(title, [*paragraphs(text), *charts, *([table] if table else [])])
+
+
 def table_of(frame: pd.DataFrame, columns: str, **labels: str) -> Table:
     """Return the table of a frame's columns (their names, with spaces between); `labels` are what
     this table calls columns otherwise than `LABELS`.
@@ -119,7 +155,7 @@ class Finding(NamedTuple):
 def findings_table(found: Sequence[Finding], claim: str) -> Table:
     """Return a row a finding; `claim` is the label of its first column."""
     rows = [(each.claim, each.here, yes_or_no(each.holds)) for each in found]
-    return Table((claim, "Here", "Holds"), rows, text_columns=(0, 1, 2))
+    return Table((claim, "Here", "Holds"), rows, words=(0, 1, 2))
 
 
 def findings_words(found: Sequence[Finding], whose: str) -> str:
