@@ -1,7 +1,7 @@
 """Characterize a trace, and the workloads fitted to it.
 
-Inputs: `trace`, ingest's `report` of it, and `requests` of each workload (none will do), whose
-folder also has its arrival model. Outputs: `html`, a page, and `json`, the same as data.
+Inputs: `trace`, ingest's `report` of it, and `validation` of each workload (there may be none),
+whose folder also has its arrival model. Outputs: `html`, a page, and `json`, the same as data.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from sextant.report.trace.characterize import write_trace_report
 with job_log(snakemake.log[0]):
     write_trace_report(
         Path(snakemake.input.trace),
-        [Path(requests).parent for requests in snakemake.input.requests],
+        [Path(validation).parent for validation in snakemake.input.validation],
         Path(snakemake.output.html),
         Path(snakemake.output.json),
         seed=snakemake.params.seed,

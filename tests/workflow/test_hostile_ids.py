@@ -109,7 +109,6 @@ def test_a_second_run_has_nothing_to_do(hostile) -> None:
 PAGES = {
     "report/index.html": IDS,
     f"report/traces/{file_name(TRACE)}.html": (TRACE, WORKLOAD, *TRACED),
-    "report/workloads.html": (WORKLOAD, USE_CASE),
     "studies/replicas/index.html": (LLMS[1], PROFILES[0], VARIANT),
 }
 

@@ -26,9 +26,7 @@ LLMS = ("llm-opt-6m", "llm-llama-16m", "llm-bigcode-21m", "llm-neox-34m")
 PROFILES = ("1xcpu-core", "2xcpu-core")
 AFTER_POINTS = Counter(evaluate_predictor=4, build_store=1, write_report=1)
 AGGREGATED = Counter(aggregate_points=1) + AFTER_POINTS
-# The reports on the trace and on the workloads.
 TRACE_PAGE = Counter(write_trace_report=1)
-PAGES = TRACE_PAGE + Counter(write_workload_report=1)
 
 
 @pytest.fixture
@@ -158,9 +156,9 @@ def expected_rules(added: tuple[str, ...], twist: str = "nothing") -> Counter[st
     if added or twist != "nothing":
         rules |= AFTER_POINTS
     if "workload" in added:
-        rules |= Counter(fit_workload=1, write_workload_report=1)
+        rules |= Counter(fit_workload=1)
     if twist == "an edit of the whole library":
-        rules |= AGGREGATED | PAGES
+        rules |= AGGREGATED | TRACE_PAGE
     return +rules
 
 
@@ -211,7 +209,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
     ),
     "another cap of the workload": (
         replace("config/workloads.tsv", "\t512\t", "\t256\t"),
-        Counter(fit_workload=1) + MEASURED_AGAIN + PAGES,
+        Counter(fit_workload=1) + MEASURED_AGAIN + TRACE_PAGE,
         ALL_CELLS,
     ),
     "a cap and an edit of the library": (
@@ -219,12 +217,12 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
             replace("config/workloads.tsv", "\t512\t", "\t256\t"),
             TWISTS["an edit of the whole library"],
         ),
-        Counter(fit_workload=1) + MEASURED_AGAIN + PAGES,
+        Counter(fit_workload=1) + MEASURED_AGAIN + TRACE_PAGE,
         ALL_CELLS,
     ),
     "another trace": (
         replace("resources/traces/azure-2023-conv-sample.csv", ",ok", ",ok "),
-        Counter(ingest_trace=1, fit_workload=1) + MEASURED_AGAIN + PAGES,
+        Counter(ingest_trace=1, fit_workload=1) + MEASURED_AGAIN + TRACE_PAGE,
         ALL_CELLS,
     ),
     "a trace that was copied": (
@@ -242,7 +240,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         NEW_WORKLOAD,
         AFTER_POINTS
         - Counter(evaluate_predictor=4)
-        + Counter(fit_workload=1, write_workload_report=1),
+        + Counter(fit_workload=1),
         set(),
     ),
     "a scenario with the trace's arrivals": (
@@ -271,7 +269,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
                 scenario_id="users-1-8",
             ),
         ),
-        Counter(benchmark_cell=2, fit_workload=1, write_workload_report=1) + AGGREGATED,
+        Counter(benchmark_cell=2, fit_workload=1) + AGGREGATED,
         {f"llm-opt-6m {gpus} short users-1-8" for gpus in PROFILES},
     ),
     "another name of a workload": (
@@ -280,7 +278,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
             replace("config/benchmarks.tsv", "conversation", "talk"),
             replace("config/config.yaml", "workload_id: conversation", "workload_id: talk"),
         ),
-        Counter(fit_workload=1) + MEASURED_AGAIN + PAGES,
+        Counter(fit_workload=1) + MEASURED_AGAIN + TRACE_PAGE,
         {name.replace("conversation", "talk") for name in ALL_CELLS},
     ),
     "a comment in a sheet": (
@@ -309,7 +307,7 @@ def test_a_change_runs_just_what_it_must(world, name: str) -> None:
 # measurements nor what they are made from.
 EDITS: dict[str, Counter[str]] = {
     "advice/answer.py": Counter(),
-    "base/files.py": AGGREGATED + PAGES,
+    "base/files.py": AGGREGATED + TRACE_PAGE,
     "benchmark/tuning.py": Counter(),
     "capacity/target.py": Counter(),  # no SLO of the project has a trace
     # The page on a trace imports them too, through `studies.importance`.
@@ -324,18 +322,18 @@ EDITS: dict[str, Counter[str]] = {
     "ingest/rules.py": Counter(),
     "llm/layers.py": AGGREGATED,
     "load/closed_loop.py": Counter(),
-    "pages/figure.py": PAGES + Counter(write_report=1),
+    "pages/figure.py": TRACE_PAGE + Counter(write_report=1),
     "plan/estimate.py": Counter(),
     # Read by the other three by its name alone.
     "predict/llm_pilot.py": AFTER_POINTS - Counter(evaluate_predictor=3),
-    "processes/job_log.py": AGGREGATED + PAGES,
+    "processes/job_log.py": AGGREGATED + TRACE_PAGE,
     "report/write.py": Counter(write_report=1),
     "simulate/steps.py": Counter(),
     "points/summarize.py": AGGREGATED,
     "studies/pareto.py": Counter(),  # the project has no study
     "telemetry/nvml.py": Counter(),
     "trace_report/traffic.py": TRACE_PAGE,
-    "workload/lengths.py": PAGES,
+    "workload/lengths.py": TRACE_PAGE,
 }
 
 
@@ -354,7 +352,7 @@ def test_an_edit_of_a_module_runs_just_what_imports_it(world, module: str) -> No
 
 def test_an_edit_of_all_scripts_measures_nothing(world) -> None:
     edit("*.py")(world)
-    assert jobs(world).by_rule == AGGREGATED | PAGES
+    assert jobs(world).by_rule == AGGREGATED | TRACE_PAGE
 
 
 def test_a_row_that_comes_and_goes_changes_nothing(world) -> None:
@@ -433,7 +431,7 @@ def test_another_content_of_a_workload_measures_its_cells(world) -> None:
 
 def table() -> str:
     """Return the job lists of all combinations as docs/cluster.md has them."""
-    rules = ("benchmark_cell", "fit_workload", *AGGREGATED, "write_workload_report")
+    rules = ("benchmark_cell", "fit_workload", *AGGREGATED)
     lines = ["| added | " + " | ".join(f"`{rule}`" for rule in rules) + " |"]
     lines.append("|---|" + "---:|" * len(rules))
     for added in SUBSETS:

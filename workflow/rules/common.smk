@@ -148,16 +148,15 @@ def trace_workloads(wildcards):
     """Return the files of all workloads fitted to a trace."""
     rows, trace = IDS["workload"].items(), named("trace", wildcards)
     names = [name for name, key in rows if EXPERIMENT.workloads[key].get("trace_id") == trace]
-    files = {"requests": "requests.parquet", "arrivals": "arrivals.json"}
+    files = {"arrivals": "arrivals.json", "validation": "validation.json"}
     return {
         key: [f"<results>/workloads/{name}/{file}" for name in names] for key, file in files.items()
     }
 
 
 def trace_reports():
-    """Return the pages on every trace, and the one on all workloads; archives have neither."""
-    pages = [f"<results>/report/traces/{trace}.html" for trace in IDS["trace"]]
-    return [*pages, "<results>/report/workloads.html"] if EXPERIMENT.workloads else pages
+    """Return the pages on every trace; archives have none."""
+    return [f"<results>/report/traces/{trace}.html" for trace in IDS["trace"]]
 
 
 def cell_key(wildcards):
@@ -278,7 +277,7 @@ def slo_traffic(wildcards):
     if trace_id is not None:
         return {"trace": f"<results>/traces/{file_name(trace_id)}.parquet"}
     folder = f"<results>/workloads/{file_name(config['decision']['workload_id'])}"
-    files = {"requests": "requests.parquet", "arrivals": "arrivals.json"}
+    files = {"arrivals": "arrivals.json", "validation": "validation.json"}
     return {name: f"{folder}/{file}" for name, file in files.items()}
 
 

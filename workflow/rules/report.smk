@@ -8,8 +8,7 @@
 #        With more than 6 SLOs only the sheet's first is shown in full.
 #        <results>/report/traces/{trace}: what a trace is like and how faithful the workloads are
 #        that were fitted to it, as a page and as JSON; needs the normalised trace only.
-#        <results>/report/workloads: all workloads side by side, likewise.
-# Steps: write_report; write_trace_report for each trace; write_workload_report.
+# Steps: write_report; write_trace_report for each trace.
 
 
 rule write_report:
@@ -74,30 +73,3 @@ rule write_trace_report:
         seed=config["seed"],
     script:
         "../../scripts/write_trace_report.py"
-
-
-rule write_workload_report:
-    input:
-        workloads=[
-            f"<results>/workloads/{workload}/requests.parquet" for workload in IDS["workload"]
-        ],
-        library=library("write_workload_report"),
-    output:
-        html=report(
-            "<results>/report/workloads.html",
-            caption="../report/workloads.rst",
-            category="Workloads",
-        ),
-        json="<results>/report/workloads.json",
-    log:
-        "<logs>/write_workload_report.log",
-    benchmark:
-        "<benchmarks>/write_workload_report.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=4000,
-        runtime=60,
-    script:
-        "../../scripts/write_workload_report.py"

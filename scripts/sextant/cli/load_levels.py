@@ -50,7 +50,7 @@ class LevelOptions:
         str | None,
         typer.Option(
             help="Open loop by an arrival process of `sextant sample`: fitted, constant, "
-            "poisson, gamma, windows, varying, replay, clients or inf."
+            "poisson, gamma, windows, varying, replay or inf."
         ),
     ] = None
     duration: Annotated[

@@ -109,9 +109,7 @@ class ArrivalOptions:
 
     arrivals_from: Annotated[
         Path | None,
-        typer.Option(
-            help="Normalised trace, for windows and replay; a folder of ServeGen, for clients."
-        ),
+        typer.Option(help="Normalised trace, for windows and replay."),
     ] = None
     llm: Annotated[str | None, typer.Option(help="Only this LLM of that trace.")] = None
     service: Annotated[str | None, typer.Option(help="Only this service of that trace.")] = None

@@ -21,8 +21,8 @@ ReportPage = Annotated[
     Path, typer.Option(dir_okay=False, help="Page to write, .html; the JSON goes beside it.")
 ]
 
-_UNTOLD, _LONG = ("kind", "trace"), 200
-"""Of an arrival process: what the provenance of a drawn trace leaves out."""
+_LONG = 200
+"""Letters of an arrival process's parameter from which on the provenance leaves it out."""
 
 
 def fit(
@@ -167,7 +167,7 @@ def sample(
         str | None,
         typer.Option(
             help="fitted (default), constant, poisson (default with --request-rate), gamma "
-            "(default with --burstiness), windows, varying, replay, clients or inf."
+            "(default with --burstiness), windows, varying, replay or inf."
         ),
     ] = None,
     request_rate: Annotated[float | None, typer.Option(help="Requests per second.")] = None,
@@ -203,8 +203,8 @@ def sample(
         given |= {"--sampler": None if sampler == "joint" else sampler}
         given |= {"--request-rate": request_rate} | dict.fromkeys(process.given(), True)
         for option in (name for name, value in given.items() if value is not None):
-            fix = "leave it out, or name the folder with --arrivals-from and --arrivals clients"
-            raise InputError("ServeGen's tables say it", field=option, fix=fix)
+            fix = "leave it out, or name a workload"
+            raise InputError("ServeGen's tables have their own requests and times", field=option, fix=fix)
         drawn = draw_service(workload, seed=seed, n=n, duration_s=duration)
     else:
         default = "fitted" if request_rate is None else "poisson"
@@ -212,9 +212,12 @@ def sample(
         requests = _requests(workload, sampler, zipf_theta)
         chosen = process.process(kind, workload, request_rate, burstiness)
         drawn = draw_trace(requests, chosen, seed=seed, n=n, duration_s=duration)
-        # Of a process in many numbers (a profile, clients) the name will do.
-        told = {name: it for name, it in arrivals_to_plain(chosen).items() if name not in _UNTOLD}
-        facts |= {name: it for name, it in told.items() if it is not None and len(str(it)) < _LONG}
+        # Of a process with many numbers (a profile) the name is enough.
+        facts |= {
+            name: value
+            for name, value in arrivals_to_plain(chosen).items()
+            if name not in ("kind", "trace") and value is not None and len(str(value)) < _LONG
+        }
         facts |= {"sampler": sampler, "arrivals": kind}
     texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
     write_trace(drawn, out, form, texts, **facts)
@@ -276,18 +279,3 @@ def trace_report(
     for sentence in report["takeaways"].values():
         say(f"- {sentence}")
     say(f"\nPage: {out}")
-
-
-def compare_workloads(
-    workloads: Annotated[
-        list[str],
-        typer.Argument(help="Folders of workloads, histograms, or names of use cases that ship."),
-    ],
-    out: ReportPage,
-) -> None:
-    """Put workloads side by side: how long their inputs and outputs are."""
-    from sextant.pages.write import json_beside
-    from sextant.report.trace.use_cases import write_use_case_report
-
-    write_use_case_report(workloads, out, json_beside(out))
-    say(f"Page: {out}")

@@ -168,7 +168,7 @@ class ScenarioRow:
     burstiness: PositiveFloat | None = None
     """shape of the Gamma gaps of an open loop; 1 (default) is Poisson, less is burstier"""
     arrivals: (
-        Literal["fitted", "windows", "replay", "gamma", "markov", "rescaled", "clients"] | None
+        Literal["fitted", "gamma", "rescaled", "replay"] | None
     ) = None
     """open_loop: the workload's own arrivals, at each level's mean rate. fitted: the model that the
     fit has chosen; replay: the trace's own times; the others: models that were fitted, whether

@@ -1,7 +1,10 @@
-"""What tells how bursty arrivals are, of times at hand or streamed, in memory of their duration."""
+"""Arrivals of a trace in figures: the Gamma fit of its gaps, and how bursty its counts are.
+
+Times come in one array or streamed in batches; memory grows with their duration alone.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,17 +13,23 @@ from sextant.base.errors import InputError
 from sextant.workload.gamma import (
     FAR,
     MAX_STEPS,
-    GammaFits,
     StepCounts,
-    count_steps,
     fit_gamma,
     fit_steps,
     ks_distance,
     ks_p_value,
 )
-from sextant.workload.generators import Seed, Times, batches_of, gaps_of
-from sextant.workload.step_distance import judge_steps
+from sextant.workload.generators import Times, batches_of, gaps_of
 from sextant.workload.trace_arrivals import ArrivalModel
+
+MIN_GAPS = 2
+OFF_GRID = 0.05
+"""Steps that a gap may be off a whole number of them."""
+_SHORT = 10
+"""Most steps of gaps of which a step's length is averaged."""
+_MOST_TESTED = 1 << 20
+ALL_AT_ONCE = "all requests arrive at the same time"
+ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
 
 SCALES_S = (1, 10, 60, 300, 1200, 3600)
 """Seconds of the bins whose counts are looked at, each a multiple of the one before."""
@@ -30,7 +39,6 @@ MAX_SPAN_S = 1e8
 BUSIEST = "busiest_60s"
 JUDGED = (*(f"dispersion_{scale}s" for scale in SCALES_S), BUSIEST)
 """Measures by which a model of the arrivals is accepted or rejected."""
-_MIN_BINS = 2
 MIN_JUDGED_BINS = 20
 """Bins from which on a model's dispersion is compared with the trace's. A variance of n counts has
 a relative standard deviation of √(2 / (n - 1)): 141% for 2 bins, 32% for 20."""
@@ -43,180 +51,20 @@ the arrivals have two whole ones of, `dispersion_<scale>s`, variance over mean (
 `busiest_<scale>s`, requests of the fullest bin."""
 
 
-class ArrivalTally:
-    """Counts arrivals that come in ascending order, batch after batch."""
-
-    def __init__(self) -> None:
-        self._counts = np.zeros(1024, np.int32)
-        self._last_s = math.nan
-        self._n_gaps, self._gap_sum, self._gap_squares = 0, 0.0, 0.0
-
-    @property
-    def last_s(self) -> float:
-        """Return the last arrival; NaN before the first."""
-        return self._last_s
-
-    @property
-    def n(self) -> int:
-        """Return the number of arrivals."""
-        return 0 if math.isnan(self._last_s) else self._n_gaps + 1
-
-    @property
-    def per_second(self) -> np.ndarray:
-        """Return the arrivals of each second up to the last arrival."""
-        return self._counts[: int(self._last_s) + 1]
-
-    def add(self, arrival_s: np.ndarray) -> None:
-        """Count more arrivals, seconds from 0. Raises InputError for times out of order."""
-        if not len(arrival_s):
-            return
-        gaps = np.diff(arrival_s, prepend=self._last_s)
-        gaps = gaps[1:] if math.isnan(self._last_s) else gaps
-        first_s, last_s = float(arrival_s[0]), float(arrival_s[-1])
-        if not (first_s >= 0 and last_s < MAX_SPAN_S and np.all(gaps >= 0)):
-            fix = "correct the time stamps in the source, and ingest it again"
-            problem = f"times do not ascend from 0 to at most {MAX_SPAN_S:g} s"
-            raise InputError(problem, field="arrival_s", fix=fix)
-        first, last = int(first_s), int(last_s)
-        if last >= len(self._counts):
-            self._counts = np.concatenate([self._counts, np.zeros(last + 1, np.int32)])
-        seconds = arrival_s.astype(np.int64) - first
-        self._counts[first : last + 1] += np.bincount(seconds, minlength=last - first + 1)
-        self._last_s, self._n_gaps = last_s, self._n_gaps + len(gaps)
-        self._gap_sum += float(gaps.sum())
-        self._gap_squares += float(gaps @ gaps)
-
-    def measures(self, duration_s: float | None = None) -> Measures:
-        """Return the measures of all that was counted, whose bins end at `duration_s`.
-
-        By default that is the last arrival. Raises InputError if nothing arrived.
-        """
-        if math.isnan(self._last_s):
-            fix = "give arrivals with at least one request"
-            raise InputError("no request arrives", field="arrival_s", fix=fix)
-        end_s = self._last_s if duration_s is None else duration_s
-        return {"gap_cv": self._gap_cv()} | count_measures(self.per_second, 1, end_s)
-
-    def _gap_cv(self) -> float | None:
-        """Return the sample's standard deviation over its mean, as pandas does."""
-        if self._n_gaps < 2 or self._gap_sum == 0:
-            return None
-        mean = self._gap_sum / self._n_gaps
-        squares = max(self._gap_squares - self._n_gaps * mean**2, 0.0)
-        return math.sqrt(squares / (self._n_gaps - 1)) / mean
-
-
-def count_measures(binned: np.ndarray, binned_s: int, duration_s: float) -> Measures:
-    """Return the measures of counts in bins of `binned_s`, from that one of `SCALES_S` on."""
-    found: Measures = {}
-    for scale_s in SCALES_S[SCALES_S.index(binned_s) :]:
-        if scale_s > binned_s:
-            binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
-        binned_s = scale_s
-        found |= _of_counts(binned, scale_s, duration_s)
-    return found
-
-
-def n_bins(name: str, duration_s: float) -> int:
-    """Return the whole bins of a measure that names its scale."""
-    return int(duration_s // int(name.rpartition("_")[2][:-1]))
-
-
-def is_judged(name: str, duration_s: float) -> bool:
-    """Return whether a measure of `JUDGED` tells enough: a dispersion of too few bins does not."""
-    return name == BUSIEST or n_bins(name, duration_s) >= MIN_JUDGED_BINS
-
-
-def _of_counts(binned: np.ndarray, scale_s: int, duration_s: float) -> Measures:
-    """Return the measures of the counts in bins of one scale."""
-    found: Measures = {}
-    if scale_s in BUSIEST_S:
-        found[f"busiest_{scale_s}s"] = float(binned.max())
-    n_whole = int(duration_s // scale_s)
-    if n_whole < _MIN_BINS:
-        return found
-    counts = np.pad(binned[:n_whole], (0, max(n_whole - len(binned), 0)))
-    mean, square, neighbours = float(counts.sum()) / n_whole, 0.0, 0.0
-    for begin in range(0, n_whole, _CHUNK):
-        off = counts[begin : begin + _CHUNK + 1] - mean
-        square += float(off[:_CHUNK] @ off[:_CHUNK])
-        neighbours += float(off[:-1] @ off[1:])
-    found[f"dispersion_{scale_s}s"] = square / (n_whole - 1) / mean if mean else None
-    # The two halves of all pairs lack the last and the first; their sums are those without.
-    n_pairs, first, last = n_whole - 1, counts[0] - mean, counts[-1] - mean
-    shared = neighbours - last * first / n_pairs
-    spread = (square - last**2 - last**2 / n_pairs) * (square - first**2 - first**2 / n_pairs)
-    is_known = n_whole > _MIN_BINS and spread > _ROUNDING * square**2
-    related = shared / math.sqrt(spread) if is_known else None
-    return found | {f"autocorrelation_{scale_s}s": related}
-
-
-def tally_arrivals(times: Times) -> ArrivalTally:
-    """Count ascending times."""
-    tally = ArrivalTally()
-    for batch in batches_of(times):
-        tally.add(batch)
-    return tally
-
-
-def measure_arrivals(times: Times, duration_s: float | None = None) -> Measures:
-    """Return the measures of ascending times (see `Measures`)."""
-    return tally_arrivals(times).measures(duration_s)
-
-
-def median_measures(samples: Sequence[Measures]) -> Measures:
-    """Return the median of each measure; None where fewer than half of the samples have it."""
-    found: Measures = {}
-    for name in dict.fromkeys(name for sample in samples for name in sample):
-        known = [value for sample in samples if (value := sample.get(name)) is not None]
-        found[name] = float(np.median(known)) if 2 * len(known) >= len(samples) else None
-    return found
-
-
-def relative_errors(truth: Mapping[str, float | None], model: Measures) -> Measures:
-    """Return model / truth - 1 of each measure that both have; of autocorrelations the difference.
-
-    None where there is nothing to compare.
-    """
-    errors: Measures = {}
-    for name, value in truth.items():
-        other = model.get(name)
-        if value is None or other is None:
-            errors[name] = None
-        elif name.startswith("autocorrelation"):
-            errors[name] = other - value
-        else:
-            errors[name] = other / value - 1 if value else (0.0 if other == value else None)
-    return errors
-
-
-MIN_GAPS = 2
-OFF_GRID = 0.05
-"""Steps that a gap may be off a whole number of them."""
-_SHORT = 10
-"""Most steps of gaps of which a step's length is averaged."""
-_MOST_TESTED = 1 << 20
-ALL_AT_ONCE = "all requests arrive at the same time"
-ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
-
-
-def fit_arrivals(arrival_s: Times, *, seed: Seed) -> ArrivalModel:
+def fit_arrivals(arrival_s: Times) -> ArrivalModel:
     """Fit a Gamma distribution to the gaps between arrivals, by maximum likelihood.
 
     Equal stamps say that the trace's clock is coarse. Then all gaps are counted in its steps
-    (`common_steps`) and fitted by the likelihood of those counts (`steps`); else they are exact
-    (`gamma.fit_gamma`). `arrival_s` ascends; `seed` places gaps within their steps for the test of
-    the fit, and nothing else depends on it. The fit is tested on at most some million gaps, every
-    k-th of a longer trace: so many tell the distance to 0.001.
+    (`common_steps`) and fitted by the likelihood of those counts (`gamma.fit_steps`); else they are
+    exact (`gamma.fit_gamma`) and the fit is tested, on at most some million gaps, every k-th of a
+    longer trace: so many give the distance to 0.001. `arrival_s` ascends.
     """
     n_gaps, n_zero, duration, log_total, least = 0, 0, 0.0, 0.0, math.inf
     for gaps in gaps_of(arrival_s):
         positive = gaps[gaps > 0]
         n_gaps, n_zero = n_gaps + len(gaps), n_zero + len(gaps) - len(positive)
-        duration, log_total = (
-            duration + float(gaps.sum()),
-            log_total + float(np.log(positive).sum()),
-        )
+        duration += float(gaps.sum())
+        log_total += float(np.log(positive).sum())
         least = min(least, float(positive.min(initial=math.inf)))
     rate = n_gaps / duration if duration > 0 else None
     step = _clock_step(arrival_s, least) if n_zero and duration > 0 else None
@@ -233,7 +81,16 @@ def fit_arrivals(arrival_s: Times, *, seed: Seed) -> ArrivalModel:
     if np.isnan(fits.alpha[0]):
         what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
-    ks, p_value = _tested(_thinned(arrival_s, n_gaps), fits, step, seed)
+    ks = p_value = None
+    if step is None:
+        every, kept, n_before = -(-n_gaps // _MOST_TESTED), [], 0
+        for gaps in gaps_of(arrival_s):
+            kept.append(gaps[-n_before % every :: every])
+            n_before += len(gaps)
+        tested = np.concatenate(kept)
+        n = np.array([len(tested)])
+        distance = ks_distance(tested, n, fits.alpha, fits.beta)
+        ks, p_value = float(distance[0]), float(ks_p_value(distance, n, fits.alpha)[0])
     return replace(
         undetermined,
         alpha=float(fits.alpha[0]),
@@ -242,30 +99,9 @@ def fit_arrivals(arrival_s: Times, *, seed: Seed) -> ArrivalModel:
         cv=float(fits.cv[0]),
         alpha_lo=float(fits.alpha_lo[0]),
         alpha_hi=float(fits.alpha_hi[0]),
-        ks=float(ks[0]),
-        p_value=float(p_value[0]),
+        ks=ks,
+        p_value=p_value,
     )
-
-
-def _thinned(arrival_s: Times, n_gaps: int) -> np.ndarray:
-    """Return every k-th gap, at most `_MOST_TESTED`."""
-    every, kept, n_before = -(-n_gaps // _MOST_TESTED), [], 0
-    for gaps in gaps_of(arrival_s):
-        kept.append(gaps[-n_before % every :: every])
-        n_before += len(gaps)
-    return np.concatenate(kept)
-
-
-def _tested(
-    gaps: np.ndarray, fits: GammaFits, step_s: float | None, seed: Seed
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Kolmogorov-Smirnov distance of gaps from their fit, and its p-value."""
-    n = np.array([len(gaps)])
-    if step_s is None:
-        distance = ks_distance(gaps, n, fits.alpha, fits.beta)
-        return distance, ks_p_value(distance, n, fits.alpha)
-    draws = np.random.default_rng(seed).random(len(gaps))
-    return judge_steps(count_steps(np.rint(gaps / step_s), n), fits, draws)
 
 
 def _count_all(arrival_s: Times, step_s: float) -> StepCounts:
@@ -278,8 +114,7 @@ def _count_all(arrival_s: Times, step_s: float) -> StepCounts:
         parts.append(np.unique(np.where(steps < FAR, steps, rounded), return_counts=True))
     steps, counts = (np.concatenate(own) for own in zip(*parts, strict=True))
     distinct, place = np.unique(steps, return_inverse=True)
-    n_gaps = np.bincount(place, counts)
-    return StepCounts(distinct, n_gaps, np.array([len(distinct)]))
+    return StepCounts(distinct, np.bincount(place, counts), np.array([len(distinct)]))
 
 
 def hidden(step_s: float, what: str) -> str:
@@ -305,18 +140,18 @@ def common_steps(
 ) -> np.ndarray:
     """Return the greatest step, per group, of which gaps and the step given are whole numbers.
 
-    Euclid's algorithm: what is left over takes the place of the step until nothing is. Clocks
-    jitter and decimal fractions are rounded, so that 5% of a step pass for nothing, short gaps are
-    averaged, and a step is taken to be the roundest number that it may be.
+    Euclid's algorithm: the remainder takes the place of the step until there is none. Clocks
+    jitter and decimal fractions are rounded, so 5% of a step are ignored, short gaps are averaged,
+    and a step is taken to be the roundest number that it may be.
 
     Args:
         gaps: positive gaps of all groups, seconds.
         group: number of the group of each.
-        step_s: what the step of each group has been found to be; NaN: it has none.
-        end_s: latest time of all, which says what rounding there is.
+        step_s: the step of each group as known so far; NaN: it has none.
+        end_s: latest time of all, which limits the precision of the times.
 
     Returns:
-        Steps in seconds, NaN where `end_s` has not even `MAX_STEPS` of a step.
+        Steps in seconds, NaN where a step would be finer than `end_s` / `MAX_STEPS`.
     """
     while True:
         step_s = _averaged(gaps, group, step_s, end_s)
@@ -327,13 +162,14 @@ def common_steps(
             return step_s
         left = np.full(len(step_s), np.inf)
         np.minimum.at(left, group[is_off], (off * step_s[group])[is_off])
-        # The step so far stands for the gaps of which it was found.
+        # The step so far stands for the gaps it was derived from.
         finer = np.flatnonzero(np.isfinite(left))
         gaps, group = np.append(gaps, step_s[finer]), np.append(group, finer)
         step_s = np.where(np.isfinite(left), left, step_s)
 
 
 def _averaged(gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: float) -> np.ndarray:
+    """Return steps averaged over short gaps and rounded; NaN where they are too fine."""
     steps = gaps / step_s[group]
     whole = np.rint(steps)
     is_short = (whole <= _SHORT) & (whole > 0) & (np.abs(steps - whole) <= OFF_GRID)
@@ -341,8 +177,134 @@ def _averaged(gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: fl
         np.bincount(group[is_short], values[is_short], len(step_s)) for values in (gaps, whole)
     )
     step_s = np.where(count > 0, total / np.maximum(count, 1), step_s)
-    rounding, found = 8 * np.finfo(float).eps * end_s, step_s
+    rounding, result = 8 * np.finfo(float).eps * end_s, step_s
     for decimals in reversed(range(15)):
         rounded = np.round(step_s, decimals)
-        found = np.where(np.abs(rounded - step_s) <= rounding, rounded, found)
-    return np.where(step_s < end_s / MAX_STEPS, np.nan, found)
+        result = np.where(np.abs(rounded - step_s) <= rounding, rounded, result)
+    return np.where(step_s < end_s / MAX_STEPS, np.nan, result)
+
+
+class ArrivalTally:
+    """Counts arrivals that come in ascending order, batch after batch."""
+
+    def __init__(self, times: Times = ()) -> None:
+        self._counts = np.zeros(1024, np.int32)
+        self.last_s = math.nan
+        """The last arrival; NaN before the first."""
+        self._n_gaps, self._gap_sum, self._gap_squares = 0, 0.0, 0.0
+        for batch in batches_of(times):
+            self.add(batch)
+
+    @property
+    def n(self) -> int:
+        """Return the number of arrivals."""
+        return 0 if math.isnan(self.last_s) else self._n_gaps + 1
+
+    @property
+    def per_second(self) -> np.ndarray:
+        """Return the arrivals of each second up to the last arrival."""
+        return self._counts[: int(self.last_s) + 1]
+
+    def add(self, arrival_s: np.ndarray) -> None:
+        """Count more arrivals, seconds from 0. Raises InputError for times out of order."""
+        if not len(arrival_s):
+            return
+        gaps = np.diff(arrival_s, prepend=self.last_s)
+        gaps = gaps[1:] if math.isnan(self.last_s) else gaps
+        first_s, last_s = float(arrival_s[0]), float(arrival_s[-1])
+        if not (first_s >= 0 and last_s < MAX_SPAN_S and np.all(gaps >= 0)):
+            fix = "correct the time stamps in the source, and ingest it again"
+            problem = f"times do not ascend from 0 to at most {MAX_SPAN_S:g} s"
+            raise InputError(problem, field="arrival_s", fix=fix)
+        first, last = int(first_s), int(last_s)
+        if last >= len(self._counts):
+            self._counts = np.concatenate([self._counts, np.zeros(last + 1, np.int32)])
+        seconds = arrival_s.astype(np.int64) - first
+        self._counts[first : last + 1] += np.bincount(seconds, minlength=last - first + 1)
+        self.last_s, self._n_gaps = last_s, self._n_gaps + len(gaps)
+        self._gap_sum += float(gaps.sum())
+        self._gap_squares += float(gaps @ gaps)
+
+    def measures(self, duration_s: float | None = None) -> Measures:
+        """Return the measures of all that was counted, whose bins end at `duration_s`.
+
+        By default that is the last arrival. Raises InputError if nothing arrived.
+        """
+        if math.isnan(self.last_s):
+            fix = "give arrivals with at least one request"
+            raise InputError("no request arrives", field="arrival_s", fix=fix)
+        end_s = self.last_s if duration_s is None else duration_s
+        gap_cv = None
+        if self._n_gaps >= 2 and self._gap_sum:
+            # The sample's standard deviation over its mean, as in pandas.
+            mean = self._gap_sum / self._n_gaps
+            squares = max(self._gap_squares - self._n_gaps * mean**2, 0.0)
+            gap_cv = math.sqrt(squares / (self._n_gaps - 1)) / mean
+        measures: Measures = {"gap_cv": gap_cv}
+        binned, binned_s = self.per_second, 1
+        for scale_s in SCALES_S:
+            if scale_s > binned_s:
+                binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
+            binned_s = scale_s
+            measures |= dict(_measures_of_counts(binned, scale_s, end_s))
+        return measures
+
+
+def _measures_of_counts(
+    binned: np.ndarray, scale_s: int, duration_s: float
+) -> Iterator[tuple[str, float | None]]:
+    """Yield the measures of the counts in bins of one scale."""
+    if scale_s in BUSIEST_S:
+        yield f"busiest_{scale_s}s", float(binned.max())
+    n_whole = int(duration_s // scale_s)
+    if n_whole < 2:
+        return
+    counts = np.pad(binned[:n_whole], (0, max(n_whole - len(binned), 0)))
+    mean, square, neighbours = float(counts.sum()) / n_whole, 0.0, 0.0
+    for begin in range(0, n_whole, _CHUNK):
+        off = counts[begin : begin + _CHUNK + 1] - mean
+        square += float(off[:_CHUNK] @ off[:_CHUNK])
+        neighbours += float(off[:-1] @ off[1:])
+    yield f"dispersion_{scale_s}s", square / (n_whole - 1) / mean if mean else None
+    # The two halves of all pairs lack the last and the first; their sums are those without.
+    n_pairs, first, last = n_whole - 1, counts[0] - mean, counts[-1] - mean
+    shared = neighbours - last * first / n_pairs
+    spread = (square - last**2 - last**2 / n_pairs) * (square - first**2 - first**2 / n_pairs)
+    is_known = n_whole > 2 and spread > _ROUNDING * square**2
+    yield f"autocorrelation_{scale_s}s", shared / math.sqrt(spread) if is_known else None
+
+
+def measure_arrivals(times: Times, duration_s: float | None = None) -> Measures:
+    """Return the measures of ascending times (see `Measures`)."""
+    return ArrivalTally(times).measures(duration_s)
+
+
+def n_bins(name: str, duration_s: float) -> int:
+    """Return the whole bins of a measure that names its scale."""
+    return int(duration_s // int(name.rpartition("_")[2][:-1]))
+
+
+def median_measures(samples: Sequence[Measures]) -> Measures:
+    """Return the median of each measure; None where fewer than half of the samples have it."""
+    medians: Measures = {}
+    for name in dict.fromkeys(name for sample in samples for name in sample):
+        known = [value for sample in samples if (value := sample.get(name)) is not None]
+        medians[name] = float(np.median(known)) if 2 * len(known) >= len(samples) else None
+    return medians
+
+
+def relative_errors(truth: Mapping[str, float | None], model: Measures) -> Measures:
+    """Return model / truth - 1 of each measure that both have; of autocorrelations the difference.
+
+    None where there is nothing to compare.
+    """
+    errors: Measures = {}
+    for name, value in truth.items():
+        other = model.get(name)
+        if value is None or other is None:
+            errors[name] = None
+        elif name.startswith("autocorrelation"):
+            errors[name] = other - value
+        else:
+            errors[name] = other / value - 1 if value else (0.0 if other == value else None)
+    return errors

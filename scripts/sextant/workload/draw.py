@@ -1,10 +1,11 @@
-"""Clients of ServeGen's published tables (Alibaba, Apache-2.0): their arrivals, and their requests.
+"""Traces drawn from workloads or from ServeGen's tables, in our format or another tool's.
 
-A service is a folder with a file `chunk-<client>-trace.csv` for each client, without a header. A
-row is a window: its start (s), requests per second, coefficient of variation of the gaps, the
-distribution of the gaps (`Gamma` or `Weibull`; empty or `nan`: none) and its parameters, shape
-first. `chunk-<client>-dataset.json` beside it has, by the start of a longer window (s), the shares
-of `input_tokens` and `output_tokens`, each as a text `{12: 0.5, 13: 0.5}`.
+ServeGen (Alibaba, Apache-2.0): a service is a folder with a file `chunk-<client>-trace.csv`
+for each client, without a header. A row is a window: its start (s), requests per second,
+coefficient of variation of the gaps, the distribution of the gaps (`Gamma` or `Weibull`; empty or
+`nan`: none) and its parameters, shape first. `chunk-<client>-dataset.json` in the same folder has,
+by the start of a longer window (s), the shares of `input_tokens` and `output_tokens`, each as a
+text `{12: 0.5, 13: 0.5}`.
 """
 
 import ast
@@ -27,7 +28,6 @@ from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.generators import (
     Arrivals,
     AtOnce,
-    Clients,
     Constant,
     Gamma,
     Mirrored,
@@ -51,171 +51,21 @@ from sextant.workload.trace_arrivals import (
     fitted_arrivals,
 )
 
-_FILES = "chunk-*-trace.csv"
+FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace", "vllm-custom")
+"""What `write_trace` writes. The first two are Sextant's own trace contract."""
+MOONCAKE_BLOCK_TOKENS = 512
+"""Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""
+VLLM_BLOCK_TOKENS = 16
+"""The same in vLLM's `timed_trace`, unless `--timed-trace-chunk-hash-size` says otherwise."""
+_ZIPF_OUTPUTS = 100_000
+"""Outputs drawn to stand for a model's distribution where inputs follow Zipf's law."""
+_SERVICE_FILES = "chunk-*-trace.csv"
 _LENGTHS = ("input_tokens", "output_tokens")
 _FAMILIES = {"gamma": False, "weibull": True}
 _N_CELLS = 6
 _MOST_TOKENS = np.iinfo(np.int32).max
-WINDOW_S = 600.0
+_WINDOW_S = 600.0
 """Of a client with one window only."""
-
-
-def read_clients(
-    folder: str | Path, *, start_s: float = 0.0, duration_s: float | None = None
-) -> Clients:
-    """Return the clients of a service, each with its windows from `start_s` on.
-
-    A window without a request, or of a client that has no such window, is silent. Time 0 of the
-    process is `start_s`.
-
-    Raises:
-        InputError: no such files, a malformed row, or no request in that time.
-    """
-    return Clients(tuple(_clients(Path(folder), start_s, duration_s).values()))
-
-
-def is_service(folder: str | Path) -> bool:
-    """Return whether a folder holds ServeGen's tables of clients."""
-    return any(Path(folder).glob(_FILES))
-
-
-def draw_service(
-    folder: str | Path, *, seed: int, n: int | None = None, duration_s: float | None = None
-) -> pd.DataFrame:
-    """Draw the requests of a service: arrivals and lengths of each client by its own windows.
-
-    Inputs and outputs are drawn independently of each other, as the tables have them.
-
-    Args:
-        folder: of a service whose clients all have their table of lengths.
-        seed: of the draw; each client has streams of its own.
-        n: most requests.
-        duration_s: seconds from the tables' start; None: as long as they last.
-
-    Returns:
-        Requests in the trace contract's columns, in the order of arrival: `llm` is the folder's
-        name, `service` the client, `chunk-<number>`.
-
-    Raises:
-        InputError: as `read_clients`, or a client's table of lengths is missing or malformed.
-    """
-    folder, parts = Path(folder), []
-    clients = _clients(folder, 0.0, duration_s)
-    if n is not None and duration_s is None:
-        duration_s = _enough_s([*clients.values()], 2 * n + 100)
-    for number, (name, client) in enumerate(clients.items()):
-        is_cut = duration_s is not None and duration_s < client.span_s
-        own_s = duration_s if is_cut else None
-        arrival_s = client.times(duration_s=own_s, seed=child_seed(seed, 2 * number))
-        rng = np.random.default_rng(child_seed(seed, 2 * number + 1))
-        lengths = _lengths(folder / f"{name}-dataset.json", arrival_s, rng)
-        parts.append(pd.DataFrame({"arrival_s": arrival_s, "service": name, **lengths}))
-    drawn = pd.concat(parts).sort_values("arrival_s", kind="stable", ignore_index=True)[:n]
-    ids = [str(number) for number in range(len(drawn))]
-    status = np.where(drawn["output_tokens"] > 0, "ok", "failed")
-    drawn = drawn.assign(request_id=ids, llm=folder.name, status=status)
-    return drawn.reindex(columns=list(TRACE_COLUMNS))
-
-
-def _enough_s(clients: list[Mirrored], n_requests: int) -> float | None:
-    """Return the end of the window by which so many requests are expected, None: the tables'."""
-    starts, counts = (
-        np.concatenate([getattr(client, name) for client in clients])
-        for name in ("start_s", "n_requests")
-    )
-    order = np.argsort(starts)
-    place = np.searchsorted(np.cumsum(counts[order]), n_requests)
-    return float(starts[order][place]) + WINDOW_S if place < len(order) else None
-
-
-def _clients(folder: Path, start_s: float, duration_s: float | None) -> dict[str, Mirrored]:
-    """Return by their names the clients that send a request in that time."""
-    if not is_service(folder):
-        fix = "give the folder of a service of ServeGen, e.g. data/reason/deepseek-r1"
-        raise InputError(f"there is no {_FILES}", file=folder, fix=fix)
-    end_s = math.inf if duration_s is None else start_s + duration_s
-    found = {
-        path.name.removesuffix("-trace.csv"): client
-        for path in sorted(folder.glob(_FILES))
-        if (client := _client(list(_windows(path)), start_s, end_s))
-    }
-    if not found:
-        problem = f"no client sends a request from {start_s:g} s to {end_s:g} s"
-        raise InputError(problem, file=folder, fix="give another time")
-    return found
-
-
-def _lengths(path: Path, arrival_s: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Draw the lengths of a client's requests by the windows that they arrive in."""
-    fix = "give ServeGen's own file: windows with input_tokens and output_tokens, as shares"
-    if not path.is_file():
-        raise InputError("the client's lengths are missing", file=path, fix=fix)
-    try:
-        tables = {float(start): shares for start, shares in json.loads(path.read_text()).items()}
-        starts = np.array(sorted(tables))
-        window = np.searchsorted(starts, arrival_s, side="right") - 1
-        drawn = {name: np.zeros(len(arrival_s), np.int32) for name in _LENGTHS}
-        for number in np.unique(window):
-            is_own, start = window == number, starts[number] if number >= 0 else None
-            for name in _LENGTHS:
-                shares = ast.literal_eval(tables[start][name]) if start is not None else {}
-                if not (shares and min(shares) >= (name == "input_tokens")):
-                    raise ValueError(f"no {name} of a request at {arrival_s[is_own][0]:g} s")
-                if not all(isinstance(each, int) and each <= _MOST_TOKENS for each in shares):
-                    raise ValueError(f"{name} are whole numbers, {_MOST_TOKENS:,} at most")
-                weights = np.array([*shares.values()], float)
-                if not (weights.min() >= 0 and 0 < weights.sum() < math.inf):
-                    raise ValueError(f"the shares of {name} are below 0, all 0, or not finite")
-                picked = rng.choice([*shares], is_own.sum(), p=weights / weights.sum())
-                drawn[name][is_own] = picked
-    except (ValueError, TypeError, KeyError, SyntaxError, AttributeError) as error:
-        problem = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"not a table of lengths ({problem})", file=path, fix=fix) from None
-    return drawn
-
-
-def _windows(path: Path) -> Iterator[tuple[float, float, float, bool]]:
-    """Yield start, rate, shape and whether the gaps are Weibull-distributed, of each window."""
-    with path.open(newline="", encoding="utf-8") as handle:
-        for number, row in enumerate(csv.reader(handle), start=1):
-            try:
-                if len(row) != _N_CELLS:
-                    raise ValueError(f"{len(row)} cells, not {_N_CELLS}")
-                start_s, rate_rps, shape = float(row[0]), float(row[1]), float(row[4])
-                family = row[3].lower()
-                is_known = family in _FAMILIES and shape > 0
-                if not (0 <= start_s < math.inf and 0 <= rate_rps < math.inf):
-                    raise ValueError("a start or a rate below 0, or not finite")
-                if family not in (*_FAMILIES, "", "nan"):
-                    raise ValueError(f"unknown distribution {row[3]!r}")
-            except ValueError as error:
-                fix = "give ServeGen's own files: start, rate, CV, distribution, two parameters"
-                raise InputError(str(error), file=path, row=number, fix=fix) from None
-            yield (start_s, rate_rps, shape if is_known else 1.0, is_known and _FAMILIES[family])
-
-
-def _client(
-    windows: list[tuple[float, float, float, bool]], start_s: float, end_s: float
-) -> Mirrored | None:
-    if not windows:
-        return None
-    starts = [window[0] for window in windows]
-    if sorted(set(starts)) != starts:
-        raise InputError("windows do not ascend", field="start_s", fix="give ServeGen's own files")
-    lasting = [later - first for first, later in itertools.pairwise(starts)]
-    lasting.append(lasting[-1] if lasting else WINDOW_S)
-    kept = [
-        (first - start_s, own_s, rate_rps * own_s, shape, is_weibull)
-        for (first, rate_rps, shape, is_weibull), own_s in zip(windows, lasting, strict=True)
-        if start_s <= first < end_s
-    ]
-    if not any(n_requests for _, _, n_requests, _, _ in kept):
-        return None
-    return Mirrored(*zip(*kept, strict=True))
-
-
-_ZIPF_OUTPUTS = 100_000
-"""Outputs that stand for a model's distribution beside Zipf inputs."""
 
 
 def open_workload(name: str | Path) -> RequestModel:
@@ -255,12 +105,6 @@ def _fitted(workload: str | Path, rate_rps: float | None = None) -> Arrivals:
         raise InputError(error.problem, file=error.file, field="--arrivals", fix=fix) from None
 
 
-def _draw_clients(trace: str | Path, rate_rps: float | None = None) -> Arrivals:
-    """Return the clients of one of ServeGen's services, of which `trace` is the folder."""
-    clients = read_clients(trace)
-    return clients if rate_rps is None else clients.scaled(rate_rps / clients.mean_rate_rps)
-
-
 ARRIVALS: dict[str, Callable[..., Arrivals]] = {
     "fitted": _fitted,
     "constant": Constant,
@@ -269,7 +113,6 @@ ARRIVALS: dict[str, Callable[..., Arrivals]] = {
     "windows": Windows,
     "varying": Varying,
     "replay": Replay,
-    "clients": _draw_clients,
     "inf": AtOnce,
 }
 """Where arrival times come from, as the command line names it; the parameters are its options."""
@@ -279,7 +122,7 @@ def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arr
     """Return the arrival process that the options of a command describe.
 
     `name` is one of `ARRIVALS`, `workload` a folder for `fitted`. Of the parameters `given`, None
-    is as good as absent.
+    means absent.
 
     Raises:
         InputError: an unknown process, a parameter that it lacks, does not know or refuses, or a
@@ -290,7 +133,9 @@ def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arr
         raise InputError(f"unknown arrivals {name!r}", field="--arrivals", fix=fix)
     chosen = {key: value for key, value in given.items() if value is not None}
     known = dict(inspect.signature(ARRIVALS[name]).parameters)
-    options = {key: _option(key, name) for key in (*given, *known)}
+    options = {key: "--" + key.replace("_", "-") for key in (*given, *known)}
+    options |= {"rate_rps": "--request-rate", "trace": "--arrivals-from"}
+    options |= {"alpha": "--alpha" if name == "varying" else "--burstiness"}
     if name == "fitted":
         if workload is None:
             fix = "give --workload, or other --arrivals"
@@ -308,13 +153,6 @@ def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arr
         return ARRIVALS[name](**chosen)
     except InputError as error:
         raise error.at(field=options.get(str(error.field))) from None
-
-
-def _option(parameter: str, arrivals: str) -> str:
-    if parameter == "alpha" and arrivals != "varying":
-        return "--burstiness"
-    names = {"rate_rps": "--request-rate", "trace": "--arrivals-from"}
-    return names.get(parameter, "--" + parameter.replace("_", "-"))
 
 
 def draw_trace(
@@ -344,13 +182,139 @@ def draw_trace(
     return drawn.reindex(columns=list(TRACE_COLUMNS))
 
 
-MOONCAKE_BLOCK_TOKENS = 512
-"""Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""
-VLLM_BLOCK_TOKENS = 16
-"""The same in vLLM's `timed_trace`, unless `--timed-trace-chunk-hash-size` says otherwise."""
+def is_service(folder: str | Path) -> bool:
+    """Return whether a folder holds ServeGen's tables of clients."""
+    return any(Path(folder).glob(_SERVICE_FILES))
 
-FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace", "vllm-custom")
-"""What `write_trace` writes. The first two are Sextant's own trace contract."""
+
+def draw_service(
+    folder: str | Path, *, seed: int, n: int | None = None, duration_s: float | None = None
+) -> pd.DataFrame:
+    """Draw the requests of a service: arrivals and lengths of each client by its own windows.
+
+    Inputs and outputs are drawn independently of each other, as the tables have them.
+
+    Args:
+        folder: of a service whose clients all have their table of lengths.
+        seed: of the draw; each client has streams of its own.
+        n: most requests.
+        duration_s: seconds from the tables' start; None: as long as they last.
+
+    Returns:
+        Requests in the trace contract's columns, in the order of arrival: `llm` is the folder's
+        name, `service` the client, `chunk-<number>`.
+
+    Raises:
+        InputError: no such files, a malformed row, no request in that time, or a client's table of
+            lengths is missing or malformed.
+    """
+    folder, parts = Path(folder), []
+    clients = _read_clients(folder, duration_s)
+    if n is not None and duration_s is None:
+        duration_s = _enough_s([*clients.values()], 2 * n + 100)
+    for number, (name, client) in enumerate(clients.items()):
+        is_cut = duration_s is not None and duration_s < client.span_s
+        own_s = duration_s if is_cut else None
+        arrival_s = client.times(duration_s=own_s, seed=child_seed(seed, 2 * number))
+        rng = np.random.default_rng(child_seed(seed, 2 * number + 1))
+        lengths = _draw_lengths(folder / f"{name}-dataset.json", arrival_s, rng)
+        parts.append(pd.DataFrame({"arrival_s": arrival_s, "service": name, **lengths}))
+    drawn = pd.concat(parts).sort_values("arrival_s", kind="stable", ignore_index=True)[:n]
+    ids = [str(number) for number in range(len(drawn))]
+    status = np.where(drawn["output_tokens"] > 0, "ok", "failed")
+    drawn = drawn.assign(request_id=ids, llm=folder.name, status=status)
+    return drawn.reindex(columns=list(TRACE_COLUMNS))
+
+
+def _enough_s(clients: list[Mirrored], n_requests: int) -> float | None:
+    """Return the end of the window by which so many requests are expected, None: the tables'."""
+    starts, counts = (
+        np.concatenate([getattr(client, name) for client in clients])
+        for name in ("start_s", "n_requests")
+    )
+    order = np.argsort(starts)
+    place = np.searchsorted(np.cumsum(counts[order]), n_requests)
+    return float(starts[order][place]) + _WINDOW_S if place < len(order) else None
+
+
+def _read_clients(folder: Path, duration_s: float | None) -> dict[str, Mirrored]:
+    """Return by their names the clients that send a request in that time, with their windows."""
+    if not is_service(folder):
+        fix = "give the folder of a service of ServeGen, e.g. data/reason/deepseek-r1"
+        raise InputError(f"there is no {_SERVICE_FILES}", file=folder, fix=fix)
+    end_s = math.inf if duration_s is None else duration_s
+    clients = {}
+    for path in sorted(folder.glob(_SERVICE_FILES)):
+        windows = list(_read_windows(path))
+        starts = [window[0] for window in windows]
+        if sorted(set(starts)) != starts:
+            fix = "give ServeGen's own files"
+            raise InputError("windows do not ascend", file=path, field="start_s", fix=fix)
+        lasting = [later - first for first, later in itertools.pairwise(starts)]
+        lasting.append(lasting[-1] if lasting else _WINDOW_S)
+        kept = [
+            (first, own_s, rate_rps * own_s, shape, is_weibull)
+            for (first, rate_rps, shape, is_weibull), own_s in zip(windows, lasting, strict=False)
+            if first < end_s
+        ]
+        if any(n_requests for _, _, n_requests, _, _ in kept):
+            name = path.name.removesuffix("-trace.csv")
+            clients[name] = Mirrored(*zip(*kept, strict=True))
+    if not clients:
+        problem = f"no client sends a request in the first {end_s:g} s"
+        raise InputError(problem, file=folder, fix="give another time")
+    return clients
+
+
+def _read_windows(path: Path) -> Iterator[tuple[float, float, float, bool]]:
+    """Yield start, rate, shape and whether the gaps are Weibull-distributed, of each window."""
+    with path.open(newline="", encoding="utf-8") as handle:
+        for number, row in enumerate(csv.reader(handle), start=1):
+            try:
+                if len(row) != _N_CELLS:
+                    raise ValueError(f"{len(row)} cells, not {_N_CELLS}")
+                start_s, rate_rps, shape = float(row[0]), float(row[1]), float(row[4])
+                family = row[3].lower()
+                is_known = family in _FAMILIES and shape > 0
+                if not (0 <= start_s < math.inf and 0 <= rate_rps < math.inf):
+                    raise ValueError("a start or a rate below 0, or not finite")
+                if family not in (*_FAMILIES, "", "nan"):
+                    raise ValueError(f"unknown distribution {row[3]!r}")
+            except ValueError as error:
+                fix = "give ServeGen's own files: start, rate, CV, distribution, two parameters"
+                raise InputError(str(error), file=path, row=number, fix=fix) from None
+            yield (start_s, rate_rps, shape if is_known else 1.0, is_known and _FAMILIES[family])
+
+
+def _draw_lengths(
+    path: Path, arrival_s: np.ndarray, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Draw the lengths of a client's requests by the windows that they arrive in."""
+    fix = "give ServeGen's own file: windows with input_tokens and output_tokens, as shares"
+    if not path.is_file():
+        raise InputError("the client's lengths are missing", file=path, fix=fix)
+    try:
+        tables = {float(start): shares for start, shares in json.loads(path.read_text()).items()}
+        starts = np.array(sorted(tables))
+        window = np.searchsorted(starts, arrival_s, side="right") - 1
+        drawn = {name: np.zeros(len(arrival_s), np.int32) for name in _LENGTHS}
+        for number in np.unique(window):
+            is_own, start = window == number, starts[number] if number >= 0 else None
+            for name in _LENGTHS:
+                shares = ast.literal_eval(tables[start][name]) if start is not None else {}
+                if not (shares and min(shares) >= (name == "input_tokens")):
+                    raise ValueError(f"no {name} of a request at {arrival_s[is_own][0]:g} s")
+                if not all(isinstance(each, int) and each <= _MOST_TOKENS for each in shares):
+                    raise ValueError(f"{name} are whole numbers, {_MOST_TOKENS:,} at most")
+                weights = np.array([*shares.values()], float)
+                if not (weights.min() >= 0 and 0 < weights.sum() < math.inf):
+                    raise ValueError(f"the shares of {name} are below 0, all 0, or not finite")
+                picked = rng.choice([*shares], is_own.sum(), p=weights / weights.sum())
+                drawn[name][is_own] = picked
+    except (ValueError, TypeError, KeyError, SyntaxError, AttributeError) as error:
+        problem = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"not a table of lengths ({problem})", file=path, fix=fix) from None
+    return drawn
 
 
 def check_format(form: str, out: str | Path) -> None:
@@ -387,34 +351,27 @@ def write_trace(
     with atomic_path(out) as temporary:
         if form == "csv":
             trace.to_csv(temporary, index=False)
-        else:
-            with temporary.open("w", encoding="utf-8") as handle:
-                for line in _lines(trace, form, prompts):
-                    handle.write(json.dumps(line, ensure_ascii=False) + "\n")
+            return
+        with temporary.open("w", encoding="utf-8") as handle:
+            for line in _lines(trace, form, prompts):
+                handle.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def _lines(trace: pd.DataFrame, form: str, prompts: Sequence[str] | None) -> Iterator[dict]:
-    if form == "mooncake":
-        # Mooncake's times are whole milliseconds.
-        return _timed(trace, MOONCAKE_BLOCK_TOKENS, lambda time_s: round(time_s * 1000))
-    if form == "vllm-timed-trace":
-        return _timed(trace, VLLM_BLOCK_TOKENS, float)
-    pairs = zip(prompts or (), trace["output_tokens"].tolist(), strict=True)
-    return ({"prompt": prompt, "output_tokens": tokens} for prompt, tokens in pairs)
-
-
-def _timed(
-    trace: pd.DataFrame, block_tokens: int, timestamp: Callable[[float], float]
-) -> Iterator[dict]:
-    inputs = trace["input_tokens"].to_numpy()
-    ends = np.cumsum(-(-inputs // block_tokens))
-    columns = (trace["arrival_s"], trace["input_tokens"], trace["output_tokens"])
+    outputs = trace["output_tokens"].tolist()
+    if form == "vllm-custom":
+        for prompt, tokens in zip(prompts or (), outputs, strict=True):
+            yield {"prompt": prompt, "output_tokens": tokens}
+        return
+    is_mooncake = form == "mooncake"
+    block_tokens = MOONCAKE_BLOCK_TOKENS if is_mooncake else VLLM_BLOCK_TOKENS
+    times, inputs = trace["arrival_s"].tolist(), trace["input_tokens"].tolist()
     first = 0
-    for end, arrival_s, n_input, n_output in zip(
-        ends.tolist(), *(column.tolist() for column in columns), strict=True
-    ):
+    for arrival_s, n_input, n_output in zip(times, inputs, outputs, strict=True):
+        end = first - (-n_input // block_tokens)
         yield {
-            "timestamp": timestamp(arrival_s),
+            # Mooncake's times are whole milliseconds.
+            "timestamp": round(arrival_s * 1000) if is_mooncake else arrival_s,
             "input_length": n_input,
             "output_length": n_output,
             "hash_ids": list(range(first, end)),

@@ -1,4 +1,4 @@
-"""How faithful a request model is to its trace: distributions, and how parameters go together.
+"""Make a workload of a trace, or of requests without one, and judge how faithful it is.
 
 LLM-Pilot judges its generator by eye, from cumulative distributions (V-A); here the figures are
 the largest differences: of two cumulative distributions (Kolmogorov-Smirnov), and of two
@@ -16,16 +16,239 @@ from numpy.typing import ArrayLike
 
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, read_provenance, sha256_file, write_json
-from sextant.workload.arrival_choice import ArrivalChoice, fit_trace_arrivals
+from sextant.workload.arrival_choice import choose_arrivals
 from sextant.workload.arrivals import fit_arrivals
-from sextant.workload.generators import Seed
 from sextant.workload.published import load_use_case
-from sextant.workload.request_model import N_BINS, SAMPLERS, WEIGHT_COLUMNS, RequestModel, check_cap
-from sextant.workload.trace_arrivals import arrivals_to_json, choice_to_json, write_times
+from sextant.workload.request_model import N_BINS, WEIGHT_COLUMNS, RequestModel, check_cap
+from sextant.workload.trace_arrivals import arrivals_to_json, arrivals_to_plain, write_times
 from sextant.workload.trace_requests import TraceRequests, centred_ranks, rank_correlation
 from sextant.workload.windows import TraceTimes
 
-N_DRAWS = 1_000_000
+
+def fit_workload(
+    trace: str | Path,
+    requests_out: str | Path,
+    arrivals_out: str | Path,
+    validation_out: str | Path,
+    *,
+    max_input_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    n_bins: int = N_BINS,
+    seed: int = 0,
+    **provenance_facts: Any,
+) -> dict[str, Any]:
+    """Fit the request model and the arrival models of a trace; write them and their fidelity.
+
+    The trace is read in batches, several times, so that memory grows with its duration and not
+    with its requests. In the folder of `arrivals_out`, `arrivals.parquet` keeps the trace's own
+    times, for a replay.
+
+    Requests above a cap are clipped to it before the fit, and counted. Failed requests take
+    part in the arrivals only: they arrived, but say nothing of what a served request is like.
+
+    `requests_out` and `arrivals_out` are a pure function of the trace's source and the
+    parameters: no version and no commit is in them, so that code edits leave the benchmarks
+    which depend on them alone. `validation_out` has the full provenance.
+
+    Args:
+        trace: Parquet in the trace contract.
+        requests_out: `requests.parquet`, one row per joint bin.
+        arrivals_out: `arrivals.json`.
+        validation_out: `validation.json`, the returned figures.
+        max_input_tokens: cap on the input of a request.
+        max_output_tokens: cap on its output.
+        n_bins: most bins per parameter.
+        seed: of the samples that arrival models are judged by.
+        **provenance_facts: more facts for the provenance in `validation_out`.
+
+    Raises:
+        InputError: a cap below 1, no request to fit, or arrivals out of order.
+    """
+    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
+    for name, cap in caps.items():
+        check_cap(name, cap)
+    served = TraceRequests(trace, caps)
+    requests, of_trace = served.fit(n_bins)
+    times = TraceTimes(trace)
+    arrivals = fit_arrivals(times)
+    try:
+        choice = choose_arrivals(times, arrivals, seed=seed)
+    except InputError as error:
+        raise error.at(file=trace) from None
+    facts = {
+        "inputs_sha256": read_provenance(trace).get("inputs_sha256", {}),
+        "max_input_tokens": max_input_tokens,
+        "max_output_tokens": max_output_tokens,
+        "n_bins": n_bins,
+        "seed": seed,
+    }
+    validation = {
+        "n_requests": served.n_served,
+        "n_failed": served.n_failed,
+        "n_clipped_input": served.n_clipped.get("input_tokens", 0),
+        "n_clipped_output": served.n_clipped.get("output_tokens", 0),
+        "n_joint_bins": len(requests.frame),
+        "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
+        **exact_fidelity(
+            {name: served.with_null(name) for name in requests.parameters},
+            of_trace,
+            requests,
+        ),
+        "ks_gaps": arrivals.ks,
+        "arrivals": {
+            "model": choice.model,
+            "why": choice.why,
+            "not_judged": list(choice.left_out),
+            "trace": choice.trace,
+            "models": {
+                name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
+                for name, fit in choice.fits.items()
+            },
+        },
+        "seed": seed,
+        "provenance": provenance({"trace": trace}, fit=facts, **provenance_facts),
+    }
+    requests.save(requests_out, facts)
+    times_out = write_times(arrivals_out, times, facts)
+    contents = {"requests_sha256": requests_out, "times_sha256": times_out}
+    hashes = {name: sha256_file(path) for name, path in contents.items()}
+    models = {
+        name: {
+            "process": arrivals_to_plain(fit.process) if fit.process else None,
+            "reason": fit.reason,
+        }
+        for name, fit in choice.fits.items()
+    }
+    chosen = {"model": choice.model, "why": choice.why, "models": models}
+    write_json(arrivals_out, arrivals_to_json(arrivals, chosen, **facts, **hashes))
+    write_json(validation_out, validation)
+    return validation
+
+
+class Caps(TypedDict, total=False):
+    """Most tokens of a request's input and output; None or absent: no cap."""
+
+    max_input_tokens: int | None
+    max_output_tokens: int | None
+
+
+def write_workload(
+    model: RequestModel,
+    requests_out: str | Path,
+    arrivals_out: str | Path,
+    validation_out: str | Path,
+    *,
+    origin: dict[str, Any],
+    max_input_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Write the three files of a workload for a model that comes without a trace (`origin`).
+
+    Longer requests are cut to the caps. The files are those of `fit_workload`; `arrivals.json` has
+    no parameters, `arrivals.parquet` no row. The figures of `validation.json` are returned.
+
+    Raises:
+        InputError: a cap below 1.
+    """
+    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
+    capped, clipped_fraction = cap_model(model, caps)
+    facts = {**origin, **{f"max_{name}": cap for name, cap in caps.items()}}
+    has_counts = "count" in capped.frame
+    validation = {
+        "n_requests": int(capped.weights.sum()) if has_counts else None,
+        "clipped_fraction": clipped_fraction,
+        "n_joint_bins": len(capped.frame),
+        # There is no trace to differ from.
+        "ks": {},
+        "provenance": provenance(fit=facts),
+    }
+    capped.save(requests_out, facts)
+    unknown = replace(fit_arrivals(np.empty(0)), reason="the requests came without times")
+    sha256 = sha256_file(requests_out)
+    write_times(arrivals_out, np.empty(0), facts)
+    write_json(arrivals_out, arrivals_to_json(unknown, requests_sha256=sha256, **facts))
+    write_json(validation_out, validation)
+    return validation
+
+
+def write_use_case(name: str, *files: str | Path, **caps: Unpack[Caps]) -> dict[str, Any]:
+    """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
+
+    Raises:
+        InputError: no such use case, or a cap below 1.
+    """
+    use_case = load_use_case(name)
+    origin = {"use_case": name, "sources": list(use_case.sources)}
+    return write_workload(use_case.model, *files, origin=origin, **caps)
+
+
+def write_fixed_lengths(
+    input_tokens: int, output_tokens: int, *files: str | Path, **caps: Unpack[Caps]
+) -> dict[str, Any]:
+    """Write a workload whose requests all have the same lengths; `files`, `caps` as above.
+
+    Batch sweeps use them (Recasens et al., section 3.2: 512 in, 256 out).
+    """
+    lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    model = RequestModel(pd.DataFrame([{**lengths, "count": 1}]))
+    return write_workload(model, *files, origin=lengths, **caps)
+
+
+def cap_model(
+    model: RequestModel, caps: dict[str, int | None]
+) -> tuple[RequestModel, dict[str, float]]:
+    """Return a model with its lengths cut to caps, and the share of requests each cap shortened.
+
+    Raises:
+        InputError: a cap below 1.
+    """
+    frame, weights, shares = model.frame.copy(), model.weights, {}
+    for name, cap in caps.items():
+        check_cap(name, cap)
+        over = (frame[name] > cap).to_numpy(bool) if cap else np.zeros(len(frame), bool)
+        shares[name] = float(weights[over].sum() / weights.sum())
+        if over.any():
+            frame[name] = frame[name].clip(upper=cap)
+    weight = next(name for name in WEIGHT_COLUMNS if name in frame)
+    merged = frame.groupby(model.parameters, dropna=False, sort=False)[weight].sum()
+    return RequestModel(merged.reset_index()), shares
+
+
+def exact_fidelity(
+    traced: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    of_trace: pd.DataFrame,
+    model: RequestModel,
+) -> dict[str, Any]:
+    """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
+
+    Args:
+        traced: of each parameter the trace's values (NaN: null) and their weights.
+        of_trace: the trace's rank correlations.
+        model: as fitted to the trace.
+
+    Returns:
+        `ks` and `mean_ratio` by parameter (see `compare`); `spearman_trace`, `spearman_model`;
+        `spearman_difference`: `joint` that of the model, `independent` that of independent
+        parameters, whose coefficients are all 0.
+    """
+    frame, weights = model.frame[model.parameters], model.weights
+    of_model = spearman(frame, weights)
+    return {
+        "ks": {
+            name: ks_distance(values, frame[name], own, weights)
+            for name, (values, own) in traced.items()
+        },
+        "mean_ratio": {
+            name: _ratio(_mean(frame[name], weights), _mean(pd.Series(values), own))
+            for name, (values, own) in traced.items()
+        },
+        "spearman_trace": _nested(of_trace),
+        "spearman_model": _nested(of_model),
+        "spearman_difference": {
+            "joint": largest_difference(of_trace, of_model),
+            "independent": largest_difference(of_trace, of_trace * 0.0),
+        },
+    }
 
 
 def ks_distance(
@@ -106,86 +329,6 @@ def largest_difference(truth: pd.DataFrame, other: pd.DataFrame) -> float | None
     return float(known.max()) if len(known) else None
 
 
-def compare(
-    served: pd.DataFrame,
-    modelled: pd.DataFrame,
-    *,
-    of_trace: pd.DataFrame | None = None,
-) -> dict[str, Any]:
-    """Compare requests of a trace, a column per parameter, with draws.
-
-    `of_trace` is `spearman(served)`, where it is known already.
-
-    Returns:
-        By parameter `ks`, and `mean_ratio`, the mean over that of the trace (None where that is
-        0 or nothing is known); `spearman`, coefficients of `modelled`, None where a parameter is
-        constant; `spearman_difference`, the largest (see `largest_difference`).
-    """
-    names, coefficients = list(served), spearman(modelled[list(served)])
-    of_trace = spearman(served) if of_trace is None else of_trace
-    return {
-        "ks": {name: ks_distance(served[name], modelled[name]) for name in names},
-        "mean_ratio": {name: _ratio(_mean(modelled[name]), _mean(served[name])) for name in names},
-        "spearman": _nested(coefficients),
-        "spearman_difference": largest_difference(of_trace, coefficients),
-    }
-
-
-def exact_fidelity(
-    traced: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    of_trace: pd.DataFrame,
-    model: RequestModel,
-) -> dict[str, Any]:
-    """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
-
-    Args:
-        traced: of each parameter the trace's values (NaN: null) and their weights.
-        of_trace: the trace's rank correlations.
-        model: as fitted to the trace.
-
-    Returns:
-        `ks` and `mean_ratio` by parameter (see `compare`); `spearman_trace`, `spearman_model`;
-        `spearman_difference`: `joint` that of the model, `independent` that of independent
-        parameters, whose coefficients are all 0.
-    """
-    frame, weights = model.frame[model.parameters], model.weights
-    of_model = spearman(frame, weights)
-    return {
-        "ks": {
-            name: ks_distance(values, frame[name], own, weights)
-            for name, (values, own) in traced.items()
-        },
-        "mean_ratio": {
-            name: _ratio(_mean(frame[name], weights), _mean(pd.Series(values), own))
-            for name, (values, own) in traced.items()
-        },
-        "spearman_trace": _nested(of_trace),
-        "spearman_model": _nested(of_model),
-        "spearman_difference": {
-            "joint": largest_difference(of_trace, of_model),
-            "independent": largest_difference(of_trace, of_trace * 0.0),
-        },
-    }
-
-
-def model_fidelity(
-    served: pd.DataFrame, model: RequestModel, n_draws: int = N_DRAWS, *, seed: Seed
-) -> dict[str, Any]:
-    """Compare a trace with what each sampler of its model draws.
-
-    Returns:
-        `n_draws`; `spearman_trace`; and what `compare` says of the samplers `joint` and
-        `independent`, each by its name.
-    """
-    served = served[model.parameters]
-    of_trace = spearman(served)
-    figures: dict[str, Any] = {"n_draws": n_draws, "spearman_trace": _nested(of_trace)}
-    for sampler in SAMPLERS:
-        drawn = model.sample(n_draws, seed=seed, sampler=sampler)
-        figures[sampler] = compare(served, drawn, of_trace=of_trace)
-    return figures
-
-
 def _numbers(values: ArrayLike) -> np.ndarray:
     return pd.Series(values).astype(float).to_numpy()
 
@@ -230,179 +373,3 @@ def _nested(matrix: pd.DataFrame) -> dict[str, dict[str, float | None]]:
         row: {name: None if np.isnan(value) else float(value) for name, value in cells.items()}
         for row, cells in matrix.to_dict().items()
     }
-
-
-def fit_workload(
-    trace: str | Path,
-    requests_out: str | Path,
-    arrivals_out: str | Path,
-    validation_out: str | Path,
-    *,
-    max_input_tokens: int | None = None,
-    max_output_tokens: int | None = None,
-    n_bins: int = N_BINS,
-    seed: int = 0,
-    **provenance_facts: Any,
-) -> dict[str, Any]:
-    """Fit the request model and the arrival models of a trace; write them and their fidelity.
-
-    The trace is read in batches, several times, so that memory does not grow with it. Beside
-    `arrivals_out`, `arrivals.parquet` keeps the trace's own times, for a replay.
-
-    Requests above a cap are clipped to it before the fit, and counted. Failed requests take
-    part in the arrivals only: they arrived, but say nothing of what a served request is like.
-
-    `requests_out` and `arrivals_out` are a pure function of the trace's source and the
-    parameters: no version and no commit is in them, so that code edits leave the benchmarks
-    which depend on them alone. `validation_out` has the full provenance.
-
-    Args:
-        trace: Parquet in the trace contract.
-        requests_out: `requests.parquet`, one row a joint bin.
-        arrivals_out: `arrivals.json`.
-        validation_out: `validation.json`, the returned figures.
-        max_input_tokens: cap on the input of a request.
-        max_output_tokens: cap on its output.
-        n_bins: most bins per parameter.
-        seed: see `fit_arrivals`.
-        **provenance_facts: more facts for the provenance in `validation_out`.
-
-    Raises:
-        InputError: a cap below 1, or no request to fit.
-    """
-    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
-    for name, cap in caps.items():
-        check_cap(name, cap)
-    served = TraceRequests(trace, caps)
-    requests, of_trace = served.fit(n_bins)
-    arrivals, choice = fit_trace_arrivals(trace, seed)
-    facts = {
-        "inputs_sha256": read_provenance(trace).get("inputs_sha256", {}),
-        "max_input_tokens": max_input_tokens,
-        "max_output_tokens": max_output_tokens,
-        "n_bins": n_bins,
-        "seed": seed,
-    }
-    validation = {
-        "n_requests": served.counts.n_served,
-        "n_failed": served.counts.n_failed,
-        "n_clipped_input": served.counts.n_clipped.get("input_tokens", 0),
-        "n_clipped_output": served.counts.n_clipped.get("output_tokens", 0),
-        "n_joint_bins": len(requests.frame),
-        "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
-        **exact_fidelity(
-            {name: served.counts.with_null(name) for name in requests.parameters},
-            of_trace,
-            requests,
-        ),
-        "ks_gaps": arrivals.ks,
-        "arrivals": _arrival_fidelity(choice),
-        "seed": seed,
-        "provenance": provenance({"trace": trace}, fit=facts, **provenance_facts),
-    }
-    requests.save(requests_out, facts)
-    times_out = write_times(arrivals_out, TraceTimes(trace), facts)
-    contents = {"requests_sha256": requests_out, "times_sha256": times_out}
-    hashes = {name: sha256_file(path) for name, path in contents.items()}
-    write_json(arrivals_out, arrivals_to_json(arrivals, choice_to_json(choice), **facts, **hashes))
-    write_json(validation_out, validation)
-    return validation
-
-
-def _arrival_fidelity(choice: ArrivalChoice) -> dict[str, Any]:
-    """Return how bursty the trace and the samples of each model are."""
-    models = {
-        name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
-        for name, fit in choice.fits.items()
-    }
-    found = {"model": choice.model, "why": choice.why, "not_judged": list(choice.left_out)}
-    return found | {"trace": choice.trace, "models": models}
-
-
-class Caps(TypedDict, total=False):
-    """Most tokens of a request's input and output; None or absent: no cap."""
-
-    max_input_tokens: int | None
-    max_output_tokens: int | None
-
-
-def write_workload(
-    model: RequestModel,
-    requests_out: str | Path,
-    arrivals_out: str | Path,
-    validation_out: str | Path,
-    *,
-    origin: dict[str, Any],
-    max_input_tokens: int | None = None,
-    max_output_tokens: int | None = None,
-) -> dict[str, Any]:
-    """Write the three files of a workload for a model that comes without a trace (`origin`).
-
-    Longer requests are cut to the caps. The files are those of `fit_workload`; `arrivals.json` has
-    no parameters, `arrivals.parquet` no row. The figures of `validation.json` are returned.
-
-    Raises:
-        InputError: a cap below 1.
-    """
-    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
-    capped, clipped_fraction = cap_model(model, caps)
-    facts = {**origin, **{f"max_{name}": cap for name, cap in caps.items()}}
-    has_counts = "count" in capped.frame
-    validation = {
-        "n_requests": int(capped.weights.sum()) if has_counts else None,
-        "clipped_fraction": clipped_fraction,
-        "n_joint_bins": len(capped.frame),
-        # There is no trace to differ from.
-        "ks": {},
-        "provenance": provenance(fit=facts),
-    }
-    capped.save(requests_out, facts)
-    unknown = replace(fit_arrivals(np.empty(0), seed=0), reason="the requests came without times")
-    sha256 = sha256_file(requests_out)
-    write_times(arrivals_out, np.empty(0), facts)
-    write_json(arrivals_out, arrivals_to_json(unknown, requests_sha256=sha256, **facts))
-    write_json(validation_out, validation)
-    return validation
-
-
-def write_use_case(name: str, *files: str | Path, **caps: Unpack[Caps]) -> dict[str, Any]:
-    """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
-
-    Raises:
-        InputError: no such use case, or a cap below 1.
-    """
-    use_case = load_use_case(name)
-    origin = {"use_case": name, "sources": list(use_case.sources)}
-    return write_workload(use_case.model, *files, origin=origin, **caps)
-
-
-def write_fixed_lengths(
-    input_tokens: int, output_tokens: int, *files: str | Path, **caps: Unpack[Caps]
-) -> dict[str, Any]:
-    """Write a workload whose requests all have the same lengths; `files`, `caps` as above.
-
-    Batch sweeps use them (Recasens et al., section 3.2: 512 in, 256 out).
-    """
-    lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-    model = RequestModel(pd.DataFrame([{**lengths, "count": 1}]))
-    return write_workload(model, *files, origin=lengths, **caps)
-
-
-def cap_model(
-    model: RequestModel, caps: dict[str, int | None]
-) -> tuple[RequestModel, dict[str, float]]:
-    """Return a model with its lengths cut to caps, and the share of requests each cap shortened.
-
-    Raises:
-        InputError: a cap below 1.
-    """
-    frame, weights, shares = model.frame.copy(), model.weights, {}
-    for name, cap in caps.items():
-        check_cap(name, cap)
-        over = (frame[name] > cap).to_numpy(bool) if cap else np.zeros(len(frame), bool)
-        shares[name] = float(weights[over].sum() / weights.sum())
-        if over.any():
-            frame[name] = frame[name].clip(upper=cap)
-    weight = next(name for name in WEIGHT_COLUMNS if name in frame)
-    merged = frame.groupby(model.parameters, dropna=False, sort=False)[weight].sum()
-    return RequestModel(merged.reset_index()), shares

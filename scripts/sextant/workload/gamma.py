@@ -1,4 +1,15 @@
-"""Gamma distributions by maximum likelihood, for one sample or for many at once."""
+"""Gamma distributions by maximum likelihood, for one sample or for many at once.
+
+`fit_gamma` is for exact gaps, `fit_steps` for gaps that a coarse clock shows as whole steps.
+A clock of step h cuts each time to the last multiple of h. A gap of x steps whose first request
+lies anywhere within its step is shown as d steps with probability 1 - |x - d| if that is positive.
+With f the density of a Gamma distribution with shape α and scale β (in steps),
+
+    P(d) = ∫ (1 - |x - d|) f(x) dx    from d - 1 to d + 1.
+
+`log_probability` computes it by Gauss's quadrature where f is smooth across two steps, and by
+second differences of the integrated distribution function elsewhere.
+"""
 
 import itertools
 from dataclasses import dataclass
@@ -114,7 +125,6 @@ def ks_distance(
     ends = np.cumsum(n)
     cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1], CHUNK)) + 1)
     bounds = [0, *cuts[cuts < len(n)].tolist(), len(n)]
-
     parts = []
     for first, last in itertools.pairwise(bounds):
         own, begin = slice(first, last), ends[first] - n[first]
@@ -124,29 +134,17 @@ def ks_distance(
 
 def _distance(values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
     place = np.repeat(np.arange(len(n)), n)
-    return uniform_distance(scipy.special.gammainc(alpha[place], values / beta[place]), n)
-
-
-def uniform_distance(share: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Return each group's Kolmogorov-Smirnov distance from the uniform distribution on [0, 1].
-
-    `share` has one group after the other, unordered within a group; `n` is the number of each.
-    """
-    place = np.repeat(np.arange(len(n)), n)
+    share = scipy.special.gammainc(alpha[place], values / beta[place])
     group = place.astype(float)
     # One sort orders all groups: a group's number goes before the point, its shares after it.
     share = np.sort(np.minimum(share, 1 - 1e-9) + group) - group
     starts = np.cumsum(n) - n
-    rank = np.arange(len(share)) - starts[place]
-    size = n[place]
-    above = (rank + 1) / size - share
-    below = share - rank / size
-    return np.maximum.reduceat(np.maximum(above, below), starts)
+    rank, size = np.arange(len(share)) - starts[place], n[place]
+    apart = np.maximum((rank + 1) / size - share, share - rank / size)
+    return np.maximum.reduceat(apart, starts)
 
 
-def ks_p_value(
-    distance: np.ndarray, n: np.ndarray, alpha: np.ndarray, blend: np.ndarray | float = 0.0
-) -> np.ndarray:
+def ks_p_value(distance: np.ndarray, n: np.ndarray, alpha: np.ndarray) -> np.ndarray:
     """Return how often draws of a Gamma distribution lie as far from the one fitted to them.
 
     The textbook takes the distribution as given; here it was fitted, which makes distances
@@ -157,12 +155,9 @@ def ks_p_value(
         distance: from `ks_distance`, of a distribution fitted by `fit_gamma`.
         n: values in each group; below 30 the result was not tried.
         alpha: the fitted shape; below 0.02 as at 0.02, above 30 as at 30.
-        blend: how far the quantiles lie from `_POINTS` (0) towards the textbook's (1), where the
-            values are not exact (see `step_distance.ks_blend`).
     """
     distance, n, alpha = (np.atleast_1d(np.asarray(value, float)) for value in (distance, n, alpha))
-    edges, textbook = ks_edges(alpha, _P_VALUES), scipy.special.kolmogi(_P_VALUES)
-    edges = (edges + np.expand_dims(blend, -1) * (textbook - edges)) ** 2
+    edges = ks_edges(alpha, _P_VALUES) ** 2
     squared = (distance * (np.sqrt(n) + 0.2)) ** 2
     after = np.clip((squared[:, None] > edges).sum(axis=1), 1, len(_P_VALUES) - 1)
     row, log_p = np.arange(len(squared)), np.log(_P_VALUES)
@@ -172,9 +167,8 @@ def ks_p_value(
 
 
 def ks_edges(alpha: np.ndarray, p_values: np.ndarray) -> np.ndarray:
-    """Return the quantiles of distance · (√n + 0.2): a row a fitted shape, a column a p-value.
-
-    `p_values` are some of those of `_TABLE`.
+    """Return the quantiles of distance · (√n + 0.2): one row per fitted shape, one column per
+    p-value (some of those of `_TABLE`).
     """
     place, places = alpha / (alpha + 0.5), _ALPHAS / (_ALPHAS + 0.5)
     rows = _POINTS[np.searchsorted(-_P_VALUES, -np.asarray(p_values))]
@@ -215,9 +209,6 @@ _POSITIVE_NODES = np.array([0.3484133026569119, 0.6659932837059553, 0.8956156607
 _TRIANGLE_NODES = np.concatenate([-_POSITIVE_NODES[::-1], [0.0], _POSITIVE_NODES])
 _OUTER_WEIGHTS = np.array([0.2247465550180368, 0.0939250393193439, 0.0179407450256318])
 _TRIANGLE_WEIGHTS = np.concatenate([_OUTER_WEIGHTS[::-1], [0.3267753212739748], _OUTER_WEIGHTS])
-# Gauss's rule for the plain mean over an interval of length 1, around its middle.
-_MEAN_NODES = (-(0.15**0.5), 0.0, 0.15**0.5)
-_MEAN_WEIGHTS = (5 / 18, 4 / 9, 5 / 18)
 
 
 class StepCounts(NamedTuple):
@@ -300,20 +291,6 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
         )
         found[own] = before - 2 * at + after
     return found
-
-
-def probability_below(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Return the probability of fewer than d steps; arguments as of `log_probability`.
-
-    It is the mean of the distribution function from d - 1 to d.
-    """
-    below = np.zeros(len(alpha))
-    for u, weight in zip(_MEAN_NODES, _MEAN_WEIGHTS, strict=True):
-        below += weight * scipy.special.gammainc(alpha, np.maximum(steps - 0.5 + u, 0) / beta)
-    # Fewer than 1 is 0 steps, where quadrature is not exact.
-    is_one = steps == 1
-    below[is_one] = _sharp_probability(np.zeros(is_one.sum()), alpha[is_one], beta[is_one])
-    return below
 
 
 DETERMINED = 10.0

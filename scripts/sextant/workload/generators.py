@@ -1,4 +1,8 @@
-"""Seeds of independent random streams; needs no data frames, as the load client does."""
+"""Arrival processes: when requests come, drawn from a seed. No gap is rescaled or cut.
+
+One frozen dataclass per process; its fields are checked when it is made. `trace_arrivals` has those
+that repeat a trace. No data frames are loaded here, since the load client imports this module.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,19 @@ import numpy as np
 
 from sextant.base.errors import InputError
 
+MAX_REQUESTS = 100_000_000
+SCALED_BY = ("time", "thinning")
+_BLOCK = 1 << 14
+
 Seed = int | np.random.SeedSequence
+Times = np.ndarray | Iterable[np.ndarray]
+"""Ascending times (s), in one array, or in batches that can be read again and again."""
 
 
 def child_seed(seed: Seed, number: int) -> np.random.SeedSequence:
     """Return the `number`-th independent stream of `seed`, the same at every call."""
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     return np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, number))
-
-
-MAX_REQUESTS = 100_000_000
-_BLOCK = 1 << 14
-
-
-Times = np.ndarray | Iterable[np.ndarray]
-"""Ascending times (s), in one array, or in batches that can be read again and again."""
 
 
 def batches_of(times: Times) -> Iterable[np.ndarray]:
@@ -61,12 +63,13 @@ class Arrivals(ABC):
             seed: of the draws.
 
         Raises:
-            InputError: no end, or more requests than anybody means to draw.
+            InputError: no end, or more than `MAX_REQUESTS` requests.
         """
-        is_whole = duration_s is None and self.ends_itself
-        rate_rps = 0.0 if is_whole else self.mean_rate_rps
-        most, end_s = extent(n, np.inf if is_whole else duration_s, rate_rps)
-        return cut(self._draw(most, end_s, seed), most, end_s)
+        if duration_s is None and self.ends_itself:
+            most, end_s = _extent(n, math.inf, 0.0)
+        else:
+            most, end_s = _extent(n, duration_s, self.mean_rate_rps)
+        return _cut(self._draw(most, end_s, seed), most, end_s)
 
     def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
         """Yield what `times` returns for a duration, part after part where that saves memory."""
@@ -140,11 +143,11 @@ class Gamma(_AtRate):
     def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
         """Yield what `times` returns for a duration, part after part."""
         for drawn in self._parts(duration_s, seed):
-            yield cut(drawn, len(drawn), duration_s)
+            yield _cut(drawn, len(drawn), duration_s)
 
     def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
-        drawn = np.array([rest_of_gap(rng, self.alpha) / self.rate_rps])
+        drawn = np.array([_rest_of_gap(rng, self.alpha) / self.rate_rps])
         yield drawn
         while drawn[-1] < end_s:
             drawn = drawn[-1] + np.cumsum(rng.gamma(self.alpha, beta_s, _BLOCK))
@@ -162,7 +165,7 @@ class Varying(Arrivals):
 
     After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u,
     with u the seconds passed (`over="time"`) or the steps taken (`over="steps"`). The first arrival
-    is one gap after 0. A shape or scale that is not positive at some u that is reached is an error.
+    is one gap after 0. It is an error if the shape or the scale reaches 0.
     """
 
     kind = "varying"
@@ -193,10 +196,14 @@ class Varying(Arrivals):
         while step * self.every < most and now_s < end_s:
             u = now_s if self.over == "time" else float(step)
             shape, scale_s = self.at(u)
-            check_reached(self.over, u, alpha=shape, beta_s=scale_s)
+            for name, value in (("alpha", shape), ("beta_s", scale_s)):
+                if not value > 0:
+                    where = f"at {u:g} s" if self.over == "time" else f"at step {u:g}"
+                    fix = "end the arrivals before, or change the coefficients"
+                    raise InputError(f"it is {value:g} {where}", field=name, fix=fix)
             times.append(now_s + np.cumsum(rng.gamma(shape, scale_s, self.every)))
             now_s, step = float(times[-1][-1]), step + 1
-            check_size(step * self.every)
+            _check_size(step * self.every)
         return np.concatenate(times)
 
 
@@ -207,11 +214,8 @@ class AtOnce(Arrivals):
     kind = "inf"
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        check_size(most)
+        _check_size(most)
         return np.zeros(most)
-
-
-SCALED_BY = ("time", "thinning")
 
 
 @dataclass(frozen=True)
@@ -219,8 +223,8 @@ class Scaled(Arrivals):
     """Another process at `rate_factor` times its rate.
 
     By `time` all gaps are divided by the factor: bursts have as many requests as before, in less
-    time. By `thinning` each request stays with the probability of the factor, whatever the others
-    do: bursts last as long as before and have fewer requests. A factor above 1 is by time alone.
+    time. By `thinning` each request stays with the probability of the factor, independently of the
+    others: bursts last as long as before and have fewer requests. Thinning cannot raise a rate.
     """
 
     kind = "scaled"
@@ -245,84 +249,23 @@ class Scaled(Arrivals):
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         if self.by == "time":
             return self.process._draw(most, end_s * self.rate_factor, seed) / self.rate_factor
-        return self._thinned(most, end_s, seed)
-
-    def _thinned(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         n_asked = most
         while True:
-            # Most of what is left is asked for at once; a longer draw begins with a shorter one.
+            # A longer draw begins with a shorter one, so asking for more repeats nothing.
             n_asked = min(math.ceil(n_asked / self.rate_factor) + 64, MAX_REQUESTS + 1)
-            drawn = cut(self.process._draw(n_asked, end_s, seed), n_asked, end_s)
+            drawn = _cut(self.process._draw(n_asked, end_s, seed), n_asked, end_s)
             chance = np.random.default_rng(child_seed(seed, 0)).random(len(drawn))
             kept = drawn[chance < self.rate_factor]
             if len(kept) >= most or len(drawn) < n_asked or n_asked > MAX_REQUESTS:
                 return kept
 
 
-def rest_of_gap(rng: np.random.Generator, alpha: float) -> float:
-    """Draw how long a gap of mean 1 still lasts, seen at any moment.
-
-    A moment falls into a gap the more easily the longer it is; gaps weighted by length are
-    Gamma-distributed with alpha + 1, and the moment lies anywhere in it.
-    """
-    return rng.random() * rng.gamma(alpha + 1, 1 / alpha)
-
-
-def extent(n: int | None, duration_s: float | None, rate_rps: float) -> tuple[int, float]:
-    """Return the most requests and the end, one of which may be missing."""
-    if n is None and duration_s is None:
-        fix = "give n, the number of requests, or duration_s"
-        raise InputError("the arrivals have no end", field="n", fix=fix)
-    ends = {"n": n, "duration_s": duration_s}
-    check_positive(**{name: end for name, end in ends.items() if end is not None})
-    if n is not None and n != int(n):
-        raise InputError(f"{n} is not a whole number", field="n", fix="give the number of requests")
-    most = MAX_REQUESTS + 1 if n is None else int(n)
-    end_s = np.inf if duration_s is None else float(duration_s)
-    # Without a rate nothing is known of how many a duration has.
-    expected = ([] if n is None else [n]) + ([end_s * rate_rps] if rate_rps else [])
-    check_size(min(expected, default=0.0))
-    return most, end_s
-
-
-def cut(times: np.ndarray, most: int, end_s: float) -> np.ndarray:
-    """Return the first `most` of the times that lie before `end_s`."""
-    return times[: min(most, int(np.searchsorted(times, end_s)))]
-
-
-def check_positive(**numbers: float) -> None:
-    """Refuse what is not above 0, or not finite; only a duration may be infinite."""
-    for name, value in numbers.items():
-        is_end = name == "duration_s"
-        if not (value > 0 and (is_end or math.isfinite(value))):
-            fix = "give a finite number above 0"
-            raise InputError(f"{value} is out of range", field=name, fix=fix)
-
-
-def check_reached(over: str, u: float, **numbers: float) -> None:
-    """Refuse a shape or scale that a variation takes to 0 or below at `u`."""
-    for name, value in numbers.items():
-        if not value > 0:
-            where = f"at {u:g} s" if over == "time" else f"at step {u:g}"
-            fix = "end the arrivals before, or change the coefficients"
-            raise InputError(f"it is {value:g} {where}", field=name, fix=fix)
-
-
-def check_size(n: float) -> None:
-    """Refuse more requests than anybody means to draw."""
-    if n > MAX_REQUESTS:
-        fix = "give a shorter duration or a lower rate"
-        raise InputError(f"{n:.3g} requests are too many", field="duration_s", fix=fix)
-
-
-_modulated_BLOCK = 1 << 14
-_MERGED = 1 << 16
-"""Requests of all clients that are put in order at a time."""
-
-
 @dataclass(frozen=True)
 class Spanned(Arrivals):
-    """Arrivals over a span that may follow itself."""
+    """Arrivals over the span of a trace.
+
+    Without an end they last one span; for a longer time the span is repeated with new draws.
+    """
 
     ends_itself = True
 
@@ -338,7 +281,7 @@ class Spanned(Arrivals):
     def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
         """Yield what `times` returns for a duration, part after part."""
         for drawn in self._parts(duration_s, np.random.default_rng(seed)):
-            yield cut(drawn, len(drawn), duration_s)
+            yield _cut(drawn, len(drawn), duration_s)
 
     def _parts(self, end_s: float, rng: np.random.Generator) -> Iterator[np.ndarray]:
         begin_s = 0.0
@@ -350,24 +293,14 @@ class Spanned(Arrivals):
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         if math.isinf(end_s) and most > MAX_REQUESTS:
             end_s = self.span_s
-        # Of a long span no more is drawn than a number of requests is likely to need.
-        likely_s = 2 * most / self.mean_rate_rps if self.mean_rate_rps else math.inf
-        while True:
-            horizon_s = min(end_s, likely_s)
-            times = self._until(most, horizon_s, np.random.default_rng(seed))
-            if len(times) >= most or horizon_s >= end_s:
-                return times
-            likely_s *= 2
-
-    def _until(self, most: int, end_s: float, rng: np.random.Generator) -> np.ndarray:
         times, n_drawn = [np.zeros(0)], 0
-        for drawn in self._parts(end_s, rng):
+        for drawn in self._parts(end_s, np.random.default_rng(seed)):
             times.append(drawn)
             n_drawn += len(drawn)
-            check_size(n_drawn)
+            _check_size(n_drawn)
             if n_drawn >= most:
                 break
-        return cut(np.concatenate(times), most, end_s)
+        return np.concatenate(times)
 
 
 @dataclass(frozen=True)
@@ -413,34 +346,21 @@ class Mirrored(Spanned):
             self.start_s, self.duration_s, self.n_requests, self.alpha, kinds, strict=True
         )
         # In units of the mean gap, where all windows have the pace 1.
-        wait = _rest(rng, self.alpha[0], kinds[0])
+        wait = _rest_of_gap(rng, self.alpha[0], is_weibull=kinds[0])
         for begin_s, own_s, units, shape, is_weibull in windows:
             if begin_s >= end_s:
                 break
             points = np.array([wait])
             while points[-1] < units:
                 n_drawn = int(units - points[-1]) + 16
-                drawn = points[-1] + np.cumsum(_unit_gaps(rng, shape, is_weibull, n_drawn))
-                points = np.concatenate([points, drawn])
+                if is_weibull:
+                    gaps = rng.weibull(shape, n_drawn) / math.gamma(1 + 1 / shape)
+                else:
+                    gaps = rng.gamma(shape, 1 / shape, n_drawn)
+                points = np.concatenate([points, points[-1] + np.cumsum(gaps)])
             n_inside = int(np.searchsorted(points, units))
             wait = points[n_inside] - units
             yield begin_s + points[:n_inside] * (own_s / units if units else 0.0)
-
-
-def _unit_gaps(rng: np.random.Generator, shape: float, is_weibull: bool, n: int) -> np.ndarray:
-    """Draw gaps of mean 1."""
-    if is_weibull:
-        return rng.weibull(shape, n) / math.gamma(1 + 1 / shape)
-    return rng.gamma(shape, 1 / shape, n)
-
-
-def _rest(rng: np.random.Generator, shape: float, is_weibull: bool) -> float:
-    """Draw how long a gap of mean 1 still lasts, seen at any moment (see `rest_of_gap`)."""
-    if not is_weibull:
-        return rest_of_gap(rng, shape)
-    # Weighted by length, a Weibull gap's power of its shape is Gamma-distributed.
-    whole = rng.gamma(1 + 1 / shape) ** (1 / shape)
-    return rng.random() * whole / math.gamma(1 + 1 / shape)
 
 
 @dataclass(frozen=True)
@@ -478,58 +398,62 @@ class Rescaled(Spanned):
         """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
         edges = np.minimum(np.arange(len(self.counts) + 1) * self.bin_s, self.end_s)
         expected = np.concatenate([[0.0], np.cumsum(self.counts, dtype=float)])
-        for points in unit_arrivals(rng, self.alpha, float(np.interp(end_s, edges, expected))):
+        end = float(np.interp(end_s, edges, expected))
+        points = np.array([_rest_of_gap(rng, self.alpha)])
+        while points[-1] < end:
             yield np.interp(points, expected, edges)
+            points = points[-1] + np.cumsum(rng.gamma(self.alpha, 1 / self.alpha, _BLOCK))
+        yield np.interp(points[: np.searchsorted(points, end)], expected, edges)
 
 
-def unit_arrivals(rng: np.random.Generator, alpha: float, end: float) -> Iterator[np.ndarray]:
-    """Draw arrivals at the rate 1 before `end`, of a process that has long been running."""
-    points = np.array([rest_of_gap(rng, alpha)])
-    while points[-1] < end:
-        yield points
-        points = points[-1] + np.cumsum(rng.gamma(alpha, 1 / alpha, _modulated_BLOCK))
-    yield points[: np.searchsorted(points, end)]
+def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = False) -> float:
+    """Draw how long a gap of mean 1 still lasts, seen at any moment.
+
+    A moment falls into a gap the more easily the longer it is; gaps weighted by length are
+    Gamma-distributed with shape + 1 (of a Weibull gap its power of the shape is
+    Gamma-distributed), and the moment lies anywhere in the gap.
+    """
+    if not is_weibull:
+        return rng.random() * rng.gamma(shape + 1, 1 / shape)
+    whole = rng.gamma(1 + 1 / shape) ** (1 / shape)
+    return rng.random() * whole / math.gamma(1 + 1 / shape)
 
 
-@dataclass(frozen=True)
-class Clients(Spanned):
-    """Clients that each send by windows of their own, put together (ServeGen, Alibaba 2025)."""
+def _extent(n: int | None, duration_s: float | None, rate_rps: float) -> tuple[int, float]:
+    """Return the most requests and the end, one of which may be missing."""
+    if n is None and duration_s is None:
+        fix = "give n, the number of requests, or duration_s"
+        raise InputError("the arrivals have no end", field="n", fix=fix)
+    ends = {"n": n, "duration_s": duration_s}
+    check_positive(**{name: end for name, end in ends.items() if end is not None})
+    if n is not None and n != int(n):
+        raise InputError(f"{n} is not a whole number", field="n", fix="give the number of requests")
+    most = MAX_REQUESTS + 1 if n is None else int(n)
+    end_s = math.inf if duration_s is None else float(duration_s)
+    # Without a rate the number of requests in a duration is not known.
+    expected = ([] if n is None else [n]) + ([end_s * rate_rps] if rate_rps else [])
+    _check_size(min(expected, default=0.0))
+    return most, end_s
 
-    kind = "clients"
-    clients: Sequence[Mirrored]
 
-    def __post_init__(self) -> None:
-        if not self.clients:
-            raise InputError("there is no client", field="clients", fix="give at least one")
+def _cut(times: np.ndarray, most: int, end_s: float) -> np.ndarray:
+    """Return the first `most` of the times that lie before `end_s`."""
+    return times[: min(most, int(np.searchsorted(times, end_s)))]
 
-    @property
-    def span_s(self) -> float:
-        """Return when the last client ends."""
-        return max(client.span_s for client in self.clients)
 
-    @property
-    def mean_rate_rps(self) -> float:
-        """Return requests per second on average."""
-        return math.fsum(sum(client.n_requests) for client in self.clients) / self.span_s
+def check_positive(**numbers: float) -> None:
+    """Refuse what is not above 0, or not finite; only a duration may be infinite."""
+    for name, value in numbers.items():
+        is_end = name == "duration_s"
+        if not (value > 0 and (is_end or math.isfinite(value))):
+            fix = "give a finite number above 0"
+            raise InputError(f"{value} is out of range", field=name, fix=fix)
 
-    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
-        """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
-        streams = rng.spawn(len(self.clients))
-        drawn = [own.once(stream, end_s) for own, stream in zip(self.clients, streams, strict=True)]
-        held, step_s = [np.zeros(0)] * len(drawn), _MERGED / self.mean_rate_rps
-        horizon_s, is_open = step_s, [True] * len(drawn)
-        while any(is_open) or any(map(len, held)):
-            merged = []
-            for number, parts in enumerate(drawn):
-                while is_open[number] and not (held[number] >= horizon_s).any():
-                    part = next(parts, None)
-                    is_open[number] = part is not None
-                    held[number] = held[number] if part is None else np.append(held[number], part)
-                n_before = int(np.searchsorted(held[number], horizon_s))
-                merged.append(held[number][:n_before])
-                held[number] = held[number][n_before:]
-            yield np.sort(np.concatenate(merged))
-            horizon_s += step_s
+
+def _check_size(n: float) -> None:
+    if n > MAX_REQUESTS:
+        fix = "give a shorter duration or a lower rate"
+        raise InputError(f"{n:.3g} requests are too many", field="duration_s", fix=fix)
 
 
 def _check_counts(counts: Sequence[float]) -> None:

@@ -1,6 +1,6 @@
-"""Arrival processes that repeat a trace: exactly (`Replay`), or its windows (`Windows`).
+"""Arrivals of a trace or of a fitted workload: replayed, mirrored by windows, or as fitted.
 
-The trace is read when times are drawn: who puts another process on a server loads no data frames.
+A trace is read when times are drawn, so that other arrivals load no data frames.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_WORKLOAD_AGAIN, PROVENANCE_KEY, atomic_path, read_json
+from sextant.base.files import (
+    MAKE_TRACE_AGAIN,
+    MAKE_WORKLOAD_AGAIN,
+    PROVENANCE_KEY,
+    atomic_path,
+    read_json,
+    read_parquet,
+)
 from sextant.workload.generators import (
+    MAX_REQUESTS,
     Arrivals,
     AtOnce,
-    Clients,
     Constant,
     Gamma,
     Mirrored,
@@ -30,21 +37,25 @@ from sextant.workload.generators import (
     Varying,
     batches_of,
     check_positive,
-    check_size,
 )
-from sextant.workload.markov import Markov
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sextant.workload.generators import Seed
 
+FITTED, REPLAY = "fitted", "replay"
+NAMES = (FITTED, "gamma", "rescaled", REPLAY)
+"""The arrivals of a fitted workload: the model that the fit has chosen, and each by itself."""
+TIMES_FILE = "arrivals.parquet"
+"""The trace's own times, in a workload's folder."""
+
 
 @dataclass(frozen=True)
 class _OfTrace(Arrivals):
     """The requests of a normalised trace, or of one LLM or service of it.
 
-    `times` raises InputError if the file is not such a trace, or has not one such group.
+    `times` raises InputError if the file is not such a trace, or has no such group.
     """
 
     ends_itself = True
@@ -71,7 +82,7 @@ class Replay(_OfTrace):
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         arrival_s = self._arrival_s()
-        if not (np.all(np.isfinite(arrival_s)) and np.all(np.diff(arrival_s) >= 0)):
+        if not _is_ascending(arrival_s):
             problem, fix = "the times do not ascend", "give a normalised trace"
             raise InputError(problem, file=self.trace, field="arrival_s", fix=fix)
         return (arrival_s - arrival_s[0]) * self.time_factor
@@ -79,7 +90,6 @@ class Replay(_OfTrace):
     def _arrival_s(self) -> np.ndarray:
         import pyarrow.compute as pc
 
-        from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet
         from sextant.trace.trace_format import require_trace
 
         require_trace(self.trace)
@@ -113,23 +123,24 @@ class Recorded(Spanned):
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         times = self._times()
-        if not times[-1] > 0:  # all at once has no span that could follow itself
+        if not times[-1] > 0:  # all at once: there is no span to repeat
             return times
         return super()._draw(most, end_s, seed)
 
     def _times(self) -> np.ndarray:
-        from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_parquet
-
         if not Path(self.file).is_file():
             problem = "the arrivals of the trace are not there to replay"
             raise InputError(problem, file=self.file, fix=MAKE_WORKLOAD_AGAIN)
         table = read_parquet(self.file, ["arrival_s"], fix=MAKE_WORKLOAD_AGAIN)
         times = table["arrival_s"].to_numpy()
-        if not (len(times) and np.all(np.isfinite(times)) and np.all(np.diff(times) >= 0)):
-            problem = "the times do not ascend"
-            field = "arrival_s"
+        if not (len(times) and _is_ascending(times)):
+            problem, field = "the times do not ascend", "arrival_s"
             raise InputError(problem, file=self.file, field=field, fix=MAKE_WORKLOAD_AGAIN)
         return times
+
+
+def _is_ascending(times: np.ndarray) -> bool:
+    return bool(np.all(np.isfinite(times)) and np.all(np.diff(times) >= 0))
 
 
 @dataclass(frozen=True)
@@ -139,9 +150,6 @@ class Windows(_OfTrace):
     kind = "windows"
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        return mirrored(self._windows(), beta_factor=self.time_factor, seed=seed)
-
-    def _windows(self) -> pd.DataFrame:
         from sextant.trace.trace_format import require_trace
         from sextant.workload.windows import fit_windows
 
@@ -149,13 +157,13 @@ class Windows(_OfTrace):
         windows = fit_windows(self.trace)
         for name, value in self.group().items():
             windows = windows[windows[name] == value]
-        found = windows[["llm", "service"]].drop_duplicates()
-        if len(found) != 1:
-            listed = "; ".join(f"{row.llm}, {row.service}" for row in found.itertuples())
-            problem = f"{len(found)} pairs of LLM and service"
+        pairs = windows[["llm", "service"]].drop_duplicates()
+        if len(pairs) != 1:
+            listed = "; ".join(f"{row.llm}, {row.service}" for row in pairs.itertuples())
+            problem = f"{len(pairs)} pairs of LLM and service"
             fix = f"choose one with --llm and --service: {listed or 'none matches'}"
             raise InputError(problem, file=self.trace, field="--llm", fix=fix)
-        return windows
+        return mirrored(windows, beta_factor=self.time_factor, seed=seed)
 
 
 def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0) -> np.ndarray:
@@ -163,9 +171,7 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
 
     Each window keeps its duration and shape and has its counted rate, divided by `beta_factor`
     (docs/workloads.md says why not the fitted scale). A window without a fit, alpha null, is
-    Poisson at its counted rate; one without a request stays empty. A gap that is under way at the
-    end of a window goes on in the next one at that one's pace, so that no window begins with an
-    arrival.
+    Poisson at its counted rate; see `Mirrored`.
 
     `windows` are rows of `windows.fit_windows` of one LLM and service, or the user's own: `start_s`
     (ascending), `duration_s`, `n_requests` and `alpha`. Times count from the first row's start.
@@ -174,17 +180,6 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
         InputError: a column is missing, windows overlap, or a value is out of range.
     """
     check_positive(beta_factor=beta_factor)
-    start_s, lasting_s, weight, alpha = _checked_windows(windows)
-    expected = weight / beta_factor
-    check_size(float(expected.sum()))
-    if not expected.any():
-        return np.zeros(0)
-    columns = (values.tolist() for values in (start_s, lasting_s, expected, alpha))
-    return np.concatenate([*Mirrored(*columns).once(np.random.default_rng(seed), np.inf)])
-
-
-def _checked_windows(windows: pd.DataFrame) -> tuple[np.ndarray, ...]:
-    """Return start (from 0), duration, requests and shape of each window."""
     wanted = ("start_s", "duration_s", "n_requests", "alpha")
     missing = [name for name in wanted if name not in windows]
     if missing or windows.empty:
@@ -192,70 +187,92 @@ def _checked_windows(windows: pd.DataFrame) -> tuple[np.ndarray, ...]:
         raise InputError("no windows to mirror", field=(missing or wanted)[0], fix=fix)
     start_s, lasting_s, n_requests, alpha = (windows[name].to_numpy(float) for name in wanted)
     alpha = np.where(np.isnan(alpha), 1.0, alpha)
-    for name, values, lowest in zip(
-        wanted[1:], (lasting_s, n_requests, alpha), (0.0, 0.0, np.finfo(float).tiny), strict=True
-    ):
-        if not np.all(np.isfinite(values) & (values >= lowest)):
+    for name, values in zip(wanted[1:], (lasting_s, n_requests, alpha), strict=True):
+        is_possible = values > 0 if name == "alpha" else values >= 0
+        if not np.all(np.isfinite(values) & is_possible):
             problem, fix = "a window's value is out of range", "give finite numbers from 0 on"
             raise InputError(problem, field=name, fix=fix)
     # Rounding may let a window end a little after the next one's start.
     if not np.all(np.diff(start_s) >= lasting_s[:-1] * (1 - 1e-9)):
         fix = "give the windows of one LLM and service, in the order of time"
         raise InputError("windows overlap", field="start_s", fix=fix)
-    return start_s - start_s[0], lasting_s, n_requests, alpha
+    expected = n_requests / beta_factor
+    if expected.sum() > MAX_REQUESTS:
+        problem, fix = f"{expected.sum():.3g} requests are too many", "give a lower rate"
+        raise InputError(problem, field="n_requests", fix=fix)
+    if not expected.any():
+        return np.zeros(0)
+    columns = (values.tolist() for values in (start_s - start_s[0], lasting_s, expected, alpha))
+    return np.concatenate([*Mirrored(*columns).once(np.random.default_rng(seed), np.inf)])
 
-
-FITTED, REPLAY = "fitted", "replay"
-NAMES = (FITTED, "gamma", "windows", "clients", "markov", "rescaled", REPLAY)
-"""The arrivals of a fitted workload: the model that the fit has chosen, and each by itself."""
 
 PROCESSES: dict[str, type[Arrivals]] = {
     process.kind: process
     for process in (
         *(Constant, Gamma, Varying, AtOnce, Scaled),
-        *(Mirrored, Rescaled, Markov, Clients, Recorded, Replay, Windows),
+        *(Mirrored, Rescaled, Recorded, Replay, Windows),
     )
 }
 
 
 def arrivals_to_plain(process: Arrivals) -> dict[str, Any]:
     """Return an arrival process as JSON has it: its `kind` and its fields."""
-    return {"kind": process.kind} | {
-        field.name: _plain(getattr(process, field.name)) for field in fields(process)
-    }
 
+    def plain(value: Any) -> Any:
+        if isinstance(value, Arrivals):
+            return arrivals_to_plain(value)
+        if isinstance(value, Path):
+            return str(value)
+        return list(value) if isinstance(value, tuple) else value
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Arrivals):
-        return arrivals_to_plain(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, list | tuple):  # of numbers, many of them, or of processes
-        return [_plain(each) if isinstance(each, Arrivals) else each for each in value]
-    return value
+    values = {field.name: plain(getattr(process, field.name)) for field in fields(process)}
+    return {"kind": process.kind, **values}
 
 
 def arrivals_from_plain(values: Mapping[str, Any]) -> Arrivals:
     """Read an arrival process as a definition has it: its `kind` and its fields."""
-    given = {name: _read(value) for name, value in values.items() if name != "kind"}
+
+    def read(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return arrivals_from_plain(value)
+        return tuple(value) if isinstance(value, list) else value
+
+    given = {name: read(value) for name, value in values.items() if name != "kind"}
     return PROCESSES[values["kind"]](**given)
 
 
-def _read(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return arrivals_from_plain(value)
-    return tuple(_read(each) for each in value) if isinstance(value, list | tuple) else value
+@dataclass(frozen=True)
+class ArrivalModel:
+    """The Gamma distribution fitted to all gaps of a trace, taken as independent.
 
+    The parameters are null where a trace does not determine them; `reason` says why.
+    """
 
-if TYPE_CHECKING:
-    from sextant.workload.arrival_choice import ArrivalChoice
-
-TIMES_FILE = "arrivals.parquet"
-"""The trace's own times, in a workload's folder."""
+    alpha: float | None
+    """Shape."""
+    beta_s: float | None
+    """Scale; alpha · beta_s is the mean gap."""
+    rate_rps: float | None
+    """Requests per second: gaps of the trace over their total duration."""
+    cv: float | None
+    """Coefficient of variation of the gaps, 1 / √alpha; above 1 is burstier than Poisson."""
+    n_gaps: int
+    n_zero_gaps: int
+    clock_step_s: float | None
+    """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
+    alpha_lo: float | None = None
+    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `gamma.fit_steps`)."""
+    alpha_hi: float | None = None
+    """Its upper end."""
+    ks: float | None = None
+    """Kolmogorov-Smirnov distance between the gaps and the distribution; null: coarse clock."""
+    p_value: float | None = None
+    """How often a true Gamma process lies that far from its fit (see `gamma.ks_p_value`)."""
+    reason: str | None = None
 
 
 def write_times(arrivals_out: str | Path, times: Times, origin: Mapping[str, Any]) -> Path:
-    """Write a trace's times beside `arrivals.json`, and return where."""
+    """Write a trace's times into the folder of `arrivals.json`, and return their path."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -270,16 +287,54 @@ def write_times(arrivals_out: str | Path, times: Times, origin: Mapping[str, Any
     return path
 
 
-def choice_to_json(choice: ArrivalChoice) -> dict[str, Any]:
-    """Return what `arrivals.json` says of the models of a trace's arrivals."""
-    models = {
-        name: {
-            "process": arrivals_to_plain(fit.process) if fit.process else None,
-            "reason": fit.reason,
-        }
-        for name, fit in choice.fits.items()
-    }
-    return {"model": choice.model, "why": choice.why, "models": models}
+def arrivals_to_json(
+    model: ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
+) -> dict[str, Any]:
+    """Return what `arrivals.json` holds: one Gamma fit, the models, and where they come from.
+
+    `choice` has `model`, `why` and `models` (see `fit.fit_workload`); None: there is no trace.
+    """
+    choice = choice or {"model": None, "why": model.reason, "models": {}}
+    return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
+
+
+def load_arrivals(path: str | Path) -> ArrivalModel:
+    """Read the Gamma fit from a workload's folder or its `arrivals.json`.
+
+    Raises:
+        InputError: there is no such file, or a field is missing or malformed.
+    """
+    stored = read_stored(path)
+    return ArrivalModel(**{name: stored[name] for name in ArrivalModel.__dataclass_fields__})
+
+
+def read_stored(path: str | Path) -> dict[str, Any]:
+    """Return what `arrivals.json` holds, checked; see `load_arrivals`."""
+    path = Path(path)
+    path = path / "arrivals.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError("there is no arrival model", file=path, fix="fit the workload first")
+    fix = MAKE_WORKLOAD_AGAIN
+    stored = read_json(path, problem="is not JSON", fix=fix)
+    if not isinstance(stored, dict):
+        raise InputError("is not a JSON object", file=path, fix=fix)
+    facts = stored.setdefault("fit", {})
+    if not isinstance(facts, dict):
+        raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
+    names = list(ArrivalModel.__dataclass_fields__)
+    missing = [name for name in (*names, "model", "why", "models") if name not in stored]
+    if missing:
+        raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
+    numbers = {name: stored[name] for name in names if name != "reason"}
+    numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
+    for name, value in numbers.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and math.isfinite(value)):
+            raise InputError(f"{value!r} is not a number", file=path, field=name, fix=fix)
+    for name in ("alpha_lo", "alpha_hi", "beta_s", "cv"):
+        if stored["alpha"] is not None and stored[name] is None:
+            raise InputError("the number is missing", file=path, field=name, fix=fix)
+    return stored
 
 
 def fitted_arrivals(folder: str | Path, name: str = FITTED) -> Arrivals:
@@ -306,19 +361,13 @@ def fitted_arrivals(folder: str | Path, name: str = FITTED) -> Arrivals:
     if model == REPLAY:
         return Recorded(folder / TIMES_FILE)
     try:
-        found = stored["models"].get(model, {})
-        if found.get("process"):
-            return arrivals_from_plain(found["process"])
+        stored_model = stored["models"].get(model, {})
+        if stored_model.get("process"):
+            return arrivals_from_plain(stored_model["process"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"{model} is not an arrival process ({error!r})"
         raise InputError(problem, file=folder / "arrivals.json", fix=MAKE_WORKLOAD_AGAIN) from None
-    raise _without(folder, name, _reason(found, model))
-
-
-def _reason(found: Mapping[str, Any], model: str) -> str:
-    if model == "clients" and not found:
-        return "its trace names one LLM and service, or none"
-    return found.get("reason") or "its trace has no such model"
+    raise _without(folder, name, stored_model.get("reason") or "its trace has no such model")
 
 
 def _without(folder: Path, name: str, why: str) -> InputError:
@@ -339,94 +388,3 @@ def arrivals_at_rate(
     if not own_rps:
         raise _without(Path(folder), name, "all at once has no rate to scale")
     return fitted_arrivals(folder, name).scaled(rate_rps / own_rps, scale_by)
-
-
-@dataclass(frozen=True)
-class ArrivalModel:
-    """Gaps that are independent and Gamma-distributed.
-
-    The parameters are null where a trace does not determine them; `reason` says why.
-    """
-
-    alpha: float | None
-    """Shape."""
-    beta_s: float | None
-    """Scale; alpha · beta_s is the mean gap."""
-    rate_rps: float | None
-    """Requests per second: gaps of the trace over their total duration."""
-    cv: float | None
-    """Coefficient of variation of the gaps, 1 / √alpha; above 1 is burstier than Poisson."""
-    n_gaps: int
-    n_zero_gaps: int
-    clock_step_s: float | None
-    """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
-    alpha_lo: float | None = None
-    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `steps.fit_steps`)."""
-    alpha_hi: float | None = None
-    """Its upper end."""
-    ks: float | None = None
-    """Kolmogorov-Smirnov distance between the fitted gaps and the distribution."""
-    p_value: float | None = None
-    """How often a true Gamma process lies that far from its fit (see `gamma.ks_p_value`)."""
-    reason: str | None = None
-
-
-def arrivals_to_json(
-    model: ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
-) -> dict[str, Any]:
-    """Return what `arrivals.json` holds: one Gamma fit, the models, and where they come from.
-
-    `choice` is what `fitted_arrivals.choice_to_json` returns; None: there is no trace.
-    """
-    choice = choice or {"model": None, "why": model.reason, "models": {}}
-    return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
-
-
-def load_arrivals(path: str | Path) -> ArrivalModel:
-    """Read an arrival model from a workload's folder or its `arrivals.json`.
-
-    Raises:
-        InputError: there is no such file, or a field is missing or malformed.
-    """
-    stored = read_stored(path)
-    return ArrivalModel(**{name: stored[name] for name in ArrivalModel.__dataclass_fields__})
-
-
-def fit_facts(path: str | Path) -> dict[str, Any]:
-    """Return what `arrivals.json` says of how it was fitted, e.g. its caps; see `load_arrivals`."""
-    return read_stored(path).get("fit", {})
-
-
-def read_stored(path: str | Path) -> dict[str, Any]:
-    """Return what `arrivals.json` holds, checked; see `load_arrivals`."""
-    path = Path(path)
-    path = path / "arrivals.json" if path.is_dir() else path
-    if not path.is_file():
-        raise InputError("there is no arrival model", file=path, fix="fit the workload first")
-    fix = MAKE_WORKLOAD_AGAIN
-    stored = read_json(path, problem="is not JSON", fix=fix)
-    if not isinstance(stored, dict):
-        raise InputError("is not a JSON object", file=path, fix=fix)
-    facts = stored.get("fit", {})
-    if not isinstance(facts, dict):
-        raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
-    names = list(ArrivalModel.__dataclass_fields__)
-    missing = [name for name in (*names, "model", "why", "models") if name not in stored]
-    if missing:
-        raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
-    numbers = {name: stored[name] for name in names if name != "reason"}
-    numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
-    for name, value in numbers.items():
-        if not _is_number_or_null(value):
-            raise InputError(f"{value!r} is not a number", file=path, field=name, fix=fix)
-    if stored["alpha"] is not None:
-        for name in ("alpha_lo", "alpha_hi", "beta_s", "cv", "ks"):
-            if stored[name] is None:
-                raise InputError("the number is missing", file=path, field=name, fix=fix)
-    return stored
-
-
-def _is_number_or_null(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

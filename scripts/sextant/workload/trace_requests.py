@@ -6,7 +6,6 @@ rank a value has; the second counts the joint bins and sums the products of rank
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from sextant.workload.request_model import (
     PARAMETERS,
     RequestModel,
     bin_starts,
-    served_requests,
     typed,
 )
 from sextant.workload.windows import read_batches
@@ -38,49 +36,59 @@ Values = dict[str, tuple[np.ndarray, np.ndarray]]
 in them."""
 
 
-@dataclass(frozen=True)
-class RequestCounts:
-    """How often the values of served requests occur."""
-
-    n_served: int
-    n_failed: int
-    n_clipped: Mapping[str, int]
-    """Requests above the cap on a parameter."""
-    values: Mapping[str, np.ndarray]
-    """Distinct values of each parameter that is ever known, ascending and clipped."""
-    by_known: Mapping[tuple[frozenset[str], str], np.ndarray]
-    """Requests with each value, of those in which exactly these parameters are known."""
-
-    def counts(self, name: str, *others: str) -> np.ndarray:
-        """Return the requests with each value, of those in which `others` are known too."""
-        found = np.zeros(len(self.values[name]))
-        for (known, own), counts in self.by_known.items():
-            if own == name and known.issuperset(others):
-                found += counts
-        return found
-
-    def with_null(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of a parameter, null (NaN) the last, and the requests with each."""
-        counts = self.counts(name)
-        return np.append(self.values[name], np.nan), np.append(counts, self.n_served - counts.sum())
-
-
 class TraceRequests:
     """The requests of a trace that did not fail, from a frame or a file in the trace contract."""
 
     def __init__(
-        self,
-        trace: pd.DataFrame | str | Path,
-        caps: Mapping[str, int | None] | None = None,
-        parameters: Sequence[str] | None = None,
+        self, trace: pd.DataFrame | str | Path, caps: Mapping[str, int | None] | None = None
     ) -> None:
         """Count the values; longer lengths than `caps` are clipped.
 
-        Raises InputError: an unknown parameter, or no request that succeeded.
+        Raises InputError: no request that succeeded.
         """
         self._trace, self._caps = trace, {name: cap for name, cap in (caps or {}).items() if cap}
-        self._parameters = parameters
-        self.counts = self._count()
+        self.n_served = self.n_failed = 0
+        self.n_clipped = Counter[str]()
+        """Requests above the cap on a parameter."""
+        parts: dict[tuple[frozenset[str], str], list[Counted]] = defaultdict(list)
+        for batch in self._read(is_counting=True):
+            for known, rows in _by_known(batch):
+                for name in known:
+                    values, place = batch[name]
+                    counts = np.bincount(place[rows], minlength=len(values))[:-1]
+                    parts[known, name].append((self._clipped(name, values[:-1]), counts))
+            for name, cap in self._caps.items():
+                values, place = batch[name]
+                self.n_clipped[name] += int((values > cap)[place].sum())
+        names = [name for name in PARAMETERS if any(own == name for _, own in parts)]
+        if not names:
+            fix = "give a trace with requests that succeeded"
+            file = None if isinstance(trace, pd.DataFrame) else trace
+            raise InputError("no request succeeded", file=file, fix=fix)
+        merged = {key: _summed(own) for key, own in parts.items()}
+        self.values: dict[str, np.ndarray] = {}
+        """Distinct values of each parameter that is ever known, ascending and clipped."""
+        for name in names:
+            of_name = [values for (_, one), (values, _) in merged.items() if one == name]
+            self.values[name] = np.unique(np.concatenate(of_name))
+        self._by_known: dict[tuple[frozenset[str], str], np.ndarray] = {}
+        """Requests with each value, of those in which exactly these parameters are known."""
+        for (known, name), (values, counts) in merged.items():
+            place = np.searchsorted(self.values[name], values)
+            self._by_known[known, name] = np.bincount(place, counts, len(self.values[name]))
+
+    def counts(self, name: str, *others: str) -> np.ndarray:
+        """Return the requests with each value, of those in which `others` are known too."""
+        total = np.zeros(len(self.values[name]))
+        for (known, own), counts in self._by_known.items():
+            if own == name and known.issuperset(others):
+                total += counts
+        return total
+
+    def with_null(self, name: str) -> Counted:
+        """Return the values of a parameter, null (NaN) the last, and the requests with each."""
+        counts = self.counts(name)
+        return np.append(self.values[name], np.nan), np.append(counts, self.n_served - counts.sum())
 
     def fit(self, n_bins: int = N_BINS) -> tuple[RequestModel, pd.DataFrame]:
         """Return the joint histogram, and the requests' matrix of rank correlations (Spearman).
@@ -92,167 +100,97 @@ class TraceRequests:
         """
         if n_bins < 1:
             raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
-        names = list(self.counts.values)
-        starts = {name: self._starts(name, n_bins) for name in names}
+        names = list(self.values)
+        starts = {
+            name: bin_starts(
+                self.counts(name).astype(np.int64), max(n_bins, 2) if name in BOOLEANS else n_bins
+            )
+            for name in names
+        }
         n_own = [len(starts[name]) + 1 for name in names]
         if np.prod([float(n) for n in n_own]) > _MOST_BINS:
             raise InputError("too many joint bins", field="n_bins", fix="give fewer, as a rule 64")
-        ranks = {pair: self._ranks(*pair) for pair in combinations(names, 2)}
+        ranks = {(a, b): (self._ranks(a, b), self._ranks(b, a)) for a, b in combinations(names, 2)}
         products = dict.fromkeys(ranks, 0.0)
-        found: list[Counted] = []
+        joint: list[Counted] = []
         for batch in self._read():
-            place = {name: self._places(name, batch[name]) for name in names}
+            place = {name: self._places(name, *batch[name]) for name in names}
             key = np.zeros(len(place[names[0]]), np.int64)
             for name, n in zip(names, n_own, strict=True):
                 # Null has the place after the last value, and the last bin.
-                bins = np.arange(len(self.counts.values[name]) + 1)
+                bins = np.arange(len(self.values[name]) + 1)
                 bins = np.searchsorted(starts[name], bins, side="right") - 1
                 bins[-1] = n - 1
                 key = key * n + bins[place[name]]
-            found.append(np.unique(key, return_counts=True))
-            if sum(len(own) for own, _ in found) > _MOST_PENDING:
-                found = [_summed(found)]
+            joint.append(np.unique(key, return_counts=True))
+            if sum(len(own) for own, _ in joint) > _MOST_PENDING:
+                joint = [_summed(joint)]
             for (a, b), (of_a, of_b) in ranks.items():
                 products[a, b] += float(of_a[place[a]] @ of_b[place[b]])
-        return self._model(names, starts, n_own, *_summed(found)), self._spearman(ranks, products)
-
-    def _count(self) -> RequestCounts:
-        parts: dict[tuple[frozenset[str], str], list[Counted]]
-        parts, n_clipped = defaultdict(list), Counter[str]()
-        self._n_served = self._n_failed = 0
-        for batch in self._read():
-            for known, rows in _by_known(batch):
-                for name in known:
-                    values, place = batch[name]
-                    counts = np.bincount(place[rows], minlength=len(values))[:-1]
-                    parts[known, name].append((values[:-1], counts))
-            for name, cap in self._caps.items():
-                values, place = batch[name]
-                n_clipped[name] += int((values > cap)[place].sum())
-        names = [name for name in self._names() if any(own == name for _, own in parts)]
-        if not self._n_served or not names:
-            fix = "give a trace with requests that succeeded"
-            raise InputError("no request succeeded", file=self._file(), fix=fix)
-        tables = self._merged(parts, names)
-        return RequestCounts(self._n_served, self._n_failed, n_clipped, *tables)
-
-    def _merged(
-        self, parts: Mapping[tuple[frozenset[str], str], list[Counted]], names: Sequence[str]
-    ) -> tuple[dict[str, np.ndarray], dict[tuple[frozenset[str], str], np.ndarray]]:
-        """Return `values` and `by_known` of `RequestCounts`."""
-        merged = {
-            (known, name): _summed([(self._clipped(name, values), n) for values, n in own])
-            for (known, name), own in parts.items()
-        }
-        values = {}
+        matrix = pd.DataFrame(np.nan, index=names, columns=names)
         for name in names:
-            found = [own for (_, one), (own, _) in merged.items() if one == name]
-            values[name] = np.unique(np.concatenate(found))
-        by_known = {}
-        for (known, name), (own, counts) in merged.items():
-            place = np.searchsorted(values[name], own)
-            by_known[known, name] = np.bincount(place, counts, len(values[name]))
-        return values, by_known
+            matrix.loc[name, name] = 1.0 if len(self.values[name]) > 1 else np.nan
+        for (a, b), (of_a, of_b) in ranks.items():
+            spread_a = float(self.counts(a, b) @ of_a[:-1] ** 2)
+            spread_b = float(self.counts(b, a) @ of_b[:-1] ** 2)
+            correlation = rank_correlation(products[a, b], spread_a, spread_b)
+            matrix.loc[a, b] = matrix.loc[b, a] = correlation
+        rest, counts = _summed(joint)
+        columns = {}
+        for name, n in zip(reversed(names), reversed(n_own), strict=True):
+            rest, bins = np.divmod(rest, n)
+            means = np.append(self._means(name, starts[name]), np.nan)
+            columns[name] = typed(pd.Series(means[bins], name=name))
+        frame = pd.DataFrame({name: columns[name] for name in names})
+        return RequestModel(frame.assign(count=counts)), matrix
+
+    def _read(self, *, is_counting: bool = False) -> Iterator[Values]:
+        """Yield the served requests of each batch; count them in the first reading."""
+        for batch in self._batches():
+            n_all = len(batch)
+            if "status" in batch.schema.names:
+                is_served = pc.fill_null(pc.not_equal(batch.column("status"), "failed"), True)
+                batch = batch.filter(is_served)
+            if is_counting:
+                self.n_served += len(batch)
+                self.n_failed += n_all - len(batch)
+            if len(batch):
+                known = [name for name in PARAMETERS if name in batch.schema.names]
+                yield {name: _encoded(batch.column(name)) for name in known}
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        wanted = (*PARAMETERS, "status")
+        if isinstance(self._trace, pd.DataFrame):
+            # A column without any value has no type of its own.
+            own = self._trace.dropna(axis="columns", how="all")
+            frame = own[[name for name in wanted if name in own]]
+            yield from pa.Table.from_pandas(frame, preserve_index=False).to_batches()
+            return
+        stored = require_trace(self._trace).schema_arrow.names
+        yield from read_batches(self._trace, [name for name in wanted if name in stored])
 
     def _clipped(self, name: str, values: np.ndarray) -> np.ndarray:
         return np.minimum(values, self._caps[name]) if name in self._caps else values
 
-    def _file(self) -> str | Path | None:
-        return None if isinstance(self._trace, pd.DataFrame) else self._trace
-
-    def _names(self) -> list[str]:
-        return list(PARAMETERS if self._parameters is None else self._parameters)
-
-    def _read(self) -> Iterator[Values]:
-        self._n_served = self._n_failed = 0
-        for batch in self._batches():
-            if "status" in batch.schema.names:
-                is_served = pc.fill_null(pc.not_equal(batch.column("status"), "failed"), True)
-                self._n_failed += len(batch) - pc.sum(is_served).as_py()
-                batch = batch.filter(is_served)
-            self._n_served += len(batch)
-            if len(batch):
-                yield {
-                    name: _encoded(batch.column(name))
-                    for name in self._names()
-                    if name in batch.schema.names
-                }
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        if isinstance(self._trace, pd.DataFrame):
-            served = served_requests(self._trace, self._parameters)
-            yield from pa.Table.from_pandas(served, preserve_index=False).to_batches()
-            return
-        stored = require_trace(self._trace).schema_arrow.names
-        wanted = [name for name in (*self._names(), "status") if name in stored]
-        yield from read_batches(self._trace, wanted)
-
-    def _starts(self, name: str, n_bins: int) -> np.ndarray:
-        n_most = max(n_bins, 2) if name in BOOLEANS else n_bins
-        return bin_starts(self.counts.counts(name).astype(np.int64), n_most)
-
-    def _places(self, name: str, column: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    def _places(self, name: str, own: np.ndarray, place: np.ndarray) -> np.ndarray:
         """Return where the values of requests stand in the values of all; null after the last."""
-        own, place = column
-        found = np.searchsorted(self.counts.values[name], self._clipped(name, own))
-        found[-1] = len(self.counts.values[name])
-        return found[place]
+        places = np.searchsorted(self.values[name], self._clipped(name, own))
+        places[-1] = len(self.values[name])
+        return places[place]
 
-    def _ranks(self, a: str, b: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the centred mid-ranks of the values of two parameters where both are known, 0 for
-        null.
-        """
-        of_a, of_b = (
-            np.append(centred_ranks(self.counts.counts(one, other)), 0.0)
-            for one, other in ((a, b), (b, a))
-        )
-        return of_a, of_b
-
-    def _spearman(
-        self,
-        ranks: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]],
-        products: Mapping[tuple[str, str], float],
-    ) -> pd.DataFrame:
-        names = list(self.counts.values)
-        matrix = pd.DataFrame(np.nan, index=names, columns=names)
-        for name in names:
-            matrix.loc[name, name] = 1.0 if len(self.counts.values[name]) > 1 else np.nan
-        for (a, b), (of_a, of_b) in ranks.items():
-            spread_a = float(self.counts.counts(a, b) @ of_a[:-1] ** 2)
-            spread_b = float(self.counts.counts(b, a) @ of_b[:-1] ** 2)
-            found = rank_correlation(products[a, b], spread_a, spread_b)
-            matrix.loc[a, b] = matrix.loc[b, a] = found
-        return matrix
-
-    def _model(
-        self,
-        names: Sequence[str],
-        starts: Mapping[str, np.ndarray],
-        n_own: Sequence[int],
-        keys: np.ndarray,
-        counts: np.ndarray,
-    ) -> RequestModel:
-        columns, rest = {}, keys
-        for name, n in zip(reversed(names), reversed(n_own), strict=True):
-            rest, place = np.divmod(rest, n)
-            means = np.append(self._means(name, starts[name]), np.nan)
-            columns[name] = typed(pd.Series(means[place], name=name))
-        frame = pd.DataFrame({name: columns[name] for name in names})
-        return RequestModel(frame.assign(count=counts))
+    def _ranks(self, name: str, other: str) -> np.ndarray:
+        """Return the centred mid-ranks of a parameter's values where both are known; 0 for null."""
+        return np.append(centred_ranks(self.counts(name, other)), 0.0)
 
     def _means(self, name: str, starts: np.ndarray) -> np.ndarray:
-        values, counts = self.counts.values[name], self.counts.counts(name)
+        values, counts = self.values[name], self.counts(name)
         means = np.add.reduceat(values * counts, starts) / np.add.reduceat(counts, starts)
         # Summing may move the mean of equal values by a rounding error.
         means = np.where(np.diff(starts, append=len(values)) == 1, values[starts], means)
         return np.floor(means + 0.5) if name in INTEGERS else means
 
 
-def fit_request_model(
-    trace: pd.DataFrame | str | Path,
-    n_bins: int = N_BINS,
-    parameters: Sequence[str] | None = None,
-) -> RequestModel:
+def fit_request_model(trace: pd.DataFrame | str | Path, n_bins: int = N_BINS) -> RequestModel:
     """Fit the joint histogram to the requests of a trace that did not fail (`TraceRequests.fit`).
 
     A parameter that is null in all of the trace is left out.
@@ -260,12 +198,11 @@ def fit_request_model(
     Args:
         trace: a frame in the trace contract, or the path of its Parquet file.
         n_bins: most intervals per parameter.
-        parameters: columns to model; all of `PARAMETERS` that the trace has by default.
 
     Raises:
-        InputError: no bins, an unknown parameter, or no request that succeeded.
+        InputError: no bins, or no request that succeeded.
     """
-    return TraceRequests(trace, parameters=parameters).fit(n_bins)[0]
+    return TraceRequests(trace).fit(n_bins)[0]
 
 
 def _encoded(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,8 @@
-"""A trace read in the order of arrival, a batch at a time, whatever its length."""
+"""Burstiness over time: Gamma fits of a trace's windows, per LLM and service (BurstGPT, IV-A.1).
+
+The trace is read in batches in the order of arrival: once for its groups, once for coarse clocks,
+once for the fits.
+"""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,23 +20,34 @@ from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, common_steps, hidden
 from sextant.workload.gamma import (
     MAX_STEPS,
-    GammaFits,
     count_steps,
     fit_gamma,
     fit_steps,
     ks_distance,
     ks_p_value,
 )
-from sextant.workload.step_distance import judge_steps
 
+WINDOW_S = 1200.0
+"""BurstGPT's window: 20 minutes (III-B, IV-A.1)."""
+MIN_GAPS = 30
+"""Fewest gaps that are fitted. With 30 the 95% interval of alpha covers as often as it says
+(with 10 in 93%, with 5 in 91% of draws); it is then about 0.6 to 1.5 times the estimate."""
+TOO_FEW = f"fewer than {MIN_GAPS} gaps"
+MAX_CELLS = 10_000_000
+"""Most windows of all groups together: a trace with more has a wrong time in it."""
+N_WORKERS = 2
 MAX_GROUPS = 2**15 - 1
 """Most pairs of LLM and service, null among them: few enough for the quickest of sorts."""
 BATCH_ROWS = 1 << 18
+_FITTED = (
+    *("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s"),
+    *("cv", "ks", "p_value"),
+)
 
 Group = tuple[str | None, str | None]
 
 
-class Survey(NamedTuple):
+class _Survey(NamedTuple):
     """What a trace holds: groups in order, the end, and each group's smallest positive gap (0: no
     stamps are equal, so the clock is fine)."""
 
@@ -41,73 +56,11 @@ class Survey(NamedTuple):
     end_s: float
 
 
-class ArrivalBatch(NamedTuple):
-    """Requests in the order of arrival, with a uniform draw each for `judge_steps`."""
+class _Batch(NamedTuple):
+    """Requests in the order of arrival, each with the number of its group."""
 
     arrival_s: np.ndarray
     group: np.ndarray
-    offset: np.ndarray
-
-
-def window_of(arrival_s: np.ndarray | float, window_s: float) -> np.ndarray:
-    """Return the number of the window that an arrival falls into."""
-    return np.floor(np.asarray(arrival_s) / window_s).astype(np.int64)
-
-
-def survey_trace(trace: str | Path) -> Survey:
-    """Read the trace once for its groups, their smallest positive gaps, and its end."""
-    groups: dict[Group, int] = {}
-    last_s, step_s = np.full(MAX_GROUPS, np.nan), np.full(MAX_GROUPS, np.inf)
-    has_zero, end_s = np.zeros(MAX_GROUPS, bool), 0.0
-    for rows in read_arrivals(trace, groups, None):
-        # NaN is not in order either.
-        if not (rows.arrival_s[0] >= end_s and np.all(np.diff(rows.arrival_s) >= 0)):
-            problem, fix = "arrivals are not in ascending order from 0", "ingest the trace again"
-            raise InputError(problem, file=trace, field="arrival_s", fix=fix)
-        end_s = float(rows.arrival_s[-1])
-        arrival_s, group, _ = by_group(rows)
-        first = np.flatnonzero(np.diff(group, prepend=-1))
-        present = group[first]
-        before = np.concatenate([[np.nan], arrival_s[:-1]])
-        before[first] = last_s[present]
-        gaps = arrival_s - before
-        positive = np.where(gaps > 0, gaps, np.inf)
-        step_s[present] = np.minimum(step_s[present], np.minimum.reduceat(positive, first))
-        has_zero[present] |= np.logical_or.reduceat(gaps == 0, first)
-        last_s[present] = arrival_s[np.append(first[1:], len(group)) - 1]
-    if not groups:
-        raise InputError("the trace has no request", file=trace, fix="give a trace with rows")
-    step_s = np.where(has_zero & np.isfinite(step_s), step_s, 0.0)
-    in_order = sorted(groups, key=lambda group: [(name is None, name or "") for name in group])
-    step_s = step_s[[groups[group] for group in in_order]]
-    return Survey({group: number for number, group in enumerate(in_order)}, step_s, end_s)
-
-
-def read_arrivals(
-    trace: str | Path, groups: dict[Group, int], rng: np.random.Generator | None
-) -> Iterator[ArrivalBatch]:
-    """Yield the trace in batches; a group that is not in `groups` gets the next number."""
-    known: tuple[dict, dict] = ({}, {})
-    for batch in read_batches(trace, ["arrival_s", "llm", "service"]):
-        if not batch.num_rows:
-            continue
-        llm, service = (
-            _codes(batch.column(name), codes)
-            for name, codes in zip(("llm", "service"), known, strict=True)
-        )
-        if len(known[0]) * len(known[1]) > MAX_GROUPS:
-            problem = f"{len(known[0])} LLMs and {len(known[1])} services"
-            fix = "name the LLM and the service there, not the request"
-            raise InputError(problem, file=trace, field="llm", fix=fix)
-        pairs = [(one, other) for one in known[0] for other in known[1]]
-        number = np.zeros(len(pairs), np.int16)
-        place = llm * len(known[1]) + service
-        for code in np.flatnonzero(np.bincount(place)):
-            number[code] = groups.setdefault(pairs[code], len(groups))
-        arrival_s = batch.column("arrival_s").to_numpy(zero_copy_only=False)
-        # Drawn in the file's order, so that no batch size changes a request's draw.
-        offset = np.zeros(0) if rng is None else rng.random(len(arrival_s))
-        yield ArrivalBatch(arrival_s, number[place], offset)
 
 
 class TraceTimes:
@@ -131,6 +84,118 @@ def read_batches(trace: str | Path, columns: Sequence[str]) -> Iterator[pa.Recor
             yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
 
 
+def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
+    """Fit a Gamma distribution to the gaps of every window, per LLM and service.
+
+    A window's gaps are those between two of its own requests, so that a silent night belongs to no
+    window. Where a group has equal stamps anywhere, all its gaps are counted in steps of its clock
+    (see `arrivals.fit_arrivals`). Failed requests take part: they arrived. The first window begins
+    at the trace's start.
+
+    Returns:
+        One row per group and window, empty windows too, in the order of group and time: `llm` and
+        `service` (null is a group of its own), `start_s`, `duration_s` (the last window ends
+        with the trace), `clock_step_s` (NaN: the group has no equal stamps), `n_requests`,
+        `n_zero_gaps`, `alpha` with its 95% interval `alpha_lo` to `alpha_hi`, `beta_s` with
+        `beta_lo_s` to `beta_hi_s`, `cv`, the Kolmogorov-Smirnov distance `ks` and its `p_value`
+        (see `gamma.ks_p_value`; NaN on a coarse clock), all NaN where nothing is fitted, and
+        `reason`, which then says why (else null).
+
+    Raises:
+        InputError: no duration, no request, arrivals out of order, or too many windows.
+    """
+    if not window_s > 0:
+        raise InputError(f"windows of {window_s} s", field="window_s", fix="give more than 0 s")
+    survey = _survey_trace(trace)
+    n_windows = int(_window_of(survey.end_s, window_s)) + 1
+    n_groups = len(survey.groups)
+    n_cells = n_windows * n_groups
+    if n_cells > MAX_CELLS:
+        problem = f"{n_windows} windows for each of {n_groups} LLMs and services"
+        raise InputError(problem, file=trace, field="window_s", fix="give longer windows")
+    step_s = _clock_steps(trace, survey)
+    cells = {name: np.zeros(n_cells, np.int64) for name in ("n_requests", "n_zero_gaps")}
+    cells |= {name: np.full(n_cells, np.nan) for name in _FITTED}
+    cells["reason"] = np.full(n_cells, TOO_FEW, object)
+    pending: deque[Future] = deque()
+    # NumPy and SciPy let go of the interpreter's lock: a batch is fitted while others are read.
+    with ThreadPoolExecutor(N_WORKERS) as pool:
+        for rows in _whole_windows(_read_arrivals(trace, survey.groups), window_s):
+            pending.append(pool.submit(_fit, rows, step_s, window_s, n_windows, cells))
+            if len(pending) > N_WORKERS:
+                pending.popleft().result()
+        for job in pending:
+            job.result()
+    start_s = np.arange(n_windows) * window_s
+    llms, services = (np.array(names, object) for names in zip(*survey.groups, strict=True))
+    return pd.DataFrame(
+        {
+            "llm": np.repeat(llms, n_windows),
+            "service": np.repeat(services, n_windows),
+            "start_s": np.tile(start_s, n_groups),
+            "duration_s": np.tile(np.minimum(window_s, survey.end_s - start_s), n_groups),
+            "clock_step_s": np.repeat(step_s, n_windows),
+            **cells,
+        }
+    )
+
+
+def _window_of(arrival_s: np.ndarray | float, window_s: float) -> np.ndarray:
+    """Return the number of the window that an arrival falls into."""
+    return np.floor(np.asarray(arrival_s) / window_s).astype(np.int64)
+
+
+def _survey_trace(trace: str | Path) -> _Survey:
+    """Read the trace once for its groups, their smallest positive gaps, and its end."""
+    groups: dict[Group, int] = {}
+    last_s, step_s = np.full(MAX_GROUPS, np.nan), np.full(MAX_GROUPS, np.inf)
+    has_zero, end_s = np.zeros(MAX_GROUPS, bool), 0.0
+    for rows in _read_arrivals(trace, groups):
+        # NaN is not in order either.
+        if not (rows.arrival_s[0] >= end_s and np.all(np.diff(rows.arrival_s) >= 0)):
+            problem, fix = "arrivals are not in ascending order from 0", "ingest the trace again"
+            raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+        end_s = float(rows.arrival_s[-1])
+        arrival_s, group = _by_group(rows)
+        first = np.flatnonzero(np.diff(group, prepend=-1))
+        present = group[first]
+        before = np.concatenate([[np.nan], arrival_s[:-1]])
+        before[first] = last_s[present]
+        gaps = arrival_s - before
+        positive = np.where(gaps > 0, gaps, np.inf)
+        step_s[present] = np.minimum(step_s[present], np.minimum.reduceat(positive, first))
+        has_zero[present] |= np.logical_or.reduceat(gaps == 0, first)
+        last_s[present] = arrival_s[np.append(first[1:], len(group)) - 1]
+    if not groups:
+        raise InputError("the trace has no request", file=trace, fix="give a trace with rows")
+    step_s = np.where(has_zero & np.isfinite(step_s), step_s, 0.0)
+    in_order = sorted(groups, key=lambda group: [(name is None, name or "") for name in group])
+    step_s = step_s[[groups[group] for group in in_order]]
+    return _Survey({group: number for number, group in enumerate(in_order)}, step_s, end_s)
+
+
+def _read_arrivals(trace: str | Path, groups: dict[Group, int]) -> Iterator[_Batch]:
+    """Yield the trace in batches; a group that is not in `groups` gets the next number."""
+    known: tuple[dict, dict] = ({}, {})
+    for batch in read_batches(trace, ["arrival_s", "llm", "service"]):
+        if not batch.num_rows:
+            continue
+        llm, service = (
+            _codes(batch.column(name), codes)
+            for name, codes in zip(("llm", "service"), known, strict=True)
+        )
+        if len(known[0]) * len(known[1]) > MAX_GROUPS:
+            problem = f"{len(known[0])} LLMs and {len(known[1])} services"
+            fix = "name the LLM and the service there, not the request"
+            raise InputError(problem, file=trace, field="llm", fix=fix)
+        pairs = [(one, other) for one in known[0] for other in known[1]]
+        number = np.zeros(len(pairs), np.int16)
+        place = llm * len(known[1]) + service
+        for code in np.flatnonzero(np.bincount(place)):
+            number[code] = groups.setdefault(pairs[code], len(groups))
+        yield _Batch(batch.column("arrival_s").to_numpy(zero_copy_only=False), number[place])
+
+
 def _codes(column: pa.Array, known: dict[str | None, int]) -> np.ndarray:
     """Return a column's values as numbers, which `known` keeps from one batch to the next."""
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
@@ -139,222 +204,96 @@ def _codes(column: pa.Array, known: dict[str | None, int]) -> np.ndarray:
     return numbers[encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)]
 
 
-def by_group(rows: ArrivalBatch) -> ArrivalBatch:
+def _by_group(rows: _Batch) -> _Batch:
     """Order requests by group; within one they stay in the order of arrival."""
     if np.all(rows.group == rows.group[0]):
         return rows
     order = np.argsort(rows.group, kind="stable")
-    return ArrivalBatch(*(values[order] if len(values) else values for values in rows))
+    return _Batch(rows.arrival_s[order], rows.group[order])
 
 
-def whole_windows(batches: Iterator[ArrivalBatch], window_s: float) -> Iterator[ArrivalBatch]:
+def _whole_windows(batches: Iterator[_Batch], window_s: float) -> Iterator[_Batch]:
     """Cut the stream between windows instead of within them."""
-    held: list[ArrivalBatch] = []
+    held: list[_Batch] = []
     for rows in batches:
         held.append(rows)
-        ends = window_of(np.array([held[0].arrival_s[0], rows.arrival_s[-1]]), window_s)
+        ends = _window_of(np.array([held[0].arrival_s[0], rows.arrival_s[-1]]), window_s)
         if ends[0] == ends[1]:
             continue
-        rows = ArrivalBatch(*map(np.concatenate, zip(*held, strict=True)))
-        cut = int(np.searchsorted(window_of(rows.arrival_s, window_s), ends[1]))
-        yield ArrivalBatch(*(values[:cut] for values in rows))
-        held = [ArrivalBatch(*(values[cut:] for values in rows))]
+        rows = _Batch(*map(np.concatenate, zip(*held, strict=True)))
+        cut = int(np.searchsorted(_window_of(rows.arrival_s, window_s), ends[1]))
+        yield _Batch(*(values[:cut] for values in rows))
+        held = [_Batch(*(values[cut:] for values in rows))]
     if held:
-        yield ArrivalBatch(*map(np.concatenate, zip(*held, strict=True)))
+        yield _Batch(*map(np.concatenate, zip(*held, strict=True)))
 
 
-WINDOW_S = 1200.0
-"""BurstGPT's window: 20 minutes (III-B, IV-A.1)."""
-MIN_GAPS = 30
-"""Fewest gaps that are fitted. With 30 the 95% interval of alpha covers as often as it says
-(with 10 in 93%, with 5 in 91% of draws); it is then about 0.6 to 1.5 times the estimate."""
-TOO_FEW = f"fewer than {MIN_GAPS} gaps"
-MAX_CELLS = 10_000_000
-"""Most windows of all groups together: a trace with more has a wrong time in it."""
-N_WORKERS = 2
-_COUNTED = ("n_requests", "n_zero_gaps")
-_FITTED = (
-    *("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s"),
-    *("cv", "ks", "p_value"),
-)
-
-
-def fit_windows(trace: str | Path, window_s: float = WINDOW_S, seed: int = 0) -> pd.DataFrame:
-    """Fit a Gamma distribution to the gaps of every window, per LLM and service.
-
-    A window's gaps are those between two of its own requests, so that a silent night belongs to no
-    window. Where a group has equal stamps anywhere, all its gaps are counted in steps of its clock
-    (see `arrivals.fit_arrivals`, also for `seed`). Failed requests take part: they arrived. The
-    first window begins at the trace's start.
-
-    Returns:
-        A row a group and window, empty windows too, in the order of group and time: `llm` and
-        `service` (null is a group of its own), `start_s`, `duration_s` (the last window ends
-        with the trace), `clock_step_s` (NaN: the group has no equal stamps), `n_requests`,
-        `n_zero_gaps`, `alpha` with its 95% interval `alpha_lo` to `alpha_hi`, `beta_s` with
-        `beta_lo_s` to `beta_hi_s`, `cv`, the Kolmogorov-Smirnov distance `ks` and its
-        `p_value` (see `gamma.ks_p_value`), all NaN where nothing is fitted, and `reason`, which
-        then says why (else null).
-
-    Raises:
-        InputError: no duration, no request, arrivals out of order, or too many windows.
-    """
-    if not window_s > 0:
-        raise InputError(f"windows of {window_s} s", field="window_s", fix="give more than 0 s")
-    survey = survey_trace(trace)
-    n_windows = int(window_of(survey.end_s, window_s)) + 1
-    n_cells = n_windows * len(survey.groups)
-    if n_cells > MAX_CELLS:
-        problem = f"{n_windows} windows for each of {len(survey.groups)} LLMs and services"
-        raise InputError(problem, file=trace, field="window_s", fix="give longer windows")
-    step_s = _clock_steps(trace, survey)
-    rows = read_arrivals(trace, survey.groups, np.random.default_rng(seed))
-    cells = _fit_all(rows, step_s, window_s, n_windows)
-    return pd.DataFrame({**_keys(survey, step_s, n_windows, window_s), **cells})
-
-
-def _fit_all(
-    batches: Iterator[ArrivalBatch], step_s: np.ndarray, window_s: float, n_windows: int
-) -> dict[str, np.ndarray]:
-    """Return the cells of all groups and windows; without draws no fit is tested."""
-    cells = _not_fitted(n_windows * len(step_s))
-    pending: deque[Future] = deque()
-    # NumPy and SciPy let go of the interpreter's lock: a batch is fitted while others are read.
-    with ThreadPoolExecutor(N_WORKERS) as pool:
-        for rows in whole_windows(batches, window_s):
-            pending.append(pool.submit(_fit, rows, step_s, window_s, n_windows, cells))
-            if len(pending) > N_WORKERS:
-                pending.popleft().result()
-        for job in pending:
-            job.result()
-    return cells
-
-
-def _not_fitted(n_cells: int) -> dict[str, np.ndarray]:
-    cells = {name: np.zeros(n_cells, np.int64) for name in _COUNTED}
-    cells |= {name: np.full(n_cells, np.nan) for name in _FITTED}
-    return cells | {"reason": np.full(n_cells, TOO_FEW, object)}
-
-
-def fit_shapes(
-    batches: Iterator[ArrivalBatch], n_groups: int, end_s: float, step_s: float, window_s: float
-) -> dict[str, np.ndarray]:
-    """Fit the windows of each group, whose clock is known (NaN: exact), until `end_s`.
-
-    Returns `start_s` and `duration_s` (n windows), and of each group and window `n_requests` and
-    `alpha` (n groups, n windows), 1 where nothing is fitted: Poisson at its counted rate.
-    """
-    n_windows = int(window_of(end_s, window_s)) + 1
-    cells = _fit_all(batches, np.full(n_groups, step_s), window_s, n_windows)
-    start_s = np.arange(n_windows) * window_s
-    alpha = np.where(np.isnan(cells["alpha"]), 1.0, cells["alpha"])
-    shape = {"n_requests": cells["n_requests"], "alpha": alpha}
-    return {
-        "start_s": start_s,
-        "duration_s": np.minimum(window_s, end_s - start_s),
-        **{name: values.reshape(n_groups, n_windows) for name, values in shape.items()},
-    }
-
-
-def _clock_steps(trace: str | Path, survey: Survey) -> np.ndarray:
+def _clock_steps(trace: str | Path, survey: _Survey) -> np.ndarray:
     """Return the step of each group's clock, NaN where no stamps are equal."""
     least = np.maximum(survey.step_s, survey.end_s / MAX_STEPS)
     step_s = np.where(survey.step_s > 0, least, np.nan)
     if np.isnan(step_s).all():
         return step_s
-    for rows in read_arrivals(trace, survey.groups, None):
-        arrival_s, group, _ = by_group(rows)
+    for rows in _read_arrivals(trace, survey.groups):
+        arrival_s, group = _by_group(rows)
         gaps = np.diff(arrival_s)
         is_gap = (gaps > 0) & (np.diff(group) == 0)
         step_s = common_steps(gaps[is_gap], group[1:][is_gap], step_s, survey.end_s)
     return np.where((survey.step_s > 0) & np.isnan(step_s), least, step_s)
 
 
-def _keys(
-    survey: Survey, step_s: np.ndarray, n_windows: int, window_s: float
-) -> dict[str, np.ndarray]:
-    start_s = np.arange(n_windows) * window_s
-    duration_s = np.minimum(window_s, survey.end_s - start_s)
-    n_groups = len(survey.groups)
-    llms, services = (np.array(names, object) for names in zip(*survey.groups, strict=True))
-    return {
-        "llm": np.repeat(llms, n_windows),
-        "service": np.repeat(services, n_windows),
-        "start_s": np.tile(start_s, n_groups),
-        "duration_s": np.tile(duration_s, n_groups),
-        "clock_step_s": np.repeat(step_s, n_windows),
-    }
-
-
 def _fit(
-    rows: ArrivalBatch,
+    rows: _Batch,
     step_s: np.ndarray,
     window_s: float,
     n_windows: int,
     cells: dict[str, np.ndarray],
 ) -> None:
-    """Fit the windows of `rows` and enter them into `cells`, one cell a group and window."""
-    arrival_s, group, offset = by_group(rows)
-    cell = group * np.int64(n_windows) + window_of(arrival_s, window_s)
+    """Fit the windows of `rows` and enter them into `cells`, one cell per group and window."""
+    arrival_s, group = _by_group(rows)
+    cell = group * np.int64(n_windows) + _window_of(arrival_s, window_s)
     is_first = np.diff(cell, prepend=-1) != 0
-    is_zero = (np.diff(arrival_s, prepend=np.nan) == 0) & ~is_first
+    gaps = np.diff(arrival_s, prepend=np.nan)
     first = np.flatnonzero(is_first)
     cell = cell[first]
     n_gaps = np.diff(np.append(first, len(group))) - 1
-    n_zero = np.add.reduceat(is_zero.astype(np.int64), first)
+    n_zero = np.add.reduceat(((gaps == 0) & ~is_first).astype(np.int64), first)
     cells["n_requests"][cell], cells["n_zero_gaps"][cell] = n_gaps + 1, n_zero
     is_enough, is_at_once = n_gaps >= MIN_GAPS, n_zero == n_gaps
     cells["reason"][cell[is_enough & is_at_once]] = ALL_AT_ONCE
-    gaps = np.diff(arrival_s, prepend=np.nan)
     window_step_s = step_s[group[first]]
-    is_stepped = np.isfinite(window_step_s)
-    for of_kind, fit_kind in ((~is_stepped, _fit_exact), (is_stepped, _fit_stepped)):
-        is_used = is_enough & ~is_at_once & of_kind
+    for is_stepped in (False, True):
+        is_used = is_enough & ~is_at_once & (np.isfinite(window_step_s) == is_stepped)
         if is_used.any():
-            own = np.repeat(is_used, n_gaps + 1) & ~is_first
-            draws = offset[own] if len(offset) else None
-            found = fit_kind(gaps[own], n_gaps[is_used], window_step_s[is_used], draws)
+            own = gaps[np.repeat(is_used, n_gaps + 1) & ~is_first]
+            found = _fit_gaps(own, n_gaps[is_used], window_step_s[is_used] if is_stepped else None)
             for name, values in found.items():
                 cells[name][cell[is_used]] = values
 
 
-def _fit_exact(
-    gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray, offset: np.ndarray | None
-) -> dict[str, np.ndarray]:
-    """Fit runs of `n` gaps each; the clock takes no part. Without draws no fit is tested."""
+def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Fit runs of `n` gaps each, exact ones, or counted in steps of their clocks (`step_s`)."""
     first = np.cumsum(n) - n
-    fits = fit_gamma(n, np.add.reduceat(gaps, first), np.add.reduceat(np.log(gaps), first))
-    is_fitted = np.isfinite(fits.alpha)
     ks, p_value = np.full((2, len(n)), np.nan)
-    if is_fitted.any() and offset is not None:
-        alpha, n_fitted = fits.alpha[is_fitted], n[is_fitted]
-        own = gaps[np.repeat(is_fitted, n)]
-        ks[is_fitted] = ks_distance(own, n_fitted, alpha, fits.beta[is_fitted])
-        p_value[is_fitted] = ks_p_value(ks[is_fitted], n_fitted, alpha)
-    reason = np.full(len(n), None)
-    reason[~is_fitted] = ALL_EQUAL
-    return _columns(fits, np.ones(len(n))) | {"ks": ks, "p_value": p_value, "reason": reason}
-
-
-def _fit_stepped(
-    gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray, offset: np.ndarray | None
-) -> dict[str, np.ndarray]:
-    """Fit runs of `n` gaps each, counted in steps of their clocks."""
-    steps, first = np.rint(gaps / np.repeat(step_s, n)), np.cumsum(n) - n
-    counts = count_steps(steps, n)
-    fits = fit_steps(counts)
-    # The mean is the window's own, whatever the clock's jitter.
-    unit_s = np.add.reduceat(gaps, first) / np.maximum(np.add.reduceat(steps, first), 1)
-    ks, p_value = np.full((2, len(n)), np.nan)
-    if offset is not None:
-        ks, p_value = judge_steps(counts, fits, offset)
-    reason = np.array([hidden(step, "the shape of gaps") for step in step_s], object)
-    reason[counts.n_distinct == 1] = ALL_EQUAL
+    if step_s is None:
+        unit_s = np.ones(len(n))
+        fits = fit_gamma(n, np.add.reduceat(gaps, first), np.add.reduceat(np.log(gaps), first))
+        reason = np.full(len(n), ALL_EQUAL, object)
+        is_fitted = np.isfinite(fits.alpha)
+        if is_fitted.any():
+            alpha, n_fitted = fits.alpha[is_fitted], n[is_fitted]
+            own = gaps[np.repeat(is_fitted, n)]
+            ks[is_fitted] = ks_distance(own, n_fitted, alpha, fits.beta[is_fitted])
+            p_value[is_fitted] = ks_p_value(ks[is_fitted], n_fitted, alpha)
+    else:
+        steps = np.rint(gaps / np.repeat(step_s, n))
+        counts = count_steps(steps, n)
+        fits = fit_steps(counts)
+        # The mean is the window's own, whatever the clock's jitter.
+        unit_s = np.add.reduceat(gaps, first) / np.maximum(np.add.reduceat(steps, first), 1)
+        reason = np.array([hidden(step, "the shape of gaps") for step in step_s], object)
+        reason[counts.n_distinct == 1] = ALL_EQUAL
     reason[np.isfinite(fits.alpha)] = None
-    return _columns(fits, unit_s) | {"ks": ks, "p_value": p_value, "reason": reason}
-
-
-def _columns(fits: GammaFits, unit_s: np.ndarray) -> dict[str, np.ndarray]:
-    alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi")}
+    alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi", "cv")}
     betas = {f"{name}_s": getattr(fits, name) * unit_s for name in ("beta", "beta_lo", "beta_hi")}
-    return alphas | betas | {"cv": fits.cv}
+    return {**alphas, **betas, "ks": ks, "p_value": p_value, "reason": reason}

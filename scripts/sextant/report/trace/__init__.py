@@ -1,7 +1,6 @@
-"""A trace in figures, and how faithful the workload fitted to it is: one page, and JSON.
+"""A trace in figures, and how faithful the workloads fitted to it are: one page, and JSON.
 
-In go a normalised trace and the workloads fitted to it; out come a page and JSON. Read in this
-order: `characterize` puts the sections together; each has a module with `measure_…` (what JSON
-has) and `show_…` (what the page says); `trace_file` reads the trace, `fitted_workloads` the
-workloads. `use_cases` compares workloads without a trace.
+In go a normalised trace and the workloads fitted to it. `characterize` puts the sections together;
+each has a `measure_…` (what the JSON has) and a `show_…` (what the page says), in `traffic`,
+`burstiness` and `lengths`; `trace_file` reads the trace and the workloads.
 """

@@ -1,4 +1,4 @@
-"""The overview: what the trace is, and what was set aside when it was ingested."""
+"""All that a report says of a trace: as a dictionary, and as a page with its sections."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ from sextant.report.trace.lengths import (
     show_parameters,
 )
 from sextant.report.trace.trace_file import (
-    Fitted,
+    FittedWorkload,
     TraceFile,
     check_span,
     known_columns,
@@ -55,75 +55,63 @@ from sextant.report.trace.traffic import (
     show_traffic,
 )
 from sextant.workload.request_model import PARAMETERS
-from sextant.workload.shared_blocks import TraceBlocks, read_blocks
+from sextant.workload.shared_blocks import read_blocks
 
 _MAX_GROUPS = 12
+_AGES_S = (60, 600, 3600, 86_400)
+_N_BUCKETS, _REQUESTS_PER_BUCKET = 100, 50
+_MOST = 0.9
+_MILLION = 1_000_000
+_RISE = 1.02
+"""A larger cache gets a line of the table if it finds so many times as much as the line above."""
 
 
 def show_overview(facts: Mapping[str, Any]) -> Section:
-    """Return the section for what `read.overview` found."""
-    section = Section("Overview", _takeaway(facts), _notes(facts))
-    section.tables.append(_facts_table(facts))
-    if len(facts["groups"]) > 1:
-        section.tables.append(_groups_table(facts))
-    return section
-
-
-def _takeaway(facts: Mapping[str, Any]) -> str:
-    n_requests, duration_s = facts["n_requests"], facts["duration_s"]
-    if duration_s == 0:
-        return (
-            f"The trace has {plural(n_requests, 'request')}, all at one moment: no rate is known."
-        )
-    rate = rate_words((n_requests - 1) / duration_s)
-    return (
-        f"The trace has {plural(n_requests, 'request')} in {duration_words(duration_s)}, "
-        f"{rate} on average, and {_failed_words(facts)}."
+    """Return the section of what `trace_file.overview` returns."""
+    n_requests, n_failed, duration_s = (
+        facts[name] for name in ("n_requests", "n_failed", "duration_s")
     )
-
-
-def _failed_words(facts: Mapping[str, Any]) -> str:
-    if facts["n_failed"] == 0:
-        return "records no failure"
-    share = percent(facts["n_failed"] / facts["n_requests"])
-    return f"{number(facts['n_failed'])} of them failed ({share})"
-
-
-def _notes(facts: Mapping[str, Any]) -> list[str]:
-    notes = []
+    requests, failed = plural(n_requests, "request"), "records no failure"
+    if n_failed:
+        failed = f"{number(n_failed)} of them failed ({percent(n_failed / n_requests)})"
+    takeaway = f"The trace has {requests}, all at one moment: no rate is known."
+    if duration_s:
+        rate = rate_words((n_requests - 1) / duration_s)
+        duration = duration_words(duration_s)
+        takeaway = f"The trace has {requests} in {duration}, {rate} on average, and {failed}."
+    section = Section("Overview", takeaway)
     if facts["start_time"] is None:
-        notes.append(
+        section.notes.append(
             "The source gives no date: hours and days are counted from the first request, and "
             "need not be those of a clock."
         )
     if facts["n_rejected"] is None:
-        notes.append("No report of the ingest was given: rows set aside are not known.")
+        section.notes.append("No report of the ingest was given: rows set aside are not known.")
     elif facts["n_rejected"]:
         reasons = sorted(facts["rejected_by_reason"].items(), key=lambda item: (-item[1], item[0]))
-        listed = "; ".join(f"{reason} ({number(count)})" for reason, count in reasons)
-        notes.append(
+        counted = "; ".join(f"{reason} ({number(count)})" for reason, count in reasons)
+        section.notes.append(
             f"Ingest set aside {plural(facts['n_rejected'], 'malformed row')}, which "
-            f"are not in any number below: {listed}."
+            f"are not in any number below: {counted}."
         )
     if facts["n_moved"]:
-        notes.append(
+        section.notes.append(
             f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
             f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
         )
-    return notes
-
-
-def _facts_table(facts: Mapping[str, Any]) -> Table:
     n_rejected = facts["n_rejected"]
     rows = [
-        ("Requests", number(facts["n_requests"])),
-        ("Failed requests", number(facts["n_failed"])),
+        ("Requests", number(n_requests)),
+        ("Failed requests", number(n_failed)),
         ("Rows set aside", "not known" if n_rejected is None else number(n_rejected)),
-        ("Duration", duration_words(facts["duration_s"])),
+        ("Duration", duration_words(duration_s)),
         ("First request", facts["start_time"] or "date not known"),
         *((f"{key}s", _names(facts, key.lower())) for key in ("LLM", "Service")),
     ]
-    return Table(("", ""), rows)
+    section.tables.append(Table(("", ""), rows))
+    if len(facts["groups"]) > 1:
+        section.tables.append(_groups_table(facts))
+    return section
 
 
 def _names(facts: Mapping[str, Any], key: str) -> str:
@@ -136,7 +124,6 @@ def _names(facts: Mapping[str, Any], key: str) -> str:
 
 def _groups_table(facts: Mapping[str, Any]) -> Table:
     n_all, groups = facts["n_requests"], facts["groups"]
-    shown, rest = groups[:_MAX_GROUPS], groups[_MAX_GROUPS:]
     columns = {
         "LLM · service": lambda group: group["name"],
         "Requests": lambda group: number(group["n_requests"]),
@@ -145,7 +132,7 @@ def _groups_table(facts: Mapping[str, Any]) -> Table:
         "Mean input tokens": lambda group: number(group["mean_input_tokens"]),
         "Mean output tokens": lambda group: number(group["mean_output_tokens"]),
     }
-    table = Table.of_rows(shown, columns)
+    table, rest = Table.of_rows(groups[:_MAX_GROUPS], columns), groups[_MAX_GROUPS:]
     if not rest:
         return table
     count = sum(group["n_requests"] for group in rest)
@@ -153,22 +140,14 @@ def _groups_table(facts: Mapping[str, Any]) -> Table:
     return table._replace(rows=[*table.rows, last])
 
 
-_AGES_S = (60, 600, 3600, 86_400)
-_N_BUCKETS, _REQUESTS_PER_BUCKET = 100, 50
-_MOST = 0.9
-_MILLION = 1_000_000
-_RISE = 1.02
-"""A larger cache gets a line of the table if it finds so many times as much as the line above."""
-
-
 def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
     """Return what share of the inputs' blocks repeats; None where the source names no blocks.
 
     A block repeats if an earlier request had it with all blocks before it. `repeated_fraction` is
-    of the blocks, `repeated_token_fraction` of all input tokens, both with a cache that forgets
-    nothing; so are `over_time` (by `start_s`, windows of `bucket_s`) and `within` (that came again
-    after `age_s` at most). `by_cache` has both shares by the tokens of a cache that drops what was
-    used longest ago; it holds inputs alone, since ids of the answers are not known.
+    of the blocks, `repeated_token_fraction` of all input tokens, both with an unlimited cache; so
+    are `over_time` (by `start_s`, windows of `bucket_s`) and `within` (used again after `age_s` at
+    most). `by_cache` has both shares by the tokens of a cache that drops the least recently used;
+    it holds inputs alone, since ids of the answers are not known.
     """
     blocks = read_blocks(trace.path)
     if not len(blocks.ids):
@@ -178,7 +157,7 @@ def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
 
     depth, used_by = cache_depths(blocks.prefixes(), blocks.ends)
     is_repeated, tokens, all_tokens = depth >= 0, blocks.tokens, int(blocks.input_tokens.sum())
-    arrival_s = blocks.arrival_s[blocks.request]
+    arrival_s, last_s = blocks.arrival_s[blocks.request], float(blocks.arrival_s[-1])
     age_s = arrival_s[is_repeated] - blocks.arrival_s[used_by[is_repeated]]
     n_distinct = int(len(depth) - is_repeated.sum())
     held = 2 ** np.arange(np.ceil(np.log2(n_distinct)) + 1).astype(int)
@@ -186,6 +165,10 @@ def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
     found = np.searchsorted(depth[is_repeated][order], held)
     found_tokens = np.concatenate([[0], np.cumsum(tokens[is_repeated][order])])[found]
     n_repeating = len(np.unique(blocks.request[is_repeated]))
+    size = bucket_s(last_s, min(max(len(blocks.ends) // _REQUESTS_PER_BUCKET, 1), _N_BUCKETS))
+    bucket = (arrival_s // size).astype(int)
+    n_blocks, n_repeated = np.bincount(bucket), np.bincount(bucket, weights=is_repeated)
+    counted = zip(n_repeated.tolist(), n_blocks.tolist(), strict=True)
     return {
         "block_tokens": blocks.block_tokens,
         "n_blocks": len(depth),
@@ -202,57 +185,52 @@ def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
         "within": [
             {"age_s": most_s, "repeated_fraction": float((age_s <= most_s).sum() / len(depth))}
             for most_s in _AGES_S
-            if most_s <= max(blocks.arrival_s[-1], _AGES_S[0])
+            if most_s <= max(last_s, _AGES_S[0])
         ],
-        **_over_time(blocks, arrival_s, is_repeated),
+        "bucket_s": size,
+        "over_time": {
+            "start_s": (np.arange(len(n_blocks)) * size).tolist(),
+            "n_blocks": n_blocks.tolist(),
+            "repeated_fraction": [again / n if n else None for again, n in counted],
+        },
     }
 
 
-def _over_time(
-    blocks: TraceBlocks, arrival_s: np.ndarray, is_repeated: np.ndarray
-) -> dict[str, Any]:
-    n_buckets = min(max(len(blocks.ends) // _REQUESTS_PER_BUCKET, 1), _N_BUCKETS)
-    size = bucket_s(float(blocks.arrival_s[-1]), n_buckets)
-    bucket = (arrival_s // size).astype(int)
-    n_blocks = np.bincount(bucket)
-    n_repeated = np.bincount(bucket, weights=is_repeated)
-    series = {
-        "start_s": (np.arange(len(n_blocks)) * size).tolist(),
-        "n_blocks": n_blocks.tolist(),
-        "repeated_fraction": [
-            n_again / n if n else None
-            for n_again, n in zip(n_repeated.tolist(), n_blocks.tolist(), strict=True)
-        ],
-    }
-    return {"bucket_s": size, "over_time": series}
-
-
-def show_reuse(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
-    """Return the section of what `measure_reuse` found."""
-    section = Section("Prefix reuse", _reuse_takeaway(found))
-    section.notes.append(_left_out(found))
-    section.figures += [_cache_figure(found), _time_figure(found, facts)]
-    section.tables += [_cache_table(found), _age_table(found)]
+def show_reuse(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
+    """Return the section of what `measure_reuse` returns."""
+    by_cache, most = measured["by_cache"], measured["repeated_fraction"]
+    takeaway = (
+        f"{percent(most)} of the {number(measured['n_blocks'])} blocks of "
+        f"{measured['block_tokens']} input tokens repeat the beginning of an earlier request"
+    )
+    if most:
+        pairs = zip(by_cache["cache_tokens"], by_cache["repeated_fraction"], strict=True)
+        enough = next(tokens for tokens, fraction in pairs if fraction >= _MOST * most)
+        cache = f"a cache of {_tokens(enough)} tokens finds nine tenths of them or more"
+        section = Section("Prefix reuse", f"{takeaway}; {cache}.")
+    else:
+        section = Section("Prefix reuse", f"{takeaway}: a prefix cache would find nothing.")
+    saved = percent(measured["repeated_token_fraction"])
+    section.notes.append(
+        "The benchmarks of this pipeline run with prefix caching off, and their prompts share "
+        f"nothing: a server computes all inputs, also the {saved} of the input tokens that an "
+        "unlimited cache would find. sextant load --replay sends prompts that share what these "
+        "share, sextant simulate --trace simulates them."
+    )
+    section.figures += [_cache_figure(by_cache), _time_figure(measured, facts)]
+    rows, shown = [], 0.0
+    for tokens, blocks, of_tokens in zip(*by_cache.values(), strict=True):
+        if blocks > _RISE * shown:
+            rows.append((_tokens(tokens), percent(blocks), percent(of_tokens)))
+            shown = blocks
+    rows.append(("no limit", percent(most), saved))
+    section.tables.append(Table(("Cache (tokens)", "Blocks found", "Input tokens found"), rows))
+    ages = [
+        (duration_words(row["age_s"]), percent(row["repeated_fraction"]))
+        for row in measured["within"]
+    ]
+    section.tables.append(Table(("Used again within", "Blocks"), ages))
     return section
-
-
-def _reuse_takeaway(found: Mapping[str, Any]) -> str:
-    share = percent(found["repeated_fraction"])
-    told = (
-        f"{share} of the {number(found['n_blocks'])} blocks of {found['block_tokens']} input "
-        "tokens repeat the beginning of an earlier request"
-    )
-    by_cache, most = found["by_cache"], found["repeated_fraction"]
-    if not most:
-        return f"{told}: a prefix cache would find nothing."
-    enough = next(
-        tokens
-        for tokens, fraction in zip(
-            by_cache["cache_tokens"], by_cache["repeated_fraction"], strict=True
-        )
-        if fraction >= _MOST * most
-    )
-    return f"{told}; a cache of {_tokens(enough)} tokens finds nine tenths of them or more."
 
 
 def _tokens(count: int) -> str:
@@ -260,18 +238,7 @@ def _tokens(count: int) -> str:
     return number(count) if count < _MILLION else f"{number(count / _MILLION)} million"
 
 
-def _left_out(found: Mapping[str, Any]) -> str:
-    saved = percent(found["repeated_token_fraction"])
-    return (
-        "With prefix caching off, as in the benchmarks of this pipeline, whose prompts share "
-        f"nothing, a server computes all inputs, also the {saved} of the input tokens that a cache "
-        "which forgets nothing would find. sextant load --replay sends prompts that share what "
-        "these share, sextant simulate --trace simulates them."
-    )
-
-
-def _cache_figure(found: Mapping[str, Any]) -> tuple[str, str]:
-    by_cache = found["by_cache"]
+def _cache_figure(by_cache: Mapping[str, Any]) -> tuple[str, str]:
     curves = [
         Curve(name, by_cache["cache_tokens"], 100 * np.array(by_cache[key]))
         for name, key in (
@@ -283,37 +250,19 @@ def _cache_figure(found: Mapping[str, Any]) -> tuple[str, str]:
     svg = panels_figure([panel], "Prefix reuse by cache size", n_columns=1, height_in=2.4)
     return svg, (
         "Share of the inputs' blocks and tokens that a prefix cache of one server finds, which "
-        "drops what was used longest ago. Answers are not in it: their blocks are not known."
+        "drops the least recently used. Answers are not in it: their blocks are not known."
     )
 
 
-def _time_figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
-    time, series = time_unit(facts["duration_s"], facts["start_time"]), found["over_time"]
+def _time_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
+    time, series = time_unit(facts["duration_s"], facts["start_time"]), measured["over_time"]
     across = np.array(series["start_s"]) / time.unit_s
     shares = [None if x is None else 100 * x for x in series["repeated_fraction"]]
     panel = Panel("", Axis(time.label), Axis("Repeated (%)", low=0), [Curve("", across, shares)])
     title = "Prefix reuse over time"
     svg = panels_figure([panel], title, n_columns=1, height_in=1.8, is_step=True)
-    every = duration_words(found["bucket_s"]).removeprefix("1 ")
+    every = duration_words(measured["bucket_s"]).removeprefix("1 ")
     return svg, f"Share of the blocks in each {every} that an earlier request had."
-
-
-def _cache_table(found: Mapping[str, Any]) -> Table:
-    rows, shown = [], 0.0
-    for tokens, blocks, of_tokens in zip(*found["by_cache"].values(), strict=True):
-        if blocks > _RISE * shown:
-            rows.append((_tokens(tokens), percent(blocks), percent(of_tokens)))
-            shown = blocks
-    total = (percent(found["repeated_fraction"]), percent(found["repeated_token_fraction"]))
-    rows.append(("no limit", *total))
-    return Table(("Cache (tokens)", "Blocks found", "Input tokens found"), rows)
-
-
-def _age_table(found: Mapping[str, Any]) -> Table:
-    rows = [
-        (duration_words(row["age_s"]), percent(row["repeated_fraction"])) for row in found["within"]
-    ]
-    return Table(("Used again within", "Blocks"), rows)
 
 
 def characterize_trace(
@@ -325,23 +274,24 @@ def characterize_trace(
 ) -> dict[str, Any]:
     """Characterize a trace, and the workloads fitted to it, as LLM-Pilot and BurstGPT do.
 
-    Without a workload's folder, the model that a fit makes by default is fitted here and judged.
-    `seed` is of samples, draws and tests; `ingest_report` says what ingest set aside, by default
-    the `.report.json` beside the trace, if there is one.
+    `seed` is of samples; `ingest_report` says what ingest set aside, by default the
+    `.report.json` in the trace's folder, if there is one.
 
     Returns what JSON can hold, by section: `overview`, `traffic`, `burstiness`, `arrivals`,
     `reliability`, `lengths`, `reuse` (None: not known), `parameters`, `fidelity` (by workload, see
     `measure_fidelity`), in seconds and tokens.
 
     Raises InputError if the file is not a trace or has no row, if a time stamp is so late that
-    nothing can be counted over time, or if a workload is incomplete, of the name of another, or
-    models what the trace does not have.
+    nothing can be counted over time, or if a workload is incomplete or of the name of another.
     """
     return _characterize(open_trace(trace), open_workloads(workloads), ingest_report, seed)
 
 
 def _characterize(
-    opened: TraceFile, workloads: Sequence[Fitted], ingest_report: str | Path | None, seed: int
+    opened: TraceFile,
+    workloads: Sequence[FittedWorkload],
+    ingest_report: str | Path | None,
+    seed: int,
 ) -> dict[str, Any]:
     facts = overview(opened, ingest_report)
     check_span(opened, facts)
@@ -352,13 +302,13 @@ def _characterize(
     return {
         "overview": facts,
         "traffic": measure_traffic(opened, facts),
-        "burstiness": measure_burstiness(opened, workloads, facts, seed=seed),
-        "arrivals": measure_arrival_models(opened, workloads, seed=seed),
+        "burstiness": measure_burstiness(opened, workloads, facts),
+        "arrivals": measure_arrival_models(opened, workloads),
         "reliability": measure_reliability(opened, facts),
-        "lengths": measure_lengths(opened, sampled, seed=seed),
+        "lengths": measure_lengths(opened, sampled),
         "reuse": measure_reuse(opened),
         "parameters": measure_parameters(sampled, n_served, parameters, seed=seed),
-        "fidelity": measure_fidelity(opened, workloads, sampled, seed=seed),
+        "fidelity": measure_fidelity(opened, workloads),
     }
 
 
@@ -382,33 +332,28 @@ def write_trace_report(
     for workload in judged:
         inputs |= workload.files
     check_outputs(html_out, json_out, [*inputs.values(), report_path(opened, ingest_report)])
-    found = _characterize(opened, judged, ingest_report, seed)
+    measured = _characterize(opened, judged, ingest_report, seed)
     origin = provenance(inputs, seed=seed)
-    sections = _sections(found)
+    facts, arrivals = measured["overview"], measured["arrivals"]
+    sections = [
+        show_overview(facts),
+        show_traffic(measured["traffic"], facts),
+        show_burstiness(measured["burstiness"], facts),
+        show_arrivals(arrivals),
+        show_reliability(measured["reliability"], facts),
+        show_lengths(measured["lengths"]),
+        *([show_reuse(measured["reuse"], facts)] if measured["reuse"] else []),
+        show_parameters(measured["parameters"], measured["lengths"]),
+        *(
+            show_fidelity(name, own, arrivals["models"][name])
+            for name, own in measured["fidelity"].items()
+        ),
+    ]
     takeaways = {section.key: section.takeaway for section in sections}
-    report = {"takeaways": takeaways, **found, "provenance": origin}
+    report = {"takeaways": takeaways, **measured, "provenance": origin}
     names = [workload.name for workload in judged]
     whose = f", and its workload{'s' * (len(names) > 1)} {listed(names)}" if names else ""
     subtitle = f"A trace of requests to LLMs{whose}"
     html = render_sections(f"Trace {id_of(opened.path.stem)}", subtitle, sections, origin)
     write_page(html_out, html, json_out, report)
     return report
-
-
-def _sections(found: Mapping[str, Any]) -> list[Section]:
-    facts = found["overview"]
-    sections = [
-        show_overview(facts),
-        show_traffic(found["traffic"], facts),
-        show_burstiness(found["burstiness"], facts),
-        show_arrivals(found["arrivals"]),
-        show_reliability(found["reliability"], facts),
-        show_lengths(found["lengths"]),
-        *([show_reuse(found["reuse"], facts)] if found["reuse"] else []),
-        show_parameters(found["parameters"], found["lengths"]),
-    ]
-    arrivals = found["arrivals"]["models"]
-    return [
-        *sections,
-        *(show_fidelity(name, own, arrivals.get(name)) for name, own in found["fidelity"].items()),
-    ]

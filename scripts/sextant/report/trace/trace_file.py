@@ -1,4 +1,4 @@
-"""What a report reads of a trace: counts, and as few rows as its figures need."""
+"""What a report reads: counts of a trace and few of its rows, and the workloads fitted to it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,12 @@ import pandas as pd
 import scipy
 
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_TRACE_AGAIN, read_json, reading
+from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_json, reading
 from sextant.base.ids import id_of
 from sextant.pages.wording import MINUTE_S, duration_words
 from sextant.trace.trace_format import parquet_rows, require_trace
 from sextant.workload.profiles import MAX_BUCKETS, start_time
-from sextant.workload.published import load_request_model
-from sextant.workload.request_model import RequestModel
-from sextant.workload.trace_arrivals import ArrivalModel, fit_facts, load_arrivals
+from sextant.workload.trace_arrivals import ArrivalModel, load_arrivals, read_stored
 
 MAX_SAMPLE = 200_000
 """Requests that are looked at one by one (rank correlations, importance); more add no digit."""
@@ -219,21 +217,20 @@ def explained(values: np.ndarray, groups: np.ndarray) -> Explained | None:
     return Explained(fraction, float(scipy.special.fdtrc(n_groups - 1, n - n_groups, ratio)))
 
 
-DEFAULT = "default"
-"""Name of the model that is judged where no workload is given."""
-FILES = ("requests.parquet", "arrivals.json")
+FILES = ("arrivals.json", "validation.json")
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedWorkload:
     """A workload as its folder has it."""
 
     name: str
     folder: Path
-    model: RequestModel
     arrivals: ArrivalModel
+    validation: Mapping[str, Any]
+    """How faithful it is to its trace: what `fit.fit_workload` returned."""
     facts: Mapping[str, Any]
-    """How it was fitted, as far as it says: its caps, and what the trace came from."""
+    """How it was fitted: its caps, and what the trace came from."""
 
     @property
     def files(self) -> dict[str, Path]:
@@ -241,22 +238,26 @@ class Fitted:
         return {f"{self.name}/{name}": self.folder / name for name in FILES}
 
 
-def open_workloads(folders: Sequence[str | Path]) -> list[Fitted]:
+def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:
     """Read fitted workloads, named by the last part of their folder's path.
 
-    Raises InputError if there is no such folder, a file in it is absent or malformed, or two are
-    of one name.
+    Raises InputError if there is no such folder, a file in it is absent or malformed, it was not
+    fitted to a trace, or two are of one name.
     """
-    found: dict[str, Fitted] = {}
+    workloads: dict[str, FittedWorkload] = {}
     for folder in map(Path, folders):
+        fix = "give the folder of a workload that was fitted to a trace (see `sextant fit`)"
         if not folder.is_dir():
             problem = "is not a folder" if folder.exists() else "there is no such folder"
-            fix = "give the folder of a fitted workload (see `sextant fit`)"
             raise InputError(problem, file=folder, fix=fix)
         name = id_of(folder.resolve().name)
-        if name in found:
+        if name in workloads:
             fix = "give folders with names of their own"
             raise InputError(f"there are two workloads '{name}'", file=folder, fix=fix)
-        model, arrivals = load_request_model(folder), load_arrivals(folder)
-        found[name] = Fitted(name, folder, model, arrivals, fit_facts(folder))
-    return list(found.values())
+        arrivals, stored = load_arrivals(folder), read_stored(folder)
+        file = folder / "validation.json"
+        validation = read_json(file, fix=MAKE_WORKLOAD_AGAIN) if file.is_file() else {}
+        if not (isinstance(validation, dict) and "arrivals" in validation):
+            raise InputError("has no fidelity to a trace", file=file, fix=fix)
+        workloads[name] = FittedWorkload(name, folder, arrivals, validation, stored["fit"])
+    return list(workloads.values())
