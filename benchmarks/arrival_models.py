@@ -3,12 +3,11 @@
     SEXTANT_MIRROR=<folder> .venv/bin/python benchmarks/arrival_models.py
     .venv/bin/python benchmarks/arrival_models.py trace.parquet ...      # normalised traces
 
-Prints a table of measures (see docs/workloads.md) a trace: of the trace, of the one Gamma
-process that was a workload's only model before, and of the model that the fit chooses; models are
-medians over samples of the trace's duration. Then why the simpler ones are rejected, and how
-long the choice takes beside the Gamma fit. Without arguments: the shipped sample (drawn from one
-Gamma process), Azure's hour of conversation and Mooncake's (registry), a service of ServeGen's
-for a day.
+Prints a table of measures (see docs/workloads.md) for each trace: of the trace, of one Gamma
+process and of the profile; models are medians over samples of the trace's duration. Then which
+model the fit chooses and why, and how long the choice takes after the Gamma fit. Without
+arguments: the shipped sample (drawn from one Gamma process), Azure's hour of conversation and
+Mooncake's (registry), a service of ServeGen's for a day.
 """
 
 import os
@@ -24,8 +23,8 @@ from sextant.experiment.downloads import fetch, load_registry
 from sextant.trace import ingest_trace
 from sextant.workload.arrival_choice import MODELS, choose_arrivals
 from sextant.workload.arrivals import fit_arrivals
-from sextant.workload.draw import read_clients
-from sextant.workload.windows import read_arrivals
+from sextant.workload.draw import draw_service
+from sextant.workload.windows import TraceTimes
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 SAMPLE = RESOURCES / "traces" / "azure-2023-conv-sample.csv"
@@ -43,10 +42,7 @@ def traces(folder: Path, given: list[str]) -> dict[str, np.ndarray]:
             dataset = load_registry(RESOURCES / "registry.csv")[name]
             fetch(dataset, source, os.environ.get("SEXTANT_MIRROR"))
             paths[name] = ingested(source, form, folder / f"{name}-ingested")
-    found = {
-        name: np.concatenate([rows.arrival_s for rows in read_arrivals(path, {}, None)])
-        for name, path in paths.items()
-    }
+    found = {name: np.concatenate(list(TraceTimes(path))) for name, path in paths.items()}
     if not given and "SEXTANT_MIRROR" in os.environ:
         found["ServeGen deepseek-r1, a day"] = servegen(folder)
     return found
@@ -63,20 +59,19 @@ def servegen(folder: Path) -> np.ndarray:
     archive, service = SERVEGEN
     with tarfile.open(Path(os.environ["SEXTANT_MIRROR"]) / archive) as files:
         files.extractall(folder, filter="data")
-    return read_clients(folder / service).times(duration_s=86_400, seed=0)
+    return draw_service(folder / service, duration_s=86_400, seed=0)["arrival_s"].to_numpy()
 
 
 def show(name: str, times: np.ndarray) -> None:
     started = time.perf_counter()
-    gamma = fit_arrivals(times, seed=0)
+    gamma = fit_arrivals(times)
     fitted = time.perf_counter()
     choice = choose_arrivals(times, gamma, seed=0)
     chosen_s = time.perf_counter() - fitted
     print(f"\n{name}: {len(times):,} requests in {times[-1] / 60:,.1f} minutes")
     print(f"chosen: {MODELS[choice.model]} ({choice.why})")
     print(f"Gamma fit {fitted - started:.2f} s, choice {chosen_s:.2f} s")
-    shown = dict.fromkeys(["gamma", "windows", "markov", "rescaled", choice.model])
-    fits = {model: fit for model in shown if (fit := choice.fits.get(model)) and fit.measures}
+    fits = {model: fit for model, fit in choice.fits.items() if fit.measures}
     print("| measure | trace |" + "".join(f" {model} |" for model in fits))
     print("|---|---:|" + "---:|" * len(fits))
     for measure, value in (choice.trace or {}).items():

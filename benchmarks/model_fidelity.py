@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from sextant.trace import ingest_trace
-from sextant.workload.fit import compare, model_fidelity
+from sextant.workload.fit import ks_distance, largest_difference, spearman
 from sextant.workload.request_model import SAMPLERS, resample_trace, served_requests
 from sextant.workload.trace_requests import fit_request_model
 
@@ -44,19 +44,22 @@ def main() -> None:
         served = requests_of(Path(os.environ["SEXTANT_MIRROR"]) / path, name)
         model = fit_request_model(served)
         print(f"{name}: {len(served):,} requests, {len(model.frame):,} joint bins")
-        figures = model_fidelity(served, model, options.draws, seed=options.seed)
-        raw = compare(served, resample_trace(served, options.draws, seed=options.seed))
-        for sampler, found in {**{k: figures[k] for k in SAMPLERS}, "raw trace": raw}.items():
+        of_trace = spearman(served)
+        draws = {
+            sampler: model.sample(options.draws, seed=options.seed, sampler=sampler)
+            for sampler in SAMPLERS
+        }
+        draws["raw trace"] = resample_trace(served, options.draws, seed=options.seed)
+        for sampler, drawn in draws.items():
             parameters = ", ".join(
-                f"{column} KS {distance:.4f}, mean x {found['mean_ratio'][column]:.4f}"
-                for column, distance in found["ks"].items()
+                f"{column} KS {ks_distance(served[column], drawn[column]):.4f}, "
+                f"mean x {drawn[column].mean() / served[column].mean():.4f}"
+                for column in served
             )
-            print(
-                f"  {sampler:12} {parameters}; "
-                f"largest Spearman difference {found['spearman_difference']:.4f}"
-            )
-        of_trace = figures["spearman_trace"]["input_tokens"]["output_tokens"]
-        print(f"  Spearman of input and output in the trace {of_trace:+.4f}")
+            difference = largest_difference(of_trace, spearman(drawn[list(served)]))
+            print(f"  {sampler:12} {parameters}; largest Spearman difference {difference:.4f}")
+        correlation = of_trace.loc["input_tokens", "output_tokens"]
+        print(f"  Spearman of input and output in the trace {correlation:+.4f}")
 
 
 if __name__ == "__main__":

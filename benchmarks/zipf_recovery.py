@@ -6,8 +6,7 @@ Lengths are drawn by inverting scipy.stats.zipfian's distribution function, not 
 A row a theta and a kind of bounds: given (1 and 8192), or the smallest and largest length seen,
 as `fit_zipf` takes them by default. The bar is an error of 3%. Then the time of a fit to a
 million lengths, and to their histogram, against maximizing scipy.stats.zipfian's likelihood of
-a hundredth of them. With --modes, also how many modes Silverman's test finds in samples of
-distributions with one and with two.
+a hundredth of them.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from sextant.workload.length_modes import modality
 from sextant.workload.lengths import fit_zipf
 
 THETAS = (0.8, 1.1, 1.5)
@@ -81,34 +79,14 @@ def speed(seed: int) -> None:
     print(f"scipy's likelihood, 10,000 of them: {theirs * 1e3:.0f} ms, {theirs / ours:.0f} times")
 
 
-def modes(repetitions: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    kinds = {
-        "log-normal": lambda: rng.lognormal(5, 1, 2000),
-        "Gamma, shape 2": lambda: rng.gamma(2, 100, 2000),
-        "Zipf, theta 1.1": lambda: draw(1.1, 2000, rng),
-        "log-normals, 20% at 30 and 80% at 300": lambda: np.where(
-            rng.random(2000) < 0.2, rng.lognormal(3.4, 0.5, 2000), rng.lognormal(5.7, 0.5, 2000)
-        ),
-    }
-    for name, kind in kinds.items():
-        samples = (np.maximum(1, np.rint(kind())) for _ in range(repetitions))
-        found = [modality(tokens, seed=i).n_modes for i, tokens in enumerate(samples)]
-        shares = pd.Series(found).value_counts(normalize=True).sort_index()
-        print(f"modes found, {name}:", {k: round(v, 3) for k, v in shares.items()})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--modes", type=int, default=0, help="samples a kind of distribution")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     rows = [row for theta in THETAS for row in recovery(theta, given.repetitions, given.seed)]
     print(pd.DataFrame(rows).to_string(index=False, float_format=lambda value: f"{value:.4f}"))
     speed(given.seed)
-    if given.modes:
-        modes(given.modes, given.seed)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The arrival model against draws from known distributions."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ def _arrivals(alpha: float, beta_s: float, n: int = 40_000) -> np.ndarray:
 
 @pytest.mark.parametrize(("alpha", "beta_s"), [(0.3, 2.0), (1.0, 0.5), (4.0, 0.1)])
 def test_known_gamma_is_found_again(alpha, beta_s):
-    model = fit_arrivals(_arrivals(alpha, beta_s), seed=0)
+    model = fit_arrivals(_arrivals(alpha, beta_s))
     assert model.alpha == pytest.approx(alpha, rel=0.03)
     assert model.beta_s == pytest.approx(beta_s, rel=0.05)
     assert model.rate_rps == pytest.approx(1 / (alpha * beta_s), rel=0.03)
@@ -33,7 +32,7 @@ def test_known_gamma_is_found_again(alpha, beta_s):
 
 def test_shape_and_distance_are_those_of_scipy():
     arrival_s = _arrivals(0.7, 3.0, 5_000)
-    model, gaps = fit_arrivals(arrival_s, seed=0), np.diff(arrival_s)
+    model, gaps = fit_arrivals(arrival_s), np.diff(arrival_s)
     assert model.alpha == pytest.approx(scipy.stats.gamma.fit(gaps, floc=0)[0], rel=1e-9)
     fitted = scipy.stats.gamma(model.alpha, scale=model.beta_s)
     assert model.ks == pytest.approx(scipy.stats.ks_1samp(gaps, fitted.cdf).statistic, rel=1e-9)
@@ -41,7 +40,7 @@ def test_shape_and_distance_are_those_of_scipy():
 
 def test_gaps_of_another_family_are_refused():
     gaps = np.random.default_rng(2).lognormal(0, 1.5, 2_000)
-    assert fit_arrivals(np.cumsum(gaps), seed=0).p_value < 1e-3
+    assert fit_arrivals(np.cumsum(gaps)).p_value < 1e-3
 
 
 @pytest.mark.parametrize("step_s", [0.02, 0.25, 1.0, 3.0])
@@ -49,29 +48,18 @@ def test_gaps_of_another_family_are_refused():
 def test_shape_is_found_through_a_coarse_clock(alpha, step_s):
     # Mean gap 1 s. Of equal stamps no exact likelihood has a value.
     stamps = np.floor(_arrivals(alpha, 1 / alpha) / step_s) * step_s
-    model = fit_arrivals(stamps, seed=0)
+    model = fit_arrivals(stamps)
     # With gaps of 3 in steps of 3 mean gaps, the shape is known to about 5%.
     assert model.alpha == pytest.approx(alpha, rel=0.04 if alpha < 3 or step_s < 3 else 0.15)
     assert model.alpha_lo < alpha < model.alpha_hi
     assert model.clock_step_s == (pytest.approx(step_s) if model.n_zero_gaps else None)
     assert model.alpha * model.beta_s == pytest.approx((stamps[-1] - stamps[0]) / 39_999)
-    assert model.p_value > 0.01 or not model.n_zero_gaps
-
-
-def test_other_families_are_refused_on_a_coarse_clock_too():
-    stamps = np.floor(np.cumsum(np.random.default_rng(2).lognormal(0, 1.5, 2_000)))
-    assert fit_arrivals(stamps, seed=0).p_value < 1e-3
-
-
-def test_the_seed_moves_nothing_but_the_test_of_the_fit():
-    stamps = np.floor(_arrivals(0.5, 2.0, 3_000))
-    first, again, other = (fit_arrivals(stamps, seed=seed) for seed in (1, 1, 2))
-    assert first == again and first.ks != other.ks
-    assert replace(first, ks=other.ks, p_value=other.p_value) == other
+    # On a coarse clock the fit is not tested.
+    assert (model.p_value is None) == (model.ks is None) == bool(model.n_zero_gaps)
 
 
 def test_a_clock_too_coarse_for_the_shape_is_said_and_keeps_the_rate():
-    model = fit_arrivals(np.floor(_arrivals(4.0, 0.075) / 3.0) * 3.0, seed=0)
+    model = fit_arrivals(np.floor(_arrivals(4.0, 0.075) / 3.0) * 3.0)
     assert (model.alpha, model.beta_s, model.alpha_lo, model.p_value) == (None,) * 4
     assert model.reason == "the clock's step of 3 s hides the shape of 39999 gaps of 0.299 s"
     assert model.rate_rps == pytest.approx(1 / 0.3, rel=0.02)
@@ -107,14 +95,14 @@ def test_a_clock_that_jitters_has_a_step_and_exact_times_have_none():
     ],
 )
 def test_undetermined_parameters_are_said_not_guessed(arrival_s, reason, rate):
-    model = fit_arrivals(np.array(arrival_s), seed=0)
+    model = fit_arrivals(np.array(arrival_s))
     assert (model.alpha, model.beta_s, model.cv, model.rate_rps) == (None, None, None, rate)
     assert (model.alpha_lo, model.alpha_hi, model.ks, model.p_value) == (None,) * 4
     assert reason in model.reason
 
 
 def test_model_is_stored_and_read_back(tmp_path):
-    model = fit_arrivals(_arrivals(2.0, 1.0, 500), seed=0)
+    model = fit_arrivals(_arrivals(2.0, 1.0, 500))
     stored = arrivals_to_json(model, seed=0)
     assert stored["distribution"] == "gamma" and stored["fit"] == {"seed": 0}
     path = tmp_path / "arrivals.json"

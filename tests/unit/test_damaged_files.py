@@ -14,7 +14,7 @@ from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import read_requests
 from sextant.workload.trace_arrivals import load_arrivals
-from sextant.workload.windows import read_arrivals
+from sextant.workload.windows import read_batches
 from support import ROOT
 
 TRACE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stream(path: Path) -> None:
-    list(read_arrivals(path, {}, None))
+    list(read_batches(path, ["arrival_s"]))
 
 
 READERS = {

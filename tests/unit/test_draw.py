@@ -148,7 +148,6 @@ def test_every_kind_of_arrivals_draws(trace, workload, tmp_path):
         "varying": {"alpha": [1.0, 0.0, 0.0], "beta_s": [1.0, 0.0], "every": 200},
         "windows": {"llm": "a", "trace": trace},
         "replay": {"trace": trace},
-        "clients": {"trace": tmp_path, "rate_rps": 3.0},
     }
     for arrivals in ARRIVALS:
         chosen = chosen_arrivals(arrivals, workload, **given.get(arrivals, {}))

@@ -17,9 +17,8 @@ from sextant.trace import ingest_trace
 from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload import trace_requests, windows
 from sextant.workload.draw import draw_trace
-from sextant.workload.fit import fit_workload, model_fidelity
+from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model
-from sextant.workload.request_model import served_requests
 from sextant.workload.trace_arrivals import fitted_arrivals, load_arrivals
 
 RESOURCES = Path(__file__).parents[2] / "resources"
@@ -133,7 +132,9 @@ def test_a_trace_in_many_batches_is_fitted_as_in_one(tmp_path, monkeypatch):
     assert whole.tolist() == parts.tolist()
     first, second = (load_arrivals(tmp_path / name) for name in ("one", "many"))
     assert first.reason is None and second.reason is None
-    numbers = [{**vars(model), "reason": 0.0} for model in (first, second)]
+    # The clock is coarse, so that the fit is not tested.
+    untested = dict.fromkeys(("reason", "ks", "p_value"), 0.0)
+    numbers = [{**vars(model), **untested} for model in (first, second)]
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
     assert first.clock_step_s == pytest.approx(0.01)
     for name in ("n_clipped_input", "n_clipped_output", "ks", "n_failed", "n_bins"):
@@ -246,12 +247,8 @@ def test_published_traces_are_modelled_closely(tmp_path, dataset_id, trace_forma
     figures = _fit(_ingest(tmp_path / "source", trace_format, tmp_path), tmp_path, seed=0)
     assert figures["n_requests"] == n_requests
     assert max(figures["ks"].values()) <= 0.02
-    served = served_requests(tmp_path / "trace.parquet")
-    drawn = model_fidelity(served, load_request_model(tmp_path), 1_000_000, seed=0)
-    for sampler in ("joint", "independent"):
-        assert max(drawn[sampler]["ks"].values()) <= 0.02
-    assert drawn["joint"]["spearman_difference"] <= 0.02
-    assert drawn["independent"]["spearman_difference"] > 0.05
+    assert figures["spearman_difference"]["joint"] <= 0.02
+    assert figures["spearman_difference"]["independent"] > 0.05
     if dataset_id == SHIPPED.name:
         for name in FILES[:2]:
             assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes()

@@ -1,4 +1,4 @@
-"""Lengths: Zipf recovered, its errors known; outputs by input; modes told apart."""
+"""Lengths: Zipf recovered, its errors known; outputs by input."""
 
 import numpy as np
 import pandas as pd
@@ -6,12 +6,9 @@ import pytest
 from scipy import stats
 
 from sextant.base.errors import InputError
-from sextant.workload.length_modes import modality
 from sextant.workload.lengths import (
     fit_zipf,
     output_by_input,
-    output_counts,
-    sample_zipf,
     zipf_probabilities,
     zipf_request_model,
 )
@@ -24,9 +21,10 @@ def test_probabilities_of_a_small_law_are_those_of_pencil_and_paper():
 
 @pytest.mark.parametrize("theta", [0.8, 1.1, 1.5])
 def test_draws_follow_scipys_law(theta):
-    drawn = sample_zipf(theta, 1, 500, 50_000, seed=3)
-    expected = stats.zipfian(theta, 500).pmf(np.arange(1, 501)) * 50_000
-    observed = np.bincount(drawn, minlength=501)[1:]
+    # In so few lengths none are merged.
+    drawn = zipf_request_model(theta, 1, 200, 7).sample(50_000, seed=3)["input_tokens"]
+    expected = stats.zipfian(theta, 200).pmf(np.arange(1, 201)) * 50_000
+    observed = np.bincount(drawn, minlength=201)[1:]
     common = expected > 5
     statistic = ((observed - expected)[common] ** 2 / expected[common]).sum()
     assert stats.chi2(common.sum()).sf(statistic) > 1e-3
@@ -97,12 +95,6 @@ def test_lengths_that_cannot_be_fitted(tokens, bounds, message):
         fit_zipf(tokens, *bounds)
 
 
-def test_a_draw_is_its_seeds():
-    one, same, other = (sample_zipf(1.1, 1, 8192, 50, seed=seed) for seed in (1, 1, 2))
-    assert np.array_equal(one, same) and not np.array_equal(one, other)
-    assert one.dtype == np.int32
-
-
 def test_outputs_by_input_of_hand_made_requests():
     inputs, outputs = [4, 1, 2, 3], [40, 10, 20, 31]
     table = output_by_input(inputs, outputs, n_bins=2)
@@ -119,70 +111,9 @@ def test_a_frequent_input_has_a_bin_of_its_own():
     assert table["n"].sum() == 100
 
 
-def test_every_request_is_counted_once():
-    rng = np.random.default_rng(0)
-    inputs, outputs = rng.integers(1, 900, 5000), rng.integers(0, 2049, 5000)
-    table = output_counts(inputs, outputs, 4, 10)
-    assert table["n"].sum() == 5000 and table.groupby("input_lo").ngroups == 4
-    row = table.sample(1, random_state=1).iloc[0]
-    inside = (inputs >= row["input_lo"]) & (inputs <= row["input_hi"])
-    inside &= (outputs >= row["output_lo"]) & (outputs <= row["output_hi"])
-    assert row["n"] == inside.sum()
-
-
-def test_bins_of_outputs_cover_every_length_once():
-    table = output_counts([1, 2, 3], [1, 10, 100], 1, 5)
-    ends = table[["output_lo", "output_hi"]].to_numpy()
-    assert (ends[1:, 0] == ends[:-1, 1] + 1).all()
-    assert ends[0, 0] == 1 and ends[-1, 1] == 100
-
-
 def test_inputs_without_outputs_are_an_error():
     with pytest.raises(InputError, match="3 inputs and 2 outputs"):
         output_by_input([1, 2, 3], [1, 2])
-
-
-def lognormals(*parts, n=5000, seed=0):
-    """Lengths drawn from a mixture of (share, median, sigma)."""
-    rng = np.random.default_rng(seed)
-    drawn = [rng.lognormal(np.log(median), sigma, int(n * share)) for share, median, sigma in parts]
-    return np.maximum(1, np.rint(np.concatenate(drawn)))
-
-
-def test_one_mode_and_two_are_told_apart():
-    one = modality(lognormals((1.0, 150, 1.0)), seed=1)
-    assert one.n_modes == 1 and one.p_value > 0.05
-    two = modality(lognormals((0.4, 12, 0.5), (0.6, 330, 0.5)), seed=1)
-    assert two.n_modes == 2 and two.p_value < 0.05
-    assert two.modes_tokens == pytest.approx((12, 330), rel=0.25)
-
-
-def test_ties_at_short_lengths_are_no_modes():
-    # Half of these lengths are 1, 2 or 3, each far from the next on a logarithmic scale.
-    short = modality(sample_zipf(1.1, 1, 4096, 3000, seed=0), seed=0)
-    assert short.n_modes == 1
-
-
-def test_a_cap_that_half_of_the_requests_reach_is_a_mode():
-    capped = np.minimum(lognormals((0.6, 60, 0.5), (0.4, 5000, 0.5)), 2048)
-    found = modality(capped, seed=0)
-    assert found.n_modes == 2 and found.modes_tokens[1] == pytest.approx(2048, rel=0.1)
-
-
-def test_many_lengths_are_tested_as_two_thousand():
-    tokens = lognormals((1.0, 150, 1.0), n=300_000)
-    found = modality(tokens, seed=0)
-    assert found.n_tested == 2000 and found == modality(tokens, seed=0)
-
-
-def test_lengths_without_spread_have_one_mode():
-    assert modality(np.full(100, 7), seed=0).n_modes == 1
-
-
-@pytest.mark.parametrize("tokens", [[0] * 20, [5] * 9, [np.nan] * 20])
-def test_modes_of_no_lengths(tokens):
-    with pytest.raises(InputError, match="10 or more lengths of 1 token or more"):
-        modality(tokens, seed=0)
 
 
 def test_a_zipf_model_draws_zipf_inputs_and_the_outputs_given():
@@ -210,7 +141,7 @@ def test_a_zipf_model_without_output_is_an_error():
 @pytest.mark.parametrize("theta", [np.inf, np.nan])
 def test_a_law_needs_a_number(theta):
     with pytest.raises(InputError, match="field 'theta'"):
-        sample_zipf(theta, 1, 10, 5, seed=0)
+        zipf_probabilities(theta, 1, 10)
 
 
 @pytest.mark.parametrize(

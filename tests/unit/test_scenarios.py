@@ -90,7 +90,7 @@ def test_a_workloads_arrivals_reach_each_level(tmp_path):
     own = Gamma(8.0, 0.5)
     models = {"gamma": {"process": arrivals_to_plain(own), "reason": None}}
     choice = {"model": "gamma", "why": "it is the simplest", "models": models}
-    fit = fit_arrivals(own.times(n=5000, seed=1), seed=0)
+    fit = fit_arrivals(own.times(n=5000, seed=1))
     write_json(tmp_path / "arrivals.json", arrivals_to_json(fit, choice))
     for scale_by, level in (("time", 16.0), ("thinning", 4.0)):
         asked = scenario(**FITTED, scale_by=scale_by)
@@ -101,7 +101,7 @@ def test_a_workloads_arrivals_reach_each_level(tmp_path):
     assert steady.with_arrivals_of(tmp_path, 2.0) is steady
     with pytest.raises(InputError, match="thinning cannot make"):
         asked.with_arrivals_of(tmp_path, 16.0)
-    for name, why in (("replay", "not in its folder"), ("markov", "no such model")):
+    for name, why in (("replay", "not in its folder"), ("rescaled", "no such model")):
         with pytest.raises(InputError, match=f"it has no {name} arrivals .*{why}"):
             scenario(**FITTED | {"arrivals": name}).with_arrivals_of(tmp_path, 2.0)
 

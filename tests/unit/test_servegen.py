@@ -14,7 +14,7 @@ from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.trace.trace_format import require_trace
 from sextant.workload.arrivals import measure_arrivals
-from sextant.workload.draw import draw_service, read_clients
+from sextant.workload.draw import draw_service
 
 SAMPLE = "servegen/servegen_sample.tar.xz"
 STEADY = "0,2.0,0.5,Gamma,4.0,0.125\n600,0,0,,0,0\n1200,4.0,1.0,Weibull,1.0,0.25\n"
@@ -25,26 +25,6 @@ def write(folder: Path, *texts: str) -> Path:
     for number, text in enumerate(texts):
         (folder / f"chunk-{number}-trace.csv").write_text(text)
     return folder
-
-
-def test_clients_send_at_the_rates_of_their_windows(tmp_path):
-    second = BURSTY.replace("1200,nan?\n", "1200,0.5,1.0,,0,0\n")
-    clients = read_clients(write(tmp_path, STEADY, second))
-    assert clients.span_s == 1800
-    counts = [np.histogram(clients.times(seed=seed), [0, 600, 1200, 1800])[0] for seed in range(60)]
-    assert np.mean(counts, axis=0) == pytest.approx([1200, 600, 2700], rel=0.05)
-    first, bursty = (np.array(counts)[:, place] for place in (0, 1))
-    # Dispersion tends to 1 / shape.
-    assert first.var() / first.mean() == pytest.approx(0.25, abs=0.15)
-    assert bursty.var() / bursty.mean() > 2
-
-
-def test_a_part_of_the_time_begins_at_0(tmp_path):
-    folder = write(tmp_path, STEADY)
-    clients = read_clients(folder, start_s=1200)
-    assert clients.span_s == 600 and clients.mean_rate_rps == pytest.approx(4.0)
-    with pytest.raises(InputError, match="no client sends a request"):
-        read_clients(folder, start_s=600, duration_s=600)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +40,12 @@ def test_a_part_of_the_time_begins_at_0(tmp_path):
 )
 def test_rows_that_are_not_servegens_are_named(tmp_path, row, said):
     with pytest.raises(InputError, match=said):
-        read_clients(write(tmp_path, row))
+        draw_service(write(tmp_path, row), seed=0)
 
 
-def test_a_folder_without_clients_is_told(tmp_path):
+def test_a_folder_without_clients_is_refused(tmp_path):
     with pytest.raises(InputError, match="chunk"):
-        read_clients(tmp_path)
+        draw_service(tmp_path, seed=0)
 
 
 LENGTHS = {
@@ -79,6 +59,22 @@ def service(folder: Path, lengths: str = json.dumps(LENGTHS)) -> Path:
     (folder / "chunk-0-dataset.json").write_text(lengths)
     (folder / "chunk-1-dataset.json").write_text(json.dumps(LENGTHS).replace("70", "71"))
     return folder
+
+
+def test_clients_send_at_the_rates_of_their_windows(tmp_path):
+    folder = service(tmp_path)
+    counts = []
+    for seed in range(60):
+        drawn = draw_service(folder, seed=seed)
+        own = drawn.loc[drawn["service"] == "chunk-0", "arrival_s"]
+        bursty = drawn.loc[drawn["service"] == "chunk-1", "arrival_s"]
+        steps = [0, 600, 1200, 1800]
+        counts.append((np.histogram(own, steps)[0], np.histogram(bursty, steps)[0]))
+    steady, bursty = np.moveaxis(np.array(counts), 1, 0)
+    assert (steady + bursty).mean(axis=0) == pytest.approx([1200, 600, 2700], rel=0.05)
+    # Dispersion tends to 1 / shape.
+    assert steady[:, 0].var() / steady[:, 0].mean() == pytest.approx(0.25, abs=0.15)
+    assert bursty[:, 1].var() / bursty[:, 1].mean() > 2
 
 
 def test_a_trace_has_the_times_and_lengths_of_each_client(tmp_path):
@@ -101,7 +97,7 @@ def test_a_trace_has_the_times_and_lengths_of_each_client(tmp_path):
     few = draw_service(tmp_path, seed=3, n=50)
     assert len(few) == 50 and few["arrival_s"].tolist() == drawn["arrival_s"][:50].tolist()
     result = CliRunner().invoke(app, ["sample", *options, "--request-rate", "3"])
-    assert "'--request-rate': ServeGen's tables say it" in str(result.exception)
+    assert "'--request-rate': ServeGen's tables have their own" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -132,18 +128,12 @@ def test_tables_of_lengths_that_are_not_servegens_are_named(tmp_path, lengths, s
 def test_published_clients_are_as_busy_as_their_tables_say(tmp_path):
     with tarfile.open(Path(os.environ["SEXTANT_MIRROR"]) / SAMPLE) as archive:
         members = [it for it in archive.getmembers() if "deepseek-r1/chunk" in it.name]
-        rows = [it for it in members if it.name.endswith("-trace.csv")]
-        archive.extractall(tmp_path, rows, filter="data")
-    clients = read_clients(tmp_path / "data" / "reason" / "deepseek-r1")
-    assert len(clients.clients) > 50
-    times = clients.times(duration_s=4 * 3600, seed=0)
-    expected = sum(
-        n_requests
-        for client in clients.clients
-        for start_s, n_requests in zip(client.start_s, client.n_requests, strict=True)
-        if start_s < 4 * 3600
-    )
-    assert len(times) == pytest.approx(expected, rel=0.05)
-    assert measure_arrivals(times)["dispersion_60s"] > 1.5
-    few = clients.times(n=200, seed=0)
-    assert few.tolist() == times[:200].tolist()
+        archive.extractall(tmp_path, members, filter="data")
+    folder = tmp_path / "data" / "reason" / "deepseek-r1"
+    drawn = draw_service(folder, seed=0, duration_s=4 * 3600)
+    assert drawn["service"].nunique() > 20
+    # A row: start (s) and requests per second of ten minutes.
+    tables = [pd.read_csv(path, header=None) for path in folder.glob("chunk-*-trace.csv")]
+    expected = sum(600 * table.loc[table[0] < 4 * 3600, 1].sum() for table in tables)
+    assert len(drawn) == pytest.approx(expected, rel=0.05)
+    assert measure_arrivals(drawn["arrival_s"].to_numpy())["dispersion_60s"] > 1.5

@@ -18,14 +18,10 @@ from sextant.pages.write import json_beside
 from sextant.report.trace.characterize import characterize_trace, write_trace_report
 from sextant.report.trace.lengths import quantiles
 from sextant.report.trace.trace_file import explained, open_trace, sample_requests, value_counts
-from sextant.report.trace.use_cases import compare_use_cases, write_use_case_report
 from sextant.trace.trace_format import TRACE_COLUMNS
-from sextant.workload.arrivals import fit_arrivals, measure_arrivals
+from sextant.workload.arrivals import measure_arrivals
 from sextant.workload.fit import fit_workload
 from sextant.workload.generators import Mirrored
-from sextant.workload.published import load_request_model
-from sextant.workload.request_model import RequestModel
-from sextant.workload.trace_arrivals import arrivals_to_json
 
 EVIL = '<script>alert("$x$")</script>'
 HOUR_S, DAY_S = 3600, 86400
@@ -232,16 +228,13 @@ def test_a_relation_that_neither_rises_nor_falls_is_seen(tmp_path):
     trace = write_trace(
         tmp_path / "v.parquet", arrival_s, input_tokens=inputs, output_tokens=outputs
     )
-    workload = fit(trace, tmp_path / "workload")
-    found, _ = report(trace, workload)
+    found, _ = report(trace)
     assert abs(found["parameters"]["spearman"]["input_tokens"]["output_tokens"]) < 0.1
     assert found["lengths"]["output_rank_by_input_fraction"] > 0.9
     assert "not a mere rise or fall" in found["takeaways"]["parameters"]
-    by_sampler = found["fidelity"]["workload"]["output_rank_by_input_fraction"]
-    assert by_sampler["joint"] > 0.9 and by_sampler["independent"] < 0.05
 
 
-def test_latency_is_told_by_the_parameter_that_makes_it(tmp_path):
+def test_latency_is_predicted_by_the_parameter_that_makes_it(tmp_path):
     rng = np.random.default_rng(6)
     outputs = rng.integers(1, 500, 600)
     columns = {"input_tokens": rng.integers(1, 500, 600), "output_tokens": outputs}
@@ -253,20 +246,12 @@ def test_latency_is_told_by_the_parameter_that_makes_it(tmp_path):
     assert "Importance for the latency of a request" in figure_texts(html)
 
 
-def save_workload(folder: Path, frame: pd.DataFrame, **facts) -> Path:
-    RequestModel(frame).save(folder / "requests.parquet", {})
-    model = fit_arrivals(np.arange(4.0), seed=0)
-    write_json(folder / "arrivals.json", arrivals_to_json(model, **facts))
-    return folder
-
-
-def test_fidelity_is_the_largest_distance_of_the_distributions(tmp_path):
-    trace = write_trace(tmp_path / "t.parquet", range(4), input_tokens=[10, 20, 30, 40])
-    frame = pd.DataFrame({"input_tokens": [10, 20, 30], "count": [1, 1, 2]})
-    workload = save_workload(tmp_path / "workload", frame.astype("int32"))
+def test_fidelity_is_that_of_the_fit(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", range(8), input_tokens=np.arange(8) * 10 + 10)
+    workload = fit(trace, tmp_path / "workload", n_bins=2)
     found, _ = report(trace, workload)
-    # At 30 all of the model and three of four requests are covered.
-    assert found["fidelity"]["workload"]["parameters"]["input_tokens"]["ks"] == pytest.approx(0.25)
+    # Of four inputs in a bin, the mean of all is above two.
+    assert found["fidelity"]["workload"]["ks"]["input_tokens"] == pytest.approx(0.25)
     assert "above the 2" in found["takeaways"]["fidelity-workload"]
 
 
@@ -275,7 +260,7 @@ def test_fidelity_clips_the_trace_to_the_caps_of_the_workload(tmp_path):
     workload = fit(trace, tmp_path / "workload", max_input_tokens=30)
     found, html = report(trace, workload)
     assert found["fidelity"]["workload"]["caps"]["input_tokens"] == 30
-    assert found["fidelity"]["workload"]["parameters"]["input_tokens"]["ks"] == 0
+    assert found["fidelity"]["workload"]["ks"]["input_tokens"] == 0
     assert "caps input_tokens at 30 (25 % of the requests have more)" in Page(html).text
     assert (
         "with 25 % of the trace's requests cut to a cap" in found["takeaways"]["fidelity-workload"]
@@ -350,25 +335,6 @@ def test_durations_and_rates_are_in_words():
     ]  # fmt: skip
 
 
-def test_use_cases_stand_side_by_side(tmp_path):
-    frame = pd.DataFrame({"input_tokens": [100, 300], "output_tokens": [7, 9], "count": [3, 1]})
-    own = save_workload(tmp_path / "mine", frame.astype("int32"))
-    html, out = tmp_path / "u.html", tmp_path / "u.json"
-    write_use_case_report(["summarization", "text-generation", own], html, out)
-    found = json.loads(out.read_text())["use_cases"]
-    assert found["mine"]["input"]["mean"] == 150
-    assert found["mine"]["input"]["quantiles"]["median"] == 100
-    page = Page(html.read_text())
-    assert all(name in page.text for name in ("mine", "summarization, input", "Sarathi"))
-    assert "Across the 3 workloads the median input goes from " in page.text
-    assert {"Input (tokens)", "Output (tokens)"} <= {*figure_texts(html.read_text())}
-    with pytest.raises(InputError, match="two workloads 'mine'"):
-        write_use_case_report([own, own], html, out)
-    with pytest.raises(InputError, match="output_tokens"):
-        compare_use_cases({"half": RequestModel(frame.drop(columns="output_tokens"))})
-    assert load_request_model(own).parameters == ["input_tokens", "output_tokens"]
-
-
 def test_what_is_no_trace_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         characterize_trace(tmp_path / "none.parquet", seed=0)
@@ -386,16 +352,14 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path):
         characterize_trace(tmp_path / "short.parquet", seed=0)
 
 
-def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_told_once(tmp_path):
+def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_shown_once(tmp_path):
     lengths = np.arange(1, 401)
     trace = write_trace(tmp_path / "t.parquet", np.sort(lengths**2 % 997), input_tokens=lengths)
     whole = fit(trace, tmp_path / "whole")
     capped = fit(trace, tmp_path / "<b>capped", max_input_tokens=100)
     coarse = fit(trace, tmp_path / "coarse", n_bins=2)
     found, html = report(trace, whole, capped, coarse)
-    distances = {
-        name: own["parameters"]["input_tokens"]["ks"] for name, own in found["fidelity"].items()
-    }
+    distances = {name: own["ks"]["input_tokens"] for name, own in found["fidelity"].items()}
     assert list(distances) == ["whole", "<b>capped", "coarse"]
     # Two bins stand for 200 distinct lengths each: half of a bin is off.
     assert distances["coarse"] == pytest.approx(0.25, abs=0.01)
@@ -404,13 +368,13 @@ def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_told
     for name in distances:
         assert f"Fidelity of {name}" in page.text
         assert found["takeaways"][f"fidelity-{file_name(name)}"].startswith(f"{name}: ")
-        assert f"{name}/requests.parquet" in found["provenance"]["inputs_sha256"]
+        assert f"{name}/validation.json" in found["provenance"]["inputs_sha256"]
     assert "b" not in page.tags
     (arrivals,) = found["burstiness"]["whole"]
     assert arrivals["workloads"] == list(distances)
 
 
-def test_arrivals_that_pass_and_one_gamma_process_that_does_not_are_told_in_the_headline(tmp_path):
+def test_a_profile_that_passes_and_a_gamma_process_that_does_not_are_in_the_headline(tmp_path):
     steps = tuple(1200.0 * number for number in range(6))
     counts = (1000, 4000, 1000, 4000, 1000, 4000)
     times = Mirrored(steps, (1200.0,) * 6, counts, (0.5,) * 6).times(seed=1)
@@ -418,24 +382,19 @@ def test_arrivals_that_pass_and_one_gamma_process_that_does_not_are_told_in_the_
     found, html = report(trace, fit(trace, tmp_path / "steps"))
     assert found["arrivals"]["trace"] == measure_arrivals(times)
     own = found["arrivals"]["models"]["steps"]
-    assert own["model"] == "windows" and own["reason"] is None
-    assert own["errors"]["dispersion_1200s"] == pytest.approx(0.0, abs=0.1)
-    assert own["gamma"]["errors"]["dispersion_1200s"] < -0.9
+    assert own["model"] == "rescaled" and own["models"]["rescaled"]["reason"] is None
+    assert own["models"]["rescaled"]["errors"]["dispersion_1200s"] == pytest.approx(0.0, abs=0.1)
+    assert own["models"]["gamma"]["errors"]["dispersion_1200s"] < -0.9
     for section in ("arrivals", "fidelity-steps"):
         said = found["takeaways"][section]
-        assert "odel of the arrivals (a Gamma process per window) passes" in said
+        assert "odel of the arrivals (a rate profile with Gamma gaps) passes" in said
         assert "one Gamma process is rejected (the dispersion of counts over" in said
     text = Page(html).text
     assert "Why steps has these arrivals: one Gamma process: the dispersion" in text
     assert "Variance over mean" in figure_texts(html)
-    # Another trace's arrivals are rejected by name.
-    even = np.sort(np.random.default_rng(0).random(len(times)) * 7200)
-    other = write_trace(tmp_path / "o.parquet", even, input_tokens=np.arange(len(times)) % 50 + 1)
-    said = report(other, tmp_path / "steps")[0]["takeaways"]["fidelity-steps"]
-    assert "The model of the arrivals (a Gamma process per window) is rejected: the" in said
 
 
-def test_arrivals_that_no_model_gives_are_said_to_be_replayed(tmp_path):
+def test_arrivals_that_no_model_gives_are_replayed(tmp_path):
     rng = np.random.default_rng(0)
     times = np.sort(np.repeat(rng.random(60) * 3600, 40) + rng.random(2400) * 0.4)
     trace = write_trace(tmp_path / "t.parquet", times - times[0], input_tokens=[5] * 2400)
@@ -445,29 +404,25 @@ def test_arrivals_that_no_model_gives_are_said_to_be_replayed(tmp_path):
     assert "a rate profile with Gamma gaps: " in Page(html).text
 
 
-def test_arrivals_that_differ_are_each_told(tmp_path):
+def test_arrivals_that_differ_are_each_shown(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", np.arange(40) ** 2)
     own = fit(trace, tmp_path / "own")
-    bare = save_workload(tmp_path / "bare", pd.DataFrame({"input_tokens": [10], "count": [1]}))
+    bare = fit(write_trace(tmp_path / "b.parquet", range(4)), tmp_path / "bare")
     found, html = report(trace, own, bare)
     assert [whole["workloads"] for whole in found["burstiness"]["whole"]] == [["own"], ["bare"]]
-    assert "No Gamma law for the whole trace is in bare" in Page(html).text
+    assert "bare: no Gamma distribution fits all gaps of the trace" in Page(html).text
 
 
-def test_without_a_workload_the_default_model_is_judged_and_said_to_be(tmp_path):
-    lengths = np.arange(1, 401)
-    trace = write_trace(tmp_path / "t.parquet", range(400), input_tokens=lengths)
-    given, _ = report(trace, fit(trace, tmp_path / "workload"))
-    found, html = report(trace)
-    assert list(found["fidelity"]) == ["default"]
-    own, other = found["fidelity"]["default"], given["fidelity"]["workload"]
-    assert own.pop("is_fitted_here") and not other.pop("is_fitted_here")
-    assert own == other
-    text = Page(html).text
-    assert "No workload was given" in text and "64 bins a parameter" in text
-    assert found["takeaways"]["fidelity-default"].startswith("The default model: ")
-    failed = write_trace(tmp_path / "f.parquet", range(40), status="failed")
-    assert characterize_trace(failed, seed=0)["fidelity"] == {}
+def test_without_a_workload_the_trace_alone_is_described(tmp_path):
+    found, html = report(write_trace(tmp_path / "t.parquet", range(400)))
+    assert found["fidelity"] == found["arrivals"]["models"] == {}
+    assert "coefficient of variation of" in found["takeaways"]["arrivals"]
+    assert "Fidelity" not in Page(html).text
+
+
+def _without_validation(workload: Path) -> Path:
+    (workload / "validation.json").unlink()
+    return workload
 
 
 @pytest.mark.parametrize(
@@ -491,15 +446,14 @@ def test_without_a_workload_the_default_model_is_judged_and_said_to_be(tmp_path)
             r"'max_input_tokens': '9' is not a num",
         ),
         (
-            lambda w: save_workload(w, pd.DataFrame({"top_k": [5], "count": [1]}, dtype="int32")),
-            r"workload, field 'top_k': the workload models it, but no request .* fitted to this",
+            _without_validation,
+            r"validation\.json: has no fidelity to a trace\. Fix: give the folder",
         ),
     ],
 )
-def test_a_workload_that_cannot_be_judged_is_named(tmp_path, break_it, said):
+def test_a_workload_that_cannot_be_shown_is_named(tmp_path, break_it, said):
     trace = write_trace(tmp_path / "t.parquet", range(4))
-    frame = pd.DataFrame({"input_tokens": [10], "count": [1]}, dtype="int32")
-    given = break_it(save_workload(tmp_path / "workload", frame))
+    given = break_it(fit(trace, tmp_path / "workload"))
     with pytest.raises(InputError, match=said):
         report(trace, given)
     assert not trace.with_suffix(".html").exists()
@@ -542,8 +496,7 @@ def test_no_page_takes_the_place_of_an_input(tmp_path, monkeypatch):
     refused("p.html", "p.html", r"p\.html: the output would replace the page")
     refused("r.json", "r.json", r"r\.json: does not end in \.html")
     refused(".", ".json", r"\.: is a folder")
-    with pytest.raises(InputError, match=r"replace an input"):
-        write_use_case_report([workload], "p.html", "workload/requests.parquet")
+    refused("p.html", "workload/validation.json", r"validation\.json: the output would replace an")
     assert json_beside("a/p.html") == Path("a/p.json")
     with pytest.raises(InputError, match=r"\.: is a folder"):
         json_beside(".")

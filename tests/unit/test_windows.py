@@ -92,7 +92,7 @@ def _coarse_and_fine(alpha: float, step_s: float, n: int = 6_000) -> pd.DataFram
 def test_shapes_are_found_through_the_groups_own_clock(tmp_path, monkeypatch, alpha, batch_rows):
     monkeypatch.setattr(windows_module, "BATCH_ROWS", batch_rows)
     trace = _coarse_and_fine(alpha, 1.0)
-    windows = fit_windows(write_trace(tmp_path, trace), seed=1).set_index("llm")
+    windows = fit_windows(write_trace(tmp_path, trace)).set_index("llm")
     assert (windows.loc["coarse", "clock_step_s"] == 1.0).all()
     assert windows.loc["fine", "clock_step_s"].isna().all()
     assert windows.loc["coarse", "n_zero_gaps"].sum() > 100
@@ -101,19 +101,19 @@ def test_shapes_are_found_through_the_groups_own_clock(tmp_path, monkeypatch, al
     assert held.mean() > 0.85
     held = (windows["beta_lo_s"] < 3 / alpha) & (windows["beta_hi_s"] > 3 / alpha)
     assert held.mean() > 0.85
-    assert (windows["p_value"] < 0.05).mean() < 0.2
+    # Fits on a coarse clock are not tested.
+    assert windows.loc["coarse", ["ks", "p_value"]].isna().all(axis=None)
+    assert (windows.loc["fine", "p_value"] < 0.05).mean() < 0.2
 
 
 def test_a_whole_trace_in_one_window_is_fitted_as_by_fit_arrivals(tmp_path):
     trace = _coarse_and_fine(0.6, 2.0)
     windows = fit_windows(write_trace(tmp_path, trace), window_s=1e6).set_index("llm")
-    model = fit_arrivals(trace.loc[trace["llm"] == "coarse", "arrival_s"].to_numpy(), seed=0)
+    model = fit_arrivals(trace.loc[trace["llm"] == "coarse", "arrival_s"].to_numpy())
     found = windows.loc["coarse"]
     for name in ("alpha", "alpha_lo", "alpha_hi", "beta_s", "cv", "clock_step_s"):
         assert found[name] == pytest.approx(getattr(model, name), rel=1e-12)
     assert found["n_zero_gaps"] == model.n_zero_gaps
-    # The draws differ, and the distance with them.
-    assert found["ks"] == pytest.approx(model.ks, abs=0.02)
 
 
 def test_windows_that_the_clock_hides_are_said_not_fitted(tmp_path):
@@ -122,16 +122,6 @@ def test_windows_that_the_clock_hides_are_said_not_fitted(tmp_path):
     assert coarse["alpha"].isna().mean() > 0.9 and windows.loc["fine", "alpha"].notna().sum() > 10
     reasons = coarse.loc[coarse["alpha"].isna() & (coarse["n_requests"] > 30), "reason"]
     assert (reasons == "the clock's step of 60 s hides the shape of gaps").all()
-
-
-def test_the_seed_alone_decides_and_only_the_test_of_stepped_gaps(tmp_path):
-    trace = _mixed()
-    path = write_trace(tmp_path, trace.assign(arrival_s=np.floor(trace["arrival_s"])))
-    first, again, other = (fit_windows(path, 100.0, seed=seed) for seed in (1, 1, 2))
-    pd.testing.assert_frame_equal(first, again, check_exact=True)
-    assert first["alpha"].equals(other["alpha"]) and not first["ks"].equals(other["ks"])
-    path = write_trace(tmp_path, trace)
-    pd.testing.assert_frame_equal(fit_windows(path, 100.0, seed=1), fit_windows(path, 100.0))
 
 
 def test_mirrored_windows_are_found_again(tmp_path):

@@ -238,9 +238,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
     ),
     "a workload that no row uses": (
         NEW_WORKLOAD,
-        AFTER_POINTS
-        - Counter(evaluate_predictor=4)
-        + Counter(fit_workload=1),
+        AFTER_POINTS - Counter(evaluate_predictor=4) + Counter(fit_workload=1),
         set(),
     ),
     "a scenario with the trace's arrivals": (

@@ -204,7 +204,9 @@ def sample(
         given |= {"--request-rate": request_rate} | dict.fromkeys(process.given(), True)
         for option in (name for name, value in given.items() if value is not None):
             fix = "leave it out, or name a workload"
-            raise InputError("ServeGen's tables have their own requests and times", field=option, fix=fix)
+            raise InputError(
+                "ServeGen's tables have their own requests and times", field=option, fix=fix
+            )
         drawn = draw_service(workload, seed=seed, n=n, duration_s=duration)
     else:
         default = "fitted" if request_rate is None else "poisson"

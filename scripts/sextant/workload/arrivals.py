@@ -56,8 +56,9 @@ def fit_arrivals(arrival_s: Times) -> ArrivalModel:
 
     Equal stamps say that the trace's clock is coarse. Then all gaps are counted in its steps
     (`common_steps`) and fitted by the likelihood of those counts (`gamma.fit_steps`); else they are
-    exact (`gamma.fit_gamma`) and the fit is tested, on at most some million gaps, every k-th of a
-    longer trace: so many give the distance to 0.001. `arrival_s` ascends.
+    exact (`gamma.fit_gamma`). The fit is tested where a mean gap has `FAR` steps or more, on at
+    most some million gaps, every k-th of a longer trace: so many give the distance to 0.001.
+    `arrival_s` ascends.
     """
     n_gaps, n_zero, duration, log_total, least = 0, 0, 0.0, 0.0, math.inf
     for gaps in gaps_of(arrival_s):
@@ -82,14 +83,14 @@ def fit_arrivals(arrival_s: Times) -> ArrivalModel:
         what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
     ks = p_value = None
-    if step is None:
+    if step is None or FAR * step <= duration / n_gaps:
         every, kept, n_before = -(-n_gaps // _MOST_TESTED), [], 0
         for gaps in gaps_of(arrival_s):
             kept.append(gaps[-n_before % every :: every])
             n_before += len(gaps)
         tested = np.concatenate(kept)
         n = np.array([len(tested)])
-        distance = ks_distance(tested, n, fits.alpha, fits.beta)
+        distance = ks_distance(tested, n, fits.alpha, fits.beta * (1.0 if step is None else step))
         ks, p_value = float(distance[0]), float(ks_p_value(distance, n, fits.alpha)[0])
     return replace(
         undetermined,

@@ -19,6 +19,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, common_steps, hidden
 from sextant.workload.gamma import (
+    FAR,
     MAX_STEPS,
     count_steps,
     fit_gamma,
@@ -274,26 +275,26 @@ def _fit(
 def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray | None) -> dict[str, np.ndarray]:
     """Fit runs of `n` gaps each, exact ones, or counted in steps of their clocks (`step_s`)."""
     first = np.cumsum(n) - n
-    ks, p_value = np.full((2, len(n)), np.nan)
+    totals = np.add.reduceat(gaps, first)
     if step_s is None:
-        unit_s = np.ones(len(n))
-        fits = fit_gamma(n, np.add.reduceat(gaps, first), np.add.reduceat(np.log(gaps), first))
-        reason = np.full(len(n), ALL_EQUAL, object)
-        is_fitted = np.isfinite(fits.alpha)
-        if is_fitted.any():
-            alpha, n_fitted = fits.alpha[is_fitted], n[is_fitted]
-            own = gaps[np.repeat(is_fitted, n)]
-            ks[is_fitted] = ks_distance(own, n_fitted, alpha, fits.beta[is_fitted])
-            p_value[is_fitted] = ks_p_value(ks[is_fitted], n_fitted, alpha)
+        unit_s, reason = np.ones(len(n)), np.full(len(n), ALL_EQUAL, object)
+        fits = fit_gamma(n, totals, np.add.reduceat(np.log(gaps), first))
+        is_tested = np.isfinite(fits.alpha)
     else:
         steps = np.rint(gaps / np.repeat(step_s, n))
         counts = count_steps(steps, n)
         fits = fit_steps(counts)
         # The mean is the window's own, whatever the clock's jitter.
-        unit_s = np.add.reduceat(gaps, first) / np.maximum(np.add.reduceat(steps, first), 1)
+        unit_s = totals / np.maximum(np.add.reduceat(steps, first), 1)
         reason = np.array([hidden(step, "the shape of gaps") for step in step_s], object)
         reason[counts.n_distinct == 1] = ALL_EQUAL
+        is_tested = np.isfinite(fits.alpha) & (FAR * step_s <= totals / n)
     reason[np.isfinite(fits.alpha)] = None
+    ks, p_value = np.full((2, len(n)), np.nan)
+    if is_tested.any():
+        alpha, beta_s, n_own = fits.alpha[is_tested], (fits.beta * unit_s)[is_tested], n[is_tested]
+        ks[is_tested] = ks_distance(gaps[np.repeat(is_tested, n)], n_own, alpha, beta_s)
+        p_value[is_tested] = ks_p_value(ks[is_tested], n_own, alpha)
     alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi", "cv")}
     betas = {f"{name}_s": getattr(fits, name) * unit_s for name in ("beta", "beta_lo", "beta_hi")}
     return {**alphas, **betas, "ks": ks, "p_value": p_value, "reason": reason}
