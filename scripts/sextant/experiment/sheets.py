@@ -167,9 +167,7 @@ class ScenarioRow:
     between two changes (burst)"""
     burstiness: PositiveFloat | None = None
     """shape of the Gamma gaps of an open loop; 1 (default) is Poisson, less is burstier"""
-    arrivals: (
-        Literal["fitted", "gamma", "rescaled", "replay"] | None
-    ) = None
+    arrivals: Literal["fitted", "gamma", "rescaled", "replay"] | None = None
     """open_loop: the workload's own arrivals, at each level's mean rate. fitted: the model that the
     fit has chosen; replay: the trace's own times; the others: models that were fitted, whether
     chosen or not. Empty: Gamma gaps of this burstiness"""
