@@ -1,7 +1,7 @@
 """GPT and its kind: layer norms and an MLP of two matrices, mostly with biases; and T5."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import LLM, UNBOUNDED_TOKENS
@@ -12,62 +12,42 @@ from sextant.facts.llm.layers import (
     biases,
     decoder,
     head_dim,
+    read_sizes,
     window_facts,
 )
 from sextant.facts.llm.quantization import Matrices
 
-
-class _Names(NamedTuple):
-    """How a family's configs name its sizes."""
-
-    hidden: str = "hidden_size"
-    heads: str = "num_attention_heads"
-    layers: str = "num_hidden_layers"
-    ffn: str = "intermediate_size"
-    context: str = "max_position_embeddings"
-
-
-_HUGGING_FACE = _Names()
-_GPT_2 = _Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions")
-_MPT = _Names("d_model", "n_heads", "n_layers", context="max_seq_len")
-_BLOOM = _Names("hidden_size", "n_head", "n_layer", "n_inner", "seq_length")
+_GPT_2 = {
+    "hidden": "n_embd",
+    "heads": "n_head",
+    "layers": "n_layer",
+    "ffn": "n_inner",
+    "context": "n_positions",
+}
+_MPT = {"hidden": "d_model", "heads": "n_heads", "layers": "n_layers", "context": "max_seq_len"}
+_BLOOM = {"heads": "n_head", "layers": "n_layer", "ffn": "n_inner"}
 
 
 def _sizes(
-    config: Config,
-    names: _Names = _HUGGING_FACE,
-    *,
-    kv_heads: int | None = None,
-    ffn: int | None = None,
-    default_ffn_ratio: int = 0,
-    default_context: int | None = None,
+    config: Config, *, kv_heads: int | None = None, ffn_ratio: int | None = None, **own: Any
 ) -> Sizes:
-    """Read the sizes of a decoder.
+    """Read the sizes of a decoder, whose heads share the hidden size.
 
     Args:
         config: the config.
-        names: how it names them.
         kv_heads: KV heads, if not as many as heads.
-        ffn: width of the MLP, if the config does not say it in one field.
-        default_ffn_ratio: that width over the hidden size where the field is absent; 0: it must
-            be there.
-        default_context: the context where the field is absent.
+        ffn_ratio: width of the MLP over the hidden size where its field is absent.
+        own: as of `read_sizes`.
     """
-    h, heads = config.integer(names.hidden), config.integer(names.heads)
-    return Sizes(
-        hidden=h,
-        ffn=ffn or config.integer(names.ffn, default=default_ffn_ratio * h or None),
-        layers=config.integer(names.layers),
-        heads=heads,
-        kv_heads=kv_heads or heads,
-        head_dim=head_dim(config, h, heads),
-        vocab=config.integer("vocab_size"),
-        context=config.integer(names.context, default=default_context),
-    )
+    h = config.integer(own.get("hidden", "hidden_size"))
+    heads = config.integer(own.get("heads", "num_attention_heads"))
+    own = {"kv_heads": kv_heads or heads, "head_dim": head_dim(config, h, heads), **own}
+    ffn = ffn_ratio and ffn_ratio * h
+    return read_sizes(config, {own.get("ffn", "intermediate_size"): ffn}, **own)
 
 
 def _opt(config: Config) -> LLM:
-    s = _sizes(config, _HUGGING_FACE._replace(ffn="ffn_dim"))
+    s = _sizes(config, ffn="ffn_dim")
     h = s.hidden
     projected = config.integer("word_embed_proj_dim")
     for name in ("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"):
@@ -90,7 +70,6 @@ def _gpt_neox(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=False),
         mlp_matrices=2,
         vectors=s.layers * (biases(s, qkv=True, out=True, mlp=True) + 4 * s.hidden) + 2 * s.hidden,
     )
@@ -99,7 +78,7 @@ def _gpt_neox(config: Config) -> LLM:
 def _gpt2(config: Config) -> LLM:
     """GPT-2, and GPT-BigCode, where all heads may share one K and V."""
     is_shared = config.get("model_type") == "gpt_bigcode" and config.flag("multi_query")
-    s = _sizes(config, _GPT_2, kv_heads=1 if is_shared else None, default_ffn_ratio=4)
+    s = _sizes(config, kv_heads=1 if is_shared else None, ffn_ratio=4, **_GPT_2)
     config.require("num_key_value_heads", s.kv_heads)  # newer configs write it out
     config.require("tie_word_embeddings", True)
     return decoder(
@@ -114,12 +93,11 @@ def _gpt2(config: Config) -> LLM:
 
 def _gptj(config: Config) -> LLM:
     """GPT-J and CodeGen: attention and MLP side by side behind one norm, rotary positions."""
-    s = _sizes(config, _GPT_2, default_ffn_ratio=4)
+    s = _sizes(config, ffn_ratio=4, **_GPT_2)
     config.require("tie_word_embeddings", False)
     return decoder(
         config,
         s,
-        is_tied=False,
         mlp_matrices=2,
         # Only the MLP and the head have biases.
         vectors=s.layers * (biases(s, mlp=True) + 2 * s.hidden) + 2 * s.hidden + s.vocab,
@@ -136,7 +114,7 @@ def _mpt(config: Config) -> LLM:
         raise config.error("unknown attention", "attn_config", fix)
     if attention.get("qk_ln"):
         raise config.error("norms of Q and K", "attn_config", "only qk_ln = false is supported")
-    s = _sizes(config, _MPT, ffn=config.integer("expansion_ratio") * config.integer("d_model"))
+    s = _sizes(config, **_MPT, ffn=config.integer("expansion_ratio") * config.integer("d_model"))
     config.require("tie_word_embeddings", True)
     # ALiBi has no table of positions.
     return decoder(config, s, is_tied=True, mlp_matrices=2, vectors=(2 * s.layers + 1) * s.hidden)
@@ -144,50 +122,36 @@ def _mpt(config: Config) -> LLM:
 
 def _bloom(config: Config) -> LLM:
     # ALiBi sets no limit; `seq_length`, the length in training, is what servers go by.
-    s = _sizes(config, _BLOOM, default_ffn_ratio=4, default_context=UNBOUNDED_TOKENS)
+    context = config.integer("seq_length", default=UNBOUNDED_TOKENS)
+    s = _sizes(config, ffn_ratio=4, **_BLOOM, context=context)
     h = s.hidden
     config.require("n_inner", 4 * h)
     norms = 4 * h * s.layers + 2 * h + 2 * h  # one of the embedding, one at the end
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=True),
+        is_tied=True,
         mlp_matrices=2,
         vectors=s.layers * biases(s, qkv=True, out=True, mlp=True) + norms,
     )
 
 
 def _falcon(config: Config) -> LLM:
-    names = _HUGGING_FACE._replace(ffn="ffn_hidden_size")
-    kv_heads = _falcon_kv_heads(config, config.integer(names.heads))
-    # Falcon 7B and 40B leave the context to the class.
-    s = _sizes(config, names, kv_heads=kv_heads, default_ffn_ratio=4, default_context=2048)
-    h = s.hidden
-    has_bias = config.flag("bias")
-    return decoder(
-        config,
-        s,
-        is_tied=config.flag("tie_word_embeddings", default=True),
-        mlp_matrices=2,
-        vectors=s.layers
-        * (biases(s, qkv=has_bias, out=has_bias, mlp=has_bias) + _falcon_norms(config) * 2 * h)
-        + 2 * h,
-    )
-
-
-def _falcon_kv_heads(config: Config, heads: int) -> int:
-    is_grouped, is_shared = config.flag("new_decoder_architecture"), config.flag("multi_query")
-    if is_grouped:
-        return config.integer("num_kv_heads")
-    config.ignore("num_kv_heads")  # has a meaning in the new architecture only
-    return 1 if is_shared else heads
-
-
-def _falcon_norms(config: Config) -> int:
-    """Return the layer norms of a layer: one if attention and MLP run side by side behind it."""
+    is_shared, has_bias = config.flag("multi_query"), config.flag("bias")
     if config.flag("new_decoder_architecture"):
-        return config.integer("num_ln_in_parallel_attn", default=2)
-    return 1 if config.flag("parallel_attn") else 2
+        kv_heads = config.integer("num_kv_heads")
+        norms = config.integer("num_ln_in_parallel_attn", default=2)
+    else:
+        config.ignore("num_kv_heads")  # has a meaning in the new architecture only
+        # Attention and MLP side by side share one norm.
+        kv_heads, norms = int(is_shared) or None, 1 if config.flag("parallel_attn") else 2
+    # Falcon 7B and 40B leave the context to the class.
+    context = config.integer("max_position_embeddings", default=2048)
+    s = _sizes(config, kv_heads=kv_heads, ffn_ratio=4, ffn="ffn_hidden_size", context=context)
+    in_layer = biases(s, qkv=has_bias, out=has_bias, mlp=has_bias) + norms * 2 * s.hidden
+    return decoder(
+        config, s, is_tied=True, mlp_matrices=2, vectors=s.layers * in_layer + 2 * s.hidden
+    )
 
 
 def _phi(config: Config) -> LLM:
@@ -199,7 +163,6 @@ def _phi(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=False,
         mlp_matrices=2,
         vectors=s.layers * (bias + 2 * s.hidden + qk_norm) + 2 * s.hidden + s.vocab,
     )
@@ -212,7 +175,7 @@ def _starcoder2(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=True),
+        is_tied=True,
         mlp_matrices=2,
         vectors=s.layers * (bias + 4 * s.hidden) + 2 * s.hidden,
         **window_facts(config, s.layers, all_layers),

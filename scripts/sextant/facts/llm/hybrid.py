@@ -17,7 +17,7 @@ _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 def _qwen_next(config: Config) -> LLM:
     """Qwen 3-Next, 3.5 and 3.6: three delta nets to one attention, whose output has a gate."""
     is_moe = config.optional("num_experts") is not None
-    s = read_sizes(config, "moe_intermediate_size" if is_moe else "intermediate_size")
+    s = read_sizes(config, ffn="moe_intermediate_size" if is_moe else "intermediate_size")
     config.require("attention_bias", False)
     config.require("attn_output_gate", True)
     config.ignore("intermediate_size")  # of the layers that `mlp_only_layers` would name
@@ -43,7 +43,6 @@ def _qwen_next(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * 2 * s.hidden
         + n_delta * delta_vectors
         + n_attention * 2 * s.head_dim
@@ -79,16 +78,9 @@ def _nemotron_h(config: Config) -> LLM:
     """Nemotron-H and Nemotron 3: a layer is one of Mamba, attention, MLP and experts."""
     kinds = _kinds(config)
     n, h = Counter(kinds), config.integer("hidden_size")
-    s = Sizes(
-        hidden=h,
-        ffn=config.integer("intermediate_size"),
-        layers=len(kinds),
-        heads=config.integer("num_attention_heads"),
-        kv_heads=config.integer("num_key_value_heads"),
-        head_dim=_head_dim(config),
-        vocab=config.integer("vocab_size"),
-        context=config.integer("max_position_embeddings"),
-    )
+    of_attention = config.optional("attention_head_dim") is not None
+    head_dim = "attention_head_dim" if of_attention else "head_dim"
+    s = read_sizes(config, layers=len(kinds), head_dim=head_dim)
     for bias in ("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias"):
         config.require(bias, False)
     config.require("use_conv_bias", True)
@@ -104,7 +96,6 @@ def _nemotron_h(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * h
         + n["mamba"] * (mixed * (kernel + 1) + 3 * heads + inner)
         + mixture.layers * mixture.n
@@ -117,11 +108,6 @@ def _nemotron_h(config: Config) -> LLM:
         state_bytes_per_request=n["mamba"]
         * _state_bytes(config, inner * size, mixed * (kernel - 1)),
     )
-
-
-def _head_dim(config: Config) -> int:
-    own = config.optional("attention_head_dim")
-    return config.integer("attention_head_dim" if own is not None else "head_dim")
 
 
 def _kinds(config: Config) -> list[str]:

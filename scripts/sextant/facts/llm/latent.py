@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import LLM
-from sextant.facts.llm.layers import Experts, Sizes, decoder, deepseek_experts
+from sextant.facts.llm.layers import Experts, Sizes, decoder, deepseek_experts, read_sizes
 
 
 def _deepseek(config: Config) -> LLM:
@@ -26,16 +26,7 @@ def _deepseek(config: Config) -> LLM:
     config.ignore("mlp_layer_types")
     config.ignore("moe_router_dtype", "layer_types")
     config.require("attention_bias", False)
-    s = Sizes(
-        hidden=h,
-        ffn=config.integer("intermediate_size"),
-        layers=config.integer("num_hidden_layers"),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=plain + rotary,
-        vocab=config.integer("vocab_size"),
-        context=config.integer("max_position_embeddings"),
-    )
+    s = read_sizes(config, kv_heads=heads, head_dim=plain + rotary)
     query = heads * s.head_dim
     queries = q_latent * (h + query) if q_latent else h * query
     mixture = deepseek_experts(config, s)
@@ -46,7 +37,6 @@ def _deepseek(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * (2 * h + latent + q_latent) + h + balance + indexers.vectors,
         attention=s.layers * attention + indexers.matrices,
         experts=mixture,
@@ -118,17 +108,7 @@ def _deepseek_v4(config: Config) -> LLM:
     )
     return decoder(
         config,
-        Sizes(
-            hidden=h,
-            ffn=ffn,
-            layers=layers,
-            heads=heads,
-            kv_heads=config.integer("num_key_value_heads"),
-            head_dim=dim,
-            vocab=config.integer("vocab_size"),
-            context=config.integer("max_position_embeddings"),
-        ),
-        is_tied=config.flag("tie_word_embeddings", default=False),
+        read_sizes(config, ffn="moe_intermediate_size"),
         vectors=layers * (2 * h + q_latent + dim + heads + n) + h,
         attention=layers * attention + compressors + indexers,
         experts=mixture,

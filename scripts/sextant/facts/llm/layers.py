@@ -1,6 +1,6 @@
 """Counts the parameters of a decoder: its sizes, its experts and its sliding windows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from sextant.facts.llm.config import Config
@@ -36,18 +36,34 @@ class Experts(NamedTuple):
     """Numbers that go into an expert, if they are not the hidden state."""
 
 
-def read_sizes(config: Config, ffn: str = "intermediate_size") -> Sizes:
-    """Return the sizes of a config that gives all of them, the MLP's under the name `ffn`."""
-    return Sizes(
-        hidden=config.integer("hidden_size"),
-        ffn=config.integer(ffn),
-        layers=config.integer("num_hidden_layers"),
-        heads=config.integer("num_attention_heads"),
-        kv_heads=config.integer("num_key_value_heads"),
-        head_dim=config.integer("head_dim"),
-        vocab=config.integer("vocab_size"),
-        context=config.integer("max_position_embeddings"),
-    )
+_FIELDS = Sizes(  # type: ignore[arg-type]  # their names in a config
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+
+def read_sizes(
+    config: Config, defaults: Mapping[str, int | None] | None = None, **own: int | str
+) -> Sizes:
+    """Return the sizes of a decoder.
+
+    Args:
+        config: the config.
+        defaults: sizes by field that the published configs leave to the family's class.
+        own: a number for what the config does not say in one field, a text for a field of
+            another name.
+    """
+    found = {}
+    for size, field in (_FIELDS._asdict() | own).items():
+        is_field = isinstance(field, str)
+        found[size] = config.integer(field, (defaults or {}).get(field)) if is_field else field
+    return Sizes(**found)
 
 
 def head_dim(config: Config, hidden: int, heads: int) -> int:
@@ -68,8 +84,8 @@ def decoder(
     config: Config,
     s: Sizes,
     *,
-    is_tied: bool,
     vectors: int,
+    is_tied: bool = False,
     mlp_matrices: int = 3,
     attention: int | None = None,
     mlp: int | None = None,
@@ -83,8 +99,8 @@ def decoder(
     Args:
         config: what the sizes were read from.
         s: its sizes.
-        is_tied: whether the output head is the embedding's matrix.
         vectors: biases and norms of all layers and of the head.
+        is_tied: whether the output head is the embedding's matrix, unless the config says.
         mlp_matrices: 3 in a gated MLP, 2 in a plain one.
         attention: matrices of all layers' attention, if not those of Q, K, V and output, or of
             what takes its place.
@@ -107,6 +123,7 @@ def decoder(
     routed, used = moe.n * one_of_each, moe.per_token * one_of_each
     shared = attention + moe.layers * moe.router + mlp + shared_experts
     head = s.hidden * s.vocab if head is None else head
+    is_tied = config.flag("tie_word_embeddings", default=is_tied)
     embedding = 0 if is_tied else s.hidden * s.vocab
     is_even = not facts.get("n_attention_layers") and not facts.get("sliding_kv_values")
     n_dense = s.layers - moe.layers

@@ -20,6 +20,7 @@ from sextant.facts.llm.layers import (
     llama4_experts,
     qwen2_experts,
     qwen3_experts,
+    read_sizes,
     step_experts,
     upper_layers,
     window_facts,
@@ -128,7 +129,7 @@ def _llama_like(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=traits.is_tied),
+        is_tied=traits.is_tied,
         vectors=s.layers * (traits.norms * s.hidden + qk_norm + bias) + s.hidden,
         experts=mixture,
         **window_facts(config, s.layers, traits.window),
@@ -145,7 +146,6 @@ def _gpt_oss(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * in_layer + s.hidden,
         experts=mixture,
         **window_facts(config, s.layers, every_other),
@@ -165,7 +165,6 @@ def _llama4(config: Config) -> LLM:
     return decoder(
         config,
         s._replace(ffn=config.integer("intermediate_size_mlp")),
-        is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * 2 * s.hidden + s.hidden,
         experts=mixture,
         **window_facts(
@@ -179,21 +178,13 @@ def _llama4(config: Config) -> LLM:
 
 
 def _sizes(config: Config, traits: Traits) -> Sizes:
-    def size(name: str, default: int | None = None) -> int:
-        return config.integer(name, default=traits.defaults.get(name, default))
-
-    hidden, heads = size("hidden_size"), size("num_attention_heads")
-    is_free = config.optional("head_dim") is not None or traits.has_head_dim or traits.defaults
-    return Sizes(
-        hidden=hidden,
-        ffn=size("intermediate_size"),
-        layers=size("num_hidden_layers"),
-        heads=heads,
-        kv_heads=size("num_key_value_heads", heads if traits.kv_heads_follow else None),
-        head_dim=size("head_dim") if is_free else head_dim(config, hidden, heads),
-        vocab=size("vocab_size"),
-        context=size("max_position_embeddings"),
-    )
+    own: dict[str, int | str] = {}
+    if config.optional("head_dim") is None and not traits.has_head_dim and not traits.defaults:
+        heads = config.integer("num_attention_heads")
+        own["head_dim"] = head_dim(config, config.integer("hidden_size"), heads)
+    if traits.kv_heads_follow and config.optional("num_key_value_heads") is None:
+        own["kv_heads"] = "num_attention_heads"
+    return read_sizes(config, traits.defaults, **own)
 
 
 FAMILIES: dict[str, Callable[[Config], LLM]] = {

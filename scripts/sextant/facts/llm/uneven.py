@@ -5,7 +5,7 @@ from typing import Any
 
 from sextant.facts.llm.config import Config, Section
 from sextant.facts.llm.facts import LLM
-from sextant.facts.llm.layers import Experts, Sizes, decoder, read_sizes, window_facts
+from sextant.facts.llm.layers import Experts, decoder, read_sizes, window_facts
 
 
 def _gemma4(config: Config) -> LLM:
@@ -37,7 +37,7 @@ def _gemma4(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=True),
+        is_tied=True,
         vectors=s.layers * (norms * s.hidden + mixture.n)
         + n_sliding * 2 * s.head_dim
         + n_full * 2 * wide
@@ -71,7 +71,6 @@ def _mimo_v2(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=layers * 2 * s.hidden + n_sliding * s.heads + n_moe * n + s.hidden,
         attention=s.hidden * (layers * s.heads * (s.head_dim + v) + kv),
         experts=Experts(n_moe, n, per_token, ffn, 0, s.hidden * n),
@@ -84,7 +83,7 @@ def _mimo_v2(config: Config) -> LLM:
 
 def _minimax_m3(config: Config) -> LLM:
     """MiniMax M3: in layers of sparse attention one more key a token, by which it is chosen."""
-    s = read_sizes(config, "dense_intermediate_size")
+    s = read_sizes(config, ffn="dense_intermediate_size")
     config.require("attention_output_gate", False)
     config.require("use_qk_norm", True)
     config.require("qk_norm_type", "per_head")
@@ -103,7 +102,6 @@ def _minimax_m3(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=config.flag("tie_word_embeddings", default=False),
         vectors=s.layers * 2 * (s.hidden + s.head_dim) + n_moe * bias + s.hidden,
         attention=s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
         + n_sparse * s.hidden * (heads + 1) * key,
@@ -136,17 +134,7 @@ def _nemotron_nas(config: Config) -> LLM:
     widths = [_width(config, block, h) for block in blocks]
     return decoder(
         config,
-        Sizes(
-            hidden=h,
-            ffn=max(widths),
-            layers=layers,
-            heads=heads,
-            kv_heads=max(kv_heads),
-            head_dim=head_dim,
-            vocab=config.integer("vocab_size"),
-            context=config.integer("max_position_embeddings"),
-        ),
-        is_tied=config.flag("tie_word_embeddings", default=False),
+        read_sizes(config, ffn=max(widths), kv_heads=max(kv_heads), head_dim=head_dim),
         vectors=(len(kv_heads) + sum(width > 0 for width in widths) + 1) * h,
         attention=2 * h * head_dim * (len(kv_heads) * heads + sum(kv_heads)),
         mlp=3 * h * sum(widths),
