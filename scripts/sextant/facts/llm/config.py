@@ -91,6 +91,17 @@ class Config:
             raise self.error(f"{value!r} is not a list of {what}", name, f"give {what} in [ ]")
         return value
 
+    def by_layer(
+        self, name: str, layers: int, allowed: tuple[Any, ...], default: list | None = None
+    ) -> list:
+        """Return what a field says of each layer, one of `allowed`."""
+        values = self.listing(name, type(allowed[0]), default)
+        if len(values) != layers or not set(values) <= set(allowed):
+            words = " or ".join(map(str, allowed))
+            fix = f"give {words} for each of the {layers} layers"
+            raise self.error("unknown kinds of layers", name, fix)
+        return values
+
     def flag(self, name: str, default: bool | None = None) -> bool:
         """Return a switch; it may be absent if it has a default."""
         value = self.get(name) if default is None else self.optional(name, default)

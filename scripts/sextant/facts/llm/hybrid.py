@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import DTYPE_BYTES, LLM
-from sextant.facts.llm.layers import Experts, Sizes, decoder, qwen2_experts, read_sizes
+from sextant.facts.llm.layers import (
+    Experts,
+    Sizes,
+    decoder,
+    qwen2_experts,
+    read_experts,
+    read_sizes,
+)
 
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
@@ -58,11 +65,8 @@ def _attention_layers(config: Config, layers: int) -> int:
     interval = config.integer("full_attention_interval", default=4)
     if config.optional("layer_types") is None:
         return layers // interval
-    types = config.listing("layer_types", str)
-    if len(types) != layers or not set(types) <= {"full_attention", "linear_attention"}:
-        fix = f"give full_attention or linear_attention for each of the {layers} layers"
-        raise config.error("unknown kinds of attention", "layer_types", fix)
-    return types.count("full_attention")
+    kinds = ("full_attention", "linear_attention")
+    return config.by_layer("layer_types", layers, kinds).count("full_attention")
 
 
 def _state_bytes(config: Config, state: int, convolution: int) -> int:
@@ -128,17 +132,11 @@ def _kinds(config: Config) -> list[str]:
 
 def _nemotron_experts(config: Config, s: Sizes, layers: int) -> Experts:
     """Read experts that may work on a projection of the hidden state (Nemotron 3 Super)."""
-    n, latent = config.integer("n_routed_experts"), config.integer("moe_latent_size", 0, least=0)
+    latent = config.integer("moe_latent_size", 0, least=0)
     config.require("n_shared_experts", 1)
-    return Experts(
-        layers,
-        n,
-        config.integer("num_experts_per_tok"),
-        config.integer("moe_intermediate_size"),
-        config.integer("moe_shared_expert_intermediate_size"),
-        s.hidden * (n + 2 * latent),
-        latent,
-    )
+    shared = config.integer("moe_shared_expert_intermediate_size")
+    found = read_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
+    return found._replace(router=found.router + 2 * s.hidden * latent, width=latent)
 
 
 FAMILIES: dict[str, Callable[[Config], LLM]] = {

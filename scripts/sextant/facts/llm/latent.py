@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import LLM
-from sextant.facts.llm.layers import Experts, Sizes, decoder, deepseek_experts, read_sizes
+from sextant.facts.llm.layers import (
+    Sizes,
+    decoder,
+    deepseek_experts,
+    read_experts,
+    read_sizes,
+)
 
 
 def _deepseek(config: Config) -> LLM:
@@ -62,11 +68,8 @@ def _indexers(config: Config, s: Sizes, q_latent: int) -> _Indexers:
     if config.get("model_type") not in _SPARSE:
         return _Indexers()
     heads, dim = config.integer("index_n_heads"), config.integer("index_head_dim")
-    types = config.listing("indexer_types", str, default=["full"] * s.layers)
-    if len(types) != s.layers or not set(types) <= {"full", "shared"}:
-        fix = f"give full or shared for each of the {s.layers} layers"
-        raise config.error("unknown kinds of indexers", "indexer_types", fix)
-    n = types.count("full")
+    full = ["full"] * s.layers
+    n = config.by_layer("indexer_types", s.layers, ("full", "shared"), full).count("full")
     matrices = q_latent * heads * dim + s.hidden * (dim + heads)
     return _Indexers(n * matrices, n * 2 * dim, n * (dim / 2 + 2))
 
@@ -85,7 +88,6 @@ def _deepseek_v4(config: Config) -> LLM:
     layers, window = config.integer("num_hidden_layers"), config.integer("sliding_window")
     config.require("attention_bias", False)
     config.ignore("qk_rope_head_dim", "num_nextn_predict_layers", "num_hash_layers")
-    n, ffn = config.integer("n_routed_experts"), config.integer("moe_intermediate_size")
     index = config.integer("index_n_heads") * config.integer("index_head_dim")
     key = config.integer("index_head_dim")
     ratios = config.listing("compress_ratios", int)[:layers]  # one more is that of the extra layer
@@ -98,18 +100,13 @@ def _deepseek_v4(config: Config) -> LLM:
     compressors = ratios.count(128) * 2 * h * dim + ratios.count(4) * 4 * h * (dim + key)
     indexers = ratios.count(4) * (q_latent * index + h * index // key)
     kept = sum(dim / ratio for ratio in ratios if ratio) + ratios.count(4) * key / 4
-    mixture = Experts(
-        layers,
-        n,
-        config.integer("num_experts_per_tok"),
-        ffn,
-        config.integer("n_shared_experts") * ffn,
-        h * n,
-    )
+    s = read_sizes(config, ffn="moe_intermediate_size")
+    shared = config.integer("n_shared_experts") * s.ffn
+    mixture = read_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
     return decoder(
         config,
-        read_sizes(config, ffn="moe_intermediate_size"),
-        vectors=layers * (2 * h + q_latent + dim + heads + n) + h,
+        s,
+        vectors=layers * (2 * h + q_latent + dim + heads + mixture.n) + h,
         attention=layers * attention + compressors + indexers,
         experts=mixture,
         kv_latent_size=dim,

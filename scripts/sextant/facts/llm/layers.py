@@ -177,10 +177,35 @@ def _dtype(config: Config) -> str:
     return dtype
 
 
+def read_experts(
+    config: Config,
+    s: Sizes,
+    layers: int,
+    n: str = "num_experts",
+    *,
+    per_token: str = "num_experts_per_tok",
+    ffn: str = "moe_intermediate_size",
+    shared_ffn: int = 0,
+) -> Experts:
+    """Return the experts of so many layers.
+
+    Args:
+        config: the config.
+        s: sizes of the decoder.
+        layers: those with experts.
+        n: the field with the number of routed experts of a layer.
+        per_token: the field with how many of them a token uses.
+        ffn: the field with the width of one of them.
+        shared_ffn: width of the shared ones together.
+    """
+    count = config.integer(n)
+    width = config.integer(ffn)
+    return Experts(layers, count, config.integer(per_token), width, shared_ffn, s.hidden * count)
+
+
 def experts_everywhere(config: Config, s: Sizes) -> Experts:
     """Mixtral, GPT-OSS and MiniMax: experts of the MLP's width in every layer."""
-    n = config.integer("num_local_experts")
-    return Experts(s.layers, n, config.integer("num_experts_per_tok"), s.ffn, 0, s.hidden * n)
+    return read_experts(config, s, s.layers, "num_local_experts", ffn="intermediate_size")
 
 
 def qwen2_experts(config: Config, s: Sizes, step: int | None = None) -> Experts:
@@ -195,46 +220,41 @@ def qwen3_experts(config: Config, s: Sizes, step: int | None = None) -> Experts:
 
     `step` is what a config without that field means.
     """
-    n, step = config.integer("num_experts"), config.integer("decoder_sparse_step", default=step)
-    dense = set(
-        config.listing("mlp_only_layers", int, default=[])
-    )  # Qwen 1.5 is older than this field
+    step = config.integer("decoder_sparse_step", default=step)
+    # Qwen 1.5 is older than this field.
+    dense = set(config.listing("mlp_only_layers", int, default=[]))
     layers = [i for i in range(s.layers) if i not in dense and (i + 1) % step == 0]
-    per_token, ffn = config.integer("num_experts_per_tok"), config.integer("moe_intermediate_size")
-    return Experts(len(layers), n, per_token, ffn, 0, s.hidden * n)
+    return read_experts(config, s, len(layers))
 
 
 def llama4_experts(config: Config, s: Sizes) -> Experts:
     """Llama 4: experts in every `interleave_moe_layer_step`-th layer, and a shared one there."""
-    n, step = config.integer("num_local_experts"), config.integer("interleave_moe_layer_step")
+    step = config.integer("interleave_moe_layer_step")
     listed = config.listing("moe_layers", int, default=list(range(step - 1, s.layers, step)))
-    layers = set(listed) & set(range(s.layers))
-    per_token = config.integer("num_experts_per_tok")
-    return Experts(len(layers), n, per_token, s.ffn, s.ffn, s.hidden * n)
+    layers = len(set(listed) & set(range(s.layers)))
+    ffn = "intermediate_size"
+    return read_experts(config, s, layers, "num_local_experts", ffn=ffn, shared_ffn=s.ffn)
 
 
 def step_experts(config: Config, s: Sizes) -> Experts:
     """Step 3.5 and 3.7: a shared expert beside the routed ones, after a few dense layers."""
-    n, ffn = config.integer("num_experts"), config.integer("moe_intermediate_size")
     config.require("n_shared_experts", 1)
     config.require("use_moe_router_bias", True)
     config.ignore("moe_router_scaling_factor")
     layers = s.layers - config.integer("first_k_dense_replace", least=0, most=s.layers)
-    shared, per_token = config.integer("share_expert_dim"), config.integer("num_experts_per_tok")
-    return Experts(layers, n, per_token, ffn, shared, s.hidden * n)
+    return read_experts(config, s, layers, shared_ffn=config.integer("share_expert_dim"))
 
 
 def deepseek_experts(config: Config, s: Sizes) -> Experts:
     """Shared experts beside the routed ones, after `first_k_dense_replace` dense layers."""
-    n, ffn = config.integer("n_routed_experts"), config.integer("moe_intermediate_size")
     dense = config.integer("first_k_dense_replace", least=0)
     config.require("moe_layer_freq", 1)
     if dense > s.layers:
         fix = "correct one of the two"
         raise config.error(f"{dense} of {s.layers} layers", "first_k_dense_replace", fix)
-    shared = config.integer("n_shared_experts", least=0) * ffn
-    per_token = config.integer("num_experts_per_tok")
-    return Experts(s.layers - dense, n, per_token, ffn, shared, s.hidden * n)
+    n_shared = config.integer("n_shared_experts", least=0)
+    shared = n_shared * config.integer("moe_intermediate_size")
+    return read_experts(config, s, s.layers - dense, "n_routed_experts", shared_ffn=shared)
 
 
 class WindowFacts(TypedDict, total=False):
@@ -263,10 +283,7 @@ def window_facts(
         return {}
     n_sliding = rule(config, layers)
     if config.optional("layer_types") is not None:
-        types = config.listing("layer_types", str)
-        if len(types) != layers or not set(types) <= {"full_attention", kind}:
-            fix = f"give full_attention or {kind} for each of the {layers} layers"
-            raise config.error("unknown kinds of attention", "layer_types", fix)
+        types = config.by_layer("layer_types", layers, ("full_attention", kind))
         n_sliding = types.count(kind)
     if not n_sliding:
         config.ignore(name)

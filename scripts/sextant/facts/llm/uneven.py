@@ -5,7 +5,7 @@ from typing import Any
 
 from sextant.facts.llm.config import Config, Section
 from sextant.facts.llm.facts import LLM
-from sextant.facts.llm.layers import Experts, decoder, read_sizes, window_facts
+from sextant.facts.llm.layers import Experts, decoder, read_experts, read_sizes, window_facts
 
 
 def _gemma4(config: Config) -> LLM:
@@ -30,9 +30,7 @@ def _gemma4(config: Config) -> LLM:
     sliding = 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
     mixture, norms = Experts(), 4
     if config.flag("enable_moe_block"):
-        n = config.integer("num_experts")
-        per_token, ffn = config.integer("top_k_experts"), config.integer("moe_intermediate_size")
-        mixture, norms = Experts(s.layers, n, per_token, ffn, 0, s.hidden * n), 8
+        mixture, norms = read_experts(config, s, s.layers, per_token="top_k_experts"), 8
     in_sliding = n_sliding * 2 * s.kv_heads * s.head_dim
     return decoder(
         config,
@@ -61,19 +59,18 @@ def _mimo_v2(config: Config) -> LLM:
     config.require("n_shared_experts", None)
     config.ignore("sliding_window_size", "add_swa_attention_sink_bias")
     config.require("add_full_attention_sink_bias", False)
-    n_sliding = sum(_switches(config, "hybrid_layer_pattern", layers))
-    n_moe = sum(_switches(config, "moe_layer_freq", layers))
+    n_sliding = sum(config.by_layer("hybrid_layer_pattern", layers, (0, 1)))
+    n_moe = sum(config.by_layer("moe_layer_freq", layers, (0, 1)))
     kv_sliding = config.integer("swa_num_key_value_heads") * (s.head_dim + v)
     kv_full = s.kv_heads * (s.head_dim + v)
     kv = n_sliding * kv_sliding + (layers - n_sliding) * kv_full
-    n = config.integer("n_routed_experts")
-    per_token, ffn = config.integer("num_experts_per_tok"), config.integer("moe_intermediate_size")
+    mixture = read_experts(config, s, n_moe, "n_routed_experts")
     return decoder(
         config,
         s,
-        vectors=layers * 2 * s.hidden + n_sliding * s.heads + n_moe * n + s.hidden,
+        vectors=layers * 2 * s.hidden + n_sliding * s.heads + n_moe * mixture.n + s.hidden,
         attention=s.hidden * (layers * s.heads * (s.head_dim + v) + kv),
-        experts=Experts(n_moe, n, per_token, ffn, 0, s.hidden * n),
+        experts=mixture,
         kv_values=float(kv),
         sliding_kv_values=float(n_sliding * kv_sliding),
         sliding_window_tokens=config.integer("sliding_window"),
@@ -90,33 +87,21 @@ def _minimax_m3(config: Config) -> LLM:
     config.require("n_shared_experts", 1)
     config.ignore("intermediate_size", "first_k_dense_replace", "num_nextn_predict_layers")
     sparse = Section(config.get("sparse_attention_config"), config.file, "sparse_attention_config")
-    n_sparse = sum(_switches(sparse, "sparse_attention_freq", s.layers))
+    n_sparse = sum(sparse.by_layer("sparse_attention_freq", s.layers, (0, 1)))
     heads, key = (sparse.integer(name) for name in ("sparse_num_index_heads", "sparse_index_dim"))
-    n, n_moe = (
-        config.integer("num_local_experts"),
-        sum(_switches(config, "moe_layer_freq", s.layers)),
-    )
-    per_token, ffn = config.integer("num_experts_per_tok"), config.integer("moe_intermediate_size")
+    n_moe = sum(config.by_layer("moe_layer_freq", s.layers, (0, 1)))
     shared = config.integer("shared_intermediate_size")
-    bias = n if config.flag("use_routing_bias", default=False) else 0
+    mixture = read_experts(config, s, n_moe, "num_local_experts", shared_ffn=shared)
+    bias = mixture.n if config.flag("use_routing_bias", default=False) else 0
     return decoder(
         config,
         s,
         vectors=s.layers * 2 * (s.hidden + s.head_dim) + n_moe * bias + s.hidden,
         attention=s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
         + n_sparse * s.hidden * (heads + 1) * key,
-        experts=Experts(n_moe, n, per_token, ffn, shared, s.hidden * n),
+        experts=mixture,
         kv_values=float(s.layers * 2 * s.kv_heads * s.head_dim + n_sparse * key),
     )
-
-
-def _switches(config: Config, name: str, layers: int) -> list[int]:
-    """Return which layers have something: 0 or 1 for each."""
-    found = config.listing(name, int)
-    if len(found) != layers or not set(found) <= {0, 1}:
-        fix = f"give 0 or 1 for each of the {layers} layers"
-        raise config.error("unknown layers", name, fix)
-    return found
 
 
 def _nemotron_nas(config: Config) -> LLM:
