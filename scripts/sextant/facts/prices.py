@@ -179,7 +179,7 @@ _table = cache(load_prices)
 
 @cache
 def _newest() -> str:
-    return max(row["as_of"] for name in providers() for row in _table(PRICES / f"{name}.csv"))
+    return max(str(row["as_of"]) for name in providers() for row in _table(PRICES / f"{name}.csv"))
 
 
 def _month(date: str) -> int:

@@ -265,7 +265,8 @@ class SLO(Limits):
         """
         if self.users is not None:
             return users
-        return 1e3 * users / self.request_ms(latencies_ms, lengths)
+        rates: np.ndarray = 1e3 * users / self.request_ms(latencies_ms, lengths)
+        return rates
 
     def meets(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return whether latencies meet all limits; a latency or length that is NaN does not.
@@ -308,7 +309,8 @@ class SLO(Limits):
     ) -> np.ndarray:
         """Return E2E at a percentile; arguments as of `meets`."""
         first, gap = (self._at(latencies_ms, side, percentile) for side in (0, 1))
-        return first * lengths[..., 0] + np.maximum(lengths[..., 1] - 1, 0) * gap
+        found: np.ndarray = first * lengths[..., 0] + np.maximum(lengths[..., 1] - 1, 0) * gap
+        return found
 
     def _at(self, latencies_ms: np.ndarray, side: int, percentile: int) -> np.ndarray:
         target = (_FIRST, _PER_TOKEN)[side]
@@ -326,7 +328,8 @@ class SLO(Limits):
 
 def are_alike(lengths: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return whether requests are alike by their mean lengths, shape (..., 2), of both."""
-    return (np.abs(np.log(lengths / others)) <= math.log(ALIKE)).all(axis=-1)
+    alike: np.ndarray = (np.abs(np.log(lengths / others)) <= math.log(ALIKE)).all(axis=-1)
+    return alike
 
 
 def limits_of(row: Mapping[str, Any]) -> dict[str, Limit]:

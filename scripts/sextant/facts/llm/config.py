@@ -82,7 +82,7 @@ class Config:
             raise self.error(f"{value!r} is not a name", name, "write one name in quotes")
         return value
 
-    def listing(self, name: str, kind: type, default: list | None = None) -> list:
+    def listing(self, name: str, kind: type, default: list[Any] | None = None) -> list[Any]:
         """Return a list of names (`str`) or whole numbers (`int`); it may have a default."""
         value = self.get(name) if default is None else self.optional(name, default)
         # By the exact type: `true` is an `int` to Python.
@@ -92,8 +92,8 @@ class Config:
         return value
 
     def by_layer(
-        self, name: str, layers: int, allowed: tuple[Any, ...], default: list | None = None
-    ) -> list:
+        self, name: str, layers: int, allowed: tuple[Any, ...], default: list[Any] | None = None
+    ) -> list[Any]:
         """Return what a field says of each layer, one of `allowed`."""
         values = self.listing(name, type(allowed[0]), default)
         if len(values) != layers or not set(values) <= set(allowed):

@@ -17,15 +17,20 @@ from sextant.facts.llm.layers import (
 )
 from sextant.facts.llm.quantization import Matrices
 
-_GPT_2 = {
+_GPT_2: dict[str, Any] = {
     "hidden": "n_embd",
     "heads": "n_head",
     "layers": "n_layer",
     "ffn": "n_inner",
     "context": "n_positions",
 }
-_MPT = {"hidden": "d_model", "heads": "n_heads", "layers": "n_layers", "context": "max_seq_len"}
-_BLOOM = {"heads": "n_head", "layers": "n_layer", "ffn": "n_inner"}
+_MPT: dict[str, Any] = {
+    "hidden": "d_model",
+    "heads": "n_heads",
+    "layers": "n_layers",
+    "context": "max_seq_len",
+}
+_BLOOM: dict[str, Any] = {"heads": "n_head", "layers": "n_layer", "ffn": "n_inner"}
 
 
 def _sizes(
@@ -138,6 +143,7 @@ def _bloom(config: Config) -> LLM:
 
 def _falcon(config: Config) -> LLM:
     is_shared, has_bias = config.flag("multi_query"), config.flag("bias")
+    kv_heads: int | None
     if config.flag("new_decoder_architecture"):
         kv_heads = config.integer("num_kv_heads")
         norms = config.integer("num_ln_in_parallel_attn", default=2)

@@ -36,16 +36,16 @@ class Experts(NamedTuple):
     """Numbers that go into an expert, if they are not the hidden state."""
 
 
-_FIELDS = Sizes(  # type: ignore[arg-type]  # their names in a config
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "max_position_embeddings",
-)
+_FIELDS = {
+    "hidden": "hidden_size",
+    "ffn": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "vocab": "vocab_size",
+    "context": "max_position_embeddings",
+}
 
 
 def read_sizes(
@@ -59,10 +59,13 @@ def read_sizes(
         own: a number for what the config does not say in one field, a text for a field of
             another name.
     """
-    found = {}
-    for size, field in (_FIELDS._asdict() | own).items():
-        is_field = isinstance(field, str)
-        found[size] = config.integer(field, (defaults or {}).get(field)) if is_field else field
+    values: dict[str, int | str] = {**_FIELDS, **own}
+    found = {
+        size: config.integer(value, (defaults or {}).get(value))
+        if isinstance(value, str)
+        else value
+        for size, value in values.items()
+    }
     return Sizes(**found)
 
 

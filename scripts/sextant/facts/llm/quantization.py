@@ -249,7 +249,8 @@ def _block_scale_bits(inner: Section, name: str) -> float:
     if len(block) != 2 or min(block) < 1:
         fix = "give [rows, columns], each 1 or more"
         raise inner.error(f"{block!r} is not a block", name, fix)
-    return 32 / (block[0] * block[1])
+    bits: float = 32 / (block[0] * block[1])
+    return bits
 
 
 def _compressed_tensors(inner: Section) -> Scheme:
