@@ -88,7 +88,7 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
 
 
 def test_recommend_with_a_trace_is_answered_by_capacity(trace, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.cli.answer.capacity_asked", partial(capacity_asked, draws=2))
+    monkeypatch.setattr("sextant.cli.capacity.capacity_asked", partial(capacity_asked, draws=2))
     offer = ASKED[:-2]
     page = tmp_path / "page.html"
     how = ("--format", "html", "--out", page)

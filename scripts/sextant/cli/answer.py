@@ -11,17 +11,11 @@ import typer
 from sextant.base.errors import InputError
 from sextant.cli.asked import (
     AskedOptions,
+    CandidateOptions,
     LimitOptions,
     LoadOptions,
     StoreOptions,
     slo_of,
-)
-from sextant.cli.capacity import (
-    KeepOptions,
-    OfferOptions,
-    TrafficOptions,
-    answer_capacity,
-    capacity_asked,
 )
 from sextant.cli.options import PageFile, Printed, grouped
 from sextant.cli.terminal import check_page, print_document, say, say_answer
@@ -56,16 +50,23 @@ def recommend(
             "need a predictor that draws samples: roofline."
         ),
     ] = None,
-    offer: OfferOptions,
+    candidates: CandidateOptions,
     printed: Printed = "text",
     out: PageFile = None,
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
     if trace is not None:
+        from sextant.cli.capacity import (
+            KeepOptions,
+            TrafficOptions,
+            answer_capacity,
+            capacity_asked,
+        )
+
         _check_no_load(load)
         keep = KeepOptions() if risk is None else KeepOptions(risk=risk)
         arriving = TrafficOptions(trace=trace)
-        simulated = capacity_asked(arriving, limits, keep, asked, offer)
+        simulated = capacity_asked(arriving, limits, keep, asked, candidates)
         answer_capacity(simulated, printed, out, lead=_SIMULATED)
         return
     from sextant.answer.recommend import recommend_llm
@@ -73,7 +74,7 @@ def recommend(
 
     check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **offer.of(), **how))
+    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **candidates.of(), **how))
     print_document(recommendation_document(answer, has_widget=out is not None), printed, out)
     if not answer.has_option:
         raise typer.Exit(3)

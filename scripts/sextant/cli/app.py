@@ -1,27 +1,64 @@
 """The command line: the same library as the pipeline's, for use without Snakemake."""
 
 import sys
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from sextant import __version__
 from sextant.base.errors import InputError, require_docstrings
-from sextant.cli import answer as cli_answer
-from sextant.cli import capacity as cli_capacity
-from sextant.cli import characterizations as cli_characterizations
-from sextant.cli import cluster as cli_cluster
-from sextant.cli import compare as cli_compare
-from sextant.cli import fleet as cli_fleet
-from sextant.cli import load as cli_load
-from sextant.cli import simulate as cli_simulate
-from sextant.cli import workload as cli_workload
-from sextant.cli.characterizations import Database
+from sextant.cli.options import Database
 from sextant.cli.terminal import print_document, say
 
+_COMMANDS = {
+    "load": "load",
+    "compare": "compare",
+    "fit": "workload",
+    "sample": "workload",
+    "trace-report": "workload",
+    "recommend": "answer",
+    "capacity": "capacity",
+    "simulate": "simulate",
+    "fleet": "fleet",
+    "explain": "answer",
+    "evaluate": "answer",
+    "characterizations": "characterizations",
+    "import-characterization": "characterizations",
+    "export-characterization": "characterizations",
+    "doctor": "cluster",
+    "plan": "cluster",
+    "measure": "cluster",
+}
+"""The module of each command: only that of the command that runs is loaded."""
+
+
+class _Commands(TyperGroup):
+    """The commands below, and those of `_COMMANDS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = super().list_commands(ctx)
+        return [*own[:1], *_COMMANDS, *own[1:]]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.list_commands(ctx):
+            near = get_close_matches(cmd_name, self.list_commands(ctx), 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {cmd_name!r}.{hint}")
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"sextant.cli.{_COMMANDS[cmd_name]}")
+        alone = typer.Typer(add_completion=False)
+        alone.command(cmd_name)(getattr(module, cmd_name.replace("-", "_")))
+        return typer.main.get_command(alone)
+
+
 app = typer.Typer(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="From production traces of LLM requests to the cheapest GPU that meets a latency target.",
@@ -102,25 +139,6 @@ def ingest(
         say(f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s")
     if ignored := report["ignored_columns"]:
         say(f"columns left out ({len(ignored)}): {', '.join(ignored)}")
-
-
-app.command()(cli_load.load)
-app.command()(cli_compare.compare)
-app.command()(cli_workload.fit)
-app.command()(cli_workload.sample)
-app.command("trace-report")(cli_workload.trace_report)
-app.command()(cli_answer.recommend)
-app.command()(cli_capacity.capacity)
-app.command()(cli_simulate.simulate)
-app.command()(cli_fleet.fleet)
-app.command()(cli_answer.explain)
-app.command()(cli_answer.evaluate)
-app.command()(cli_characterizations.characterizations)
-app.command("import-characterization")(cli_characterizations.import_characterization)
-app.command("export-characterization")(cli_characterizations.export_characterization)
-app.command()(cli_cluster.doctor)
-app.command()(cli_cluster.plan)
-app.command()(cli_cluster.measure)
 
 
 @app.command()

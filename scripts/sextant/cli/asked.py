@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.characterizations import Database
-from sextant.cli.options import WORKLOAD_HELP, Seed, naming_options
+from sextant.cli.options import WORKLOAD_HELP, Database, Seed, naming_options
 
 if TYPE_CHECKING:
     from sextant.answer.question import Question, Requests
@@ -162,6 +161,31 @@ class AskedOptions(StoreOptions):
                 raise InputError(problem, field=_options((name,)), fix="give it, or --hf-config")
         with naming_options({field: _options((name,)) for name, field in _SIZES.items()}):
             return GivenSizes(**{field: given[name] for name, field in _SIZES.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateOptions:
+    """Which GPU profiles are candidates, and what they cost."""
+
+    gpu_profiles: Annotated[
+        str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")
+    ] = None
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prices that hold: CSV or TSV gpu_profile_id, usd_per_hour, or a provider's that "
+            "ship: aws, azure, lambda, runpod."
+        ),
+    ] = None
+
+    def of(self) -> dict[str, Any]:
+        """Return them as fields of a question."""
+        names = () if self.gpu_profiles is None else tuple(self.gpu_profiles.split(","))
+        ids = tuple(name.strip() for name in names)
+        if not all(ids):
+            problem, fix = f"{self.gpu_profiles!r} has an empty name", "separate names by commas"
+            raise InputError(problem, field="--gpu-profiles", fix=fix)
+        return {"gpu_profile_ids": ids, "prices": self.prices}
 
 
 @dataclass(frozen=True, kw_only=True)

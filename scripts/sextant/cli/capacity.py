@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.asked import AskedOptions, LimitOptions
+from sextant.cli.asked import AskedOptions, CandidateOptions, LimitOptions
 from sextant.cli.options import PageFile, Printed, grouped, naming_options
 from sextant.cli.terminal import check_page, say_answer
 
@@ -27,31 +27,6 @@ _RATE_FIELDS: dict[str | None, str] = {
 }
 _MOST_DRAWN = 1_000_000
 """Requests of one simulation: an answer takes many of them, each seconds to minutes then."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfferOptions:
-    """Which GPU profiles are on offer."""
-
-    gpu_profiles: Annotated[
-        str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")
-    ] = None
-    prices: Annotated[
-        Path | None,
-        typer.Option(
-            help="Prices that hold: CSV or TSV gpu_profile_id, usd_per_hour, or a provider's that "
-            "ship: aws, azure, lambda, runpod."
-        ),
-    ] = None
-
-    def of(self) -> dict[str, Any]:
-        """Return them as fields of a question."""
-        names = () if self.gpu_profiles is None else tuple(self.gpu_profiles.split(","))
-        ids = tuple(name.strip() for name in names)
-        if not all(ids):
-            problem, fix = f"{self.gpu_profiles!r} has an empty name", "separate names by commas"
-            raise InputError(problem, field="--gpu-profiles", fix=fix)
-        return {"gpu_profile_ids": ids, "prices": self.prices}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +121,7 @@ def capacity(
     limits: LimitOptions,
     keep: KeepOptions,
     asked: AskedOptions,
-    offer: OfferOptions,
+    candidates: CandidateOptions,
     server: ServerOptions,
     schedule: ScheduleOptions,
     router: Annotated[
@@ -160,7 +135,7 @@ def capacity(
     out: PageFile = None,
 ) -> None:
     """Say how many replicas of which GPU profile keep an SLO under a trace's own traffic."""
-    found = capacity_asked(traffic, limits, keep, asked, offer, server, schedule, draws)
+    found = capacity_asked(traffic, limits, keep, asked, candidates, server, schedule, draws)
     answer_capacity(replace(found, router=router), printed, out)
 
 
@@ -184,7 +159,7 @@ def capacity_asked(
     limits: LimitOptions,
     keep: KeepOptions,
     asked: AskedOptions,
-    offer: OfferOptions,
+    candidates: CandidateOptions,
     server: ServerOptions = _SERVER,
     schedule: ScheduleOptions = _SCHEDULE,
     draws: int = 32,
@@ -207,7 +182,7 @@ def capacity_asked(
         slo = SLO("asked", **limits.of(), **load)
     with naming_options({}):
         target = Target(slo.limits, keep.goodput, keep.max_failed, window_s)
-    question = replace(asked.question(slo, **offer.of()), requests=requests_of_demand(demand))
+    question = replace(asked.question(slo, **candidates.of()), requests=requests_of_demand(demand))
     settings = server.of()
     slot_s = seconds_of(schedule.slot, "--slot")
     startup_s = seconds_of(schedule.startup, "--startup")

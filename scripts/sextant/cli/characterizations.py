@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sextant.cli.options import Database
 from sextant.cli.terminal import say
-
-Database = Annotated[
-    Path | None,
-    typer.Option(
-        help="Store that the pipeline built (default: results/sextant.duckdb), or a folder of what "
-        "`sextant load` has written."
-    ),
-]
 
 CharacterizationFolder = Annotated[
     Path, typer.Option(file_okay=False, help="Folder of the characterization, made or updated.")

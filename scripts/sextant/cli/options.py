@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 Seed = Annotated[
     int, typer.Option(min=0, max=2**31 - 1, help="Seed; the same seed gives the same bytes.")
 ]
+Database = Annotated[
+    Path | None,
+    typer.Option(
+        help="Store that the pipeline built (default: results/sextant.duckdb), or a folder of what "
+        "`sextant load` has written."
+    ),
+]
 WORKLOAD_HELP = (
     "Folder of a fitted workload, a published histogram (Parquet), or the name of a use case "
     "that ships."
