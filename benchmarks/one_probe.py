@@ -25,7 +25,7 @@ from sextant.decide.tasks import as_options, task_of_characterization
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.accuracy import held_out_folds
-from sextant.predict.calibration import OwnPoints
+from sextant.predict.calibration import Calibration
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.latencies import Draws
 from sextant.predict.references import Rows
@@ -123,7 +123,7 @@ def judge(fold: Fold, slos: Sequence[SLO], extents: Sequence[str]) -> pd.DataFra
             samples_ms = model.sample(X)
             here = cell.to_numpy()
             points = fold.cells.join(X["users"]).join(y)
-            own = OwnPoints(points[told].reset_index(drop=True), samples_ms[:, told], SEED)
+            own = Calibration(points[told].reset_index(drop=True), samples_ms[:, told], SEED)
             samples_ms[:, here] = own.corrected(points[here], samples_ms[:, here])
             parts.append(_rows(fold, way, extent, told, here, samples_ms))
     return pd.concat(parts)

@@ -23,7 +23,7 @@ from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm.load import served
 from sextant.facts.slo import SLO
-from sextant.predict.calibration import OwnPoints
+from sextant.predict.calibration import Calibration
 from sextant.predict.latencies import Draws
 from support import ROOT
 
@@ -120,7 +120,7 @@ def test_draws_go_through_what_was_measured_and_spread_away_from_it() -> None:
     X = pd.DataFrame({"gpu_profile_id": list("aaab"), "users": [8, 16, 512, 16]})
     samples_ms = random.lognormal(3, 0.1, (1000, 4, 2))
     points = X.iloc[[1]].assign(nttft_ms=40.0, itl_ms=60.0)
-    own = OwnPoints(points.reset_index(drop=True), samples_ms[:, [1]], 0)
+    own = Calibration(points.reset_index(drop=True), samples_ms[:, [1]], 0)
     moved = own.corrected(X, samples_ms)
     low, middle, high = np.quantile(moved, [0.05, 0.5, 0.95], axis=0)
     # At its own load a measurement has its own noise, however far the law is.

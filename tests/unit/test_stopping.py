@@ -1,11 +1,11 @@
 """When a sweep over users ends early."""
 
-from sextant.bench.measurement import tells_nothing
+from sextant.bench.measurement import reason_to_stop
 from sextant.points.run import LevelMedians
 
 
 def stop(*levels, factor=3.0):
-    return tells_nothing(levels, nttft_limit_ms=100.0, itl_limit_ms=50.0, factor=factor)
+    return reason_to_stop(levels, nttft_limit_ms=100.0, itl_limit_ms=50.0, factor=factor)
 
 
 def test_both_limits_have_to_be_exceeded_by_the_factor():

@@ -18,7 +18,7 @@ from sextant.facts.llm.load import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.features import Facts
 from sextant.points.frame import LENGTHS, TARGETS, at_percentile
-from sextant.predict.calibration import OwnPoints
+from sextant.predict.calibration import Calibration
 from sextant.predict.folds import KEYS
 from sextant.predict.latencies import INTERVAL, JOULES, Draws
 from sextant.predict.protocols import JointPredictor
@@ -35,7 +35,7 @@ class Forecast:
     subject: Subject
     slo: SLO
     model: JointPredictor
-    own: OwnPoints | None
+    own: Calibration | None
     """What was measured of the LLM for such requests, if anything."""
     draws: Draws
     """Of every candidate at every number of users that a replica may get."""
@@ -157,7 +157,7 @@ def _with_lengths(rows: Rows) -> Rows:
 def drawn(
     model: JointPredictor,
     subject: Subject,
-    own: OwnPoints | None,
+    own: Calibration | None,
     users: list[int],
     profile_ids: list[str] | None = None,
 ) -> Draws:
@@ -166,7 +166,7 @@ def drawn(
 
 
 def draws_of(
-    model: JointPredictor, subject: Subject, own: OwnPoints | None, X: pd.DataFrame
+    model: JointPredictor, subject: Subject, own: Calibration | None, X: pd.DataFrame
 ) -> Draws:
     """Return joint draws of the rows of a design matrix of the LLM, as `drawn` does."""
     lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
@@ -181,7 +181,7 @@ def _own_points(
     profiles: Mapping[str, GPUProfile],
     latencies: pd.DataFrame,
     probe: pd.DataFrame | None,
-) -> OwnPoints | None:
+) -> Calibration | None:
     """Return the probe and the source's points of this LLM for requests like the asked ones."""
     near = _alike(latencies[latencies["llm_id"] == subject.llm_id], subject)
     lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
@@ -201,7 +201,7 @@ def _own_points(
     # Widened as the asked draws are: at a measured load nothing but the measurement counts.
     asked = subject.asked(model, points, profiles)
     samples_ms = widened(model.sample(asked), subject.widening_sd, _SEED)
-    return OwnPoints(_split(points, samples_ms), samples_ms, _SEED)
+    return Calibration(_split(points, samples_ms), samples_ms, _SEED)
 
 
 def _alike(points: pd.DataFrame, subject: Subject) -> pd.DataFrame:

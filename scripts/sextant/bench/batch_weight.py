@@ -1,7 +1,7 @@
 """The largest batch weight that a server holds under load: a search over server starts.
 
 After LLM-Pilot, section III-C2, which bisects. A start costs minutes, so this search also uses what
-each start tells of memory: how much was left at the peak of its load, how much an allocation that
+each start reports of memory: how much was left at the peak of its load, how much an allocation that
 failed lacked, and what vLLM's own profiling left for the KV cache. It is a pure function of the
 probes so far: it can be tested without a server, and resumed from a record. Whatever the reports
 say, only a weight that was probed and passed is ever chosen.
@@ -24,7 +24,7 @@ _OPTIMISM = 0.7
 # By how much an estimate of the largest weight may be wrong.
 _READING_ERROR = 0.003
 # Without an estimate: where to look below the bound that a failed allocation set, and below a
-# weight that failed though it had passed its corner cases, which can tell no more of it.
+# weight that failed though it had passed its corner cases, which say no more about it.
 _BOUND_GUESS = 0.7
 
 
@@ -122,8 +122,8 @@ class _Evidence:
     def highest_possible(self) -> int:
         """Return the largest weight that may work.
 
-        What was left tells more than what an allocation lacked: memory in pieces fails early, and a
-        host's allocator does not say what was free.
+        What was left is better evidence than what an allocation lacked: fragmented memory fails
+        early, and a host's allocator does not say what was free.
         """
         estimate = self.estimate()
         if estimate:
@@ -138,25 +138,25 @@ class _Evidence:
         return max(self.limits.lowest_tokens, min([self.ceiling - 1, *bounds]))
 
     def estimate(self) -> Estimate | None:
-        """Estimate the largest weight by the memory left at the best one, None if none was told.
+        """Estimate the largest weight by the memory left at the best one; None if unknown.
 
         A token takes at least its KV cache. What the load takes besides grows with the weight too,
         but ever less, since batches reach their caps: at most in proportion, and at most as steeply
         as between two weights that passed.
         """
-        told = [
+        known = [
             (probe.batch_weight_tokens, probe.memory.free_bytes, probe.memory.idle_free_bytes)
             for probe in self.passed
             if probe.memory.free_bytes is not None
         ]
-        if not told:
+        if not known:
             return None
-        weight, free_bytes, idle_free_bytes = told[-1]
+        weight, free_bytes, idle_free_bytes = known[-1]
         kv_bytes = self.limits.kv_bytes_per_token
         slopes = []  # bytes a token takes, KV cache and load together, at most
         if idle_free_bytes is not None:
             slopes.append(kv_bytes + (idle_free_bytes - free_bytes) / weight)
-        smaller = [each for each in told if each[0] < weight]  # the best may have started twice
+        smaller = [each for each in known if each[0] < weight]  # the best may have started twice
         if smaller:
             smaller_weight, smaller_free_bytes, _ = smaller[-1]
             slopes.append((smaller_free_bytes - free_bytes) / (weight - smaller_weight))
@@ -181,7 +181,7 @@ class _Evidence:
         return wanted if wanted > floor * (1 + _MARGIN) else (floor + highest) / 2
 
     def _blind_guess(self, floor: int) -> float:
-        """Return where to look where no start has told what it left."""
+        """Return where to look where no start reported what it left."""
         highest = self.highest_possible()
         profiled = [tokens for tokens in self.profiled if floor < tokens <= highest]
         if profiled:

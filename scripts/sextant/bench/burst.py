@@ -232,7 +232,7 @@ def run_phases(
     for phase in sorted({1, *plan.phases}):
         load = phase_load(phase, plan, search.rate_rps, model, seed)
         result, watch = run(load, float(phase))
-        # From the first to the last arrival: what drains afterwards is no load.
+        # From the first to the last arrival: what drains afterwards does not count as load.
         mean = watch.mean(result.started_s, result.started_s + float(load.arrival_s[-1]))
         facts: dict[str, Any] = {
             "name": PHASES[phase],

@@ -48,7 +48,7 @@ class Record:
     levels: list[LevelRun] = field(default_factory=list)
     """Those that the checkpoint holds."""
     left_out: LeftOut | None = None
-    """The levels that would have told nothing."""
+    """The levels that were skipped, since they could not meet the limits."""
     possible_gain: float | None = None
     """How much larger a batch weight that works may be, as a fraction of the one that was tuned."""
     server: ServerFacts | None = None
@@ -103,15 +103,15 @@ def _run(cell: Cell, record: Record, tuning: Tuning) -> CellRun:
 
 
 MIN_REQUESTS = 10
-"""Fewest served requests whose medians decide. A level with fewer is no reason to stop."""
+"""Fewest served requests whose medians decide. A level with fewer does not stop the sweep."""
 
 
-def tells_nothing(
+def reason_to_stop(
     levels: Sequence[LevelMedians], nttft_limit_ms: float, itl_limit_ms: float, factor: float
 ) -> Stop | None:
-    """Return why more users than those measured can tell nothing, None as long as they may.
+    """Return why more users need not be measured, None as long as they must.
 
-    They can where both medians at the last level, users ascending, exceed their limits (ms per
+    They need not where both medians at the last level, users ascending, exceed their limits (ms per
     input token, ms) by `factor` of 1 or more: more users wait longer, so no larger level can meet
     either limit. A level with fewer than 10 served requests, or without one of the medians, decides
     nothing.
@@ -212,7 +212,7 @@ class Measurement:
             self._keep(servers, level, result, found)
 
     def _stop(self) -> Stop | None:
-        """Return why larger levels would tell nothing, if the scenario asks and they would."""
+        """Return why larger levels can be skipped; None if they must be measured."""
         scenario, levels = self.cell.scenario, self.record.levels
         if not isinstance(scenario, ClosedLoop):
             return None
@@ -220,7 +220,7 @@ class Measurement:
             return None
         medians = [run.medians for run in levels if run.medians]
         limits = (scenario.stop_nttft_ms, scenario.stop_itl_ms)
-        return tells_nothing(medians, *limits, scenario.stop_factor)
+        return reason_to_stop(medians, *limits, scenario.stop_factor)
 
     def _measure_phases(
         self, scenario: Burst, servers: Sequence[Server], prompts: PromptSource
@@ -248,7 +248,7 @@ class Measurement:
             self._keep(servers, float(number), result, found, phase)
 
     def _kv_cache_usage(self, servers: Sequence[Server]) -> float | None:
-        """Return the mean use of the replicas' KV caches, None where a server does not tell."""
+        """Return the mean use of the replicas' KV caches, None if a server does not report it."""
         usages = []
         for server in servers:
             try:

@@ -96,7 +96,7 @@ def check_corner_cases(
 ) -> None:
     """Put each case on all servers at the same time.
 
-    Raises ServerError, which tells whether memory ran out: a request failed, or a server died.
+    Raises ServerError, which says whether memory ran out: a request failed, or a server died.
     """
     targets = [server.target for server in servers]
     for number, case in enumerate(cases):
@@ -124,7 +124,7 @@ log = logging.getLogger(__name__)
 
 
 class ProbeRecord:
-    """The probes of a cell in a file that survives the job: a line each, written as it ends."""
+    """The probes of a cell in a file that survives the job, one line per probe."""
 
     def __init__(self, path: Path, depends_on: object) -> None:
         """Take over the probes in the file whose outcome depended on the same."""

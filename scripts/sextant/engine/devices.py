@@ -110,7 +110,7 @@ def nvml_handle(device: int | str) -> object:
 
 
 def _n_gpus(n_needed: int) -> int:
-    """Return the number of GPUs here; without NVML to tell, the server will find out."""
+    """Return the number of GPUs here; without NVML, `n_needed`: the server will find out."""
     try:
         pynvml.nvmlInit()
         return pynvml.nvmlDeviceGetCount()
@@ -180,7 +180,7 @@ def limited_processes(pid: int, limit_bytes: int) -> Callable[[], int | None]:
 def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
     """Return a reader of the memory left on the fullest of these GPUs (indices or UUIDs).
 
-    Without NVML, or where it does not tell, it is unknown.
+    Without NVML, or where it does not report memory, it is unknown.
     """
     handles: list = []
     with contextlib.suppress(pynvml.NVMLError):

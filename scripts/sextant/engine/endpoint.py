@@ -48,7 +48,7 @@ class EndpointServer:
             raise InputError(problem, field="served_model_name", fix=fix)
 
     def version(self) -> str | None:
-        """Return the version that the server tells, None if it tells none."""
+        """Return the version that the server reports, None if it reports none."""
         for path in _VERSION_PATHS:
             status, content = self._get(path)
             if status == 200:

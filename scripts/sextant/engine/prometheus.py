@@ -13,7 +13,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True)
 class MetricNames:
-    """What an engine calls its metrics; None is what it does not tell."""
+    """What an engine calls its metrics; None where it has none."""
 
     n_running: str
     n_waiting: str

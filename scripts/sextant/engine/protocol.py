@@ -87,7 +87,7 @@ class Server(Protocol):
         """The processes of this machine that it consists of, with all below them."""
 
     def version(self) -> str | None:
-        """Return the engine's version, None if the server does not tell."""
+        """Return the engine's version, None if the server does not report it."""
 
     def is_healthy(self) -> bool:
         """Return whether the server and the engine behind it can serve requests."""
@@ -96,7 +96,7 @@ class Server(Protocol):
         """Return its Prometheus text, empty if it has none; raises `OSError` if it is gone."""
 
     def memory(self) -> MemoryFacts:
-        """Return what this start has told of memory so far."""
+        """Return what is known of memory since this start."""
 
     def stop_watching_memory(self) -> None:
         """Leave the server alone before its latencies are measured."""

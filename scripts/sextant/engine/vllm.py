@@ -184,7 +184,7 @@ class VLLMServer:
             self._free.stop()
 
     def memory(self) -> MemoryFacts:
-        """Return what this start has told of memory so far."""
+        """Return what is known of memory since this start."""
         text = self._log_text()
         free_bytes = self._free.least_bytes if self._free else None
         allocation, blocks = failed_allocation(text), profiled_blocks(text)
@@ -236,7 +236,7 @@ class VLLMServer:
         return None not in statuses
 
     def version(self) -> str | None:
-        """Return the version of vLLM that runs, None if the server does not tell."""
+        """Return the version of vLLM that runs, None if the server does not report it."""
         status, content = self._get("/version")
         return json.loads(content)["version"] if status == 200 else None
 

@@ -35,7 +35,7 @@ _THREAD_COUNTS = (
 
 _IN_ENGINE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
-# What the processes of a server tell each other stays on the node: vLLM, PyTorch and NCCL
+# The processes of a server talk over loopback only: vLLM, PyTorch and NCCL
 # would choose the address or the interface by which others reach it.
 _LOOPBACK = {
     "VLLM_HOST_IP": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""What a server's log tells: whether memory ran out, how much was lacking, what was profiled.
+"""Reads a server's log: whether memory ran out, how much was lacking, what was profiled.
 
 The texts to look for are in `resources/engines/vllm.yaml`.
 """

@@ -1,8 +1,7 @@
 """The load client: requests to an OpenAI-compatible server, and when each token came.
 
-In come servers (`request.Target`), requests (`source`) and a scenario; out come rows of requests
-and, of `sextant load`, a cell. Read `run` (levels on servers that run) and `levels` (a level of a
-scenario becomes load, for the benchmark too); `closed_loop` and `open_loop` are the schedules,
-`measure` runs one and records, `client` is a connection, `answer` reads tokens afterwards, `alarm`
-and `lag` are the clock and the client's own delay, `results` writes.
+In come servers (`engine.http.Target`), requests (`source`, `texts`) and a scenario; out come rows
+of requests and, of `sextant load`, a cell. Read `run` (levels on running servers), then `schedules`
+(closed and open loop), `measure` (runs one level and records), `client` (one connection), `answer`
+(tokens of an answer), `clock` (timers, and the client's own delay), `results` and `summary`.
 """

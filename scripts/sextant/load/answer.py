@@ -79,7 +79,7 @@ class _Reading:
         """Data lines of an event that goes on."""
         self.held_bytes = self.held_ns = 0
         self.times_ns, self.counts, self.have_text = array("q"), array("q"), bytearray()
-        """Of each event of an answer's text: when it came, the tokens so far (-1 is not told),
+        """Of each event of an answer's text: when it came, the tokens so far (-1: not reported),
         and whether the text is more than empty."""
         self.has_end = False
         self.excerpt = b""
@@ -214,13 +214,13 @@ def _read_event(exchange: Exchange, reading: _Reading, event: _Event, at_ns: int
         reading.fail(f"the server broke off: {str(said)[:_ERROR_EXCERPT_BYTES]}")
     count = _UNKNOWN
     if usage := event.usage:
-        told = usage.completion_tokens
-        if type(told) is int and told >= 0:
+        counted = usage.completion_tokens
+        if type(counted) is int and counted >= 0:
             # No more than a 32-bit column holds.
-            exchange.output_tokens = count = told if told < _MOST_TOKENS else _MOST_TOKENS
-        told = usage.prompt_tokens
-        if told != exchange.input_tokens and type(told) is int and told > 0:
-            exchange.input_tokens = min(told, _MOST_TOKENS)
+            exchange.output_tokens = count = counted if counted < _MOST_TOKENS else _MOST_TOKENS
+        counted = usage.prompt_tokens
+        if counted != exchange.input_tokens and type(counted) is int and counted > 0:
+            exchange.input_tokens = min(counted, _MOST_TOKENS)
     if not event.choices:
         return
     choice = event.choices[0]

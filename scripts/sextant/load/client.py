@@ -25,7 +25,7 @@ Piece = tuple[int, bytes]
 
 
 class Exchange:
-    """A request on its way and what became of it. Times are nanoseconds of the monotonic clock."""
+    """A request in flight, then its outcome. Times are nanoseconds of the monotonic clock."""
 
     __slots__ = (
         "ended_ns",
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         timeout_s: limit of a request, from its start to its end; connecting counts.
         keep: takes the parts of answers as they come.
         on_end: is called as soon as a request has ended, before its answer was read; `status`
-            then tells what the connection knows.
+            is then what the connection knows.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
-            self._n_dropped += 1  # its loss is told later, perhaps after another was opened
+            self._n_dropped += 1  # `connection_lost` comes later, perhaps after another was opened
 
     async def _open_and_send(self, exchange: Exchange) -> None:
         try:
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
                 n_written = os.write(self._fd, data)
             except BlockingIOError:
                 pass
-            except OSError as error:  # told as all ends are, after this call
+            except OSError as error:  # reported after this call, as all ends are
                 self._loop.call_soon(self._fail_to_send, exchange, error)
                 return
         if n_written < len(data):
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
         """Stamp the bytes and hand them to the HTTP parser."""
         self._now_ns = time.monotonic_ns()
         if self._exchange is None:
-            self.close()  # nobody asked
+            self.close()  # no request is in flight
             return
         try:
             self._parser.feed_data(data)

@@ -1,4 +1,4 @@
-"""Runs one level of load, whatever its scenario, and records what became of each request.
+"""Runs one level of load, whatever its scenario, and records the outcome of each request.
 
 Nothing here imports pandas or pyarrow: they take as much memory as the rest, and time to load.
 """
@@ -123,7 +123,7 @@ def requests_table(level: float | None, exchanges: Sequence[Exchange], epoch_ns:
 
 @dataclass
 class Measured:
-    """What became of the levels of a scenario."""
+    """The results of a scenario's levels."""
 
     results: list[LevelResult] = field(default_factory=list)
     """The last one is not whole if it was interrupted."""
@@ -223,7 +223,7 @@ class Load(Protocol):
     """A scenario's way to put load on a server."""
 
     async def open(self) -> None:
-        """Do what comes before the clock starts, such as connecting."""
+        """Prepare before the clock starts, e.g. connect."""
 
     async def run(self, started_ns: int) -> None:
         """Send requests from this moment (ns) on, until the last has ended."""

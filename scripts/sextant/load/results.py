@@ -27,7 +27,7 @@ def write_load(
     started_at: datetime,
     seed: int,
 ) -> None:
-    """Write what became of the levels of a scenario to the folder `out`."""
+    """Write the results of a scenario's levels to the folder `out`."""
     interruption, first = measured.interruption, targets[0]
     version = EndpointServer(first).version()
     n_replicas = len(targets)

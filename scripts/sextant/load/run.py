@@ -215,7 +215,9 @@ def load_server(
     was written, as not complete.
     """
     out.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=out).close()  # what cannot be written is told before the load
+    tempfile.TemporaryFile(
+        dir=out
+    ).close()  # a folder that cannot be written to fails before the load
     started_at = datetime.now(UTC)
     measured = measure(targets, source_of, scenario, timeout_s=timeout_s, seed=seed)
     interruption = measured.interruption

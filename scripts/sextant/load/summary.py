@@ -27,7 +27,7 @@ _HEADER = ["", "mean", *STATISTICS]
 
 
 def request_values(cell: MeasuredCell) -> pd.DataFrame:
-    """Return a row a measured request in the order of their ends: `level, status, error, sent_s,
+    """Return one row per measured request, ordered by end: `level, status, error, sent_s,
     last_token_s, output_tokens, token_offsets_ms`, and its latencies; `itl_ms` is a list.
     """
     requests = cell.requests().assign(scenario_kind=cell.run.scenario_kind)

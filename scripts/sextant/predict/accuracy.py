@@ -33,7 +33,7 @@ class HeldOut(NamedTuple):
 
     fold: str
     points: pd.DataFrame
-    """As `at_percentile` returns them, with the lengths that the predictor was told."""
+    """As `at_percentile` returns them, with the lengths that the predictor was given."""
     samples_ms: np.ndarray | None
     """Joint draws of nTTFT and ITL, (draws, rows, 2); None of a predictor that does not draw."""
     predicted: pd.DataFrame
@@ -65,7 +65,7 @@ def predict_held_out(
         percentiles: those of nTTFT and ITL.
         first_token: what the first of them is one of, as `at_percentile` takes it.
         n_jobs: processes to use; the result does not depend on it.
-        progress: is told of each step.
+        progress: called with each step.
 
     Raises:
         InputError: there is too little to hold out, or the predictor needs references.
@@ -73,7 +73,7 @@ def predict_held_out(
     make = predictor_class(predictor)
     if make.uses_references:
         fix = "judge it on SLOs (--slos), or use another predictor"
-        problem = f"{predictor} has to be told of reference measurements"
+        problem = f"{predictor} needs reference measurements"
         raise InputError(problem, field="--predictor", fix=fix)
     points = at_percentile(task.points, percentiles, first_token)
     known = (points[TARGETS] > 0).any(axis=1) & points["users"].notna()
@@ -170,7 +170,7 @@ def predict_rows(
 
 
 def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
-    """Return a row a held-out point: what was measured and what was predicted.
+    """Return one row per held-out point: what was measured and what was predicted.
 
     Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`; and for each of `METRICS`
     `<metric>_ms` as measured (the median, or the mean where there is none),

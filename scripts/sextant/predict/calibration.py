@@ -1,8 +1,7 @@
-"""What was measured of the very LLM that is asked about: it counts for more than the law.
+"""Calibration: measurements of the LLM in question count more than the law's fit to all LLMs.
 
-The law is fitted to these points too, but a single one that contradicts it would be taken for an
-outlier. So the draws are corrected: at a measured load they are what was measured, and nearby
-they move with it.
+The law is fitted to these points too, but treats one that contradicts it as an outlier. So the
+draws are corrected: at a measured load they equal the measurement, and near it they move with it.
 """
 
 from typing import Any, NamedTuple
@@ -40,7 +39,7 @@ class Contradiction(NamedTuple):
         return abs(float(np.log(self.measured_ms / self.predicted_ms)))
 
 
-class OwnPoints(NamedTuple):
+class Calibration(NamedTuple):
     """Points of the LLM, and the law's draws at them."""
 
     points: pd.DataFrame
@@ -57,7 +56,7 @@ class OwnPoints(NamedTuple):
         contradicts the law makes the interval wider.
 
         Args:
-            X: `gpu_profile_id, users`, a row a load.
+            X: `gpu_profile_id, users`, one row per load.
             samples_ms: draws of the law, shape (draws, rows, 2).
         """
         samples_ms, random = samples_ms.copy(), np.random.default_rng(self.seed)
@@ -112,5 +111,5 @@ class OwnPoints(NamedTuple):
 
 
 def _nearness(users: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return how much a measurement at other users tells, 0 to 1; both are logarithms."""
+    """Return how much a measurement at other users counts, 0 to 1; both are logarithms."""
     return np.exp(-np.abs(users[:, None] - others[None, :]) / _REACH)

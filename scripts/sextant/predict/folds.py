@@ -66,7 +66,7 @@ class FitResult(NamedTuple):
     """Of a predictor that draws: one for each fold with anything to predict."""
 
     def of(self, llm_ids: Collection[str]) -> Self:
-        """Return what came of these LLMs."""
+        """Return the results of these LLMs."""
         if self.latencies is None or all(name in llm_ids for name in self.llm_ids):
             return self
         parts = [(each, each.X["llm_id"].isin(llm_ids).to_numpy()) for each in self.draws]
@@ -117,19 +117,19 @@ def fit_folds(
     folds = list(_folds(task, sorted(usable["llm_id"].unique()), make().min_training_llms))
     is_judged = len(folds) > 1
 
-    def tell(what: str) -> None:
-        progress(f"{predictor}, {slo.slo_id}: {what}")
+    def report(step: str) -> None:
+        progress(f"{predictor}, {slo.slo_id}: {step}")
 
     settings: dict[str, Settings] = {}
     if is_judged and isinstance(model := make(), Tunable):
-        settings = choose_nested(model, design_rows(model, usable, task.facts), n_jobs, tell)
+        settings = choose_nested(model, design_rows(model, usable, task.facts), n_jobs, report)
     jobs = (
         partial(_predict, make, settings.get(fold.name), usable, fold, task, slo) for fold in folds
     )
     predicted, draws = [], []
     finished = results_of(jobs, n_jobs)
     for number, (fold, (frame, drawn)) in enumerate(zip(folds, finished, strict=True), 1):
-        tell(f"fold {number} of {len(folds)} ({fold.name})")
+        report(f"fold {number} of {len(folds)} ({fold.name})")
         predicted.append(frame.assign(fold=fold.name))
         draws += [drawn] if drawn else []
     return FitResult(

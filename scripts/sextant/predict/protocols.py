@@ -28,8 +28,8 @@ class Predictor(Protocol):
         """Return what the predictor learns from: `llm_id, gpu_profile_id, users`, then columns.
 
         Args:
-            keys: `llm_id, gpu_profile_id, users, input_tokens, output_tokens`, a row a point; the
-                lengths are the workload's means, NaN where they are not known.
+            keys: `llm_id, gpu_profile_id, users, input_tokens, output_tokens`, one row
+                per point; the lengths are the workload's means, NaN where they are not known.
             facts: facts of these LLMs and GPU profiles.
         """
 

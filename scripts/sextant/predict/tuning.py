@@ -81,7 +81,7 @@ def choose_nested(
         model: with the grid.
         rows: points of at least 3 LLMs.
         n_jobs: processes to use; the result does not depend on it.
-        progress: is told of each step.
+        progress: called with each step.
     """
     llm_ids = _llm_ids(rows)
     pairs = list(combinations(llm_ids, 2))

@@ -30,7 +30,7 @@ _GROUPS: tuple[Group, ...] = (
 )
 _BROAD_SD = (1.0,) * len(_GROUPS)
 _OF_STEPS_SD = (*(0.05,) * (len(_GROUPS) - 1), 1.0)
-"""Of terms that steps have told; they do not tell `request_ms`."""
+"""Of terms that measured steps determine; they say nothing about `request_ms`."""
 _LEAST_NOISE = 0.02
 """Of the logarithm of a mean: a level that is measured again differs by a few percent."""
 _ROUNDS = 3
@@ -133,7 +133,7 @@ def calibrate(
 
     Args:
         requests: as `closed_loop_requests` or `requests_of_points` return them; several numbers of
-            users, one of them a single user, tell the terms apart.
+            users, one of them a single user, separate the terms.
         scheduler: the server's settings.
         n_draws: draws of the laws that the measurements allow.
         seed: of the draws.
@@ -144,7 +144,9 @@ def calibrate(
     rows = requests[requests["output_tokens"] > 1]
     if rows.empty:
         fix = "measure requests of two output tokens or more"
-        raise InputError("no request tells the time between tokens", fix=fix)
+        raise InputError(
+            "no request has two output tokens, so no time between tokens is known", fix=fix
+        )
     parts = [_Part(users, each) for users, each in rows.groupby("users")]
     parts = [small for part in parts for small in _by_size(part)]
     known = np.log([[*part.means_ms] for part in parts]).T.ravel()
@@ -182,11 +184,11 @@ def calibrate(
 def _widened(covariance: np.ndarray, misfit: float, prior_sd: tuple[float, ...]) -> np.ndarray:
     """Return the covariance where measurements are noisier by a factor of the variance.
 
-    The prior is not: what no measurement tells has its spread, whatever the misfit.
+    The prior is not: a term that no measurement determines keeps its spread, whatever the misfit.
     """
     prior = np.diag(1 / np.square(prior_sd))
-    told = np.linalg.inv(covariance) - prior
-    return np.linalg.inv(told / misfit + prior)
+    data = np.linalg.inv(covariance) - prior
+    return np.linalg.inv(data / misfit + prior)
 
 
 def _by_size(part: _Part) -> list[_Part]:

@@ -102,7 +102,7 @@ def open_loop(law: StepLaw, limits: Limits, load: Load, request_rate_rps: Values
     rate = np.asarray(request_rate_rps, float) / 1e3
 
     def state(decoding: np.ndarray) -> _State:
-        # Others that come at random make the one that looks an extra one.
+        # An arriving request sees the others at random times: it counts itself on top of the mean.
         seen = np.maximum(decoding + load.gap_cv2, 1.0)
         return _state(law, limits, load, decoding, seen, 1.0, 1 - np.exp(-decoding))
 
@@ -114,7 +114,7 @@ def open_loop(law: StepLaw, limits: Limits, load: Load, request_rate_rps: Values
 def closed_loop(law: StepLaw, limits: Limits, load: Load, users: Values) -> Means:
     """Return the means of users that send a request when the last is answered.
 
-    NaN where not all can decode at once: what waits then the simulator says.
+    NaN where not all can decode at once: the simulator covers that case.
     """
     n = np.asarray(users, float)
 

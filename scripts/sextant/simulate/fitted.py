@@ -105,10 +105,10 @@ def told_by_probe(
     Args:
         laws: the most likely one, then draws, shape (laws, terms).
         scheduler: the server's settings.
-        load: the requests; its fields may be arrays, a value a measurement.
+        load: the requests; its fields may be arrays, one value per measurement.
         users: of a load test, or
-        request_rate_rps: of an open loop, a value a measurement.
-        ttft_ms: measured, a value a measurement; NaN if it is not known.
+        request_rate_rps: of an open loop, one value per measurement.
+        ttft_ms: measured, one value per measurement; NaN if it is not known.
         itl_ms: the same.
         seed: of the errors of measurement, which each draw has of its own.
     """

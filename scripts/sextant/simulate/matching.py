@@ -124,7 +124,7 @@ def _line_search(
 
 
 _APART = 0.25
-"""Of the median gap of an answer's tokens: tokens further apart are of two steps."""
+"""Of the median gap of an answer's tokens: tokens with a longer gap come from two steps."""
 _LEAST_STEPS = 200
 _COMPUTED = ("prompts", "prompt_tokens", "sequences", "context_tokens")
 
@@ -196,7 +196,7 @@ def law_of_steps(steps: pd.DataFrame) -> StepLaw | None:
     scale = terms.max(axis=0).clip(min=1)
     found = nnls(terms / scale, steps["duration_ms"].to_numpy())[0] / scale
     floor_ms, sequence_ms, kv_token_ms, prefill_token_ms, prompt_step_ms = map(float, found)
-    # What a step takes whatever it computes: the client cannot tell the weights from the rest.
+    # What a step takes whatever it computes: the client cannot separate the weights from the rest.
     return StepLaw(
         floor_ms / 2,
         floor_ms / 2,

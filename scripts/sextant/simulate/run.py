@@ -34,7 +34,7 @@ class TooFewRequests(InputError):
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What became of the requests. Arrays of shape (n,) in the order of `Requests`."""
+    """The outcome of each request. Arrays of shape (n,) in the order of `Requests`."""
 
     arrival_s: np.ndarray
     input_tokens: np.ndarray
@@ -102,7 +102,7 @@ def simulate(
     warmup_s: float = 0.0,
     window_s: float = float("inf"),
 ) -> Simulation:
-    """Return what becomes of requests that arrive whatever the servers do (an open loop).
+    """Return the outcome of requests that arrive whatever the servers do (an open loop).
 
     Args:
         requests: when they arrive, and what they ask for.
@@ -139,7 +139,7 @@ def simulate_closed(
     warmup_s: float = 0.0,
     window_s: float = float("inf"),
 ) -> Simulation:
-    """Return what becomes of users who each send a request when their last one is answered.
+    """Return the outcome of users who each send a request when their last one is answered.
 
     Users are spread evenly over the replicas and stay there; all start at 0 and send nothing
     after `duration_s`. Requests are sent in their order; their arrivals are not used.
@@ -191,7 +191,7 @@ def _check(n_replicas: int, warmup_s: float, window_s: float) -> None:
     for field, (value, lowest) in given.items():
         if not value >= lowest:
             fix = f"give {lowest:g} or more"
-            raise InputError(f"{value} is too little", field=field, fix=fix)
+            raise InputError(f"{value} is too small", field=field, fix=fix)
 
 
 def _result(world: World, warmup_s: float) -> Simulation:
@@ -242,7 +242,7 @@ def summarise(
     end of the warm-up to the last answer or arrival.
 
     Args:
-        simulation: what became of the requests.
+        simulation: the outcome of each request.
         limits_ms: limits that each request has to keep to count as goodput, of `ttft_ms`,
             `nttft_ms`, `itl_ms` (the mean of its own gaps, which is its TPOT), `tpot_ms` and
             `e2e_ms`; without any, all that are answered count.

@@ -20,7 +20,7 @@ _TIMES = ("arrival_s", "deadline_s", "first_s", "last_s")
 _COUNTS = (
     # What it asks for. `shared` are the blocks of its prompt that belong to its prefix.
     *("input", "output", "group", "shared", "ending", "is_counted"),
-    # What became of it.
+    # Its outcome.
     *("status", "replica", "preemptions", "cached"),
     # Where it is: tokens with keys and values, generated tokens; the plans that sampled its first
     # token since it was admitted and its last one.

@@ -44,7 +44,7 @@ from sextant.points.features import Facts as FactsOfAll
 from sextant.points.features import published_features
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
 from sextant.points.summarize import aggregate_points
-from sextant.predict.calibration import OwnPoints
+from sextant.predict.calibration import Calibration
 from sextant.predict.folds import KEYS, Task, share_lengths
 from sextant.predict.latencies import Draws
 from sextant.predict.references import Rows
@@ -157,7 +157,7 @@ def given_measurements(
         own = rows[is_measured[rows]]
         points = keys.iloc[own].reset_index(drop=True)
         points = points.assign(**dict(zip(TARGETS, values[own].T, strict=True)))
-        calibration = OwnPoints(points, samples_ms[:, own], seed)
+        calibration = Calibration(points, samples_ms[:, own], seed)
         samples_ms[:, rows] = calibration.corrected(keys.iloc[rows], samples_ms[:, rows])
     return np.where(np.isfinite(values), values, samples_ms)
 

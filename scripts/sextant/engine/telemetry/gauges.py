@@ -32,7 +32,7 @@ class Series:
     """Counters are whole only if they are read once more at the end."""
 
     def run(self, stopped: threading.Event, begun: threading.Event) -> None:
-        """Read until `stopped`; sets `begun` after the first reading, whatever came of it."""
+        """Read until `stopped`; sets `begun` after the first reading, even a failed one."""
         started_s, n_due = time.monotonic(), 0
         try:
             while not stopped.is_set():

@@ -18,7 +18,7 @@ _MPS_DAEMON = "nvidia-cuda-mps-control"
 
 
 def host_facts() -> HostFacts:
-    """Return what identifies the machine; what NVML does not tell is null, as are all GPU facts
+    """Return what identifies the machine; what NVML does not report is null, as are all GPU facts
     without NVML.
     """
     machine = HostFacts(

@@ -60,7 +60,7 @@ def cpu_series(plan: dict, clock: Clock) -> Series:
 
 
 def server_series(plan: dict, replica: int, url: str, clock: Clock) -> Series:
-    """Return the series of a server's own metrics; without an answer there is no row."""
+    """Return the series of a server's own metrics; an unanswered request gives no row."""
     known = [MetricNames(**names) for names in plan["metric_names"]]
 
     def read() -> list[dict]:

@@ -94,7 +94,7 @@ def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def step_parts(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what one engine step takes apart from the load, each of shape (rows,), in ms.
+    """Return the parts of a step's time that do not depend on the load, each (rows,), in ms.
 
     `floor_ms` of any step; `dense_ms` and `expert_ms` to read all dense weights and all experts, of
     which t tokens touch 1 - (1 - `expert_share`)^(t^`touch`); `sequence_ms` of a decoding request

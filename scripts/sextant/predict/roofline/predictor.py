@@ -200,7 +200,7 @@ class Roofline(LatencyPredictor):
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
             fitted = fit(law, X, y[TARGETS].to_numpy(float))
             if references is not None and law is CHUNKED:
-                # A cell tells less of the LLM's others than the fit of many cells believes.
+                # One cell says less about the LLM's other cells than the fit of many cells assumes.
                 least = pair_misfit(fitted, X, deployments(X))
                 fitted = fit(law, X, y[TARGETS].to_numpy(float), least)
             self.residuals_ = Residuals(fitted, X, self.seed)
