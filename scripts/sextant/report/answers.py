@@ -11,7 +11,6 @@ from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, at_percentile, points_of_store
-from sextant.report.scores import limit_grid, predictor_means
 from sextant.report.store_tables import MEASURED, Tables, detailed_slos
 
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
@@ -202,37 +201,6 @@ def sources(tables: Tables) -> list[str]:
     return sorted({row["source"] for name in ("point", "score") for row in tables[name]}) or [
         MEASURED
     ]
-
-
-def summaries(tables: Tables) -> list[Row]:
-    """Return what a long sheet comes to, by source; nothing where all SLOs are shown in full.
-
-    Columns: `source, means` (`predictor_means`), `n_servable, n_asked` (pairs of measured LLM and
-    SLO that some profile serves, and all) and `grids` (`limit_grid` by predictor, where there is
-    one).
-    """
-    if len(detailed_slos(tables)) == len(tables["slo"]):
-        return []
-    found = []
-    measured = group_by(tables["recommendation"], "source", "predictor")
-    for source in sources(tables):
-        scores = [row for row in tables["score"] if row["source"] == source]
-        means, by_predictor = predictor_means(scores), group_by(scores, "predictor")
-        grids = {
-            row["predictor"]: limit_grid(tables["slo"], by_predictor[(row["predictor"],)])
-            for row in means
-        }
-        asked = measured.get((source, MEASURED), [])
-        found.append(
-            {
-                "source": source,
-                "means": means,
-                "n_servable": sum(row["gpu_profile_id"] is not None for row in asked),
-                "n_asked": len(asked),
-                "grids": {name: grid for name, grid in grids.items() if grid},
-            }
-        )
-    return found
 
 
 def deployment(row: Row) -> str:

@@ -1,30 +1,26 @@
 """Figures of the report: latency over load, predictions against measurements, scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from sextant.base.rows import Row, group_by
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import Chart
 from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import COLOURS, Axis, draw_panels, draw_shaded
+from sextant.pages.figure import Axis
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
 from sextant.report.answers import TARGET_NAMES, prediction_pairs
-from sextant.report.scores import LimitGrid, marked
+from sextant.report.scores import marked
 from sextant.report.store_tables import MEASURED, Tables
 
 _MAX_TICKS = 10
 _MOST_OVERSPEND = 200
 """What overspends more, in percent, is drawn at the edge of the figure."""
 _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
-_GRIDS_PER_ROW = 4
-_DARKEST = 0.75
-"""Opacity of a full score: text has to be readable on it, on light and dark pages."""
 
 
 def load_chart(curves: pd.DataFrame, answer: Row, card: Row) -> Chart | None:
@@ -121,17 +117,6 @@ def score_figure(scores: Sequence[Row], title: str) -> str:
     return panels_figure([Panel("", x, y, lines)], title, height_in=3.6, has_points=True)
 
 
-def grid_chart(summary: Row, *, is_only: bool) -> Chart:
-    """Return S/O by latency limits of one source of `summaries`."""
-    source = summary["source"]
-    caption = (
-        "S/O by latency limits in percent, mean over the SLOs with these limits, whatever their "
-        "number of users; the stronger the colour, the better. –: no LLM can be judged."
-    )
-    drawing = partial(limit_grid_figure, summary["grids"], f"S/O by latency limits, {source}")
-    return Chart(drawing, caption, name=f"so_by_limits {'' if is_only else source}")
-
-
 def prediction_charts(tables: Tables, answers: Sequence[Row]) -> list[Chart]:
     """Return predicted against measured latencies, of each SLO and predictor of latencies."""
     charts = []
@@ -172,36 +157,3 @@ def prediction_figure(pairs: Sequence[Row], title: str) -> str:
             y = axis._replace(label=f"Predicted {words}")
             panels.append(Panel(f"{llm_id}: {percent(float(np.mean(errors)))}", x, y, lines))
     return panels_figure(panels, title, n_columns=3, height_in=2.2)
-
-
-def limit_grid_figure(grids: Mapping[str, LimitGrid], title: str) -> str:
-    """Draw the mean S/O in percent by latency limits, a panel per predictor in the order given."""
-    n_columns = min(_GRIDS_PER_ROW, len(grids))
-
-    def draw(axes: Axes, place: int, predictor: str) -> None:
-        _draw_grid(axes, grids[predictor])
-        axes.set_title(predictor, fontsize=8.5)
-        axes.tick_params(labelleft=place % n_columns == 0)
-
-    return draw_panels(
-        [partial(draw, place=place, predictor=name) for place, name in enumerate(grids)],
-        title,
-        width_in=max(3.0, 2.75 * n_columns),
-        height_in=2.2,
-        n_columns=n_columns,
-        labels=("ITL limit (ms)", "nTTFT limit (ms per input token)"),
-    )
-
-
-def _draw_grid(axes: Axes, grid: LimitGrid) -> None:
-    for y, nttft_ms in enumerate(grid.nttft_ms):
-        for x, itl_ms in enumerate(grid.itl_ms):
-            so_score = grid.so_score.get((nttft_ms, itl_ms))
-            text = "–" if so_score is None else f"{100 * so_score:.0f}"
-            opacity = _DARKEST * (so_score or 0.0)
-            draw_shaded(axes, x, y, text, colour=COLOURS[0], opacity=opacity, size=7)
-    axes.set_xticks(range(len(grid.itl_ms)), [number(value) for value in grid.itl_ms])
-    axes.set_yticks(range(len(grid.nttft_ms)), [number(value) for value in grid.nttft_ms])
-    axes.set(xlim=(-0.5, len(grid.itl_ms) - 0.5), ylim=(-0.5, len(grid.nttft_ms) - 0.5))
-    axes.tick_params(length=0, labelsize=7)
-    axes.spines[:].set_linewidth(0.5)

@@ -1,11 +1,12 @@
-"""Scores over many SLOs: means per predictor, and how S/O depends on the latency limits."""
+"""Scores of predictors over many SLOs: means, and how S/O depends on the latency limits."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from sextant.base.rows import Row, group_by
 from sextant.facts.slo import SLO
-from sextant.report.store_tables import MEASURED
+from sextant.pages.blocks import Section, Table
+from sextant.pages.wording import number, percent
+from sextant.report.store_tables import MEASURED, Tables, detailed_slos
 
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
 """Predictors that first measure a new LLM on the two reference profiles. A test compares them
@@ -19,15 +20,6 @@ def marked(predictor: str) -> str:
 
 _NAMES = ("slo_id", "nttft_ms", "itl_ms")
 _MEANS = ("success_rate", "overspend", "so_score", "mape_nttft", "mape_itl")
-
-
-class LimitGrid(NamedTuple):
-    """Mean S/O of one predictor by latency limits."""
-
-    nttft_ms: list[float]
-    itl_ms: list[float]
-    so_score: Mapping[tuple[float, float], float | None]
-    """By (nTTFT limit, ITL limit); None where no LLM could be judged."""
 
 
 def predictor_means(scores: Sequence[Row]) -> list[Row]:
@@ -52,7 +44,20 @@ def predictor_means(scores: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (-(row["so_score"] or 0), row["predictor"]))
 
 
-def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> LimitGrid | None:
+def grid_sections(tables: Tables) -> list[Section]:
+    """Return, of a long sheet, tables of each predictor's mean S/O by latency limits."""
+    if len(detailed_slos(tables)) == len(tables["slo"]):
+        return []
+    sections = []
+    for (source, predictor), scores in group_by(tables["score"], "source", "predictor").items():
+        table = limit_grid(tables["slo"], scores) if predictor != MEASURED else None
+        if table:
+            title = f"S/O by latency limits: {marked(predictor)}, {source}"
+            sections.append(Section(title, [table], is_detail=True))
+    return sections
+
+
+def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> Table | None:
     """Return one predictor's mean S/O by limits of nTTFT and ITL, over loads and percentiles.
 
     The same SLO under two names counts once; one with other limits does not. None unless there
@@ -72,7 +77,14 @@ def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> LimitGrid | None:
     nttft_ms, itl_ms = (sorted({limits[side] for limits in cells}) for side in (0, 1))
     if min(len(nttft_ms), len(itl_ms)) < 2 or 2 * len(cells) < len(nttft_ms) * len(itl_ms):
         return None
-    return LimitGrid(nttft_ms, itl_ms, {limits: _mean(values) for limits, values in cells.items()})
+    rows = [
+        [
+            f"nTTFT ≤ {number(row)} ms",
+            *(percent(_mean(cells.get((row, each), []))) for each in itl_ms),
+        ]
+        for row in nttft_ms
+    ]
+    return Table(["", *(f"ITL ≤ {number(each)} ms" for each in itl_ms)], rows)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -1,6 +1,6 @@
 """The report in one screen: the deployment for each LLM and SLO, then how predictors did."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sextant.base.rows import Row, group_by
@@ -37,17 +37,30 @@ def summary(database: Path) -> Document:
     Of a long sheet of SLOs the first has a column, and the predictors' means are over all.
     """
     tables = read_tables(database)
-    names = sources(tables)
-    blocks: list[Block] = []
-    for source in names:
-        parts = _source_blocks(tables, source)
-        blocks += [Section(source, parts)] if parts and len(names) > 1 else parts
+
+    def blocks_of(tables: Tables, source: str) -> list[Block]:
+        parts = answer_blocks(tables, source)
+        more = [*_measured_note(tables, source), *score_blocks(tables, source)]
+        return [*parts, *more] if parts else []
+
+    blocks = by_source(tables, blocks_of)
     if not blocks:
         blocks.append(Note("The store has no SLO, so there is nothing to recommend."))
     return Document("Sextant report", [*blocks, Facts(price_lines(tables))])
 
 
-def _source_blocks(tables: Tables, source: str) -> list[Block]:
+def by_source(tables: Tables, blocks_of: Callable[[Tables, str], list[Block]]) -> list[Block]:
+    """Return the blocks of each source, in a section of its own where there are several."""
+    names = sources(tables)
+    blocks: list[Block] = []
+    for source in names:
+        parts = blocks_of(tables, source)
+        blocks += [Section(source, parts)] if parts and len(names) > 1 else parts
+    return blocks
+
+
+def answer_blocks(tables: Tables, source: str) -> list[Block]:
+    """Return what a source's points and predictions recommend: LLMs by SLOs, and the limits."""
     columns, legend = {}, []
     for answer in slo_answers(tables):
         if answer["source"] == source:
@@ -65,16 +78,12 @@ def _source_blocks(tables: Tables, source: str) -> list[Block]:
         return []
     answered = {llm for cells in columns.values() for llm in cells}
     llms = sorted(answered | {row["llm_id"] for row in tables["llm"]})
-    rows = [[llm, *(cells.get(llm, "not known") for cells in columns.values())] for llm in llms]
-    answers = Table(["LLM", *columns], rows, range(len(columns) + 1))
+    lines = [[llm, *(cells.get(llm, "not known") for cells in columns.values())] for llm in llms]
+    answers = Table(["LLM", *columns], lines, range(len(columns) + 1))
     n_slos = len(tables["slo"])
     which = "each SLO" if len(detailed_slos(tables)) == n_slos else f"the first of {n_slos} SLOs"
     title = f"Cheapest deployment that meets {which} (replicas × GPU profile, USD per hour)"
-    return [
-        Section(title, [answers, Facts(legend)]),
-        *_measured_note(tables, source),
-        *_score_blocks(tables, source),
-    ]
+    return [Section(title, [answers, Facts(legend)])]
 
 
 def _measured_note(tables: Tables, source: str) -> list[Block]:
@@ -105,7 +114,8 @@ def _simulated_cell(rows: Sequence[Row]) -> str:
     return f"{deployment(chosen)} {number(chosen['usd_per_hour'])}" if chosen else "none"
 
 
-def _score_blocks(tables: Tables, source: str) -> list[Block]:
+def score_blocks(tables: Tables, source: str) -> list[Block]:
+    """Return how predictors were judged on LLMs they had not seen."""
     scores = [row for row in tables["score"] if row["source"] == source]
     means, n_slos = predictor_means(scores), len(tables["slo"])
     if not means:

@@ -35,7 +35,7 @@ from sextant.pages.blocks import (
     Widget,
 )
 from sextant.pages.page import write_page
-from sextant.pages.wording import number, percent, plural
+from sextant.pages.wording import number, plural
 from sextant.points.metrics import POINT_LABELS
 from sextant.points.trust import SETTING, warnings
 from sextant.points.verdict import Kind, Outcome
@@ -48,10 +48,9 @@ from sextant.report.answers import (
     recommendations,
     slo_answers,
     slo_words,
-    summaries,
     verdict,
 )
-from sextant.report.scores import REFERENCE_PREDICTORS, marked
+from sextant.report.scores import grid_sections, marked
 from sextant.report.store_tables import (
     MEASURED,
     Tables,
@@ -60,20 +59,12 @@ from sextant.report.store_tables import (
     provenance_facts,
     read_tables,
 )
+from sextant.report.terminal import answer_blocks, by_source, score_blocks
 
-_MAX_SIDE_BY_SIDE = 3
-"""Predictors whose recommendations for hidden LLMs fit beside the answers."""
 _MAX_WIDE_PROFILES = 6
 """With more GPU profiles a table of words does not fit a page."""
 _MAX_REASONS = 3
 _DECISION = ("source", "slo_id", "llm_id", "predictor", "gpu_profile_id", "replicas", "headroom")
-_RATES = {
-    "S": "success_rate",
-    "O": "overspend",
-    "S/O": "so_score",
-    "MAPE nTTFT": "mape_nttft",
-    "MAPE ITL": "mape_itl",
-}
 _MARKS = {Kind.FITS: "✓", Kind.DOES_NOT_FIT: "✗"}
 _POINT_COLUMNS = (
     *("llm_id", "gpu_profile_id", "level", "n_ok", "n_failed", "throughput_tok_s"),
@@ -84,17 +75,6 @@ _POINT_LABELS = POINT_LABELS | {
     "server_mean_itl_ms": "Server's mean ITL (ms)",
     "client_lag_p99_ms": "Client lag, p99 (ms)",
 }
-_HOW_JUDGED = (
-    "Each measured LLM was hidden in turn and recommended for from the others, among the GPU "
-    "profiles that it fits on; only static_policy, one answer for all, is chosen in hindsight. S "
-    "is the share of LLMs whose recommendation carries all users within the limits, O the mean "
-    "extra cost of those over the cheapest deployment that does, S/O the harmonic mean of S and "
-    "1 − O. MAPE is the mean absolute error of predicted latencies, relative to the measured ones."
-)
-_REFERENCES = (
-    "▲ first measures the new LLM on two reference GPU profiles; there its prediction is the "
-    "measurement."
-)
 
 
 def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Path) -> None:
@@ -114,7 +94,6 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
     document = Document(
         "Sextant report",
         [
-            *_introduction(tables, answers),
             Section("What to rent", _decision_blocks(tables, answers, curves, cards), key="answer"),
             *_capacity_part(tables),
             *_fleet_part(tables),
@@ -122,7 +101,6 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
             Section("Feasibility", _feasibility_blocks(tables)),
             Section("Points", _point_blocks(tables)),
             *_trace_part(tables),
-            *_summary_part(tables),
             Section("How much to trust predictions", _trust_blocks(tables, answers), key="trust"),
             Section("Provenance", [_provenance_facts(tables, origin)]),
         ],
@@ -155,43 +133,6 @@ def _data(
     }
 
 
-def _introduction(tables: Tables, answers: Sequence[Row]) -> list[Block]:
-    if not answers:
-        return [Headline("The store has no SLO, so there is nothing to recommend.")]
-    if not summaries(tables):
-        return []
-    slos = tables["slo"]
-    words = (
-        f"Of {number(len(slos))} SLOs only the sheet's first, {slos[0]['slo_id']}, is shown in "
-        "full; recommendations and scores under every SLO are in the JSON file beside this page, "
-        "their means below."
-    )
-    return [Note(words)]
-
-
-def _answer_blocks(answer: Row) -> list[Block]:
-    """Return the limits and what is recommended for each LLM."""
-    # More predictors than these do not fit a line; their scores are in a table of their own.
-    predictors = [*answer["held_out_by"]] if len(answer["held_out_by"]) <= _MAX_SIDE_BY_SIDE else []
-    header = ["LLM", "recommended", "USD/h", "basis", *(f"unseen: {name}" for name in predictors)]
-    rows = [[row["llm_id"], *_answer_cells(row, answer, predictors)] for row in answer["answers"]]
-    rows += [[llm_id, "neither measured nor predicted"] for llm_id in answer["unanswered"]]
-    words = {position for position in range(len(header)) if position != 2}
-    table = Table(header, rows, words) if rows else Note("No LLM is known.")
-    return [Headline(slo_words(answer["slo"])), table]
-
-
-def _answer_cells(row: Row, answer: Row, predictors: Sequence[str]) -> list[str]:
-    basis = row["basis"] if row["basis"] == MEASURED else f"predicted by {row['predictor']}"
-    unseen = []
-    for predictor in predictors if row["basis"] == MEASURED else ():
-        guess = answer["held_out_by"][predictor].get(row["llm_id"])
-        unseen.append(f"{deployment(guess)} {verdict(guess)}" if guess else "–")
-    if row["gpu_profile_id"] is None:
-        return [f"none; {miss_words(row)}", "–", basis, *unseen]
-    return [deployment(row), number(row["usd_per_hour"]), basis, *unseen]
-
-
 def _cards(answer: Row, curves: pd.DataFrame) -> list[Row]:
     """Return each LLM's measured answer, or that of the best judged predictor.
 
@@ -219,16 +160,19 @@ def _decision_blocks(
 ) -> list[Block]:
     from sextant.report.figures import load_chart
 
+    overview = by_source(tables, answer_blocks)
+    if not overview:
+        return [Note("The store has no SLO, so there is nothing to recommend.")]
     words = (
-        "Below each table, an LLM's price, its room to the limits (in percent, and in load that "
-        "all replicas carry together) and its latencies over the load of a replica: a curve is a "
-        "GPU profile, a bar a 90% interval (an end that so few requests leave open is not drawn), "
-        "the ring the load of the answer."
+        "Below, of each SLO and LLM: the price, the room to the limits (in percent, and in load "
+        "that all replicas carry together) and the latencies over the load of a replica, where a "
+        "curve is a GPU profile, a bar a 90% interval (an end that so few requests leave open is "
+        "not drawn), the ring the load of the answer."
     )
-    lines = [words, *price_lines(tables)] if answers else []
-    blocks: list[Block] = [Note(line, "soft") for line in lines]
+    blocks = [*overview, *(Note(line, "soft") for line in (*price_lines(tables), words))]
     for position, answer in enumerate(answers):
-        parts, curve = _answer_blocks(answer), curves[position]
+        parts: list[Block] = [Note(f"Limits: {slo_words(answer['slo'])}.")]
+        curve = curves[position]
         what_ifs = _what_ifs(tables, curve, SLO(**answer["slo"]), f"what-if-{position}")
         for card in cards[position]:
             chart = load_chart(curve, answer, card)
@@ -238,7 +182,7 @@ def _decision_blocks(
             shown = [*_card_blocks(card, answer["slo"]), *([chart] if chart else [])]
             shown += [what_ifs[llm_id]] if llm_id in what_ifs else []
             parts.append(Section(title, shown, is_detail=True))
-        blocks.append(Section(answer["heading"], parts, key=f"slo-{position}"))
+        blocks.append(Section(answer["heading"], parts))
     return blocks
 
 
@@ -321,7 +265,7 @@ def _capacity_sections(tables: Tables) -> list[Section]:
             Table(header, cells, range(len(header))),
             Note("Timeline, and what would change it: its page in the folder capacity.", link=page),
         ]
-        found.append(Section(slo_id, blocks, key=f"capacity-{len(found)}"))
+        found.append(Section(slo_id, blocks))
     return found
 
 
@@ -459,90 +403,30 @@ def _getter(name: str) -> Any:
     return lambda row: row[name]
 
 
-def _means_table(means: Sequence[Row]) -> Table:
-    """Return predictors by their scores, means over SLOs."""
-    rows = [
-        [
-            marked(row["predictor"]),
-            *(percent(row[name]) for name in _RATES.values()),
-            row["n_slos_judged"],
-            row["n_slos_with_success"],
-            row["n_slos"] - row["n_slos_judged"],
-        ]
-        for row in means
-    ]
-    header = ["predictor", *_RATES, "SLOs judged", "with a success", "without an LLM to judge"]
-    return Table(header, rows)
-
-
-def _summary_part(tables: Tables) -> list[Block]:
-    from sextant.report.figures import grid_chart
-
-    found = summaries(tables)
-    blocks: list[Section] = []
-    for each in found:
-        parts: list[Block] = []
-        if each["n_asked"]:
-            words = (
-                f"For {number(each['n_servable'])} of {number(each['n_asked'])} pairs of measured "
-                "LLM and SLO there is a GPU profile that meets the SLO; without one, there is "
-                "nothing to judge."
-            )
-            parts.append(Note(words))
-        parts.append(_means_table(each["means"]) if each["means"] else _NOT_JUDGED)
-        if any(row["predictor"] in REFERENCE_PREDICTORS for row in each["means"]):
-            parts.append(Note(_REFERENCES, "soft"))
-        if each["grids"]:
-            parts.append(grid_chart(each, is_only=len(found) == 1))
-        blocks.append(Section(each["source"], parts, key=f"summary-{len(blocks)}"))
-    if not found:
-        return []
-    parts = [Note(_HOW_JUDGED), *(blocks if len(found) > 1 else blocks[0].blocks)]
-    return [Section(f"All {len(tables['slo'])} SLOs", parts, key="summary")]
-
-
-_NOT_JUDGED = Note("No predictor was judged.", "soft")
-
-
-def _scores_table(scores: Sequence[Row]) -> Table:
-    """Return the scores of predictors under one SLO."""
-    rows = [
-        [
-            marked(row["predictor"]),
-            *(percent(row[name]) for name in _RATES.values()),
-            number(row["n_llms"]),
-            number(row["n_left_out"]),
-            row["note"] or "",
-        ]
-        for row in scores
-    ]
-    return Table(["predictor", *_RATES, "LLMs judged", "left out", "note"], rows, (0, 8))
-
-
 def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
     from sextant.report.figures import prediction_charts, score_charts
 
-    blocks: list[Block] = [
-        Note(
-            f"{_HOW_JUDGED} A predictor that measures a hidden LLM on two reference profiles is "
-            "not credited for these. An LLM that no profile serves within the limits cannot be "
-            "judged and is left out. Failed requests enter no latency, so no SLO accounts for them."
-        )
-    ]
+    text = (
+        "Each measured LLM was hidden in turn and recommended for from the others, among the GPU "
+        "profiles that it fits on; only static_policy, one answer for all, is chosen in hindsight. "
+        "MAPE is the mean absolute error of predicted latencies, relative to the measured ones. "
+        "An LLM that no profile serves within the limits cannot be judged and is left out. Failed "
+        "requests enter no latency, so no SLO accounts for them. ▲ first measures the hidden LLM "
+        "on two reference GPU profiles, and is not credited for these."
+    )
+    scores = by_source(tables, score_blocks)
+    if not scores:
+        return [Note(text), Note("No predictor was judged.", "soft")]
+    notes = {f"{row['predictor']}: {row['note']}." for row in tables["score"] if row["note"]}
+    blocks: list[Block] = [Note(text), *scores, Facts(sorted(notes)), *grid_sections(tables)]
     if charts := score_charts(answers):
-        words = (
-            "Each mark is a predictor: the farther up and left, the better it recommends. Lines "
-            f"join equal S/O. {_REFERENCES}"
-        )
-        blocks += [Note(words), *charts]
-    for position, answer in enumerate(answers):
-        parts: list[Block] = [_scores_table(answer["scores"])] if answer["scores"] else []
-        parts += [_held_out_table(answer)] if answer["held_out_by"] else []
-        if parts:
-            title = f"{answer['heading']}: recommendations for hidden LLMs"
-            blocks.append(Section(title, parts, key=f"hidden-{position}"))
-    if len(blocks) == 1:
-        blocks.append(_NOT_JUDGED)
+        words = "Each mark is a predictor: the farther up and left, the better it recommends."
+        blocks += [Note(f"{words} Lines join equal S/O."), *charts]
+    blocks += [
+        Section(f"{answer['heading']}: recommendations for hidden LLMs", [_held_out_table(answer)])
+        for answer in answers
+        if answer["held_out_by"]
+    ]
     if charts := prediction_charts(tables, answers):
         words = (
             "A panel is an LLM that the predictor was not shown, with the mean absolute error "
