@@ -18,7 +18,7 @@ from sextant.points.metrics import (
     START_SQL,
     STATISTICS,
     TPOT_SQL,
-    keeps,
+    meets_limits,
     statistics,
 )
 from sextant.points.run import LevelRun
@@ -81,7 +81,7 @@ def _summarise_level(
     ok, failed = values[values["status"] == "ok"], values[values["status"] != "ok"]
     own_ms = {name: ok[name].to_numpy(float) for name in (*SHOWN, "nttft_ms") if name != "itl_ms"}
     own_ms["itl_ms"] = own_ms["tpot_ms"]
-    n_good = int(keeps(own_ms, limits_ms).sum())
+    n_good = int(meets_limits(own_ms, limits_ms).sum())
     duration_s = level.duration_s or np.nan
     rates = {
         "throughput_tok_s": ok["output_tokens"].sum() / duration_s,

@@ -1,4 +1,8 @@
-"""The one writer and the one reader of a cell's files."""
+"""The files of a measured cell: their columns, the one writer, the one reader, and checksums.
+
+Disks fill, copies break off, file systems lose blocks: what took hours to measure is read again
+only if it is what was written, by the SHA-256 of each file in `run.json`.
+"""
 
 import contextlib
 import errno
@@ -33,9 +37,65 @@ if TYPE_CHECKING:  # a job that measures has no use for its memory
 FORMAT_VERSION = 2
 """Of `run.json` and `tuning.json`. Add 1 where a reader of the former version would misread."""
 _VERSION = "format_version"
+FILES = "files"
+"""The key of a `run.json` that has size and SHA-256 of each other file."""
+SEAL = "content_sha256"
+"""The key of a `run.json` that has the checksum of all others."""
 _FORMER = ("imported",)
-"""Fields of `run.json` that earlier versions wrote and nothing reads."""
+"""Keys of a `run.json` that earlier versions wrote and nothing reads."""
+
+CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
+"""The files of a cell besides `run.json`."""
+ALL_FILES = (*CELL_FILES, "run.json")
+CHECKPOINT = "partial"
+"""Name of the folder, inside the cell's folder, where finished levels are kept."""
+DAMAGED = "damaged-"
+"""Prefix of the folders that hold damaged files, inside the cell's folder."""
+
+_FLOAT, _COUNT, _TEXT = pa.float64(), pa.int32(), pa.string()
+REQUEST_SCHEMA = pa.schema(
+    {
+        "level": _FLOAT,
+        "request_id": _TEXT,
+        **dict.fromkeys(("replica", "user"), _COUNT),
+        **dict.fromkeys(("scheduled_s", "sent_s", "first_token_s", "last_token_s"), _FLOAT),
+        "token_offsets_ms": pa.list_(pa.float32()),
+        **dict.fromkeys(("input_tokens", "output_tokens"), _COUNT),
+        **dict.fromkeys(("requested_input_tokens", "requested_output_tokens"), _COUNT),
+        **dict.fromkeys(("status", "error"), _TEXT),
+    }
+)
+"""`requests.parquet`: one row per measured request. Times are seconds since the run's start."""
+SERVER_SCHEMA = pa.schema(
+    {
+        "level": _FLOAT,
+        "replica": _COUNT,
+        **dict.fromkeys(("time_s", "n_running", "n_waiting"), _FLOAT),
+        **dict.fromkeys(("kv_cache_usage", "n_preemptions"), _FLOAT),
+    }
+)
+"""`server.parquet`: one row per reading of a replica's metrics."""
+TELEMETRY_SCHEMA = pa.schema(
+    {
+        **dict.fromkeys(("level", "time_s"), _FLOAT),
+        "device": _TEXT,
+        **dict.fromkeys(("power_w", "energy_j", "utilization", "memory_utilization"), _FLOAT),
+        **dict.fromkeys(("memory_used_gib", "sm_clock_mhz", "temperature_c"), _FLOAT),
+        "throttle_reasons": _TEXT,
+        **dict.fromkeys(("sm_active", "sm_occupancy"), _FLOAT),
+    }
+)
+"""`telemetry.parquet`: one row per reading of a device."""
+TABLES = {"requests": REQUEST_SCHEMA, "server": SERVER_SCHEMA, "telemetry": TELEMETRY_SCHEMA}
+"""By the name of the file, without its ending."""
+
 _T = TypeVar("_T")
+
+
+def concatenated(name: str, parts: list[pa.Table]) -> pa.Table:
+    """Return the rows of all parts of one of the `TABLES`; there may be no part."""
+    schema = TABLES[name]
+    return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
 
 
 @cache
@@ -44,7 +104,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def to_json(value: object) -> dict[str, Any]:
-    """Return a dataclass of this room as JSON has it."""
+    """Return a dataclass as plain data for JSON."""
     kind: Any = type(value)  # mypy takes classes for unhashable
     return _adapter(kind).dump_python(value, mode="json", warnings="error")
 
@@ -78,10 +138,10 @@ def write_run(folder: Path, run: CellRun) -> None:
 
 
 def read_run(folder: Path) -> CellRun:
-    """Read a cell's `run.json`; whether its files are whole, `damaged_files` tells.
+    """Read a cell's `run.json`; `damaged_files` checks whether its files are whole.
 
-    Raises InputError, which names the field, if it is malformed or of another format version, and
-    FileNotFoundError.
+    Raises FileNotFoundError, and InputError, which names the field, if it is malformed or of
+    another format version.
     """
     return _read(folder / "run.json", CellRun, (FILES, SEAL, *_FORMER))
 
@@ -112,7 +172,7 @@ def _read(path: Path, kind: type[_T], envelope: Sequence[str] = ()) -> _T:
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A cell that was measured: its folder, and what was read of it."""
+    """A measured cell: its folder, and its files as far as they were read."""
 
     folder: Path
     run: CellRun
@@ -124,15 +184,15 @@ class MeasuredCell:
         return tuple(getattr(self.run, name) for name in CELL_KEY)
 
     def requests(self, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-        """Return the rows of `requests.parquet`, one a measured request, failed ones included."""
+        """Return the rows of `requests.parquet`: one per measured request, failed ones included."""
         return self._table("requests", columns)
 
     def server(self) -> "pd.DataFrame":
-        """Return the rows of `server.parquet`, one a reading of a replica's metrics."""
+        """Return the rows of `server.parquet`: one per reading of a replica's metrics."""
         return self._table("server")
 
     def telemetry(self) -> "pd.DataFrame":
-        """Return the rows of `telemetry.parquet`, one a reading of a device."""
+        """Return the rows of `telemetry.parquet`: one per reading of a device."""
         return self._table("telemetry")
 
     def _table(self, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
@@ -142,87 +202,6 @@ class MeasuredCell:
 def read_cell(folder: Path) -> MeasuredCell:
     """Read a cell's `run.json` and `tuning.json`; see `read_run`."""
     return MeasuredCell(folder, read_run(folder), read_tuning(folder))
-
-
-REQUEST_SCHEMA = pa.schema(
-    [
-        pa.field("level", pa.float64()),
-        pa.field("request_id", pa.string()),
-        pa.field("replica", pa.int32()),
-        pa.field("user", pa.int32()),
-        pa.field("scheduled_s", pa.float64()),
-        pa.field("sent_s", pa.float64()),
-        pa.field("first_token_s", pa.float64()),
-        pa.field("last_token_s", pa.float64()),
-        pa.field("token_offsets_ms", pa.list_(pa.float32())),
-        pa.field("input_tokens", pa.int32()),
-        pa.field("output_tokens", pa.int32()),
-        pa.field("requested_input_tokens", pa.int32()),
-        pa.field("requested_output_tokens", pa.int32()),
-        pa.field("status", pa.string()),
-        pa.field("error", pa.string()),
-    ]
-)
-"""`requests.parquet`: a row a measured request, failed ones included."""
-
-SERVER_SCHEMA = pa.schema(
-    [
-        pa.field("level", pa.float64()),
-        pa.field("replica", pa.int32()),
-        pa.field("time_s", pa.float64()),
-        pa.field("n_running", pa.float64()),
-        pa.field("n_waiting", pa.float64()),
-        pa.field("kv_cache_usage", pa.float64()),
-        pa.field("n_preemptions", pa.float64()),
-    ]
-)
-"""`server.parquet`: a row a reading of a replica's metrics."""
-
-TELEMETRY_SCHEMA = pa.schema(
-    [
-        pa.field("level", pa.float64()),
-        pa.field("time_s", pa.float64()),
-        pa.field("device", pa.string()),
-        pa.field("power_w", pa.float64()),
-        pa.field("energy_j", pa.float64()),
-        pa.field("utilization", pa.float64()),
-        pa.field("memory_utilization", pa.float64()),
-        pa.field("memory_used_gib", pa.float64()),
-        pa.field("sm_clock_mhz", pa.float64()),
-        pa.field("temperature_c", pa.float64()),
-        pa.field("throttle_reasons", pa.string()),
-        pa.field("sm_active", pa.float64()),
-        pa.field("sm_occupancy", pa.float64()),
-    ]
-)
-"""`telemetry.parquet`: a row a reading of a device."""
-
-TABLES = {"requests": REQUEST_SCHEMA, "server": SERVER_SCHEMA, "telemetry": TELEMETRY_SCHEMA}
-"""By the name of the file, without its ending."""
-
-
-def concatenated(name: str, parts: list[pa.Table]) -> pa.Table:
-    """Return the rows of all parts of one of the `TABLES`, which may be none."""
-    schema = TABLES[name]
-    return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
-
-
-CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
-"""What a cell consists of, beside `run.json`."""
-
-ALL_FILES = (*CELL_FILES, "run.json")
-
-CHECKPOINT = "partial"
-"""The folder in a cell's own where finished levels are kept."""
-
-DAMAGED = "damaged-"
-"""Prefix of the folders that hold damaged files, inside the cell's folder."""
-
-FILES = "files"
-"""The key of a `run.json` that has size and SHA-256 of each other file."""
-
-SEAL = "content_sha256"
-"""The key of a `run.json` that has the checksum of all others."""
 
 
 def file_facts(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
@@ -250,40 +229,35 @@ def require_whole(cells: Sequence[Path]) -> None:
     every damaged file of every cell, and where it is now.
     """
     try:
-        damage = {folder: found for folder in cells if (found := damaged_files(folder))}
+        damage = {folder: problems for folder in cells if (problems := damaged_files(folder))}
     except OSError as error:
-        fix = "see to the file system, or the file's rights, and run again: nothing was set aside"
-        raise InputError(
-            f"cannot be read ({error.strerror})", file=error.filename, fix=fix
-        ) from None
-    if not damage:
-        return
+        problem = f"cannot be read ({error.strerror})"
+        fix = "check the file system and the file's rights, and run again: nothing was set aside"
+        raise InputError(problem, file=error.filename, fix=fix) from None
     lines = []
-    for folder, found in damage.items():
-        problems = ", ".join(f"{name} {problem}" for name, problem in found.items())
-        lines.append(f"\n  {folder}: {problems}; set aside in {_set_aside(folder).name}")
-    fix = "run the same command again: it makes just these cells again"
-    raise InputError(f"{len(damage)} of {len(cells)} cells are damaged:{''.join(lines)}", fix=fix)
-
-
-def _set_aside(folder: Path) -> Path:
-    for number in itertools.count(1):
-        place = folder / f"{DAMAGED}{number}"
-        with contextlib.suppress(FileExistsError):
-            place.mkdir(parents=True)
-            break
-    for name in ALL_FILES:
-        # Another rule that reads the cell may have found the damage in the same moment.
-        with contextlib.suppress(FileNotFoundError):
-            (folder / name).rename(place / name)
-    return place
+    for folder, problems in damage.items():
+        for number in itertools.count(1):
+            place = folder / f"{DAMAGED}{number}"
+            with contextlib.suppress(FileExistsError):
+                place.mkdir(parents=True)
+                break
+        for name in ALL_FILES:
+            # Another rule that reads the cell may have moved it in the same moment.
+            with contextlib.suppress(FileNotFoundError):
+                (folder / name).rename(place / name)
+        words = ", ".join(f"{name} {problem}" for name, problem in problems.items())
+        lines.append(f"\n  {folder}: {words}; set aside in {place.name}")
+    if damage:
+        fix = "run the same command again: it makes just these cells again"
+        problem = f"{len(damage)} of {len(cells)} cells are damaged:{''.join(lines)}"
+        raise InputError(problem, fix=fix)
 
 
 def drop_checkpoints(cells: Iterable[Path]) -> None:
-    """Drop the finished levels that were kept of cells whose results have been read.
+    """Delete the finished levels that were kept of cells whose results have been read.
 
-    Not before: a job that outlives a killed Snakemake finishes its cell unheard of, and the next
-    Snakemake deletes the results and submits the cell once more, which then finds its levels.
+    Not before: a job that outlives a killed Snakemake may still finish its cell. The next Snakemake
+    then deletes the results and submits the cell once more, which continues from its levels.
     """
     for folder in cells:
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
@@ -292,21 +266,21 @@ def drop_checkpoints(cells: Iterable[Path]) -> None:
 def damaged_files(folder: Path) -> dict[str, str]:
     """Return the files of a cell's folder that are missing or damaged, and what is wrong.
 
-    Raises OSError if a file could not be read, which tells nothing of its content: a missing right,
-    a network file system that does not answer.
+    Raises OSError if a file could not be read, whatever its content: a missing right, or a network
+    file system that does not answer.
     """
     try:
         run = read_json(folder / "run.json")
     except OSError as error:
-        return {"run.json": _no_file(error)}
+        return {"run.json": _path_problem(error)}
     except InputError as error:
         return {"run.json": f"cannot be read ({error.problem})"}
     if not isinstance(run, dict) or not isinstance(run.get(FILES), dict) or SEAL not in run:
         return {"run.json": "does not say what was written"}
     if run[SEAL] != _content_sha256(run):
         return {"run.json": "is not what was written (SHA-256)"}
-    found = {name: _damage(folder / name, run[FILES].get(name)) for name in CELL_FILES}
-    return {name: problem for name, problem in found.items() if problem}
+    problems = {name: _damage(folder / name, run[FILES].get(name)) for name in CELL_FILES}
+    return {name: problem for name, problem in problems.items() if problem}
 
 
 def _damage(path: Path, facts: object) -> str | None:
@@ -318,12 +292,12 @@ def _damage(path: Path, facts: object) -> str | None:
             return f"has {n_bytes} bytes, {facts.get('n_bytes')} were written"
         is_whole = sha256_file(path) == facts.get("sha256")
     except OSError as error:
-        return _no_file(error)
+        return _path_problem(error)
     return None if is_whole else "is not what was written (SHA-256)"
 
 
-def _no_file(error: OSError) -> str:
-    """Return what is wrong where there is no file; any other error says nothing of the file."""
+def _path_problem(error: OSError) -> str:
+    """Return what is wrong with the path; raise the error again if it concerns no path."""
     if error.errno == errno.ENOENT:
         return "is missing"
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ELOOP):

@@ -25,14 +25,11 @@ class Metric:
 
     name: str
     """Column suffix, with its unit."""
+    label: str
     meaning: str
     formula: str
-    """As a person reads it."""
     sql: str
-    """DuckDB expression over the columns of `requests.parquet`; a list for one value a token."""
-    vllm: str
-    aiperf: str
-    guidellm: str
+    """DuckDB expression over the columns of `requests.parquet`; a list of one value per token."""
 
 
 def _ms_between(start: str, end: str) -> str:
@@ -40,45 +37,38 @@ def _ms_between(start: str, end: str) -> str:
     return f"round(({end} - {start}) * 1000, 6)"
 
 
+_TTFT_SQL = _ms_between("start_s", "first_token_s")
 LATENCIES = (
     Metric(
-        "ttft_ms",
-        "time to first token: queueing and prefill",
-        "first_token_s − start_s, in ms",
-        _ms_between("start_s", "first_token_s"),
-        "ttft",
-        "time_to_first_token",
-        "time_to_first_token_ms",
+        name="ttft_ms",
+        label="TTFT",
+        meaning="time to first token: queueing and prefill",
+        formula="first_token_s − start_s, in ms",
+        sql=_TTFT_SQL,
     ),
     Metric(
-        "nttft_ms",
-        "TTFT per input token (LLM-Pilot, section III-C3)",
-        "ttft_ms / input_tokens",
-        f"{_ms_between('start_s', 'first_token_s')} / input_tokens",
-        "none",
-        "none",
-        "none",
+        name="nttft_ms",
+        label="nTTFT",
+        meaning="TTFT per input token (LLM-Pilot, section III-C3)",
+        formula="ttft_ms / input_tokens",
+        sql=f"{_TTFT_SQL} / input_tokens",
     ),
     Metric(
-        "itl_ms",
-        "gap between consecutive output tokens, pooled over all requests; the first token, "
+        name="itl_ms",
+        label="ITL",
+        meaning="gap between consecutive output tokens, pooled over all requests; the first token, "
         "which TTFT measures, opens no gap",
-        "token_offsets_ms[i] − token_offsets_ms[i−1], i ≥ 2",
+        formula="token_offsets_ms[i] − token_offsets_ms[i−1], i ≥ 2",
         # Doubles: a difference of two 32-bit floats would lose digits it has.
-        "list_transform(range(2, len(token_offsets_ms) + 1), "
+        sql="list_transform(range(2, len(token_offsets_ms) + 1), "
         "lambda i: token_offsets_ms[i]::DOUBLE - token_offsets_ms[i - 1]::DOUBLE)",
-        "itl",
-        "inter_token_latency (mean of each request)",
-        "inter_token_latency_ms (mean of each request)",
     ),
     Metric(
-        "e2e_ms",
-        "whole request, until its last token",
-        "last_token_s − start_s, in ms",
-        _ms_between("start_s", "last_token_s"),
-        "e2el",
-        "request_latency",
-        "request_latency",
+        name="e2e_ms",
+        label="E2E",
+        meaning="whole request, until its last token",
+        formula="last_token_s − start_s, in ms",
+        sql=_ms_between("start_s", "last_token_s"),
     ),
 )
 
@@ -90,63 +80,53 @@ START_FORMULA = "sent_s of a closed loop, else scheduled_s"
 waited before it was sent counts: for a place under a cap, or for a client that was late."""
 START_SQL = f"CASE WHEN {WITH_USERS_SQL} THEN sent_s ELSE scheduled_s END"
 
-# Latencies whose mean is kept beside the quantiles.
 MEANS = ("ttft_ms", "itl_ms", "e2e_ms")
-
-# What the formulas read of `requests.parquet`, beside `start_s`.
+"""Latencies of which the mean is computed, too."""
 REQUEST_COLUMNS = (
-    "level",
-    "first_token_s",
-    "last_token_s",
-    "token_offsets_ms",
-    "input_tokens",
-    "output_tokens",
-    "status",
+    *("level", "first_token_s", "last_token_s", "token_offsets_ms"),
+    *("input_tokens", "output_tokens", "status"),
 )
+"""What the formulas read of `requests.parquet`, besides `start_s`."""
 
 THROUGHPUT_FORMULA = "Σ output_tokens of ok requests / duration_s"
-THROUGHPUT_SQL = "coalesce(sum(output_tokens) FILTER (status = 'ok'), 0) / duration_s"
 REQUEST_RATE_FORMULA = "number of ok requests / duration_s"
-REQUEST_RATE_SQL = "count(*) FILTER (status = 'ok') / duration_s"
-# The lengths that the workload had at a point; null where nothing succeeded.
-MEAN_LENGTHS_SQL = ", ".join(
-    f"avg({name}) FILTER (status = 'ok') AS mean_{name}"
-    for name in ("input_tokens", "output_tokens")
-)
 
 
 def points_query(requests: str, levels: str) -> str:
-    """Return the query that summarises requests to one row a cell and level.
+    """Return the query that summarises requests to one row per cell and level.
 
     `requests` is a relation of `cell`, `start_s` (`START_SQL`) and `REQUEST_COLUMNS`, `levels` one
     of `cell, level, duration_s`. Failed requests are counted and enter no latency.
     """
     selected, computed, joined = [], [], []
     for metric in LATENCIES:
-        value = f"unnest({metric.sql})" if metric.name == "itl_ms" else metric.sql
-        computed.append(
-            f"{metric.name}_values AS (SELECT cell, level, {value} AS value FROM requests "
-            "WHERE status = 'ok')"
-        )
+        name = metric.name
+        value = f"unnest({metric.sql})" if name == "itl_ms" else metric.sql
+        mean = f", avg(value) AS mean_{name}" if name in MEANS else ""
         # All quantiles of a metric at once: its values are gathered and sorted only once.
-        mean = f", avg(value) AS mean_{metric.name}" if metric.name in MEANS else ""
         computed.append(
-            f"{metric.name} AS (SELECT cell, level, "
-            f"quantile_cont(value, {list(PERCENTILES.values())}) AS {metric.name}{mean} "
-            f"FROM {metric.name}_values GROUP BY cell, level)"
+            f"""{name}_values AS (
+            SELECT cell, level, {value} AS value FROM requests WHERE status = 'ok'),
+        {name} AS (
+            SELECT cell, level, quantile_cont(value, {[*PERCENTILES.values()]}) AS {name}{mean}
+            FROM {name}_values GROUP BY cell, level)"""
         )
         selected += [
-            f"{metric.name}[{number}] AS {statistic}_{metric.name}"
+            f"{name}[{number}] AS {statistic}_{name}"
             for number, statistic in enumerate(PERCENTILES, 1)
         ]
-        joined.append(f"LEFT JOIN {metric.name} USING (cell, level)")
+        joined.append(f"LEFT JOIN {name} USING (cell, level)")
+    # Mean lengths are those that the workload had at a point; null where nothing succeeded.
     return f"""
     WITH requests AS (FROM {requests}), {", ".join(computed)},
         counts AS (SELECT cell, level, any_value(duration_s) AS duration_s,
             count(*) FILTER (status = 'ok') AS n_ok,
             count(*) FILTER (status != 'ok') AS n_failed,
-            {THROUGHPUT_SQL} AS throughput_tok_s, {REQUEST_RATE_SQL} AS request_rate_rps,
-            {MEAN_LENGTHS_SQL}
+            coalesce(sum(output_tokens) FILTER (status = 'ok'), 0) / duration_s
+                AS throughput_tok_s,
+            count(*) FILTER (status = 'ok') / duration_s AS request_rate_rps,
+            avg(input_tokens) FILTER (status = 'ok') AS mean_input_tokens,
+            avg(output_tokens) FILTER (status = 'ok') AS mean_output_tokens
             FROM {levels} LEFT JOIN requests USING (cell, level)
             GROUP BY cell, level, duration_s)
     SELECT cell, level, n_ok, n_failed, duration_s, throughput_tok_s, request_rate_rps,
@@ -164,33 +144,18 @@ def statistics(values: np.ndarray) -> dict[str, float | None]:
     return {"mean": float(values.mean()), **dict(zip(STATISTICS, quantiles, strict=True))}
 
 
-def keeps(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
-    """Tell of each request whether it keeps all limits; one that is not known is kept.
+def meets_limits(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
+    """Return whether each request meets all limits; a latency that is not known meets its limit.
 
     Raises InputError for a limit of another latency than those of `each_ms`.
     """
-    are_kept = np.ones(len(each_ms["e2e_ms"]), bool)
+    is_met = np.ones(len(each_ms["e2e_ms"]), bool)
     for name, limit in limits_ms.items():
         if name not in each_ms:
             fix = f"give limits of {', '.join(each_ms)}"
             raise InputError(f"a request has no {name} of its own", field=name, fix=fix)
-        are_kept &= ~(each_ms[name] > limit)
-    return are_kept
-
-
-LATENCY_NAMES = {"ttft": "TTFT", "nttft": "nTTFT", "itl": "ITL", "e2e": "E2E"}
-"""Names of `LATENCIES`, by the column's name without its unit."""
-_UNITS = {"nttft_ms": "ms/token"}
-
-
-def latency_label(column: str) -> str:
-    """Return the label of a latency's column, e.g. `TTFT, median (ms)` of `median_ttft_ms`.
-
-    Without a statistic, e.g. `itl_ms`, it is `ITL (ms)`.
-    """
-    statistic, _, metric = column.rpartition("_ms")[0].rpartition("_")
-    of_statistic = f", {statistic}" if statistic else ""
-    return f"{LATENCY_NAMES[metric]}{of_statistic} ({_UNITS.get(f'{metric}_ms', 'ms')})"
+        is_met &= ~(each_ms[name] > limit)
+    return is_met
 
 
 POINT_LABELS = {
@@ -209,7 +174,9 @@ POINT_LABELS = {
     "energy_per_output_token_j": "Energy per output token (J)",
     "energy_per_request_j": "Energy per request (J)",
 } | {
-    column: latency_label(column)
+    f"{statistic}_{metric.name}": f"{metric.label}, {statistic} "
+    + ("(ms/token)" if metric.name == "nttft_ms" else "(ms)")
     for metric in LATENCIES
-    for column in (f"{statistic}_{metric.name}" for statistic in (*PERCENTILES, "mean"))
+    for statistic in (*PERCENTILES, "mean")
 }
+"""What pages call the columns of points, with their units."""

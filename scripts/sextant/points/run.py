@@ -1,4 +1,4 @@
-"""What one measurement of a cell was and came to: the content of `run.json`."""
+"""The content of `run.json`: how a cell was measured, and the outcome."""
 
 import math
 from collections.abc import Mapping
@@ -16,18 +16,16 @@ from pydantic import (
     PlainSerializer,
 )
 
-from sextant.experiment.cells import CellKey
 from sextant.experiment.scenarios import KINDS, level_to_json
 from sextant.experiment.servers import Variant
 from sextant.points.verdict import Verdict
 
 CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
 """What names a cell, in `run.json` and in every row of the store."""
-_LEVEL_LIMIT = 2**31
 
 
-def _checked_level(level: float) -> float:
-    if not (0 < level < _LEVEL_LIMIT or level == math.inf):
+def _check_level(level: float) -> float:
+    if not (0 < level < 2**31 or level == math.inf):
         raise ValueError("a level is above 0 and below 2**31, or inf")
     return level
 
@@ -36,7 +34,7 @@ Level = Annotated[
     float,
     AllowInfNan(True),
     BeforeValidator(lambda value: math.inf if value == "inf" else value),
-    AfterValidator(_checked_level),
+    AfterValidator(_check_level),
     PlainSerializer(level_to_json, return_type=Any),
 ]
 """Users, requests per second, requests in flight or a phase; all at once is `inf` in JSON."""
@@ -61,7 +59,7 @@ class PublishedMedians:
 
 @dataclass(frozen=True)
 class LevelMedians:
-    """What the stop rule looks at of a level; a latency is None where no request was served."""
+    """What the stop rule compares; a latency is None where no request was served."""
 
     users: float
     n_ok: int
@@ -85,7 +83,7 @@ class Stop:
 
     @property
     def reason(self) -> str:
-        """The sentence for a person."""
+        """The reason as a sentence."""
         return (
             f"left out: at {self.last.users:g} users the median nTTFT is "
             f"{self.last.nttft_ms:.3g} ms and the median ITL {self.last.itl_ms:.3g} ms "
@@ -109,12 +107,12 @@ class LevelRun:
     n_unfinished: NonNegativeInt = 0
     """Measured requests in flight when the level was interrupted; they have no row."""
     client_lag_ms: Quantiles = Quantiles()
-    """How late the client's event loop was."""
+    """Lateness of the client's event loop."""
     send_lag_ms: Quantiles = Quantiles()
-    """From when a request could be sent to when it was."""
+    """Time from when a request was due until it was sent."""
     lag_warning: str | None = None
     answer_warnings: tuple[str, ...] = ()
-    """What makes figures of answers less than exact."""
+    """Why figures of the answers may be inexact."""
     server_mean_itl_ms: float | None = None
     """By the server's own histogram."""
     telemetry_warnings: tuple[str, ...] = ()
@@ -152,7 +150,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What served; None is unknown."""
+    """The server; None is unknown."""
 
     engine: str | None
     """Name of the engine, e.g. `vllm`."""
@@ -165,7 +163,7 @@ class ServerFacts:
     """Of a server that somebody else started."""
     start_duration_s: float | None = None
     devices: tuple[tuple[int | str, ...], ...] = ()
-    """Of each replica."""
+    """One tuple per replica."""
     batch_weight_tokens: int | None = None
 
 
@@ -206,7 +204,7 @@ class CellRun:
     scenario_id: str
     variant_id: str
     scenario: Mapping[str, Any]
-    """How load was put on, as plain data: `kind`, and what this kind has."""
+    """How load was put on the server, as plain data: `kind`, and the fields of this kind."""
     variant: Variant
     verdict: Verdict
     batch_weight_tokens: int | None = None
@@ -220,7 +218,7 @@ class CellRun:
     levels: tuple[LevelRun, ...] = ()
     left_out: LeftOut | None = None
     is_complete: bool = True
-    """False if the measurement was interrupted; what ended until then is here."""
+    """False if the measurement was interrupted; `levels` has those that ended before."""
     interruption: str | None = None
     """What interrupted it."""
     started_at: datetime | None = None
@@ -236,39 +234,20 @@ class CellRun:
             raise ValueError(f"the scenario has no kind of {', '.join(KINDS)}")
 
     @property
-    def key(self) -> CellKey:
-        """Which cell, within its source."""
-        return CellKey(
-            self.llm_id, self.gpu_profile_id, self.workload_id, self.scenario_id, self.variant_id
-        )
-
-    @property
     def scenario_kind(self) -> str:
         """`closed_loop`, `open_loop`, `batch` or `burst`."""
         return self.scenario["kind"]
 
     @property
     def engine(self) -> str | None:
-        """Name and version of what served."""
+        """Name and version of the engine."""
         known = (self.server.engine, self.server.version) if self.server else ()
         return " ".join(filter(None, known)) or None
 
     @property
     def engine_version(self) -> str | None:
-        """Version of what served."""
+        """Version of the engine."""
         return self.server.version if self.server else None
-
-    @property
-    def sextant_version(self) -> str | None:
-        """Version of this package that measured it."""
-        version = self.provenance.get("sextant_version")
-        return version if isinstance(version, str) else None
-
-    @property
-    def workload_sha256(self) -> str | None:
-        """Of the workload that was replayed."""
-        inputs = self.provenance.get("inputs_sha256")
-        return inputs.get("workload") if isinstance(inputs, Mapping) else None
 
     @property
     def processor(self) -> str | None:

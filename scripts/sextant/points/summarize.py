@@ -1,6 +1,14 @@
-"""From measured cells to the rows of the tables `point`, `feasibility` and `telemetry`."""
+"""From measured cells to the rows of the tables `point`, `feasibility` and `telemetry`.
 
-from collections.abc import Iterable, Mapping, Sequence
+Energy of a device over a level's window is the sum over the intervals between readings,
+
+    E = Σᵢ sᵢ · ΔEᵢ,   ΔEᵢ = Cᵢ − Cᵢ₋₁ if both readings have a counter and it grew,
+                       ΔEᵢ = (Pᵢ + Pᵢ₋₁)/2 · (tᵢ − tᵢ₋₁) otherwise ("bridged"),
+
+with the counter C (J), the power P (W), and the share sᵢ of the interval in the window.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,44 +30,35 @@ _CELLS_AT_ONCE = 100
 """Their requests are in memory together: about 100 MiB for 100,000 requests of 64 tokens."""
 _TEXT, _FLOAT, _COUNT = pa.string(), pa.float64(), pa.int64()
 _KEY_TYPES = dict.fromkeys(CELL_KEY, _TEXT)
-_CELL_TYPES = {
-    "cell": _COUNT,
-    "folder": _TEXT,
-    **_KEY_TYPES,
+_OF_POINTS = {
     "scenario_kind": _TEXT,
     "replicas": pa.int32(),
-    "engine": _TEXT,
-    "precision": _TEXT,
-    "measured_on": _TEXT,
+    **dict.fromkeys(("engine", "precision", "measured_on"), _TEXT),
 }
-_OF_POINTS = [name for name in _CELL_TYPES if name not in ("cell", "folder", *CELL_KEY)]
-_LEVEL_TYPES = {
-    "cell": _COUNT,
-    "level": _FLOAT,
-    "started_s": _FLOAT,
-    "duration_s": _FLOAT,
-    "batch_weight_tokens": _COUNT,
-    "client_lag_p99_ms": _FLOAT,
-    "client_lag_max_ms": _FLOAT,
-    "send_lag_p99_ms": _FLOAT,
-    "server_mean_itl_ms": _FLOAT,
-    "engine_version": _TEXT,
-    "is_published_median": pa.bool_(),
-    "median_nttft_ms": _FLOAT,
-    "median_itl_ms": _FLOAT,
-}
-_FEASIBILITY_TYPES = {
-    **_KEY_TYPES,
-    "is_feasible": pa.bool_(),
-    "verdict": _TEXT,
-    "reason": _TEXT,
-    "levels_left_out": _TEXT,
-    "memory_utilization": _FLOAT,
-    "weight_gib": _FLOAT,
-    "kv_gib": _FLOAT,
-    "batch_weight_tokens": _COUNT,
-    "n_server_starts": pa.int32(),
-}
+"""What a cell says of each of its points."""
+_CELLS = pa.schema({"cell": _COUNT, "folder": _TEXT} | _KEY_TYPES | _OF_POINTS)
+_LEVELS = pa.schema(
+    {
+        "cell": _COUNT,
+        **dict.fromkeys(("level", "started_s", "duration_s"), _FLOAT),
+        "batch_weight_tokens": _COUNT,
+        **dict.fromkeys(("client_lag_p99_ms", "client_lag_max_ms", "send_lag_p99_ms"), _FLOAT),
+        "server_mean_itl_ms": _FLOAT,
+        "engine_version": _TEXT,
+        "is_published_median": pa.bool_(),
+        **dict.fromkeys(("median_nttft_ms", "median_itl_ms"), _FLOAT),
+    }
+)
+_FEASIBILITY = pa.schema(
+    {
+        **_KEY_TYPES,
+        "is_feasible": pa.bool_(),
+        **dict.fromkeys(("verdict", "reason", "levels_left_out"), _TEXT),
+        **dict.fromkeys(("memory_utilization", "weight_gib", "kv_gib"), _FLOAT),
+        "batch_weight_tokens": _COUNT,
+        "n_server_starts": pa.int32(),
+    }
+)
 _VIEWS = {
     "requests": f"{', '.join(REQUEST_COLUMNS)}, {START_SQL} AS start_s",
     "telemetry": "f.* EXCLUDE (filename)",
@@ -88,11 +87,14 @@ def aggregate_points(
     require_whole(cells)
     measured = [read_cell(folder) for folder in cells]
     runs = [cell.run for cell in measured]
+    facts = {
+        "hosts": {run.processor for run in runs},
+        "engine_versions": {run.engine_version for run in runs},
+        "measured_at": {run.started_at and run.started_at.isoformat() for run in runs},
+    }
     origin = provenance(
         {str(folder): folder / "run.json" for folder in cells},
-        hosts=_distinct(run.processor for run in runs),
-        engine_versions=_distinct(run.engine_version for run in runs),
-        measured_at=_distinct(run.started_at.isoformat() for run in runs if run.started_at),
+        **{name: sorted(filter(None, values)) for name, values in facts.items()},
     )
     files = (point_out, feasibility_out, telemetry_out)
     for file, table in zip(files, summarize_cells(measured), strict=True):
@@ -105,9 +107,12 @@ def summarize_cells(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table, 
         _point_rows(cells[start : start + _CELLS_AT_ONCE])
         for start in range(0, len(cells), _CELLS_AT_ONCE)
     ]
-    points, telemetry = (_in_order(tables) for tables in zip(*parts, strict=True))
-    feasibility = [_feasibility_row(cell) for cell in sorted(cells, key=lambda cell: cell.key)]
-    return points, _table(feasibility, _FEASIBILITY_TYPES), telemetry
+    points, telemetry = (
+        connect().from_arrow(pa.concat_tables(tables)).order("ALL").to_arrow_table()
+        for tables in zip(*parts, strict=True)
+    )
+    rows = [_feasibility_row(cell) for cell in sorted(cells, key=lambda cell: cell.key)]
+    return points, pa.Table.from_pylist(rows, schema=_FEASIBILITY), telemetry
 
 
 def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
@@ -141,44 +146,23 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
     return points, telemetry
 
 
-def _in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    rows = pa.concat_tables(tables)
-    return connect().from_arrow(rows).order("ALL").to_arrow_table()
-
-
-def _distinct(values: Iterable[str | None]) -> list[str]:
-    return sorted({value for value in values if value is not None})
-
-
 def _register_cells(database: duckdb.DuckDBPyConnection, cells: Sequence[MeasuredCell]) -> None:
     """Create the tables `cells, levels, all_requests, device_telemetry, energy`.
 
     `cell` is a number.
     """
-    rows = [
-        {
-            "cell": number,
-            "folder": str(cell.folder),
-            **_key_row(cell),
-            "scenario_kind": cell.run.scenario_kind,
-            "replicas": cell.run.variant.replicas,
-            "engine": cell.run.server and cell.run.server.engine,
-            "precision": _precision(cell.run),
-            "measured_on": cell.run.started_at and f"{cell.run.started_at:%Y-%m-%d}",
-        }
-        for number, cell in enumerate(cells)
-    ]
+    rows = [{"cell": number} | _cell_row(cell) for number, cell in enumerate(cells)]
     levels = [
-        {"cell": number, **_level_row(cell.run, level)}
+        {"cell": number} | _level_row(cell.run, level)
         for number, cell in enumerate(cells)
         for level in cell.run.levels
         if not level.n_unfinished  # the last one, of a load that was interrupted
     ]
-    database.register("cells", _table(rows, _CELL_TYPES))
-    database.register("levels", _table(levels, _LEVEL_TYPES))
+    database.register("cells", pa.Table.from_pylist(rows, schema=_CELLS))
+    database.register("levels", pa.Table.from_pylist(levels, schema=_LEVELS))
     for name, columns in _VIEWS.items():
         files = [str(cell.folder / f"{name}.parquet") for cell in cells]
-        # Each file's folder tells which cell it belongs to.
+        # The folder of a file shows which cell it belongs to.
         database.execute(
             f"""CREATE TEMP TABLE all_{name} AS SELECT c.cell, {columns}
             FROM read_parquet($files, filename = true, hive_partitioning = false) AS f
@@ -196,11 +180,20 @@ def _key_row(cell: MeasuredCell) -> dict[str, Any]:
     return dict(zip(CELL_KEY, cell.key, strict=True))
 
 
-def _precision(run: CellRun) -> str | None:
-    """Return the precision of the weights; None where it is what the LLM's configuration says."""
-    llm = (run.definition or {}).get("llm") or {}
+def _cell_row(cell: MeasuredCell) -> dict[str, Any]:
+    run = cell.run
     dtype = run.server and run.server.precision
-    return None if llm.get("weight_bits") else DTYPE_PRECISION.get(dtype or "")
+    is_quantized = ((run.definition or {}).get("llm") or {}).get("weight_bits")
+    return {
+        "folder": str(cell.folder),
+        **_key_row(cell),
+        "scenario_kind": run.scenario_kind,
+        "replicas": run.variant.replicas,
+        "engine": run.server and run.server.engine,
+        # Null where it is what the LLM's configuration says.
+        "precision": None if is_quantized else DTYPE_PRECISION.get(dtype or ""),
+        "measured_on": run.started_at and f"{run.started_at:%Y-%m-%d}",
+    }
 
 
 def _level_row(run: CellRun, level: LevelRun) -> dict[str, Any]:
@@ -232,13 +225,9 @@ def _feasibility_row(cell: MeasuredCell) -> dict[str, Any]:
         "weight_gib": memory and memory.weight_gib,
         "kv_gib": memory and memory.kv_gib,
         "batch_weight_tokens": run.batch_weight_tokens,
-        # Null where a published characterization does not tell.
+        # Null where a published characterization does not say.
         "n_server_starts": None if tuning.probes is None else len(tuning.probes),
     }
-
-
-def _table(rows: list[dict], types: Mapping[str, pa.DataType]) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema=pa.schema(list(types.items())))
 
 
 # Energy of less than this part of a window would pass for the energy of all of it.
@@ -255,18 +244,16 @@ _KEY = "cell, level, device"
 
 
 def device_query(telemetry: str, levels: str) -> str:
-    """Return the query for one row a cell, level and device (table `telemetry`).
+    """Return the query for one row per cell, level and device (table `telemetry`).
 
     Args:
         telemetry: relation of `cell` and the columns of `telemetry.parquet`.
         levels: relation `cell, level, started_s, duration_s`: the windows that count.
 
-    Columns: `energy_j`; `energy_bridged_fraction` (of the energy, the part from power);
-    `mean_` and `max_` of power, utilization, memory utilization, SM activity and occupancy;
-    `max_memory_used_gib`, `mean_sm_clock_mhz`, `max_temperature_c`; `throttled_s` and
-    `throttle_reason_s` (seconds by reason, a JSON object). Means are over readings, which are
-    evenly spaced. Null is what no reading in the window tells; energy and seconds throttled
-    are null where readings cover less than 99% of the window.
+    `energy_bridged_fraction` is the part of the energy that comes from power, `throttle_reason_s`
+    a JSON object of seconds by reason. Means are over readings, which are evenly spaced. A value
+    is null where no reading in the window has it; energy and seconds throttled are null where
+    readings cover less than 99% of the window.
     """
     aggregates = ", ".join(
         f"avg({name}) AS mean_{name}, max({name}) AS max_{name}" for name in _MEAN_AND_MAX
@@ -343,7 +330,7 @@ def _if_covered(value: str, known: str) -> str:
 
 
 def point_query(devices: str, telemetry: str, levels: str) -> str:
-    """Return the query for one row a cell and level: what all devices used together.
+    """Return the query for one row per cell and level: what all devices used together.
 
     Args:
         devices: relation with the rows of `device_query`.

@@ -1,4 +1,4 @@
-"""What became of a cell: it was measured, or why it was not, as a value."""
+"""Whether a cell can be measured: verdicts, memory by facts, the search for a batch weight."""
 
 import string
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from sextant.facts.llm import LLM
 
 
 class Kind(StrEnum):
-    """What verdicts have in common: the first words of their sentences."""
+    """The group of an outcome: the first words of its sentence."""
 
     FITS = "fits"
     DOES_NOT_FIT = "does not fit"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a cell; column `verdict` of the store's table `feasibility`."""
+    """Whether a cell could be measured; column `verdict` of the store's table `feasibility`."""
 
     FEASIBLE = "feasible"
     WEIGHTS_TOO_LARGE = "weights_too_large"
@@ -35,13 +35,13 @@ class Outcome(StrEnum):
     NO_BATCH_WEIGHT_PASSED = "no_batch_weight_passed"
     HEADS_CANNOT_BE_SPLIT = "heads_cannot_be_split"
     MEMORY_TOO_SMALL = "memory_too_small"
-    """The source of an imported characterization says so, without numbers."""
+    """By the source of a characterization, without numbers."""
     OMITTED = "omitted"
-    """The source of an imported characterization left the cell out."""
+    """The source of a characterization left the cell out."""
 
     @property
     def kind(self) -> Kind:
-        """What it has in common with others."""
+        """The group it belongs to."""
         return _SENTENCES[self][0]
 
 
@@ -88,13 +88,11 @@ class Verdict:
     """Who says so, e.g. a paper's table; None for our own measurement."""
 
     def __post_init__(self) -> None:
-        needed = {name for _, name, _, _ in string.Formatter().parse(self._sentence) if name}
+        sentence = _SENTENCES[self.outcome][1]
+        needed = {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
         if needed != set(self.numbers):
-            given = ", ".join(sorted(self.numbers)) or "none"
-            raise ValueError(
-                f"verdict {self.outcome} has the numbers {', '.join(sorted(needed)) or 'none'}, "
-                f"not {given}"
-            )
+            wanted, given = (", ".join(sorted(names)) or "none" for names in (needed, self.numbers))
+            raise ValueError(f"verdict {self.outcome} has the numbers {wanted}, not {given}")
 
     @property
     def is_feasible(self) -> bool:
@@ -103,18 +101,14 @@ class Verdict:
 
     @property
     def why(self) -> str | None:
-        """Why the LLM cannot be served, for a person; None if it can."""
-        return self._sentence.format_map(self.numbers) or None
+        """Why the LLM cannot be served, as a phrase; None if it can."""
+        return _SENTENCES[self.outcome][1].format_map(self.numbers) or None
 
     @property
     def reason(self) -> str:
-        """The whole sentence for a person: its kind, why, and who says so."""
+        """The verdict as a sentence: the group, why, and who says so."""
         words = f"{self.outcome.kind}: {self.why}" if self.why else str(self.outcome.kind)
         return f"{words} ({self.source})" if self.source else words
-
-    @property
-    def _sentence(self) -> str:
-        return _SENTENCES[self.outcome][1]
 
 
 FEASIBLE = Verdict(Outcome.FEASIBLE)
@@ -144,9 +138,9 @@ def assess(
 ) -> Feasibility:
     """Decide from memory facts alone, before any server starts.
 
-    The bound is optimistic: activations, fragmentation and the runtime take their share
-    too, which only a probe under load can show (LLM-Pilot, section III-C2). Weights and KV cache
-    are sharded over all devices, of whose memory the server may use a fraction.
+    The bound is optimistic: activations, fragmentation and the runtime need memory too, which only
+    a probe under load can show (LLM-Pilot, section III-C2). Weights and KV cache are sharded over
+    all devices.
     """
     usable_bytes = devices.memory_bytes * memory_utilization
     kv_bytes = max(0.0, usable_bytes - llm.weight_bytes)
@@ -171,23 +165,23 @@ def assess_variant(
     memory_utilization: float,
     longest_request_tokens: int,
 ) -> Feasibility:
-    """As `assess`, of a variant: replicas share the memory, the batch weight may be given."""
+    """As `assess`, for a variant: replicas share the memory, the batch weight may be given."""
     if variant.memory_limit_gib and devices.kind == "cpu":
         limit_gib = min(variant.memory_limit_gib, devices.memory_gib * devices.n_gpus)
         devices = replace(devices, memory_gib=limit_gib / devices.n_gpus)
     utilization = memory_utilization * variant.memory_share
-    found = assess(llm, devices, utilization, longest_request_tokens)
-    weight = variant.batch_weight_tokens
-    if weight is None or not found.is_feasible:
-        return found
+    assessed = assess(llm, devices, utilization, longest_request_tokens)
+    weight, kv_tokens = variant.batch_weight_tokens, assessed.max_batch_weight_tokens
+    if weight is None or not assessed.is_feasible:
+        return assessed
     numbers = {"batch_weight_tokens": weight}
-    if weight > found.max_batch_weight_tokens:
-        numbers["kv_tokens"] = found.max_batch_weight_tokens
-        return replace(found, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_LARGE, numbers))
+    if weight > kv_tokens:
+        verdict = Verdict(Outcome.BATCH_WEIGHT_TOO_LARGE, numbers | {"kv_tokens": kv_tokens})
+        return replace(assessed, verdict=verdict)
     if weight < longest_request_tokens:
         numbers["longest_request_tokens"] = longest_request_tokens
-        return replace(found, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_SMALL, numbers))
-    return found
+        return replace(assessed, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_SMALL, numbers))
+    return assessed
 
 
 def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
@@ -220,24 +214,24 @@ def _kv_copies(llm: LLM, devices: Devices) -> int:
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """What a start told of memory; null is unknown, never zero.
+    """Memory at the start of a server; None is unknown, never zero.
 
-    Of several devices, processes or servers it is the one with the least left.
+    Of several devices, processes or servers it is that of the one with the least left.
     """
 
     idle_free_bytes: int | None = None
-    """Left when the server had started."""
+    """Free when the server had started."""
     free_bytes: int | None = None
-    """Left at the peak so far."""
+    """Free at the peak so far."""
     lacking_bytes: int | None = None
-    """What the allocation that failed lacked: at least that much was too much."""
+    """At least what the failed allocation was short of."""
     profiled_tokens: int | None = None
-    """What vLLM's own profiling would have made the KV cache."""
+    """Size of the KV cache by vLLM's own profiling."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One server start with a batch weight, and what came of it."""
+    """One server start with a batch weight, and its outcome."""
 
     batch_weight_tokens: int
     outcome: str
@@ -246,18 +240,18 @@ class Probe:
     duration_s: float
     memory: MemoryFacts = MemoryFacts()
     is_under_load: bool = False
-    """It had passed, and failed under the load of the scenario: the corner cases missed it."""
+    """It had passed the corner cases, and failed under the load of the scenario."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The search for the largest batch weight that a server holds under load."""
+    """The content of `tuning.json`: the search for the largest batch weight that works."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     verdict: Verdict
     batch_weight_tokens: int | None = None
-    """What was chosen; None if nothing works, or nothing is known."""
+    """The one that was chosen; None if none works, or nothing is known."""
     possible_gain: float | None = None
     """How much larger a batch weight that works may be, as a fraction of the chosen one."""
     memory: Feasibility | None = None

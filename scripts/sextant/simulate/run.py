@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.points.metrics import STATISTICS, keeps, statistics
+from sextant.points.metrics import STATISTICS, meets_limits, statistics
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.world import (
     BIN_WIDTH,
@@ -272,7 +272,7 @@ def summarise(
         "throughput_tok_s": float(s.output_tokens[is_ok].sum() / span_s),
         "request_rate_rps": float(is_ok.sum() / span_s),
         "failed_fraction": float(1 - is_ok.sum() / counted.sum()),
-        "goodput_rps": float(keeps(each_ms | own_ms, limits_ms or {}).sum() / span_s),
+        "goodput_rps": float(meets_limits(each_ms | own_ms, limits_ms or {}).sum() / span_s),
         "kv_used_fraction": s.kv_block_s / (s.n_blocks * time_s),
         "kv_used_fraction_max": s.most_blocks / s.n_blocks,
         "preemptions": int(s.preemptions[counted].sum()),
