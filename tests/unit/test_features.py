@@ -6,7 +6,7 @@ import pytest
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
-from sextant.points.features import Features
+from sextant.points.features import computed_features, features_of_sheets
 from sextant.predict.features import FeatureEncoder, design_matrix
 
 LLAMA = LLM("llama", 2, 64, 256, 8, 4, 8, 1000, 512, "bfloat16", 1_000_000, 900_000)
@@ -32,7 +32,7 @@ def targets(values: list[float]) -> pd.DataFrame:
 
 def test_the_design_matrix_holds_the_facts_of_llm_and_profile():
     profiles = {"4xT4": GPUProfile("4xT4", T4, 4, 3.9)}
-    features = Features.of_facts({"opt": OPT, "llama": LLAMA}, profiles)
+    features = computed_features({"opt": OPT, "llama": LLAMA}, profiles)
     rows = pd.DataFrame(
         {"llm_id": ["llama", "opt"], "gpu_profile_id": "4xT4", "users": [8, 16]}, index=[5, 3]
     )
@@ -56,7 +56,7 @@ def test_published_features_keep_their_columns_order_and_add_what_a_profile_has(
     ]
     gpus = [{"gpu_id": "T4", "architecture": "Turing", "memory_capacity_gb": 16.0}]
     profiles = {f"{n}xT4": GPUProfile(f"{n}xT4", T4, n, 1.0) for n in (1, 4)}
-    features = Features.published(llms, gpus, profiles)
+    features = features_of_sheets(llms, gpus, profiles)
     assert features.llms.columns.tolist() == ["n_positions", "n_heads"]
     assert np.isnan(features.llms.loc["a", "n_positions"])
     assert features.profiles.loc["4xT4"].to_dict() == {

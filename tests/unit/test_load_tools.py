@@ -148,10 +148,10 @@ def test_a_rate_and_what_was_sent_at_once(tmp_path):
     at_rate = changed(VLLM, request_rate=2.5, max_concurrency=None)
     at_once = changed(VLLM, max_concurrency=None)
     counts, points = imported("vllm-bench", tmp_path, at_rate, at_once)
-    assert counts == "1 points of 2 measurements; 1 left out, for neither users nor a rate are told"
+    assert counts == "1 points of 2 measurements; 1 left out, with neither users nor a rate"
     assert points["request_rate_rps"].tolist() == [2.5] and "users" not in points
     assert load_folder(tmp_path / "out").descriptions[0].load == "rate"
-    with pytest.raises(InputError, match="no result tells users or a request rate"):
+    with pytest.raises(InputError, match="no result has users or a request rate"):
         imported("vllm-bench", tmp_path, at_once)
 
 

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 
 from sextant.base.errors import InputError
 from sextant.points.characterization import Description
-from sextant.points.load_tools import Imported, has_config, llm_ids, write_published
+from sextant.points.load_tools import write_published
 
 ABOUT = Description(
     source="archive:inferencex",
@@ -54,8 +54,8 @@ _SERVED = ["model_path", "system", "precision", "isl", "osl", "users"]
 _MEASUREMENT = ["silicon_ttft_ms", "silicon_tpot_ms"]
 
 
-def import_inferencex(published: Path, out: Path, configs: str = "../../llms") -> Imported:
-    """Write the vLLM rows of the published table as the folder of a characterization.
+def import_inferencex(published: Path, out: Path, configs: str = "../../llms") -> str:
+    """Write the vLLM rows of the published table as a characterization; return the counts.
 
     Args:
         published: the CSV.
@@ -66,17 +66,13 @@ def import_inferencex(published: Path, out: Path, configs: str = "../../llms") -
         InputError: the file is not such a table, or has an LLM or GPU that is not known.
     """
     rows = _read(published)
-    n_read = len(rows)
     distinct = rows.drop_duplicates([name for name in rows if name != "id"])
-    key = [*_MEASUREMENT, *_SERVED, *_NUMBERS]
-    once = distinct.drop_duplicates(key)
-    rows = once.assign(llm_id=llm_ids(once["model_path"]))
-    is_known = has_config(rows["llm_id"], rows["model_path"], out, configs)
-    points = _points(rows[is_known])
-    write_published(out, ABOUT, points, configs)
-    left_out = rows.loc[~is_known, "model_path"].value_counts().sort_index().to_dict()
-    n_exact, n_again = n_read - len(distinct), len(distinct) - len(once)
-    return Imported(n_read, len(points), left_out, n_exact, n_again)
+    once = distinct.drop_duplicates([*_MEASUREMENT, *_SERVED, *_NUMBERS])
+    # Alike in all but their id, and listed in a second export with the same latencies.
+    n_exact, n_again = len(rows) - len(distinct), len(distinct) - len(once)
+    notes = [f"{n_exact} exact repeats"] * (n_exact > 0)
+    notes += [f"{n_again} listed again"] * (n_again > 0)
+    return write_published(out, ABOUT, _points(once), configs, len(rows), notes)
 
 
 def _read(published: Path) -> pd.DataFrame:
@@ -118,7 +114,7 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
     gpu_ids = rows["system"].map(GPU_IDS)
     return pd.DataFrame(
         {
-            "llm_id": rows["llm_id"],
+            "model": rows["model_path"],
             "gpu_profile_id": n_gpus.astype(str) + "x" + gpu_ids,
             "engine_version": rows["backend_version"],
             "precision": precision,

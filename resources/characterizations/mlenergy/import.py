@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.points.characterization import Description
-from sextant.points.load_tools import Imported, has_config, llm_ids, write_published
+from sextant.points.load_tools import write_published
 
 ABOUT = Description(
     source="archive:mlenergy",
@@ -56,8 +56,8 @@ _COLUMNS = {
 }
 
 
-def import_mlenergy(published: Sequence[Path], out: Path, configs: str = "../../llms") -> Imported:
-    """Write the published measurements as the folder of a characterization.
+def import_mlenergy(published: Sequence[Path], out: Path, configs: str = "../../llms") -> str:
+    """Write the published measurements as a characterization; return the counts.
 
     Args:
         published: JSON files of tasks, e.g. `lm-arena-chat.json`.
@@ -68,12 +68,7 @@ def import_mlenergy(published: Sequence[Path], out: Path, configs: str = "../../
         InputError: a file is not such a table, or has a GPU or a precision that is not known.
     """
     rows = pd.concat([_read(path) for path in published], ignore_index=True)
-    ids = llm_ids(rows["model_id"])
-    is_known = has_config(ids, rows["model_id"], out, configs)
-    points = _points(rows[is_known].assign(llm_id=ids))
-    write_published(out, ABOUT, points, configs)
-    left_out = rows.loc[~is_known, "model_id"].value_counts().sort_index().to_dict()
-    return Imported(len(rows), len(points), left_out)
+    return write_published(out, ABOUT, _points(rows), configs, len(rows))
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -105,7 +100,7 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
     """
     is_split = (rows["architecture"] == "MoE") & (rows["num_gpus"] > 1)
     return rows.rename(columns=_COLUMNS)[list(_COLUMNS.values())].assign(
-        llm_id=rows["llm_id"],
+        model=rows["model_id"],
         gpu_profile_id=rows["num_gpus"].astype(str) + "x" + rows["gpu_model"].map(GPU_IDS),
         precision=rows["weight_precision"].map(_PRECISIONS),
         tensor_parallel=rows["num_gpus"] // rows["data_parallel"],

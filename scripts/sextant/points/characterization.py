@@ -69,14 +69,12 @@ class Characterization:
 
 
 _T = TypeVar("_T", LLM, GPUProfile)
-_UNKNOWN: dict[str, Any] = {"usd_per_hour": math.nan, "price_source": None, "price_as_of": None}
-"""The fields of a GPU profile that are its price, where it has none."""
 
 
 def combined(parts: Sequence[Characterization]) -> Characterization:
-    """Return several characterizations as one; column `source` tells their points apart.
+    """Return several characterizations as one; column `source` has the source of each point.
 
-    Of two prices of a GPU profile the first one that is known counts.
+    If a GPU profile has several prices, the first one counts.
 
     Raises:
         InputError: two are the same source, or have other facts of the same LLM or GPU profile.
@@ -89,15 +87,16 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
         raise InputError(f"two sources are called {max(names, key=names.count)}", fix=fix)
     longest = [part.longest_request_tokens for part in parts]
     known = [tokens for tokens in longest if tokens is not None]
+    features = [part.features for part in parts if part.features]
     return Characterization(
         source=" + ".join(names),
         workload_id=" + ".join(part.workload_id for part in parts),
         scenario_id=" + ".join(part.scenario_id for part in parts),
         points=pd.concat([part.points for part in parts], ignore_index=True),
         llms=_agreed({part.source: part.llms for part in parts}),
-        profiles=_profiles(parts),
+        profiles=_priced(parts),
         predictors=[],
-        features=_features([part.features for part in parts if part.features]),
+        features=Features(*map(pd.concat, zip(*features, strict=True))) if features else None,
         feasibility=pd.concat([part.feasibility for part in parts], ignore_index=True),
         longest_request_tokens=max(known) if len(known) == len(parts) else None,
         descriptions=tuple(each for part in parts for each in part.descriptions),
@@ -106,54 +105,44 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
 
 
 def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
-    """Return the facts of all sources by id, after those of the same id were compared."""
-    found: dict[str, tuple[str, _T]] = {}
+    """Return the facts of all sources by id; InputError if two sources have other facts."""
+    first: dict[str, tuple[str, _T]] = {}
     for source, of_source in facts.items():
         for name, value in of_source.items():
-            other, known = found.setdefault(name, (source, value))
+            other, known = first.setdefault(name, (source, value))
             if known != value:
                 problem = f"{other} and {source} have other facts of {name!r}"
                 fix = "rename it in one of them, or give one source alone"
                 raise InputError(problem, field="--source", fix=fix)
-    return {name: value for name, (_, value) in sorted(found.items())}
+    return {name: value for name, (_, value) in sorted(first.items())}
 
 
-def _profiles(parts: Sequence[Characterization]) -> dict[str, GPUProfile]:
-    known = {
-        name: {field: getattr(profile, field) for field in _UNKNOWN}
-        for part in reversed(parts)
-        for name, profile in part.profiles.items()
-        if not math.isnan(profile.usd_per_hour)
+def _priced(parts: Sequence[Characterization]) -> dict[str, GPUProfile]:
+    """Return the profiles of all sources, which have to agree but for their prices."""
+    # Zero, because one nan is not equal to another.
+    bare: dict[str, Any] = {
+        "usd_per_hour": 0.0,
+        "price_source": None,
+        "price_as_of": None,
+        "gpu_model": None,
     }
     unpriced = {
-        part.source: {
-            # Infinite, for one nan is not equal to another.
-            name: replace(profile, **{**_UNKNOWN, "usd_per_hour": math.inf}, gpu_model=None)
-            for name, profile in part.profiles.items()
-        }
+        part.source: {name: replace(profile, **bare) for name, profile in part.profiles.items()}
         for part in parts
     }
-    return {
-        name: replace(profile, **known.get(name, _UNKNOWN))
-        for name, profile in _agreed(unpriced).items()
-    }
-
-
-def _features(parts: Sequence[Features]) -> Features | None:
-    if not parts:
-        return None
-    llms, profiles = zip(*parts, strict=True)
-    return Features(pd.concat(llms), pd.concat(profiles))
+    priced: dict[str, GPUProfile] = {}
+    for part in parts:
+        for name, profile in part.profiles.items():
+            if name not in priced or math.isnan(priced[name].usd_per_hour):
+                priced[name] = replace(profile, gpu_model=None)
+    return {name: priced[name] for name in _agreed(unpriced)}
 
 
 def summary(known: Characterization, place: str) -> dict[str, Any]:
-    """Return what a characterization holds.
+    """Return what a characterization holds, for `--json` and `as_text`.
 
-    Returns:
-        `source`, `place`, `licences`, `n_points`, `llms`, `gpus` and `precisions` (lists),
-        `engines` (versions by engine), and `[least, most]`, or None where that is not known, of
-        `n_gpus`, `users`, `request_rate_rps` (of points without users), `input_tokens`,
-        `output_tokens` and `measured_on`.
+    Numbers and days are `[least, most]`, or None where they are not known; `request_rate_rps` is
+    that of points without users.
     """
     points = known.points
     profiles = [known.profiles[name] for name in points["gpu_profile_id"].unique()]
@@ -181,43 +170,44 @@ def _distinct(values: pd.Series) -> list[str]:
 
 
 def _range(values: pd.Series) -> list[Any] | None:
-    found = values.dropna()
-    if found.empty:
+    known = values.dropna()
+    if known.empty:
         return None
-    ends = [found.min(), found.max()]
+    ends = [known.min(), known.max()]
     return ends if isinstance(ends[0], str) else [float(end) for end in ends]
 
 
 def _version(text: str) -> tuple[bool, list[int], str]:
-    """Return what sorts versions: numbers first, then names such as nightly-…."""
+    """Return the sort key of a version: numbers first, then names such as nightly-…."""
     return not text[:1].isdigit(), [int(part) for part in re.findall(r"\d+", text)], text
 
 
 def as_text(row: dict[str, Any]) -> str:
     """Return a summary as lines for a person."""
-    loads = [_span(row, "users", "users"), _span(row, "request_rate_rps", "requests per second")]
-    lengths = [
-        _span(row, "input_tokens", "input tokens"),
-        _span(row, "output_tokens", "output tokens"),
-    ]
-    on = f"{_span(row, 'n_gpus', 'of')} {', '.join(row['gpus'])}"
+
+    def span(name: str, unit: str) -> str:
+        if row[name] is None:
+            return ""
+        ends = [f"{value:,.3g}" if value < 10 else f"{value:,.0f}" for value in row[name]]
+        return f"{' to '.join(dict.fromkeys(ends))} {unit}"
+
+    loads = [span("users", "users"), span("request_rate_rps", "requests per second")]
+    lengths = [span("input_tokens", "input tokens"), span("output_tokens", "output tokens")]
+    days = row["measured_on"] and dict.fromkeys(row["measured_on"])
+    when = "at a time that is not known"
+    if days:
+        when = ("on " if len(days) == 1 else "") + " to ".join(days)
     lines = [
         f"{row['source']} ({row['place']})",
-        f"  {row['n_points']:,} points: {len(row['llms'])} LLMs on {on}",
+        f"  {row['n_points']:,} points: {len(row['llms'])} LLMs on "
+        f"{span('n_gpus', 'of')} {', '.join(row['gpus'])}",
         "  " + "; ".join(_engine(*each) for each in row["engines"].items()),
         "  precisions: " + (", ".join(row["precisions"]) or "as the LLMs' configurations say"),
         "  " + "; ".join(part for part in (*loads, *lengths) if part),
-        f"  measured {_days(row['measured_on'])}; {', '.join(row['licences']) or 'your own'}",
+        f"  measured {when}; {', '.join(row['licences']) or 'your own'}",
         f"  LLMs: {', '.join(row['llms'])}",
     ]
     return "\n".join(line for line in lines if line.strip())
-
-
-def _span(row: dict[str, Any], name: str, unit: str) -> str:
-    if row[name] is None:
-        return ""
-    least, most = (f"{value:,.3g}" if value < 10 else f"{value:,.0f}" for value in row[name])
-    return f"{least} {unit}" if least == most else f"{least} to {most} {unit}"
 
 
 def _engine(name: str, versions: list[str]) -> str:
@@ -226,9 +216,3 @@ def _engine(name: str, versions: list[str]) -> str:
     numbered = [version for version in versions if version[0].isdigit()]
     ends = " to ".join(dict.fromkeys([*numbered[:1], *numbered[-1:]]))
     return " ".join([name, ", ".join(filter(None, [ends, *versions[len(numbered) :]]))])
-
-
-def _days(days: list[str] | None) -> str:
-    if days is None:
-        return "at a time that is not known"
-    return f"on {days[0]}" if days[0] == days[1] else f"{days[0]} to {days[1]}"

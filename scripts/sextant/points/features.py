@@ -1,7 +1,7 @@
 """Features of LLMs and GPU profiles: computed from facts, or published with a characterization."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -12,20 +12,14 @@ if TYPE_CHECKING:
     from sextant.experiment.experiment import Experiment
 
 _LLM_FACTS = (
-    "llm_type",
-    "dtype",
-    "n_parameters",
-    "n_layers",
-    "hidden_size",
-    "ffn_size",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "vocab_size",
-    "context_tokens",
-    "weight_bytes",
+    *("llm_type", "dtype", "n_parameters", "n_layers", "hidden_size", "ffn_size", "n_heads"),
+    *("n_kv_heads", "head_dim", "vocab_size", "context_tokens", "weight_bytes"),
     "kv_bytes_per_token",
 )
+_GPU_RATES = ("memory_gib", "memory_bandwidth_gb_s", "dense_16bit_tflops")
+ENCODER_DECODER, PAGED, PADDED = "encoder-decoder", "paged", "padded"
+"""How an engine executes an LLM: padded to the longest request, with or without an encoder, or
+with attention over a paged (unpadded) KV cache."""
 
 
 class Features(NamedTuple):
@@ -35,30 +29,6 @@ class Features(NamedTuple):
     """One row per LLM, indexed by `llm_id`."""
     profiles: pd.DataFrame
     """One row per GPU profile, indexed by `gpu_profile_id`."""
-
-    @classmethod
-    def of_facts(cls, llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]) -> Self:
-        """Return the features computed from facts."""
-        return cls(llm_table(llms), profile_table(profiles))
-
-    @classmethod
-    def published(
-        cls,
-        llm_rows: Sequence[Mapping[str, Any]],
-        gpu_rows: Sequence[Mapping[str, Any]],
-        profiles: Mapping[str, GPUProfile],
-    ) -> Self:
-        """Return features that came with a characterization, from its two sheets.
-
-        Profiles get those of their device, the number of devices and their memory together
-        (`memory_capacity_gb_total`), as LLM-Pilot's features do. A `note` is not a feature.
-        """
-        gpus = _table(gpu_rows, "gpu_id")
-        each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
-        n_gpus = pd.Series({name: profile.n_gpus for name, profile in profiles.items()})
-        each = each.set_axis(n_gpus.index.rename("gpu_profile_id")).assign(n_gpus=n_gpus)
-        total = each["n_gpus"] * each["memory_capacity_gb"]
-        return cls(_table(llm_rows, "llm_id"), each.assign(memory_capacity_gb_total=total))
 
 
 class Facts(NamedTuple):
@@ -73,53 +43,59 @@ class Facts(NamedTuple):
 
     @property
     def features(self) -> Features:
-        """What predictors learn from that need no facts of their own.
+        """What predictors without physics learn from.
 
-        Published features serve where all LLMs and GPU profiles have some.
+        Published features are used if all LLMs and GPU profiles have some.
         """
-        computed = Features.of_facts(self.llms, self.profiles)
+        computed = computed_features(self.llms, self.profiles)
         if self.published is None:
             return computed
-        pairs = zip(self.published, computed, strict=True)
-        is_complete = all(mine.index.isin(its.index).all() for its, mine in pairs)
+        pairs = zip(computed, self.published, strict=True)
+        is_complete = all(own.index.isin(published.index).all() for own, published in pairs)
         return self.published if is_complete else computed
+
+
+def computed_features(llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]) -> Features:
+    """Return features computed from facts; `total_*` sum over the devices of a profile.
+
+    The price is left out: no latency depends on it.
+    """
+    llm_rows = [{name: getattr(llm, name) for name in _LLM_FACTS} for llm in llms.values()]
+    profile_rows = []
+    for profile in profiles.values():
+        rates = {name: getattr(profile.gpu, name) for name in _GPU_RATES}
+        total = {f"total_{name}": profile.n_gpus * rate for name, rate in rates.items()}
+        of = {"gpu_id": profile.gpu.gpu_id, "architecture": profile.gpu.architecture}
+        profile_rows.append({**of, "n_gpus": profile.n_gpus, **rates, **total})
+    return Features(
+        pd.DataFrame(llm_rows, index=pd.Index(llms, name="llm_id"), columns=list(_LLM_FACTS)),
+        pd.DataFrame(profile_rows, index=pd.Index(profiles, name="gpu_profile_id")),
+    )
+
+
+def features_of_sheets(
+    llm_rows: Sequence[Mapping[str, Any]],
+    gpu_rows: Sequence[Mapping[str, Any]],
+    profiles: Mapping[str, GPUProfile],
+) -> Features:
+    """Return features that came with a characterization, from its two sheets.
+
+    Profiles get those of their device, the number of devices and their memory together
+    (`memory_capacity_gb_total`), as LLM-Pilot's features do. A `note` is not a feature.
+    """
+    gpus = _table(gpu_rows, "gpu_id")
+    each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
+    n_gpus = pd.Series({name: profile.n_gpus for name, profile in profiles.items()})
+    each = each.set_axis(n_gpus.index.rename("gpu_profile_id")).assign(n_gpus=n_gpus)
+    total = each["n_gpus"] * each["memory_capacity_gb"]
+    return Features(_table(llm_rows, "llm_id"), each.assign(memory_capacity_gb_total=total))
 
 
 def _table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:
     rows = [{name: value for name, value in row.items() if name != "note"} for row in rows]
-    # A row lacks the columns it has no value in: the fullest rows tell the columns' order.
+    # A row lacks the columns it has no value in: the fullest rows have the columns' order.
     columns = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     return pd.DataFrame(rows, columns=list(columns)).set_index(key)
-
-
-def llm_table(llms: Mapping[str, LLM]) -> pd.DataFrame:
-    """Return one row of facts per LLM, indexed by `llm_id`."""
-    rows = [{name: getattr(llm, name) for name in _LLM_FACTS} for llm in llms.values()]
-    return pd.DataFrame(rows, index=pd.Index(llms, name="llm_id"), columns=list(_LLM_FACTS))
-
-
-def profile_table(profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
-    """Return one row of facts per GPU profile, indexed by `gpu_profile_id`.
-
-    `total_*` sum over the devices of the profile. The price is left out: it moves no token.
-    """
-    rows = [_profile_facts(profile) for profile in profiles.values()]
-    return pd.DataFrame(rows, index=pd.Index(profiles, name="gpu_profile_id"))
-
-
-def _profile_facts(profile: GPUProfile) -> dict[str, str | float]:
-    gpu, n = profile.gpu, profile.n_gpus
-    return {
-        "gpu_id": gpu.gpu_id,
-        "architecture": gpu.architecture,
-        "n_gpus": n,
-        "memory_gib": gpu.memory_gib,
-        "memory_bandwidth_gb_s": gpu.memory_bandwidth_gb_s,
-        "dense_16bit_tflops": gpu.dense_16bit_tflops,
-        "total_memory_gib": n * gpu.memory_gib,
-        "total_memory_bandwidth_gb_s": n * gpu.memory_bandwidth_gb_s,
-        "total_dense_16bit_tflops": n * gpu.dense_16bit_tflops,
-    }
 
 
 def published_features(experiment: "Experiment") -> Features | None:
@@ -127,11 +103,11 @@ def published_features(experiment: "Experiment") -> Features | None:
     if not experiment.features:
         return None
     rows = experiment.features
-    return Features.published(rows["llms"], rows["gpus"], experiment.profiles)
+    return features_of_sheets(rows["llms"], rows["gpus"], experiment.profiles)
 
 
 def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]:
-    """Return the rows of table `feature`; `characterization` reads them back."""
+    """Return the rows of table `feature`."""
     return [
         {"source": source, "kind": kind, "id": name, "facts": facts.to_json(double_precision=15)}
         for kind, table in zip(("llm", "gpu_profile"), features or (), strict=bool(features))
@@ -139,16 +115,11 @@ def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]
     ]
 
 
-ENCODER_DECODER, PAGED, PADDED = "encoder-decoder", "paged", "padded"
-"""How an engine executes an LLM: padded to the longest request, with or without an encoder, or
-with attention over a paged (unpadded) KV cache."""
-
-
 def execution_classes(llms: Mapping[str, LLM], published: Features | None) -> dict[str, str]:
     """Return how each LLM is executed: `paged`, `padded` or `encoder-decoder`.
 
-    A characterization whose features say `is_flash_attention` tells which decoders ran padded,
-    and so of others of the same type. All others are taken for paged, as current engines do.
+    The published feature `is_flash_attention` says which decoders ran padded; others of the same
+    type are assumed to run alike. All others are assumed to run paged, as in current engines.
     """
     flash: dict[str, float] = {}
     if published is not None and "is_flash_attention" in published.llms:

@@ -16,7 +16,7 @@ from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from
 from sextant.facts.llm import LLM, load_llm
 from sextant.facts.slo import PERCENTILE_PREFIX
 from sextant.points.characterization import FILE, Characterization, Description
-from sextant.points.features import Features
+from sextant.points.features import Features, features_of_sheets
 from sextant.points.frame import IDENTIFIERS, LATENCIES, LOAD, complete
 from sextant.points.points_file import (
     NAMES,
@@ -218,7 +218,7 @@ def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile])
         return None
     llms = load_sheet(folder / about.llm_features, LlmFeatureRow, "llm_id")
     gpus = load_sheet(folder / about.gpu_features, GpuFeatureRow, "gpu_id")
-    return Features.published(llms, gpus, profiles)
+    return features_of_sheets(llms, gpus, profiles)
 
 
 def _feasibility(

@@ -1,8 +1,7 @@
-"""Import of what other load clients measured: a file of results becomes points.
+"""Imports the results of other load tools as points.
 
-Read are `vllm bench serve --save-result`, guidellm (`benchmarks.json`), AIPerf
-(`profile_export_aiperf.json`) and inference-perf (`stage_<n>_lifecycle_metrics.json`). What a tool
-does not tell is null. guidellm and AIPerf call the mean gap of each request ITL: it is TPOT here.
+What a tool does not report is null. guidellm and AIPerf call the mean gap of each request ITL: it
+is TPOT here.
 """
 
 import math
@@ -29,7 +28,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Served:
-    """What was measured, as far as the files do not tell."""
+    """What was measured, where the files do not say it."""
 
     gpu_profile_id: str
     llm: str | None = None
@@ -38,129 +37,87 @@ class Served:
     engine_version: str | None = None
 
 
-_PROVIDER = "aws"
-"""Whose prices GPU profiles get: the publishers state none."""
-
-
-@dataclass(frozen=True)
-class Imported:
-    """What became of the published measurements."""
-
-    n_read: int
-    n_points: int
-    left_out: Mapping[str, int]
-    """Measurements of LLMs whose `config.json` is not at hand, by the published name."""
-    n_exact_repeats: int = 0
-    """Rows alike in all but their id."""
-    n_listed_again: int = 0
-    """Measurements that a second export lists, with the same latencies to the last digit."""
-    n_without_load: int = 0
-    """Measurements of which neither users nor a rate is known: all was sent at once."""
-
-    def __str__(self) -> str:
-        """Return the counts for a person."""
-        parts = [f"{self.n_points:,} points of {self.n_read:,} measurements"]
-        parts += [f"{self.n_exact_repeats} exact repeats"] * (self.n_exact_repeats > 0)
-        parts += [f"{self.n_listed_again} listed again"] * (self.n_listed_again > 0)
-        if self.n_without_load:
-            parts.append(f"{self.n_without_load} left out, for neither users nor a rate are told")
-        parts += [
-            f"{n} left out of {name}, without a config.json" for name, n in self.left_out.items()
-        ]
-        return "; ".join(parts)
-
-
-def llm_ids(names: pd.Series) -> pd.Series:
-    """Return the ids of LLMs with these names on Hugging Face: `/` becomes `__`."""
-    return names.str.replace("/", "__", regex=False)
-
-
-def has_config(ids: pd.Series, names: pd.Series, out: Path, configs: str) -> pd.Series:
-    """Tell which LLMs have their `<llm_id>.json` in a folder relative to `out`.
-
-    Raises:
-        InputError: none has; names the first one by its published name.
-    """
-    folder = (out / configs).resolve()  # `out` need not be there yet
-    found = ids.map(lambda name: (folder / f"{name}.json").is_file()).astype(bool)
-    if not found.any():
-        fix = f"save it as {ids.iloc[0]}.json there, or give another folder (--configs)"
-        raise InputError(f"no config.json of {names.iloc[0]}", file=folder, fix=fix)
-    return found
-
-
-def write_published(out: Path, about: Description, points: pd.DataFrame, configs: str) -> None:
-    """Write the folder of a characterization whose GPU profiles are `<n>x<gpu_id>`.
-
-    Args:
-        out: the folder; other files in it stay.
-        about: what its description says.
-        points: some of the columns of points.
-        configs: folder of the LLMs' `<llm_id>.json`, relative to `out`.
-    """
-    write_description(out, about)
-    write_tables(out, _tables(points, configs))
-    write_points(out / "points.csv", points)
-
-
-def _tables(points: pd.DataFrame, configs: str) -> dict[str, list[dict[str, Any]]]:
-    """Return `llms.tsv` and `gpu_profiles.tsv` for points whose profiles are `<n>x<gpu_id>`.
-
-    Args:
-        points: `llm_id, gpu_profile_id`.
-        configs: folder of the LLMs' `<llm_id>.json`, relative to that of the points.
-    """
-    llms = [
-        {"llm_id": name, "config": f"{configs}/{name}.json"}
-        for name in sorted(points["llm_id"].unique())
-    ]
-    named = (name.split("x", 1) for name in points["gpu_profile_id"].unique())
-    ordered = sorted((gpu_id, int(count)) for count, gpu_id in named)
-    profiles = [profile_of_id(f"{n}x{gpu_id}") for gpu_id, n in ordered]
-    return {
-        "llms.tsv": llms,
-        "gpu_profiles.tsv": [profile_row(priced(each, _PROVIDER) or each) for each in profiles],
-    }
-
-
 def import_load_tool(
     tool: str, files: Sequence[Path], out: Path, served: Served, configs: str = "../../llms"
-) -> Imported:
+) -> str:
     """Write results of a tool, a key of `TOOLS`, as the folder of a characterization.
 
-    `configs` is the folder of the LLMs' `<llm_id>.json`, relative to `out`.
+    `configs` is the folder of the LLMs' `<llm_id>.json`, relative to `out`. Returns the counts.
 
     Raises:
         InputError: a file is no result of the tool, or does not name the LLM; the GPU profile is
-            unknown; no result tells users or a request rate; no LLM has its config.
+            unknown; no result has users or a request rate; no LLM has its config.
     """
     profile_of_id(served.gpu_profile_id)
-    rows = [row for path in files for row in _rows(tool, path, served.llm)]
-    found = pd.DataFrame(rows)
-    points = found[found[LOAD].notna().any(axis=1)].reset_index(drop=True)
+    results = pd.DataFrame([row for path in files for row in _rows(tool, path, served.llm)])
+    points = results[results[LOAD].notna().any(axis=1)].reset_index(drop=True)
     if points.empty:
         fix = "measure with a limit of requests in flight, or at a finite rate"
-        raise InputError("no result tells users or a request rate", file=files[0], fix=fix)
-    points["llm_id"] = llm_ids(points["model"])
-    is_known = has_config(points["llm_id"], points["model"], out, configs)
-    left_out = points.loc[~is_known, "model"].value_counts().sort_index().to_dict()
-    kept = points[is_known].assign(gpu_profile_id=served.gpu_profile_id)
-    write_published(out, _description(tool, kept, served), kept, configs)
-    return Imported(len(rows), len(kept), left_out, n_without_load=len(rows) - len(points))
-
-
-def _description(tool: str, points: pd.DataFrame, served: Served) -> Description:
-    has_users = "users" in points and points["users"].notna().all()
+        raise InputError("no result has users or a request rate", file=files[0], fix=fix)
     engine = {"engine": served.engine, "engine_version": served.engine_version}
-    return Description(
+    about = Description(
         source=f"own:{tool}",
         licence="not stated",
         attribution=f"measured with {tool}",
         statistic="median",
-        load="closed_loop" if has_users else "rate",
+        load="closed_loop" if points["users"].notna().all() else "rate",
         lengths="varying",
         defaults={name: value for name, value in engine.items() if value},
     )
+    n_without = len(results) - len(points)
+    notes = [f"{n_without} left out, with neither users nor a rate"] * (n_without > 0)
+    points["gpu_profile_id"] = served.gpu_profile_id
+    return write_published(out, about, points, configs, len(results), notes)
+
+
+def write_published(
+    out: Path,
+    about: Description,
+    points: pd.DataFrame,
+    configs: str,
+    n_read: int,
+    notes: Sequence[str] = (),
+) -> str:
+    """Write the folder of a characterization, but for LLMs without a configuration.
+
+    Args:
+        out: the folder; other files in it stay.
+        about: its description.
+        points: columns of points, but in place of `llm_id` the LLM's name on Hugging Face, `model`;
+            GPU profiles are `<n>x<gpu_id>`.
+        configs: folder of the LLMs' `<llm_id>.json`, relative to `out`; in an id `/` is `__`.
+        n_read: number of measurements that were read, for the counts.
+        notes: of measurements that are not among the points.
+
+    Returns:
+        The counts: points, measurements, `notes`, and points left out by LLM.
+
+    Raises:
+        InputError: no LLM has its configuration; a GPU profile is unknown.
+    """
+    folder = (out / configs).resolve()  # `out` need not be there yet
+    points = points.assign(llm_id=points["model"].str.replace("/", "__", regex=False))
+    is_known = points["llm_id"].map(lambda name: (folder / f"{name}.json").is_file()).astype(bool)
+    if not is_known.any():
+        fix = f"save it as {points['llm_id'].iloc[0]}.json there, or give another folder"
+        problem = f"no config.json of {points['model'].iloc[0]}"
+        raise InputError(problem, file=folder, field="--configs", fix=fix)
+    unknown = points.loc[~is_known, "model"].value_counts().sort_index()
+    points = points[is_known]
+    llm_ids = sorted(points["llm_id"].unique())
+    named = (name.split("x", 1) for name in points["gpu_profile_id"].unique())
+    ordered = sorted((gpu_id, int(count)) for count, gpu_id in named)
+    profiles = [profile_of_id(f"{n}x{gpu_id}") for gpu_id, n in ordered]
+    tables = {
+        "llms.tsv": [{"llm_id": name, "config": f"{configs}/{name}.json"} for name in llm_ids],
+        # The publishers state no prices.
+        "gpu_profiles.tsv": [profile_row(priced(each, "aws") or each) for each in profiles],
+    }
+    write_description(out, about)
+    write_tables(out, tables)
+    write_points(out / "points.csv", points)
+    left_out = [f"{n} left out of {name}, without a config.json" for name, n in unknown.items()]
+    return "; ".join([f"{len(points):,} points of {n_read:,} measurements", *notes, *left_out])
 
 
 def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
@@ -215,11 +172,11 @@ def _guidellm(report: Any) -> Iterator[Point]:
         strategy = config["strategy"]
         is_alone = strategy["type_"] == "synchronous"
         users = 1 if is_alone else strategy.get("streams") or strategy.get("max_concurrency")
-        came, totals = _mean(metrics, "requests_per_second"), metrics["request_totals"]
+        totals = metrics["request_totals"]
         yield {
             "model": (config.get("backend") or {}).get("model"),
             "version": version,
-            **_load(users, strategy.get("rate"), came),
+            **_load(users, strategy.get("rate"), _mean(metrics, "requests_per_second")),
             "input_tokens": _mean(metrics, "prompt_token_count"),
             "output_tokens": _mean(metrics, "output_token_count"),
             **_latencies("ttft", _of_guidellm(metrics, "time_to_first_token_ms"), 1.0),
@@ -272,8 +229,9 @@ def _of_aiperf(name: str, block: Mapping[str, Any] | None) -> Point:
 
 
 def _only(config: Any, name: str) -> Any:
-    """Return the value of a key wherever it stands, None if it is nowhere; its place has moved
-    from version to version. Raises InputError for several values.
+    """Return the value of a key at any depth, None if it is missing: AIPerf's versions differ.
+
+    Raises InputError for several values.
     """
     values: list[Any] = []
 
@@ -318,18 +276,18 @@ def _inference_perf(found: Any) -> Iterator[Point]:
     }
 
 
-def _load(users: int | None, asked_rps: float | None, came_rps: float | None) -> Point:
+def _load(users: int | None, asked_rps: float | None, served_rps: float | None) -> Point:
     """Return users or the rate that was asked for; neither where everything was sent at once."""
     if asked_rps is not None:
         return {"users": None, "request_rate_rps": float(asked_rps)}
-    return {"users": users, "request_rate_rps": None if users is None else came_rps}
+    return {"users": users, "request_rate_rps": None if users is None else served_rps}
 
 
 def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
-    """Return the statistics of a latency that a tool tells, in ms."""
-    told = {each: _number(block.get(each)) for each in ("mean", "median", *_PERCENTILES)}
+    """Return the statistics of a latency that a tool reports, in ms."""
+    values = {each: _number(block.get(each)) for each in ("mean", "median", *_PERCENTILES)}
     return {
-        f"{each}_{name}_ms": None if value is None else value * ms for each, value in told.items()
+        f"{each}_{name}_ms": None if value is None else value * ms for each, value in values.items()
     }
 
 

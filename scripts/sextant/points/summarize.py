@@ -87,10 +87,10 @@ def aggregate_points(
     require_whole(cells)
     measured = [read_cell(folder) for folder in cells]
     runs = [cell.run for cell in measured]
-    facts = {
+    facts: dict[str, set[str | None]] = {
         "hosts": {run.processor for run in runs},
         "engine_versions": {run.engine_version for run in runs},
-        "measured_at": {run.started_at and run.started_at.isoformat() for run in runs},
+        "measured_at": {run.started_at.isoformat() for run in runs if run.started_at},
     }
     origin = provenance(
         {str(folder): folder / "run.json" for folder in cells},
