@@ -65,6 +65,14 @@ def test_every_link_leads_to_a_file_and_a_heading_of_ours(name: str) -> None:
         assert not anchor or anchor in _anchors(path.read_text(encoding="utf-8")), target
 
 
+def test_every_page_that_the_code_names_exists() -> None:
+    for folder, pattern in (("scripts", "*.py"), ("workflow", "*.*"), ("config", "*.yaml")):
+        for path in (ROOT / folder).rglob(pattern):
+            if path.is_file() and path.suffix != ".pyc":
+                for named in re.findall(r"docs/\w+\.md", path.read_text(encoding="utf-8")):
+                    assert (ROOT / named).exists(), f"{path}: {named}"
+
+
 def _commands_shown(text: str) -> list[list[str]]:
     """Return the words of every `sextant …` in a page's blocks and inline code."""
     blocks = re.findall(r"^ *```[^\n]*\n(.*?)^ *```", text, re.M | re.S)

@@ -54,7 +54,7 @@ def test_sheets_become_a_plan_of_what_recommend_finds_for_each(here):
     ]
     answer = json.loads(asked(here, demands, pools, "--format", "json"))
     served = {each["demand"]["demand_id"]: each for each in answer["plan"]["served"]}
-    # As docs/cli.md shows of `sextant recommend` at the same risk.
+    # As `sextant recommend` answers at the same risk.
     assert (served["chat"]["gpu_profile_id"], served["chat"]["replicas"]) == ("1xA100-40GB", [5])
     assert all(each["probability_met"] >= 0.9 for each in served.values())
     assert 0 < answer["plan"]["joint_probability_met"] <= 1
