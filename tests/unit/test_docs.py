@@ -92,12 +92,14 @@ def _commands_shown(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_and_option_that_a_page_shows_exists(name: str) -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    group = typer.main.get_command(app)
+    context = typer.Context(group)
+    commands = group.list_commands(context)  # type: ignore[attr-defined]
     for command, *words in _commands_shown(page(name)):
         if command.startswith("-") or command in ("COMMAND", "…"):
             continue
         assert command in commands, f"{name}: sextant {command}"
-        parameters = commands[command].params
+        parameters = group.get_command(context, command).params  # type: ignore[attr-defined]
         options = {each for one in parameters for each in (*one.opts, *one.secondary_opts)}
         words = words[: words.index("--")] if "--" in words else words
         shown = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
