@@ -51,33 +51,47 @@ def _sizes(
     return read_sizes(config, {own.get("ffn", "intermediate_size"): ffn}, **own)
 
 
+def _gpt(
+    config: Config,
+    s: Sizes,
+    *,
+    has_bias: bool = True,
+    norms: int = 2,
+    in_layer: int = 0,
+    in_head: int = 0,
+    **more: Any,
+) -> LLM:
+    """Return the facts of a decoder whose layer norms have biases.
+
+    Args:
+        config: the config.
+        s: its sizes.
+        has_bias: whether all matrices of a layer have biases.
+        norms: norms of a layer.
+        in_layer: further vectors of a layer.
+        in_head: further vectors outside of the layers, beside one norm.
+        more: as of `decoder`.
+    """
+    bias = biases(s, qkv=has_bias, out=has_bias, mlp=has_bias)
+    vectors = s.layers * (bias + norms * 2 * s.hidden + in_layer) + 2 * s.hidden + in_head
+    return decoder(config, s, mlp_matrices=2, vectors=vectors, **more)
+
+
 def _opt(config: Config) -> LLM:
     s = _sizes(config, ffn="ffn_dim")
-    h = s.hidden
-    projected = config.integer("word_embed_proj_dim")
+    h, projected = s.hidden, config.integer("word_embed_proj_dim")
     for name in ("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"):
         config.require(name, True)
-    final_norm = 2 * h if config.flag("do_layer_norm_before") else 0
-    return decoder(
-        config,
-        s,
-        is_tied=True,
-        head=s.vocab * projected + (2 * h * projected if projected != h else 0),
-        mlp_matrices=2,
-        positions=(s.context + 2) * h,  # OPT's learned positions start at 2
-        vectors=s.layers * (biases(s, qkv=True, out=True, mlp=True) + 4 * h) + final_norm,
-    )
+    has_final_norm = config.flag("do_layer_norm_before")
+    head = s.vocab * projected + (2 * h * projected if projected != h else 0)
+    # OPT's learned positions start at 2.
+    positions, in_head = (s.context + 2) * h, 0 if has_final_norm else -2 * h
+    return _gpt(config, s, is_tied=True, head=head, positions=positions, in_head=in_head)
 
 
 def _gpt_neox(config: Config) -> LLM:
-    s = _sizes(config)
     config.require("attention_bias", True)
-    return decoder(
-        config,
-        s,
-        mlp_matrices=2,
-        vectors=s.layers * (biases(s, qkv=True, out=True, mlp=True) + 4 * s.hidden) + 2 * s.hidden,
-    )
+    return _gpt(config, _sizes(config))
 
 
 def _gpt2(config: Config) -> LLM:
@@ -86,27 +100,16 @@ def _gpt2(config: Config) -> LLM:
     s = _sizes(config, kv_heads=1 if is_shared else None, ffn_ratio=4, **_GPT_2)
     config.require("num_key_value_heads", s.kv_heads)  # newer configs write it out
     config.require("tie_word_embeddings", True)
-    return decoder(
-        config,
-        s,
-        is_tied=True,
-        mlp_matrices=2,
-        positions=s.context * s.hidden,
-        vectors=s.layers * (biases(s, qkv=True, out=True, mlp=True) + 4 * s.hidden) + 2 * s.hidden,
-    )
+    return _gpt(config, s, is_tied=True, positions=s.context * s.hidden)
 
 
 def _gptj(config: Config) -> LLM:
     """GPT-J and CodeGen: attention and MLP side by side behind one norm, rotary positions."""
     s = _sizes(config, ffn_ratio=4, **_GPT_2)
     config.require("tie_word_embeddings", False)
-    return decoder(
-        config,
-        s,
-        mlp_matrices=2,
-        # Only the MLP and the head have biases.
-        vectors=s.layers * (biases(s, mlp=True) + 2 * s.hidden) + 2 * s.hidden + s.vocab,
-    )
+    # Only the MLP and the head have biases.
+    mlp = biases(s, mlp=True)
+    return _gpt(config, s, has_bias=False, norms=1, in_layer=mlp, in_head=s.vocab)
 
 
 def _mpt(config: Config) -> LLM:
@@ -129,35 +132,24 @@ def _bloom(config: Config) -> LLM:
     # ALiBi sets no limit; `seq_length`, the length in training, is what servers go by.
     context = config.integer("seq_length", default=UNBOUNDED_TOKENS)
     s = _sizes(config, ffn_ratio=4, **_BLOOM, context=context)
-    h = s.hidden
-    config.require("n_inner", 4 * h)
-    norms = 4 * h * s.layers + 2 * h + 2 * h  # one of the embedding, one at the end
-    return decoder(
-        config,
-        s,
-        is_tied=True,
-        mlp_matrices=2,
-        vectors=s.layers * biases(s, qkv=True, out=True, mlp=True) + norms,
-    )
+    config.require("n_inner", 4 * s.hidden)
+    return _gpt(config, s, is_tied=True, in_head=2 * s.hidden)  # a norm of the embedding
 
 
 def _falcon(config: Config) -> LLM:
-    is_shared, has_bias = config.flag("multi_query"), config.flag("bias")
     kv_heads: int | None
+    is_shared = config.flag("multi_query")
     if config.flag("new_decoder_architecture"):
         kv_heads = config.integer("num_kv_heads")
         norms = config.integer("num_ln_in_parallel_attn", default=2)
     else:
         config.ignore("num_kv_heads")  # has a meaning in the new architecture only
-        # Attention and MLP side by side share one norm.
-        kv_heads, norms = int(is_shared) or None, 1 if config.flag("parallel_attn") else 2
+        kv_heads = 1 if is_shared else None
+        norms = 1 if config.flag("parallel_attn") else 2  # side by side they share one
     # Falcon 7B and 40B leave the context to the class.
     context = config.integer("max_position_embeddings", default=2048)
     s = _sizes(config, kv_heads=kv_heads, ffn_ratio=4, ffn="ffn_hidden_size", context=context)
-    in_layer = biases(s, qkv=has_bias, out=has_bias, mlp=has_bias) + norms * 2 * s.hidden
-    return decoder(
-        config, s, is_tied=True, mlp_matrices=2, vectors=s.layers * in_layer + 2 * s.hidden
-    )
+    return _gpt(config, s, has_bias=config.flag("bias"), norms=norms, is_tied=True)
 
 
 def _phi(config: Config) -> LLM:
@@ -165,27 +157,14 @@ def _phi(config: Config) -> LLM:
     s = _sizes(config, kv_heads=config.integer("num_key_value_heads", default=heads))
     qk_norm = 4 * s.head_dim if config.flag("qk_layernorm", default=False) else 0
     config.require("tie_word_embeddings", False)
-    bias = biases(s, qkv=True, out=True, mlp=True)
-    return decoder(
-        config,
-        s,
-        mlp_matrices=2,
-        vectors=s.layers * (bias + 2 * s.hidden + qk_norm) + 2 * s.hidden + s.vocab,
-    )
+    return _gpt(config, s, norms=1, in_layer=qk_norm, in_head=s.vocab)
 
 
 def _starcoder2(config: Config) -> LLM:
     s = _sizes(config, kv_heads=config.integer("num_key_value_heads"))
     has_bias = config.flag("use_bias", default=True)
-    bias = biases(s, qkv=has_bias, out=has_bias, mlp=has_bias)
-    return decoder(
-        config,
-        s,
-        is_tied=True,
-        mlp_matrices=2,
-        vectors=s.layers * (bias + 4 * s.hidden) + 2 * s.hidden,
-        **window_facts(config, s.layers, all_layers),
-    )
+    window = window_facts(config, s.layers, all_layers)
+    return _gpt(config, s, has_bias=has_bias, is_tied=True, **window)
 
 
 def _t5(config: Config) -> LLM:
