@@ -31,19 +31,15 @@ def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: st
         _check_endpoints(experiment, config, file)
     for trace in experiment.traces.values():
         _check_trace(trace, experiment, paths["traces"])
-    for demand in experiment.demands:
-        _check_demand(demand, experiment, paths["demands"])
+    for row in experiment.demands:
+        for name, known in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
+            if name in row:
+                check_known(row[name], known, paths["demands"], row, name)
     _check_contexts(experiment, paths["workloads"])
     _check_arrivals(experiment, paths["workloads"])
     for llm in experiment.llms.values():
         if "model" in llm:
             _check_weights(llm, paths["llms"])
-
-
-def _check_demand(row: Row, experiment: Experiment, file: str) -> None:
-    for name, known in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
-        if name in row:
-            check_known(row[name], known, file, row, name)
 
 
 def _refuse(problem: str, file: str, row: Row, field: str, fix: str) -> None:
@@ -72,10 +68,11 @@ def _check_origin(row: Row, traces: Collection[str], file: str) -> None:
 
 
 def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: str | Path) -> None:
+    without_users = {name for name, each in experiment.scenarios.items() if not each.has_users}
     measured = {
         (cell.workload_id, cell.scenario_id)
         for cell in (*experiment.cells, *experiment.adaptive)
-        if cell.variant_id == DEFAULT_VARIANT and _has_users(experiment, cell.scenario_id)
+        if cell.variant_id == DEFAULT_VARIANT and cell.scenario_id not in without_users
     }
     if (decision["workload_id"], decision["scenario_id"]) not in measured:
         pairs = "; ".join(f"{workload}, {scenario}" for workload, scenario in sorted(measured))
@@ -84,11 +81,6 @@ def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: s
             f"use one pair of: {pairs}" if pairs else "add a row with a closed-loop scenario there"
         )
         raise InputError(problem, file=file, field="decision", fix=fix)
-
-
-def _has_users(experiment: Experiment, scenario_id: str) -> bool:
-    scenario = experiment.scenarios.get(scenario_id)
-    return scenario is None or scenario.has_users  # an archive has no scenarios
 
 
 def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:

@@ -92,7 +92,14 @@ def load_experiment(
     by_id = {
         name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
     }
-    variants = _variants(paths.get("variants"))
+    variants = {DEFAULT_VARIANT: Variant()}
+    if "variants" in paths:
+        found = load_sheet(paths["variants"], VariantRow, "variant_id")
+        variants |= {row["variant_id"]: Variant(**row) for row in found}
+    demands = []
+    if "demands" in paths:  # the supply is read to see that it can be
+        load_sheet(paths["supply"], SupplyRow, "pool_id")
+        demands = load_sheet(paths["demands"], DemandRow, "demand_id")
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
     check_adaptive(rows["benchmarks"], config["decision"], paths["benchmarks"])
     studies = cells_of_studies(rows["benchmarks"], ids, paths["benchmarks"])
@@ -131,7 +138,7 @@ def load_experiment(
             for name, path in config.get("features", {}).items()
         },
         endpoints={} if archive else load_endpoints(paths.get("endpoints")),
-        demands=_fleet(paths),
+        demands=demands,
     )
     check_experiment(experiment, config, file)
     return experiment
@@ -146,14 +153,6 @@ def check_config(config: Mapping[str, Any], file: str | Path) -> None:
         raise InputError(problem, file=file, field="sheets", fix=fix)
 
 
-def _fleet(paths: Mapping[str, str]) -> list[Row]:
-    """Return the demands of a fleet, if any; its supply is read to see that it can be."""
-    if "demands" not in paths:
-        return []
-    load_sheet(paths["supply"], SupplyRow, "pool_id")
-    return load_sheet(paths["demands"], DemandRow, "demand_id")
-
-
 def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
     profiles = {}
     for row in rows:
@@ -164,8 +163,3 @@ def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
             raise InputError(problem, file=file, row=row.line, field="gpu_id") from None
         profiles[row["gpu_profile_id"]] = profile_from_row(row, gpu)
     return profiles
-
-
-def _variants(path: str | None) -> dict[str, Variant]:
-    rows = load_sheet(path, VariantRow, "variant_id") if path else []
-    return {DEFAULT_VARIANT: Variant()} | {row["variant_id"]: Variant(**row) for row in rows}
