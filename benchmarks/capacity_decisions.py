@@ -23,12 +23,12 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.capacity.demand import Demand, TraceTraffic, demand_of_trace, requests_of_demand
-from sextant.answer.capacity.servers import Server, simulated
-from sextant.answer.capacity.sizing import fewest, size
+from sextant.answer.capacity.sizing import Server, simulated_server, size_by_simulation
 from sextant.answer.capacity.target import Target
 from sextant.answer.question import Question
 from sextant.answer.step_laws import Offer, ServerLaws, Settings, find_laws
 from sextant.base.errors import InputError
+from sextant.decide.sizing import fewest_replicas
 from sextant.facts.slo import SLO
 from sextant.simulate.inputs import NAMES, Requests, StepLaw
 from sextant.simulate.run import simulate_closed
@@ -134,7 +134,7 @@ def replicas_by_rule(
 ) -> dict[str, int | None]:
     """Return what each rule takes; None where it has no answer."""
     demand = traffic.drawn(0)
-    sizing = size(server, traffic, target, 1 - min(RISKS.values()))
+    sizing = size_by_simulation(server, traffic, target, 1 - min(RISKS.values()))
     needs = np.array(sizing.needs)
     found: dict[str, int | None] = {}
     for name, risk in RISKS.items():
@@ -155,7 +155,9 @@ def judged(
     if alone.n_missed:
         return []
     start = max(filter(None, chosen.values()), default=1)
-    needed = fewest(lambda n: not truth.judge(demand, n, target).n_missed, start, 8 * start + 64)
+    needed = fewest_replicas(
+        lambda n: not truth.judge(demand, n, target).n_missed, start, 8 * start + 64
+    )
     if needed is None:
         return []
     rows = []
@@ -180,12 +182,12 @@ def case(
     """Return the rows of one LLM, profile and demand."""
     traffic, profile = TraceTraffic(demand, target.window_s), offered.profiles[profile_id]
     known = slice(0, len(laws.laws) - N_TRUE_DRAWS)
-    server = simulated(profile, laws.schedulers[known], laws.laws[known])
+    server = simulated_server(profile, laws.schedulers[known], laws.laws[known])
     rate_rps = closed_rate(laws, demand, slo)
     chosen = replicas_by_rule(server, traffic, target, rate_rps, minute_s)
     rows = []
     for seed, (name, law, place) in enumerate(truths(laws), start=1001):
-        truth = simulated(profile, [laws.schedulers[place]], [law])
+        truth = simulated_server(profile, [laws.schedulers[place]], [law])
         rows += judged(name, truth, traffic.drawn(seed), target, chosen)
     return rows
 

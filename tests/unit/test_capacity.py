@@ -10,21 +10,21 @@ import pytest
 from sextant.answer.capacity.changes import (
     Terms,
     Up,
-    always,
-    burst,
-    failure,
-    growth,
-    in_turn,
-    scheduled,
+    after_failure,
+    after_growth,
+    always_up,
+    find_schedule,
+    in_busiest_minute,
     serve_with_failure,
-    stepped,
+    take_turns,
+    up_by_slot,
 )
 from sextant.answer.capacity.demand import Demand, DrawnTraffic, TraceTraffic, demand_of_trace
-from sextant.answer.capacity.servers import NOBODY, Server
-from sextant.answer.capacity.sizing import fewest, largest_rate, neighbours, size
+from sextant.answer.capacity.sizing import NOBODY, Server, neighbours, size_by_simulation
 from sextant.answer.capacity.target import Outcome, Target, histogram_quantile, judge
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
+from sextant.decide.sizing import fewest_replicas, largest_rate
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import Limit
 from sextant.trace.trace_format import SCHEMA
@@ -63,6 +63,9 @@ def one_at_a_time(service_s: float = SERVICE_S, spread: float = 0.0):
     return run
 
 
+SERVER = Server(PROFILE, one_at_a_time())
+
+
 def within(limit_s: float, **more) -> Target:
     return Target({"ttft": Limit(1e3 * limit_s, 95)}, **more)
 
@@ -74,15 +77,15 @@ def within(limit_s: float, **more) -> Target:
 @pytest.mark.parametrize("start", [1, 3, 50, 4096])
 def test_a_search_finds_the_fewest_replicas_from_any_start(need: int, start: int) -> None:
     tried = []
-    assert fewest(lambda n: tried.append(n) or n >= need, start) == need
+    assert fewest_replicas(lambda n: tried.append(n) or n >= need, start) == need
     assert len(tried) == len(set(tried)) <= 26
 
 
 def test_a_count_that_meets_by_luck_is_not_taken() -> None:
     for start in (5, 7, 100):
-        assert fewest(lambda n: n == 5 or n >= 8, start) == 8
-    assert fewest(lambda n: False, 3, most=50) is None
-    assert fewest(lambda n: n == 50, 3, most=50) == 50
+        assert fewest_replicas(lambda n: n == 5 or n >= 8, start) == 8
+    assert fewest_replicas(lambda n: False, 3, most=50) is None
+    assert fewest_replicas(lambda n: n == 50, 3, most=50) == 50
 
 
 def test_the_largest_rate_is_found_to_2_percent() -> None:
@@ -121,7 +124,7 @@ def test_each_window_is_judged_by_what_arrives_in_it() -> None:
 
 def test_a_window_without_requests_is_met() -> None:
     asked = demand([0.0, 1.0, 700.0, 701.0], 900.0)
-    judged = Server(PROFILE, one_at_a_time()).judge(asked, 1, within(2.0))
+    judged = SERVER.judge(asked, 1, within(2.0))
     assert judged.n_requests.tolist() == [2, 0, 2]
     assert np.isnan(judged.latencies_ms["ttft"][1]) and judged.n_missed == 0
 
@@ -221,14 +224,16 @@ def test_replicas_are_those_that_the_busiest_window_needs() -> None:
     # What two of them leave undone is still there in the third one.
     quiet = np.arange(0, 300, 5.0)
     arrival_s = np.concatenate([quiet, np.arange(300, 600, 0.2), 600 + quiet])
-    server = Server(PROFILE, one_at_a_time())
-    found = size(server, TraceTraffic(demand(arrival_s, 900.0), 300.0), within(1.0), 0.9)
+    server = SERVER
+    found = size_by_simulation(
+        server, TraceTraffic(demand(arrival_s, 900.0), 300.0), within(1.0), 0.9
+    )
     assert (found.status, found.replicas, found.usd_per_hour) == ("meets", 3, 6.0)
-    rows = neighbours(found, demand(arrival_s, 900.0), within(1.0))
+    rows = neighbours(found, asked, within(1.0))
     assert [row["replicas"] for row in rows] == [2, 3, 4]
     assert [row["n_windows_missed"] for row in rows] == [2, 0, 0]
     # Over the whole time p95 hides the busy window less: 5 of 6 requests are in it.
-    whole = size(
+    whole = size_by_simulation(
         server, TraceTraffic(demand(arrival_s, 900.0), None), within(1.0, window_s=None), 0.9
     )
     assert whole.replicas == 3
@@ -236,24 +241,24 @@ def test_replicas_are_those_that_the_busiest_window_needs() -> None:
 
 def test_a_replica_bears_the_rate_at_which_it_is_busy_all_the_time() -> None:
     steady = demand(np.arange(4000) * 0.25, 1000.0)
-    found = size(Server(PROFILE, one_at_a_time()), TraceTraffic(steady, 300.0), within(1.0), 0.9)
+    found = size_by_simulation(SERVER, TraceTraffic(steady, 300.0), within(1.0), 0.9)
     assert found.rate_rps == pytest.approx(1 / SERVICE_S, rel=0.03) and found.replicas == 2
 
 
 def test_the_probability_is_the_share_of_draws_that_need_no_more() -> None:
     steady = demand(np.arange(4000) * 0.25, 1000.0)
     server = Server(PROFILE, one_at_a_time(spread=0.05), n_draws=20)
-    found = size(server, TraceTraffic(steady, 300.0), within(1.3), 0.9)
+    found = size_by_simulation(server, TraceTraffic(steady, 300.0), within(1.3), 0.9)
     # Draw d needs ceil(4 x 0.5 x (1 + 0.05 d)) replicas: 2 to 4.
     assert found.needs == [2] + [3] * 10 + [4] * 9 and found.replicas == 4
     assert found.probability(3) == 0.55 and found.needs[found.draw] == 4
-    less = size(server, TraceTraffic(steady, 300.0), within(1.3), 0.5)
+    less = size_by_simulation(server, TraceTraffic(steady, 300.0), within(1.3), 0.5)
     assert less.replicas == 3
 
 
 def test_a_limit_that_a_request_alone_breaks_is_said_with_by_how_much() -> None:
     steady = demand(np.arange(400.0), 400.0)
-    found = size(Server(PROFILE, one_at_a_time()), TraceTraffic(steady, 300.0), within(0.2), 0.9)
+    found = size_by_simulation(SERVER, TraceTraffic(steady, 300.0), within(0.2), 0.9)
     assert (found.status, found.replicas) == ("too_slow", None)
     assert found.alone == {"ttft": pytest.approx(2.5)}
 
@@ -264,20 +269,21 @@ def test_requests_that_no_replica_takes_are_counted() -> None:
         return outcome._replace(is_ok=np.arange(asked.n) % 10 != 0)
 
     steady = TraceTraffic(demand(np.arange(400.0), 400.0), 300.0)
-    found = size(Server(PROFILE, refuses), steady, within(1.0), 0.9)
+    found = size_by_simulation(Server(PROFILE, refuses), steady, within(1.0), 0.9)
     assert (found.status, found.n_failed_alone) == ("refused", 40)
-    assert size(Server(PROFILE, refuses), steady, within(1.0, max_failed=0.2), 0.9).replicas == 1
+    lenient = within(1.0, max_failed=0.2)
+    assert size_by_simulation(Server(PROFILE, refuses), steady, lenient, 0.9).replicas == 1
 
     def refuses_all(*asked) -> Outcome:
         return refuses(*asked)._replace(is_ok=np.zeros(400, bool))
 
-    found = size(Server(PROFILE, refuses_all), steady, within(1.0, max_failed=1), 0.9)
+    found = size_by_simulation(Server(PROFILE, refuses_all), steady, within(1.0, max_failed=1), 0.9)
     assert (found.status, found.n_failed_alone) == ("refused", 400)
 
 
 def test_requests_that_one_replica_serves_all_at_once_tell_no_rate() -> None:
     few = TraceTraffic(demand(np.array([0.0, 1800.0]), 3600.0), 300.0)
-    found = size(Server(PROFILE, one_at_a_time()), few, within(2.0), 0.9)
+    found = size_by_simulation(SERVER, few, within(2.0), 0.9)
     assert (found.status, found.replicas, found.rate_rps) == ("meets", 1, np.inf)
 
 
@@ -285,13 +291,13 @@ def test_requests_that_one_replica_serves_all_at_once_tell_no_rate() -> None:
 
 
 def test_replicas_that_are_up_take_turns() -> None:
-    ups = [*always(2), Up(2, 3.0, 5.0)]
-    assert in_turn(np.arange(8.0), ups).tolist() == [0, 1, 0, 0, 1, 1, 0, 1]
-    assert in_turn(np.arange(2.0), [Up(0, 1.0, 9.0)]).tolist() == [NOBODY, 0]
+    ups = [*always_up(2), Up(2, 3.0, 5.0)]
+    assert take_turns(np.arange(8.0), ups).tolist() == [0, 1, 0, 0, 1, 1, 0, 1]
+    assert take_turns(np.arange(2.0), [Up(0, 1.0, 9.0)]).tolist() == [NOBODY, 0]
 
 
 def test_a_schedule_goes_up_and_down() -> None:
-    taken = in_turn(np.arange(0, 40, 2.5), stepped([1, 2, 1], 10.0))
+    taken = take_turns(np.arange(0, 40, 2.5), up_by_slot([1, 2, 1], 10.0))
     assert set(taken[:4]) == {0} and set(taken[4:8]) == {0, 1} and set(taken[8:]) == {0}
 
 
@@ -308,19 +314,19 @@ def test_what_a_failed_replica_held_is_sent_again() -> None:
 
 def sized(arrival_s, duration_s, limit_s=1.0):
     asked = demand(arrival_s, duration_s, start_time=datetime(2024, 5, 6))
-    found = size(Server(PROFILE, one_at_a_time()), TraceTraffic(asked, 300.0), within(limit_s), 0.9)
+    found = size_by_simulation(SERVER, TraceTraffic(asked, 300.0), within(limit_s), 0.9)
     return found, asked
 
 
 def test_incidents_of_an_answer() -> None:
     found, asked = sized(np.arange(0, 1200, 0.2), 1200.0)
     assert found.replicas == 3
-    lost = failure(found, asked, within(1.0), startup_s=600.0)
+    lost = after_failure(found, asked, within(1.0), startup_s=600.0)
     assert lost["n_windows_missed"] >= 2 and lost["worst_limit"] == "ttft"
-    more = growth(found, asked, within(1.0))
+    more = after_growth(found, asked, within(1.0))
     assert (more["replicas_needed"], more["usd_per_hour"]) == (4, 8.0)
     assert more["n_windows_missed"] == more["n_windows"]
-    minute = burst(found, asked, within(1.0))
+    minute = in_busiest_minute(found, asked, within(1.0))
     assert minute["is_met"] and minute["n_requests"] == 300 and minute["n_minutes"] == 20
 
 
@@ -330,16 +336,16 @@ def test_the_busiest_minute_is_that_of_the_measures_of_arrivals() -> None:
     measured = measure_arrivals(asked.arrival_s)
     busiest = asked.facts()["busiest"]
     assert busiest == {f"{s}s": measured[f"busiest_{s}s"] for s in BUSIEST_S}
-    minute = burst(found, asked, within(1.0))
+    minute = in_busiest_minute(found, asked, within(1.0))
     assert (minute["n_requests"], minute["n_minutes"]) == (busiest["60s"], 3)
-    assert failure(found, asked, within(1.0), startup_s=9.0)["at_s"] == minute["start_s"] + 30
+    assert after_failure(found, asked, within(1.0), startup_s=9.0)["at_s"] == minute["start_s"] + 30
 
 
 def test_a_schedule_follows_the_hours_and_meets_every_window() -> None:
     hours = [np.arange(0, 3600, 1 / rate) + 3600 * place for place, rate in enumerate((1, 7, 1, 1))]
     found, asked = sized(np.concatenate(hours), 4 * 3600.0)
     assert found.replicas == 4
-    made = scheduled(found, asked, within(1.0), Terms(startup_s=360.0, least=2))
+    made = find_schedule(found, asked, within(1.0), Terms(startup_s=360.0, least=2))
     assert made.replicas == [2, 4, 2, 2] and made.judged.n_missed == 0
     facts = made.facts(4, asked.duration_s)
     assert facts["replica_hours"] == pytest.approx(10.2) and facts["fixed_replica_hours"] == 16.0
@@ -356,6 +362,6 @@ def test_over_days_the_same_hours_have_the_same_replicas() -> None:
         if (day, place) != (1, 1)
     ]
     found, asked = sized(np.concatenate(hours), 48 * 3600.0, limit_s=0.6)
-    made = scheduled(found, asked, within(0.6), Terms())
+    made = find_schedule(found, asked, within(0.6), Terms())
     by_slot = {row["slot"]: row["replicas"] for row in made.facts(2, asked.duration_s)["by_slot"]}
     assert len(by_slot) == 24 and made.replicas[1] == made.replicas[25]

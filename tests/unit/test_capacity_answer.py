@@ -9,12 +9,12 @@ from test_capacity import PROFILE, trace_file
 
 from command import sextant
 from html_page import Page, figure_texts
-from sextant.answer.capacity.answer_text import burst_line, missed_words, profile_cells
 from sextant.answer.capacity.demand import Demand, DrawnTraffic
-from sextant.answer.capacity.servers import simulated
+from sextant.answer.capacity.document import burst_line, missed_words, profile_cells
+from sextant.answer.capacity.sizing import simulated_server
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions
-from sextant.cli.capacity import TrafficOptions, capacity_asked, seconds_of, traffic_of
+from sextant.cli.capacity import TrafficOptions, capacity_question, seconds_of, traffic_of
 from sextant.facts.slo import SLO
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import simulate
@@ -78,7 +78,7 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
     assert len(timeline["fixed"]["ttft_ms"]) == len(timeline["fixed"]["is_met"])
     assert sum(timeline["request_rate_rps"]) * timeline["bucket_s"] == pytest.approx(2000)
     for line in (
-        "a replica bears",
+        "one replica serves",
         "a replica fails",
         "traffic × 1.5",
         "the busiest minute",
@@ -88,7 +88,8 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
 
 
 def test_recommend_with_a_trace_is_answered_by_capacity(trace, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.cli.capacity.capacity_asked", partial(capacity_asked, draws=2))
+    fewer_draws = partial(capacity_question, draws=2)
+    monkeypatch.setattr("sextant.cli.capacity.capacity_question", fewer_draws)
     offer = ASKED[:-2]
     page = tmp_path / "page.html"
     how = ("--format", "html", "--out", page)
@@ -113,7 +114,7 @@ def test_a_goodput_that_requests_alone_miss_is_not_blamed_on_a_limit(trace) -> N
     given = ("--ttft-ms", "p50:60", "--goodput", 1, "--draws", 0)
     text = sextant("capacity", "--trace", trace, *ASKED, *given, exit_code=3)
     assert "too few requests alone are within all limits (--goodput)" in text
-    assert "over the likeliest law of a step alone: too few to tell a risk of 0.1" in text
+    assert "over the likeliest law of a step alone: too few for a risk of 0.1" in text
 
 
 def test_requests_beyond_the_context_are_counted(trace) -> None:
@@ -191,7 +192,7 @@ def test_the_router_is_that_of_the_simulator(trace) -> None:
     setting = Scheduler(100_000)
     waits = []
     for router in ROUTERS:
-        server = simulated(PROFILE, [setting], [law], router=router)
+        server = simulated_server(PROFILE, [setting], [law], router=router)
         outcome = server.run(asked, 2, 0, None)
         made = simulate(
             Requests.of(asked.arrival_s, lengths, asked.output_tokens),
@@ -224,8 +225,8 @@ def test_the_seed_draws_other_arrivals_at_a_rate() -> None:
 
 LENGTHS = ("--input-tokens", 9, "--output-tokens", 9)
 BAD = [
-    ((), "nothing arrives", "--trace, --request-rate"),
-    (("--request-rate", 5), "requests of no length", "--request-rate"),
+    ((), "there is no traffic", "--trace, --request-rate"),
+    (("--request-rate", 5), "the requests have no length", "--request-rate"),
     (
         ("--request-rate", 0, *("--input-tokens", 9, "--output-tokens", 9)),
         "range",
@@ -236,7 +237,7 @@ BAD = [
         "6,000,000 requests arrive",
         "--duration",
     ),
-    (("--trace", "T", "--request-rate", 5), "the trace says it", "--request-rate"),
+    (("--trace", "T", "--request-rate", 5), "the trace has its own", "--request-rate"),
     (("--trace", "T", "--traffic", 0), "not a factor", "--traffic"),
     (("--trace", "T", "--window", "0s"), "not a time", "--window"),
     (("--trace", "T", "--goodput", 1.5), "not a share", "--goodput"),

@@ -59,15 +59,15 @@ def recommend(
         from sextant.cli.capacity import (
             KeepOptions,
             TrafficOptions,
-            answer_capacity,
-            capacity_asked,
+            capacity_question,
+            print_capacity,
         )
 
         _check_no_load(load)
         keep = KeepOptions() if risk is None else KeepOptions(risk=risk)
         arriving = TrafficOptions(trace=trace)
-        simulated = capacity_asked(arriving, limits, keep, asked, candidates)
-        answer_capacity(simulated, printed, out, lead=_SIMULATED)
+        simulated = capacity_question(arriving, limits, keep, asked, candidates)
+        print_capacity(simulated, printed, out, lead=_SIMULATED)
         return
     from sextant.answer.recommend import recommend_llm
     from sextant.answer.text import recommendation_document

@@ -23,7 +23,7 @@ _COMMANDS = {
     "trace-report": "workload",
     "recommend": "answer",
     "capacity": "capacity",
-    "simulate": "simulate",
+    "simulate": "capacity",
     "fleet": "fleet",
     "explain": "answer",
     "evaluate": "answer",

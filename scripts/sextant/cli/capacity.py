@@ -1,4 +1,4 @@
-"""The command `capacity`: replicas for a trace or a rate, by simulation."""
+"""The commands `capacity` and `simulate`: replicas for traffic, and latencies of replicas."""
 
 import re
 from dataclasses import dataclass, replace
@@ -10,12 +10,15 @@ import typer
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions, CandidateOptions, LimitOptions
 from sextant.cli.options import PageFile, Printed, grouped, naming_options
-from sextant.cli.terminal import check_page, say_answer
+from sextant.cli.terminal import check_page, print_document
 
 if TYPE_CHECKING:
-    from sextant.answer.capacity.answer import Asked
+    from sextant.answer.capacity.answer import CapacityQuestion
     from sextant.answer.capacity.demand import Traffic
+    from sextant.answer.capacity.simulation import OpenLoop, Users
+    from sextant.answer.question import Requests as Lengths
     from sextant.answer.step_laws import Settings
+    from sextant.simulate.inputs import Requests
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -59,7 +62,7 @@ class TrafficOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOptions:
-    """What has to be kept beside the limits, and in which windows."""
+    """What has to hold besides the limits, and in which windows."""
 
     goodput: Annotated[
         float | None,
@@ -134,27 +137,27 @@ def capacity(
     printed: Printed = "text",
     out: PageFile = None,
 ) -> None:
-    """Say how many replicas of which GPU profile keep an SLO under a trace's own traffic."""
-    found = capacity_asked(traffic, limits, keep, asked, candidates, server, schedule, draws)
-    answer_capacity(replace(found, router=router), printed, out)
+    """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic."""
+    question = capacity_question(traffic, limits, keep, asked, candidates, server, schedule, draws)
+    print_capacity(replace(question, router=router), printed, out)
 
 
-def answer_capacity(asked: "Asked", printed: str, out: Path | None, lead: str = "") -> None:
+def print_capacity(
+    asked: "CapacityQuestion", printed: str, out: Path | None, lead: str = ""
+) -> None:
     """Answer, and print or write it; `lead` is the first of its warnings."""
-    from sextant.answer.capacity.answer import capacity
+    from sextant.answer.capacity.answer import answer_capacity
+    from sextant.answer.capacity.document import capacity_document
+    from sextant.base.files import provenance
 
     check_page(printed, out)
-    answer = capacity(asked, [lead] if lead else [])
-    if out is not None:
-        from sextant.answer.capacity.page import write_capacity
-
-        write_capacity(answer, out)
-    say_answer(answer, printed, out)
+    answer = answer_capacity(asked, [lead] if lead else [])
+    print_document(capacity_document(answer, provenance()), printed, out)
     if answer["gpu_profile_id"] is None:
         raise typer.Exit(3)
 
 
-def capacity_asked(
+def capacity_question(
     traffic: TrafficOptions,
     limits: LimitOptions,
     keep: KeepOptions,
@@ -163,9 +166,9 @@ def capacity_asked(
     server: ServerOptions = _SERVER,
     schedule: ScheduleOptions = _SCHEDULE,
     draws: int = 32,
-) -> "Asked":
-    """Return what is asked. Raises InputError for an option that makes no sense."""
-    from sextant.answer.capacity.answer import Asked
+) -> "CapacityQuestion":
+    """Return the question. Raises InputError for a wrong option."""
+    from sextant.answer.capacity.answer import CapacityQuestion
     from sextant.answer.capacity.changes import Terms
     from sextant.answer.capacity.demand import requests_of_demand
     from sextant.answer.capacity.target import Target
@@ -187,11 +190,13 @@ def capacity_asked(
     slot_s = seconds_of(schedule.slot, "--slot")
     startup_s = seconds_of(schedule.startup, "--startup")
     terms = Terms(slot_s, startup_s, schedule.least_replicas)
-    return Asked(question, arriving, target, settings, terms, keep.risk, draws, asked.seed)
+    return CapacityQuestion(
+        question, arriving, target, settings, terms, keep.risk, draws, asked.seed
+    )
 
 
 def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
-    """Return what arrives. Raises InputError for an option that makes no sense."""
+    """Return the traffic. Raises InputError for a wrong option."""
     from sextant.answer.capacity.demand import TraceTraffic, demand_of_trace
 
     if not 0 < given.traffic < float("inf"):
@@ -210,7 +215,7 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
     for option, value in given_twice.items():
         if value is not None:
             fix = "leave it out, or leave --trace out"
-            raise InputError("the trace says it", field=option, fix=fix)
+            raise InputError("the trace has its own", field=option, fix=fix)
     demand = demand_of_trace(
         given.trace,
         window_s=window_s or 300.0,
@@ -226,11 +231,11 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
 
     if given.request_rate is None:
         fix = "give --trace FILE, or --request-rate with --workload or lengths"
-        raise InputError("nothing arrives", field="--trace, --request-rate", fix=fix)
+        raise InputError("there is no traffic", field="--trace, --request-rate", fix=fix)
     lengths = asked.requests()
     if lengths is None:
         fix = "give --workload, or --input-tokens and --output-tokens"
-        raise InputError("requests of no length", field="--request-rate", fix=fix)
+        raise InputError("the requests have no length", field="--request-rate", fix=fix)
     rate_rps = given.request_rate * given.traffic
     duration_s = None
     if given.duration is not None:
@@ -249,17 +254,140 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
 
 def _check_count(n_requests: float) -> None:
     if n_requests > _MOST_DRAWN:
-        problem = f"some {n_requests:,.0f} requests arrive; a simulation takes {_MOST_DRAWN:,}"
+        problem = f"about {n_requests:,.0f} requests arrive; a simulation takes {_MOST_DRAWN:,}"
         fix = "give a shorter --duration, or a lower --request-rate"
         raise InputError(problem, field="--duration", fix=fix)
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Return the seconds that an option says, e.g. 90, 90s, 5min, 1h or 2d."""
-    found = _TIME.fullmatch(text.strip())
-    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    """Return the seconds of an option, e.g. 90, 90s, 5min, 1h or 2d."""
+    match = _TIME.fullmatch(text.strip())
+    seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
     if not seconds > 0:
         whole = ", or whole" if option == "--window" else ""
         fix = f"give a time, e.g. 90s, 5min or 1h{whole}"
         raise InputError(f"{text!r} is not a time above 0", field=option, fix=fix)
     return seconds
+
+
+_SIMULATE_FIELDS: dict[str | None, str] = {
+    "kv_tokens": "--kv-dtype",
+    "timeout_s": "--timeout-s",
+    "requests": "--max-model-len",
+    "--gpu-profiles": "--gpu-profile",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingOptions:
+    """What requests share, and who sends them."""
+
+    users: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead of arrivals: users who each wait for their answer."),
+    ] = None
+    unique_prompts: Annotated[
+        int | None, typer.Option(min=1, help="Whole prompts that repeat; all differ by default.")
+    ] = None
+
+
+@grouped
+def simulate(
+    *,
+    gpu_profile: Annotated[str, typer.Option(help="GPU profile of a replica, e.g. 1xH100-80GB.")],
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas behind a router.")] = 1,
+    router: Annotated[
+        Literal["round_robin", "least_requests", "prefix"],
+        typer.Option(help="Where a request goes: in turn, to the fewest requests, by its prefix."),
+    ] = "round_robin",
+    traffic: TrafficOptions,
+    sharing: SharingOptions,
+    limits: LimitOptions,
+    asked: AskedOptions,
+    server: ServerOptions,
+    warmup: Annotated[
+        str, typer.Option(help="Requests that arrive before are simulated and not counted.")
+    ] = "0s",
+    draws: Annotated[
+        int, typer.Option(min=0, help="Draws of the law for the intervals; 0: none.")
+    ] = 100,
+    printed: Printed = "text",
+    out: PageFile = None,
+) -> None:
+    """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
+    from sextant.answer.capacity.simulation import Deployment, simulate_llm, simulation_document
+    from sextant.answer.step_laws import MEDIANS
+    from sextant.base.files import provenance
+
+    check_page(printed, out)
+    if asked.prefix_hit_rate:
+        fix = "give --unique-prompts: prompts that repeat hit the simulated cache"
+        raise InputError("cache hits are simulated", field="--prefix-hit-rate", fix=fix)
+    load, lengths = _load(traffic, sharing, asked, server.prefix_caching)
+    question = replace(asked.question(MEDIANS, gpu_profile_ids=(gpu_profile,)), requests=lengths)
+    settings = server.of()
+    warmup_s = 0.0 if warmup.strip() in ("0", "0s") else seconds_of(warmup, "--warmup")
+    with naming_options(_SIMULATE_FIELDS):
+        facts = simulate_llm(
+            question,
+            load,
+            Deployment(gpu_profile, settings, replicas, router),
+            warmup_s=warmup_s,
+            n_draws=draws,
+            limits_ms=limits.of_each(),
+        )
+    print_document(simulation_document(facts, provenance()), printed, out)
+
+
+def _load(
+    traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions, has_caching: bool
+) -> "tuple[OpenLoop | Users, Lengths]":
+    """Return the load, and the lengths of its requests."""
+    from sextant.answer.capacity.demand import prefix_notes, requests_of_demand
+    from sextant.answer.capacity.simulation import OpenLoop
+
+    if sharing.users is not None:
+        return _users(sharing.users, traffic, sharing, asked)
+    demand = traffic_of(traffic, asked, None).drawn(0)
+    requests = _shared(demand.simulated(), sharing, asked.seed)
+    notes = () if sharing.unique_prompts else tuple(prefix_notes(demand, has_caching))
+    return OpenLoop(demand.name, requests, demand.duration_s, notes), requests_of_demand(demand)
+
+
+def _users(
+    users: int, traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions
+) -> "tuple[Users, Lengths]":
+    import numpy as np
+
+    from sextant.answer.capacity.demand import lengths_of
+    from sextant.answer.capacity.simulation import Users
+    from sextant.simulate.inputs import Requests
+    from sextant.workload.draw import open_workload
+
+    for option in ("trace", "request_rate", "burstiness"):
+        if getattr(traffic, option) is not None:
+            fix = "give --users, or arrivals"
+            field = "--" + option.replace("_", "-")
+            raise InputError("users send when their last request is answered", field=field, fix=fix)
+    lengths = asked.requests()
+    if lengths is None:
+        fix = "give --workload, or --input-tokens and --output-tokens"
+        raise InputError("the requests have no length", field="--users", fix=fix)
+    is_given = asked.workload is None
+    sample = lengths_of(lengths) if is_given else open_workload(asked.workload or "").sample
+
+    def draw(n: int) -> "Requests":
+        frame = sample(n, seed=asked.seed)
+        inputs, outputs = (frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
+        requests = Requests.of(np.zeros(n), inputs, np.maximum(outputs, 1))
+        return _shared(requests, sharing, asked.seed)
+
+    name = "given lengths" if is_given else Path(asked.workload or "").name
+    duration_s = seconds_of(traffic.duration or "1h", "--duration")
+    return Users(name, users, draw, duration_s), lengths
+
+
+def _shared(requests: "Requests", sharing: SharingOptions, seed: int) -> "Requests":
+    if sharing.unique_prompts is None:
+        return requests
+    return requests.repeating(sharing.unique_prompts, seed)

@@ -1,6 +1,8 @@
 """From latencies to the cheapest GPU profile and its number of replicas (LLM-Pilot, eq. 1-3)."""
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -75,19 +77,22 @@ def _curve(ordered: pd.DataFrame) -> Curve:
     return ordered["users"].to_numpy(), known.to_numpy(float), lengths.to_numpy(float)
 
 
-def size_replicas(load: float, load_per_replica: npt.ArrayLike) -> np.ndarray:
+def size_replicas(
+    load: npt.ArrayLike, load_per_replica: npt.ArrayLike, slack: float = 0.0
+) -> np.ndarray:
     """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2).
 
     Args:
         load: what all replicas together have to serve.
         load_per_replica: what one serves within the limits; of any shape, 0 or NaN: nothing.
+        slack: how far a quotient may lie above a whole number and still count as that number.
 
     Returns:
         Whole numbers of that shape, infinite where a replica serves nothing.
     """
     served = np.asarray(load_per_replica, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(served > 0, np.ceil(load / served), np.inf)
+        return np.where(served > 0, np.ceil(np.asarray(load) / served - slack), np.inf)
 
 
 def check_curves(points: pd.DataFrame) -> None:
@@ -233,3 +238,75 @@ def best_of_each(
     best = ordered.drop_duplicates("llm_id")[[name for name in columns if name in options]]
     everyone = options[["llm_id"]].drop_duplicates()
     return everyone.merge(best, on="llm_id", how="left").reset_index(drop=True)
+
+
+MOST_REPLICAS = 4096
+_RATE_STEP = 2.0
+_RATE_PRECISION = 1.02
+_MOST_DOUBLINGS = 24
+
+
+def fewest_replicas(
+    meets: Callable[[int], bool], start: int, most: int = MOST_REPLICAS
+) -> int | None:
+    """Return the fewest replicas that meet a target by simulation, None if `most` do not.
+
+    More replicas meet a target better in the mean. One simulation is noisy, so a count may meet it
+    by luck where a larger one misses it: a count is taken if it meets, and the next larger one too.
+    From `start` the steps double until the answer lies between a count that misses and one that
+    meets; bisection finds it.
+    """
+    known = cache(meets)
+    low, high = _bracket(known, min(max(start, 1), most), most)
+    while high is not None:
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if known(middle) else (middle, high)
+        if high == most or known(high + 1):
+            return high
+        low, high = _bracket(known, min(high + 2, most), most, least=high + 1)
+    return None
+
+
+def _bracket(
+    meets: Callable[[int], bool], start: int, most: int, least: int = 0
+) -> tuple[int, int | None]:
+    """Return a count that misses, or `least`, and a larger one that meets; None if none does."""
+    step = 1
+    if meets(start):
+        high = start
+        while (low := max(high - step, least)) > least and meets(low):
+            high, step = low, 2 * step
+        return low, high
+    low = start
+    while low < most:
+        high = min(low + step, most)
+        if meets(high):
+            return low, high
+        low, step = high, 2 * step
+    return low, None
+
+
+def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
+    """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
+
+    Doubling or halving from `start_rps` finds two rates between which it lies; then their
+    geometric mean is tried.
+    """
+    low, high = None, None
+    rate = start_rps
+    for _ in range(_MOST_DOUBLINGS):
+        if meets(rate):
+            low, rate = rate, rate * _RATE_STEP
+        else:
+            high, rate = rate, rate / _RATE_STEP
+        if low is not None and high is not None:
+            break
+    if low is None:
+        return None
+    if high is None:
+        return math.inf
+    while high / low > _RATE_PRECISION:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low

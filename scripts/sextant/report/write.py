@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.answer.capacity.answer_text import profile_cells
+from sextant.answer.capacity.document import profile_cells
 from sextant.answer.text import (
     OPEN_WORDS,
     chance,

@@ -1,4 +1,4 @@
-"""The answer: replicas on each GPU profile, cheapest first, and what would change them."""
+"""The answer of `sextant capacity`: replicas on each GPU profile, and what would change them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,11 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from sextant.answer.capacity.answer_text import as_text
-from sextant.answer.capacity.changes import Schedule, Terms, burst, failure, growth, scheduled
+from sextant.answer.capacity.changes import (
+    Schedule,
+    Terms,
+    after_failure,
+    after_growth,
+    find_schedule,
+    in_busiest_minute,
+)
 from sextant.answer.capacity.demand import Demand, DrawnTraffic, Traffic, prefix_notes
-from sextant.answer.capacity.servers import simulated
-from sextant.answer.capacity.sizing import Sizing, neighbours, size, summary
+from sextant.answer.capacity.sizing import (
+    Sizing,
+    neighbours,
+    simulated_server,
+    size_by_simulation,
+    summary,
+)
 from sextant.answer.capacity.target import Judged, Target
 from sextant.answer.question import Question
 from sextant.answer.step_laws import Offer, Settings, find_laws
@@ -24,12 +35,19 @@ _N_BUCKETS = 240
 _BUCKETS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 86400)
 
 
+_OPTION = ("gpu_profile_id", "replicas", "usd_per_hour", "probability_met", "rate_at_slo_rps")
+_ROW = (
+    *("status", *_OPTION[1:4], "replicas_lo", "replicas_hi", "rate_at_slo_rps", "n_refused"),
+    *("alone_limit", "alone_ratio", "kv_tokens", "is_gpu_measured", "reason"),
+)
+
+
 @dataclass(frozen=True)
-class Asked:
-    """What `sextant capacity` is asked."""
+class CapacityQuestion:
+    """A question with the traffic to simulate."""
 
     question: Question
-    """The LLM, the GPU profiles, their prices and the measurements; its SLO has the limits."""
+    """The LLM, the candidates, their prices and the measurements; its SLO has the limits."""
     traffic: Traffic
     target: Target
     settings: Settings = field(default_factory=Settings)
@@ -41,16 +59,16 @@ class Asked:
     router: Router = "round_robin"
 
 
-def capacity(asked: Asked, notes: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fewest replicas on each GPU profile that keep an SLO under this traffic.
+def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fewest replicas on each GPU profile that meet an SLO under this traffic.
 
     `notes` come before the answer's own warnings.
 
     Returns:
         The cheapest option (`gpu_profile_id, replicas, usd_per_hour, probability_met,
-        rate_at_slo_rps`; None: there is none) and `alternatives`, a row a profile; of the option
-        `neighbours`, `failure`, `growth`, `burst`, `schedule` and `timeline`; `demand`, `slo`,
-        `serving`, `characterization`, `prices`, `warnings` and `text`.
+        rate_at_slo_rps`; None: there is none) and `alternatives`, one row per profile; of the
+        option `neighbours`, `failure`, `growth`, `burst`, `schedule` and `timeline`; `demand`,
+        `slo`, `serving`, `characterization`, `prices` and `warnings`.
 
     Raises:
         InputError: an option is wrong, or the measurements cannot answer.
@@ -59,11 +77,14 @@ def capacity(asked: Asked, notes: Sequence[str] = ()) -> dict[str, Any]:
     offer = find_laws(asked.question, asked.settings, asked.n_draws)
     sizings = {name: _size(asked, offer, name) for name in offer.laws}
     rows = [_row(name, sizing, offer) for name, sizing in sizings.items()]
-    rows += [_ruled_out(name, reason, offer) for name, reason in offer.excluded.items()]
+    for name, reason in offer.excluded.items():
+        is_measured = offer.is_measured(name)
+        known = {"status": "does_not_fit", "reason": reason, "is_gpu_measured": is_measured}
+        rows.append({"gpu_profile_id": name, **dict.fromkeys(_ROW), **known})
     rows.sort(key=lambda row: (row["usd_per_hour"] is None, row["usd_per_hour"] or 0.0))
     chosen = rows[0]
-    on_offer = offer.profiles.values()
-    prices = price_origins((each.price_source, each.price_as_of) for each in on_offer)
+    candidates = offer.profiles.values()
+    prices = price_origins((each.price_source, each.price_as_of) for each in candidates)
     answer: dict[str, Any] = {
         "llm_id": offer.llm_id,
         **{name: chosen[name] if chosen["replicas"] else None for name in _OPTION},
@@ -82,24 +103,24 @@ def capacity(asked: Asked, notes: Sequence[str] = ()) -> dict[str, Any]:
         ],
     }
     if chosen["replicas"]:
-        answer |= _about(sizings[chosen["gpu_profile_id"]], demand, asked)
-    return answer | {"text": as_text(answer)}
+        answer |= _changes(sizings[chosen["gpu_profile_id"]], demand, asked)
+    return answer
 
 
-_OPTION = ("gpu_profile_id", "replicas", "usd_per_hour", "probability_met", "rate_at_slo_rps")
-
-
-def _size(asked: Asked, offer: Offer, name: str) -> Sizing:
-    laws = offer.laws[name]
-    hit_rate = asked.question.prefix_hit_rate
-    profile = offer.profiles[name]
-    server = simulated(profile, laws.schedulers, laws.laws, hit_rate, asked.router)
-    return size(server, asked.traffic, asked.target, 1 - asked.risk)
+def _size(asked: CapacityQuestion, offer: Offer, name: str) -> Sizing:
+    laws, hit_rate = offer.laws[name], asked.question.prefix_hit_rate
+    server = simulated_server(
+        offer.profiles[name], laws.schedulers, laws.laws, hit_rate, asked.router
+    )
+    return size_by_simulation(server, asked.traffic, asked.target, 1 - asked.risk)
 
 
 def _row(name: str, sizing: Sizing, offer: Offer) -> dict[str, Any]:
-    """Return what is said of a GPU profile."""
-    low, high = _interval(sizing.needs)
+    """Return the facts of a GPU profile; the interval of its replicas holds 90% of the draws."""
+    low, high = None, None
+    if len(sizing.needs):
+        ends = np.quantile(sizing.needs, [0.05, 0.95], method="inverted_cdf")
+        low, high = (int(end) if np.isfinite(end) else None for end in ends)
     worst = max(sizing.alone, key=sizing.alone.__getitem__, default=None)
     return {
         "gpu_profile_id": name,
@@ -119,36 +140,20 @@ def _row(name: str, sizing: Sizing, offer: Offer) -> dict[str, Any]:
     }
 
 
-def _interval(needs: Sequence[float]) -> tuple[int | None, int | None]:
-    """Return the 90% interval of the replicas; None where no number that was tried is enough."""
-    if not len(needs):
-        return None, None
-    ends = np.quantile(needs, [0.05, 0.95], method="inverted_cdf")
-    low, high = (int(end) if np.isfinite(end) else None for end in ends)
-    return low, high
-
-
-def _ruled_out(name: str, reason: str, offer: Offer) -> dict[str, Any]:
-    columns = ("replicas", "usd_per_hour", "probability_met", "replicas_lo", "replicas_hi")
-    more = ("rate_at_slo_rps", "n_refused", "alone_limit", "alone_ratio", "kv_tokens")
-    known = {"status": "does_not_fit", "reason": reason, "is_gpu_measured": offer.is_measured(name)}
-    return {"gpu_profile_id": name, **dict.fromkeys(columns + more), **known}
-
-
-def _about(sizing: Sizing, demand: Demand, asked: Asked) -> dict[str, Any]:
-    """Return what would happen with the chosen replicas."""
-    target, terms, count = asked.target, asked.terms, sizing.replicas or 0
+def _changes(sizing: Sizing, demand: Demand, asked: CapacityQuestion) -> dict[str, Any]:
+    """Return the results of the chosen replicas, and what would change them."""
+    target, terms, count = asked.target, asked.terms, sizing.count
     fixed = sizing.server.judge(demand, count, target, sizing.draw)
-    by_slot = scheduled(sizing, demand, target, terms)
+    by_slot = find_schedule(sizing, demand, target, terms)
     facts = by_slot.facts(count, demand.duration_s)
     saved = (facts["fixed_replica_hours"] - facts["replica_hours"]) / demand.duration_s * HOUR_S
     usd_saved = saved * sizing.server.profile.usd_per_hour
     return {
         "fixed": summary(fixed, target),
         "neighbours": neighbours(sizing, demand, target),
-        "failure": failure(sizing, demand, target, terms.startup_s),
-        "growth": growth(sizing, demand, target),
-        "burst": burst(sizing, demand, target),
+        "failure": after_failure(sizing, demand, target, terms.startup_s),
+        "growth": after_growth(sizing, demand, target),
+        "burst": in_busiest_minute(sizing, demand, target),
         "schedule": facts | terms._asdict() | {"usd_per_hour_saved": usd_saved},
         "timeline": _timeline(demand, target, fixed, by_slot, terms, count),
     }
@@ -182,54 +187,53 @@ def _windows(judged: Judged) -> dict[str, Any]:
         "n_requests": judged.n_requests.tolist(),
         "failed_fraction": share.tolist(),
         "is_met": judged.is_met.tolist(),
-        **{f"{name}_ms": _numbers(values) for name, values in judged.latencies_ms.items()},
+        **{
+            f"{name}_ms": [None if np.isnan(value) else float(value) for value in values]
+            for name, values in judged.latencies_ms.items()
+        },
     }
 
 
-def _numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
-
-
-def _warnings(demand: Demand, asked: Asked, offer: Offer) -> list[str]:
-    found = []
+def _warnings(demand: Demand, asked: CapacityQuestion, offer: Offer) -> list[str]:
+    warnings = []
     if isinstance(asked.traffic, DrawnTraffic):
-        found.append(
+        warnings.append(
             "Requests arrive one by one here, and every window has to be met. For the same rate as "
             "a steady load, which may take fewer replicas, ask `sextant recommend --request-rate`."
         )
     if asked.router != "round_robin":
-        found.append(
-            "The router sends a request to the replica with the fewest; where a replica fails or a "
-            "schedule is followed, requests are taken in turn."
+        warnings.append(
+            "The router sends each request to the replica with the fewest; for a failed replica "
+            "and for a schedule the replicas take turns instead."
         )
     if not asked.question.prefix_hit_rate:
-        found += prefix_notes(demand, asked.settings.has_prefix_caching)
+        warnings += prefix_notes(demand, asked.settings.has_prefix_caching)
     if demand.n_of_trace is not None:
-        found.append(
-            f"Simulated are the busiest windows of {demand.name}, {demand.n:,} of "
+        warnings.append(
+            f"Only the busiest windows of {demand.name} are simulated, {demand.n:,} of "
             f"{demand.n_of_trace:,} requests, each with the window before it."
         )
     if demand.n_failed:
-        found.append(
-            f"{plural(demand.n_failed, 'request')} of {demand.name} failed there, left out: what "
-            "was asked for is not known."
+        warnings.append(
+            f"{plural(demand.n_failed, 'request')} of {demand.name} failed there and are left out: "
+            "their lengths are not known."
         )
     if asked.target.window_s and demand.duration_s < 2 * asked.target.window_s:
-        found.append(
-            f"The traffic lasts {demand.duration_s:.0f} s: that is one window, and no statement "
-            "about other hours."
+        warnings.append(
+            f"The traffic lasts {demand.duration_s:.0f} s, which is one window: the answer does "
+            "not hold for other hours."
         )
     n_laws = asked.n_draws + 1
     if n_laws * asked.risk < 1:
-        told = f"{n_laws} laws of a step" if asked.n_draws else "the likeliest law of a step alone"
-        found.append(
-            f"The probability is over {told}: too few to tell a risk of {asked.risk:g} (--draws)."
+        draws = f"{n_laws} draws" if asked.n_draws else "the likeliest law of a step alone"
+        warnings.append(
+            f"The probability is over {draws}: too few for a risk of {asked.risk:g} (--draws)."
         )
     longest = offer.longest_tokens
     too_long = int((demand.input_tokens + demand.output_tokens > longest).sum())
     if too_long:
-        found.append(
+        warnings.append(
             f"{too_long:,} of {demand.n:,} requests have more than {longest:,} tokens "
             "(--max-model-len, or the LLM's context): every replica refuses them."
         )
-    return found
+    return warnings

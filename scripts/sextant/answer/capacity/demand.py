@@ -46,12 +46,11 @@ class Demand:
     start_time: datetime | None = None
     """Date and time of `arrival_s` = 0, where the trace has one."""
     n_of_trace: int | None = None
-    """Requests of the whole trace, where only its busiest windows are here."""
+    """Requests of the whole trace, where only its busiest windows are kept."""
     n_failed: int = 0
-    """Requests that failed in the trace and are left out: what they asked for is not known."""
+    """Requests that failed in the trace and are left out: their lengths are not known."""
     prefix_id: np.ndarray | None = None
-    """With `prefix_tokens`, which requests begin alike, and how far; as `simulate.Requests` has
-    them. None: not known, or not asked for."""
+    """With `prefix_tokens`, which requests begin alike, and how far, as in `simulate.Requests`."""
     prefix_tokens: np.ndarray | None = None
 
     @property
@@ -61,11 +60,11 @@ class Demand:
 
     @property
     def rate_rps(self) -> float:
-        """Mean rate over the whole time, of a trace that is not here in full too."""
+        """Mean rate of the whole trace, also where only a part is kept."""
         return (self.n_of_trace or self.n) / self.duration_s
 
     def n_windows(self, window_s: float | None) -> int:
-        """Return how many windows the time has; less than half of one belongs to the last one."""
+        """Return how many windows the time has; less than half a window joins the last one."""
         return max(math.floor(self.duration_s / window_s + 0.5), 1) if window_s else 1
 
     def at_rate(self, factor: float) -> "Demand":
@@ -81,13 +80,8 @@ class Demand:
 
     def simulated(self) -> SimulatedRequests:
         """Return the requests as simulations take them."""
-        return SimulatedRequests.of(
-            self.arrival_s,
-            self.input_tokens,
-            self.output_tokens,
-            self.prefix_id,
-            self.prefix_tokens,
-        )
+        lengths = self.input_tokens, self.output_tokens
+        return SimulatedRequests.of(self.arrival_s, *lengths, self.prefix_id, self.prefix_tokens)
 
     def between(self, start_s: float, end_s: float) -> "Demand":
         """Return what arrives from `start_s` to before `end_s`; times count from `start_s`."""
@@ -102,7 +96,7 @@ class Demand:
         return place * span_s, int(counts[place])
 
     def facts(self) -> dict[str, Any]:
-        """Return what an answer says of it."""
+        """Return its figures, for an answer."""
         gaps = np.diff(self.arrival_s)
         return {
             "name": self.name,
@@ -121,10 +115,10 @@ class Demand:
 
 
 class Traffic(Protocol):
-    """What draws a demand: each seed is another day of the same traffic."""
+    """Draws a demand: each seed is another day of the same traffic."""
 
     def drawn(self, seed: int) -> Demand:
-        """Return the demand of a seed; 0 is the trace itself, where it is one."""
+        """Return the demand of a seed; for a trace 0 is the trace itself."""
 
 
 class TraceTraffic(NamedTuple):
@@ -147,16 +141,16 @@ class DrawnTraffic(NamedTuple):
     """Requests and arrivals that are drawn."""
 
     name: str
-    """What requests these are, and how they arrive."""
+    """Of the requests, and how they arrive."""
     requests: Callable[..., pd.DataFrame]
     """Draws as `RequestModel.sample` does."""
     arrivals: Arrivals
     duration_s: float
     first_seed: int = 0
-    """What is drawn for seed 0; others count from it."""
+    """Used for seed 0; other seeds count from it."""
 
     def drawn(self, seed: int) -> Demand:
-        """Return what is drawn with a seed. Raises InputError if no request arrives."""
+        """Return the requests drawn with a seed. Raises InputError if none arrives."""
         seed += self.first_seed
         frame = draw_trace(self.requests, self.arrivals, seed=seed, duration_s=self.duration_s)
         if frame.empty:
@@ -180,8 +174,8 @@ def traffic_at_rate(
 
     Args:
         rate_rps: mean rate.
-        workload: whose requests, and whose arrivals if a trace told it any, in more or less time.
-        lengths: of the requests in place of the workload's; None with a workload alone.
+        workload: its requests, and the arrivals of its trace if it has one, in more or less time.
+        lengths: of the requests, in place of the workload's.
         alpha: shape of Gamma gaps in place of the workload's arrivals; 1 (Poisson) without any.
         duration_s: by default an hour, or the time of `MOST_REQUESTS`.
         first_seed: as in `DrawnTraffic`.
@@ -212,11 +206,11 @@ def demand_of_trace(
     service: str | None = None,
     has_prefixes: bool = False,
 ) -> Demand:
-    """Read what a normalised trace asks for, of one LLM or service where these are given.
+    """Read the requests of a normalised trace, of one LLM or service where given.
 
-    A trace is counted window by window, and only what is simulated is read. Where that is more
-    than `MOST_REQUESTS`, it is the busiest windows, by requests or tokens, each with the one before
-    it, in which queues build up. With `has_prefixes` the demand has those that its `hash_ids` tell.
+    A trace is counted window by window, and only what is simulated is read. Of more than
+    `MOST_REQUESTS` the busiest windows are kept, by requests or tokens, each with the one before
+    it, in which queues build up. With `has_prefixes` the demand has those of its `hash_ids`.
 
     Raises:
         InputError: the file is not a normalised trace, has no request that succeeded, or all of
@@ -294,29 +288,27 @@ def requests_of_demand(demand: Demand) -> Requests:
 
 
 def lengths_of(requests: Requests) -> Callable[..., pd.DataFrame]:
-    """Return what draws requests of these lengths: fixed ones, or lognormal by mean and p99."""
+    """Return a function that draws requests of these lengths: lognormal by mean and p99.
+
+    With z the normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2.
+    """
+    z = NormalDist().inv_cdf(0.99)
+
+    def lengths(length: Length, n: int, rng: np.random.Generator) -> np.ndarray:
+        sigma = z - max(z**2 - 2 * math.log(length.high / length.mean), 0.0) ** 0.5
+        drawn = length.mean * np.exp(sigma * rng.standard_normal(n) - sigma**2 / 2)
+        return np.maximum(drawn.round(), 1).astype(np.int64)
 
     def sample(n: int, *, seed: Seed) -> pd.DataFrame:
         rng = np.random.default_rng(seed)
-        drawn = [_lognormal(each, n, rng) for each in requests]
+        drawn = [lengths(each, n, rng) for each in requests]
         return pd.DataFrame(dict(zip(_COLUMNS[1:], drawn, strict=True)))
 
     return sample
 
 
-def _lognormal(length: Length, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw n lengths whose mean and 99th percentile are those of `length`.
-
-    With z the normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2.
-    """
-    z = NormalDist().inv_cdf(0.99)
-    sigma = z - max(z**2 - 2 * math.log(length.high / length.mean), 0.0) ** 0.5
-    drawn = length.mean * np.exp(sigma * rng.standard_normal(n) - sigma**2 / 2)
-    return np.maximum(drawn.round(), 1).astype(np.int64)
-
-
 def prefix_notes(demand: Demand, has_prefix_caching: bool) -> list[str]:
-    """Return what prefix caching makes of the requests, in a sentence; none if not known."""
+    """Return how much prefix caching saves, in a sentence; none if prefixes are not known."""
     if demand.prefix_id is None:
         return []
     tokens = pd.Series(demand.prefix_tokens)
@@ -325,7 +317,7 @@ def prefix_notes(demand: Demand, has_prefix_caching: bool) -> list[str]:
     if has_prefix_caching:
         return [
             f"Prefix caching is on: {percent(again)} of the input tokens repeat the beginning of "
-            "an earlier request by the trace's hash_ids, and are found while they are kept."
+            "an earlier request by the trace's hash_ids, and hit while they are kept."
         ]
     return [
         f"Prefix caching is off: {percent(again)} of the input tokens, which repeat the beginning "

@@ -1,6 +1,6 @@
-"""From the files of the pipeline to the capacity of each LLM for a row of the sheet of SLOs."""
+"""Rule `size_capacity`: the capacity of each LLM for an SLO, from files to table, page and JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sextant.answer.capacity.answer import Asked, capacity
+from sextant.answer.capacity.answer import CapacityQuestion, answer_capacity
 from sextant.answer.capacity.demand import (
     TraceTraffic,
     Traffic,
@@ -16,16 +16,19 @@ from sextant.answer.capacity.demand import (
     requests_of_demand,
     traffic_at_rate,
 )
-from sextant.answer.capacity.page import write_answers
+from sextant.answer.capacity.document import capacity_document, capacity_documents
 from sextant.answer.capacity.target import MAX_FAILED, WINDOW_S, Target
 from sextant.answer.question import Length, Question, Requests
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import SLO
+from sextant.pages.blocks import Document, as_text
+from sextant.pages.page import write_page
 from sextant.points.measured import load_run
 
-COLUMNS = {
+_KEY = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id")
+_COLUMNS = {
     "status": pa.string(),
     "replicas": pa.int64(),
     "usd_per_hour": pa.float64(),
@@ -39,16 +42,14 @@ COLUMNS = {
     "is_gpu_measured": pa.bool_(),
     "reason": pa.string(),
 }
-"""What table `capacity` has of a GPU profile, beside its key and `is_chosen`."""
-_KEY = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id")
-_OF_CHOSEN = {"n_windows": pa.int64(), "n_windows_missed_by_failure": pa.int64()}
-"""What it has of the chosen one alone: the windows that are missed where a replica fails."""
 _SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in _KEY),
-        *COLUMNS.items(),
+        *_COLUMNS.items(),
         ("is_chosen", pa.bool_()),
-        *_OF_CHOSEN.items(),
+        # Of the chosen profile alone, where a replica fails:
+        ("n_windows", pa.int64()),
+        ("n_windows_missed_by_failure", pa.int64()),
     ]
 )
 
@@ -63,7 +64,7 @@ def size_files(
     decision: Mapping[str, str],
     seed: int,
 ) -> None:
-    """Find the capacity of each LLM for the traffic of an SLO, and write it.
+    """Size each LLM for the traffic of an SLO, and write table, page and JSON.
 
     Args:
         inputs: paths of tables `point` and `feasibility`; of the SLO's `trace`, or of `requests`
@@ -87,20 +88,33 @@ def size_files(
     for llm_id in experiment.llms:
         question = Question(slo, llm_id, known=known, requests=lengths, seed=seed)
         try:
-            answers.append(capacity(Asked(question, traffic, target, seed=seed), notes))
+            asked = CapacityQuestion(question, traffic, target, seed=seed)
+            answers.append(answer_capacity(asked, notes))
         except InputError as error:
             no_answer[llm_id] = str(error)
+    for answer in answers:
+        answer["text"] = as_text(capacity_document(answer))
     rows = [row for answer in answers for row in _rows(answer)]
     rows += [
         {"llm_id": llm_id, "status": "no_answer", "reason": why}
         for llm_id, why in no_answer.items()
     ]
     place = {"source": source, "slo_id": slo.slo_id, "trace_id": slo.trace_id}
-    table = pa.Table.from_pylist([place | row for row in rows], schema=_SCHEMA)
-    origin = provenance(dict(inputs), seed=seed)
-    write_parquet(outputs["table"], table, origin)
     facts = {"slo": slo.facts(), "demand": demand.facts(), "no_answer": no_answer}
-    write_answers(answers, facts, origin, outputs["html"], outputs["json"])
+    document = capacity_documents(answers, facts, provenance(dict(inputs), seed=seed))
+    write_results(outputs, [place | row for row in rows], _SCHEMA, document)
+
+
+def write_results(
+    outputs: Mapping[str, str | Path],
+    rows: Sequence[Mapping[str, Any]],
+    schema: pa.Schema,
+    document: Document,
+) -> None:
+    """Write the `table` of an answer, its `html` page and its `json`."""
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    write_parquet(outputs["table"], table, document.origin or {})
+    write_page(document, outputs["html"], outputs["json"])
 
 
 def _traffic(
@@ -110,7 +124,7 @@ def _traffic(
     workload: Mapping[str, Any],
     seed: int,
 ) -> tuple[Traffic, list[str]]:
-    """Return what arrives, and what to say of it: a workload's caps shorten a trace's requests."""
+    """Return the traffic, and notes about it: a workload's caps shorten a trace's requests."""
     if slo.trace_id is None:
         lengths = [Length(mean, mean) for mean in slo.lengths.values()]
         requests = Requests(*lengths) if lengths else None
@@ -138,5 +152,5 @@ def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
             failure = answer["failure"]
             about["n_windows"] = failure["n_windows"]
             about["n_windows_missed_by_failure"] = failure["n_windows_missed"]
-        rows.append({name: row[name] for name in ("gpu_profile_id", *COLUMNS)} | about)
+        rows.append({name: row[name] for name in ("gpu_profile_id", *_COLUMNS)} | about)
     return rows

@@ -1,121 +1,159 @@
-"""The fewest replicas and the largest rate that keep a target, by simulation.
+"""How many replicas a GPU profile needs, by simulation, and how certain that is."""
 
-More replicas keep a target better in the mean. One simulation is noisy, so a count may meet it by
-luck where a larger one misses it: what a search returns meets it, and the next larger count does.
-"""
-
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sextant.answer.capacity.demand import Demand, Traffic
-from sextant.answer.capacity.servers import Server
-from sextant.answer.capacity.target import Judged, Target
-from sextant.simulate.run import on_threads
+from sextant.answer.capacity.target import Judged, Outcome, Target, judge
+from sextant.decide.sizing import fewest_replicas, largest_rate
+from sextant.facts.gpu import GPUProfile
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
+from sextant.simulate.run import Router, Simulation, on_threads, simulate
+from sextant.simulate.world import BIN_WIDTH, N_BINS, OK, SHORTEST_S
 
-MOST_REPLICAS = 4096
-_RATE_STEP = 2.0
-_RATE_PRECISION = 1.02
-_MOST_DOUBLINGS = 24
-
-
-def fewest(meets: Callable[[int], bool], start: int, most: int = MOST_REPLICAS) -> int | None:
-    """Return the fewest replicas that meet a target, None if `most` do not.
-
-    From `start` the steps double until the answer lies between a count that misses and one that
-    meets; bisection finds it. A count that meets while the next larger one misses is not taken.
-    """
-    known = cache(meets)
-    low, high = _bracket(known, min(max(start, 1), most), most)
-    while high is not None:
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if known(middle) else (middle, high)
-        if high == most or known(high + 1):
-            return high
-        low, high = _bracket(known, min(high + 2, most), most, least=high + 1)
-    return None
-
-
-def _bracket(
-    meets: Callable[[int], bool], start: int, most: int, least: int = 0
-) -> tuple[int, int | None]:
-    """Return a count that misses, or `least`, and a larger one that meets; None if none does."""
-    step = 1
-    if meets(start):
-        high = start
-        while (low := max(high - step, least)) > least and meets(low):
-            high, step = low, 2 * step
-        return low, high
-    low = start
-    while low < most:
-        high = min(low + step, most)
-        if meets(high):
-            return low, high
-        low, step = high, 2 * step
-    return low, None
-
-
-def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
-    """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
-
-    Doubling or halving from `start_rps` finds two rates between which it lies; then their
-    geometric mean is tried.
-    """
-    low, high = None, None
-    rate = start_rps
-    for _ in range(_MOST_DOUBLINGS):
-        if meets(rate):
-            low, rate = rate, rate * _RATE_STEP
-        else:
-            high, rate = rate, rate / _RATE_STEP
-        if low is not None and high is not None:
-            break
-    if low is None:
-        return None
-    if high is None:
-        return math.inf
-    while high / low > _RATE_PRECISION:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if meets(middle) else (low, middle)
-    return low
-
-
+NOBODY = -1
+"""In place of a replica: the request is refused."""
+Replicas = int | np.ndarray
+"""How many replicas take requests in turn, or the replica of each request."""
+Run = Callable[[Demand, Replicas, int, float | None], Outcome]
+"""Simulates a demand on replicas, with a draw of the law (0: the most likely one); gaps between
+tokens are counted in windows of this length (None: all together)."""
 _FAR = 8
-"""Times the first guess of the replicas: beyond it, it is asked whether any number is enough."""
+"""Times the first guess of the replicas: beyond it, it is checked whether any number can do."""
+_ALONE_S = 1e5
+"""Between requests that never meet."""
+_EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
+
+
+@dataclass(frozen=True)
+class Server:
+    """How a replica on a GPU profile serves the LLM."""
+
+    profile: GPUProfile
+    run: Run
+    n_draws: int = 1
+
+    def judge(self, demand: Demand, replicas: Replicas, target: Target, draw: int = 0) -> Judged:
+        """Return the results by window."""
+        outcome = self.run(demand, replicas, draw, target.window_s)
+        return judge(outcome, target, demand.n_windows(target.window_s))
+
+    def judge_alone(self, demand: Demand, target: Target, draw: int = 0) -> tuple[Judged, float]:
+        """Return the results if each request were alone on a replica, and its mean E2E in s.
+
+        No number of replicas does better. The gaps of all windows are taken together.
+        """
+        arrival_s, duration_s = np.arange(demand.n) * _ALONE_S, demand.n * _ALONE_S
+        one_by_one = replace(demand, arrival_s=arrival_s, duration_s=duration_s)
+        outcome = self.run(one_by_one, 1, draw, None)
+        n_windows = demand.n_windows(target.window_s)
+        counts = np.repeat(outcome.itl_counts[:1], n_windows, axis=0)
+        outcome = outcome._replace(arrival_s=demand.arrival_s, itl_counts=counts)
+        mean_s = float(outcome.e2e_s[outcome.is_ok].mean()) if outcome.is_ok.any() else np.nan
+        return judge(outcome, target, n_windows), mean_s
+
+    def usd_per_hour(self, n_replicas: int) -> float:
+        """Return the price of so many replicas."""
+        return round(n_replicas * self.profile.usd_per_hour, 9)
+
+
+def simulated_server(
+    profile: GPUProfile,
+    schedulers: Sequence[Scheduler],
+    laws: Sequence[StepLaw],
+    prefix_hit_rate: float = 0.0,
+    router: Router = "round_robin",
+) -> Server:
+    """Return a server that is simulated step by step, each draw with its own law and KV cache.
+
+    Args:
+        profile: what one replica runs on.
+        schedulers, laws: the most likely one first, then draws.
+        prefix_hit_rate: share of each request's input that all requests have in common.
+        router: not used where the replica of each request is given.
+    """
+
+    def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
+        setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
+        one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
+        if isinstance(replicas, int):
+            requests = _requests(demand, prefix_hit_rate)
+            made = one(requests, n_replicas=replicas, router=router)
+            return _outcome(demand, [(np.arange(demand.n), made)], window_s)
+        parts = []
+        for replica in np.unique(replicas[replicas != NOBODY]):
+            places = np.flatnonzero(replicas == replica)
+            own = _requests(demand.at(places), prefix_hit_rate)
+            parts.append((places, one(own)))
+        return _outcome(demand, parts, window_s)
+
+    return Server(profile, run, len(laws))
+
+
+def _requests(demand: Demand, prefix_hit_rate: float) -> Requests:
+    if not prefix_hit_rate:
+        return demand.simulated()
+    arrays = (demand.arrival_s, demand.input_tokens, demand.output_tokens)
+    shared = np.round(prefix_hit_rate * demand.input_tokens)
+    return Requests.of(*arrays, np.zeros(demand.n), shared)
+
+
+def _outcome(
+    demand: Demand, parts: Sequence[tuple[np.ndarray, Simulation]], window_s: float | None
+) -> Outcome:
+    """Return the results of requests whose simulations are given with their positions."""
+    ttft_s, e2e_s = np.full(demand.n, np.nan), np.full(demand.n, np.nan)
+    is_ok = np.zeros(demand.n, bool)
+    n_windows = demand.n_windows(window_s)
+    counts = np.zeros((n_windows, N_BINS))
+    for places, made in parts:
+        ttft_s[places], e2e_s[places] = made.ttft_s, made.e2e_s
+        is_ok[places] = made.status == OK
+        own = made.gaps
+        counts[: len(own)] += own[:n_windows]
+        counts[-1] += own[n_windows:].sum(axis=0)
+    lengths = demand.input_tokens, demand.output_tokens
+    return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, _EDGES_MS, counts)
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """What was found of one GPU profile."""
+    """The replicas that one GPU profile needs."""
 
     server: Server
     status: str
-    """`meets`; or `too_slow` (a request alone breaks a limit), `refused` (requests that no replica
-    takes), `too_many` (more replicas than are tried)."""
+    """`meets`; or `too_slow` (a request alone breaks a limit), `refused` (no replica takes some
+    requests), `too_many` (more replicas than are tried)."""
     alone: dict[str, float]
     """Largest latency over its limit in any window, by metric, if each request were alone."""
     n_failed_alone: int
     rate_rps: float | None = None
-    """The mean rate of such traffic that one replica bears; infinite if all of it at once."""
+    """The mean rate of such traffic that one replica serves; infinite if all of it at once."""
     needs: Sequence[float] = field(default_factory=tuple)
-    """Fewest replicas in each draw of law and traffic; infinite where none sufficed."""
+    """Fewest replicas in each draw of law and traffic; infinite where no number is enough."""
     replicas: int | None = None
-    """The fewest that meet the target as surely as was asked."""
+    """The fewest that meet the target with the asked probability."""
 
     def probability(self, replicas: int) -> float:
-        """Return in which share of the draws so many replicas meet the target."""
+        """Return the share of draws in which so many replicas meet the target."""
         return float(np.mean(np.array(self.needs) <= replicas))
 
     @property
     def draw(self) -> int:
-        """The draw that needs the answer's replicas: the law to ask what would happen with."""
+        """The draw whose required replica count equals the answer; used for the what-if runs."""
         needs = np.array(self.needs)
         return int(np.where(needs <= (self.replicas or 0), needs, -1).argmax())
+
+    @property
+    def count(self) -> int:
+        """The replicas, where there are any. Raises ValueError else."""
+        if self.replicas is None:
+            raise ValueError(f"{self.server.profile.gpu_profile_id} has no number of replicas")
+        return self.replicas
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -123,28 +161,30 @@ class Sizing:
         return None if self.replicas is None else self.server.usd_per_hour(self.replicas)
 
 
-def size(server: Server, traffic: Traffic, target: Target, confidence: float) -> Sizing:
+def size_by_simulation(
+    server: Server, traffic: Traffic, target: Target, confidence: float
+) -> Sizing:
     """Return the fewest replicas that meet a target with this probability.
 
-    Each draw of the law meets another day of the traffic (`Traffic.drawn`); its need is found by
-    bisection, and the probability of a number of replicas is the share of draws that need no more.
+    Each draw of the law has its own day of the traffic (`Traffic.drawn`). Bisection finds its
+    fewest replicas; the probability of a number is the share of draws that need no more.
     """
     demand = traffic.drawn(0)
     alone, e2e_s = server.judge_alone(demand, target)
-    found = Sizing(server, "meets", alone.worst_ratio(target), int(alone.n_failed.sum()))
-    if status := _hopeless(alone, target):
-        return replace(found, status=status)
-    rate = rate_at_slo(server, demand, target, 1 / e2e_s)
+    sizing = Sizing(server, "meets", alone.worst_ratio(target), int(alone.n_failed.sum()))
+    if status := _why_impossible(alone, target):
+        return replace(sizing, status=status)
+    rate = _rate_at_slo(server, demand, target, 1 / e2e_s)
     if rate is None:
-        return replace(found, status="too_slow")
+        return replace(sizing, status="too_slow")
     start = max(int(np.ceil(demand.rate_rps / rate)), 1)
 
     need = partial(_need, server, traffic, target, start)
     needs = on_threads(need, range(server.n_draws))
     enough = np.quantile(needs, confidence, method="inverted_cdf")
     if not np.isfinite(enough):
-        return replace(found, status="too_many", rate_rps=rate, needs=needs)
-    return replace(found, rate_rps=rate, needs=needs, replicas=int(enough))
+        return replace(sizing, status="too_many", rate_rps=rate, needs=needs)
+    return replace(sizing, rate_rps=rate, needs=needs, replicas=int(enough))
 
 
 def _need(server: Server, traffic: Traffic, target: Target, start: int, draw: int) -> float:
@@ -155,13 +195,14 @@ def _need(server: Server, traffic: Traffic, target: Target, start: int, draw: in
         return not server.judge(demand, replicas, target, draw).n_missed
 
     far = _FAR * start
-    if (found := fewest(meets, start, far)) is not None:
-        return found
+    if (fewest := fewest_replicas(meets, start, far)) is not None:
+        return fewest
     alone, _ = server.judge_alone(demand, target, draw)
-    return np.inf if alone.n_missed else fewest(meets, far) or np.inf
+    return np.inf if alone.n_missed else fewest_replicas(meets, far) or np.inf
 
 
-def _hopeless(alone: Judged, target: Target) -> str:
+def _why_impossible(alone: Judged, target: Target) -> str:
+    """Return the status if no number of replicas is enough, else nothing."""
     n_failed, n_requests = alone.n_failed.sum(), alone.n_requests.sum()
     if n_failed == n_requests:
         return "refused"
@@ -170,10 +211,10 @@ def _hopeless(alone: Judged, target: Target) -> str:
     return "refused" if n_failed > target.max_failed * n_requests else "too_slow"
 
 
-def rate_at_slo(server: Server, demand: Demand, target: Target, start_rps: float) -> float | None:
+def _rate_at_slo(server: Server, demand: Demand, target: Target, start_rps: float) -> float | None:
     """Return the mean rate at which one replica just meets the target, None if at no rate.
 
-    The gaps of the traffic are stretched, and the windows with them: each has the same requests.
+    The gaps of the traffic are stretched, and the windows with them: each keeps its requests.
     """
 
     def meets(rate_rps: float) -> bool:
@@ -186,7 +227,7 @@ def rate_at_slo(server: Server, demand: Demand, target: Target, start_rps: float
 
 
 def neighbours(sizing: Sizing, demand: Demand, target: Target) -> list[dict[str, Any]]:
-    """Return what one replica fewer and one more change, beside the answer."""
+    """Return the results of one replica fewer, the answer's number, and one more."""
     chosen = sizing.replicas or 0
     rows = []
     for replicas in range(max(chosen - 1, 1), chosen + 2):
@@ -203,7 +244,7 @@ def neighbours(sizing: Sizing, demand: Demand, target: Target) -> list[dict[str,
 
 
 def summary(judged: Judged, target: Target) -> dict[str, Any]:
-    """Return what windows come to: how many are missed, by how much, and how many fail."""
+    """Return how many windows are missed and by how much, and the share of failed requests."""
     n_requests = int(judged.n_requests.sum())
     ratios = judged.worst_ratio(target)
     return {

@@ -1,4 +1,4 @@
-"""What has to hold: limits at percentiles, goodput and failures, in every window of time."""
+"""What has to hold in every window of time: limits at percentiles, goodput, failures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,37 +15,34 @@ MAX_FAILED = 0.01
 
 @dataclass(frozen=True)
 class Target:
-    """What replicas have to keep. Raises InputError for a share or window that is none."""
+    """What replicas have to meet. Raises InputError for a wrong share or window."""
 
     limits: Mapping[str, Limit]
     """By metric, as `SLO.limits`."""
     goodput: float | None = None
-    """Least share of the requests that are answered within all limits, each by itself."""
+    """Least share of the requests that are answered within all limits."""
     max_failed: float = MAX_FAILED
     """Largest share of requests that are refused or time out."""
     window_s: float | None = WINDOW_S
     """Each window of this length is judged by itself; None judges the whole time at once."""
 
     def __post_init__(self) -> None:
-        _check_share(self.goodput, "goodput", low=0.0)
-        _check_share(self.max_failed, "max_failed", low=-1e-12)
+        for name, low in (("goodput", 0.0), ("max_failed", -1e-12)):
+            value = getattr(self, name)
+            if value is not None and not low < value <= 1:
+                fix = "give a share of the requests, from 0 to 1, e.g. 0.99"
+                raise InputError(f"{value:g} is not a share", field=name, fix=fix)
         if self.window_s is not None and not 1 <= self.window_s < np.inf:
             fix = "give seconds from 1 on, e.g. 5min, or whole"
             raise InputError(f"{self.window_s:g} s is not a window", field="window", fix=fix)
 
     def facts(self) -> dict[str, Any]:
-        """Return what an answer says of it, beside the limits."""
+        """Return everything but the limits, for an answer."""
         return {each.name: getattr(self, each.name) for each in fields(self)[1:]}
 
 
-def _check_share(value: float | None, field: str, *, low: float) -> None:
-    if value is not None and not low < value <= 1:
-        fix = "give a share of the requests, from 0 to 1, e.g. 0.99"
-        raise InputError(f"{value:g} is not a share", field=field, fix=fix)
-
-
 class Outcome(NamedTuple):
-    """What became of requests, in the order of their arrival."""
+    """Results of requests, in the order of their arrival."""
 
     arrival_s: np.ndarray
     input_tokens: np.ndarray
@@ -60,7 +57,7 @@ class Outcome(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """How each window went. One without requests is met; its values are NaN."""
+    """Results by window. One without requests is met; its values are NaN."""
 
     start_s: np.ndarray
     n_requests: np.ndarray
@@ -90,7 +87,7 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
     starts = np.arange(n_windows) * (window_s if n_windows > 1 else 1.0)
     ends = np.searchsorted(outcome.arrival_s, np.append(starts[1:], np.inf))
     begins = np.append(0, ends[:-1])
-    per_request, good = _per_request(outcome, target), _goods(outcome, target)
+    per_request, good = _per_request(outcome, target), _are_good(outcome, target)
     latencies = {name: np.full(n_windows, np.nan) for name in target.limits}
     for name, values in per_request.items():
         share = target.limits[name].percentile / 100
@@ -101,8 +98,12 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
         share = target.limits["itl"].percentile / 100
         latencies["itl"] = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts, share)
     n_requests = ends - begins
-    n_failed = n_requests - _sums(outcome.is_ok, begins, ends)
-    goodput = _share(_sums(good, begins, ends), n_requests)
+    n_ok, n_good = (
+        reached[ends] - reached[begins]
+        for reached in (np.append(0, np.cumsum(flags)) for flags in (outcome.is_ok, good))
+    )
+    n_failed = n_requests - n_ok
+    goodput = np.divide(n_good, n_requests, out=np.full(n_windows, np.nan), where=n_requests > 0)
     is_met = n_failed <= target.max_failed * n_requests
     for name, values in latencies.items():
         is_met &= ~(values > target.limits[name].limit_ms)
@@ -112,7 +113,7 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
 
 
 def _per_request(outcome: Outcome, target: Target) -> dict[str, np.ndarray]:
-    """Return the latencies in ms that each request has of its own, of those with a limit."""
+    """Return the latencies in ms of each request, of the metrics with a limit but ITL."""
     ttft, e2e = 1e3 * outcome.ttft_s, 1e3 * outcome.e2e_s
     known = {
         "ttft": ttft,
@@ -123,8 +124,8 @@ def _per_request(outcome: Outcome, target: Target) -> dict[str, np.ndarray]:
     return {name: values for name, values in known.items() if name in target.limits}
 
 
-def _goods(outcome: Outcome, target: Target) -> np.ndarray:
-    """Return which requests are answered within all limits; its ITL is the mean of its gaps."""
+def _are_good(outcome: Outcome, target: Target) -> np.ndarray:
+    """Return which requests are within all limits; the ITL of one is the mean of its gaps."""
     limits = dict(target.limits)
     if "itl" in limits:
         own = [limits[name].limit_ms for name in ("itl", "tpot") if name in limits]
@@ -151,12 +152,3 @@ def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> n
     part = np.divide(wanted - before, inside, out=np.zeros(len(counts)), where=inside > 0)
     low, high = np.log(edges[place]), np.log(edges[place + 1])
     return np.where(total > 0, np.exp(low + part * (high - low)), np.nan)
-
-
-def _sums(flags: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    reached = np.append(0, np.cumsum(flags))
-    return reached[ends] - reached[begins]
-
-
-def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)

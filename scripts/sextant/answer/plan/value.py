@@ -20,7 +20,7 @@ import pandas as pd
 
 from sextant.decide.decision import numbers_of_replicas, price_ratios, worth_of
 from sextant.decide.score import so_score
-from sextant.decide.sizing import load_served
+from sextant.decide.sizing import load_served, size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import IDENTIFIERS, LENGTHS
@@ -195,9 +195,7 @@ def _weigh(
     served: pd.DataFrame, users: np.ndarray, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """Return the options of one LLM for an SLO, their price ratios, and where one meets it."""
-    loads = served.to_numpy()
-    with np.errstate(divide="ignore"):
-        needed = np.where(loads > 0, np.ceil(slo.load / loads), np.inf)
+    needed = size_replicas(slo.load, served.to_numpy())
     price = np.array([profiles[str(name)].usd_per_hour for name in served])
     counts = numbers_of_replicas(users, needed, slo)
     ratios = price_ratios(needed, price, counts).reshape(len(needed), -1)

@@ -1,16 +1,19 @@
-"""Latencies of one deployment under given traffic, by simulation: `sextant simulate`."""
+"""The answer of `sextant simulate`: latencies of one deployment under given traffic."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from sextant.answer.capacity.latencies_text import as_text
 from sextant.answer.question import Question
 from sextant.answer.step_laws import Settings, find_laws
+from sextant.answer.text import source_line
 from sextant.base.errors import InputError
-from sextant.pages.wording import number
+from sextant.base.rows import jsonable
+from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
+from sextant.pages.wording import duration_words, number, percent, plural
+from sextant.points.metrics import SHOWN, STATISTICS
 from sextant.simulate.closed_form import Limits, Load, saturation_rps
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import (
@@ -27,6 +30,16 @@ from sextant.simulate.world import OK
 
 _SHARES = np.linspace(0, 1, 101)
 _MOST_REQUESTS = 10_000_000
+_RATES = {
+    "throughput_tok_s": ("output tokens a second", number),
+    "request_rate_rps": ("requests a second", number),
+    "goodput_rps": ("goodput, requests a second", number),
+    "failed_fraction": ("failed", percent),
+    "utilisation": ("engines busy", percent),
+    "kv_used_fraction": ("KV cache in use", percent),
+    "cached_fraction": ("input that hit the prefix cache", percent),
+    "preemptions": ("preemptions", number),
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class OpenLoop:
     requests: Requests
     duration_s: float
     notes: tuple[str, ...] = ()
-    """What an answer says of them."""
+    """Warnings of the answer about them."""
 
     def run(self, scheduler: Scheduler, law: StepLaw, replicas: int, **how: Any) -> Simulation:
         """Simulate it; `how` as in `simulate`."""
@@ -72,7 +85,7 @@ class Users:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What serves: replicas of an LLM on a GPU profile behind a router."""
+    """Replicas of an LLM on a GPU profile behind a router."""
 
     gpu_profile_id: str
     settings: Settings
@@ -93,16 +106,16 @@ def simulate_llm(
 
     Args:
         question: the LLM, the measurements, the lengths of the requests, on one GPU profile.
-        load: what is asked, and when.
-        deployment: what serves.
+        load: the requests.
+        deployment: the servers.
         warmup_s: requests that arrive before are simulated and not counted.
         n_draws: draws of the law that the 90% `intervals` are made of; 0 for none.
-        limits_ms: as in `summarise`: what counts as goodput.
+        limits_ms: limits of goodput, as in `summarise`.
 
     Returns:
         The numbers of `summarise`, `intervals` of each of them (None without draws),
         `distribution` (TTFT and E2E at `share`), `saturation` (the rate that arrives and the one
-        that the replicas can serve; None of users), and what was asked; `text` says it in lines.
+        that the replicas can serve; None of users), and the question.
 
     Raises:
         InputError: an option is wrong, the LLM does not fit, or every request is refused.
@@ -124,7 +137,10 @@ def simulate_llm(
         notes += load.notes
         saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
         if saturation["is_exceeded"]:
-            notes.insert(0, _exceeded(saturation))
+            offered, served = (number(saturation[name]) for name in ("offered_rps", "served_rps"))
+            text = "Arrivals exceed what the replicas serve: {} requests/s arrive, about {} can be "
+            text += "served. Waits grow for as long as requests arrive."
+            notes.insert(0, text.format(offered, served))
     drawn = on_threads(one, schedulers[1:], laws[1:])
     facts = {
         "llm_id": offer.llm_id,
@@ -153,12 +169,11 @@ def simulate_llm(
         "serving": offer.facts,
         "seed": question.seed,
     }
-    facts = _finite(facts)
-    return facts | {"text": as_text(facts)}
+    return jsonable(facts)
 
 
 def _notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:
-    """Say what of the load was not served as asked. Raises InputError if nothing was."""
+    """Return how many requests are refused. Raises InputError if all are."""
     tokens = simulation.input_tokens + simulation.output_tokens
     n_refused = int((tokens > scheduler.longest).sum())
     if n_refused == len(tokens):
@@ -196,28 +211,74 @@ def _saturation(
     }
 
 
-def _exceeded(saturation: dict[str, Any]) -> str:
-    return (
-        f"Arrivals exceed what the replicas serve: {number(saturation['offered_rps'])} requests/s "
-        f"arrive, about {number(saturation['served_rps'])} can be served. Waits grow for as long "
-        "as requests arrive."
-    )
-
-
 def _distribution(simulation: Simulation) -> dict[str, list[float]]:
     is_ok = simulation.is_counted & (simulation.status == OK)
-    found = {"share": _SHARES.tolist()}
+    distribution = {"share": _SHARES.tolist()}
     for name in ("ttft", "e2e"):
         values = getattr(simulation, f"{name}_s")[is_ok]
         quantiles = np.quantile(values, _SHARES) if len(values) else np.full(len(_SHARES), np.nan)
-        found[f"{name}_ms"] = (1e3 * quantiles).tolist()
-    return found
+        distribution[f"{name}_ms"] = (1e3 * quantiles).tolist()
+    return distribution
 
 
-def _finite(value: Any) -> Any:
-    """Return the same facts with None for numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> Document:
+    """Return an answer of `simulate_llm` for people (blocks) and programs (data)."""
+    load, has_intervals = facts["load"], bool(facts["intervals"])
+    count = plural(load["n_requests"], "request")
+    if load["users"] is not None:
+        count = plural(load["users"], "user")
+    headline = (
+        f"{facts['llm_id']} on {facts['replicas']} × {facts['gpu_profile_id']}: {count} of "
+        f"{load['name']} in {duration_words(load['duration_s'])}, "
+        f"{number(load['mean_input_tokens'])} input and {number(load['mean_output_tokens'])} "
+        "output tokens on average (simulated)"
+    )
+
+    def interval(write: Any, *names: str) -> list[str]:
+        ends = facts["intervals"]
+        if not ends:
+            return []
+        for name in names:
+            ends = ends[name]
+        return ["–" if None in ends else " to ".join(map(write, ends))]
+
+    latencies = [
+        [label, *facts[name].values(), *interval(number, name, "p95")]
+        for name, label in SHOWN.items()
+    ]
+    rates = [
+        [label, write(facts[name]), *interval(write, name)]
+        for name, (label, write) in _RATES.items()
+    ]
+    header = ["Latency", "mean", *STATISTICS, *["90% interval of p95"] * has_intervals]
+    rate_header = ["Rate or use", "", *["90% interval"] * has_intervals]
+    given = {"replicas": facts["replicas"], "router": facts["router"], **facts["scheduler"]}
+    settings = [[name, "–" if value is None else str(value)] for name, value in given.items()]
+    law = [[name, number(value)] for name, value in facts["law"].items()]
+    blocks: list[Block] = [
+        Headline(headline),
+        *(Note(text, "warning") for text in facts["warnings"]),
+        Section("Distributions", [Chart(lambda: _figure(facts), _CAPTION)]),
+        Table(header, latencies),
+        Table(rate_header, rates, {0, 1, 2}, has_header_in_text=False),
+        Section("vLLM's settings", [Table(["Setting", "Value"], settings, {0, 1})], is_detail=True),
+        Section("The law of a step", [Table(["Term", "Value"], law)], is_detail=True),
+        Note(source_line(facts)),
+    ]
+    return Document(f"{facts['llm_id']}: simulation", blocks, facts, origin=origin)
+
+
+_CAPTION = "Of requests that came after the warm-up and were answered; ITL is the gap of tokens."
+
+
+def _figure(facts: Mapping[str, Any]) -> str:
+    from sextant.pages.charts import Curve, Panel, panels_figure
+    from sextant.pages.figure import Axis
+
+    curves, share = facts["distribution"], Axis("Share of requests", low=0, high=1.02)
+    panels = [
+        Panel(label, Axis(label, is_log=True), share, [Curve(label, curves[name], curves["share"])])
+        for name, label in SHOWN.items()
+        if name in curves and curves[name][0] is not None
+    ]
+    return panels_figure(panels, "Latencies of all requests", is_step=True) if panels else ""
