@@ -224,18 +224,15 @@ def test_replicas_are_those_that_the_busiest_window_needs() -> None:
     # What two of them leave undone is still there in the third one.
     quiet = np.arange(0, 300, 5.0)
     arrival_s = np.concatenate([quiet, np.arange(300, 600, 0.2), 600 + quiet])
-    server = SERVER
-    found = size_by_simulation(
-        server, TraceTraffic(demand(arrival_s, 900.0), 300.0), within(1.0), 0.9
-    )
+    asked = demand(arrival_s, 900.0)
+    found = size_by_simulation(SERVER, TraceTraffic(asked, 300.0), within(1.0), 0.9)
     assert (found.status, found.replicas, found.usd_per_hour) == ("meets", 3, 6.0)
     rows = neighbours(found, asked, within(1.0))
     assert [row["replicas"] for row in rows] == [2, 3, 4]
     assert [row["n_windows_missed"] for row in rows] == [2, 0, 0]
     # Over the whole time p95 hides the busy window less: 5 of 6 requests are in it.
-    whole = size_by_simulation(
-        server, TraceTraffic(demand(arrival_s, 900.0), None), within(1.0, window_s=None), 0.9
-    )
+    all_at_once = within(1.0, window_s=None)
+    whole = size_by_simulation(SERVER, TraceTraffic(asked, None), all_at_once, 0.9)
     assert whole.replicas == 3
 
 
