@@ -40,8 +40,8 @@ from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.pages.figure import MARKERS
 from sextant.points.folder import load_shipped
-from sextant.points.frame import LENGTHS, TARGETS, at_percentile
-from sextant.predict.folds import KEYS, Task, fit_folds
+from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
+from sextant.predict.folds import Task, fit_folds
 from sextant.predict.latencies import Draws
 
 SEED = 42

@@ -41,10 +41,17 @@ from sextant.decide.tasks import apart, task_of_characterization
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.facts.slo import SLO, load_slos
-from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile, has_latency
-from sextant.predict.folds import KEYS
+from sextant.points.frame import (
+    IDENTIFIERS,
+    KEYS,
+    LENGTHS,
+    SERVING,
+    TARGETS,
+    at_percentile,
+    has_latency,
+)
 from sextant.predict.latencies import Draws
-from sextant.predict.references import Rows, reference_profiles
+from sextant.predict.protocols import Rows, reference_profiles
 from sextant.predict.roofline import Roofline
 
 SEED = 42

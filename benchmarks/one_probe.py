@@ -28,7 +28,7 @@ from sextant.predict.accuracy import held_out_folds
 from sextant.predict.calibration import Calibration
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.latencies import Draws
-from sextant.predict.references import Rows
+from sextant.predict.protocols import Rows
 from sextant.predict.roofline import Roofline
 from sextant.predict.tuning import results_of
 

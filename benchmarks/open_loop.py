@@ -25,7 +25,7 @@ from sextant.answer.source import load_sources
 from sextant.facts.llm import LLM, load_llm
 from sextant.points.features import Facts
 from sextant.points.frame import TARGETS, at_percentile, has_latency
-from sextant.predict.references import Rows
+from sextant.predict.protocols import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import chunked_rows, columns_of
 from sextant.simulate.closed_form import Limits, Load, open_loop, saturation_rps

@@ -21,7 +21,7 @@ from sextant.facts.slo import SLO
 from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
 from sextant.predict.folds import Task, design_rows
-from sextant.predict.references import Rows, reference_profiles
+from sextant.predict.protocols import Rows, reference_profiles
 from sextant.predict.registry import PREDICTORS, predictor_class
 from sextant.predict.tuning import Tunable, choose_nested
 

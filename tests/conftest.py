@@ -24,7 +24,14 @@ from support import ROOT  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each worker a temporary folder of its own: servers' locks and scratch are node-wide."""
+    """Give each worker a temporary folder of its own: servers' locks and scratch are node-wide.
+
+    What the library keeps in the user's cache is kept for these tests alone, of all workers.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        cache = tempfile.TemporaryDirectory(prefix="sx-cache-", ignore_cleanup_errors=True)
+        config.add_cleanup(cache.cleanup)
+        os.environ["XDG_CACHE_HOME"] = cache.name
     if os.environ.get("PYTEST_XDIST_WORKER"):
         # Short, since sockets have their place in it.
         place = tempfile.TemporaryDirectory(prefix="sx-", ignore_cleanup_errors=True)

@@ -7,7 +7,7 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.features import Facts
 from sextant.points.frame import IDENTIFIERS
-from sextant.predict.references import Rows
+from sextant.predict.protocols import Rows
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.predict.roofline.law import INDEX, predict_log
 from sextant.predict.roofline.laws import BATCHING

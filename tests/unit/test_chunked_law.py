@@ -11,7 +11,7 @@ from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
 from sextant.points.features import Facts
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS
-from sextant.predict.references import Rows
+from sextant.predict.protocols import Rows
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.chunked import (
     NAMES,

@@ -15,6 +15,7 @@ from sextant.predict.folds import Task
 from sextant.predict.latencies import Draws
 from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.kept import fit_or_restore
 from sextant.predict.roofline.law import STEP_TERMS, predict_log
 from sextant.predict.roofline.laws import BATCHING
 from sextant.predict.roofline.posterior import fit
@@ -109,6 +110,24 @@ def test_a_gpu_that_was_never_measured_is_less_certain(model) -> None:
 
     assert width(blind) > 1.5 * width(model)
     assert error(predict(blind, rows.X), rows.y) < 0.5
+
+
+def test_a_kept_fit_gives_the_same_draws_and_a_damaged_one_is_made_again(
+    model, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for _ in ("fitted", "restored"):
+        again = Roofline(LIMITS, PROFILES, 0)
+        fit_or_restore(again, TRAINING, None)
+        assert np.array_equal(again.sample(HELD_OUT.X), model.sample(HELD_OUT.X))
+    (file,) = (tmp_path / "sextant").iterdir()
+    file.write_bytes(file.read_bytes()[:1000])
+    fit_or_restore(again, TRAINING, None)
+    assert np.array_equal(again.sample(HELD_OUT.X), model.sample(HELD_OUT.X))
+    fit_or_restore(Roofline(LIMITS, PROFILES, 1), TRAINING, None)
+    fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING.without(["tiny"]), None)
+    fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING, HELD_OUT.on([*PROFILES][:1]))
+    assert len([*(tmp_path / "sextant").iterdir()]) == 4
 
 
 def test_points_of_other_lengths_are_fitted_together() -> None:

@@ -7,7 +7,7 @@ from test_chunked_law import CHUNKED, DENSE, LLMS, MOE, PROFILES, rows
 
 from sextant.base.errors import InputError
 from sextant.points.features import Facts
-from sextant.predict.references import Rows
+from sextant.predict.protocols import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.facts import columns_of, fact_rows
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop, saturation_rps

@@ -21,9 +21,8 @@ from sextant.facts.llm import LLM
 from sextant.facts.prices import PriceRow, priced, providers
 from sextant.facts.slo import Latencies
 from sextant.points.features import Facts, execution_classes
-from sextant.points.frame import IDENTIFIERS, LATENCIES, LENGTHS, SERVING
+from sextant.points.frame import IDENTIFIERS, KEYS, LATENCIES, LENGTHS, SERVING
 from sextant.points.verdict import Outcome, Verdict
-from sextant.predict.folds import KEYS
 from sextant.predict.protocols import JointPredictor
 
 

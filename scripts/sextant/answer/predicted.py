@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,13 +17,15 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm.load import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.features import Facts
-from sextant.points.frame import LENGTHS, TARGETS, at_percentile
+from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.calibration import Calibration
-from sextant.predict.folds import KEYS
 from sextant.predict.latencies import INTERVAL, JOULES, Draws
-from sextant.predict.protocols import JointPredictor
-from sextant.predict.references import Rows
-from sextant.predict.roofline.energy import Energy
+from sextant.predict.protocols import JointPredictor, Rows
+from sextant.predict.roofline import Roofline
+from sextant.predict.roofline.kept import fit_or_restore
+
+if TYPE_CHECKING:
+    from sextant.predict.roofline.energy import Energy
 
 _SEED = 42
 
@@ -119,7 +121,10 @@ def fit_to(
         profiles |= {name: profile(name, profiles, field="--probe") for name in measured_on}
         parts = probe[probe[TARGETS].notna().any(axis=1)]
         references = Rows(subject.asked(model, parts, profiles), parts[TARGETS])
-    model.fit(training, references)
+    if type(model) is Roofline:
+        fit_or_restore(model, training, references)
+    else:
+        model.fit(training, references)
     return Fitted(latencies, profiles)
 
 
@@ -267,17 +272,21 @@ _WH_PER_MILLION = 1e6 / 3600
 _SEED = 42
 
 
-def learned(made: Forecast) -> Energy | None:
+def learned(made: Forecast) -> "Energy | None":
     """Return what devices draw, from all points that have energy and ITL; TTFT is not needed."""
     subject, slo = made.subject, made.slo
     points = at_percentile(subject.source.known.points, slo.percentiles)
     points = points[points["users"].notna()]
     measured = points[["itl_ms", "energy_j_per_token"]]
+    if not (measured > 0).all(axis=1).any():
+        return None
+    from sextant.predict.roofline.energy import Energy  # few sources have energy
+
     facts = Facts(subject.measured, subject.source.known.profiles)
     return Energy.fitted(subject.measured_keys(points).join(measured), facts)
 
 
-def with_joules(made: Forecast, power: Energy | None, rows: Sequence[Row]) -> list[Row]:
+def with_joules(made: Forecast, power: "Energy | None", rows: Sequence[Row]) -> list[Row]:
     """Return rows of options, each with the joules per output token of its replicas.
 
     Medians and 90% intervals `energy_j_per_token, energy_lo_j_per_token, energy_hi_j_per_token`;
@@ -299,7 +308,7 @@ def with_joules(made: Forecast, power: Energy | None, rows: Sequence[Row]) -> li
 
 
 def energy(
-    made: Forecast, power: Energy | None, profile_id: str, users: int
+    made: Forecast, power: "Energy | None", profile_id: str, users: int
 ) -> dict[str, Any] | None:
     """Return joules per output token of a replica with these users, and what they rest on.
 

@@ -19,8 +19,7 @@ from sextant.base.rows import frame_rows
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
-from sextant.points.frame import LENGTHS, TARGETS, at_percentile
-from sextant.predict.folds import KEYS
+from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.roofline import Roofline
 from sextant.simulate.calibrated import calibrate, requests_of_points
 from sextant.simulate.closed_form import Load

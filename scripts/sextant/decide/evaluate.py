@@ -33,7 +33,7 @@ from sextant.points.frame import (
 )
 from sextant.predict.accuracy import HeldOut, predict_held_out
 from sextant.predict.folds import FitResult, Task, fit_folds
-from sextant.predict.references import reference_profiles
+from sextant.predict.protocols import reference_profiles
 from sextant.predict.registry import check_installed, predictor_class
 
 logger = logging.getLogger(__name__)

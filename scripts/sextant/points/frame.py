@@ -9,6 +9,8 @@ import pandas as pd
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, between, end_column, factor
 
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
+KEYS = [*IDENTIFIERS, "users"]
+"""What names a point of a closed loop."""
 SERVING = [
     "engine",
     "engine_version",

@@ -10,14 +10,12 @@ import pandas as pd
 
 from sextant.facts.slo import SLO
 from sextant.points.features import Facts
-from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Pair, at_percentile, has_latency
+from sextant.points.frame import KEYS, LENGTHS, TARGETS, Pair, at_percentile, has_latency
 from sextant.predict.latencies import Draws
-from sextant.predict.protocols import JointPredictor, PointPredictor
-from sextant.predict.references import Rows, reference_profiles
+from sextant.predict.protocols import JointPredictor, PointPredictor, Rows, reference_profiles
 from sextant.predict.registry import predictor_class
 from sextant.predict.tuning import Settings, Tunable, choose_nested, results_of
 
-KEYS = [*IDENTIFIERS, "users"]
 ALL = "all"
 """The fold that trains on every measured LLM, for those without a latency."""
 

@@ -1,7 +1,7 @@
 """The frame of predicted latencies, joint draws of them, and what all shipped predictors share."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,8 +10,9 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.features import Facts
 from sextant.points.frame import FLOOR_MS, TARGETS
-from sextant.predict.features import design_matrix
-from sextant.predict.tuning import Settings
+
+if TYPE_CHECKING:
+    from sextant.predict.tuning import Settings
 
 INTERVAL = (0.05, 0.95)
 JOULES = ["energy_j_per_token", "energy_lo_j_per_token", "energy_hi_j_per_token"]
@@ -59,10 +60,12 @@ class LatencyPredictor:
         slo: SLO,
         profiles: Mapping[str, GPUProfile],
         seed: int,
-        settings: Settings | None = None,
+        settings: "Settings | None" = None,
     ) -> None:
         self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         """Return the design matrix of features (`features.design_matrix`)."""
+        from sextant.predict.features import design_matrix  # laws are given facts, not features
+
         return design_matrix(keys, facts.features)

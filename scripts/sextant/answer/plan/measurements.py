@@ -42,12 +42,12 @@ from sextant.pages.wording import number, percent, plural
 from sextant.points.cell_files import read_run
 from sextant.points.features import Facts as FactsOfAll
 from sextant.points.features import published_features
-from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
+from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, at_percentile
 from sextant.points.summarize import aggregate_points
 from sextant.predict.calibration import Calibration
-from sextant.predict.folds import KEYS, Task, share_lengths
+from sextant.predict.folds import Task, share_lengths
 from sextant.predict.latencies import Draws
-from sextant.predict.references import Rows
+from sextant.predict.protocols import Rows
 from sextant.predict.roofline import Roofline
 
 _NO_LENGTHS = "nothing says how long the workload's requests are"

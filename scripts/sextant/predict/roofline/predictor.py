@@ -1,6 +1,6 @@
 """The predictor `roofline`: a law of how servers work, fitted to points, corrected by trees."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -12,12 +12,11 @@ from sextant.points.features import Facts
 from sextant.points.frame import LENGTHS, TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.native_xgboost import xgboost
-from sextant.predict.references import Rows
+from sextant.predict.protocols import Rows
 from sextant.predict.roofline.chunked import deployments
-from sextant.predict.roofline.energy import Energy
 from sextant.predict.roofline.facts import chunked_rows, columns_of, fact_rows
 from sextant.predict.roofline.laws import BATCHING, CHUNKED, is_chunked
-from sextant.predict.roofline.posterior import Fit, fit, prior
+from sextant.predict.roofline.posterior import Fit, Law, Posterior, fit, prior
 
 _CLIP = 0.5
 """Largest correction of a logarithm: beyond it the law is trusted more."""
@@ -90,6 +89,18 @@ class Residuals:
             # This source may have no such latency.
             share = here.best_share() if known.any() else 0.0
             self._trees.append((share, here.train() if share else None))
+
+    @classmethod
+    def of_trees(cls, law: Law, trees: list[tuple[float, Any]]) -> Self:
+        """Return corrections that were trained before: the share and the trees of each latency."""
+        made = cls.__new__(cls)
+        made._columns, made._trees = law.tree_columns, trees
+        return made
+
+    @property
+    def trees(self) -> list[tuple[float, Any]]:
+        """The weight of each correction, and its trees; None where the weight is 0."""
+        return [*self._trees]
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -207,6 +218,40 @@ class Roofline(LatencyPredictor):
         self.posterior_ = fitted.posterior
         return self
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that a fit has found, as `restore` takes it."""
+        fitted, trees = self.posterior_, getattr(self.residuals_, "trees", [])
+        return {
+            "names": np.array(fitted.names, dtype=str).reshape(-1, 2),
+            "mean": fitted.mean,
+            "covariance": fitted.covariance,
+            "groups": np.array([*fitted.spread], dtype=str),
+            "spreads": np.array([*fitted.spread.values()], dtype=float),
+            "noise": fitted.noise,
+            "shares": np.array([share for share, _ in trees]),
+            **{
+                f"trees_{target}": np.frombuffer(made.save_raw("ubj"), dtype=np.uint8)
+                for target, (_, made) in enumerate(trees)
+                if made is not None
+            },
+        }
+
+    def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take what a fit of the same points has found; `X` is their design matrix."""
+        law = BATCHING if "execution" in X else CHUNKED
+        names = [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
+        spread = dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True))
+        mean, covariance, noise = (arrays[name] for name in ("mean", "covariance", "noise"))
+        trees: list[tuple[float, Any]] = []
+        for target, share in enumerate(arrays["shares"].tolist()):
+            made = None
+            if share:
+                made = xgboost.Booster({"nthread": 1})
+                made.load_model(bytearray(arrays[f"trees_{target}"].tobytes()))
+            trees.append((share, made))
+        self.posterior_ = Posterior(law, names, mean, covariance, spread, noise)
+        self.residuals_ = Residuals.of_trees(law, trees) if trees else NoResiduals()
+
     def sample(self, X: pd.DataFrame) -> np.ndarray:
         """Return joint draws of nTTFT and ITL in ms, shape (`N_DRAWS`, rows, 2)."""
         draws = np.empty((N_DRAWS, len(X), len(TARGETS)))
@@ -223,6 +268,8 @@ class Roofline(LatencyPredictor):
         self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
     ) -> pd.DataFrame | None:
         """Return what output tokens take; see `sextant.predict.protocols.EnergyPredictor`."""
+        from sextant.predict.roofline.energy import Energy  # few sources have energy
+
         learned = Energy.fitted(training, facts)
         return learned.predict(asked, facts, itl_ms, self.seed) if learned else None
 
