@@ -17,7 +17,7 @@ _REACH = np.log(4.0)
 _NOISE = 0.05
 """Standard deviation of the logarithm of a measurement."""
 _NUGGET = 1e-3
-"""Share of a measurement that does not count at its own load, so that repeats can be solved for."""
+"""Added to the diagonal of the kriging matrix, so that repeated loads leave it invertible."""
 _BROKEN_MS = 1e12
 _FAR = 1.2
 

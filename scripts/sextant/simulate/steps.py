@@ -83,7 +83,7 @@ def _continue(w: World, r: int, budget: int) -> tuple[int, float]:
     q = w.requests[s.partial]
     after = q.computed + min(q.input + q.generated - q.computed, budget)
     if blocks_of(w, after) - blocks_of(w, q.computed) > w.n_blocks - s.used:
-        _preempt(w, r)  # it is the newest itself
+        _preempt(w, r)  # the request in question is the newest: it was preempted itself
         return 0, 0.0
     return _chunk(w, r, s.partial, budget)
 
