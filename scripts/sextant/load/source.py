@@ -4,15 +4,13 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from sextant.base.errors import InputError
 
 if TYPE_CHECKING:
-    from sextant.load.texts import Texts
-    from sextant.workload.prompts import PromptSource
     from sextant.workload.request_model import RequestModel
     from sextant.workload.shared_blocks import TraceBlocks
 
@@ -104,6 +102,16 @@ _BLOCK = 64
 FIRST_TOKEN_ID = 16
 """Ids below are left alone: tokenizers keep padding, start and end markers there."""
 
+
+class Prompts(Protocol):
+    """Makes the prompts of requests: token ids, or texts."""
+
+    def prompts(
+        self, lengths: Sequence[int] | np.ndarray, seed: int | np.random.SeedSequence
+    ) -> Sequence[np.ndarray | Text]:
+        """Return a prompt per length; same seed, same prompts."""
+
+
 Drawn = Iterable[tuple[np.ndarray | Text, int, Mapping[str, float]]]
 """Of each request the prompt, the output tokens and how it samples them."""
 
@@ -175,7 +183,7 @@ class RequestSource(Source):
         self,
         model_name: str,
         request_model: "RequestModel",
-        prompts: "PromptSource | Texts",
+        prompts: Prompts,
         seed: int,
         sampler: str = "joint",
     ) -> None:
@@ -186,7 +194,7 @@ class RequestSource(Source):
         request_seed, prompt_seed = seed.spawn(2)
         drawn = self._model.sample(n, seed=request_seed, sampler=self._sampler)
         inputs = drawn["input_tokens"].to_numpy()
-        prompts: Sequence[np.ndarray | Text] = self._prompts.prompts(inputs, prompt_seed)
+        prompts = self._prompts.prompts(inputs, prompt_seed)
         for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True):
             yield prompt, int(request["output_tokens"]), _sampling(request)
 
@@ -199,7 +207,7 @@ class ListedRequests(Source):
         model_name: str,
         input_tokens: Sequence[int] | np.ndarray,
         output_tokens: Sequence[int] | np.ndarray,
-        prompts: "PromptSource | Texts",
+        prompts: Prompts,
         seed: int,
     ) -> None:
         super().__init__(model_name, seed)
@@ -209,7 +217,7 @@ class ListedRequests(Source):
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         places = np.arange(first, first + n) % len(self._inputs)
         inputs = self._inputs[places]
-        prompts: Sequence[np.ndarray | Text] = self._prompts.prompts(inputs, seed)
+        prompts = self._prompts.prompts(inputs, seed)
         for prompt, output_tokens in zip(prompts, self._outputs[places].tolist(), strict=True):
             yield prompt, output_tokens, {}
 
