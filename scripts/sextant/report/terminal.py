@@ -61,7 +61,8 @@ def by_source(tables: Tables, blocks_of: Callable[[Tables, str], list[Block]]) -
 
 def answer_blocks(tables: Tables, source: str) -> list[Block]:
     """Return what a source's points and predictions recommend: LLMs by SLOs, and the limits."""
-    columns, legend = {}, []
+    columns: dict[str, dict[str, str]] = {}
+    legend = []
     for answer in slo_answers(tables):
         if answer["source"] == source:
             slo_id = answer["slo"]["slo_id"]
@@ -70,8 +71,8 @@ def answer_blocks(tables: Tables, source: str) -> list[Block]:
             legend.append(f"{slo_id}: {slo_words(answer['slo'])}")
     slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
     simulated = [row for row in tables["capacity"] if row["source"] == source]
-    for (slo_id,), rows in group_by(simulated, "slo_id").items():
-        by_llm = group_by(rows, "llm_id")
+    for (slo_id,), of_slo in group_by(simulated, "slo_id").items():
+        by_llm = group_by(of_slo, "llm_id")
         columns[slo_id] = {llm: _simulated_cell(of_llm) for (llm,), of_llm in by_llm.items()}
         legend.append(f"{slo_id}: {slo_words(slos[slo_id])}, simulated")
     if not columns:
