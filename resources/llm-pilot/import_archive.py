@@ -42,9 +42,8 @@ from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import CellRow
 from sextant.points.cell_files import REQUEST_SCHEMA, concatenated, write_cell
-from sextant.points.folder import OUTCOMES
 from sextant.points.run import CellRun, LevelRun, PublishedMedians
-from sextant.points.verdict import Tuning, Verdict
+from sextant.points.verdict import OUTCOMES, Tuning, Verdict
 
 # Found by name: some files have one more column in front of them.
 _COLUMNS = {

@@ -3,13 +3,17 @@
 import json
 import shutil
 
+import pandas as pd
 import pytest
 
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.points.cell_files import sealed
+from sextant.points.folder import load_folder
+from sextant.points.frame import COLUMNS, IDENTIFIERS, INTERVAL_COLUMNS
 from sextant.points.measured import load_all
 from stub_server import StubServer, answer_endpoint, answer_tokens
+from support import ROOT
 
 LENGTHS = ("--input-tokens", 16, "--output-tokens", 5)
 SUBJECT = ("--llm-id", "llama-7b", "--gpu-profile", "1xA100-40GB", "--engine", "tgis")
@@ -68,6 +72,26 @@ def test_its_points_are_read_from_the_cells_and_nothing_is_written(loads):
         *(["1xH100-80GB", users, 0, 5.0] for users in (1, 2)),
     ]
     assert points[0][4:] == ["tgis", "9.9"]
+
+
+def test_loads_are_shared_as_a_folder_that_answers_alike(tmp_path, loads):
+    llms = ROOT / "config" / "llm-pilot" / "llms.tsv"
+    said = ("--llms", llms, "--licence", "CC0-1.0", "--attribution", "nobody")
+    assert "5 points" in sextant(
+        "export-characterization", "--database", loads, *said, "--out", tmp_path
+    )
+    (known,), shared = load_all(loads), load_folder(tmp_path)
+    columns = [*COLUMNS, *(name for name in INTERVAL_COLUMNS if name in shared.points)]
+    measured = known.points[columns].sort_values([*IDENTIFIERS, "users"], ignore_index=True)
+    pd.testing.assert_frame_equal(shared.points[columns].astype(measured.dtypes), measured)
+    assert shared.points[["n_ok", "median_itl_lo_ms"]].notna().all(axis=None)
+    asked = ("recommend", "--llm", "llama-7b", "--users", 10, *SLO, "--risk", 0.1)
+    first, second = (
+        json.loads(sextant(*asked, *of, "--format", "json"))
+        for of in (("--database", loads), ("--source", tmp_path))
+    )
+    for name in ("gpu_profile_id", "replicas", "probability_met", "alternatives"):
+        assert first[name] == second[name]
 
 
 def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):

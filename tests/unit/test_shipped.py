@@ -5,6 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from sextant.base.errors import InputError
 from sextant.points.export import export_folder, write_table
 from sextant.points.folder import SHIPPED, feasibility_table, load_folder, load_shipped
 from sextant.points.frame import complete
@@ -62,6 +63,27 @@ def test_a_store_of_these_points_gives_the_same_folder(known, tmp_path) -> None:
         "median",
         "closed_loop",
     )
+
+
+def test_verdicts_come_back_from_an_exported_folder(known, tmp_path) -> None:
+    names = ["1xT4-16GB", "2xT4-16GB", "4xT4-16GB", "1xA100-40GB", "1xH100-80GB"]
+    verdicts = ["weights_too_large", "heads_cannot_be_split", "memory_too_small", "omitted"]
+    llm_id = "llama-7b"
+    points = known.points[known.points["llm_id"] == llm_id]
+    points = points[points["gpu_profile_id"] == "1xH100-80GB"]
+    tried = known.feasibility.iloc[:5].assign(llm_id=llm_id, gpu_profile_id=names)
+    tried = tried.assign(verdict=[*verdicts, "feasible"], reason=[*"abcd", "fits"])
+    said = {"llms": ROOT / "config" / "llm-pilot" / "llms.tsv", "licence": "CC0-1.0"}
+    export_folder(
+        replace(known, points=points, feasibility=tried), tmp_path, **said, attribution="x"
+    )
+    again = load_folder(tmp_path).feasibility.set_index("gpu_profile_id")
+    assert again.loc[names, "verdict"].tolist() == [*verdicts, "feasible"]
+    assert again.loc[names, "reason"].tolist() == [*"abcd", "fits"]
+    sheet = tmp_path / "feasibility.csv"
+    sheet.write_text(sheet.read_text().replace("omitted,b", "too_small,b"))
+    with pytest.raises(InputError, match="too_small contradicts the verdict heads_cannot_be_split"):
+        load_folder(tmp_path)
 
 
 def _records(frame: pd.DataFrame) -> list[dict]:

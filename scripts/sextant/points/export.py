@@ -1,4 +1,4 @@
-"""Writes a characterization of a store as a folder of data."""
+"""Writes a characterization as a folder of data, to share, or to answer from."""
 
 import csv
 import shutil
@@ -16,12 +16,12 @@ from sextant.base.sheets import load_sheet, write_yaml
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, profile_row
 from sextant.points.characterization import FILE, Characterization, Description
-from sextant.points.frame import COLUMNS, IDENTIFIERS, LENGTHS, LOAD, SERVING
-from sextant.points.verdict import Kind, Outcome
+from sextant.points.frame import COLUMNS, IDENTIFIERS, INTERVAL_COLUMNS, LENGTHS, LOAD, SERVING
+from sextant.points.verdict import OUTCOMES, Outcome, status_of
 
 _FILLED_IN = ["mean_nttft_ms", "mean_tpot_ms", "median_tpot_ms"]
-"""Columns that no store has: what is there follows from others."""
-_STATUS = {Kind.FITS: "measured", Kind.DOES_NOT_FIT: "too_small"}
+"""Columns that no store has: `complete` computes them from others."""
+_ORDER = [*IDENTIFIERS, *SERVING, *LOAD, *LENGTHS, "measured_on", "run_id"]
 
 
 def export_folder(
@@ -32,12 +32,12 @@ def export_folder(
     licence: str | None = None,
     attribution: str | None = None,
 ) -> int:
-    """Write the points of a store and what they refer to as a folder; return their number.
+    """Write measured points and what they refer to as a folder; return their number.
 
     A `characterization.yaml` and an `llms.tsv` that are there stay as they are.
 
     Args:
-        known: what a store has of one source.
+        known: one source of a store, or of a folder of cells.
         out: the folder, made if it is not there.
         llms: the sheet with the LLMs' configurations, which are copied.
         licence: licence of the data, for a folder without a description.
@@ -46,33 +46,38 @@ def export_folder(
     Raises:
         InputError: the licence is missing, or an LLM is not in the sheet.
     """
+    points, tried = known.points, known.feasibility.sort_values(IDENTIFIERS)
     if not (out / FILE).is_file():
         if not licence or not attribution:
             fix = "say under which licence the points are, and who measured them"
             problem = f"{out} has no {FILE} yet"
             raise InputError(problem, field="--licence, --attribution", fix=fix)
-        write_description(out, _description(known, licence, attribution))
+        about = Description(
+            source=known.source,
+            licence=licence,
+            attribution=attribution,
+            statistic="median",
+            load="closed_loop" if points["users"].notna().all() else "rate",
+            lengths="varying",
+            memory_utilization=known.memory_utilization,
+            longest_request_tokens=known.longest_request_tokens,
+            workload_id=known.workload_id,
+            scenario_id=known.scenario_id,
+        )
+        write_description(out, about)
     if not (out / "llms.tsv").is_file():
         write_tables(out, {"llms.tsv": _copied_llms(known, out, llms)})
-    _write_gpus(known, out)
-    write_tables(out, {"gpu_profiles.tsv": _profiles(known), "feasibility.csv": _tried(known)})
-    write_points(out / "points.csv", known.points.drop(columns=_FILLED_IN))
-    return len(known.points)
-
-
-def _description(known: Characterization, licence: str, attribution: str) -> Description:
-    return Description(
-        source=known.source,
-        licence=licence,
-        attribution=attribution,
-        statistic="median",
-        load="closed_loop" if known.points["users"].notna().all() else "rate",
-        lengths="varying",
-        memory_utilization=known.memory_utilization,
-        longest_request_tokens=known.longest_request_tokens,
-        workload_id=known.workload_id,
-        scenario_id=known.scenario_id,
-    )
+    for profile in known.profiles.values():
+        gpu = profile.gpu
+        if not gpu_path(GPUS, gpu.gpu_id).is_file():
+            facts = {key: value for key, value in asdict(gpu).items() if value is not None}
+            write_yaml(gpu_path(out / "gpus", gpu.gpu_id), facts)
+    named = {*points["gpu_profile_id"], *tried["gpu_profile_id"]}
+    profiles = [profile_row(profile) for name, profile in known.profiles.items() if name in named]
+    write_tables(out, {"gpu_profiles.tsv": profiles})
+    write_table(out / "feasibility.csv", _verdicts(tried))
+    write_points(out / "points.csv", points.drop(columns=_FILLED_IN))
+    return len(points)
 
 
 def _copied_llms(known: Characterization, out: Path, sheet: Path) -> list[dict[str, str]]:
@@ -90,36 +95,12 @@ def _copied_llms(known: Characterization, out: Path, sheet: Path) -> list[dict[s
     return copied
 
 
-def _write_gpus(known: Characterization, out: Path) -> None:
-    """Write the facts of those GPUs that do not ship."""
-    for profile in known.profiles.values():
-        gpu = profile.gpu
-        if gpu_path(GPUS, gpu.gpu_id).is_file():
-            continue
-        facts = {key: value for key, value in asdict(gpu).items() if value is not None}
-        write_yaml(gpu_path(out / "gpus", gpu.gpu_id), facts)
-
-
-def _profiles(known: Characterization) -> list[dict[str, Any]]:
-    named = {*known.points["gpu_profile_id"], *known.feasibility["gpu_profile_id"]}
-    return [profile_row(profile) for name, profile in known.profiles.items() if name in named]
-
-
-def _tried(known: Characterization) -> list[Mapping[str, Any]]:
-    tried = known.feasibility.sort_values(["llm_id", "gpu_profile_id"])
-    rows = tried[["llm_id", "gpu_profile_id", "verdict", "reason"]].to_dict("records")
-    return [
-        {
-            "llm_id": row["llm_id"],
-            "gpu_profile_id": row["gpu_profile_id"],
-            "status": _STATUS.get(Outcome(row["verdict"]).kind, "omitted"),
-            "reason": row["reason"],
-        }
-        for row in rows
-    ]
-
-
-_ORDER = [*IDENTIFIERS, *SERVING, *LOAD, *LENGTHS, "measured_on", "run_id"]
+def _verdicts(tried: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `feasibility.csv`; `verdict` only where the status does not say it."""
+    status = tried["verdict"].map(lambda verdict: status_of(Outcome(verdict)))
+    rows = tried[IDENTIFIERS].assign(status=status, reason=tried["reason"])
+    more = tried["verdict"].mask(tried["verdict"] == status.map(OUTCOMES))
+    return rows.assign(verdict=more) if more.notna().any() else rows
 
 
 def write_description(folder: Path, about: Description) -> None:
@@ -135,8 +116,9 @@ def write_tables(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def write_points(path: Path, points: pd.DataFrame) -> None:
-    """Write those columns of points that have a value, sorted."""
-    named = [name for name in COLUMNS if name in points and points[name].notna().any()]
+    """Write those columns of points that have a value, intervals last, sorted."""
+    columns = [*COLUMNS, *INTERVAL_COLUMNS]
+    named = [name for name in columns if name in points and points[name].notna().any()]
     order = [name for name in _ORDER if name in named]
     write_table(path, points[named].sort_values(order, kind="stable", na_position="first"))
 

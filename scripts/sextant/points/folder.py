@@ -26,15 +26,7 @@ from sextant.points.points_file import (
     FolderProfileRow,
     read_points,
 )
-from sextant.points.verdict import Outcome, Verdict
-
-OUTCOMES = {
-    "measured": Outcome.FEASIBLE,
-    "too_small": Outcome.MEMORY_TOO_SMALL,
-    "omitted": Outcome.OMITTED,
-}
-"""What came of a pair, by its `status` in a sheet."""
-
+from sextant.points.verdict import OUTCOMES, Outcome, Verdict, status_of
 
 SHIPPED = PROJECT / "resources" / "characterizations"
 DEFAULT_NAME = "llm-pilot"
@@ -127,7 +119,7 @@ def _points(
     found = [folder / name for name in NAMES if (folder / name).is_file()]
     if len(found) != 1:
         problem = "both points.csv and points.parquet are there" if found else "no points.csv"
-        fix = "remove one of them" if found else "write the points there, one row a measurement"
+        fix = "remove one of them" if found else "write the points there, one row per measurement"
         raise InputError(problem, file=folder, fix=fix)
     (path,) = found
     points, lines = read_points(path)
@@ -224,21 +216,25 @@ def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile])
 def _feasibility(
     folder: Path, about: Description, points: pd.DataFrame, unknown: Collection[str]
 ) -> pd.DataFrame:
-    """Return what became of each pair; without a table of them, that the points' pairs ran."""
+    """Return the verdict of each pair; without `feasibility.csv`, pairs with points were served."""
     path = folder / "feasibility.csv"
     pairs = points[IDENTIFIERS].drop_duplicates()
-    if path.is_file():
-        rows = load_sheet(path, FeasibilityRow, delimiter=",")
-        served = set(pairs.itertuples(index=False, name=None))
-        for row in rows:
-            if row["status"] != "measured" and (row["llm_id"], row["gpu_profile_id"]) in served:
-                problem = f"{row['llm_id']} on {row['gpu_profile_id']} is {row['status']}, but has "
-                problem += "points"
-                fix = "write `measured`, or remove the points"
-                raise InputError(problem, file=path, row=row.line, field="status", fix=fix)
-        known = [row for row in rows if row["llm_id"] not in unknown]
-        return feasibility_table(known, about.source)
-    return feasibility_table(pairs.assign(status="measured").to_dict("records"), about.source)
+    if not path.is_file():
+        return feasibility_table(pairs.assign(status="measured").to_dict("records"), about.source)
+    rows = load_sheet(path, FeasibilityRow, delimiter=",")
+    served = set(pairs.itertuples(index=False, name=None))
+    for row in rows:
+        pair, status = (row["llm_id"], row["gpu_profile_id"]), row["status"]
+        if status != "measured" and pair in served:
+            problem = f"{' on '.join(pair)} is {status}, but has points"
+            fix = "write `measured`, or remove the points"
+            raise InputError(problem, file=path, row=row.line, field="status", fix=fix)
+        if (verdict := row.get("verdict")) and status_of(Outcome(verdict)) != status:
+            fix = f"write `{status_of(Outcome(verdict))}`, or remove the verdict"
+            problem = f"{status} contradicts the verdict {verdict}"
+            raise InputError(problem, file=path, row=row.line, field="status", fix=fix)
+    known = [row for row in rows if row["llm_id"] not in unknown]
+    return feasibility_table(known, about.source)
 
 
 def load_description(folder: Path) -> Description:
@@ -254,13 +250,14 @@ def load_description(folder: Path) -> Description:
 
 
 def feasibility_table(rows: Iterable[Mapping[str, Any]], source: str) -> pd.DataFrame:
-    """Return rows of table `feasibility` for rows `llm_id, gpu_profile_id, status[, reason]`."""
-    tried = pd.DataFrame(rows, columns=["llm_id", "gpu_profile_id", "status", "reason"])
+    """Return rows of table `feasibility` for rows of `feasibility.csv`."""
+    tried = pd.DataFrame(rows, columns=[*IDENTIFIERS, "status", "reason", "verdict"])
     reasons = {name: Verdict(outcome, source=source).reason for name, outcome in OUTCOMES.items()}
-    return tried.drop(columns="status").assign(
-        is_feasible=tried["status"] == "measured",
-        verdict=tried["status"].map(OUTCOMES),
-        reason=tried["reason"].astype("str").fillna(tried["status"].map(reasons)),
+    status = tried["status"]
+    return tried[IDENTIFIERS].assign(
+        reason=tried["reason"].astype("str").fillna(status.map(reasons)),
+        is_feasible=status == "measured",
+        verdict=tried["verdict"].astype("object").fillna(status.map(OUTCOMES)),
         memory_utilization=float("nan"),
     )
 

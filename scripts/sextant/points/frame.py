@@ -40,6 +40,13 @@ where nothing succeeded.
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 LATENCIES = ("ttft_ms", "nttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 LATENCY_COLUMNS = [f"{statistic}_{name}" for statistic in STATISTICS for name in LATENCIES]
+INTERVAL_COLUMNS = [
+    end_column(f"{prefix}_{name}", end)
+    for name in LATENCIES
+    for prefix in PERCENTILE_PREFIX.values()
+    for end in ENDS
+]
+"""Ends of the 90% intervals of percentiles: columns that a frame of points may have, too."""
 _INTEGERS = ("tensor_parallel", "data_parallel", "expert_parallel", "users", "n_ok", "n_failed")
 _TEXTS = (*IDENTIFIERS, "engine", "engine_version", "precision", "kv_precision")
 COLUMNS = [

@@ -13,7 +13,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
 from sextant.base.sheets import Price, SelectableId, field_types, load_column, sheet_cells
 from sextant.experiment.sheets import CellRow, Dtype, GpuProfileRow, LlmRow
-from sextant.facts.slo import PERCENTILE_PREFIX
+from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
+from sextant.points.verdict import Outcome
 
 NAMES = ("points.csv", "points.parquet")
 _UNITS = ("ms", "tok_s", "rps", "j_per_token")
@@ -136,10 +137,12 @@ class FolderProfileRow(GpuProfileRow):
 
 @dataclass(frozen=True, kw_only=True)
 class FeasibilityRow(CellRow):
-    """feasibility.csv of a characterization: each row is what came of an LLM on a GPU profile."""
+    """feasibility.csv of a characterization: each row says whether a GPU profile serves an LLM."""
 
     reason: str | None = None
-    """the same for a person, and who says so; made of the status if it is empty"""
+    """the reason as a sentence, and who says so; made of the status if it is empty"""
+    verdict: Annotated[str, Field(pattern=f"^({'|'.join(Outcome)})$")] | None = None
+    """the verdict of `sextant`, where it says more than the status, e.g. heads_cannot_be_split"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,18 +169,28 @@ class _Point(Setup):
     """what the publisher calls the run or the row"""
 
 
-PointRow = make_dataclass(
-    "PointRow",
-    [
-        (
-            f"{prefix}_{name}_ms",
-            Annotated[float, Field(ge=0, description=f"{text}, {statistic}, in ms, not below 0")],
-            None,
-        )
+def _latency_fields() -> list[tuple[str, Any, None]]:
+    """Return name, type and default of the columns of latencies and of the ends of intervals."""
+    texts = {
+        f"{prefix}_{name}_ms": f"{text}, {statistic}, in ms"
         for prefix, statistic in _STATISTICS.items()
         for name, text in _LATENCIES.items()
-    ],
+    }
+    for column, text in [*texts.items()]:
+        for end, which in zip(ENDS, ("lower", "upper"), strict=True):
+            if not column.startswith("mean_"):
+                texts[end_column(column, end)] = f"{text}: {which} end of its 90% interval"
+    return [
+        (column, Annotated[float, Field(ge=0, description=f"{text}, not below 0")], None)
+        for column, text in texts.items()
+    ]
+
+
+PointRow = make_dataclass(
+    "PointRow",
+    _latency_fields(),
     bases=(_Point,),
+    namespace={"__doc__": _Point.__doc__},
     frozen=True,
     kw_only=True,
 )
@@ -195,7 +208,7 @@ def read_points(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
     """
     texts, lines = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     if texts.empty:
-        raise InputError("there are no points", file=path, fix="add one row a measurement")
+        raise InputError("there are no points", file=path, fix="add one row per measurement")
     columns = {name: _column(texts[name], path, lines) for name in texts}
     return pd.DataFrame(columns), lines
 

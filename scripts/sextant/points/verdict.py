@@ -77,6 +77,20 @@ _SENTENCES: Mapping[Outcome, tuple[Kind, str]] = {
 }
 
 
+OUTCOMES = {
+    "measured": Outcome.FEASIBLE,
+    "too_small": Outcome.MEMORY_TOO_SMALL,
+    "omitted": Outcome.OMITTED,
+}
+"""By the `status` of a row in `feasibility.csv`, or in an archive's sheet of cells."""
+_STATUSES = {Kind.FITS: "measured", Kind.DOES_NOT_FIT: "too_small"}
+
+
+def status_of(outcome: Outcome) -> str:
+    """Return the `status` of an outcome, a key of `OUTCOMES`."""
+    return _STATUSES.get(outcome.kind, "omitted")
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether a cell could be measured; if not, why, with the numbers that decided."""
