@@ -53,12 +53,6 @@ def test_each_response_is_a_request_with_the_conversation_before_it(tmp_path, wo
     assert found.n_items == 2 and not any(found.n_empty.values())
 
 
-def test_or_with_its_prompt_alone(tmp_path, words):
-    path = write(tmp_path / "c.json", SHAREGPT)
-    found = read_conversations(path, words, include_history=False)
-    assert lengths(found) == [[3, 2], [2, 2], [1, 3]]
-
-
 def test_the_frame_is_a_trace_that_a_model_can_be_fitted_to(tmp_path, words):
     found = read_conversations(write(tmp_path / "c.json", SHAREGPT), words)
     assert list(found.requests) == list(TRACE_COLUMNS)

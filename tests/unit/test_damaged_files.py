@@ -12,7 +12,7 @@ from sextant.report.trace.trace_file import open_trace, overview
 from sextant.trace import ingest_trace
 from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model
-from sextant.workload.request_model import read_requests
+from sextant.workload.request_model import served_requests
 from sextant.workload.trace_arrivals import load_arrivals
 from sextant.workload.windows import read_batches
 from support import ROOT
@@ -55,7 +55,7 @@ def stream(path: Path) -> None:
 
 
 READERS = {
-    "trace, fitted": ("t.parquet", read_requests, "ingest the trace again"),
+    "trace, fitted": ("t.parquet", served_requests, "ingest the trace again"),
     "trace, in a stream": ("t.parquet", stream, "ingest the trace again"),
     "trace, by its columns": ("t.parquet", open_trace, "ingest the trace again"),
     "request model": ("requests.parquet", load_request_model, "fit the workload again"),

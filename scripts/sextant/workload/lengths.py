@@ -8,7 +8,6 @@ import pandas as pd
 import scipy
 
 from sextant.base.errors import InputError
-from sextant.workload.generators import Seed
 from sextant.workload.request_model import RequestModel, bin_starts, in_bins, independent_model
 
 Tokens = Sequence[int] | np.ndarray
@@ -74,12 +73,12 @@ def fit_zipf(
         problem = f"{len(inside)} distinct lengths from {lowest} to {highest}"
         raise InputError(problem, field="tokens", fix="a Zipf fit needs two or more")
     logs = np.log(np.arange(lowest, highest + 1))
-    wanted = float(weight @ np.log(inside)) / n
-    theta = _theta(wanted, logs)
-    half = float(
-        scipy.special.ndtri((1 + CONFIDENCE) / 2) / np.sqrt(n * _log_moments(theta, logs)[1])
-    )
-    ks = _ks(inside - lowest, weight, theta, logs)
+    theta = _theta(float(weight @ np.log(inside)) / n, logs)
+    p = scipy.special.softmax(-theta * logs)
+    variance = float(p @ (logs - float(p @ logs)) ** 2)
+    half = float(scipy.special.ndtri((1 + CONFIDENCE) / 2) / np.sqrt(n * variance))
+    observed = np.bincount(inside - lowest, weight, minlength=len(logs)).cumsum() / weight.sum()
+    ks = float(np.abs(observed - p.cumsum()).max())
     return ZipfFit(theta, theta - half, theta + half, lowest, highest, n, n_outside, ks)
 
 
@@ -87,14 +86,14 @@ def _theta(wanted: float, logs: np.ndarray) -> float:
     """Return the exponent at which the mean of ln x is `wanted`."""
 
     def excess(theta: float) -> float:
-        return _log_moments(theta, logs)[0] - wanted
+        return float(scipy.special.softmax(-theta * logs) @ logs) - wanted
 
     # Lengths that are nearly all alike have a steep law: 99 of 100 tokens and one of 101, 462.
     end = 64.0
     while not excess(-end) > 0 > excess(end):
         end *= 4
         if end > _STEEPEST:
-            fix = "a Zipf law says nothing of lengths that are all but one alike"
+            fix = "a Zipf law cannot be fitted where all lengths but one are alike"
             raise InputError("no exponent fits the lengths", field="tokens", fix=fix)
     return float(scipy.optimize.brentq(excess, -end, end, xtol=1e-10))
 
@@ -108,28 +107,16 @@ def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
     _check_bounds(lowest, highest)
     if not np.isfinite(theta):
         raise InputError(f"theta of {theta}", field="theta", fix="give a number, for example 1.1")
-    return _probabilities(theta, np.log(np.arange(lowest, highest + 1)))
+    return scipy.special.softmax(-theta * np.log(np.arange(lowest, highest + 1)))
 
 
 def _check_bounds(lowest: int, highest: int) -> None:
     if not 1 <= lowest <= highest <= MAX_TOKENS:
         fix = (
-            f"give bounds with 1 <= lowest <= highest <= {MAX_TOKENS:,}; lengths of 0 have no "
-            "place in Zipf's law"
+            f"give bounds with 1 <= lowest <= highest <= {MAX_TOKENS:,}; Zipf's law has no "
+            "length of 0"
         )
         raise InputError(f"lengths from {lowest} to {highest}", field="lowest", fix=fix)
-
-
-def sample_zipf(theta: float, lowest: int, highest: int, n: int, *, seed: Seed) -> np.ndarray:
-    """Draw `n` independent lengths from the bounded Zipf law; an int32 array.
-
-    BurstGPT calls theta λ in IV-B and θ in Table III, which uses 1.1.
-    """
-    cumulative = np.cumsum(zipf_probabilities(theta, lowest, highest))
-    drawn = np.random.default_rng(seed).random(n) * cumulative[-1]
-    places = np.searchsorted(cumulative, drawn, side="right")
-    # u·total can round up to the total itself, which lies at the last length.
-    return (lowest + np.minimum(places, len(cumulative) - 1)).astype(np.int32)
 
 
 def zipf_request_model(
@@ -151,25 +138,29 @@ def zipf_request_model(
     return independent_model(inputs, in_bins(outputs, counts / counts.sum(), N_ZIPF_BINS))
 
 
-def output_by_input(
-    input_tokens: Tokens,
-    output_tokens: Tokens,
-    n_bins: int = 20,
-) -> pd.DataFrame:
+def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 20) -> pd.DataFrame:
     """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8).
 
     There are at most `n_bins`, of about equally many requests each; an input length that is
     frequent by itself has a bin of its own. Leave failed requests out.
 
     Returns:
-        A row a bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it), `n`,
+        One row per bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it), `n`,
         and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
 
     Raises:
         InputError: lengths that are missing, negative or not whole, columns of unequal length,
             or no request.
     """
-    inputs, outputs, distinct, starts = _input_bins(input_tokens, output_tokens, n_bins)
+    inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
+    if len(inputs) != len(outputs):
+        problem = f"{len(inputs)} inputs and {len(outputs)} outputs"
+        raise InputError(problem, field="output_tokens", fix="give a pair for each request")
+    distinct, counts = _weighted_lengths(inputs, None)
+    _weighted_lengths(outputs, None)
+    order = np.argsort(inputs, kind="stable")
+    inputs, outputs = inputs[order], outputs[order]
+    starts = bin_starts(counts.astype(np.int64), n_bins)
     rows = []
     for low, high in zip(distinct[starts], distinct[np.append(starts[1:], 0) - 1], strict=True):
         inside = outputs[np.searchsorted(inputs, low) : np.searchsorted(inputs, high, "right")]
@@ -178,60 +169,13 @@ def output_by_input(
     return pd.DataFrame(rows, columns=["input_lo", "input_hi", "n", "mean", *_PERCENTILES])
 
 
-def output_counts(
-    input_tokens: Tokens,
-    output_tokens: Tokens,
-    n_input_bins: int = 8,
-    n_output_bins: int = 40,
-) -> pd.DataFrame:
-    """Count requests per bin of input and bin of output lengths (BurstGPT, Fig. 9).
-
-    Inputs are binned as in `output_by_input`, which has the errors. The edges of the outputs' bins
-    are whole numbers, evenly spaced on a logarithmic scale as far as that allows.
-
-    Returns:
-        A row a pair of bins, empty ones too: `input_lo`, `input_hi`, `output_lo`, `output_hi`
-        (both ends are in the bin), `n`.
-    """
-    inputs, outputs, distinct, starts = _input_bins(input_tokens, output_tokens, n_input_bins)
-    spaced = np.geomspace(max(outputs.min(), 1), outputs.max() + 1, n_output_bins + 1)
-    edges = np.unique([outputs.min(), *np.rint(spaced)]).astype(np.int64)
-    row = np.searchsorted(distinct[starts], inputs, side="right") - 1
-    column = np.searchsorted(edges, outputs, side="right") - 1
-    n_columns = max(len(edges) - 1, 1)
-    n = np.bincount(row * n_columns + column, minlength=len(starts) * n_columns)
-    lows, highs = distinct[starts], distinct[np.append(starts[1:], 0) - 1]
-    return pd.DataFrame(
-        {
-            "input_lo": np.repeat(lows, n_columns),
-            "input_hi": np.repeat(highs, n_columns),
-            "output_lo": np.tile(edges[:n_columns], len(starts)),
-            "output_hi": np.tile(edges[1:] - 1, len(starts)),
-            "n": n,
-        }
-    )
-
-
-def _input_bins(input_tokens: Tokens, output_tokens: Tokens, n_bins: int) -> tuple[np.ndarray, ...]:
-    """Return inputs and outputs by ascending input, the distinct inputs, and the bins' starts."""
-    inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
-    if len(inputs) != len(outputs):
-        problem = f"{len(inputs)} inputs and {len(outputs)} outputs"
-        raise InputError(problem, field="output_tokens", fix="give a pair a request")
-    distinct, counts = _weighted_lengths(inputs, None)
-    _weighted_lengths(outputs, None)
-    order = np.argsort(inputs, kind="stable")
-    starts = bin_starts(counts.astype(np.int64), n_bins)
-    return inputs[order].astype(np.int64), outputs[order].astype(np.int64), distinct, starts
-
-
 def _weighted_lengths(tokens: Tokens, counts: Tokens | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct lengths, ascending, and how often each occurs."""
     given = np.asarray(tokens, float)
     weights = np.ones(len(given)) if counts is None else np.asarray(counts, float)
     if len(weights) != len(given):
         problem = f"{len(weights)} counts of {len(given)} lengths"
-        raise InputError(problem, field="counts", fix="give one count a length")
+        raise InputError(problem, field="counts", fix="give one count for each length")
     for field, numbers in (("tokens", given), ("counts", weights)):
         if not np.all((numbers == np.rint(numbers)) & (numbers >= 0)):  # NaN is unequal to itself
             fix = "drop missing and failed requests first"
@@ -240,19 +184,3 @@ def _weighted_lengths(tokens: Tokens, counts: Tokens | None) -> tuple[np.ndarray
     if not len(values):
         raise InputError("there is no length", field="tokens", fix="give lengths of requests")
     return values.astype(np.int64), np.bincount(place, weights[weights > 0])
-
-
-def _probabilities(theta: float, logs: np.ndarray) -> np.ndarray:
-    return scipy.special.softmax(-theta * logs)
-
-
-def _log_moments(theta: float, logs: np.ndarray) -> tuple[float, float]:
-    """Return mean and variance of ln x."""
-    p = _probabilities(theta, logs)
-    mean = float(p @ logs)
-    return mean, float(p @ (logs - mean) ** 2)
-
-
-def _ks(places: np.ndarray, weights: np.ndarray, theta: float, logs: np.ndarray) -> float:
-    observed = np.bincount(places, weights, minlength=len(logs)).cumsum() / weights.sum()
-    return float(np.abs(observed - _probabilities(theta, logs).cumsum()).max())

@@ -1,4 +1,8 @@
-"""Prompt and response files of the user's own: their lengths, and the text of their prompts."""
+"""Prompts as token ids, of exact length and each one different; users' prompt and response files.
+
+Prompts are random, or cut from text. The files (UTF-8) are a JSON list or JSON Lines;
+docs/workloads.md has the forms of an item.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +19,21 @@ from sextant.base.errors import InputError
 from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.generators import Seed
 
+FIRST_TOKEN_ID = 16
+"""Ids below are left alone: tokenizers keep padding, start and end markers there."""
+_MAX_ROUNDS = 100
+_BLOCK_TOKENS = 16
+"""Tokens that a prefix cache shares at least (vLLM's smallest block)."""
+_AT_ONCE = 10_000
+"""Texts that are tokenized at a time."""
+_MAX_REPAIRS = 20
+_FILLER = " a"
 _TURNS = {"conversations": ("from", "value"), "messages": ("role", "content")}
 """Key of a list of turns -> keys of a turn's speaker and text."""
 _PAIRS = (("instruction", "output"), ("prompt", "response"), ("prompt", "completion"))
 _SPEAKERS = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "assistant": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "chatgpt", "assistant", "bing", "bard"), "assistant"),
     "system": "system",
 }
 _EMPTY = (
@@ -34,224 +42,7 @@ _EMPTY = (
     "prompts_without_response",
     "requests_without_tokens",
 )
-_ITEMS_AT_ONCE = 1000
 _EXPECTED = "conversations, messages, instruction and output, or prompt and response"
-
-
-class Turn(NamedTuple):
-    """What one side said; `role` is user, assistant or system."""
-
-    role: str
-    text: str
-
-
-@dataclass(frozen=True)
-class ConversationLengths:
-    """The requests of a prompt/response file, and what of it makes no request."""
-
-    requests: pd.DataFrame
-    """One row a request, in the trace contract's columns: `request_id`, `session_id` (the
-    item's number in the file, from 1), `input_tokens`, `output_tokens` and `status` (ok); the
-    others are null, the arrival too."""
-    n_items: int
-    n_empty: Mapping[str, int]
-    """What was left out, and how often: `responses_without_text`, `responses_without_prompt`
-    (nobody asked, or the prompt has no text), `prompts_without_response`,
-    `requests_without_tokens` (the tokenizer makes nothing of a text)."""
-
-
-def read_conversations(
-    path: str | Path, tokenizer: Tokenizer | str | Path, *, include_history: bool = True
-) -> ConversationLengths:
-    """Count the tokens of prompts and responses in a file, for `fit_request_model`.
-
-    The file (UTF-8) is a JSON list or JSON Lines; docs/workloads.md has the forms of an item. Each
-    response is one request; turns of one side that follow each other are one turn. Tokens are those
-    of the texts alone, without chat template and special tokens.
-
-    Args:
-        path: the file.
-        tokenizer: the LLM's own, or the path of its `tokenizer.json`.
-        include_history: whether a request's input is the whole conversation before the response
-            or the last prompt only.
-
-    Raises:
-        InputError: no such file, an item in none of these forms (named with its number and
-            field), or no request at all.
-    """
-    items = list(read_turns(path))
-    counts = _count_tokens(load_tokenizer(tokenizer), items)
-    n_empty = dict.fromkeys(_EMPTY, 0)
-    rows = [
-        (f"{number}.{turn}", str(number), n_input, n_output)
-        for number, (turns, n_tokens) in enumerate(zip(items, counts, strict=True), start=1)
-        for turn, n_input, n_output in _requests(turns, n_tokens, include_history, n_empty)
-    ]
-    if not rows:
-        problem = f"no prompt with a response in {len(items)} items"
-        raise InputError(problem, file=path, fix="give items with both")
-    names = ["request_id", "session_id", "input_tokens", "output_tokens"]
-    frame = pd.DataFrame(rows, columns=names).assign(status="ok")
-    frame = frame.astype({"input_tokens": "int32", "output_tokens": "int32"})
-    return ConversationLengths(frame.reindex(columns=list(TRACE_COLUMNS)), len(items), n_empty)
-
-
-def load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json`, without truncation or padding.
-
-    Raises:
-        InputError: no such file, or one that the `tokenizers` library cannot read.
-    """
-    if not isinstance(tokenizer, str | Path):
-        return tokenizer
-    path = Path(tokenizer)
-    path = path / "tokenizer.json" if path.is_dir() else path
-    fix = "give the tokenizer.json of the LLM's repository"
-    if not path.is_file():
-        raise InputError("there is no tokenizer", file=path, fix=fix)
-    try:
-        loaded = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises Exception itself
-        raise InputError(f"not a tokenizer: {error}", file=path, fix=fix) from error
-    # Some repositories ship it with a limit of 512 tokens, which would shorten every count.
-    loaded.no_truncation()
-    loaded.no_padding()
-    return loaded
-
-
-def read_turns(path: str | Path) -> Iterator[list[Turn]]:
-    """Yield the turns of each item of a prompt/response file, empty texts included.
-
-    Raises:
-        InputError: as `read_conversations`, but for files without a request.
-    """
-    for place, item in _items(Path(path)):
-        if not isinstance(item, dict):
-            raise _rejected(path, place, None, "not an object", f"give {_EXPECTED}")
-        turns = next((key for key in _TURNS if key in item), None)
-        yield _turns(path, place, item, turns) if turns else _pair(path, place, item)
-
-
-def _items(path: Path) -> Iterator[tuple[dict[str, int], Any]]:
-    """Yield each item and where it stands: its line in JSON Lines, its number in a list."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError("there is no such file", file=path, fix="check the path") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8: {error}", file=path, fix="convert it to UTF-8") from error
-    if text.lstrip().startswith("["):
-        for number, item in enumerate(_parse(path, text, None), start=1):
-            yield {"item": number}, item
-        return
-    # Not splitlines: JSON text may hold line separators that do not end a line of JSON Lines.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield {"line": number}, _parse(path, line, number)
-
-
-def _parse(path: Path, text: str, line: int | None) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        fix = "give a JSON list, or one JSON object a line"
-        problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
-        line = line or getattr(error, "lineno", None)
-        raise InputError(problem, file=path, row=line, fix=fix) from error
-
-
-def _turns(path: str | Path, place: dict[str, int], item: dict, key: str) -> list[Turn]:
-    if not isinstance(item[key], list) or not all(isinstance(turn, dict) for turn in item[key]):
-        raise _rejected(path, place, key, "not a list of turns", f"give objects with {_TURNS[key]}")
-    speaker, text = _TURNS[key]
-    turns = []
-    for turn in item[key]:
-        role = _SPEAKERS.get(str(turn.get(speaker)).lower())
-        if role is None:
-            fix = f"use one of {', '.join(_SPEAKERS)}"
-            raise _rejected(path, place, speaker, f"a turn of '{turn.get(speaker)}'", fix)
-        turns.append(Turn(role, _text(path, place, turn, text)))
-    return turns
-
-
-def _pair(path: str | Path, place: dict[str, int], item: dict) -> list[Turn]:
-    asked = [pair for pair in _PAIRS if pair[0] in item]
-    pair = next((pair for pair in asked if pair[1] in item), None)
-    if not asked:
-        raise _rejected(path, place, None, "neither turns nor a prompt", f"give {_EXPECTED}")
-    if pair is None:
-        raise _rejected(path, place, asked[0][1], "missing", f"give it beside '{asked[0][0]}'")
-    prompt, response = (_text(path, place, item, key) for key in pair)
-    extra = _text(path, place, item, "input") if pair[0] == "instruction" else ""
-    # Alpaca's own template puts them apart, too.
-    prompt = f"{prompt}\n\n{extra}" if prompt and extra else prompt or extra
-    return [Turn("user", prompt), Turn("assistant", response)]
-
-
-def _text(path: str | Path, place: dict[str, int], item: dict, key: str) -> str:
-    value = item.get(key)
-    if value is not None and not isinstance(value, str):
-        raise _rejected(
-            path, place, key, f"{type(value).__name__} instead of text", "give a string"
-        )
-    # White space alone is not text, though a tokenizer would find tokens in it.
-    if not value or not value.strip():
-        return ""
-    # JSON can hold half of a surrogate pair, which no tokenizer takes.
-    return value.encode("utf-8", "replace").decode("utf-8")
-
-
-def _rejected(
-    path: str | Path, place: dict[str, int], name: str | None, problem: str, fix: str
-) -> InputError:
-    item = f"item {place['item']}: " if "item" in place else ""
-    return InputError(item + problem, file=path, row=place.get("line"), field=name, fix=fix)
-
-
-def _count_tokens(tokenizer: Tokenizer, items: list[list[Turn]]) -> list[list[int]]:
-    counts = []
-    for first in range(0, len(items), _ITEMS_AT_ONCE):
-        batch = items[first : first + _ITEMS_AT_ONCE]
-        texts = [turn.text for turns in batch for turn in turns]
-        encoded = iter(tokenizer.encode_batch_fast(texts, add_special_tokens=False))
-        counts += [[len(next(encoded)) for _ in turns] for turns in batch]
-    return counts
-
-
-def _requests(
-    turns: list[Turn], n_tokens: list[int], include_history: bool, n_empty: dict[str, int]
-) -> Iterator[tuple[int, int, int]]:
-    """Yield number, input and output tokens of each request; count the rest in `n_empty`."""
-    history, number, asked = 0, 0, None
-    for role, side in groupby(zip(turns, n_tokens, strict=True), key=lambda pair: pair[0].role):
-        said = [(turn.text != "", n) for turn, n in side]
-        has_text, n_said = any(text for text, _ in said), sum(n for _, n in said)
-        if role == "assistant":
-            n_input = history if include_history else asked
-            if not has_text:
-                n_empty["responses_without_text"] += 1
-            elif asked is None:
-                n_empty["responses_without_prompt"] += 1
-            elif not (n_input and n_said):
-                n_empty["requests_without_tokens"] += 1
-            else:
-                number += 1
-                yield number, n_input, n_said
-            asked = None
-        elif role == "user" and has_text:
-            asked = (asked or 0) + n_said
-        history += n_said
-    n_empty["prompts_without_response"] += asked is not None
-
-
-FIRST_TOKEN_ID = 16
-"""Ids below are left alone: tokenizers keep padding, start and end markers there."""
-_MAX_ROUNDS = 100
-_BLOCK_TOKENS = 16
-"""Tokens that a prefix cache shares at least (vLLM's smallest block)."""
-_TEXTS_AT_ONCE = 10_000
-_MAX_REPAIRS = 20
-_FILLER = " a"
 
 
 class PromptSource(Protocol):
@@ -283,11 +74,20 @@ class RandomTokens:
             fix = f"give the LLM's vocabulary, above {FIRST_TOKEN_ID}"
             raise InputError(f"a vocabulary of {self._vocab_size}", field="vocab_size", fix=fix)
         lengths = _checked(lengths)
-        _check_room(lengths, n_ids)
+        for length, n_prompts in zip(*np.unique(lengths, return_counts=True), strict=True):
+            if length < 64 and n_prompts > n_ids ** int(length):
+                problem = f"{n_prompts} different prompts of {length} tokens from {n_ids} token ids"
+                fix = "use longer prompts or a larger vocabulary"
+                raise InputError(problem, field="input_tokens", fix=fix)
         rng = np.random.default_rng(seed)
         prompts = self._draw(rng, lengths)
         for _ in range(_MAX_ROUNDS):
-            repeated = _repeated(prompts)
+            seen: dict[bytes, int] = {}
+            repeated = [
+                place
+                for place, prompt in enumerate(prompts)
+                if seen.setdefault(prompt.tobytes(), place) != place
+            ]
             if not repeated:
                 return prompts
             for place, prompt in zip(repeated, self._draw(rng, lengths[repeated]), strict=True):
@@ -364,14 +164,15 @@ def load_prompt_source(
     """
     path = Path(path)
     if path.suffix in (".json", ".jsonl"):
-        texts = [turn.text for turns in read_turns(path) for turn in turns if turn.role == "user"]
+        texts = [turn.text for turns in _read_turns(path) for turn in turns if turn.role == "user"]
     else:
         try:
             texts = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
         except (OSError, UnicodeDecodeError) as error:
             fix = "give a file of UTF-8 text"
             raise InputError(f"no text to read: {error}", file=path, fix=fix) from error
-    tokens = _token_ids(texts, load_tokenizer(tokenizer))
+    ids = [np.array(own, np.int32) for own in _encoded(load_tokenizer(tokenizer), texts)]
+    tokens = np.concatenate([np.empty(0, np.int32), *ids])
     if not len(tokens):
         raise InputError("there is no text", file=path, fix="give a file with some text")
     if vocab_size is not None and tokens.max() >= vocab_size:
@@ -380,13 +181,12 @@ def load_prompt_source(
     return CorpusTokens(tokens)
 
 
-def _token_ids(texts: list[str], tokenizer: Tokenizer) -> np.ndarray:
-    ids = [np.empty(0, np.int32)]
-    for first in range(0, len(texts), _TEXTS_AT_ONCE):
-        batch = texts[first : first + _TEXTS_AT_ONCE]
-        encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        ids += [np.array(encoding.ids, np.int32) for encoding in encoded]
-    return np.concatenate(ids)
+def _encoded(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int]]:
+    """Yield the token ids of each text, without special tokens."""
+    for first in range(0, len(texts), _AT_ONCE):
+        batch = texts[first : first + _AT_ONCE]
+        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+            yield encoding.ids
 
 
 def as_text(tokenizer: Tokenizer, token_ids: np.ndarray) -> str:
@@ -423,20 +223,182 @@ def _checked(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     return lengths
 
 
-def _check_room(lengths: np.ndarray, n_ids: int) -> None:
-    for length, n_prompts in zip(*np.unique(lengths, return_counts=True), strict=True):
-        if length < 64 and n_prompts > n_ids ** int(length):
-            problem = f"{n_prompts} different prompts of {length} tokens from {n_ids} token ids"
-            fix = "use longer prompts or a larger vocabulary"
-            raise InputError(problem, field="input_tokens", fix=fix)
+def load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
+    """Return the tokenizer of a `tokenizer.json`, without truncation or padding.
+
+    Raises:
+        InputError: no such file, or one that the `tokenizers` library cannot read.
+    """
+    if not isinstance(tokenizer, str | Path):
+        return tokenizer
+    path = Path(tokenizer)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    fix = "give the tokenizer.json of the LLM's repository"
+    if not path.is_file():
+        raise InputError("there is no tokenizer", file=path, fix=fix)
+    try:
+        loaded = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises Exception itself
+        raise InputError(f"not a tokenizer: {error}", file=path, fix=fix) from error
+    # Some repositories ship it with a limit of 512 tokens, which would shorten every count.
+    loaded.no_truncation()
+    loaded.no_padding()
+    return loaded
 
 
-def _repeated(prompts: list[np.ndarray]) -> list[int]:
-    seen: set[bytes] = set()
-    places = []
-    for place, prompt in enumerate(prompts):
-        key = prompt.tobytes()
-        if key in seen:
-            places.append(place)
-        seen.add(key)
-    return places
+class _Turn(NamedTuple):
+    """What one side said; `role` is user, assistant or system."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ConversationLengths:
+    """The requests of a prompt/response file, and what of it makes no request."""
+
+    requests: pd.DataFrame
+    """One row per request, in the trace contract's columns: `request_id`, `session_id` (the
+    item's number in the file, from 1), `input_tokens`, `output_tokens` and `status` (ok); the
+    others are null, the arrival too."""
+    n_items: int
+    n_empty: Mapping[str, int]
+    """What was left out, and how often: `responses_without_text`, `responses_without_prompt`
+    (nobody asked, or the prompt has no text), `prompts_without_response`,
+    `requests_without_tokens` (the tokenizer makes nothing of a text)."""
+
+
+def read_conversations(path: str | Path, tokenizer: Tokenizer | str | Path) -> ConversationLengths:
+    """Count the tokens of prompts and responses in a file, for `fit_request_model`.
+
+    Each response is one request, whose input is the whole conversation before it; turns of one side
+    that follow each other are one turn. Tokens are those of the texts alone, without chat template
+    and special tokens.
+
+    Args:
+        path: the file.
+        tokenizer: the LLM's own, or the path of its `tokenizer.json`.
+
+    Raises:
+        InputError: no such file, an item in none of these forms (named with its number and
+            field), or no request at all.
+    """
+    items = list(_read_turns(Path(path)))
+    texts = [turn.text for turns in items for turn in turns]
+    counts = map(len, _encoded(load_tokenizer(tokenizer), texts))
+    n_empty = dict.fromkeys(_EMPTY, 0)
+    rows = [
+        (f"{number}.{turn}", str(number), n_input, n_output)
+        for number, turns in enumerate(items, start=1)
+        for turn, n_input, n_output in _requests(turns, counts, n_empty)
+    ]
+    if not rows:
+        problem = f"no prompt with a response in {len(items)} items"
+        raise InputError(problem, file=path, fix="give items with both")
+    names = ["request_id", "session_id", "input_tokens", "output_tokens"]
+    frame = pd.DataFrame(rows, columns=names).assign(status="ok")
+    frame = frame.astype({"input_tokens": "int32", "output_tokens": "int32"})
+    return ConversationLengths(frame.reindex(columns=list(TRACE_COLUMNS)), len(items), n_empty)
+
+
+def _requests(
+    turns: list[_Turn], counts: Iterator[int], n_empty: dict[str, int]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield number, input and output tokens of each request; count the rest in `n_empty`.
+
+    `counts` gives the tokens of each turn.
+    """
+    history, number, is_asked = 0, 0, False
+    for role, side in groupby(turns, key=lambda turn: turn.role):
+        own = [(turn.text != "", next(counts)) for turn in side]
+        has_text, n_own = any(text for text, _ in own), sum(n for _, n in own)
+        if role == "assistant":
+            if not has_text:
+                n_empty["responses_without_text"] += 1
+            elif not is_asked:
+                n_empty["responses_without_prompt"] += 1
+            elif not (history and n_own):
+                n_empty["requests_without_tokens"] += 1
+            else:
+                number += 1
+                yield number, history, n_own
+            is_asked = False
+        elif role == "user" and has_text:
+            is_asked = True
+        history += n_own
+    n_empty["prompts_without_response"] += is_asked
+
+
+def _read_turns(path: Path) -> Iterator[list[_Turn]]:
+    """Yield the turns of each item of a prompt/response file, empty texts included."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError("there is no such file", file=path, fix="check the path") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8: {error}", file=path, fix="convert it to UTF-8") from error
+    if is_list := text.lstrip().startswith("["):
+        items = enumerate(_parse(path, text, None), start=1)
+    else:
+        # Not splitlines: JSON text may hold line separators that do not end a line of JSON Lines.
+        lines = enumerate(text.split("\n"), start=1)
+        items = ((number, _parse(path, line, number)) for number, line in lines if line.strip())
+    for number, item in items:
+        try:
+            yield _turns(item)
+        except InputError as error:
+            where = f"item {number}: " if is_list else ""
+            row, said = None if is_list else number, {"field": error.field, "fix": error.fix}
+            raise InputError(where + error.problem, file=path, row=row, **said) from None
+
+
+def _parse(path: Path, text: str, line: int | None) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        fix = "give a JSON list, or one JSON object a line"
+        problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
+        line = line or getattr(error, "lineno", None)
+        raise InputError(problem, file=path, row=line, fix=fix) from error
+
+
+def _turns(item: Any) -> list[_Turn]:
+    if not isinstance(item, dict):
+        raise InputError("not an object", fix=f"give {_EXPECTED}")
+    key = next((key for key in _TURNS if key in item), None)
+    if key is None:
+        asked = [pair for pair in _PAIRS if pair[0] in item]
+        pair = next((pair for pair in asked if pair[1] in item), None)
+        if not asked:
+            raise InputError("neither turns nor a prompt", fix=f"give {_EXPECTED}")
+        if pair is None:
+            fix = f"give it in addition to '{asked[0][0]}'"
+            raise InputError("missing", field=asked[0][1], fix=fix)
+        prompt, response = (_text(item, name) for name in pair)
+        extra = _text(item, "input") if pair[0] == "instruction" else ""
+        # Alpaca's own template separates them in this way, too.
+        prompt = f"{prompt}\n\n{extra}" if prompt and extra else prompt or extra
+        return [_Turn("user", prompt), _Turn("assistant", response)]
+    if not isinstance(item[key], list) or not all(isinstance(turn, dict) for turn in item[key]):
+        raise InputError("not a list of turns", field=key, fix=f"give objects with {_TURNS[key]}")
+    speaker, text = _TURNS[key]
+    turns = []
+    for turn in item[key]:
+        role = _SPEAKERS.get(str(turn.get(speaker)).lower())
+        if role is None:
+            fix = f"use one of {', '.join(_SPEAKERS)}"
+            raise InputError(f"a turn of '{turn.get(speaker)}'", field=speaker, fix=fix)
+        turns.append(_Turn(role, _text(turn, text)))
+    return turns
+
+
+def _text(item: dict, key: str) -> str:
+    value = item.get(key)
+    if value is not None and not isinstance(value, str):
+        problem = f"{type(value).__name__} instead of text"
+        raise InputError(problem, field=key, fix="give a string")
+    # White space alone is not text, though a tokenizer would find tokens in it.
+    if not value or not value.strip():
+        return ""
+    # JSON can hold half of a surrogate pair, which no tokenizer takes.
+    return value.encode("utf-8", "replace").decode("utf-8")

@@ -1,6 +1,6 @@
-"""Fast weighted draws: an index table made once, and rows of a frame taken by blocks."""
+"""The request model: a joint histogram of all request parameters (LLM-Pilot, III-B)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +16,25 @@ from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, reading, write_parquet
 from sextant.workload.generators import Seed, child_seed
 
+PARAMETERS = (
+    "input_tokens",
+    "output_tokens",
+    "batch_size",
+    "is_greedy",
+    "temperature",
+    "top_k",
+    "top_p",
+)
+"""Columns of a trace that describe a request to the server."""
+INTEGERS = frozenset({"input_tokens", "output_tokens", "batch_size", "top_k"})
+BOOLEANS = frozenset({"is_greedy"})
+N_BINS = 64
+WEIGHT_COLUMNS = ("count", "probability")
+SAMPLERS = ("joint", "independent")
+
 
 @dataclass(frozen=True)
-class WeightedChoice:
+class _WeightedChoice:
     """Draws positions with replacement, in proportion to weights, by inverting their sum.
 
     A guide table (Chen and Asau, 1974) says where the search for a uniform number begins:
@@ -56,8 +72,8 @@ class WeightedChoice:
 
 
 @dataclass(frozen=True)
-class ColumnBlocks:
-    """A frame's columns, those of one type side by side, so that rows are taken per type.
+class _ColumnBlocks:
+    """A frame's columns, grouped by type, so that rows are taken once per type.
 
     For a thousand rows, a frame made from separate columns costs more than all else in a draw;
     `create_dataframe_from_blocks` is pandas's public way around that.
@@ -74,51 +90,32 @@ class ColumnBlocks:
         for place, dtype in enumerate(frame.dtypes):
             key = dtype if isinstance(dtype, np.dtype) else place
             places.setdefault(key, []).append(place)
-        blocks = [(_block(frame, group), np.array(group, np.intp)) for group in places.values()]
+        blocks: list[tuple[Any, np.ndarray]] = []
+        for key, own in places.items():
+            if isinstance(key, np.dtype):
+                block: Any = np.stack([frame.iloc[:, place].to_numpy() for place in own], axis=1)
+            else:
+                block = frame.iloc[:, own[0]].array
+            blocks.append((block, np.array(own, np.intp)))
         return cls(frame.columns, blocks)
 
     def take(self, rows: np.ndarray) -> pd.DataFrame:
         """Return these rows, numbered from 0; what is returned shares no memory."""
-        taken = [(_rows(block, rows), place) for block, place in self.blocks]
+        taken = [
+            # pandas has (columns, rows).
+            (block.take(rows, 0).T if isinstance(block, np.ndarray) else block.take(rows), place)
+            for block, place in self.blocks
+        ]
         return create_dataframe_from_blocks(
             taken, index=pd.RangeIndex(len(rows)), columns=self.columns
         )
-
-
-def _rows(block: Any, rows: np.ndarray) -> Any:
-    """Take rows of a block, in the shape that pandas has them: (columns, rows)."""
-    return block.take(rows, axis=0).T if isinstance(block, np.ndarray) else block.take(rows)
-
-
-def _block(frame: pd.DataFrame, places: list[int]) -> Any:
-    if isinstance(frame.dtypes.iloc[places[0]], np.dtype):
-        return np.stack([frame.iloc[:, place].to_numpy() for place in places], axis=1)
-    return frame.iloc[:, places[0]].array
-
-
-PARAMETERS = (
-    "input_tokens",
-    "output_tokens",
-    "batch_size",
-    "is_greedy",
-    "temperature",
-    "top_k",
-    "top_p",
-)
-"""Columns of a trace that describe a request to the server."""
-INTEGERS = frozenset({"input_tokens", "output_tokens", "batch_size", "top_k"})
-BOOLEANS = frozenset({"is_greedy"})
-
-N_BINS = 64
-WEIGHT_COLUMNS = ("count", "probability")
-SAMPLERS = ("joint", "independent")
 
 
 @dataclass(frozen=True)
 class RequestModel:
     """A sparse joint histogram over request parameters.
 
-    `frame` has one row a non-empty joint bin: a value per parameter (its bin's mean; null
+    `frame` has one row per non-empty joint bin: a value per parameter (its bin's mean; null
     is a bin of its own) and `count`, the requests in the bin, or `probability` for a model
     published without counts. It is not to be changed: draws keep tables made from it.
     """
@@ -144,7 +141,7 @@ class RequestModel:
         its own.
 
         Raises:
-            InputError: there is no such sampler.
+            InputError: there is no such sampler, or `n` is below 0.
         """
         if n < 0:
             raise InputError(f"{n} requests", field="n", fix="give 0 or more")
@@ -162,16 +159,16 @@ class RequestModel:
         )
 
     @cached_property
-    def _joint(self) -> tuple[WeightedChoice, ColumnBlocks]:
-        return WeightedChoice.of(self.weights), ColumnBlocks.of(self.frame[self.parameters])
+    def _joint(self) -> tuple[_WeightedChoice, _ColumnBlocks]:
+        return _WeightedChoice.of(self.weights), _ColumnBlocks.of(self.frame[self.parameters])
 
     @cached_property
-    def _marginals(self) -> dict[str, tuple[WeightedChoice, Any]]:
+    def _marginals(self) -> dict[str, tuple[_WeightedChoice, Any]]:
         """Each parameter's own distribution: values in ascending order, null last."""
         marginals = {}
         for name in self.parameters:
             place, values = pd.factorize(self.frame[name], sort=True, use_na_sentinel=False)
-            marginals[name] = WeightedChoice.of(np.bincount(place, self.weights)), values.array
+            marginals[name] = _WeightedChoice.of(np.bincount(place, self.weights)), values.array
         return marginals
 
     def save(self, path: str | Path, origin: Mapping[str, Any]) -> None:
@@ -187,34 +184,32 @@ class RequestModel:
 def resample_trace(trace: pd.DataFrame | str | Path, n: int, *, seed: Seed) -> pd.DataFrame:
     """Draw `n` served requests of a trace with replacement, whole rows (LLM-Pilot, V-A).
 
-    `trace` and the errors are those of `trace_requests.fit_request_model`, the columns those of
-    its model.
+    The columns and the errors are those of `served_requests`.
     """
     served = served_requests(trace)
     rows = np.random.default_rng(seed).integers(len(served), size=n)
     return served.take(rows).reset_index(drop=True)
 
 
-def served_requests(
-    trace: pd.DataFrame | str | Path, parameters: Sequence[str] | None = None
-) -> pd.DataFrame:
+def served_requests(trace: pd.DataFrame | str | Path) -> pd.DataFrame:
     """Return the requests that did not fail: a typed column per parameter that is ever known.
 
     Raises:
-        InputError: an unknown parameter, or no request that succeeded.
+        InputError: no request that succeeded.
     """
-    frame = trace if isinstance(trace, pd.DataFrame) else read_requests(trace)
-    for name in parameters or ():
-        if name not in PARAMETERS or name not in frame:
-            fix = f"use those of {', '.join(PARAMETERS)} that the trace has"
-            raise InputError("no parameter of the trace's requests", field=name, fix=fix)
+    if isinstance(trace, pd.DataFrame):
+        frame = trace
+    else:
+        with reading(trace, fix=MAKE_TRACE_AGAIN):
+            stored = pq.read_schema(trace).names
+        wanted = [name for name in (*PARAMETERS, "status") if name in stored]
+        frame = read_parquet(trace, wanted, fix=MAKE_TRACE_AGAIN).to_pandas()
     frame = frame[frame["status"] != "failed"] if "status" in frame else frame
-    wanted = PARAMETERS if parameters is None else parameters
-    names = [name for name in wanted if name in frame and frame[name].notna().any()]
+    names = [name for name in PARAMETERS if name in frame and frame[name].notna().any()]
     if not names:
         file = None if isinstance(trace, pd.DataFrame) else trace
         fix = "give a trace with requests that succeeded"
-        raise InputError("no request to fit a model to", file=file, fix=fix)
+        raise InputError("no request succeeded", file=file, fix=fix)
     return pd.DataFrame({name: typed(frame[name]) for name in names})
 
 
@@ -223,14 +218,6 @@ def check_cap(name: str, cap: int | None) -> None:
     if cap is not None and cap < 1:
         fix = "give 1 or more tokens, or no cap"
         raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
-
-
-def read_requests(trace: str | Path) -> pd.DataFrame:
-    """Read the columns of a trace that workloads are fitted to."""
-    with reading(trace, fix=MAKE_TRACE_AGAIN):
-        stored = pq.read_schema(trace).names
-    wanted = [name for name in ("arrival_s", *PARAMETERS, "status") if name in stored]
-    return read_parquet(trace, wanted, fix=MAKE_TRACE_AGAIN).to_pandas()
 
 
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
