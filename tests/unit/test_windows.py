@@ -8,7 +8,7 @@ from scipy import stats
 from sextant.base.errors import InputError
 from sextant.workload import windows as windows_module
 from sextant.workload.arrivals import fit_arrivals
-from sextant.workload.profiles import count_doublings, summarize_doublings
+from sextant.workload.profiles import count_doublings
 from sextant.workload.trace_arrivals import mirrored
 from sextant.workload.windows import fit_windows
 from support import write_trace
@@ -174,44 +174,35 @@ def _in_minutes(counts: list[int], minutes: float) -> np.ndarray:
 def test_doublings_known_by_hand(tmp_path):
     # 2 to 4 and 5 to 10 double, 4 to 7 does not, 0 to 5 is a rise from zero.
     path = write_trace(tmp_path, pd.DataFrame({"arrival_s": _in_minutes([2, 4, 7, 0, 5, 10], 5)}))
-    days = count_doublings(path, 5)
-    assert days["n_doublings"].tolist() == [2] and days["n_from_zero"].tolist() == [1]
-    # The window of the last request is not whole.
-    assert days["n_windows"].tolist() == [5] and days["windows_per_day"].tolist() == [288]
-    assert days["date"].isna().all() and days["is_workday"].isna().all()
+    found = count_doublings(path, 5)
+    assert found["n_doublings"].tolist() == [2] and found["n_from_zero"].tolist() == [1]
     assert count_doublings(path, 5, min_count=3)["n_doublings"].tolist() == [1]
     # Of 6, 7 and 15 only the last doubles; half a day says nothing of a day.
-    summary = summarize_doublings(count_doublings(path, 10))
-    assert summary["n_doublings"].tolist() == [1]
-    assert summary[["per_day", "per_workday"]].isna().all(axis=None)
+    found = count_doublings(path, 10)
+    assert found["n_doublings"].tolist() == [1]
+    assert found[["per_day", "per_workday"]].isna().all(axis=None)
+    with pytest.raises(InputError, match="field 'min_count': 0 requests"):
+        count_doublings(path, 10, min_count=0)
 
 
-def test_doublings_belong_to_days_of_the_traces_clock(tmp_path):
+def test_doublings_per_day_are_those_of_the_hours_observed(tmp_path):
     # From Friday noon to Monday noon, doubling every second hour: 3, 6, 3, 6, ...
-    path = write_trace(
-        tmp_path, pd.DataFrame({"arrival_s": _in_minutes([3, 6] * 36, 60)}), "2023-11-03T12:00:00"
-    )
-    days = count_doublings(path, 60)
-    assert days["date"].dt.day_name().tolist() == ["Friday", "Saturday", "Sunday", "Monday"]
-    assert days["is_workday"].tolist() == [True, False, False, True]
-    assert days["n_doublings"].tolist() == [6, 12, 12, 6]
-    assert days["n_windows"].tolist() == [11, 24, 24, 12]
-    summary = summarize_doublings(days)
-    assert summary["n_doublings"].tolist() == [36]
-    # 36 doublings in 71 compared hours; on workdays 12 in 23, a little short of a day.
-    assert summary["per_day"].tolist() == pytest.approx([36 / 71 * 24])
-    assert summary["per_workday"].isna().all()
+    times = _in_minutes([3, 6] * 36, 60)
+    trace = pd.DataFrame({"arrival_s": times})
+    (found,) = count_doublings(write_trace(tmp_path, trace, "2023-11-03T12:00:00"), 60).itertuples()
+    # 36 doublings in 71 compared hours; of workdays there are 23 hours, not a whole day.
+    assert found.n_doublings == 36
+    assert found.per_day == pytest.approx(36 / 71 * 24)
+    assert np.isnan(found.per_workday)
+    (found,) = count_doublings(write_trace(tmp_path, trace, "2023-11-02T12:00:00"), 60).itertuples()
+    # From Thursday noon there are 35 hours of workdays, the first of them without one before.
+    assert found.per_workday == pytest.approx(18 / 35 * 24)
 
 
-def test_doublings_of_groups_and_of_all_together(tmp_path):
+def test_doublings_are_counted_by_group(tmp_path):
     one, other = _in_minutes([4, 8, 4, 8], 10), _in_minutes([8, 4, 8, 4], 10)
     trace = pd.DataFrame(
         {"arrival_s": np.concatenate([one, other]), "llm": [*["a"] * len(one), *["b"] * len(other)]}
     ).sort_values("arrival_s")
-    path = write_trace(tmp_path, trace)
-    apart = summarize_doublings(count_doublings(path, 10))
-    assert apart["llm"].tolist() == ["a", "b"] and apart["n_doublings"].tolist() == [2, 1]
-    assert summarize_doublings(count_doublings(path, 10, by=["llm"]))["n_doublings"].sum() == 3
-    assert summarize_doublings(count_doublings(path, 10, by=()))["n_doublings"].tolist() == [0]
-    with pytest.raises(InputError, match="field 'min_count': 0 requests"):
-        count_doublings(path, 10, min_count=0)
+    found = count_doublings(write_trace(tmp_path, trace), 10)
+    assert found["llm"].tolist() == ["a", "b"] and found["n_doublings"].tolist() == [2, 1]

@@ -56,7 +56,7 @@ def traffic_series(
     series each.
 
     Returns:
-        A row a group and bucket from the trace's start to its end, empty buckets too, in
+        One row per group and bucket from the trace's start to its end, empty buckets too, in
         that order: the `by` columns, `start_s` (from the trace's start; below 0 for a first
         bucket that began earlier), `moment` (its date and time, NaT where unknown),
         `is_whole` (False: the trace covers only a part of it), `n_requests`, `n_failed`,
@@ -72,7 +72,16 @@ def traffic_series(
     if began is not None:
         midnight = datetime.combine(began.date(), time())
         offset_s = (began - midnight).total_seconds()
-    counted = _count(trace, list(by), float(bucket_s), offset_s)
+    keys = "".join(f"{name}, " for name in by)
+    measures = ", ".join(f"CAST({sql} AS BIGINT) AS {name}" for name, sql in _MEASURES.items())
+    # Bucket 0 begins `offset_s` before the trace.
+    bucket = f"floor((arrival_s + {offset_s!r}) / {float(bucket_s)!r})"
+    query = f"""SELECT {keys} CAST({bucket} AS BIGINT)
+        AS bucket, {measures}, max(arrival_s) AS last_s
+        FROM {parquet_rows(trace)} GROUP BY ALL"""
+    with reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN), duckdb.connect() as database:
+        database.execute("SET enable_progress_bar = false")
+        counted = database.execute(query).df()
     if counted.empty:
         raise InputError("the trace has no request", file=trace, fix="give a trace with rows")
     series = _with_empty(counted, list(by), int(offset_s // bucket_s), trace)
@@ -84,18 +93,6 @@ def traffic_series(
     series["moment"] = np.datetime64(midnight, "us") + since_midnight_us
     series["is_whole"] = (start_s >= 0) & (start_s + bucket_s <= end_s)
     return series[[*by, "start_s", "moment", "is_whole", *_MEASURES]]
-
-
-def _count(trace: str | Path, by: Sequence[str], bucket_s: float, offset_s: float) -> pd.DataFrame:
-    """Return the measures of each bucket with a request; bucket 0 begins `offset_s` early."""
-    keys = "".join(f"{name}, " for name in by)
-    measures = ", ".join(f"CAST({sql} AS BIGINT) AS {name}" for name, sql in _MEASURES.items())
-    query = f"""SELECT {keys} CAST(floor((arrival_s + {offset_s!r}) / {bucket_s!r}) AS BIGINT)
-        AS bucket, {measures}, max(arrival_s) AS last_s
-        FROM {parquet_rows(trace)} GROUP BY ALL"""
-    with reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN), duckdb.connect() as database:
-        database.execute("SET enable_progress_bar = false")
-        return database.execute(query).df()
 
 
 def _with_empty(
@@ -139,24 +136,22 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
     hours["hour"] = (
         hours["moment"].dt.hour if is_known else (hours["start_s"] // HOUR_S % 24).astype(int)
     )
-    every = hours.assign(weekday=pd.NA)
-    parts = [hours.assign(weekday=hours["moment"].dt.day_of_week), every] if is_known else [every]
-    profile = pd.concat([_describe(part) for part in parts]).astype({"weekday": "Int8"})
-    keys = [*GROUP, "weekday", "hour"]
+    parts, keys = [hours.assign(weekday=pd.NA)], [*GROUP, "weekday", "hour"]
+    if is_known:
+        parts.append(hours.assign(weekday=hours["moment"].dt.day_of_week))
+    profiles = []
+    for part in parts:
+        groups = part.groupby(keys, dropna=False)
+        columns = {"n_hours": groups.size()}
+        for name in ("requests", "input_tokens", "output_tokens"):
+            columns[f"{name}_mean"] = groups[name].mean()
+            for short, share in _QUARTILES.items():
+                columns[f"{name}_{short}"] = groups[name].quantile(share)
+        profiles.append(pd.DataFrame(columns).reset_index())
+    profile = pd.concat(profiles).astype({"weekday": "Int8"})
     profile = profile.sort_values(keys, ignore_index=True)
     profile.insert(len(keys), "is_clock_known", is_known)
     return profile
-
-
-def _describe(hours: pd.DataFrame) -> pd.DataFrame:
-    keys = [*GROUP, "weekday", "hour"]
-    groups = hours.groupby(keys, dropna=False)
-    columns = {"n_hours": groups.size()}
-    for name in ("requests", "input_tokens", "output_tokens"):
-        columns[f"{name}_mean"] = groups[name].mean()
-        for short, share in _QUARTILES.items():
-            columns[f"{name}_{short}"] = groups[name].quantile(share)
-    return pd.DataFrame(columns).reset_index()
 
 
 def failure_series(
@@ -190,93 +185,60 @@ def failure_series(
 
 
 def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
-    """Return the figures of a box plot of `failure_series`, a row an LLM and service.
+    """Return the figures of `failure_series`: one row per LLM and service.
 
     They are `llm`, `service`, `n_requests`, `n_failed` and `failure_fraction` of all buckets
     together; `n_buckets` judged and `n_too_few` (not judged, the empty ones among them); of the
-    judged ones' shares `mean`, `q1`, `median`, `q3`, `whisker_lo` and `whisker_hi` (the lowest and
-    highest that is not an outlier), and `n_outliers`.
+    judged ones' shares `mean`, `q1`, `median` and `q3`, and `n_outliers`.
     """
     groups = series.groupby(list(GROUP), dropna=False)
     share = groups["failure_fraction"]
     totals = groups[["n_requests", "n_failed"]].sum()
-    inside = series.assign(inside=series["failure_fraction"].mask(series["is_outlier"]))
-    inside = inside.groupby(list(GROUP), dropna=False)["inside"]
     summary = totals.assign(
         failure_fraction=totals["n_failed"] / totals["n_requests"],
         n_buckets=share.count(),
         n_too_few=groups.size() - share.count(),
         mean=share.mean(),
         **{name: share.quantile(level) for name, level in _QUARTILES.items()},
-        whisker_lo=inside.min(),
-        whisker_hi=inside.max(),
         n_outliers=groups["is_outlier"].sum(),
     )
     return summary.reset_index()
 
 
-def count_doublings(
-    trace: str | Path, minutes: float, *, by: Sequence[str] = GROUP, min_count: int = 1
-) -> pd.DataFrame:
+def count_doublings(trace: str | Path, minutes: float, *, min_count: int = 1) -> pd.DataFrame:
     """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
 
     Windows follow one another from midnight where the trace's start time is known, else from its
     start; a window that the trace covers only in part takes no part. A window doubles if the one
     before has `min_count` requests or more, and it has at least twice as many. From zero there is
-    no doubling: such rises are counted apart. At few requests chance alone doubles many windows.
+    no doubling: such rises are counted separately. At few requests chance alone doubles many
+    windows.
 
     Returns:
-        A row a group and day: the `by` columns (see `traffic_series`), `day` (from 0), `date` and
-        `is_workday` (Monday to Friday, holidays too; both null without a start time), `n_windows`
-        (compared with the one before), `n_doublings`, `n_from_zero`, and `windows_per_day`, of a
-        whole day.
+        One row per LLM and service: `llm`, `service`, `n_doublings`, `n_from_zero`, and `per_day`
+        and `per_workday` (Monday to Friday, holidays too): doublings over the days that were
+        observed, a day observed in part as that part (NaN below one whole day; `per_workday` also
+        where the trace has no start time).
 
     Raises:
         InputError: see `traffic_series`, or `min_count` below 1.
     """
     if min_count < 1:
         raise InputError(f"{min_count} requests", field="min_count", fix="give 1 or more")
-    by, window_s = list(by), 60.0 * minutes
-    series = _with_days(traffic_series(trace, window_s, by=by))
-    is_first = series["start_s"] == series["start_s"].min()
+    series = traffic_series(trace, 60.0 * minutes)
     whole = series["n_requests"].where(series["is_whole"])
-    before = whole.shift().mask(is_first)
-    counts = {
-        "n_windows": before.notna() & whole.notna(),
-        "n_doublings": (before >= min_count) & (whole >= 2 * before),
-        "n_from_zero": (before == 0) & (whole > 0),
-    }
-    keys = [*by, "day", "date", "is_workday"]
-    days = series.assign(**counts).groupby(keys, dropna=False)[list(counts)].sum()
-    return days.reset_index().assign(windows_per_day=DAY_S / window_s)
-
-
-def _with_days(series: pd.DataFrame) -> pd.DataFrame:
-    """Add the day of each window, by the trace's clock where that is known."""
-    date = series["moment"].dt.normalize()
-    since_s = (date - date.min()).dt.total_seconds().fillna(series["start_s"])
-    is_workday = (date.dt.day_of_week < 5).astype("boolean").mask(date.isna())
-    return series.assign(day=(since_s // DAY_S).astype(int), date=date, is_workday=is_workday)
-
-
-def summarize_doublings(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the totals of `count_doublings`, a row a group.
-
-    They are the groups' columns, `n_doublings`, `n_from_zero`, and `per_day` and `per_workday`:
-    doublings over the days that were observed, a day observed in part as that part (NaN below one
-    whole day; `per_workday` also where days have no date).
-    """
-    by = list(days.columns[: days.columns.get_loc("day")])
-    days = days.assign(observed=days["n_windows"] / days["windows_per_day"])
-    work = days["is_workday"].fillna(False).astype(bool)
+    # The very first window has nothing before it.
+    before = whole.shift().mask(series["start_s"] == series["start_s"].min())
+    series["n_doublings"] = (before >= min_count) & (whole >= 2 * before)
+    series["n_from_zero"] = (before == 0) & (whole > 0)
+    series["observed"] = (before.notna() & whole.notna()) * 60.0 * minutes / DAY_S
+    is_workday = series["moment"].dt.day_of_week < 5
     for name in ("n_doublings", "observed"):
-        days[f"work_{name}"] = days[name].where(work, 0)
+        series[f"work_{name}"] = series[name].where(is_workday, 0)
     names = ["n_doublings", "n_from_zero", "observed", "work_n_doublings", "work_observed"]
-    totals = days.groupby(by, dropna=False)[names].sum() if by else days[names].sum().to_frame().T
+    totals = series.groupby(list(GROUP), dropna=False)[names].sum()
     for name, prefix in (("per_day", ""), ("per_workday", "work_")):
-        # The very first window has nothing before it.
         observed = totals[f"{prefix}observed"].where(totals[f"{prefix}observed"] > 0.99)
         totals[name] = totals[f"{prefix}n_doublings"] / observed
     totals = totals.astype({"n_doublings": int, "n_from_zero": int})
-    chosen = totals[["n_doublings", "n_from_zero", "per_day", "per_workday"]]
-    return chosen.reset_index() if by else chosen.reset_index(drop=True)
+    return totals[["n_doublings", "n_from_zero", "per_day", "per_workday"]].reset_index()

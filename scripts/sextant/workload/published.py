@@ -1,4 +1,4 @@
-"""Request models from files: our own, and histograms that others published.
+"""Request models from files or published figures: workloads, histograms, use cases.
 
 LLM-Pilot's authors published theirs with fmperf (`tgis_hist64`). All its values are kept as
 published; docs/workloads.md says what they mean, and what our client sends for them.
@@ -40,6 +40,10 @@ ALIASES = {
     "params.top_p": "top_p",
 }
 """Names of published histograms -> the trace contract's."""
+USE_CASES_FILE = PROJECT / "resources" / "workloads" / "use_cases.yaml"
+_CITING = ("source", "conversion")
+_TAIL = 1e-9
+"""Probability beyond which the geometric distribution is cut off."""
 # A request has tokens on both sides; engines write top_k = -1 for "no limit".
 # The mean of many ones may be a rounding error above.
 _HIGHEST = {"top_p": 1.0 + 1e-9}
@@ -64,70 +68,53 @@ def load_request_model(path: str | Path) -> RequestModel:
         raise InputError("there is no request model", file=path, fix="fit the workload first")
     fix = f"{MAKE_WORKLOAD_AGAIN}; of your own, give a Parquet file with a row for each joint bin"
     stored = read_parquet(path, fix=fix).to_pandas()
-    frame = _renamed(stored, path)
-    _check_weights(frame, path)
+    frame, known = stored.rename(columns=ALIASES), [*PARAMETERS, *WEIGHT_COLUMNS]
+    for source, name in zip(stored.columns, frame.columns, strict=True):
+        if name not in known:
+            fix = f"the columns are {', '.join([*known, *ALIASES])}"
+            raise InputError("unknown column", file=path, field=source, fix=fix)
+        if list(frame.columns).count(name) > 1:
+            fix = f"leave one column for {name}"
+            raise InputError("column twice", file=path, field=source, fix=fix)
     names = [name for name in PARAMETERS if name in frame]
-    for name in names:
-        _check_values(frame[name], path)
-    weight = next(name for name in WEIGHT_COLUMNS if name in frame)
+    if not names:
+        fix = f"add at least one of {', '.join(PARAMETERS)}"
+        raise InputError("the joint bins have no parameter", file=path, fix=fix)
+    try:
+        weight = _checked_weight(frame)
+        for name in names:
+            _check_values(frame[name])
+    except InputError as error:
+        raise error.at(file=path) from None
     return RequestModel(
         pd.DataFrame({**{name: typed(frame[name]) for name in names}, weight: frame[weight]})
     )
 
 
-def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
-    """Return a model whose every request has an input and an output length.
-
-    Raises:
-        InputError: a length is not modelled, or unknown for some requests.
-    """
-    for name in ("input_tokens", "output_tokens"):
-        if name not in model.frame or model.frame[name].isna().any():
-            problem = "it is missing" if name not in model.frame else "null in some joint bins"
-            fix = "a workload's requests need both lengths"
-            raise InputError(problem, file=path, field=name, fix=fix)
-    return model
-
-
-def _renamed(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    known = [*PARAMETERS, *WEIGHT_COLUMNS]
-    renamed = frame.rename(columns=ALIASES)
-    for source, name in zip(frame.columns, renamed.columns, strict=True):
-        if name not in known:
-            fix = f"the columns are {', '.join([*known, *ALIASES])}"
-            raise InputError("unknown column", file=path, field=source, fix=fix)
-        if list(renamed.columns).count(name) > 1:
-            fix = f"leave one column for {name}"
-            raise InputError("column twice", file=path, field=source, fix=fix)
-    if not set(PARAMETERS) & set(renamed.columns):
-        fix = f"add at least one of {', '.join(PARAMETERS)}"
-        raise InputError("the joint bins have no parameter", file=path, fix=fix)
-    return renamed
-
-
-def _check_weights(frame: pd.DataFrame, path: Path) -> None:
+def _checked_weight(frame: pd.DataFrame) -> str:
+    """Return the column of the weights; refuse weights that no distribution has."""
     names = [name for name in WEIGHT_COLUMNS if name in frame]
     if len(names) != 1:
         problem = f"the joint bins have {'two weights' if names else 'no weight'}"
         fix = f"give one of {', '.join(WEIGHT_COLUMNS)}"
-        raise InputError(problem, file=path, field=WEIGHT_COLUMNS[0], fix=fix)
-    weights = pd.to_numeric(frame[names[0]], errors="coerce").to_numpy(float, na_value=np.nan)
+        raise InputError(problem, field=WEIGHT_COLUMNS[0], fix=fix)
+    (name,) = names
+    weights = pd.to_numeric(frame[name], errors="coerce").to_numpy(float, na_value=np.nan)
     is_fault = ~(np.isfinite(weights) & (weights >= 0))
     if is_fault.any():
         row = int(np.argmax(is_fault))
-        fix = "give each joint bin a number from 0 on"
-        problem = f"a weight of {frame[names[0]].iloc[row]}"
-        raise InputError(problem, file=path, row=row + 1, field=names[0], fix=fix)
+        problem, fix = f"a weight of {frame[name].iloc[row]}", "give each joint bin 0 or more"
+        raise InputError(problem, row=row + 1, field=name, fix=fix)
     if not np.isfinite(weights.sum()):
-        fix = "give counts, or probabilities"
-        raise InputError("the weights have no sum", file=path, field=names[0], fix=fix)
+        raise InputError("the weights have no sum", field=name, fix="give counts or probabilities")
     if not weights.any():
         fix = "give at least one joint bin a weight above 0"
-        raise InputError("all weights are zero", file=path, field=names[0], fix=fix)
+        raise InputError("all weights are zero", field=name, fix=fix)
+    return name
 
 
-def _check_values(column: pd.Series, path: Path) -> None:
-    """Refuse a value that no request can have; null is one."""
+def _check_values(column: pd.Series) -> None:
+    """Refuse a value that no request can have; null is allowed."""
     known = column.dropna()
     if column.name in BOOLEANS:
         is_sound, wanted = known.isin([True, False]), "true or false"
@@ -143,17 +130,22 @@ def _check_values(column: pd.Series, path: Path) -> None:
             wanted = f"a whole number from {lowest} to {MAX_INT32}"
     if not is_sound.all():
         row = int(is_sound.idxmin())
-        problem = f"a value of {column[row]}"
-        raise InputError(
-            problem, file=path, row=row + 1, field=column.name, fix=f"give {wanted}, or null"
-        )
+        problem, fix = f"a value of {column[row]}", f"give {wanted}, or null"
+        raise InputError(problem, row=row + 1, field=column.name, fix=fix)
 
 
-USE_CASES_FILE = PROJECT / "resources" / "workloads" / "use_cases.yaml"
-LENGTHS = ("input_tokens", "output_tokens")
-_CITING = ("source", "conversion")
-_TAIL = 1e-9
-"""Probability beyond which the geometric distribution is cut off."""
+def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
+    """Return a model whose every request has an input and an output length.
+
+    Raises:
+        InputError: a length is not modelled, or unknown for some requests.
+    """
+    for name in ("input_tokens", "output_tokens"):
+        if name not in model.frame or model.frame[name].isna().any():
+            problem = "it is missing" if name not in model.frame else "null in some joint bins"
+            fix = "a workload's requests need both lengths"
+            raise InputError(problem, file=path, field=name, fix=fix)
+    return model
 
 
 @dataclass(frozen=True)
@@ -187,8 +179,9 @@ def load_use_case(name: str) -> UseCase:
         fix = f"use one of {', '.join(use_case_names())}"
         raise InputError(f"there is no use case '{name}'", file=USE_CASES_FILE, fix=fix)
     described = shipped["use_cases"][name]
-    lengths = (in_bins(*_distribution(described[side]), N_BINS) for side in LENGTHS)
-    cited = [described[parameter].get(key) for parameter in LENGTHS for key in _CITING]
+    sides = [described[side] for side in ("input_tokens", "output_tokens")]
+    lengths = (in_bins(*_distribution(figures), N_BINS) for figures in sides)
+    cited = [figures.get(key) for figures in sides for key in _CITING]
     sources = tuple(shipped["sources"][key] for key in dict.fromkeys(filter(None, cited)))
     return UseCase(name, described["description"], independent_model(*lengths), sources)
 
@@ -204,16 +197,13 @@ def _shipped() -> dict[str, Any]:
 
 
 def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return lengths and their probabilities: log-normal by its quantiles, else geometric."""
+    from scipy import stats
+
     if "median" in figures:
         return _log_normal(figures["median"], figures["p90"], figures["highest_tokens"])
     words = figures.get("mean_words", 0.0) * figures.get("tokens_per_word", 1.0)
-    return _geometric(figures.get("mean", words))
-
-
-def _geometric(mean: float) -> tuple[np.ndarray, np.ndarray]:
-    from scipy import stats
-
-    shape = stats.geom(1 / mean)
+    shape = stats.geom(1 / figures.get("mean", words))
     lengths = np.arange(1, int(shape.isf(_TAIL)) + 1)
     return lengths, shape.pmf(lengths) / shape.cdf(lengths[-1])
 

@@ -38,7 +38,7 @@ from sextant.workload.arrivals import (
     SCALES_S,
     measure_arrivals,
 )
-from sextant.workload.profiles import count_doublings, summarize_doublings
+from sextant.workload.profiles import count_doublings
 from sextant.workload.trace_arrivals import REPLAY, ArrivalModel
 from sextant.workload.windows import TOO_FEW, WINDOW_S, TraceTimes, fit_windows
 
@@ -122,13 +122,13 @@ def measure_doublings(
 ) -> list[dict[str, Any]]:
     """Return how often requests double within 5 and 10 minutes (BurstGPT, III-B).
 
-    One entry per duration and group, with `name`, `minutes`, the columns of `summarize_doublings`,
+    One entry per duration and group, with `name`, `minutes`, the columns of `count_doublings`,
     and `n_busy_doublings`, those from `BUSY_REQUESTS` requests or more.
     """
     rows = []
     for minutes in DOUBLING_MINUTES:
-        totals = summarize_doublings(count_doublings(trace.path, minutes))
-        busy = summarize_doublings(count_doublings(trace.path, minutes, min_count=BUSY_REQUESTS))
+        totals = count_doublings(trace.path, minutes)
+        busy = count_doublings(trace.path, minutes, min_count=BUSY_REQUESTS)
         for group in groups:
             known = jsonable(row_of(totals, group))
             known["n_busy_doublings"] = float(row_of(busy, group)["n_doublings"])

@@ -23,6 +23,7 @@ MAX_SHOWN = 6
 """LLMs and services that are drawn; the most frequent ones."""
 _BUCKETS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400)
 _N_BUCKETS, _REQUESTS_PER_BUCKET = 100, 10
+_N_SPANS, _REQUESTS_PER_SPAN = 300, 30
 _SIGNIFICANCE = 0.01
 _MIN_DAYS, _MIN_WEEKS = 2, 2
 _COUNTED = ("n_requests", "input_tokens", "output_tokens")
@@ -57,71 +58,52 @@ def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any
     n_buckets = min(max(facts["n_requests"] // _REQUESTS_PER_BUCKET, 10), _N_BUCKETS)
     size = bucket_s(duration_s, n_buckets)
     series = traffic_series(trace.path, size)
-    has_days = duration_s >= _MIN_DAYS * DAY_S
-    profile = traffic_profile(trace.path) if has_days else None
-    hourly = traffic_series(trace.path, HOUR_S) if has_days else None
+    has_days, hourly, profile = duration_s >= _MIN_DAYS * DAY_S, None, None
+    why = f"No daily profile can be seen in {duration_words(duration_s)}: it takes {_MIN_DAYS} days"
+    if has_days:
+        hourly, profile = traffic_series(trace.path, HOUR_S), traffic_profile(trace.path)
     has_clock = profile is not None and bool(profile["is_clock_known"].all())
     has_weeks = has_clock and duration_s >= _MIN_WEEKS * 7 * DAY_S
+    groups = []
+    for group in shown:
+        own = rows_of(series, group)[_SERIES].astype(dict.fromkeys(_COUNTED, int))
+        entry = {"name": group["name"], "series": column_lists(own), "daily": None, "weekly": None}
+        regular = None
+        if hourly is not None and profile is not None:
+            entry |= _profiles(rows_of(profile, group), has_weeks)
+            regular = _explained(rows_of(hourly, group))
+        entry["hour_of_day_fraction"] = None if regular is None else regular.fraction
+        entry["hour_of_day_p_value"] = None if regular is None else regular.p_value
+        groups.append(entry)
     together = series.groupby("start_s", as_index=False).agg(
         {"is_whole": "all", "n_requests": "sum"}
     )
     whole = together.loc[together["is_whole"], "n_requests"]
+    spread = None if whole.empty else whole.agg(["min", "median", "max"]).astype(float).to_dict()
+    at_once = "All requests arrive at one moment: nothing changes over time."
     return {
         "bucket_s": size,
-        "n_requests_per_bucket": None
-        if whole.empty
-        else whole.agg(["min", "median", "max"]).astype(float).to_dict(),
+        "n_requests_per_bucket": spread,
         "n_groups": len(facts["groups"]),
         "has_clock": has_clock,
-        "why_no_profile": None if has_days else _too_short(duration_s),
-        "groups": [_group(group, series, hourly, profile, has_weeks) for group in shown],
+        "why_no_profile": None if has_days else f"{why} or more." if duration_s else at_once,
+        "groups": groups,
     }
 
 
-def _group(
-    group: Mapping[str, Any],
-    series: pd.DataFrame,
-    hourly: pd.DataFrame | None,
-    profile: pd.DataFrame | None,
-    has_weeks: bool,
-) -> dict[str, Any]:
-    own = None if profile is None else rows_of(profile, group)
-    regular = None if hourly is None else _explained(rows_of(hourly, group))
+def _profiles(profile: pd.DataFrame, has_weeks: bool) -> dict[str, Any]:
+    """Return the requests per hour of the day, and of the week, of one LLM and service."""
+    spread = [f"requests_{name}" for name in ("mean", "q1", "median", "q3")]
+    days = profile[profile["weekday"].isna()].sort_values("hour")
+    daily = {"hour": days["hour"].astype(int).tolist(), **column_lists(days[spread])}
+    if not has_weeks:
+        return {"daily": daily, "weekly": None}
+    weeks = profile[profile["weekday"].notna()].sort_values(["weekday", "hour"])
+    place = 24 * weeks["weekday"].astype(int) + weeks["hour"].astype(int)
     return {
-        "name": group["name"],
-        "series": column_lists(
-            rows_of(series, group)[_SERIES].astype(dict.fromkeys(_COUNTED, int))
-        ),
-        "daily": None if own is None else _daily(own),
-        "weekly": _weekly(own) if has_weeks else None,
-        "hour_of_day_fraction": None if regular is None else regular.fraction,
-        "hour_of_day_p_value": None if regular is None else regular.p_value,
+        "daily": daily,
+        "weekly": {"hour_of_week": place.tolist(), **column_lists(weeks[spread])},
     }
-
-
-def _too_short(duration_s: float) -> str:
-    if duration_s == 0:
-        return "All requests arrive at one moment: nothing changes over time."
-    return (
-        f"No daily profile can be seen in {duration_words(duration_s)}: it takes "
-        f"{_MIN_DAYS} days or more."
-    )
-
-
-def _daily(profile: pd.DataFrame) -> dict[str, list]:
-    rows = profile[profile["weekday"].isna()].sort_values("hour")
-    return {"hour": rows["hour"].astype(int).tolist()} | _spread(rows)
-
-
-def _weekly(profile: pd.DataFrame) -> dict[str, list]:
-    rows = profile[profile["weekday"].notna()].sort_values(["weekday", "hour"])
-    place = 24 * rows["weekday"].astype(int) + rows["hour"].astype(int)
-    return {"hour_of_week": place.tolist()} | _spread(rows)
-
-
-def _spread(rows: pd.DataFrame) -> dict[str, list]:
-    names = ("mean", "q1", "median", "q3")
-    return column_lists(rows[[f"requests_{name}" for name in names]])
 
 
 def _explained(hourly: pd.DataFrame) -> Explained | None:
@@ -131,50 +113,60 @@ def _explained(hourly: pd.DataFrame) -> Explained | None:
     return explained(whole["n_requests"].to_numpy(float), hour.to_numpy(int))
 
 
-def show_traffic(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
-    """Return the section of what `measure_traffic` found."""
-    section = Section("Traffic", _takeaway(found))
-    groups = found["groups"]
-    if found["n_groups"] > len(groups):
+def show_traffic(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
+    """Return the section of what `measure_traffic` returns."""
+    section, groups = Section("Traffic", _traffic_takeaway(measured)), measured["groups"]
+    if measured["n_groups"] > len(groups):
+        n_groups = measured["n_groups"]
         section.notes.append(
-            f"Shown are the {len(groups)} most frequent of {found['n_groups']} LLMs and services."
+            f"Shown are the {len(groups)} most frequent of {n_groups} LLMs and services."
         )
-    section.figures.append(_series_figure(found, facts))
-    if found["why_no_profile"] is None:
-        section.figures.append(_daily_figure(found))
-        section.tables.append(_regularity_table(groups, found["has_clock"]))
+    section.figures.append(_series_figure(measured, facts))
+    if measured["why_no_profile"] is None:
+        label = "Hours since the first request, modulo 24"
+        label = "Hour of the day" if measured["has_clock"] else label
+        across = Axis(label, ticks=range(0, 25, 6), low=0, high=23)
+        section.figures.append(_profile_figure(groups, "daily", "hour", across))
+        section.tables.append(_regularity_table(groups, measured["has_clock"]))
     if any(group["weekly"] for group in groups):
-        section.figures.append(_weekly_figure(groups))
+        names = {"ticks": range(0, 168, 24), "names": _WEEKDAYS}
+        across = Axis("Day of the week", **names, low=0, high=167)
+        section.figures.append(_profile_figure(groups, "weekly", "hour_of_week", across))
     return section
 
 
-def _takeaway(found: Mapping[str, Any]) -> str:
-    if found["why_no_profile"]:
-        return f"{found['why_no_profile']} {_range_words(found)}".strip()
-    known = [group for group in found["groups"] if group["hour_of_day_fraction"] is not None]
+def _traffic_takeaway(measured: Mapping[str, Any]) -> str:
+    spread, in_range = measured["n_requests_per_bucket"], ""
+    every = duration_words(measured["bucket_s"]).removeprefix("1 ")
+    if spread and spread["min"] == spread["max"]:
+        in_range = f" In each {every} came {number(spread['min'])} requests."
+    elif spread:
+        in_range = (
+            f" Between {number(spread['min'])} and {number(spread['max'])} requests came in each "
+            f"{every}, {number(spread['median'])} in the median."
+        )
+    if measured["why_no_profile"]:
+        return measured["why_no_profile"] + in_range
+    known = [group for group in measured["groups"] if group["hour_of_day_fraction"] is not None]
     # The most regular of several groups is regular by chance more often than each of them.
     if not any(group["hour_of_day_p_value"] * len(known) < _SIGNIFICANCE for group in known):
-        return f"No hour of the day has more requests than chance gives it. {_range_words(found)}"
+        return f"No hour of the day has more requests than chance gives it.{in_range}"
     most = max(known, key=lambda group: group["hour_of_day_fraction"])
     least = min(known, key=lambda group: group["hour_of_day_fraction"])
-    share = percent(most["hour_of_day_fraction"])
+    share, whose = percent(most["hour_of_day_fraction"]), "the busiest hour"
     explains = f"The hour of the day explains {share} of how requests per hour vary"
     if len(known) > 1:
         explains += f" in {most['name']}, but {percent(least['hour_of_day_fraction'])}"
         explains += f" in {least['name']}"
-    return f"{explains}; {_peak_words(most, found['has_clock'], len(known) > 1)}"
-
-
-def _peak_words(group: Mapping[str, Any], has_clock: bool, is_named: bool) -> str:
-    means, hours = group["daily"]["requests_mean"], group["daily"]["hour"]
+        whose += f" of {most['name']}"
+    means, hours = most["daily"]["requests_mean"], most["daily"]["hour"]
     top, low = int(np.argmax(means)), int(np.argmin(means))
-    whose = f"the busiest hour of {group['name']}" if is_named else "the busiest hour"
-    busiest, quietest = (_hour_words(hours[place], has_clock) for place in (top, low))
+    busiest, quietest = (_hour_words(hours[place], measured["has_clock"]) for place in (top, low))
     if means[low] == 0:
-        return f"{whose} is {busiest}, and {quietest} has no request."
+        return f"{explains}; {whose} is {busiest}, and {quietest} has no request."
     return (
-        f"{whose}, {busiest}, has {number(means[top] / means[low])} times the requests of the "
-        f"quietest, {quietest}."
+        f"{explains}; {whose}, {busiest}, has {number(means[top] / means[low])} times the requests "
+        f"of the quietest, {quietest}."
     )
 
 
@@ -182,24 +174,11 @@ def _hour_words(hour: int, has_clock: bool) -> str:
     return f"{hour:02d}:00" if has_clock else f"hour {hour} from the start"
 
 
-def _range_words(found: Mapping[str, Any]) -> str:
-    spread = found["n_requests_per_bucket"]
-    if spread is None:
-        return ""
-    every = duration_words(found["bucket_s"]).removeprefix("1 ")
-    if spread["min"] == spread["max"]:
-        return f"In each {every} came {number(spread['min'])} requests."
-    return (
-        f"Between {number(spread['min'])} and {number(spread['max'])} requests came in each "
-        f"{every}, {number(spread['median'])} in the median."
-    )
-
-
-def _series_figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
-    time, size = time_unit(facts["duration_s"], facts["start_time"]), found["bucket_s"]
-    has_whole = found["n_requests_per_bucket"] is not None
+def _series_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
+    time, size = time_unit(facts["duration_s"], facts["start_time"]), measured["bucket_s"]
+    has_whole = measured["n_requests_per_bucket"] is not None
     curves = []
-    for group in found["groups"]:
+    for group in measured["groups"]:
         series = pd.DataFrame(group["series"])
         series = series[series["is_whole"]] if has_whole else series
         # The last bucket gets its width from a point at its end.
@@ -214,27 +193,15 @@ def _series_figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[
     )
 
 
-def _daily_figure(found: Mapping[str, Any]) -> tuple[str, str]:
-    label = "Hour of the day" if found["has_clock"] else "Hours since the first request, modulo 24"
-    across = Axis(label, ticks=range(0, 25, 6), low=0, high=23)
-    profiles = {group["name"]: group["daily"] for group in found["groups"]}
-    return _profile_figure(profiles, "day", "hour", across)
-
-
-def _weekly_figure(groups: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    across = Axis("Day of the week", ticks=range(0, 168, 24), names=_WEEKDAYS, low=0, high=167)
-    profiles = {group["name"]: group["weekly"] for group in groups}
-    return _profile_figure(profiles, "week", "hour_of_week", across)
-
-
 def _profile_figure(
-    profiles: Mapping[str, Mapping[str, Any]], cycle: str, hour: str, across: Axis
+    groups: Sequence[Mapping[str, Any]], key: str, hour: str, across: Axis
 ) -> tuple[str, str]:
-    panels = []
-    for name, profile in profiles.items():
+    panels, cycle = [], {"daily": "day", "weekly": "week"}[key]
+    for group in groups:
+        profile = group[key]
         spread = (profile[f"requests_{statistic}"] for statistic in ("median", "q1", "q3"))
         curve = Curve("median", profile[hour], *spread)
-        panels.append(Panel(name, across, Axis("Requests per hour", low=0), [curve]))
+        panels.append(Panel(group["name"], across, Axis("Requests per hour", low=0), [curve]))
     caption = f"Requests per hour by hour of the {cycle}: the median of all {cycle}s, and its "
     return panels_figure(panels, f"Requests by hour of the {cycle}"), f"{caption}quartiles."
 
@@ -244,31 +211,26 @@ def _regularity_table(groups: Sequence[Mapping[str, Any]], has_clock: bool) -> T
         daily = group["daily"]
         return _hour_words(daily["hour"][int(pick(daily["requests_mean"]))], has_clock)
 
+    def weekend_ratio(group: Mapping[str, Any]) -> str:
+        if group["weekly"] is None:
+            return "–"
+        means = np.array(group["weekly"]["requests_mean"])
+        day = np.array(group["weekly"]["hour_of_week"]) // 24
+        workday = means[day < 5].mean()
+        return number(float(means[day >= 5].mean() / workday)) if workday > 0 else "–"
+
     columns = {
         "LLM · service": lambda group: group["name"],
         "Explained by hour of day": lambda group: percent(group["hour_of_day_fraction"]),
         "Busiest hour": lambda group: hour(group, np.argmax),
         "Quietest hour": lambda group: hour(group, np.argmin),
-        "Weekend day / workday": lambda group: _weekend_ratio(group["weekly"]),
+        "Weekend day / workday": weekend_ratio,
     }
     return Table.of_rows(groups, columns)
 
 
-def _weekend_ratio(weekly: Mapping[str, Any] | None) -> str:
-    if weekly is None:
-        return "–"
-    means, day = np.array(weekly["requests_mean"]), np.array(weekly["hour_of_week"]) // 24
-    workday = means[day < 5].mean()
-    return number(float(means[day >= 5].mean() / workday)) if workday > 0 else "–"
-
-
-_reliability_N_BUCKETS = 300
-_reliability_REQUESTS_PER_BUCKET = 30
-
-
 def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the failed fraction over time and its outliers, of the most frequent LLMs and
-    services.
+    """Return the failed fraction over time, of the most frequent LLMs and services.
 
     Each of `groups` has `name`, `summary` (columns of `summarize_failures`) and `series`
     (`start_s`, `failure_fraction`, `is_outlier`); there are none where no request failed.
@@ -278,8 +240,8 @@ def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str,
     if facts["n_failed"] == 0:
         return {"n_failed": 0, "bucket_s": None, "n_groups": n_groups, "groups": []}
     # Spans in which a group has some requests on average; else there is nothing to judge.
-    n_buckets = facts["n_requests"] // (_reliability_REQUESTS_PER_BUCKET * n_groups)
-    size = bucket_s(facts["duration_s"], min(max(n_buckets, 1), _reliability_N_BUCKETS))
+    n_spans = facts["n_requests"] // (_REQUESTS_PER_SPAN * n_groups)
+    size = bucket_s(facts["duration_s"], min(max(n_spans, 1), _N_SPANS))
     series = failure_series(trace.path, float(size))
     summary = summarize_failures(series)
     shown = ["start_s", "failure_fraction", "is_outlier"]
@@ -295,73 +257,49 @@ def measure_reliability(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str,
     return {**known, "n_groups": n_groups, "groups": groups}
 
 
-def show_reliability(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
-    """Return the section of what `measure_reliability` found."""
-    section = Section("Reliability", _reliability_takeaway(found, facts))
-    if not found["groups"]:
-        return section
-    section.figures.append(_figure(found, facts))
-    section.tables.append(_table(found))
-    return section
-
-
-def _reliability_takeaway(found: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    if not found["groups"]:
-        return (
+def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
+    """Return the section of what `measure_reliability` returns."""
+    groups = measured["groups"]
+    if not groups:
+        return Section(
+            "Reliability",
             "No request of the trace is marked as failed. Many sources leave failures out, so this "
-            "says nothing of how reliable the service was."
+            "says nothing of how reliable the service was.",
         )
+    every = duration_words(measured["bucket_s"])
     total = percent(facts["n_failed"] / facts["n_requests"])
-    sentence = f"{total} of the requests failed"
-    rated = [group for group in found["groups"] if group["summary"]["failure_fraction"] is not None]
-    worst = max(rated, key=lambda group: group["summary"]["failure_fraction"])
-    best = min(rated, key=lambda group: group["summary"]["failure_fraction"])
-    if worst is not best:
-        sentence += (
-            f", from {percent(best['summary']['failure_fraction'])} ({best['name']}) to "
-            f"{percent(worst['summary']['failure_fraction'])} ({worst['name']})"
-        )
-    n_outliers = sum(group["summary"]["n_outliers"] for group in found["groups"])
-    n_judged = sum(group["summary"]["n_buckets"] for group in found["groups"])
-    every = duration_words(found["bucket_s"])
-    counted = counted_words("the shares and spans", len(found["groups"]), found["n_groups"])
-    if n_judged == 0:
-        hidden = f"in no {every} are there enough requests to follow it over time"
-        return f"{sentence}; {hidden}.{counted}"
-    verb = "is an outlier" if n_outliers < 2 else "are outliers"
-    outliers = f"{number(n_outliers) if n_outliers else 'none'} {verb}"
-    return (
-        f"{sentence}; of {plural(n_judged, 'span')} of {every} with enough requests to judge, "
-        f"{outliers}.{counted}"
-    )
-
-
-def _figure(found: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
-    time = time_unit(facts["duration_s"], facts["start_time"])
-    panels = []
-    for group in found["groups"]:
+    takeaway = f"{total} of the requests failed"
+    rates = {group["name"]: group["summary"]["failure_fraction"] for group in groups}
+    rates = {name: rate for name, rate in rates.items() if rate is not None}
+    best, worst = min(rates, key=lambda name: rates[name]), max(rates, key=lambda name: rates[name])
+    if best != worst:
+        takeaway += f", from {percent(rates[best])} ({best}) to {percent(rates[worst])} ({worst})"
+    n_outliers = sum(group["summary"]["n_outliers"] for group in groups)
+    n_judged = sum(group["summary"]["n_buckets"] for group in groups)
+    outliers = f"{number(n_outliers) if n_outliers else 'none'} "
+    outliers += "is an outlier" if n_outliers < 2 else "are outliers"
+    if n_judged:
+        takeaway += f"; of {plural(n_judged, 'span')} of {every} with enough requests to judge, "
+        takeaway += f"{outliers}."
+    else:
+        takeaway += f"; in no {every} are there enough requests to follow it over time."
+    takeaway += counted_words("the shares and spans", len(groups), measured["n_groups"])
+    time, panels = time_unit(facts["duration_s"], facts["start_time"]), []
+    for group in groups:
         series = group["series"]
         across = np.array(series["start_s"]) / time.unit_s
         shares = [None if x is None else 100 * x for x in series["failure_fraction"]]
-        outliers = [
-            share if out else None for share, out in zip(shares, series["is_outlier"], strict=True)
-        ]
+        marked = zip(shares, series["is_outlier"], strict=True)
         curves = [
             Curve("failed", across, shares),
-            Curve("outlier", across, outliers, is_marks=True),
+            Curve("outlier", across, [x if out else None for x, out in marked], is_marks=True),
         ]
         panels.append(Panel(group["name"], Axis(time.label), Axis("Failed (%)", low=0), curves))
     svg = panels_figure(panels, "Failure rate over time", n_columns=1, height_in=1.5, is_step=True)
-    every = duration_words(found["bucket_s"])
     caption = (
         f"Share of failed requests in each {every}; gaps: too few requests to judge. Outliers lie "
         "more than 1.5 interquartile ranges beyond the quartiles."
     )
-    return svg, caption
-
-
-def _table(found: Mapping[str, Any]) -> Table:
-    every = duration_words(found["bucket_s"])
     columns = {
         "LLM · service": lambda own: own["name"],
         "Failed": lambda own: number(own["n_failed"]),
@@ -371,5 +309,6 @@ def _table(found: Mapping[str, Any]) -> Table:
         "Outliers": lambda own: number(own["n_outliers"]),
         "Too few to judge": lambda own: plural(own["n_too_few"], "span"),
     }
-    rows = ({"name": group["name"], **group["summary"]} for group in found["groups"])
-    return Table.of_rows(rows, columns)
+    rows = ({"name": group["name"], **group["summary"]} for group in groups)
+    table = Table.of_rows(rows, columns)
+    return Section("Reliability", takeaway, figures=[(svg, caption)], tables=[table])
