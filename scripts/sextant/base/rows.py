@@ -1,11 +1,14 @@
 """Rows of a table as dicts: grouped, taken from a frame, and as JSON has them."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:  # commands that need no frames start without pandas
+    import pandas as pd
 
 Row = dict[str, Any]
 """A row by column; what is not known is None."""
@@ -19,13 +22,13 @@ def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:
     return groups
 
 
-def frame_rows(frame: pd.DataFrame) -> list[Row]:
+def frame_rows(frame: "pd.DataFrame") -> list[Row]:
     """Return a frame's rows with None for what is missing; infinity stays."""
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return [{name: _native(value) for name, value in row.items()} for row in rows]
 
 
-def column_lists(frame: pd.DataFrame) -> dict[str, list[Any]]:
+def column_lists(frame: "pd.DataFrame") -> dict[str, list[Any]]:
     """Return a frame's columns as lists with None for what is missing."""
     return {name: jsonable(frame[name]) for name in frame}
 
@@ -35,7 +38,8 @@ def jsonable(value: Any) -> Any:
 
     A `level` of infinity is the word `inf`, as in `run.json`.
     """
-    if isinstance(value, pd.DataFrame):
+    pandas = sys.modules.get("pandas")
+    if pandas and isinstance(value, pandas.DataFrame):
         return [jsonable(row) for row in value.to_dict("records")]
     if isinstance(value, Mapping):
         return {
@@ -44,9 +48,9 @@ def jsonable(value: Any) -> Any:
         }
     if isinstance(value, str) or value is None:
         return value
-    if isinstance(value, Sequence | np.ndarray | pd.Series):
+    if isinstance(value, Sequence | np.ndarray) or (pandas and isinstance(value, pandas.Series)):
         return [jsonable(item) for item in value]
-    if value is pd.NA or value is pd.NaT:
+    if pandas and (value is pandas.NA or value is pandas.NaT):
         return None
     native = _native(value)
     return None if isinstance(native, float) and not math.isfinite(native) else native
