@@ -37,10 +37,11 @@ baselines: .venv/.baselines
 	.venv-vllm/bin/pip install $(QUIET) --no-deps -r $<
 	touch $@
 
+# A server's threads sleep while they wait: on two cores spinning ones stall its other processes.
 demo:
 	$(MAKE) --no-print-directory --jobs 2 .venv/.ready .venv-vllm/.ready  # both at once
-	PYTHONPATH=workflow/plugins $(BIN)/snakemake --cores $(CORES) --rerun-incomplete \
-		--logger sextant-progress
+	OMP_WAIT_POLICY=passive PYTHONPATH=workflow/plugins $(BIN)/snakemake --cores $(CORES) \
+		--rerun-incomplete --logger sextant-progress
 	$(BIN)/sextant show
 
 # ARCHIVE=path takes the archive, or its unpacked folder, from there instead of downloading it.
