@@ -10,10 +10,17 @@ from sextant.facts.llm import LLM
 
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text())
 
-PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+OLDER: dict[str, tuple[dict[str, Any], int]] = {
+    name: (row["config"], row["n_parameters"]) for name, row in _DATA["older"].items()
+}
+"""Configs whose fields are all needed, and numbers of parameters as published."""
+PUBLISHED = OLDER | {
     name: (row["config"], row["n_parameters"]) for name, row in _DATA["published"].items()
 }
 """Configs, and numbers of parameters as published."""
+LLM_PILOT: dict[str, int] = _DATA["llm_pilot"]
+"""Parameters of LLM-Pilot's LLMs. The counts of Flan-T5 and mT0 are those of their checkpoints,
+whose heads are matrices of their own; that of Flan-UL2 is of one shared matrix."""
 MODERN: dict[str, tuple[dict[str, Any], float, float]] = {
     name: (row["config"], row["billions"], row["active_billions"])
     for name, row in _DATA["modern"].items()
