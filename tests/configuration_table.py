@@ -2,7 +2,7 @@
 
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM, served
-from sextant.facts.llm.load import precision_of, unsaid_precision
+from sextant.facts.llm.load import precision_in_name, precision_of
 
 HEADER = (
     "`config.json` of",
@@ -21,7 +21,7 @@ HEADER = (
 
 def computed_cells(name: str, llm: LLM) -> list[str]:
     """Return the cells from `family` to `state MiB`."""
-    unsaid = unsaid_precision(name, llm)
+    unsaid = precision_in_name(name, llm)
     precisions = [precision_of(llm), *([unsaid] if unsaid else [])]
     sizes = [served(llm, each).weight_bytes / GIB for each in precisions]
     kv, of_windows = llm.kv_bytes_per_token, llm.sliding_kv_bytes_per_token

@@ -11,7 +11,7 @@ from sextant.base.files import read_json
 from sextant.base.sheets import load_sheet
 from sextant.experiment.sheets import LlmFeatureRow, LlmRow
 from sextant.facts.llm import FAMILIES, UNBOUNDED_TOKENS, load_llm, served
-from sextant.facts.llm.load import unsaid_precision
+from sextant.facts.llm.load import precision_in_name
 from support import ROOT
 
 TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}
@@ -72,7 +72,7 @@ def test_the_table_of_configurations_is_what_the_code_computes(mirror):
         assert computed == configuration_table.computed_cells(name, llm), name
         published.check_counts(llm, _number(total), _number(active or total), rel=0.02)
         if files_gb:
-            weights = served(llm, unsaid_precision(name, llm)).weight_bytes
+            weights = served(llm, precision_in_name(name, llm)).weight_bytes
             assert weights / 1e9 == pytest.approx(_number(files_gb), rel=0.01), name
     # K3 has matrices that nobody has described; of the other the mirror lacks the layers' types.
     assert refused == {"moonshotai--Kimi-K3", "nvidia--Qwen3.6-27B-NVFP4"}
@@ -94,9 +94,9 @@ def _number(cell):
     ],
 )
 def test_a_name_may_say_a_precision_that_the_config_does_not(load, name, precision):
-    assert unsaid_precision(name, load(MISTRAL)) == precision
+    assert precision_in_name(name, load(MISTRAL)) == precision
     quantized = MISTRAL | {"quantization_config": {"quant_method": "fp8"}}
-    assert unsaid_precision(name, load(quantized)) is None
+    assert precision_in_name(name, load(quantized)) is None
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ with lock:
 # A Snakemake: it names itself, and runs what it is given in a shell.
 MAIN = """
 import subprocess, sys
-from sextant.base.job_log import name_to_jobs
-name_to_jobs()
+from sextant.base.job_log import announce_to_jobs
+announce_to_jobs()
 subprocess.run(sys.argv[1], shell=True)
 """
 

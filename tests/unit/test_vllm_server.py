@@ -21,7 +21,7 @@ import pytest
 
 from fake_servers import CPU, GPU, SETTINGS
 from sextant.base.errors import InputError
-from sextant.base.network import held_port
+from sextant.base.network import reserve_port
 from sextant.bench.cell import model_folder
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
@@ -213,7 +213,7 @@ def test_many_servers_at_once_have_ports_keys_and_answers_of_their_own(start, tm
 
 
 def test_nobody_is_given_a_port_that_is_held_while_its_server_may_listen():
-    held = [held_port() for _ in range(50)]
+    held = [reserve_port() for _ in range(50)]
     ports = {socket.getsockname()[1] for socket in held}
     assert len(ports) == 50
     for options in ((), (SO_REUSEADDR,), (SO_REUSEPORT,), (SO_REUSEADDR, SO_REUSEPORT)):

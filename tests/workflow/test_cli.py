@@ -10,7 +10,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from sextant.base.network import held_port
+from sextant.base.network import reserve_port
 from sextant.points.cell_files import read_run
 from support import FAKE_PYTHON, ROOT
 
@@ -117,7 +117,7 @@ def test_show_prints_every_llm_and_where_the_report_is(sextant) -> None:
 
 
 def test_load_measures_a_server_that_already_runs(sextant, finished, tmp_path) -> None:
-    held = held_port()
+    held = reserve_port()
     port = str(held.getsockname()[1])
     fake = [str(FAKE_PYTHON), "--port", port, "--block-size", "16"]
     server = subprocess.Popen(

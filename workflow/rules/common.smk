@@ -13,7 +13,7 @@ from sextant.experiment.definition import cell_definition, trace_sha256
 from sextant.experiment.loading import load_experiment
 from sextant.base.ids import by_file_name, file_name
 from sextant.base.files import library_files
-from sextant.base.job_log import end_with_parent, name_to_jobs
+from sextant.base.job_log import end_with_parent, announce_to_jobs
 from sextant.decide.names import configurable
 from sextant.predict.registry import PREDICTORS, check_installed
 from sextant.experiment.servers import DEFAULT_VARIANT
@@ -28,7 +28,7 @@ except InputError as error:
     # The message says everything; a traceback would hide it.
     sys.exit(f"Error: {error}")
 
-name_to_jobs()
+announce_to_jobs()
 if workflow.remote_exec:
     end_with_parent()
 

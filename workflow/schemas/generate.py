@@ -44,15 +44,15 @@ KINDS: dict[str, type] = {
 
 def schema(kind: type) -> dict[str, Any]:
     """Return the JSON schema of a dataclass; its sections are written where they belong."""
-    found, docs = model_of(kind).model_json_schema(), field_docs(kind)
+    whole, docs = model_of(kind).model_json_schema(), field_docs(kind)
     properties = {}
-    for name, node in found["properties"].items():
+    for name, node in whole["properties"].items():
         node = schema(sections(kind)[name]) if name in sections(kind) else node
         kept = {key: value for key, value in node.items() if key not in ("title", "default")}
         properties[name] = kept | {"description": docs[name]}
     about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
     known = {"description": about, "type": "object", "additionalProperties": False}
-    required = {"required": found["required"]} if "required" in found else {}
+    required = {"required": whole["required"]} if "required" in whole else {}
     return known | required | {"properties": properties}
 
 
@@ -60,9 +60,9 @@ def texts() -> dict[Path, str]:
     """Return what each file of a schema holds."""
     head = "# Written by `make schemas`, from what the program checks by\n"
     head += "$schema: https://json-schema.org/draft/2020-12/schema\n"
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     return {
-        here / f"{name}.schema.yaml": head
+        folder / f"{name}.schema.yaml": head
         + yaml.safe_dump(
             schema(kind), sort_keys=False, default_flow_style=None, allow_unicode=True, width=100
         )

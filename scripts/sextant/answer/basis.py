@@ -20,7 +20,7 @@ from sextant.answer.source import Source
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
-from sextant.facts.llm.load import kv_precision_of, precision_of, unsaid_precision
+from sextant.facts.llm.load import kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
 from sextant.points.frame import LENGTHS, SERVING, at_percentile, estimated
@@ -71,7 +71,7 @@ def as_measured(
     """
     llm_id = id_of(question)
     if question.sizes is not None:
-        return question, [question.sizes.said()]
+        return question, [question.sizes.description()]
     if not is_measured(llm_id, known) or answers_from_points(question, llm_id, known):
         return question, []
     points, llm = known.points[known.points["llm_id"] == llm_id], known.llms[llm_id]
@@ -100,7 +100,7 @@ def as_measured(
 
 def named_otherwise(question: Question, llm_id: str, llm: LLM) -> list[str]:
     """Say where an LLM's name has a precision that neither its config nor the question has."""
-    precision = unsaid_precision(llm_id, llm)
+    precision = precision_in_name(llm_id, llm)
     if question.hf_config is None or question.dtype is not None or precision is None:
         return []
     return [

@@ -49,7 +49,7 @@ class InputError(ValueError):
     def at(
         self, *, file: str | Path | None = None, row: int | None = None, field: str | None = None
     ) -> InputError:
-        """Return the same error at a place that only the caller knows."""
+        """Return the same error with a place that only the caller knows."""
         return InputError(
             self.problem,
             file=file or self.file,

@@ -33,6 +33,8 @@ MAKE_WORKLOAD_AGAIN = (
     "fit the workload again: `sextant fit`, or in the workflow `snakemake --cores all "
     "--forcerun fit_workload --until fit_workload` and then the same command again"
 )
+_PACKAGE = "sextant"
+_TEMPLATES = (".j2", ".css")
 
 
 @contextlib.contextmanager
@@ -80,12 +82,12 @@ def sha256_file(path: str | Path) -> str:
 @cache
 def git_commit() -> str:
     """Return the commit of this source tree, `-dirty` if it differs, `unknown` outside git."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     # Without optional locks: a job that is killed leaves no lock in the repository.
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
     command += ["--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return done.stdout.strip() if done.returncode == 0 else "unknown"
@@ -162,10 +164,6 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
         return json.loads(metadata.get(PROVENANCE_KEY, b"{}"))
 
 
-_PACKAGE = "sextant"
-_TEMPLATES = (".j2", ".css")
-
-
 def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
     """Return the library files that decide a script's results, sorted.
 
@@ -175,8 +173,8 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
     """
     graph = _imports()
     direct = _named_in(script, graph.modules) | set(modules)
-    found = direct.union(*map(graph.find_upstream_modules, direct))
-    files = {_file(module, folder) for module in found}
+    modules_used = direct.union(*map(graph.find_upstream_modules, direct))
+    files = {_file(module, folder) for module in modules_used}
     templates = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
     return sorted(map(str, files | {file for file in templates if file.suffix in _TEMPLATES}))
 
@@ -189,13 +187,13 @@ def _imports() -> "grimp.ImportGraph":
 
 
 def _named_in(script: Path, known: set[str]) -> set[str]:
-    found = set()
+    named = set()
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            named |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found & known
+            named |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return named & known
 
 
 def _file(module: str, folder: Path) -> Path:

@@ -24,14 +24,14 @@ def file_name(given_id: str) -> str:
     hexadecimal digits, as does a leading `.` or `-`. No two ids have the same name, and an id
     that is safe is its own.
     """
-    return _UNSAFE.sub(lambda found: b"~%02X" % found[0][0], given_id.encode()).decode()
+    return _UNSAFE.sub(lambda match: b"~%02X" % match[0][0], given_id.encode()).decode()
 
 
 def id_of(name: str) -> str:
     """Return the id of a file name; a name that `file_name` never makes is returned as it is."""
     try:
         given_id = _ENCODED.sub(
-            lambda found: bytes.fromhex(found[0].replace("~", "")).decode(), name
+            lambda match: bytes.fromhex(match[0].replace("~", "")).decode(), name
         )
         return given_id if file_name(given_id) == name else name
     except UnicodeError:
@@ -72,7 +72,7 @@ def selectable_problem(given_id: str) -> str | None:
     return id_problem(given_id)
 
 
-def look(given_id: str) -> str:
+def comparable(given_id: str) -> str:
     """Return an id without differences of case and of Unicode normal form.
 
     Readers, and file systems that ignore case, cannot tell ids of the same look apart.

@@ -13,6 +13,17 @@ from pathlib import Path
 
 from sextant.base.errors import InputError, printable
 
+log = logging.getLogger(__name__)
+_PERIOD_S = 1.0
+# For servers to stop and files to be removed, before the job is killed.
+_GRACE_S = 20.0
+_SNAKEMAKE = "SEXTANT_SNAKEMAKE"
+"""Environment variable: process id, start time and namespace of a job's Snakemake.
+
+A Snakemake that was killed cannot stop its jobs, and the kernel's signal (PR_SET_PDEATHSIG) does
+not reach them through the shells in between: they look whether it still runs.
+"""
+
 
 @contextlib.contextmanager
 def job_log(path: str | Path) -> Iterator[logging.Logger]:
@@ -85,19 +96,7 @@ def raise_between_callbacks(error: BaseException) -> None:
     loop.call_soon_threadsafe(raise_error)
 
 
-log = logging.getLogger(__name__)
-_PERIOD_S = 1.0
-# For servers to stop and files to be removed, before the job is killed.
-_GRACE_S = 20.0
-_SNAKEMAKE = "SEXTANT_SNAKEMAKE"
-"""Environment variable: process id, start time and namespace of a job's Snakemake.
-
-A Snakemake that was killed cannot stop its jobs, and the kernel's signal (PR_SET_PDEATHSIG) does
-not reach them through the shells in between: they look whether it still runs.
-"""
-
-
-def name_to_jobs() -> None:
+def announce_to_jobs() -> None:
     """Tell the jobs of this process, a Snakemake, its process id (`end_with_snakemake`)."""
     if started := _started(os.getpid()):
         os.environ[_SNAKEMAKE] = f"{os.getpid()} {started} {_namespace()}"

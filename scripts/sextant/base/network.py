@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from sextant.base.errors import InputError
 
 _PORTS = {"http": 80, "https": 443}
+_INSTEAD = "[API key]"
+_SHORTEST_CUT_KEY = 4
 
 
 def host_and_port(
@@ -60,10 +62,6 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
         raise InputError(problem, file=ca_file, field="ca_file", fix=fix) from None
 
 
-_INSTEAD = "[API key]"
-_SHORTEST_CUT_KEY = 4
-
-
 def without_keys(text: str, keys: Collection[str]) -> str:
     """Return a server's text without API keys, also without one that is cut off at its end."""
     for key in keys:
@@ -85,7 +83,7 @@ def remove_key(file: BinaryIO, key: str) -> None:
         file.truncate()
 
 
-def held_port() -> socket.socket:
+def reserve_port() -> socket.socket:
     """Return a socket bound to a free port of 127.0.0.1, which reserves the port.
 
     The kernel gives a bound port to no process that asks for any port (bind(2) to 0, connect(2)).

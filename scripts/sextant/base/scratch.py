@@ -26,6 +26,8 @@ _FREE_BYTES = 64 * 2**20
 # The path of a Unix socket (unix(7)), which vLLM names by a UUID in TMPDIR.
 _MAX_PATH_BYTES = 107 - len("/") - 36
 _FIX = "set TMPDIR to a folder of this node with room"
+log = logging.getLogger(__name__)
+_PERIOD_S = 0.5
 
 
 @contextlib.contextmanager
@@ -110,10 +112,6 @@ def _remove_left_behind(place: Path) -> None:
             with open_lock(folder / "lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-log = logging.getLogger(__name__)
-_PERIOD_S = 0.5
 
 
 @contextlib.contextmanager

@@ -25,7 +25,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    Field,
     TypeAdapter,
     ValidationError,
     create_model,
@@ -34,12 +33,15 @@ from pydantic_core import ErrorDetails
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
-from sextant.base.ids import id_problem, look, selectable_problem
+from sextant.base.ids import comparable, id_problem, selectable_problem
 
 # Of YAML, `4` is a number and `"4"` is none. The other engine knows no look-ahead.
 _STRICT = ConfigDict(
     extra="forbid", strict=True, allow_inf_nan=False, regex_engine="python-re", defer_build=True
 )
+_MAX_BYTES = 2**18
+DEFAULT_FILE = "config/config.yaml"
+"""The file that the Snakefile names; others are merged into it."""
 
 
 def _accepted(problem_of: Callable[[str], str | None]) -> AfterValidator:
@@ -54,11 +56,6 @@ def _accepted(problem_of: Callable[[str], str | None]) -> AfterValidator:
 IS_ID, IS_SELECTABLE = _accepted(id_problem), _accepted(selectable_problem)
 Id = Annotated[str, IS_ID]
 SelectableId = Annotated[str, IS_SELECTABLE]
-GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
-PriceDate = Annotated[str, Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$")]
-"""A year, a month or a day."""
-Price = Annotated[float, Field(ge=0.0001, le=1e6)]
-"""In USD per hour; 0 would hide a price that nobody has filled in."""
 
 
 class Row(dict[str, Any]):
@@ -130,7 +127,7 @@ def check(kind: type, values: Mapping[str, Any], file: str | Path, row: int | No
 
 
 def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) -> InputError:
-    """Return the error of a field, with what its dataclass says about it as the fix."""
+    """Return the error of a field; the fix is the field's docstring."""
     fix, given = None, first["input"]
     for part in place:
         docs = field_docs(kind)
@@ -169,7 +166,7 @@ def load_sheet(
         if key and key not in row:
             fix = field_docs(kind)[key]
             raise InputError("it is missing", file=path, row=row.line, field=key, fix=fix)
-        if key and (other := seen.setdefault(look(row[key]), row)) is not row:
+        if key and (other := seen.setdefault(comparable(row[key]), row)) is not row:
             alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike"
             problem = f"{row[key]!r} is already in line {other.line}{alike}"
             raise InputError(problem, file=path, row=row.line, field=key, fix="rename one")
@@ -286,9 +283,6 @@ def _header(path: Path, first: tuple[int, str], kind: type, delimiter: str) -> l
     return header
 
 
-_MAX_BYTES = 2**18
-
-
 class _Loader(yaml.SafeLoader):
     """Refuses aliases: ten lines of them stand for gigabytes; and a key that is there twice."""
 
@@ -319,7 +313,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise yaml.YAMLError(f"it has more than {_MAX_BYTES >> 10} KiB")
-        found = _Loader(content.decode()).get_single_data()
+        document = _Loader(content.decode()).get_single_data()
     except OSError as error:
         fix = "correct its path"
         raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
@@ -327,9 +321,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = f"not YAML ({' '.join(str(error).split())})"
         raise InputError(problem, file=path, fix="correct the file") from None
-    if not isinstance(found, dict | None):
+    if not isinstance(document, dict | None):
         raise InputError("no keys and values", file=path, fix="write key: value")
-    return found or {}
+    return document or {}
 
 
 def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
@@ -342,10 +336,6 @@ def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
 def yaml_documents(contents: Sequence[Mapping[str, Any]]) -> str:
     """Return documents in one text; what two places share is written in both, not as an alias."""
     return yaml.safe_dump_all(json.loads(json.dumps(contents)), sort_keys=False)
-
-
-DEFAULT_FILE = "config/config.yaml"
-"""The file that the Snakefile names; others are merged into it."""
 
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:

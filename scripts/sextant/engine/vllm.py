@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.network import held_port, remove_key, without_keys
+from sextant.base.network import remove_key, reserve_port, without_keys
 from sextant.base.scratch import share
 from sextant.engine.devices import FreeMemory, gpus, limited_processes, n_oom_kills
 from sextant.engine.endpoint import replica_log, running
@@ -51,7 +51,7 @@ class VLLMServer:
     spec: ServerSpec
     settings: EngineSettings
     log_path: Path
-    _held_port: socket.socket = field(default_factory=held_port, repr=False)
+    _held_port: socket.socket = field(default_factory=reserve_port, repr=False)
     api_key: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     _keeper: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _log: BinaryIO = field(init=False, repr=False)

@@ -13,6 +13,14 @@ from sextant.base.sheets import Row, load_sheet
 from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.experiment.sheets import CellRow, ChosenCellRow
 
+# SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
+_MAX_CELL_NAME_CHARACTERS = 230
+Ids = Mapping[str, Collection[str]]
+"""The ids that each sheet defines, by the name of the sheet."""
+_COLUMNS = ("round", "llm_id", "gpu_profile_id", "levels")
+ADAPTIVE = "adaptive"
+"""What `choose` is in rows whose cells are chosen."""
+
 
 @dataclass(frozen=True, order=True)
 class CellKey:
@@ -29,13 +37,6 @@ class CellKey:
         """Place of its results below those of its source; the default variant is not named."""
         *place, variant = map(file_name, asdict(self).values())
         return "/".join(place) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
-
-
-# SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
-_MAX_CELL_NAME_CHARACTERS = 230
-
-Ids = Mapping[str, Collection[str]]
-"""The ids that each sheet defines, by the name of the sheet."""
 
 
 def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, tuple[CellKey, ...]]:
@@ -59,7 +60,7 @@ def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, t
         cells.setdefault(row.get("choose", row.get("study")), {}).update(
             dict.fromkeys(_short_enough(CellKey(*place), file, row) for place in chosen)
         )
-    return {study: tuple(found) for study, found in cells.items()}
+    return {study: tuple(keys) for study, keys in cells.items()}
 
 
 def archived_cells(path: str, ids: Ids, decision: Mapping[str, str]) -> list[CellKey]:
@@ -101,9 +102,6 @@ def _short_enough(cell: CellKey, file: str, row: Row) -> CellKey:
     return cell
 
 
-_COLUMNS = ("round", "llm_id", "gpu_profile_id", "levels")
-ADAPTIVE = "adaptive"
-"""What `choose` is in rows whose cells are chosen."""
 Chosen = dict[CellKey, tuple[int, ...]]
 """The users to measure, by cell."""
 

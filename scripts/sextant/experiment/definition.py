@@ -1,4 +1,4 @@
-"""What a cell's measurement depends on: a change in it, and nothing else, makes it stale."""
+"""What a cell's measurement depends on: only a change of this makes the measurement stale."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -46,7 +46,7 @@ def cell_definition(
 
 
 def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
-    """Return what a workload is made from; its files tell the rest."""
+    """Return what a workload is made from."""
     facts: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
     if "prompts" in workload:
         facts["prompts_sha256"] = _sha256_once(workload["prompts"])
@@ -57,7 +57,7 @@ def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
     return facts | {
         "format": trace["format"],
         "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
-        # Absent where they say nothing, as in what was measured before there were any.
+        # Left out where they are not given: cells from before these columns stay valid.
         **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
         "sha256": trace_sha256(experiment, workload["trace_id"]),
     }

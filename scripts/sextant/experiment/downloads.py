@@ -81,9 +81,9 @@ def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = No
 
 
 def _verify(dataset: Dataset, path: Path, source: str) -> None:
-    found = sha256_file(path)
-    if found != dataset.sha256:
-        problem = f"SHA-256 is {found}, the registry has {dataset.sha256}"
+    digest = sha256_file(path)
+    if digest != dataset.sha256:
+        problem = f"SHA-256 is {digest}, the registry has {dataset.sha256}"
         fix = "fetch it again; if its publisher changed it, add a row with a new id"
         raise InputError(problem, file=source, field=dataset.dataset_id, fix=fix)
 

@@ -37,9 +37,9 @@ class Experiment:
     endpoints: dict[tuple[str, str], Endpoint]
     """Servers that run already, by LLM and GPU profile."""
     demands: list[Row]
-    """What teams want served on a cluster, if that is asked (`sextant.answer.fleet`)."""
+    """What teams want served on a cluster, if the configuration has it (`sextant.answer.fleet`)."""
     adaptive: tuple[CellKey, ...] = ()
-    """Cells of which `sextant measure` chooses: of adaptive rows, and not asked for by others."""
+    """Cells that `sextant measure` chooses from: those of adaptive rows and of no other row."""
     chosen: Mapping[CellKey, tuple[int, ...]] = field(default_factory=dict)
     """The users to measure in those of them that were chosen, which are among `cells`."""
 

@@ -94,8 +94,8 @@ def load_experiment(
     }
     variants = {DEFAULT_VARIANT: Variant()}
     if "variants" in paths:
-        found = load_sheet(paths["variants"], VariantRow, "variant_id")
-        variants |= {row["variant_id"]: Variant(**row) for row in found}
+        variant_rows = load_sheet(paths["variants"], VariantRow, "variant_id")
+        variants |= {row["variant_id"]: Variant(**row) for row in variant_rows}
     demands = []
     if "demands" in paths:  # the supply is read to see that it can be
         load_sheet(paths["supply"], SupplyRow, "pool_id")

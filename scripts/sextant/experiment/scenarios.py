@@ -92,7 +92,7 @@ class ClosedLoop(Scenario):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenLoop(Scenario):
-    """Requests at a rate, whatever became of those before: by default with Gamma gaps."""
+    """Requests at a rate, whether earlier ones have ended or not; by default with Gamma gaps."""
 
     kind = "open_loop"
     _has_whole_levels = False
@@ -145,8 +145,8 @@ class OpenLoop(Scenario):
             return self
         from sextant.workload.trace_arrivals import arrivals_at_rate
 
-        found = arrivals_at_rate(workload, self.arrivals, level, self.scale_by)
-        return replace(self, arrivals=found, scale_by=SCALED_BY[0])
+        at_rate = arrivals_at_rate(workload, self.arrivals, level, self.scale_by)
+        return replace(self, arrivals=at_rate, scale_by=SCALED_BY[0])
 
     def arrivals_at(self, level: float) -> Arrivals:
         """Return the arrival process of a level."""

@@ -14,6 +14,17 @@ from sextant.experiment.sheets import EndpointRow, EngineSection
 from sextant.pages.wording import plural
 
 DEFAULT_VARIANT = "default"
+ENDPOINT = "endpoint"
+"""Name of their engine."""
+# What a measurement of servers that are started here depends on.
+_FACTS = (
+    "dtype",
+    "block_size_tokens",
+    "max_num_seqs",
+    "memory_utilization",
+    "max_server_starts",
+    "extra_arguments",
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class VariantRow(Variant):
 def without_defaults(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults.
 
-    A definition says no more, so that a field that is new makes no measurement stale.
+    Definitions hold only these, so that a new field makes no measurement stale.
     """
     return {
         field.name: getattr(value, field.name)
@@ -67,16 +78,12 @@ def without_defaults(value: Any) -> dict[str, Any]:
     }
 
 
-ENDPOINT = "endpoint"
-"""Name of their engine."""
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """Where an LLM is served on a GPU profile."""
 
     base_urls: tuple[str, ...]
-    """One a replica; replicas share the requests evenly."""
+    """One per replica; replicas share the requests evenly."""
     served_model_name: str
     """What the servers call the LLM."""
     api_key_env: str | None = None
@@ -93,13 +100,13 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
     Raises InputError: a base URL that is not one, two rows for a pair or for one server, or a
     `ca_file` without certificates.
     """
-    found: dict[tuple[str, str], Endpoint] = {}
+    endpoints: dict[tuple[str, str], Endpoint] = {}
     served: dict[tuple[str, str], int] = {}
     for row in load_sheet(path, EndpointRow) if path else ():
         key, name = (row["llm_id"], row["gpu_profile_id"]), row["served_model_name"]
         urls = tuple(without_v1(url) for url in row["base_urls"].split(","))
-        if key in found:
-            problem = f"line {found[key].line} has {key[0]} on {key[1]} already"
+        if key in endpoints:
+            problem = f"line {endpoints[key].line} has {key[0]} on {key[1]} already"
             fix = "remove one row; give replicas as base URLs of one row, with commas between"
             raise InputError(problem, file=path, row=row.line, field="gpu_profile_id", fix=fix)
         for url in urls:
@@ -109,8 +116,8 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
                 fix = "name it once, with the LLM that it is and the GPU profile that it runs on"
                 raise InputError(problem, file=path, row=row.line, field="base_urls", fix=fix)
             served[url, name] = row.line
-        found[key] = Endpoint(urls, name, row.get("api_key_env"), _ca_file(row, path), row.line)
-    return found
+        endpoints[key] = Endpoint(urls, name, row.get("api_key_env"), _ca_file(row, path), row.line)
+    return endpoints
 
 
 def _ca_file(row: Row, sheet: str | None) -> Path | None:
@@ -140,19 +147,8 @@ def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> No
             f"{plural(len(endpoint.base_urls), 'base URL')}, but variant {variant.variant_id!r} "
             f"has {plural(variant.replicas, 'replica')}"
         )
-        fix = "give one base URL a replica, or select a variant with as many replicas"
+        fix = "give one base URL per replica, or select a variant with as many replicas"
         raise InputError(problem, file=file, row=endpoint.line, field="base_urls", fix=fix)
-
-
-# What a measurement of servers that are started here depends on.
-_FACTS = (
-    "dtype",
-    "block_size_tokens",
-    "max_num_seqs",
-    "memory_utilization",
-    "max_server_starts",
-    "extra_arguments",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +168,7 @@ def engine_settings(config: Mapping[str, Any], endpoint: Endpoint | None = None)
 
 
 def engine_facts(settings: EngineSettings) -> dict[str, Any]:
-    """Return what a measurement depends on, as plain data: with these it grows stale."""
+    """Return the settings that a measurement depends on, as plain data."""
     endpoint = settings.endpoint
     if endpoint:
         urls, name = list(endpoint.base_urls), endpoint.served_model_name

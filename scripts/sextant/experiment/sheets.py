@@ -13,8 +13,8 @@ from pydantic import (
     PositiveInt,
 )
 
-from sextant.base.sheets import IS_ID, GpuId, Id, Price, PriceDate, SelectableId
-from sextant.facts.gpu import NGpus
+from sextant.base.sheets import IS_ID, Id, SelectableId
+from sextant.facts.gpu import GpuId, NGpus, Price, PriceDate
 from sextant.facts.slo import Limits
 
 _Name = Annotated[str, Field(min_length=1)]
@@ -383,7 +383,7 @@ class SheetPaths:
     slos: str
     """path of slos.tsv"""
     variants: str | None = None
-    """path of variants.tsv; without it there is one server a cell"""
+    """path of variants.tsv; without it there is one server per cell"""
     demands: str | None = None
     """path of demands.tsv, what teams want served on a cluster; with it supply"""
     supply: str | None = None
@@ -411,9 +411,9 @@ class FeatureSheets:
     """Sheets of features."""
 
     llms: str
-    """one row an LLM"""
+    """one row per LLM"""
     gpus: str
-    """one row a device type"""
+    """one row per device type"""
 
 
 @dataclass(frozen=True, kw_only=True)

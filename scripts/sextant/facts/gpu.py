@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import GpuId, check, read_yaml
+from sextant.base.sheets import check, read_yaml
 
 GPUS = PROJECT / "resources" / "gpus"
 """The facts of devices that ship."""
@@ -20,9 +20,18 @@ MAX_GPUS = 9999
 _PROFILE_ID = re.compile(r"([1-9][0-9]{0,3})x(.+)")
 # Prefix of the UUID of an instance of a divided GPU.
 MIG_PREFIX = "MIG-"
+GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+Price = Annotated[float, Field(ge=0.0001, le=1e6)]
+"""In USD per hour; 0 would hide a price that nobody has filled in."""
+PriceDate = Annotated[str, Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$")]
+"""A year, a month or a day."""
 NGpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 PositiveSize = Annotated[float, Field(gt=0, lt=1e9)]
-_MAX_PRICE = 1e6
+_MIG_PROFILE = re.compile(r"([1-7])g\.([0-9]+)gb")
+_MIG_SLICES = {"A30-24GB": (4, 4)}
+"""Compute slices and parts of memory, where these are not 7 and 8."""
+_MIG_NAME = "-MIG-"
+_MIG_GPUS = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000")
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class GPUProfile:
     gpu_profile_id: str
     gpu: GPU
     n_gpus: NGpus
-    usd_per_hour: Annotated[float, Field(ge=0, le=_MAX_PRICE)] = math.nan
+    usd_per_hour: Annotated[float, Field(ge=0, le=1e6)] = math.nan
     """Price; nan if it is not known."""
     gpu_model: str | None = None
     """The device type as a cluster's scheduler names it; no measurement depends on it."""
@@ -172,13 +181,6 @@ def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:
     return GPUProfile(row["gpu_profile_id"], gpu, **{n: row[n] for n in names if n in row})
 
 
-_PROFILE = re.compile(r"([1-7])g\.([0-9]+)gb")
-_SLICES = {"A30-24GB": (4, 4)}
-"""Compute slices and parts of memory, where these are not 7 and 8."""
-_NAME = "-MIG-"
-_FAMILIES = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000")
-
-
 def mig_slice(gpu: GPU, profile: str) -> GPU:
     """Return the slice of a GPU that a MIG profile names, e.g. `3g.20gb` of an A100-40GB.
 
@@ -189,12 +191,12 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
     Raises:
         InputError: the GPU has no MIG, or no such profile.
     """
-    match = _PROFILE.fullmatch(profile)
-    if not match or not gpu.gpu_id.startswith(_FAMILIES):
+    match = _MIG_PROFILE.fullmatch(profile)
+    if not match or not gpu.gpu_id.startswith(_MIG_GPUS):
         problem = f"{gpu.gpu_id} has no MIG profile {profile!r}"
-        fix = f"leave it empty, or write e.g. 3g.20gb for a GPU of {', '.join(_FAMILIES)}"
+        fix = f"leave it empty, or write e.g. 3g.20gb for a GPU of {', '.join(_MIG_GPUS)}"
         raise InputError(problem, field="mig_profile", fix=fix)
-    n_compute, n_memory = _SLICES.get(gpu.gpu_id, (7, 8))
+    n_compute, n_memory = _MIG_SLICES.get(gpu.gpu_id, (7, 8))
     memory = round(int(match[2]) / gpu.memory_gib * n_memory)
     if not 1 <= memory <= n_memory or int(match[1]) > n_compute:
         problem = (
@@ -207,7 +209,7 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
     parts = {name: value * compute for name in rates if (value := getattr(gpu, name)) is not None}
     return replace(
         gpu,
-        gpu_id=f"{gpu.gpu_id}{_NAME}{profile}",
+        gpu_id=f"{gpu.gpu_id}{_MIG_NAME}{profile}",
         memory_gib=gpu.memory_gib * part,
         memory_bandwidth_gb_s=gpu.memory_bandwidth_gb_s * part,
         tdp_w=None,
@@ -217,4 +219,4 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
 
 def is_slice(gpu_id: str) -> bool:
     """Return whether an id is that of a slice."""
-    return _NAME in gpu_id
+    return _MIG_NAME in gpu_id

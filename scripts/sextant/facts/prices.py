@@ -11,11 +11,11 @@ from pydantic import Field
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import GpuId, Price, PriceDate, Row, load_sheet
-from sextant.facts.gpu import GPUS, GPUProfile, NGpus, gpu_path
+from sextant.base.sheets import Row, load_sheet
+from sextant.facts.gpu import GPUS, GpuId, GPUProfile, NGpus, Price, PriceDate, gpu_path
 
 PRICES = PROJECT / "resources" / "prices"
-"""A file `<provider>.csv` a provider; its README says where the prices were read."""
+"""One file per provider, `<provider>.csv`; its README says where the prices were read."""
 _OLD_MONTHS = 12
 
 
@@ -135,19 +135,19 @@ def _machine(profile: GPUProfile, provider: str, folder: Path) -> Row | None:
 
 
 def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[PriceOrigin]:
-    """Return where prices come from, an entry a source.
+    """Return where prices come from, one entry per source.
 
     Args:
         prices: `price_source, price_as_of` of GPU profiles.
     """
     ordered = sorted({(source or "", as_of or "") for source, as_of in prices})
-    found = []
+    origins = []
     for source, group in groupby(ordered, key=lambda price: price[0]):
         dates = [as_of for _, as_of in group if as_of]
         first, last = (dates[0], dates[-1]) if dates else (None, None)
         is_old = first is not None and _month(first) < _month(_newest()) - _OLD_MONTHS
-        found.append(PriceOrigin(source or None, first, last, is_old))
-    return found
+        origins.append(PriceOrigin(source or None, first, last, is_old))
+    return origins
 
 
 def origin_line(origins: Iterable[PriceOrigin]) -> str:

@@ -32,6 +32,22 @@ characterization (528 points; its p95 interpolated as `between` does). Per token
 ML.ENERGY leaderboard, task lm-arena-chat (vLLM 0.11.1 on H100 and B200). TPOT, a mean over each
 request, spreads less than ITL, so for it the factors err on the safe side.
 """
+METRICS = {
+    "ttft": "TTFT",
+    "nttft": "nTTFT",
+    "itl": "ITL",
+    "tpot": "TPOT",
+    "e2e": "E2E",
+}
+"""The latencies that may have a limit, and their names."""
+_LOADS = ("users", "request_rate_rps", "trace_id")
+_FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
+_OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
+ALIKE = 1.25
+"""Requests are alike if their mean lengths differ by at most this factor."""
+_Ms = Annotated[float, Field(ge=1e-6, le=1e9)]
+_Percentile = Literal[50, 90, 95, 99]
+_Tokens = Annotated[float, Field(ge=1, le=1e8)]
 
 
 def end_column(column: str, end: str) -> str:
@@ -60,33 +76,11 @@ def between(low: int, high: int, wanted: int) -> float:
     return (inside - first) / (last - first)
 
 
-METRICS = {
-    "ttft": "TTFT",
-    "nttft": "nTTFT",
-    "itl": "ITL",
-    "tpot": "TPOT",
-    "e2e": "E2E",
-}
-"""The latencies that may have a limit, and what people call them."""
-_LOADS = ("users", "request_rate_rps", "trace_id")
-_FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
-_OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
-
-
-ALIKE = 1.25
-"""Requests whose mean lengths differ by no more than this factor are alike."""
-
-
 class Limit(NamedTuple):
     """At this percentile a latency stays at or below the limit."""
 
     limit_ms: float
     percentile: int
-
-
-_Ms = Annotated[float, Field(ge=1e-6, le=1e9)]
-_Percentile = Literal[50, 90, 95, 99]
-_Tokens = Annotated[float, Field(ge=1, le=1e8)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +199,7 @@ class SLO(Limits):
         return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
 
     def is_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Return which requests are like its own: all, where it does not say their lengths.
+        """Return which requests are alike its own; all are if it gives no lengths.
 
         Args:
             lengths: mean input and output tokens of requests, shape (..., 2).
@@ -235,13 +229,13 @@ class SLO(Limits):
 
     @property
     def first_token(self) -> str:
-        """What measurements of the first token are compared as: `nttft` if that has a limit."""
+        """The metric of the first token that has the limit: `nttft`, else `ttft`."""
         is_absolute = self.ttft_ms is not None or self.e2e_ms is not None
         return "ttft" if is_absolute and self.nttft_ms is None else "nttft"
 
     @property
     def target_limits_ms(self) -> tuple[float | None, float | None]:
-        """The limits of nTTFT and of ITL or TPOT, for what learns to be accurate near them."""
+        """The limits of nTTFT and of ITL or TPOT: predictors learn to be accurate near them."""
         gaps = [limit for limit in (self.itl_ms, self.tpot_ms) if limit is not None]
         return self.nttft_ms, min(gaps, default=None)
 
@@ -285,8 +279,8 @@ class SLO(Limits):
 
     def ratios(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
         """Return latency over limit, by metric; arguments as of `meets`."""
-        found = self.latencies(latencies_ms, lengths)
-        return {name: values / self.limits[name].limit_ms for name, values in found.items()}
+        latencies = self.latencies(latencies_ms, lengths)
+        return {name: values / self.limits[name].limit_ms for name, values in latencies.items()}
 
     def latencies(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
         """Return the latencies in ms that have a limit, at its percentile, by metric.
@@ -294,23 +288,23 @@ class SLO(Limits):
         TTFT is nTTFT x input tokens, TPOT is ITL, E2E is TTFT + (output tokens - 1) x ITL.
         Arguments as of `meets`.
         """
-        found = {}
+        latencies = {}
         for name, (_, percentile) in self.limits.items():
             if name == "e2e":
-                found[name] = self.request_ms(latencies_ms, lengths, percentile)
+                latencies[name] = self.request_ms(latencies_ms, lengths, percentile)
                 continue
             side = 0 if name in _OF_TARGET[_FIRST] else 1
             target = self._at(latencies_ms, side, percentile)
-            found[name] = target * lengths[..., 0] if name == "ttft" else target
-        return found
+            latencies[name] = target * lengths[..., 0] if name == "ttft" else target
+        return latencies
 
     def request_ms(
         self, latencies_ms: np.ndarray, lengths: np.ndarray, percentile: int = 50
     ) -> np.ndarray:
         """Return E2E at a percentile; arguments as of `meets`."""
         first, gap = (self._at(latencies_ms, side, percentile) for side in (0, 1))
-        found: np.ndarray = first * lengths[..., 0] + np.maximum(lengths[..., 1] - 1, 0) * gap
-        return found
+        e2e_ms: np.ndarray = first * lengths[..., 0] + np.maximum(lengths[..., 1] - 1, 0) * gap
+        return e2e_ms
 
     def _at(self, latencies_ms: np.ndarray, side: int, percentile: int) -> np.ndarray:
         target = (_FIRST, _PER_TOKEN)[side]

@@ -11,8 +11,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
-from sextant.base.sheets import Price, SelectableId, field_types, load_column, sheet_cells
+from sextant.base.sheets import SelectableId, field_types, load_column, sheet_cells
 from sextant.experiment.sheets import CellRow, Dtype, GpuProfileRow, LlmRow
+from sextant.facts.gpu import Price
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
 from sextant.points.verdict import Outcome
 

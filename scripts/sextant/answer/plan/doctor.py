@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from sextant.base.network import held_port
+from sextant.base.network import reserve_port
 from sextant.engine.telemetry.host import host_facts
 from sextant.facts.gpu import GIB
 from sextant.pages.blocks import Document, Facts, Table
@@ -87,7 +87,7 @@ def _disk(folder: Path) -> Check:
 
 def _port() -> Check:
     try:
-        with held_port() as held:
+        with reserve_port() as held:
             return Check("ports", f"{held.getsockname()[1]} of 127.0.0.1 is free")
     except OSError:
         fix = "allow this user to listen on 127.0.0.1: clients reach the servers there"

@@ -1,4 +1,4 @@
-"""Reads a Hugging Face `config.json`: each field by any of its names, and none passed over."""
+"""Reads a Hugging Face `config.json`: fields by any of their names; unread ones are errors."""
 
 import re
 from collections.abc import Mapping
@@ -22,16 +22,17 @@ _ALIASES = (
 )
 _GROUPS = {name: group for group in _ALIASES for name in group}
 
-# Fields whose value changes the size or the cost. One that the family's code did not ask for, and
-# that is not switched off, is a variant that would be sized wrongly.
+# Fields whose value changes the size or the cost. If a family's code does not read one that is
+# set, the config is of a variant that would be sized wrongly.
 _SIZING = re.compile(
     r"bias$|^tie_|hidden_size|intermediate|ffn|n_inner|vocab_size|head_dim|heads$|_layers$|n_layer"
     r"|n_head|expert|moe|lora|mamba|ssm|conv|cross_attention|multi_query|pruned_heads|layer_types"
     r"|^sliding_window$|q(uery|k)_(layer)?norm|qk_ln|^_remove_final_layer_norm$|^compression_config$"
 )
-# A vision-language config says some things of its text part outside of it.
+# Fields of the text part that a vision-language config may have outside of it.
 _SHARED = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
-_MOST = 10**9  # far above any size of an LLM: beyond it a digit too many was typed
+_MOST = 10**9  # far above any size of an LLM: a larger number has a digit too many
+SHIPPED = PROJECT / "resources" / "llms"
 
 
 class Config:
@@ -39,7 +40,7 @@ class Config:
 
     def __init__(self, values: Mapping[str, Any], file: Path | str) -> None:
         self.values, self.file = values, file
-        self._asked: set[str] = set()
+        self._read: set[str] = set()
 
     def error(self, problem: str, field: str | None, fix: str) -> InputError:
         """Return the error to raise about a field of this config."""
@@ -51,16 +52,16 @@ class Config:
         `null` is how Hugging Face writes "not set".
         """
         group = _GROUPS.get(name, (name,))
-        self._asked.update(group)
-        found = {key: self.values[key] for key in group if self.values.get(key) is not None}
-        if len({repr(value) for value in found.values()}) > 1:
-            said = ", ".join(f"{key} = {value}" for key, value in found.items())
-            raise self.error(f"names of one thing disagree ({said})", name, "keep the right one")
-        return next(iter(found.values()), default)
+        self._read.update(group)
+        given = {key: self.values[key] for key in group if self.values.get(key) is not None}
+        if len({repr(value) for value in given.values()}) > 1:
+            names = ", ".join(f"{key} = {value}" for key, value in given.items())
+            raise self.error(f"names of one thing disagree ({names})", name, "keep the right one")
+        return next(iter(given.values()), default)
 
-    def get(self, name: str) -> Any:
-        """Return a field that has to be there."""
-        value = self.optional(name)
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field that has to be there, unless it has a default."""
+        value = self.optional(name, default)
         if value is None:
             raise self.error("the field is missing", name, f"add '{name}' as Hugging Face names it")
         return value
@@ -69,7 +70,7 @@ class Config:
         self, name: str, default: int | None = None, least: int = 1, most: int = _MOST
     ) -> int:
         """Return a size from `least` to `most`; it may be absent if it has a default."""
-        value = self.get(name) if default is None else self.optional(name, default)
+        value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             fix = f"give a whole number of at least {least} and at most {most:,}"
             raise self.error(f"{value!r} is not a size", name, fix)
@@ -84,7 +85,7 @@ class Config:
 
     def listing(self, name: str, kind: type, default: list[Any] | None = None) -> list[Any]:
         """Return a list of names (`str`) or whole numbers (`int`); it may have a default."""
-        value = self.get(name) if default is None else self.optional(name, default)
+        value = self.get(name, default)
         # By the exact type: `true` is an `int` to Python.
         if not isinstance(value, list) or any(type(each) is not kind for each in value):
             what = {str: "names", int: "whole numbers"}[kind]
@@ -104,26 +105,26 @@ class Config:
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """Return a switch; it may be absent if it has a default."""
-        value = self.get(name) if default is None else self.optional(name, default)
+        value = self.get(name, default)
         if not isinstance(value, bool):
             raise self.error(f"{value!r} is not true or false", name, "write true or false")
         return value
 
     def require(self, name: str, expected: Any) -> None:
-        """Refuse a variant that the family's formula would size wrongly."""
+        """Raise InputError if a field has another value than the one that the formula is for."""
         if self.optional(name, expected) != expected:
-            said = str(expected).lower() if isinstance(expected, bool) else expected
-            fix = f"only {said} is supported; add the variant to sextant/facts/llm/"
+            text = str(expected).lower() if isinstance(expected, bool) else expected
+            fix = f"only {text} is supported; add the variant to sextant/facts/llm/"
             raise self.error("unsupported variant", name, fix)
 
     def ignore(self, *names: str) -> None:
-        """Say that these fields were seen and change nothing in this family."""
-        self._asked.update(names)
+        """Mark fields as read that change nothing in this family."""
+        self._read.update(names)
 
-    def refuse_what_nobody_asked_for(self) -> None:
-        """Raise InputError if a field that changes size or cost was passed over."""
+    def refuse_unread_fields(self) -> None:
+        """Raise InputError if a field that changes size or cost was not read."""
         for name, value in self.values.items():
-            if value and name not in self._asked and _SIZING.search(name):
+            if value and name not in self._read and _SIZING.search(name):
                 family = self.values["model_type"]
                 problem = f"{value!r} may change the size, and nothing is known of it in {family}"
                 fix = "remove it if it has no effect, or add the variant to sextant/facts/llm/"
@@ -167,8 +168,8 @@ def _quantized_by_modelopt(config: Path) -> dict[str, Any]:
     if config.name != "config.json" or not file.is_file():
         return {}
     values = read_json(file, fix="save the file again")
-    said = values.get("quantization") if isinstance(values, dict) else None
-    if not isinstance(said, dict):
+    given = values.get("quantization") if isinstance(values, dict) else None
+    if not isinstance(given, dict):
         fix = "save the file again"
         raise InputError(
             "it is missing, or not an object", file=file, field="quantization", fix=fix
@@ -178,8 +179,8 @@ def _quantized_by_modelopt(config: Path) -> dict[str, Any]:
         "exclude_modules": "ignore",
         "kv_cache_quant_algo": "kv_cache_scheme",
     }
-    found = {names[name]: value for name, value in said.items() if name in names}
-    return {"quantization_config": {"quant_method": "modelopt", **found}}
+    renamed = {names[name]: value for name, value in given.items() if name in names}
+    return {"quantization_config": {"quant_method": "modelopt", **renamed}}
 
 
 def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
@@ -199,9 +200,6 @@ def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
             raise outer.error(problem, name, "keep the right one")
     both = {name: values[name] for name in _SHARED if name in values}
     return both | {name: value for name, value in text.items() if value is not None}
-
-
-SHIPPED = PROJECT / "resources" / "llms"
 
 
 def config_file(hf_config: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What Sextant knows of an LLM: its shapes, and the bytes and products that follow from them."""
+"""The facts of an LLM: its shapes, and the bytes and products that follow from them."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -35,7 +35,7 @@ class LLM:
     """Numbers in a head's query and key."""
     vocab_size: PositiveInt
     context_tokens: PositiveInt
-    """Longest sequence, input and output together; `UNBOUNDED_TOKENS` if there is no limit."""
+    """Longest sequence, input plus output; `UNBOUNDED_TOKENS` if there is no limit."""
     dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_BYTES)})$")]
     n_parameters: PositiveInt
     """All parameters, embeddings and every expert included; tied matrices count once."""
@@ -160,10 +160,10 @@ class LLM:
         plain, packed = DTYPE_PRECISION[self.dtype], self.weight_format
         if self.is_weight_only or not packed:
             return {plain: float(self.n_flop_parameters)}
-        found = {plain: self.n_flop_parameters - dense - active, packed: float(dense)}
+        by_precision = {plain: self.n_flop_parameters - dense - active, packed: float(dense)}
         experts = self.expert_format or packed
-        found[experts] = found.get(experts, 0.0) + active
-        return {name: n for name, n in found.items() if n}
+        by_precision[experts] = by_precision.get(experts, 0.0) + active
+        return {name: n for name, n in by_precision.items() if n}
 
     @property
     def kv_values_per_token_layer(self) -> int:

@@ -135,8 +135,8 @@ def _nemotron_experts(config: Config, s: Sizes, layers: int) -> Experts:
     latent = config.integer("moe_latent_size", 0, least=0)
     config.require("n_shared_experts", 1)
     shared = config.integer("moe_shared_expert_intermediate_size")
-    found = read_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
-    return found._replace(router=found.router + 2 * s.hidden * latent, width=latent)
+    experts = read_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
+    return experts._replace(router=experts.router + 2 * s.hidden * latent, width=latent)
 
 
 FAMILIES: dict[str, Callable[[Config], LLM]] = {

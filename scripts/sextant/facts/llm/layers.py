@@ -60,13 +60,13 @@ def read_sizes(
             another name.
     """
     values: dict[str, int | str] = {**_FIELDS, **own}
-    found = {
+    sizes = {
         size: config.integer(value, (defaults or {}).get(value))
         if isinstance(value, str)
         else value
         for size, value in values.items()
     }
-    return Sizes(**found)
+    return Sizes(**sizes)
 
 
 def head_dim(config: Config, hidden: int, heads: int) -> int:

@@ -20,7 +20,30 @@ FAMILIES: dict[str, Callable[[Config], LLM]] = {
     **hybrid.FAMILIES,
     **uneven.FAMILIES,
 }
-"""What counts a family's parameters, by `model_type`."""
+"""The function that counts the parameters of a family, by `model_type`."""
+# Of an LLM whose sizes its user gives.
+_HEAD_DIM = 128
+_EXPERTS, _EXPERTS_PER_TOKEN = 128, 8
+"""Of a mixture of experts: what most of today's have."""
+_VOCABULARY = 128_000
+_HIDDEN_SQUARES = 12
+"""A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP."""
+_GIB = 2**30
+_FORMATS = ((6.0, "int4"), (12.0, "fp8"))
+"""Up to how many bits a weight is taken to have this type; above, it is not quantized."""
+DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
+"""Data types by their precision."""
+QUANTIZED = {
+    "fp8": FP8,
+    "nvfp4": NVFP4,
+    "mxfp4": MXFP4,
+    "int4": Scheme("int4", 4 + 16 / 128, is_weight_only=True),
+    "int8": Scheme("int8", 8.0),
+}
+"""The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
+PRECISIONS = (*DTYPES, *QUANTIZED)
+KV_PRECISIONS = (*DTYPES, "fp8", "nvfp4", "int8")
+_NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-9])")
 
 
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
@@ -44,24 +67,13 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
         )
         raise config.error(f"unknown family {family!r}", "model_type", fix)
     llm = FAMILIES[family](config)
-    config.refuse_what_nobody_asked_for()
+    config.refuse_unread_fields()
     return llm
-
-
-_HEAD_DIM = 128
-_EXPERTS, _EXPERTS_PER_TOKEN = 128, 8
-"""Of a mixture of experts: what most of today's have."""
-_VOCABULARY = 128_000
-_HIDDEN_SQUARES = 12
-"""A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP."""
-_GIB = 2**30
-_FORMATS = ((6.0, "int4"), (12.0, "fp8"))
-"""Up to how many bits a weight is taken to have this type; above, it is not quantized."""
 
 
 @dataclass(frozen=True)
 class GivenSizes:
-    """What the user says of an LLM; the rest is that of a usual decoder of these sizes."""
+    """Sizes that the user gives of an LLM; the others are those of a usual decoder of this size."""
 
     n_parameters: float
     n_layers: int
@@ -73,7 +85,6 @@ class GivenSizes:
     """2 bytes a parameter if None."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no LLM has."""
         for name, value in vars(self).items():
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{value:g} is not a size", field=name, fix="give one above 0")
@@ -118,10 +129,10 @@ class GivenSizes:
             **self._quantization(experts),
         )
 
-    def said(self) -> str:
-        """Return what an answer says of where its facts come from."""
+    def description(self) -> str:
+        """Return a sentence for answers: which sizes the user gave, and where others come from."""
         given = ", ".join(f"{k} {v:g}" for k, v in vars(self).items() if v is not None)
-        return f"The LLM is as the user gave it ({given}); all else is that of a usual decoder."
+        return f"The LLM's sizes were given ({given}); all others are those of a usual decoder."
 
     def _quantization(self, experts: float) -> dict[str, Any]:
         if self.weight_gib is None:
@@ -139,30 +150,13 @@ class GivenSizes:
         }
 
 
-DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
-"""Data types by their precision."""
-QUANTIZED = {
-    "fp8": FP8,
-    "nvfp4": NVFP4,
-    "mxfp4": MXFP4,
-    "int4": Scheme("int4", 4 + 16 / 128, is_weight_only=True),
-    "int8": Scheme("int8", 8.0),
-}
-"""The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
-PRECISIONS = (*DTYPES, *QUANTIZED)
-KV_PRECISIONS = (*DTYPES, "fp8", "nvfp4", "int8")
+def precision_in_name(name: str, llm: LLM) -> str | None:
+    """Return the precision in an LLM's name, if its config has no quantization.
 
-
-_NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-9])")
-
-
-def unsaid_precision(name: str, llm: LLM) -> str | None:
-    """Return the precision that an LLM's name has, where its config quantizes nothing.
-
-    Some publishers write what is quantized into a file beside the config, which gets lost.
+    Some publishers describe it in a second file next to the config, which often gets lost.
     """
-    found = None if llm.weight_format else _NAMED.search(name.lower())
-    return {"awq": "int4", "gptq": "int4"}.get(found[1], found[1]) if found else None
+    match = None if llm.weight_format else _NAMED.search(name.lower())
+    return {"awq": "int4", "gptq": "int4"}.get(match[1], match[1]) if match else None
 
 
 def precision_of(llm: LLM) -> str:

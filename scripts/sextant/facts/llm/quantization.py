@@ -32,6 +32,8 @@ _LAYER = re.compile(r"layers\.(\d+)(\.|$)")
 _PIECE = re.compile(r"\.([a-z]+)_proj$")
 _PIECES = {"attention": 4, "shared_experts": 3, "mlp": 3}
 _EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
+_SCALE_BITS = 16
+_MOST_BITS = 16
 
 
 class Matrices(NamedTuple):
@@ -39,7 +41,7 @@ class Matrices(NamedTuple):
 
     attention: int
     mlp: int
-    """MLPs of the layers without experts, or beside them."""
+    """MLPs of the layers without experts, and dense MLPs in layers with experts."""
     shared_experts: int = 0
     experts: int = 0
     """Routed experts."""
@@ -52,7 +54,7 @@ class Matrices(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all parts."""
         return self.attention + self.mlp + self.shared_experts + self.experts
 
 
@@ -62,7 +64,7 @@ def without_exceptions(inner: Section, matrices: Matrices) -> Matrices:
     for field in _EXCEPTIONS:
         for name in inner.listing(field, str, default=[]):
             module = name.removeprefix("re:").replace("\\", "").rstrip(".*$")
-            if _NEVER_QUANTIZED.search(module) or _is_beyond(module, matrices):
+            if _NEVER_QUANTIZED.search(module) or _predicts_further_tokens(module, matrices):
                 continue
             layer, piece = _LAYER.search(module), _PIECE.search(module)
             for part in _parts_of(inner, field, module, matrices):
@@ -94,7 +96,7 @@ def _share(inner: Section, part: str, kept: dict[str, set[str]], n_layers: int) 
     return min(1.0, max(of_all, sum(shares.values()) / (n_layers or 1)))
 
 
-def _is_beyond(module: str, matrices: Matrices) -> bool:
+def _predicts_further_tokens(module: str, matrices: Matrices) -> bool:
     """Return whether a module's layer is none of the main model's, but predicts further tokens."""
     layer = _LAYER.search(module)
     return layer is not None and int(layer[1]) >= matrices.n_layers
@@ -111,10 +113,6 @@ def _parts_of(inner: Section, field: str, module: str, matrices: Matrices) -> li
         fix = "quantize all matrices of the layers, or add the exception to sextant/facts/llm/"
         raise inner.error(f"{module!r} is left unquantized: cannot be sized", field, fix)
     return parts
-
-
-_SCALE_BITS = 16
-_MOST_BITS = 16
 
 
 class Scheme(NamedTuple):

@@ -1,4 +1,4 @@
-"""LLMs whose layers differ in size: two kinds of attention, or each layer as a search left it."""
+"""LLMs whose layers differ in size: two kinds of attention, or sizes chosen layer by layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +9,9 @@ from sextant.facts.llm.layers import Experts, decoder, read_experts, read_sizes,
 
 
 def _gemma4(config: Config) -> LLM:
-    """Gemma 4: layers that see all tokens have larger and fewer KV heads, whose K is V too.
+    """Gemma 4: layers that see all tokens have larger and fewer KV heads, and V equals K.
 
-    The KV cache keeps both all the same. In a mixture every layer has an MLP beside its experts.
+    The KV cache stores K and V all the same. In a mixture every layer also has a dense MLP.
     """
     s = read_sizes(config)
     for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
@@ -79,7 +79,7 @@ def _mimo_v2(config: Config) -> LLM:
 
 
 def _minimax_m3(config: Config) -> LLM:
-    """MiniMax M3: in layers of sparse attention one more key a token, by which it is chosen."""
+    """MiniMax M3: its layers of sparse attention keep one more key per token, which selects it."""
     s = read_sizes(config, ffn="dense_intermediate_size")
     config.require("attention_output_gate", False)
     config.require("use_qk_norm", True)
@@ -105,7 +105,7 @@ def _minimax_m3(config: Config) -> LLM:
 
 
 def _nemotron_nas(config: Config) -> LLM:
-    """Nemotron Super of 2025: a Llama, some of whose layers lost attention or width in a search."""
+    """Nemotron Super of 2025: a Llama whose layers were pruned one by one (architecture search)."""
     h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     config.require("attention_bias", False)
     config.require("mlp_bias", False)
