@@ -13,8 +13,8 @@ from html_page import Page, figure_texts, figures
 from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_parquet
 from sextant.base.ids import file_name
+from sextant.pages.page import json_beside
 from sextant.pages.wording import duration_words, listed, rate_words
-from sextant.pages.write import json_beside
 from sextant.report.trace.characterize import characterize_trace, write_trace_report
 from sextant.report.trace.lengths import quantiles
 from sextant.report.trace.trace_file import explained, open_trace, sample_requests, value_counts

@@ -274,7 +274,7 @@ def trace_report(
     seed: Seed = 0,
 ) -> None:
     """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
-    from sextant.pages.write import json_beside
+    from sextant.pages.page import json_beside
     from sextant.report.trace.characterize import write_trace_report
 
     report = write_trace_report(trace, workload or [], out, json_beside(out), seed=seed)

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.rows import column_lists, jsonable
+from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section, Table
 from sextant.pages.wording import (
     MINUTE_S,
     duration_words,
@@ -140,29 +140,31 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
     """Return the section of what `measure_burstiness` returns."""
     groups = measured["groups"]
     counted = counted_words("the windows", len(groups), measured["n_groups"])
-    section = Section("Burstiness", _takeaway(measured) + counted)
-    section.notes += [_whole_words(whole) for whole in measured["whole"]]
+    blocks: list[Block] = [Headline(_takeaway(measured) + counted)]
+    blocks += [Note(_whole_words(whole)) for whole in measured["whole"]]
     fitted = [group for group in groups if group["n_fitted"]]
     if fitted:
-        section.figures.append(_window_figure(fitted, facts))
+        blocks.append(_window_figure(fitted, facts))
     for group in fitted:
         if group["zero_gap_fraction"] > _COARSE:
             share = percent(group["zero_gap_fraction"])
             step = duration_words(group["clock_step_s"])
-            section.notes.append(
-                f"{group['name']}: in the fitted windows {share} of the requests have the time "
-                f"stamp of the one before, since the clock steps by {step}. Gaps are counted in "
-                "steps and the Gamma distribution is fitted to the counts; what the clock hides "
-                "makes the intervals wider, and the fit is not tested."
+            blocks.append(
+                Note(
+                    f"{group['name']}: in the fitted windows {share} of the requests have the time "
+                    f"stamp of the one before, since the clock steps by {step}. Gaps are counted in "
+                    "steps and the Gamma distribution is fitted to the counts; what the clock hides "
+                    "makes the intervals wider, and the fit is not tested."
+                )
             )
-    section.tables.append(_window_table(groups))
+    blocks.append(_window_table(groups))
     reasons = sum((Counter(group["not_fitted"]) for group in groups), Counter[str]())
     if reasons:
         left = [f"{plural(count, 'window')} ({reason})" for reason, count in reasons.items()]
-        section.notes.append(f"Not fitted, though with requests: {listed(left)}.")
+        blocks.append(Note(f"Not fitted, though with requests: {listed(left)}."))
     if measured["doublings"]:
-        section.tables.append(_doubling_table(measured["doublings"]))
-    return section
+        blocks.append(_doubling_table(measured["doublings"]))
+    return Section("Burstiness", blocks)
 
 
 def _takeaway(measured: Mapping[str, Any]) -> str:
@@ -245,9 +247,7 @@ def _window_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of_rows(groups, columns)
 
 
-def _window_figure(
-    groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
-) -> tuple[str, str]:
+def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Chart:
     time = time_unit(facts["duration_s"], facts["start_time"])
     panels = []
     for group in groups:
@@ -267,7 +267,7 @@ def _window_figure(
     drawn = {curve.name for *_, (curve,) in panels}
     which = " or, where there are many, ".join(name for name in _DRAWN if name in drawn)
     caption = f"Shape and scale of the Gamma fits over time: {which}."
-    return panels_figure(panels, "Gamma parameters over time"), caption
+    return Chart(panels_figure(panels, "Gamma parameters over time"), caption)
 
 
 def _doubling_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -313,30 +313,34 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
         f"minute {number(trace['busiest_60s'])}."
     ]
     words += [f"{listed(names)}: {arrivals_words(own)}." for names, own in models]
-    section = Section("Arrivals", " ".join(words))
+    blocks: list[Block] = [Headline(" ".join(words))]
     for names, own in models:
-        section.notes.append(f"Why {listed(names)} has these arrivals: {own['why']}.")
-    section.notes.append(
-        "Dispersion is the variance of the number of requests per bin over its mean: 1 for a "
-        "Poisson process at any scale, more where requests come in bursts or the rate changes. A "
-        f"model passes if the medians of its samples are within {percent(REACH)} of the trace's at "
-        "every scale and in the busiest minute. Where the trace does not differ from steady "
-        "traffic by more than chance, a model has only to lie in that range too."
+        blocks.append(Note(f"Why {listed(names)} has these arrivals: {own['why']}."))
+    blocks.append(
+        Note(
+            "Dispersion is the variance of the number of requests per bin over its mean: 1 for a "
+            "Poisson process at any scale, more where requests come in bursts or the rate changes. A "
+            f"model passes if the medians of its samples are within {percent(REACH)} of the trace's at "
+            "every scale and in the busiest minute. Where the trace does not differ from steady "
+            "traffic by more than chance, a model has only to lie in that range too."
+        )
     )
     not_judged = {name for _, own in models for name in own["not_judged"]}
     if not_judged:
         scales = [
             measure_words(name).rpartition("over ")[2] for name in trace if name in not_judged
         ]
-        section.notes.append(
-            f"Not judged: dispersion over {listed(scales)}, as the trace has fewer than "
-            f"{MIN_JUDGED_BINS} bins of them; the variance of so few counts is off by a third and "
-            "more by chance alone."
+        blocks.append(
+            Note(
+                f"Not judged: dispersion over {listed(scales)}, as the trace has fewer than "
+                f"{MIN_JUDGED_BINS} bins of them; the variance of so few counts is off by a third and "
+                "more by chance alone."
+            )
         )
     if _dispersions(trace):
-        section.figures.append(_arrivals_figure(trace, models))
-    section.tables += [_arrivals_table(names, own) for names, own in models if own["trace"]]
-    return section
+        blocks.append(_arrivals_figure(trace, models))
+    blocks += [_arrivals_table(names, own) for names, own in models if own["trace"]]
+    return Section("Arrivals", blocks)
 
 
 def arrivals_words(own: Mapping[str, Any]) -> str:
@@ -368,7 +372,7 @@ def _drawn_models(own: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _arrivals_figure(
     trace: Mapping[str, float | None], models: Sequence[tuple[list[str], Mapping[str, Any]]]
-) -> tuple[str, str]:
+) -> Chart:
     panels = []
     for names, own in models or [([], {"model": REPLAY, "models": {}})]:
         drawn = {"trace": trace}
@@ -381,7 +385,7 @@ def _arrivals_figure(
         x, y = Axis("Bin (s)", is_log=True), Axis("Variance over mean", is_log=True)
         panels.append(Panel(listed(names), x, y, curves))
     svg = panels_figure(panels, "Dispersion of counts by scale", has_points=True)
-    return svg, "Dispersion of the number of requests per bin, by the bin's duration."
+    return Chart(svg, "Dispersion of the number of requests per bin, by the bin's duration.")
 
 
 def _dispersions(measures: Mapping[str, float | None]) -> dict[int, float]:

@@ -1,6 +1,7 @@
 """All that a report says of a trace: as a dictionary, and as a page with its sections."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 
 from sextant.base.files import provenance
 from sextant.base.ids import id_of
+from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section, Table
+from sextant.pages.page import check_outputs, write_page
 from sextant.pages.wording import (
     duration_words,
     listed,
@@ -20,7 +22,6 @@ from sextant.pages.wording import (
     rate_words,
     time_unit,
 )
-from sextant.pages.write import check_outputs, render_sections, write_page
 from sextant.report.trace.burstiness import (
     measure_arrival_models,
     measure_burstiness,
@@ -79,25 +80,31 @@ def show_overview(facts: Mapping[str, Any]) -> Section:
         rate = rate_words((n_requests - 1) / duration_s)
         duration = duration_words(duration_s)
         takeaway = f"The trace has {requests} in {duration}, {rate} on average, and {failed}."
-    section = Section("Overview", takeaway)
+    blocks: list[Block] = [Headline(takeaway)]
     if facts["start_time"] is None:
-        section.notes.append(
-            "The source gives no date: hours and days are counted from the first request, and "
-            "need not be those of a clock."
+        blocks.append(
+            Note(
+                "The source gives no date: hours and days are counted from the first request, and "
+                "need not be those of a clock."
+            )
         )
     if facts["n_rejected"] is None:
-        section.notes.append("No report of the ingest was given: rows set aside are not known.")
+        blocks.append(Note("No report of the ingest was given: rows set aside are not known."))
     elif facts["n_rejected"]:
         reasons = sorted(facts["rejected_by_reason"].items(), key=lambda item: (-item[1], item[0]))
         counted = "; ".join(f"{reason} ({number(count)})" for reason, count in reasons)
-        section.notes.append(
-            f"Ingest set aside {plural(facts['n_rejected'], 'malformed row')}, which "
-            f"are not in any number below: {counted}."
+        blocks.append(
+            Note(
+                f"Ingest set aside {plural(facts['n_rejected'], 'malformed row')}, which "
+                f"are not in any number below: {counted}."
+            )
         )
     if facts["n_moved"]:
-        section.notes.append(
-            f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
-            f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
+        blocks.append(
+            Note(
+                f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
+                f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
+            )
         )
     n_rejected = facts["n_rejected"]
     rows = [
@@ -108,10 +115,10 @@ def show_overview(facts: Mapping[str, Any]) -> Section:
         ("First request", facts["start_time"] or "date not known"),
         *((f"{key}s", _names(facts, key.lower())) for key in ("LLM", "Service")),
     ]
-    section.tables.append(Table(("", ""), rows))
+    blocks.append(Table(("", ""), rows))
     if len(facts["groups"]) > 1:
-        section.tables.append(_groups_table(facts))
-    return section
+        blocks.append(_groups_table(facts))
+    return Section("Overview", blocks)
 
 
 def _names(facts: Mapping[str, Any], key: str) -> str:
@@ -137,7 +144,7 @@ def _groups_table(facts: Mapping[str, Any]) -> Table:
         return table
     count = sum(group["n_requests"] for group in rest)
     last = (f"{len(rest)} more", number(count), percent(count / n_all), "", "", "")
-    return table._replace(rows=[*table.rows, last])
+    return replace(table, rows=[*table.rows, last])
 
 
 def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
@@ -207,30 +214,33 @@ def show_reuse(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section
         pairs = zip(by_cache["cache_tokens"], by_cache["repeated_fraction"], strict=True)
         enough = next(tokens for tokens, fraction in pairs if fraction >= _MOST * most)
         cache = f"a cache of {_tokens(enough)} tokens finds nine tenths of them or more"
-        section = Section("Prefix reuse", f"{takeaway}; {cache}.")
+        takeaway += f"; {cache}."
     else:
-        section = Section("Prefix reuse", f"{takeaway}: a prefix cache would find nothing.")
+        takeaway += ": a prefix cache would find nothing."
+    blocks: list[Block] = [Headline(takeaway)]
     saved = percent(measured["repeated_token_fraction"])
-    section.notes.append(
-        "The benchmarks of this pipeline run with prefix caching off, and their prompts share "
-        f"nothing: a server computes all inputs, also the {saved} of the input tokens that an "
-        "unlimited cache would find. sextant load --replay sends prompts that share what these "
-        "share, sextant simulate --trace simulates them."
+    blocks.append(
+        Note(
+            "The benchmarks of this pipeline run with prefix caching off, and their prompts share "
+            f"nothing: a server computes all inputs, also the {saved} of the input tokens that an "
+            "unlimited cache would find. sextant load --replay sends prompts that share what these "
+            "share, sextant simulate --trace simulates them."
+        )
     )
-    section.figures += [_cache_figure(by_cache), _time_figure(measured, facts)]
+    blocks += [_cache_figure(by_cache), _time_figure(measured, facts)]
     rows, shown = [], 0.0
-    for tokens, blocks, of_tokens in zip(*by_cache.values(), strict=True):
-        if blocks > _RISE * shown:
-            rows.append((_tokens(tokens), percent(blocks), percent(of_tokens)))
-            shown = blocks
+    for tokens, fraction, of_tokens in zip(*by_cache.values(), strict=True):
+        if fraction > _RISE * shown:
+            rows.append((_tokens(tokens), percent(fraction), percent(of_tokens)))
+            shown = fraction
     rows.append(("no limit", percent(most), saved))
-    section.tables.append(Table(("Cache (tokens)", "Blocks found", "Input tokens found"), rows))
+    blocks.append(Table(("Cache (tokens)", "Blocks found", "Input tokens found"), rows))
     ages = [
         (duration_words(row["age_s"]), percent(row["repeated_fraction"]))
         for row in measured["within"]
     ]
-    section.tables.append(Table(("Used again within", "Blocks"), ages))
-    return section
+    blocks.append(Table(("Used again within", "Blocks"), ages))
+    return Section("Prefix reuse", blocks)
 
 
 def _tokens(count: int) -> str:
@@ -238,7 +248,7 @@ def _tokens(count: int) -> str:
     return number(count) if count < _MILLION else f"{number(count / _MILLION)} million"
 
 
-def _cache_figure(by_cache: Mapping[str, Any]) -> tuple[str, str]:
+def _cache_figure(by_cache: Mapping[str, Any]) -> Chart:
     curves = [
         Curve(name, by_cache["cache_tokens"], 100 * np.array(by_cache[key]))
         for name, key in (
@@ -248,13 +258,14 @@ def _cache_figure(by_cache: Mapping[str, Any]) -> tuple[str, str]:
     ]
     panel = Panel("", Axis("Cache (tokens)", is_log=True), Axis("Found (%)", low=0), curves)
     svg = panels_figure([panel], "Prefix reuse by cache size", n_columns=1, height_in=2.4)
-    return svg, (
+    return Chart(
+        svg,
         "Share of the inputs' blocks and tokens that a prefix cache of one server finds, which "
-        "drops the least recently used. Answers are not in it: their blocks are not known."
+        "drops the least recently used. Answers are not in it: their blocks are not known.",
     )
 
 
-def _time_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
+def _time_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Chart:
     time, series = time_unit(facts["duration_s"], facts["start_time"]), measured["over_time"]
     across = np.array(series["start_s"]) / time.unit_s
     shares = [None if x is None else 100 * x for x in series["repeated_fraction"]]
@@ -262,7 +273,7 @@ def _time_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple
     title = "Prefix reuse over time"
     svg = panels_figure([panel], title, n_columns=1, height_in=1.8, is_step=True)
     every = duration_words(measured["bucket_s"]).removeprefix("1 ")
-    return svg, f"Share of the blocks in each {every} that an earlier request had."
+    return Chart(svg, f"Share of the blocks in each {every} that an earlier request had.")
 
 
 def characterize_trace(
@@ -349,11 +360,14 @@ def write_trace_report(
             for name, own in measured["fidelity"].items()
         ),
     ]
-    takeaways = {section.key: section.takeaway for section in sections}
+    takeaways = {
+        section.anchor: next(each.text for each in section.blocks if isinstance(each, Headline))
+        for section in sections
+    }
     report = {"takeaways": takeaways, **measured, "provenance": origin}
     names = [workload.name for workload in judged]
     whose = f", and its workload{'s' * (len(names) > 1)} {listed(names)}" if names else ""
     subtitle = f"A trace of requests to LLMs{whose}"
-    html = render_sections(f"Trace {id_of(opened.path.stem)}", subtitle, sections, origin)
-    write_page(html_out, html, json_out, report)
+    title = f"Trace {id_of(opened.path.stem)}"
+    write_page(Document(title, sections, report, subtitle, origin), html_out, json_out)
     return report

@@ -11,6 +11,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.base.ids import file_name
 from sextant.base.rows import jsonable
+from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import (
     Curve,
     Panel,
@@ -20,7 +21,6 @@ from sextant.pages.charts import (
     panels_figure,
 )
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section, Table
 from sextant.pages.wording import listed, number, percent, plural
 from sextant.report.trace.burstiness import arrivals_words
 from sextant.report.trace.trace_file import (
@@ -103,7 +103,8 @@ def quantiles(values: np.ndarray, weights: np.ndarray) -> dict[str, float]:
 def show_lengths(measured: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_lengths` returns."""
     if measured["n_served"] == 0:
-        return Section("Lengths", "No request succeeded, so there are no lengths to describe.")
+        words = "No request succeeded, so there are no lengths to describe."
+        return Section("Lengths", [Headline(words)])
     inputs, outputs = (measured[side]["quantiles"] for side in SIDES)
     takeaway = (
         f"The median request has {number(inputs['median'])} tokens in and "
@@ -115,20 +116,20 @@ def show_lengths(measured: Mapping[str, Any]) -> Section:
             f"All requests are alike: {number(inputs['median'])} tokens in, "
             f"{number(outputs['median'])} out."
         )
-    section = Section("Lengths", takeaway)
+    blocks: list[Block] = [Headline(takeaway)]
     rows = []
     for name in SIDES:
         side = measured[name]
         values = (side["mean"], *side["quantiles"].values())
         rows.append((f"{name.capitalize()}s", *(number(value) for value in values)))
-    section.tables.append(Table(("Tokens", "Mean", *(name.capitalize() for name in inputs)), rows))
-    section.figures.append(_distribution_figure(measured))
-    section.tables.append(_zipf_table(measured))
-    section.notes.append(_zipf_words(measured["input"]))
+    blocks.append(Table(("Tokens", "Mean", *(name.capitalize() for name in inputs)), rows))
+    blocks.append(_distribution_figure(measured))
+    blocks.append(_zipf_table(measured))
+    blocks.append(Note(_zipf_words(measured["input"])))
     if measured["output_by_input"]:
         bins, fraction = measured["output_by_input"], measured["output_rank_by_input_fraction"]
-        section.figures.append(_by_input_figure(bins, fraction))
-    return section
+        blocks.append(_by_input_figure(bins, fraction))
+    return Section("Lengths", blocks)
 
 
 def _zipf_words(side: Mapping[str, Any]) -> str:
@@ -163,7 +164,7 @@ def _zipf_table(measured: Mapping[str, Any]) -> Table:
     return Table(header, rows)
 
 
-def _distribution_figure(measured: Mapping[str, Any]) -> tuple[str, str]:
+def _distribution_figure(measured: Mapping[str, Any]) -> Chart:
     panels = []
     for side in SIDES:
         own, fit = measured[side], measured[side]["zipf"]
@@ -178,10 +179,12 @@ def _distribution_figure(measured: Mapping[str, Any]) -> tuple[str, str]:
         up = Axis("Share of requests up to it", low=0, high=1.02)
         panels.append(Panel(f"{side.capitalize()}s", across, up, curves))
     svg = panels_figure(panels, "Distribution of lengths", is_step=True)
-    return svg, "Cumulative distributions of the lengths, and the bounded Zipf law that fits best."
+    return Chart(
+        svg, "Cumulative distributions of the lengths, and the bounded Zipf law that fits best."
+    )
 
 
-def _by_input_figure(bins: Mapping[str, Any], fraction: float | None) -> tuple[str, str]:
+def _by_input_figure(bins: Mapping[str, Any], fraction: float | None) -> Chart:
     middle = np.sqrt(np.maximum(bins["input_lo"], 0.5) * np.maximum(bins["input_hi"], 0.5))
     curves = [
         Curve("median, quartiles", middle, bins["median"], bins["p25"], bins["p75"]),
@@ -192,9 +195,10 @@ def _by_input_figure(bins: Mapping[str, Any], fraction: float | None) -> tuple[s
     across = Axis("Input (tokens)", is_log=middle[-1] > 10 * middle[0])
     panel = Panel("", across, Axis("Output (tokens)", low=0), curves)
     svg = panels_figure([panel], "Output lengths by input length", n_columns=1, height_in=2.6)
-    return svg, (
+    return Chart(
+        svg,
         f"Output lengths in {len(middle)} bins of the input's length, about equally many requests "
-        f"in each. The bin explains {percent(fraction)} of the variance of the outputs' ranks."
+        f"in each. The bin explains {percent(fraction)} of the variance of the outputs' ranks.",
     )
 
 
@@ -227,7 +231,7 @@ def measure_parameters(
 
 def show_parameters(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_parameters` and `measure_lengths` return."""
-    section = Section("Parameters", _parameters_takeaway(measured, lengths))
+    blocks: list[Block] = [Headline(_parameters_takeaway(measured, lengths))]
     names = list(measured["spearman"])
     if measured["n_sampled"] > 0 and len(names) > 1:
         cells = [[measured["spearman"][row][name] for name in names] for row in names]
@@ -235,13 +239,13 @@ def show_parameters(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> 
         basis = f"{number(measured['n_served'])} requests"
         if measured["n_sampled"] != measured["n_served"]:
             basis = f"a sample of {number(measured['n_sampled'])} of {basis}"
-        section.figures.append((svg, f"Spearman's rank correlation, {basis}; –: constant."))
+        blocks.append(Chart(svg, f"Spearman's rank correlation, {basis}; –: constant."))
     importance = measured["importance"]
     if not importance:
-        section.notes.append(
-            f"Importance for latency is not computed: {measured['importance_reason']}."
+        blocks.append(
+            Note(f"Importance for latency is not computed: {measured['importance_reason']}.")
         )
-        return section
+        return Section("Parameters", blocks)
     ranked = sorted(importance["mdi"], key=lambda name: -importance["mdi"][name])
     groups = [
         ("MDI, share", [importance["mdi"][name] for name in ranked]),
@@ -253,7 +257,7 @@ def show_parameters(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> 
         f"{number(importance['n_rows'])} requests: mean decrease in impurity, and R² lost on "
         "held-out requests when the parameter's values are shuffled."
     )
-    section.figures.append((svg, caption))
+    blocks.append(Chart(svg, caption))
     rows = [
         ("R², training", f"{importance['r2_training']:.3f}"),
         (
@@ -262,8 +266,8 @@ def show_parameters(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> 
         ),
         ("Requests without a latency", number(importance["n_without_latency"])),
     ]
-    section.tables.append(Table((f"Random forest for {importance['target']}", ""), rows))
-    return section
+    blocks.append(Table((f"Random forest for {importance['target']}", ""), rows))
+    return Section("Parameters", blocks)
 
 
 def _parameters_takeaway(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> str:
@@ -343,10 +347,12 @@ def show_fidelity(name: str, measured: Mapping[str, Any], arrivals: Mapping[str,
     """Return the section of one workload: `measure_fidelity`, and what is known of its arrivals."""
     words = arrivals_words(arrivals)
     takeaway = f"{name}: {_fidelity_takeaway(measured)} {words[:1].upper()}{words[1:]}."
-    section = Section(f"Fidelity of {name}", takeaway, key=f"fidelity-{file_name(name)}")
+    blocks: list[Block] = [Headline(takeaway)]
     if measured["is_of_other_trace"]:
-        section.notes.append(
-            "The workload was fitted to another trace than this one: its figures are of that trace."
+        blocks.append(
+            Note(
+                "The workload was fitted to another trace than this one: its figures are of that trace."
+            )
         )
     caps = []
     for column, cap in measured["caps"].items():
@@ -355,14 +361,14 @@ def show_fidelity(name: str, measured: Mapping[str, Any], arrivals: Mapping[str,
         more = f" ({share} of the requests have more)" if n_clipped else ""
         caps += [] if cap is None else [f"{column} at {number(cap)}{more}"]
     if caps:
-        section.notes.append(
-            f"The workload caps {listed(caps)}: it is compared with the trace as capped."
+        blocks.append(
+            Note(f"The workload caps {listed(caps)}: it is compared with the trace as capped.")
         )
     rows = [(f"KS distance, {column}", f"{ks:.4f}") for column, ks in measured["ks"].items()]
     for sampler, difference in measured["spearman_difference"].items():
         value = "–" if difference is None else f"{difference:.4f}"
         rows.append((f"Largest difference of a rank correlation, {sampler} sampler", value))
-    section.tables.append(Table(("Model against trace", "Distance"), rows))
+    blocks.append(Table(("Model against trace", "Distance"), rows))
     names = list(measured["ks"])
     if len(names) > 1:
         matrices = []
@@ -371,8 +377,8 @@ def show_fidelity(name: str, measured: Mapping[str, Any], arrivals: Mapping[str,
             matrices.append((which, names, [[cells[a][b] for b in names] for a in names]))
         svg = matrix_figure(matrices, "Rank correlations of trace and model")
         caption = "Spearman's rank correlation in the trace and in the model; –: constant."
-        section.figures.append((svg, caption))
-    return section
+        blocks.append(Chart(svg, caption))
+    return Section(f"Fidelity of {name}", blocks, key=f"fidelity-{file_name(name)}")
 
 
 def _fidelity_takeaway(measured: Mapping[str, Any]) -> str:
