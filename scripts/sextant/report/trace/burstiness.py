@@ -149,14 +149,13 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
         if group["zero_gap_fraction"] > _COARSE:
             share = percent(group["zero_gap_fraction"])
             step = duration_words(group["clock_step_s"])
-            blocks.append(
-                Note(
-                    f"{group['name']}: in the fitted windows {share} of the requests have the time "
-                    f"stamp of the one before, since the clock steps by {step}. Gaps are counted in "
-                    "steps and the Gamma distribution is fitted to the counts; what the clock hides "
-                    "makes the intervals wider, and the fit is not tested."
-                )
+            text = (
+                f"{group['name']}: in the fitted windows {share} of the requests have the time "
+                f"stamp of the one before, since the clock steps by {step}. Gaps are counted in "
+                "steps and the Gamma distribution is fitted to the counts; what the clock hides "
+                "makes the intervals wider, and the fit is not tested."
             )
+            blocks.append(Note(text))
     blocks.append(_window_table(groups))
     reasons = sum((Counter(group["not_fitted"]) for group in groups), Counter[str]())
     if reasons:
@@ -316,27 +315,25 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
     blocks: list[Block] = [Headline(" ".join(words))]
     for names, own in models:
         blocks.append(Note(f"Why {listed(names)} has these arrivals: {own['why']}."))
-    blocks.append(
-        Note(
-            "Dispersion is the variance of the number of requests per bin over its mean: 1 for a "
-            "Poisson process at any scale, more where requests come in bursts or the rate changes. A "
-            f"model passes if the medians of its samples are within {percent(REACH)} of the trace's at "
-            "every scale and in the busiest minute. Where the trace does not differ from steady "
-            "traffic by more than chance, a model has only to lie in that range too."
-        )
+    text = (
+        "Dispersion is the variance of the number of requests per bin over its mean: 1 for a "
+        "Poisson process at any scale, more where requests come in bursts or the rate changes. A "
+        f"model passes if the medians of its samples are within {percent(REACH)} of the trace's at "
+        "every scale and in the busiest minute. Where the trace does not differ from steady "
+        "traffic by more than chance, a model has only to lie in that range too."
     )
+    blocks.append(Note(text))
     not_judged = {name for _, own in models for name in own["not_judged"]}
     if not_judged:
         scales = [
             measure_words(name).rpartition("over ")[2] for name in trace if name in not_judged
         ]
-        blocks.append(
-            Note(
-                f"Not judged: dispersion over {listed(scales)}, as the trace has fewer than "
-                f"{MIN_JUDGED_BINS} bins of them; the variance of so few counts is off by a third and "
-                "more by chance alone."
-            )
+        text = (
+            f"Not judged: dispersion over {listed(scales)}, as the trace has fewer than "
+            f"{MIN_JUDGED_BINS} bins of them; the variance of so few counts is off by a third and "
+            "more by chance alone."
         )
+        blocks.append(Note(text))
     if _dispersions(trace):
         blocks.append(_arrivals_figure(trace, models))
     blocks += [_arrivals_table(names, own) for names, own in models if own["trace"]]

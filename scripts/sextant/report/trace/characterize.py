@@ -82,30 +82,27 @@ def show_overview(facts: Mapping[str, Any]) -> Section:
         takeaway = f"The trace has {requests} in {duration}, {rate} on average, and {failed}."
     blocks: list[Block] = [Headline(takeaway)]
     if facts["start_time"] is None:
-        blocks.append(
-            Note(
-                "The source gives no date: hours and days are counted from the first request, and "
-                "need not be those of a clock."
-            )
+        text = (
+            "The source gives no date: hours and days are counted from the first request, and "
+            "need not be those of a clock."
         )
+        blocks.append(Note(text))
     if facts["n_rejected"] is None:
         blocks.append(Note("No report of the ingest was given: rows set aside are not known."))
     elif facts["n_rejected"]:
         reasons = sorted(facts["rejected_by_reason"].items(), key=lambda item: (-item[1], item[0]))
         counted = "; ".join(f"{reason} ({number(count)})" for reason, count in reasons)
-        blocks.append(
-            Note(
-                f"Ingest set aside {plural(facts['n_rejected'], 'malformed row')}, which "
-                f"are not in any number below: {counted}."
-            )
+        text = (
+            f"Ingest set aside {plural(facts['n_rejected'], 'malformed row')}, which "
+            f"are not in any number below: {counted}."
         )
+        blocks.append(Note(text))
     if facts["n_moved"]:
-        blocks.append(
-            Note(
-                f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
-                f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
-            )
+        text = (
+            f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
+            f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
         )
+        blocks.append(Note(text))
     n_rejected = facts["n_rejected"]
     rows = [
         ("Requests", number(n_requests)),
@@ -219,14 +216,13 @@ def show_reuse(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section
         takeaway += ": a prefix cache would find nothing."
     blocks: list[Block] = [Headline(takeaway)]
     saved = percent(measured["repeated_token_fraction"])
-    blocks.append(
-        Note(
-            "The benchmarks of this pipeline run with prefix caching off, and their prompts share "
-            f"nothing: a server computes all inputs, also the {saved} of the input tokens that an "
-            "unlimited cache would find. sextant load --replay sends prompts that share what these "
-            "share, sextant simulate --trace simulates them."
-        )
+    text = (
+        "The benchmarks of this pipeline run with prefix caching off, and their prompts share "
+        f"nothing: a server computes all inputs, also the {saved} of the input tokens that an "
+        "unlimited cache would find. sextant load --replay sends prompts that share what these "
+        "share, sextant simulate --trace simulates them."
     )
+    blocks.append(Note(text))
     blocks += [_cache_figure(by_cache), _time_figure(measured, facts)]
     rows, shown = [], 0.0
     for tokens, fraction, of_tokens in zip(*by_cache.values(), strict=True):

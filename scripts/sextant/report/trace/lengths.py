@@ -349,11 +349,10 @@ def show_fidelity(name: str, measured: Mapping[str, Any], arrivals: Mapping[str,
     takeaway = f"{name}: {_fidelity_takeaway(measured)} {words[:1].upper()}{words[1:]}."
     blocks: list[Block] = [Headline(takeaway)]
     if measured["is_of_other_trace"]:
-        blocks.append(
-            Note(
-                "The workload was fitted to another trace than this one: its figures are of that trace."
-            )
+        text = (
+            "The workload was fitted to another trace than this one: its figures are of that trace."
         )
+        blocks.append(Note(text))
     caps = []
     for column, cap in measured["caps"].items():
         n_clipped = measured[f"n_clipped_{column.removesuffix('_tokens')}"]
