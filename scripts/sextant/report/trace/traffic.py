@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.rows import column_lists, jsonable
+from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import Curve, Panel, panels_figure, stacked_figure
 from sextant.pages.figure import Axis
-from sextant.pages.sections import Section, Table
 from sextant.pages.wording import DAY_S, HOUR_S, duration_words, number, percent, plural, time_unit
 from sextant.report.trace.trace_file import Explained, TraceFile, explained, row_of, rows_of
 from sextant.workload.profiles import (
@@ -115,24 +115,24 @@ def _explained(hourly: pd.DataFrame) -> Explained | None:
 
 def show_traffic(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_traffic` returns."""
-    section, groups = Section("Traffic", _traffic_takeaway(measured)), measured["groups"]
+    blocks: list[Block] = [Headline(_traffic_takeaway(measured))]
+    groups = measured["groups"]
     if measured["n_groups"] > len(groups):
         n_groups = measured["n_groups"]
-        section.notes.append(
-            f"Shown are the {len(groups)} most frequent of {n_groups} LLMs and services."
+        blocks.append(
+            Note(f"Shown are the {len(groups)} most frequent of {n_groups} LLMs and services.")
         )
-    section.figures.append(_series_figure(measured, facts))
+    blocks.append(_series_figure(measured, facts))
     if measured["why_no_profile"] is None:
         label = "Hours since the first request, modulo 24"
         label = "Hour of the day" if measured["has_clock"] else label
         across = Axis(label, ticks=range(0, 25, 6), low=0, high=23)
-        section.figures.append(_profile_figure(groups, "daily", "hour", across))
-        section.tables.append(_regularity_table(groups, measured["has_clock"]))
+        blocks.append(_profile_figure(groups, "daily", "hour", across))
+        blocks.append(_regularity_table(groups, measured["has_clock"]))
     if any(group["weekly"] for group in groups):
-        names = {"ticks": range(0, 168, 24), "names": _WEEKDAYS}
-        across = Axis("Day of the week", **names, low=0, high=167)
-        section.figures.append(_profile_figure(groups, "weekly", "hour_of_week", across))
-    return section
+        across = Axis("Day of the week", False, range(0, 168, 24), _WEEKDAYS, low=0, high=167)
+        blocks.append(_profile_figure(groups, "weekly", "hour_of_week", across))
+    return Section("Traffic", blocks)
 
 
 def _traffic_takeaway(measured: Mapping[str, Any]) -> str:
@@ -174,7 +174,7 @@ def _hour_words(hour: int, has_clock: bool) -> str:
     return f"{hour:02d}:00" if has_clock else f"hour {hour} from the start"
 
 
-def _series_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, str]:
+def _series_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Chart:
     time, size = time_unit(facts["duration_s"], facts["start_time"]), measured["bucket_s"]
     has_whole = measured["n_requests_per_bucket"] is not None
     curves = []
@@ -188,14 +188,14 @@ def _series_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> tup
     every = duration_words(size).removeprefix("1 ")
     vertical = Axis(f"Requests per {every}", low=0)
     svg = stacked_figure(curves, Axis(time.label), vertical, "Requests over time")
-    return svg, f"Requests in each {every}" + (
-        " that the trace covers wholly." if has_whole else "."
+    return Chart(
+        svg, f"Requests in each {every}" + (" that the trace covers wholly." if has_whole else ".")
     )
 
 
 def _profile_figure(
     groups: Sequence[Mapping[str, Any]], key: str, hour: str, across: Axis
-) -> tuple[str, str]:
+) -> Chart:
     panels, cycle = [], {"daily": "day", "weekly": "week"}[key]
     for group in groups:
         profile = group[key]
@@ -203,7 +203,7 @@ def _profile_figure(
         curve = Curve("median", profile[hour], *spread)
         panels.append(Panel(group["name"], across, Axis("Requests per hour", low=0), [curve]))
     caption = f"Requests per hour by hour of the {cycle}: the median of all {cycle}s, and its "
-    return panels_figure(panels, f"Requests by hour of the {cycle}"), f"{caption}quartiles."
+    return Chart(panels_figure(panels, f"Requests by hour of the {cycle}"), f"{caption}quartiles.")
 
 
 def _regularity_table(groups: Sequence[Mapping[str, Any]], has_clock: bool) -> Table:
@@ -261,11 +261,11 @@ def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> S
     """Return the section of what `measure_reliability` returns."""
     groups = measured["groups"]
     if not groups:
-        return Section(
-            "Reliability",
+        words = (
             "No request of the trace is marked as failed. Many sources leave failures out, so this "
-            "says nothing of how reliable the service was.",
+            "says nothing of how reliable the service was."
         )
+        return Section("Reliability", [Headline(words)])
     every = duration_words(measured["bucket_s"])
     total = percent(facts["n_failed"] / facts["n_requests"])
     takeaway = f"{total} of the requests failed"
@@ -311,4 +311,4 @@ def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> S
     }
     rows = ({"name": group["name"], **group["summary"]} for group in groups)
     table = Table.of_rows(rows, columns)
-    return Section("Reliability", takeaway, figures=[(svg, caption)], tables=[table])
+    return Section("Reliability", [Headline(takeaway), Chart(svg, caption), table])
