@@ -39,7 +39,7 @@ baselines: .venv/.baselines
 
 # A server's threads sleep while they wait: on two cores spinning ones stall its other processes.
 demo:
-	$(MAKE) --no-print-directory --jobs 2 .venv/.ready .venv-vllm/.ready  # both at once
+	$(MAKE) --no-print-directory --jobs 2 .venv/.ready .venv-vllm/.ready
 	OMP_WAIT_POLICY=passive PYTHONPATH=workflow/plugins $(BIN)/snakemake --cores $(CORES) \
 		--rerun-incomplete --logger sextant-progress
 	$(BIN)/sextant show
