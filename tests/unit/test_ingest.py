@@ -71,7 +71,7 @@ def test_azure_keeps_tenths_of_a_microsecond(tmp_path):
 
 def test_schema_is_the_trace_contract_with_provenance(tmp_path):
     source = _write(tmp_path, AZURE)
-    _, _, report = _ingest(source, "azure", trace_id="azure's own")
+    _, _, report = _ingest(source, "azure")
     schema = pq.read_schema(tmp_path / "out" / "t.parquet")
     assert schema.names == list(TRACE_COLUMNS)
     assert schema.field("arrival_s").type == pa.float64()
@@ -80,7 +80,7 @@ def test_schema_is_the_trace_contract_with_provenance(tmp_path):
         origin = read_provenance(tmp_path / "out" / name)
         assert origin == report["provenance"]
         assert origin["inputs_sha256"] == {"source": sha256_file(source)}
-        assert origin["trace_id"] == "azure's own"
+        assert origin["trace_format"] == "azure"
     compression = pq.ParquetFile(tmp_path / "out" / "t.parquet").metadata.row_group(0).column(0)
     assert compression.compression == "ZSTD"
 
@@ -109,13 +109,6 @@ def test_mooncake_keeps_ties(tmp_path):
     assert trace["input_tokens"].tolist() == [6758, 7322, 7236]
     assert trace["request_id"].tolist() == ["1", "2", "3"]
     assert report["n_rejected"] == 0
-
-
-def test_names_given_fill_only_what_the_source_lacks(tmp_path):
-    azure, _, _ = _ingest(_write(tmp_path, AZURE), "azure", llm="gpt'x", service="chat")
-    assert set(azure["llm"]) == {"gpt'x"} and set(azure["service"]) == {"chat"}
-    burst, _, _ = _ingest(_write(tmp_path, BURSTGPT), "burstgpt", llm="gpt'x")
-    assert burst["llm"].tolist() == ["ChatGPT", "GPT-4"]
 
 
 BAD_ROWS = {

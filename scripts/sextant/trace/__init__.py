@@ -1,8 +1,8 @@
-"""Ingest: a production trace in its publisher's format becomes the normalised trace.
+"""A production trace in its publisher's format becomes the normalised trace.
 
 In: a CSV, JSON-lines or Parquet file. Out: the trace as Parquet, the malformed lines, and a report.
-Read `trace_format` (the contract and the formats), then `job` (how it goes together), `cells` (how
-lines are parsed), `rules` and `clock` (which lines are requests), `write`, `order`.
+Read `trace_format` (the contract and the formats), `job` (all steps), `reading`, `cells` (how lines
+are parsed), `rules` (which lines are requests), `write` (the files, and rows put in order).
 """
 
 from sextant.trace.job import MAX_RATE_RPS, ingest_trace

@@ -33,8 +33,6 @@ def ingest_trace(
     rejected_out: str | Path,
     report_out: str | Path,
     *,
-    llm: str | None = None,
-    service: str | None = None,
     max_rejected_fraction: float = 0.01,
     start_time: str | None = None,
     columns: Columns | None = None,
@@ -42,7 +40,6 @@ def ingest_trace(
     ignore_unknown: bool = False,
     max_rate_rps: float = MAX_RATE_RPS,
     threads: int | None = None,
-    **provenance_facts: Any,
 ) -> dict[str, Any]:
     """Normalise a trace to Parquet; write its malformed rows and a report beside it.
 
@@ -62,8 +59,6 @@ def ingest_trace(
             and `raw` of every malformed row, and of rows whose time is far from all others (line
             null, the row as it was read).
         report_out: JSON with what this function returns.
-        llm: LLM of the requests where the source names none; likewise `service`.
-        service: see `llm`.
         max_rejected_fraction: largest share of malformed rows that is tolerated.
         start_time: ISO 8601 date-time at which the source's clock shows zero, for a format
             whose arrivals are numbers.
@@ -73,7 +68,6 @@ def ingest_trace(
         ignore_unknown: leave columns out that the format does not know; the report names them.
         max_rate_rps: highest mean rate that is believed; a wrong unit of time shows in it.
         threads: how many read at once; None: as many as there are cores, up to 16.
-        **provenance_facts: more facts for the outputs' provenance.
 
     Raises:
         InputError: wrong columns, no rows, too many malformed ones, a rate above `max_rate_rps`,
@@ -100,22 +94,21 @@ def ingest_trace(
     with ExitStack() as stack:
         # Two threads more: one reads the source, one takes its checksum.
         pool = stack.enter_context(ThreadPoolExecutor(n_threads + 2))
-        facts = {"trace_format": trace_format, **provenance_facts}
+        facts: dict[str, Any] = {"trace_format": trace_format}
         if columns is not None:
             facts |= {"columns": columns, "time_unit": time_unit}
         if form.block_tokens is not None:
             facts["block_tokens"] = form.block_tokens
         origin = pool.submit(provenance, {"source": source}, **facts)
         trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
-        output = Output(trace, rejected, form, {"llm": llm, "service": service})
+        output = Output(trace, rejected, form)
         stack.callback(output.close)
         ignored: list[str] = []
         for rows in read_rows(source, form, pool, n_threads, ignored):
             output.write(rows)
         output.put_in_order()
         counts = _counts(output)
-        _check_counts(source, counts, output.shown, max_rejected_fraction)
-        _check_rate(source, counts, max_rate_rps)
+        _check_counts(source, counts, output.shown, max_rejected_fraction, max_rate_rps)
         start = start_facts(output.first_tick, form, start_time, output.is_zoned)
         known = origin.result() | start
         output.add_provenance(known)
@@ -137,17 +130,6 @@ def _check_paths(source: Path, paths: Sequence[Path]) -> None:
             problem = f"the output would replace {taken[path.resolve()]}"
             raise InputError(problem, file=path, fix="give each file a name of its own")
         taken[path.resolve()] = "another output"
-
-
-def _check_rate(source: Path, counts: Mapping[str, Any], max_rate_rps: float) -> None:
-    """Refuse a rate that no service has: seconds that were read as milliseconds, as a rule."""
-    n, duration_s = counts["n_accepted"], counts["duration_s"]
-    if n < _FEW or not duration_s or n / duration_s <= max_rate_rps:
-        return
-    problem = f"{n / duration_s:,.0f} requests per second on average ({n} in {duration_s:,.3g} s)"
-    fix = "correct the unit of the arrivals (`--columns` with `--time-unit`), or raise "
-    fix += f"max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, if that is the rate"
-    raise InputError(problem, file=source, field="arrival_s", fix=fix)
 
 
 def _counts(output: Output) -> dict[str, Any]:
@@ -172,16 +154,24 @@ def _check_counts(
     counts: Mapping[str, Any],
     shown: list[tuple[int, str]],
     max_rejected_fraction: float,
+    max_rate_rps: float,
 ) -> None:
-    """Refuse a trace that has no rows or strays too far from its format."""
+    """Refuse a trace without rows, with too many malformed ones, or with a rate no service has."""
     if counts["n_read"] == 0:
         raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
     is_tolerated = counts["n_rejected"] <= max_rejected_fraction * counts["n_read"]
-    if counts["n_accepted"] and is_tolerated:
-        return
-    where = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in shown)
-    problem = f"{counts['n_rejected']} of {counts['n_read']} rows are malformed ({where})"
-    fix = f"correct them, or raise max_rejected_fraction, now {max_rejected_fraction}"
-    if not counts["n_accepted"] and "not a number" in where:
-        fix += "; arrivals that are date-times take --time-unit iso beside --columns"
-    raise InputError(problem, file=source, fix=fix)
+    if not (counts["n_accepted"] and is_tolerated):
+        where = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in shown)
+        problem = f"{counts['n_rejected']} of {counts['n_read']} rows are malformed ({where})"
+        fix = f"correct them, or raise max_rejected_fraction, now {max_rejected_fraction}"
+        if not counts["n_accepted"] and "not a number" in where:
+            fix += "; for arrivals that are date-times give --columns with --time-unit iso"
+        raise InputError(problem, file=source, fix=fix)
+    n, duration_s = counts["n_accepted"], counts["duration_s"]
+    if n >= _FEW and duration_s and n / duration_s > max_rate_rps:
+        # As a rule, milliseconds were read as seconds.
+        rate = f"{n / duration_s:,.0f} requests per second on average"
+        fix = "correct the unit of the arrivals (`--columns` with `--time-unit`), or raise "
+        fix += f"max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, if that is the rate"
+        problem = f"{rate} ({n} in {duration_s:,.3g} s)"
+        raise InputError(problem, file=source, field="arrival_s", fix=fix)

@@ -1,4 +1,8 @@
-"""A text source as blocks of whole lines: decompressed, in order, never all in memory."""
+"""A source read to rows: text in blocks of whole lines, Parquet in batches of rows.
+
+Blocks are parsed (`cells`) and judged line by line (`rules`) on all threads; what depends on the
+lines before (`rules.Clock`) follows in order. A source is never held in memory as a whole.
+"""
 
 import csv
 import json
@@ -29,6 +33,8 @@ from sextant.trace.date_times import NS_PER_S, is_date_time
 from sextant.trace.rules import Clock, Judged, Rows, judge
 from sextant.trace.trace_format import TraceFormat
 
+BATCH_ROWS = 100_000
+"""Rows of a Parquet file that are checked at a time."""
 BLOCK_BYTES = 4 << 20
 """Text that is checked at a time. It bounds the memory, and sets the trace's row groups."""
 MAX_LINE_BYTES = 16 << 20
@@ -88,10 +94,6 @@ def ahead(
         yield item, future.result()
 
 
-BATCH_ROWS = 100_000
-"""Rows of a Parquet file that are checked at a time."""
-
-
 def read_rows(
     source: Path, form: TraceFormat, pool: Executor, n_threads: int, ignored: list[str]
 ) -> Iterator[Rows]:
@@ -114,7 +116,7 @@ def as_written(source: Path, form: TraceFormat) -> TraceFormat:
     try:
         lines = lines_of(next(read_blocks(source), b""))
     except (OSError, UnicodeDecodeError):
-        return form  # told when the rows are read
+        return form  # an error when the rows are read
     name = form.sources(form.required)["arrival_s"]
     rows = (row for line in lines if isinstance(row := json_object(line), dict))
     first = next((cell for row in rows if (cell := value_of(row, name)) is not None), None)
@@ -128,7 +130,7 @@ def _read_parquet(
     with pq.ParquetFile(source) as stored:
         names = _flat(stored.schema_arrow.empty_table()).schema.names
         ignored += _check_columns(source, form, names)
-        clock = _clock(form, names, next_line=1)
+        clock = Clock(form.sources(names)["arrival_s"], 1)
         check = partial(_check_batch, form=form)
         batches = fetched(pool, stored.iter_batches(BATCH_ROWS))
         for batch, judged in ahead(pool, check, batches, n_threads + 1):
@@ -153,10 +155,6 @@ def _raw_rows(batch: pa.RecordBatch, places: np.ndarray) -> list[str]:
     return [json.dumps(row, default=str, separators=(",", ":")) for row in rows]
 
 
-def _clock(form: TraceFormat, names: list[str], next_line: int) -> Clock:
-    return Clock(form.sources(names)["arrival_s"], next_line)
-
-
 def _unreadable(source: Path, error: str) -> InputError:
     fix = "give the file whole, as its publisher wrote it, in UTF-8"
     return InputError(f"cannot be read ({' '.join(error.split())[:300]})", file=source, fix=fix)
@@ -168,7 +166,7 @@ def _read_text(
     blocks = fetched(pool, read_blocks(source))
     names, blocks = _columns(source, form, blocks)
     ignored += _check_columns(source, form, names)
-    clock = _clock(form, names, next_line=1 if form.is_jsonl else 2)
+    clock = Clock(form.sources(names)["arrival_s"], 1 if form.is_jsonl else 2)
     check = partial(_check_text, form=form, names=names)
     try:
         for text, judged in ahead(pool, check, blocks, n_threads + 1):
@@ -180,7 +178,7 @@ def _read_text(
 
 def _check_text(text: bytes, form: TraceFormat, names: list[str]) -> Judged:
     if not text.isascii():
-        text.decode()  # to be told where it is not UTF-8
+        text.decode()  # the error says where it is not UTF-8
     read = read_json if form.is_jsonl else read_csv
     return judge(read(text, form, names), form, names)
 

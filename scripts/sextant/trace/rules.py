@@ -1,4 +1,4 @@
-"""The rules of a trace: which lines of a source are requests, and why others are set aside."""
+"""Which lines of a source are requests, and why others are set aside."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ from sextant.trace.trace_format import (
     TraceFormat,
 )
 
+REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
 _STATUSES = pa.array(["ok", "failed"])
+_WANTED = {pa.int64(): "not a date and time", pa.bool_(): "neither true nor false"}
 _SYNONYMS = {"success": "ok", "failure": "failed"}
 
 
@@ -65,11 +67,24 @@ def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
         for theirs, ours in _SYNONYMS.items():
             given = pc.if_else(pc.fill_null(pc.equal(given, theirs), False), ours, given)
         is_known = pc.or_(pc.is_in(given, _STATUSES), pc.is_null(given))
-        set_aside(reasons, _mask(pc.invert(is_known)), "status: neither ok nor failed")
+        set_aside(
+            reasons,
+            pc.invert(is_known).to_numpy(zero_copy_only=False),
+            "status: neither ok nor failed",
+        )
         contradicts = pc.and_(pc.fill_null(pc.equal(given, "ok"), False), has_failed)
-        set_aside(reasons, _mask(contradicts), "output_tokens: zero in a request that is ok")
+        set_aside(
+            reasons,
+            contradicts.to_numpy(zero_copy_only=False),
+            "output_tokens: zero in a request that is ok",
+        )
         status = pc.coalesce(given, status.cast(pa.string()))
-    columns = {name: _converted(column, name, form) for name, column in cells.columns.items()}
+    columns = {}
+    for name, column in cells.columns.items():
+        column = pc.multiply(column, form.factors[name]) if name in form.factors else column
+        if COLUMN_TYPES[name] == pa.int32():
+            column = column.cast(pa.int32(), safe=False)  # lines set aside may hold anything
+        columns[name] = column
     tick = cells.columns["arrival_s"].fill_null(0).to_numpy()
     return Judged(columns | {"status": status}, tick, cells.zones, reasons)
 
@@ -89,25 +104,6 @@ def _faults(name: str, cells: Cells) -> Iterator[tuple[np.ndarray, str]]:
     if COLUMN_TYPES[name] == pa.int32():
         yield values != np.trunc(values), "not a whole number"
         yield values > MAX_INT32, "above the 32-bit range"
-
-
-_WANTED = {pa.int64(): "not a date and time", pa.bool_(): "neither true nor false"}
-
-
-def _mask(values: pa.Array) -> np.ndarray:
-    return values.to_numpy(zero_copy_only=False)
-
-
-def _converted(column: pa.Array, name: str, form: TraceFormat) -> pa.Array:
-    """Bring a column to the type and unit of the trace contract."""
-    if name in form.factors:
-        column = pc.multiply(column, form.factors[name])
-    if COLUMN_TYPES[name] == pa.int32():
-        return column.cast(pa.int32(), safe=False)  # lines set aside may hold anything
-    return column
-
-
-REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
 
 
 @dataclass(frozen=True)
@@ -134,7 +130,7 @@ class Clock:
     is_zoned: bool | None = None
 
     def settle(self, judged: Judged, raw: Callable[[np.ndarray], list[str]]) -> Rows:
-        """Apply the rules that look at the lines before to the next lines, and move behind these.
+        """Apply the rules that depend on the lines before to the next lines, and count these.
 
         `raw` gives the raw text of lines by their places in `judged`. A request without an id gets
         its line's number.

@@ -1,7 +1,8 @@
-"""Rows that did not come in the order of time: sorted on disk, in the memory of one run of them.
+"""The outputs of ingest, written block by block: the trace in order, and the lines set aside.
 
-A log merged from several servers is late by seconds; one of several files put after one another is
-sorted only in parts. The rows go into runs by their time, and each run is sorted by itself.
+A log merged from several servers is late by seconds; several files put one after another are
+sorted only in parts. Rows that are not in order are cut into runs by their time, and each run is
+sorted by itself, in memory.
 """
 
 import json
@@ -23,6 +24,10 @@ from sextant.base.files import PROVENANCE_KEY
 from sextant.trace.rules import REJECTED, Rows
 from sextant.trace.trace_format import BLANK, CODED, CODED_COLUMNS, HASH_IDS, TraceFormat
 
+N_SHOWN = 5
+FAR = "arrival: far in time from all other rows"
+_NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
+_NOT_CODED = (*_NUMBERS, "request_id", HASH_IDS)
 RUN_ROWS = 500_000
 """Rows that are sorted at a time, about."""
 _BATCH_ROWS = 100_000
@@ -109,26 +114,16 @@ def _span(sample: np.ndarray) -> tuple[float, float]:
     return low_s - reach_s, high_s + reach_s
 
 
-N_SHOWN = 5
-FAR = "arrival: far in time from all other rows"
-_NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
-_NOT_CODED = (*_NUMBERS, "request_id", HASH_IDS)
-
-
 class Output:
     """Two Parquet files that grow, and what has gone into them."""
 
-    def __init__(
-        self, trace: Path, rejected: Path, form: TraceFormat, constants: Mapping[str, str | None]
-    ) -> None:
-        """Open both; `constants` fill a text column where the source names nothing."""
+    def __init__(self, trace: Path, rejected: Path, form: TraceFormat) -> None:
         self._path, self._schema = trace, form.schema
         self._trace = _writer(trace, self._schema)
         self._rejected = pq.ParquetWriter(
             rejected, REJECTED, compression="zstd", store_schema=False
         )
         self._units_per_s = form.units_per_s
-        self._constants = constants
         self.first_tick: float = math.nan  # an int for date-times
         self.is_zoned: bool | None = None
         self.duration_s: float | None = None
@@ -197,11 +192,9 @@ class Output:
         self._write_rejected(pa.table([lines, [FAR] * len(far), raw], schema=REJECTED))
 
     def _array(self, column: pa.Array | None, name: str, n: int) -> pa.Array:
-        column_type, constant = self._schema.field(name).type, self._constants.get(name)
+        column_type = self._schema.field(name).type
         if column is None:
             column = pa.nulls(n, column_type)
-        if constant is not None and column.null_count:
-            column = column.cast(pa.string()).fill_null(constant)
         is_to_code = column_type == CODED and column.type != CODED
         return column.dictionary_encode() if is_to_code else column
 

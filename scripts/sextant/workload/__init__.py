@@ -8,13 +8,11 @@ it, by a seed.
 
 To read, in order:
 
-- requests: `request_model` (with `sampling`), `published` (read from files), `lengths` (Zipf's
-  law), `length_modes`, `use_cases`, `conversations`; `prompts`.
-- arrivals: `gamma` (exact gaps); `steps`, `step_distance` (gaps of a coarse clock); `arrivals` of a
-  whole trace, `windows` of a part; `generators`, `modulated` and `trace_arrivals` draw.
-- bursts: `arrival_measures`; `arrival_fits`, of which `arrival_choice` takes the simplest that will
-  do; `fitted_arrivals` keeps it in the workload's folder.
-- workloads: `fit` (from a trace), `without_trace`; `fidelity` judges them.
-- a trace over time: `profiles`, and `trace_stream` where it is too long for the memory.
-- traces drawn from workloads: `draw`, `export`.
+- workloads: `fit`, of a trace or without one, and how faithful they are.
+- requests: `request_model`, fitted by `trace_requests`, read or built by `published`, Zipf's law in
+  `lengths`; `prompts`; `shared_blocks`, which prompts of a trace begin alike.
+- arrivals: `generators` and `trace_arrivals` draw them; `gamma` and `arrivals` fit and measure a
+  trace's, `arrival_choice` takes the simplest model that will do.
+- a trace over time: `windows` and `profiles`.
+- `draw`: traces drawn from workloads.
 """

@@ -8,7 +8,7 @@ matrices of Spearman's rank correlation.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,6 @@ def fit_workload(
     max_output_tokens: int | None = None,
     n_bins: int = N_BINS,
     seed: int = 0,
-    **provenance_facts: Any,
 ) -> dict[str, Any]:
     """Fit the request model and the arrival models of a trace; write them and their fidelity.
 
@@ -59,7 +58,6 @@ def fit_workload(
         max_output_tokens: cap on its output.
         n_bins: most bins per parameter.
         seed: of the samples that arrival models are judged by.
-        **provenance_facts: more facts for the provenance in `validation_out`.
 
     Raises:
         InputError: a cap below 1, no request to fit, or arrivals out of order.
@@ -106,7 +104,7 @@ def fit_workload(
             },
         },
         "seed": seed,
-        "provenance": provenance({"trace": trace}, fit=facts, **provenance_facts),
+        "provenance": provenance({"trace": trace}, fit=facts),
     }
     requests.save(requests_out, facts)
     times_out = write_times(arrivals_out, times, facts)
@@ -125,13 +123,6 @@ def fit_workload(
     return validation
 
 
-class Caps(TypedDict, total=False):
-    """Most tokens of a request's input and output; None or absent: no cap."""
-
-    max_input_tokens: int | None
-    max_output_tokens: int | None
-
-
 def write_workload(
     model: RequestModel,
     requests_out: str | Path,
@@ -144,8 +135,10 @@ def write_workload(
 ) -> dict[str, Any]:
     """Write the three files of a workload for a model that comes without a trace (`origin`).
 
-    Longer requests are cut to the caps. The files are those of `fit_workload`; `arrivals.json` has
-    no parameters, `arrivals.parquet` no row. The figures of `validation.json` are returned.
+    Its load is given when it is run: a rate for latency-critical inference, everything at once for
+    best effort (Papaioannou and Doudali). Longer requests are cut to the caps. The files are those
+    of `fit_workload`; `arrivals.json` has no parameters, `arrivals.parquet` no row. The figures of
+    `validation.json` are returned.
 
     Raises:
         InputError: a cap below 1.
@@ -153,9 +146,8 @@ def write_workload(
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     capped, clipped_fraction = cap_model(model, caps)
     facts = {**origin, **{f"max_{name}": cap for name, cap in caps.items()}}
-    has_counts = "count" in capped.frame
     validation = {
-        "n_requests": int(capped.weights.sum()) if has_counts else None,
+        "n_requests": int(capped.weights.sum()) if "count" in capped.frame else None,
         "clipped_fraction": clipped_fraction,
         "n_joint_bins": len(capped.frame),
         # There is no trace to differ from.
@@ -171,7 +163,7 @@ def write_workload(
     return validation
 
 
-def write_use_case(name: str, *files: str | Path, **caps: Unpack[Caps]) -> dict[str, Any]:
+def write_use_case(name: str, *files: str | Path, **caps: int | None) -> dict[str, Any]:
     """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
 
     Raises:
@@ -183,7 +175,7 @@ def write_use_case(name: str, *files: str | Path, **caps: Unpack[Caps]) -> dict[
 
 
 def write_fixed_lengths(
-    input_tokens: int, output_tokens: int, *files: str | Path, **caps: Unpack[Caps]
+    input_tokens: int, output_tokens: int, *files: str | Path, **caps: int | None
 ) -> dict[str, Any]:
     """Write a workload whose requests all have the same lengths; `files`, `caps` as above.
 
@@ -227,21 +219,23 @@ def exact_fidelity(
         model: as fitted to the trace.
 
     Returns:
-        `ks` and `mean_ratio` by parameter (see `compare`); `spearman_trace`, `spearman_model`;
-        `spearman_difference`: `joint` that of the model, `independent` that of independent
-        parameters, whose coefficients are all 0.
+        By parameter `ks`, and `mean_ratio`, the model's mean over the trace's (None where that is 0
+        or nothing is known); `spearman_trace`, `spearman_model`, coefficients (None where a
+        parameter is constant); `spearman_difference`, the largest (see `largest_difference`):
+        `joint` that of the model, `independent` that of independent parameters, whose coefficients
+        are all 0.
     """
     frame, weights = model.frame[model.parameters], model.weights
     of_model = spearman(frame, weights)
+    ks, mean_ratio = {}, {}
+    for name, (values, own) in traced.items():
+        ks[name] = ks_distance(values, frame[name], own, weights)
+        truth = _mean(values, own)
+        ratio = _mean(frame[name], weights) / truth if truth else np.nan
+        mean_ratio[name] = float(ratio) if np.isfinite(ratio) else None
     return {
-        "ks": {
-            name: ks_distance(values, frame[name], own, weights)
-            for name, (values, own) in traced.items()
-        },
-        "mean_ratio": {
-            name: _ratio(_mean(frame[name], weights), _mean(pd.Series(values), own))
-            for name, (values, own) in traced.items()
-        },
+        "ks": ks,
+        "mean_ratio": mean_ratio,
         "spearman_trace": _nested(of_trace),
         "spearman_model": _nested(of_model),
         "spearman_difference": {
@@ -312,8 +306,17 @@ def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataF
     for row, place_a in enumerate(places):
         for column, place_b in enumerate(places[: row + 1]):
             is_known = (place_a >= 0) & (place_b >= 0) & (row_weights > 0)
-            pair = (place_a[is_known], place_b[is_known], row_weights[is_known])
-            matrix[row, column] = matrix[column, row] = _rank_correlation(*pair)
+            own = row_weights[is_known]
+            a, b = (
+                centred_ranks(np.bincount(place[is_known], own))[place[is_known]]
+                for place in (place_a, place_b)
+            )
+            correlation = 1.0
+            if not (a.any() and np.array_equal(a, b)):
+                correlation = rank_correlation(
+                    np.sum(own * a * b), np.sum(own * a**2), np.sum(own * b**2)
+                )
+            matrix[row, column] = matrix[column, row] = correlation
     return pd.DataFrame(matrix, index=names, columns=names)
 
 
@@ -333,16 +336,12 @@ def _numbers(values: ArrayLike) -> np.ndarray:
     return pd.Series(values).astype(float).to_numpy()
 
 
-def _mean(values: pd.Series, weights: np.ndarray | None = None) -> float:
+def _mean(values: ArrayLike, weights: np.ndarray) -> float:
+    """Return the weighted mean of the values that are known; NaN where none is."""
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)
-    known_weights = is_known.astype(float) if weights is None else is_known * weights
-    total = known_weights.sum()
-    return float(np.sum(numbers[is_known] * known_weights[is_known]) / total) if total else np.nan
-
-
-def _ratio(value: float, truth: float) -> float | None:
-    return value / truth if truth and np.isfinite(value / truth) else None
+    known, total = is_known * weights, (is_known * weights).sum()
+    return float(np.sum(numbers[is_known] * known[is_known]) / total) if total else np.nan
 
 
 def _cumulative_shares(
@@ -354,17 +353,6 @@ def _cumulative_shares(
     if not len(sums) or sums[-1] <= 0:
         raise InputError("there is no value to compare", fix="give at least one request")
     return distinct, sums / sums[-1]
-
-
-def _rank_correlation(place_a: np.ndarray, place_b: np.ndarray, weights: np.ndarray) -> float:
-    """Return the weighted correlation of the mid-ranks of two columns without nulls."""
-    ranks_a, ranks_b = (
-        centred_ranks(np.bincount(place, weights))[place] for place in (place_a, place_b)
-    )
-    if ranks_a.any() and np.array_equal(ranks_a, ranks_b):
-        return 1.0
-    spread_a, spread_b = (np.sum(weights * ranks**2) for ranks in (ranks_a, ranks_b))
-    return rank_correlation(np.sum(weights * ranks_a * ranks_b), spread_a, spread_b)
 
 
 def _nested(matrix: pd.DataFrame) -> dict[str, dict[str, float | None]]:

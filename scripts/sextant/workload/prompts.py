@@ -5,7 +5,7 @@ docs/workloads.md has the forms of an item.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -337,6 +337,7 @@ def _read_turns(path: Path) -> Iterator[list[_Turn]]:
         raise InputError("there is no such file", file=path, fix="check the path") from error
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8: {error}", file=path, fix="convert it to UTF-8") from error
+    items: Iterable[tuple[int, Any]]
     if is_list := text.lstrip().startswith("["):
         items = enumerate(_parse(path, text, None), start=1)
     else:
