@@ -1,6 +1,6 @@
 """Reads a characterization from a folder of data; docs/characterizations.md has its layout."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from
 from sextant.facts.llm import LLM, load_llm
 from sextant.facts.slo import PERCENTILE_PREFIX
 from sextant.points.characterization import FILE, Characterization, Description
-from sextant.points.features import Features, features_of_sheets
+from sextant.points.features import features_of_sheets
 from sextant.points.frame import IDENTIFIERS, LATENCIES, LOAD, complete
 from sextant.points.points_file import (
     NAMES,
@@ -42,10 +42,10 @@ def is_folder(path: str | Path) -> bool:
 def load_folder(folder: str | Path) -> Characterization:
     """Read a characterization from its folder.
 
-    LLMs that cannot be sized, of a family that is not known say, are left out with their points.
+    LLMs that cannot be sized, e.g. of an unknown family, are left out with their points.
 
     Raises:
-        InputError: a file is missing or makes no sense; names file, row, field and fix.
+        InputError: a file is missing or malformed; names file, row, field and fix.
     """
     folder = Path(folder)
     about = load_description(folder)
@@ -53,18 +53,19 @@ def load_folder(folder: str | Path) -> Characterization:
     points = _points(folder, about, [*llms, *unknown], profiles)
     n_of, is_known = points["llm_id"].value_counts(), points["llm_id"].isin(list(llms))
     points = points[is_known].reset_index(drop=True)
-    setting = {
-        "source": about.source,
-        "workload_id": about.workload_id,
-        "scenario_id": about.scenario_id,
-    }
+    setting = {name: getattr(about, name) for name in ("source", "workload_id", "scenario_id")}
+    features = None
+    if about.llm_features and about.gpu_features:
+        llm_rows = load_sheet(folder / about.llm_features, LlmFeatureRow, "llm_id")
+        gpu_rows = load_sheet(folder / about.gpu_features, GpuFeatureRow, "gpu_id")
+        features = features_of_sheets(llm_rows, gpu_rows, profiles)
     return Characterization(
         **setting,
         points=points.assign(**setting, variant_id=DEFAULT_VARIANT),
         llms=llms,
         profiles=profiles,
         predictors=[],
-        features=_features(folder, about, profiles),
+        features=features,
         feasibility=_feasibility(folder, about, points, unknown).assign(**setting),
         longest_request_tokens=None,
         descriptions=(about,),
@@ -76,7 +77,7 @@ def load_folder(folder: str | Path) -> Characterization:
 
 
 def _llms(folder: Path, about: Description) -> tuple[dict[str, LLM], dict[str, InputError]]:
-    """Return the LLMs, and what keeps the others from being sized."""
+    """Return the LLMs, and for each of the others why it cannot be sized."""
     llms, unknown = {}, {}
     for row in load_sheet(folder / "llms.tsv", FolderLlmRow, "llm_id"):
         config = folder / row["config"]
@@ -115,102 +116,80 @@ def _profiles(folder: Path) -> dict[str, GPUProfile]:
 def _points(
     folder: Path, about: Description, llms: Collection[str], profiles: Mapping[str, GPUProfile]
 ) -> pd.DataFrame:
-    """Return the points, complete, after what no schema can tell was checked."""
-    found = [folder / name for name in NAMES if (folder / name).is_file()]
-    if len(found) != 1:
-        problem = "both points.csv and points.parquet are there" if found else "no points.csv"
-        fix = "remove one of them" if found else "write the points there, one row per measurement"
+    """Return the points, complete, after the checks that no schema can express."""
+    paths = [folder / name for name in NAMES if (folder / name).is_file()]
+    if len(paths) != 1:
+        problem = "both points.csv and points.parquet are there" if paths else "no points.csv"
+        fix = "remove one of them" if paths else "write the points there, one row per measurement"
         raise InputError(problem, file=folder, fix=fix)
-    (path,) = found
-    points, lines = read_points(path)
-    _check_names(points, "llm_id", llms, folder / "llms.tsv", path, lines)
-    _check_names(points, "gpu_profile_id", profiles, folder / "gpu_profiles.tsv", path, lines)
-    _check_load(points, path, lines)
-    _check_statistic(points, about, path, lines)
-    _check_percentiles(points, path, lines)
-    points = complete(points, about.defaults)
-    _check_layout(points, profiles, path, lines)
-    return points
+    points = read_points(paths[0])
+    try:
+        _check_names(points["llm_id"], llms, folder / "llms.tsv")
+        _check_names(points["gpu_profile_id"], profiles, folder / "gpu_profiles.tsv")
+        without = points.reindex(columns=LOAD).isna().all(axis=1)
+        if without.any():
+            problem, fix = "neither users nor a request rate", "fill in one of them"
+            field = "users, request_rate_rps"
+            raise InputError(problem, row=without.idxmax(), field=field, fix=fix)
+        _check_averages(points, about.statistic)
+        _check_percentiles(points)
+        points = complete(points, about.defaults)
+        _check_layout(points, profiles)
+    except InputError as error:
+        raise error.at(file=paths[0]) from None
+    return points.reset_index(drop=True)
 
 
-def _check_names(
-    points: pd.DataFrame,
-    column: str,
-    known: Collection[str],
-    sheet: Path,
-    path: Path,
-    lines: Sequence[int],
-) -> None:
-    unknown = ~points[column].isin(list(known))
-    if unknown.any():
-        at = int(unknown.idxmax())
-        name, fix = points.loc[at, column], f"add a row for it to {sheet}, or correct the name"
-        problem = f"{name!r} is not in {sheet.name}"
-        raise InputError(problem, file=path, row=lines[at], field=column, fix=fix)
+def _check_names(names: pd.Series, known: Collection[str], sheet: Path) -> None:
+    unknown = names[~names.isin(list(known))]
+    if len(unknown):
+        problem = f"{unknown.iloc[0]!r} is not in {sheet.name}"
+        fix = f"add a row for it to {sheet}, or correct the name"
+        raise InputError(problem, row=unknown.index[0], field=names.name, fix=fix)
 
 
-def _check_load(points: pd.DataFrame, path: Path, lines: Sequence[int]) -> None:
-    without = points.reindex(columns=LOAD).isna().all(axis=1)
-    if without.any():
-        problem, fix = "neither users nor a request rate", "fill in one of them"
-        row, field = lines[int(without.idxmax())], "users, request_rate_rps"
-        raise InputError(problem, file=path, row=row, field=field, fix=fix)
-
-
-def _check_statistic(
-    points: pd.DataFrame, about: Description, path: Path, lines: Sequence[int]
-) -> None:
-    """Refuse a point that has, of the two kinds of average, only the one that is not published."""
-    own, other = ("mean", "median") if about.statistic == "mean" else ("median", "mean")
+def _check_averages(points: pd.DataFrame, statistic: str) -> None:
+    """Refuse a point that has only the kind of average that its source does not publish."""
+    own, other = ("mean", "median") if statistic == "mean" else ("median", "mean")
+    problem = f"{other} without {own}, but the statistic of {FILE} is {statistic}"
     for latency in LATENCIES:
         values = points.reindex(columns=[f"{own}_{latency}", f"{other}_{latency}"])
-        mixed = values.iloc[:, 0].isna() & values.iloc[:, 1].notna()
-        if mixed.any():
-            problem = f"{other} without {own}, but the statistic of {FILE} is {about.statistic}"
+        wrong = values.iloc[:, 0].isna() & values.iloc[:, 1].notna()
+        if wrong.any():
             fix = f"move the values to {own}_{latency}, or correct the statistic"
-            row, field = lines[int(mixed.idxmax())], f"{other}_{latency}"
-            raise InputError(problem, file=path, row=row, field=field, fix=fix)
+            raise InputError(problem, row=wrong.idxmax(), field=f"{other}_{latency}", fix=fix)
 
 
-def _check_percentiles(points: pd.DataFrame, path: Path, lines: Sequence[int]) -> None:
+def _check_percentiles(points: pd.DataFrame) -> None:
     """Refuse a higher percentile of a latency that is below a lower one."""
+    fix = "correct the row: a higher percentile is never smaller"
     for latency in LATENCIES:
         names = [f"{prefix}_{latency}" for prefix in PERCENTILE_PREFIX.values()]
         values = points.reindex(columns=names).astype(float)
-        below = values.ffill(axis=1).cummax(axis=1).shift(axis=1)
-        wrong = (values < below).to_numpy()
-        if wrong.any():
-            at, column = (int(place[0]) for place in wrong.nonzero())
-            value, other = values.iloc[at, column], below.iloc[at, column]
-            problem = f"{value:g} is below the {other:g} of a lower percentile in this row"
-            fix = "correct the row: a higher percentile is never smaller"
-            raise InputError(problem, file=path, row=lines[at], field=names[column], fix=fix)
+        least = values.ffill(axis=1).cummax(axis=1).shift(axis=1)
+        wrong = values < least
+        if wrong.any(axis=None):
+            line = wrong.any(axis=1).idxmax()
+            name = wrong.loc[line].idxmax()
+            value, lower = values.loc[line, name], least.loc[line, name]
+            problem = f"{value:g} is below the {lower:g} of a lower percentile in this row"
+            raise InputError(problem, row=line, field=name, fix=fix)
 
 
-def _check_layout(
-    points: pd.DataFrame, profiles: Mapping[str, GPUProfile], path: Path, lines: Sequence[int]
-) -> None:
+def _check_layout(points: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> None:
     """Refuse a layout that needs more devices than its profile has.
 
-    Replicas of attention may be counted beside `tensor_parallel` (vLLM) or within it (SGLang).
+    Copies of attention may be counted besides `tensor_parallel` (vLLM) or within it (SGLang).
     """
-    n_gpus = points["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
+    names = points["gpu_profile_id"]
+    n_gpus = names.map({name: each.n_gpus for name, each in profiles.items()})
+    fix = "correct it, or name the profile that has all devices of one replica"
     for field in ("tensor_parallel", "data_parallel", "expert_parallel"):
         wrong = (points[field] > n_gpus).fillna(False)
         if wrong.any():
-            at = int(wrong.idxmax())
-            profile_id = points.loc[at, "gpu_profile_id"]
-            problem = f"{points.loc[at, field]} is more than the {n_gpus[at]} GPUs of {profile_id}"
-            fix = "correct it, or name the profile that has all devices of one replica"
-            raise InputError(problem, file=path, row=lines[at], field=field, fix=fix)
-
-
-def _features(folder: Path, about: Description, profiles: dict[str, GPUProfile]) -> Features | None:
-    if about.llm_features is None or about.gpu_features is None:
-        return None
-    llms = load_sheet(folder / about.llm_features, LlmFeatureRow, "llm_id")
-    gpus = load_sheet(folder / about.gpu_features, GpuFeatureRow, "gpu_id")
-    return features_of_sheets(llms, gpus, profiles)
+            line = wrong.idxmax()
+            problem = f"{points.loc[line, field]} is more than the {n_gpus[line]} GPUs of "
+            raise InputError(problem + names[line], row=line, field=field, fix=fix)
 
 
 def _feasibility(

@@ -11,21 +11,15 @@ from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, between, end_column, fact
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
 KEYS = [*IDENTIFIERS, "users"]
 """What names a point of a closed loop."""
-SERVING = [
-    "engine",
-    "engine_version",
-    "precision",
-    "kv_precision",
-    "tensor_parallel",
-    "data_parallel",
-    "expert_parallel",
-]
-"""How an LLM was served. Layers are split over `tensor_parallel` devices, or all of the profile
-without it; attention is there `data_parallel` times."""
+_SOFTWARE = ["engine", "engine_version", "precision", "kv_precision"]
+_LAYOUT = ["tensor_parallel", "data_parallel", "expert_parallel"]
+SERVING = [*_SOFTWARE, *_LAYOUT]
+"""How an LLM was served. Layers are split over `tensor_parallel` devices, or all of the profile if
+it is null; there are `data_parallel` copies of the attention layers."""
 LENGTHS = ["input_tokens", "output_tokens"]
 """Mean lengths of a point's requests."""
 LOAD = ["users", "request_rate_rps"]
-"""Of a closed loop `users`; `request_rate_rps` is then what came of it."""
+"""A closed loop has `users`; its `request_rate_rps` is then a result."""
 TARGETS = ["nttft_ms", "itl_ms"]
 _FIRST = "nttft_ms"
 BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}
@@ -47,26 +41,17 @@ INTERVAL_COLUMNS = [
     for end in ENDS
 ]
 """Ends of the 90% intervals of percentiles: columns that a frame of points may have, too."""
-_INTEGERS = ("tensor_parallel", "data_parallel", "expert_parallel", "users", "n_ok", "n_failed")
-_TEXTS = (*IDENTIFIERS, "engine", "engine_version", "precision", "kv_precision")
+_COUNTS, _NAMES = ["n_ok", "n_failed"], ["measured_on", "run_id"]
+_RATES = ["throughput_tok_s", "energy_j_per_token"]
 COLUMNS = [
-    *IDENTIFIERS,
-    *SERVING,
-    *LENGTHS,
-    *LOAD,
-    *LATENCY_COLUMNS,
-    "throughput_tok_s",
-    "energy_j_per_token",
-    "n_ok",
-    "n_failed",
-    "measured_on",
-    "run_id",
+    *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD),
+    *(*LATENCY_COLUMNS, *_RATES, *_COUNTS, *_NAMES),
 ]
-"""Every frame of points has these, null where its source lacks them; one row a measurement."""
+"""Every frame of points has these, null where its source lacks them; one row per measurement."""
 TYPES = {
     **dict.fromkeys(COLUMNS, "float64"),
-    **dict.fromkeys(_INTEGERS, "Int64"),
-    **dict.fromkeys((*_TEXTS, "measured_on", "run_id"), "str"),
+    **dict.fromkeys((*_LAYOUT, "users", *_COUNTS), "Int64"),
+    **dict.fromkeys((*IDENTIFIERS, *_SOFTWARE, *_NAMES), "str"),
 }
 
 Pair = tuple[str, str]
@@ -74,12 +59,12 @@ Pair = tuple[str, str]
 
 
 def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """Return points with all of `COLUMNS`, typed, then whatever else they have.
+    """Return points with all of `COLUMNS`, typed, then their other columns.
 
-    A value that is missing comes from `defaults`. What follows from others of its row is filled in:
-    nTTFT = TTFT / input tokens (exact for requests of one length, else a ratio of means); mean TPOT
-    = (E2E − TTFT) / (output tokens − 1), where the row has neither TPOT nor ITL; and, of mean and
-    median, ITL and TPOT from each other, where the row has only one of them.
+    A missing value comes from `defaults`, or is computed from others of its row: nTTFT = TTFT /
+    input tokens (exact for requests of one length, else a ratio of means); mean TPOT = (E2E − TTFT)
+    / (output tokens − 1), where the row has neither TPOT nor ITL; and, of mean and median, ITL and
+    TPOT from each other, where the row has only one of them.
     """
     others = [name for name in points if name not in TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
@@ -116,10 +101,9 @@ def at_percentile(
     """Return the points at percentiles, sorted by LLM, GPU profile and users.
 
     Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, each
-    at its percentile (of the first token, of the tokens after it), and `throughput_tok_s,
-    energy_j_per_token`; and `source`, where points of several are in one frame. A percentile that
-    a point lacks is estimated from those that it has; `estimated` says so. `BOUNDS` are the ends of
-    their 90% intervals, NaN where they are not known.
+    at its percentile (of the first token, of the tokens after it), `BOUNDS` (the ends of their 90%
+    intervals, NaN where not known), throughput and energy; and `source`, if points have it. A
+    percentile that a point lacks is estimated from those that it has; `estimated` says so.
 
     Where there is a request rate and no `users`, they are those in flight by Little's law.
 
@@ -137,7 +121,7 @@ def at_percentile(
         frame.loc[known, columns] = per_token[known].to_numpy()
     frame["users"] = frame["users"].astype("Int64").fillna(_in_flight(frame))
     bounds = [name for ends in BOUNDS.values() for name in ends]
-    numbers = [*LENGTHS, *TARGETS, *bounds, "throughput_tok_s", "energy_j_per_token"]
+    numbers = [*LENGTHS, *TARGETS, *bounds, *_RATES]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers]]
     ordered = chosen.sort_values([*IDENTIFIERS, "users"], ignore_index=True, kind="stable")
@@ -163,29 +147,29 @@ def _in_flight(points: pd.DataFrame) -> pd.Series:
 
 def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.DataFrame:
     """Return a latency at a percentile and the ends of its interval, estimated alike."""
-    found = pd.DataFrame(np.nan, points.index, ["", *ENDS])
+    latency = pd.DataFrame(np.nan, points.index, ["", *ENDS])
     for columns, rows in _estimates(points, target, percentile):
         (first, *_) = columns
-        for end in found:
+        for end in latency:
             names = [end_column(name, end) if end else name for name in columns.values()]
             values = [rows[name].astype(float) for name in names if name in rows]
             if len(values) < len(names):
                 continue  # a source without intervals
             if len(columns) == 1:
-                found.loc[rows.index, end] = values[0] * factor(target, first, percentile)
+                latency.loc[rows.index, end] = values[0] * factor(target, first, percentile)
             else:
                 weight = between(first, max(columns), percentile)
-                found.loc[rows.index, end] = values[0] ** (1 - weight) * values[1] ** weight
-    return found
+                latency.loc[rows.index, end] = values[0] ** (1 - weight) * values[1] ** weight
+    return latency
 
 
 def _estimates(
     points: pd.DataFrame, target: str, percentile: int
 ) -> Iterator[tuple[dict[int, str], pd.DataFrame]]:
-    """Yield the columns that give a latency, by their percentile, with the rows that have them.
+    """Yield the columns that give a latency, by percentile, with the rows that have them.
 
-    That is its own column; else the two around it; else the nearest one. A mean is taken for
-    the median where that is asked for, or where a row has no percentile at all. Rows without the
+    That is its own column; else the two around it; else the nearest one. A mean stands in for the
+    median where that is asked for, or where a row has no percentile at all. Rows without the
     latency are left out.
     """
     names = {number: f"{prefix}_{target}" for number, prefix in PERCENTILE_PREFIX.items()}
@@ -206,18 +190,18 @@ def _estimates(
 
 def estimated(points: pd.DataFrame, percentiles: tuple[int, int]) -> dict[str, list[str]]:
     """Return the columns that a latency is estimated from, where a point lacks its percentile."""
-    found: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}
     for target, percentile in zip(TARGETS, percentiles, strict=True):
         own = f"{PERCENTILE_PREFIX[percentile]}_{target}"
         used = [
             name for known, _ in _estimates(points, target, percentile) for name in known.values()
         ]
         if set(used) - {own}:
-            found[target] = [*dict.fromkeys(used)]
-    return found
+            sources[target] = [*dict.fromkeys(used)]
+    return sources
 
 
 def has_latency(latencies: pd.DataFrame) -> pd.Series:
-    """Tell which rows have both `nttft_ms` and `itl_ms`: finite and above 0."""
+    """Return which rows have both `nttft_ms` and `itl_ms`, finite and above 0."""
     values = latencies[TARGETS]
     return ((values > 0) & np.isfinite(values)).all(axis=1)

@@ -1,7 +1,6 @@
 """What the files of a characterization's folder may hold; reads its table of points."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -198,8 +197,8 @@ PointRow = make_dataclass(
 _TYPES = field_types(PointRow)
 
 
-def read_points(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
-    """Return the table with the columns of the file, typed, and the line of each row.
+def read_points(path: Path) -> pd.DataFrame:
+    """Return the table with the columns of the file, typed; its index is the line of each row.
 
     Lines count as an editor does, the header is line 1; in a Parquet file as if it were a CSV.
 
@@ -207,22 +206,21 @@ def read_points(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
         InputError: a column is unknown or in another unit, or a value is not what
             `workflow/schemas/points.schema.yaml` says.
     """
-    texts, lines = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     if texts.empty:
         raise InputError("there are no points", file=path, fix="add one row per measurement")
-    columns = {name: _column(texts[name], path, lines) for name in texts}
-    return pd.DataFrame(columns), lines
+    return pd.DataFrame({name: _column(texts[name], path) for name in texts})
 
 
-def _csv(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
+def _csv(path: Path) -> pd.DataFrame:
     try:
         rows = sheet_cells(path, PointRow, delimiter=",")
     except InputError as error:
         raise _in_another_unit(error) or error from None
-    return pd.DataFrame(rows, dtype=object), [row.line for row in rows]
+    return pd.DataFrame(rows, [row.line for row in rows], dtype=object)
 
 
-def _parquet(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
+def _parquet(path: Path) -> pd.DataFrame:
     fix = "write a Parquet file with the columns of workflow/schemas/points.schema.yaml"
     frame = read_parquet(path, fix=fix).to_pandas()
     for name in frame:
@@ -230,8 +228,8 @@ def _parquet(path: Path) -> tuple[pd.DataFrame, Sequence[int]]:
             fix = f"remove it or correct its name; known: {', '.join(_TYPES)}"
             error = InputError("unknown column", file=path, field=name, fix=fix)
             raise _in_another_unit(error) or error
-    texts = frame.astype(object).where(frame.notna(), "")
-    return texts.map(_as_text), range(2, len(frame) + 2)
+    texts = frame.astype(object).where(frame.notna(), "").map(_as_text)
+    return texts.set_axis(range(2, len(frame) + 2))
 
 
 def _as_text(value: Any) -> str:
@@ -241,27 +239,22 @@ def _as_text(value: Any) -> str:
 
 
 def _in_another_unit(error: InputError) -> InputError | None:
-    """Return what is wrong with an unknown column that has a known one's name, but for its unit."""
+    """Return the error of a column that has a known one's name, but another unit; else None."""
     name = error.field or ""
-    stem = _UNIT.sub("", name)
     for unit in _UNITS:
-        right = f"{stem}_{unit}"
+        right = f"{_UNIT.sub('', name)}_{unit}"
         if error.problem == "unknown column" and right in _TYPES:
-            fix = f"convert its values and call it {right}"
-            return InputError(
-                "it is in another unit", file=error.file, row=error.row, field=name, fix=fix
-            )
+            problem, fix = "it is in another unit", f"convert its values and call it {right}"
+            return InputError(problem, file=error.file, row=error.row, field=name, fix=fix)
     return None
 
 
-def _column(texts: pd.Series, path: Path, lines: Sequence[int]) -> pd.Series:
+def _column(texts: pd.Series, path: Path) -> pd.Series:
     """Return a column's values; an empty text is a missing value, 4.0 is a whole number."""
-    given = texts[texts != ""]
-    name = str(texts.name)
+    given, name = texts[texts != ""], str(texts.name)
     if name.endswith("precision"):
         given = given.str.lower()
     if _TYPES[name] is int:
         given = given.str.replace(r"\.0+$", "", regex=True)
-    given_lines = [lines[at] for at in given.index]
-    values = load_column(given.tolist(), PointRow, name, path, given_lines)
-    return pd.Series(values, index=given.index, dtype=_DTYPES[_TYPES[name]]).reindex(texts.index)
+    values = load_column(given.tolist(), PointRow, name, path, given.index.tolist())
+    return pd.Series(values, given.index, dtype=_DTYPES[_TYPES[name]]).reindex(texts.index)

@@ -7,7 +7,7 @@ requests that were served together, are not independent: so whole blocks of them
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -40,68 +40,62 @@ def intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     sizes = sizes[sizes > 0]
     n_blocks = min(N_BLOCKS, len(sizes))
     probabilities = [*PERCENTILES.values()]
-    found = np.full((len(probabilities), 2), np.nan)
+    ends = np.full((len(probabilities), 2), np.nan)
     if n_blocks < 2:
-        return found
+        return ends
     block = np.repeat(np.arange(len(sizes)) * n_blocks // len(sizes), sizes)
     n_values = np.bincount(block)
-    quantiles = np.quantile(values, probabilities)
     t = stdtrit(n_blocks - 1, (1 + CONFIDENCE) / 2)
-    for place, (p, quantile) in enumerate(zip(probabilities, quantiles, strict=True)):
-        n_below = np.bincount(block, values <= quantile)
-        apart = n_below - n_values * n_below.sum() / len(values)
-        of_blocks = np.sqrt(n_blocks / (n_blocks - 1) * (apart**2).sum()) / len(values)
-        # Blocks that happen to be alike do not tell more than independent values would.
+    for row, p in enumerate(probabilities):
+        n_below = np.bincount(block, values <= np.quantile(values, p))
+        deviations = n_below - n_values * n_below.sum() / len(values)
+        of_blocks = np.sqrt(n_blocks / (n_blocks - 1) * (deviations**2).sum()) / len(values)
+        # Never below the error of independent values: blocks may be alike by chance.
         error = max(of_blocks, np.sqrt(p * (1 - p) / len(values)))
-        ends = np.array([p - t * error, p + t * error])
-        inside = (ends >= 0) & (ends <= 1)
-        found[place, inside] = np.quantile(values, ends[inside])
-    return found
+        shares = np.array([p - t * error, p + t * error])
+        is_bounded = (shares >= 0) & (shares <= 1)
+        ends[row, is_bounded] = np.quantile(values, shares[is_bounded])
+    return ends
 
 
-INTERVAL_COLUMNS = [
+_COLUMNS = [
     end_column(f"{statistic}_{metric.name}", end)
     for metric in LATENCIES
     for statistic in PERCENTILES
     for end in ENDS
 ]
 _SCHEMA = pa.schema(
-    [("cell", pa.int64()), ("level", pa.float64())]
-    + [(name, pa.float64()) for name in INTERVAL_COLUMNS]
+    {"cell": pa.int64(), "level": pa.float64()} | dict.fromkeys(_COLUMNS, pa.float64())
 )
 
 
 def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> pa.Table:
-    """Return `cell, level` and `INTERVAL_COLUMNS`, null where an end is not known.
+    """Return one row per cell and level: its intervals, null where an end is not known.
 
     `requests` is a relation as that of `metrics.points_query`.
     """
     latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
-    found = database.sql(
+    table = database.sql(
         f"""SELECT cell, level, {latencies} FROM {requests} WHERE status = 'ok'
         ORDER BY cell, level, last_token_s, start_s, input_tokens, output_tokens"""
     ).to_arrow_table()
-    keys = [found[name].to_numpy() for name in ("cell", "level")]
+    keys = [table[name].to_numpy() for name in ("cell", "level")]
     is_new = np.logical_or(*(key[1:] != key[:-1] for key in keys))
-    starts = [0, *(np.flatnonzero(is_new) + 1)] if len(found) else []
-    levels = [
-        found.slice(start, end - start)
-        for start, end in zip(starts, [*starts[1:], len(found)], strict=False)
-    ]
-    return pa.Table.from_pylist([_row(level) for level in levels], schema=_SCHEMA)
-
-
-def _row(level: pa.Table) -> dict[str, Any]:
-    row = {name: level[name][0].as_py() for name in ("cell", "level")}
-    found: list[float | None] = []
-    for metric in LATENCIES:
-        column = level[metric.name].combine_chunks().drop_null()
-        sizes, values = np.ones(len(column), int), column
-        if pa.types.is_list(column.type):
-            sizes, values = column.value_lengths().to_numpy(), column.flatten()
-        ends = intervals(values.to_numpy(zero_copy_only=False), sizes)
-        found += [None if np.isnan(end) else end for end in ends.ravel().tolist()]
-    return row | dict(zip(INTERVAL_COLUMNS, found, strict=True))
+    starts = [0, *(np.flatnonzero(is_new) + 1)] if len(table) else []
+    rows = []
+    for start, end in zip(starts, [*starts[1:], len(table)], strict=False):
+        level = table.slice(start, end - start)
+        row = {name: level[name][0].as_py() for name in ("cell", "level")}
+        bounds: list[float | None] = []
+        for metric in LATENCIES:
+            column = level[metric.name].combine_chunks().drop_null()
+            sizes, values = np.ones(len(column), int), column
+            if pa.types.is_list(column.type):
+                sizes, values = column.value_lengths().to_numpy(), column.flatten()
+            ends = intervals(values.to_numpy(zero_copy_only=False), sizes)
+            bounds += [None if np.isnan(bound) else bound for bound in ends.ravel().tolist()]
+        rows.append(row | dict(zip(_COLUMNS, bounds, strict=True)))
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
 SETTING = ("source", "workload_id", "scenario_id", "variant_id")
@@ -130,20 +124,18 @@ WARNINGS = {
 
 def doubts(point: Row) -> set[str]:
     """Return the columns that make a point doubtful, keys of `WARNINGS`."""
-    found = set()
-    if point["n_failed"]:
-        found.add("n_failed")
+    columns = {"n_failed"} if point["n_failed"] else set()
     if point["n_ok"] is not None and point["n_ok"] < FEW_REQUESTS:
-        found.add("n_ok")
+        columns.add("n_ok")
     for lag, latency in (("client_lag", "itl"), ("send_lag", "ttft")):
         share = ratio(point[f"{lag}_p99_ms"], point[f"median_{latency}_ms"])
         if share is not None and share > SHAPING_FRACTION:
-            found.add(f"{lag}_p99_ms")
+            columns.add(f"{lag}_p99_ms")
     agreement = ratio(point["mean_itl_ms"], point["server_mean_itl_ms"])
-    is_apart = agreement is not None and abs(agreement - 1) > SHAPING_FRACTION
-    if is_apart or point["median_itl_ms"] == 0:
-        found.add("mean_itl_ms")
-    return found
+    differs = agreement is not None and abs(agreement - 1) > SHAPING_FRACTION
+    if differs or point["median_itl_ms"] == 0:
+        columns.add("mean_itl_ms")
+    return columns
 
 
 def ratio(a: float | None, b: float | None) -> float | None:
@@ -156,18 +148,15 @@ def warnings(points: Sequence[Row]) -> list[Row]:
 
     A place is an LLM on a GPU profile in a setting, with the `levels` concerned.
     """
-    found = []
+    rows, key = [], ("llm_id", "gpu_profile_id", *SETTING, "scenario_kind")
     for column, text in WARNINGS.items():
         doubtful = [point for point in points if column in doubts(point)]
-        key = ("llm_id", "gpu_profile_id", *SETTING, "scenario_kind")
         places = [
-            {
-                **dict(zip(key, place, strict=True)),
-                "levels": [level_to_json(row["level"]) for row in rows],
-            }
-            for place, rows in group_by(doubtful, *key).items()
+            dict(zip(key, place, strict=True))
+            | {"levels": [level_to_json(point["level"]) for point in of_place]}
+            for place, of_place in group_by(doubtful, *key).items()
         ]
         if places:
             row = {"column": column, "text": text, "n_points": len(doubtful), "places": places}
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
