@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy.optimize import milp
 
-from sextant.answer.fleet.answer_text import as_text, facts
+from sextant.answer.fleet.document import fleet_document
 from sextant.answer.fleet.planning import answer_fleet, own_best_choices, plan_fleet
 from sextant.answer.fleet.problem import Demand, Mend, Option, Pool
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
+from sextant.pages.blocks import as_json, as_text
 
 
 def demand(name, users=100, **more):
@@ -229,7 +230,7 @@ def test_a_node_that_serves_a_higher_priority_in_place_of_another_says_so():
     assert [each.demand.demand_id for each in answer.plan.served] == ["b"]
     (worth,) = answer.further_nodes
     assert (worth.n_more_served, worth.serves, worth.drops) == (0, ("a",), ("b",))
-    assert "serves a in place of b, +3.00 USD/h" in as_text(answer)
+    assert "serves a in place of b, +3.00 USD/h" in as_text(fleet_document(answer))
 
 
 def test_a_pool_without_nodes_is_no_choice_of_a_simpler_way():
@@ -335,7 +336,7 @@ def test_who_conflicts_and_what_would_mend_it():
     assert {each.pool_id: each.n_more_served for each in answer.further_nodes} == {"p": 1, "q": 0}
     of_a = next(each for each in answer.looser_limits if each.demand_id == "a")
     assert (of_a.n_more_served, of_a.usd_per_hour_saved) == (1, -2.0)
-    text = as_text(answer)
+    text = as_text(fleet_document(answer))
     assert "2 of 3 demands served for 7.00 USD/h" in text
     assert "1 more node of p, or limits 1.5 times as high" in text
     assert "a and b cannot all be served" in text
@@ -371,7 +372,7 @@ def test_a_further_node_is_worth_what_it_saves():
     assert answer.plan.usd_per_hour == 4 * 1 + 4 * 3
     saved = {each.pool_id: each.usd_per_hour_saved for each in answer.further_nodes}
     assert saved == {"cheap": pytest.approx(8.0, abs=1e-3), "dear": 0.0}
-    json.dumps(facts(answer), allow_nan=False)
+    assert json.loads(as_json(fleet_document(answer)))["plan"]["gap"] == answer.plan.gap
 
 
 def test_sharing_nodes_saves_against_each_team_alone_and_against_simpler_ways():

@@ -8,14 +8,14 @@ import typer
 from sextant.base.errors import InputError
 from sextant.cli.asked import StoreOptions
 from sextant.cli.options import PageFile, grouped
-from sextant.cli.terminal import check_page, say, say_answer
+from sextant.cli.terminal import check_page, print_document, say
 
 
 @grouped
 def fleet(
     *,
     demands: Annotated[Path, typer.Option(help="Sheet of what teams want served, TSV.")],
-    supply: Annotated[Path, typer.Option(help="Sheet of the nodes that there are, TSV.")],
+    supply: Annotated[Path, typer.Option(help="Sheet of the available nodes, TSV.")],
     traces: Annotated[
         Path, typer.Option(help="Folder of the normalised traces that demands name.")
     ] = Path("results/traces"),
@@ -27,7 +27,8 @@ def fleet(
         bool, typer.Option("--elastic", help="Replicas and nodes by the hour, not for the peak.")
     ] = False,
     time_limit: Annotated[
-        float, typer.Option(min=1, help="Seconds for each solution; then the best one is taken.")
+        float,
+        typer.Option(min=1, help="Seconds for each solution; then the best one is used."),
     ] = 120,
     printed: Annotated[
         Literal["text", "json", "html", "kubernetes", "slurm"],
@@ -45,11 +46,11 @@ def fleet(
         ),
     ] = None,
 ) -> None:
-    """Say which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
-    from sextant.answer.fleet.answer_text import facts
+    """Print which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
     from sextant.answer.fleet.deployments import as_kubernetes, as_slurm, check_sheets
-    from sextant.answer.fleet.options import Asked
-    from sextant.answer.fleet.options import fleet as answer_fleet
+    from sextant.answer.fleet.document import fleet_document
+    from sextant.answer.fleet.options import FleetQuestion, answer_sheets
+    from sextant.base.files import provenance
 
     check_page(printed, out)
     is_deployed = printed in ("kubernetes", "slurm")
@@ -59,29 +60,21 @@ def fleet(
         raise InputError(problem, field="--hour", fix=fix)
     if is_deployed:
         check_sheets(demands, supply, printed)
-    asked = Asked(
-        demands,
-        supply,
-        traces,
-        tuple(store.source or ()),
-        store.database,
-        store.workload_id,
-        store.scenario_id,
-        risk=risk,
-        is_elastic=elastic,
-        time_limit_s=time_limit,
-        seed=store.seed,
+    measurements = {
+        "sources": tuple(store.source or ()),
+        "database": store.database,
+        "workload_id": store.workload_id,
+        "scenario_id": store.scenario_id,
+        "seed": store.seed,
+    }
+    answer = answer_sheets(
+        FleetQuestion(demands, supply, traces, measurements, risk, elastic, time_limit)
     )
-    answer = answer_fleet(asked)
     if is_deployed:
         write = as_kubernetes if printed == "kubernetes" else as_slurm
         slot = (hour or 0) % len(answer.plan.pools[0].devices_used)
         say(write(answer.plan, slot))
     else:
-        if out is not None:
-            from sextant.answer.fleet.page import write_fleet  # with Matplotlib
-
-            write_fleet(answer, out)
-        say_answer(facts(answer), printed, out)
+        print_document(fleet_document(answer, provenance()), printed, out)
     if answer.plan.unserved:
         raise typer.Exit(3)

@@ -1,9 +1,10 @@
-"""How many replicas serve given traffic within an SLO, by simulation; docs/planning.md.
+"""How many replicas serve given traffic within an SLO, by simulation; docs/capacity.md.
 
 In: traffic (a trace, or requests that arrive at a rate), an LLM, GPU profiles with prices and a
 target. Out: the fewest replicas on each profile, cheapest first, and what would change them.
 
-Read `demand` (what arrives), `target` (what has to hold in every window), `servers` (replicas,
-simulated), `sizing` (the fewest replicas and their probability), `changes` (a failed replica, more
-traffic, replicas by the hour), `answer`. `latencies` simulates one given deployment instead.
+Read `demand` (the traffic), `target` (what has to hold in every window), `sizing` (replicas by
+simulation, and their probability), `changes` (a failed replica, more traffic, a schedule),
+`answer`, then `document` (blocks) with its figure, `timeline`. `files` is for the rule;
+`simulation` is the answer of `sextant simulate` for one given deployment.
 """

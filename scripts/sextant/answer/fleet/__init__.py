@@ -4,7 +4,8 @@ In: demands (an LLM, limits, traffic, a priority), pools of nodes, and options: 
 replica serves on each GPU profile, in joint draws. Out: GPU profile and replicas of each demand,
 their nodes, the cost, and what a further node or a looser limit is worth.
 
-Read `problem` (what is asked and answered), `options` (where demands and options come from),
-`program` (the mixed-integer program; replicas to nodes), `planning` (the plan and what would change
-it), then `answer_text` and `page`. `deployments` writes a plan for a scheduler.
+Read `problem` (the terms), `options` (from sheets to options, and the answer), `program` (the
+mixed-integer program; replicas to nodes), `planning` (the plan and what would change it), then
+`document` (blocks) with its `figure`. `deployments` writes a plan for a scheduler, `files` is for
+the rule.
 """

@@ -1,17 +1,19 @@
-"""From the files of the pipeline to the fleet's plan: a table, a page, and JSON."""
+"""Rule `plan_fleet`: from the files of the pipeline to the fleet's table, page and JSON."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from sextant.answer.fleet import answer_text as text
-from sextant.answer.fleet.options import Asked, fleet
-from sextant.answer.fleet.page import write_fleet
-from sextant.answer.fleet.problem import FleetAnswer
-from sextant.base.files import provenance, write_parquet
+from sextant.answer.capacity.files import write_results
+from sextant.answer.fleet.document import fleet_document, mend_words, nodes_words
+from sextant.answer.fleet.options import FleetQuestion, answer_sheets
+from sextant.answer.fleet.problem import Demand
+from sextant.base.files import provenance
 from sextant.experiment.experiment import Experiment
+from sextant.pages.blocks import as_text
 from sextant.points.measured import load_run
 
 SCHEMA = pa.schema(
@@ -24,7 +26,7 @@ SCHEMA = pa.schema(
         *((name, pa.string()) for name in ("nodes", "mend")),
     ]
 )
-"""Table `fleet`; `status` is `served` or `unserved`, `mend` what would have it served."""
+"""Table `fleet`; `status` is `served` or `unserved`, `mend` what would help."""
 
 
 def plan_files(
@@ -37,7 +39,7 @@ def plan_files(
     seed: int,
     gpus: str,
 ) -> None:
-    """Give the devices of the sheet of supply to the demands, and write who gets what.
+    """Give the devices of the sheet of supply to the demands, and write table, page and JSON.
 
     Args:
         inputs: paths of tables `point` and `feasibility`, of the sheets `demands` and `supply`, and
@@ -50,43 +52,37 @@ def plan_files(
         gpus: folder of the facts of devices.
     """
     traces = [Path(each) for each in inputs["traces"]]
-    asked = Asked(
+    known = load_run(inputs, experiment, source, decision)
+    question = FleetQuestion(
         Path(inputs["demands"]),
         Path(inputs["supply"]),
         traces=traces[0].parent if traces else Path(inputs["demands"]).parent,
-        known=load_run(inputs, experiment, source, decision),
-        seed=seed,
+        measurements={"known": known, "seed": seed},
         gpus=Path(gpus),
     )
-    answer = fleet(asked)
-    single = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}
-    origin = provenance(single | {path.stem: path for path in traces}, seed=seed)
-    rows = [{"source": source, **row} for row in _rows(answer)]
-    write_parquet(outputs["table"], pa.Table.from_pylist(rows, schema=SCHEMA), origin)
-    write_fleet(answer, outputs["html"], outputs["json"], origin)
+    answer = answer_sheets(question)
+    plan, mends = answer.plan, {each.demand_id: mend_words(each) for each in answer.mends}
 
+    def row(demand: Demand, status: str, **facts: Any) -> dict[str, Any]:
+        names = ("demand_id", "team", "llm_id", "priority")
+        key = {name: getattr(demand, name) for name in names}
+        return {"source": source, **key, "status": status, **facts}
 
-def _rows(answer: FleetAnswer) -> list[dict[str, Any]]:
-    plan = answer.plan
     rows = [
-        {
-            **_key(each.demand),
-            "status": "served",
-            "gpu_profile_id": each.gpu_profile_id,
-            "replicas": max(each.replicas),
-            "usd_per_hour": each.usd_per_hour,
-            "probability_met": each.probability_met,
-            "nodes": text.nodes_words(plan, each.demand.demand_id),
-        }
+        row(
+            each.demand,
+            "served",
+            gpu_profile_id=each.gpu_profile_id,
+            replicas=max(each.replicas),
+            usd_per_hour=each.usd_per_hour,
+            probability_met=each.probability_met,
+            nodes=nodes_words(plan, each.demand.demand_id),
+        )
         for each in plan.served
     ]
-    mends = {each.demand_id: text.mend_words(each) for each in answer.mends}
-    rows += [
-        {**_key(each), "status": "unserved", "mend": mends.get(each.demand_id)}
-        for each in plan.unserved
-    ]
-    return rows
-
-
-def _key(demand: Any) -> dict[str, Any]:
-    return {name: getattr(demand, name) for name in ("demand_id", "team", "llm_id", "priority")}
+    rows += [row(each, "unserved", mend=mends.get(each.demand_id)) for each in plan.unserved]
+    single = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}
+    origin = provenance(single | {path.stem: path for path in traces}, seed=seed)
+    document = fleet_document(answer, origin)
+    more = {"text": as_text(document), "provenance": origin}
+    write_results(outputs, rows, SCHEMA, replace(document, data={**document.data, **more}))

@@ -1,6 +1,6 @@
-"""The two sheets of a fleet: demands and supply.
+"""From the sheets of demands and supply to the options of all demands, and to the answer.
 
-A trace counts by the mean rate of its hours: bursts within them are not known here.
+A trace counts by the mean rates of its hours: bursts within an hour are not known here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,6 @@ from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
 from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
-from sextant.points.characterization import Characterization
 from sextant.points.frame import LENGTHS
 from sextant.predict.latencies import Draws
 from sextant.predict.protocols import JointPredictor
@@ -51,6 +50,11 @@ _STEADY = (
     "the rate is taken as a steady load; requests that arrive at random may need more replicas: "
     "`sextant capacity` simulates them.",
 )
+LOOSER = (1.25, 1.5, 2.0)
+"""Factors on the limits of a demand that are tried."""
+_N_NAMED = 8
+_MOST_GPUS = 8
+"""Most devices of a replica: no more were measured anywhere."""
 _OF_POOL = {each.name for each in fields(Pool)} - {"gpu_id", "is_owned"}
 
 
@@ -97,19 +101,18 @@ def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, 
 
 
 def read_demands(path: Path, traces: Path) -> list[Wanted]:
-    """Return what is wanted; `<trace_id>.parquet` in `traces` are the traces that rows name.
+    """Return the rows of the sheet; `<trace_id>.parquet` in `traces` are the traces they name.
 
     Raises:
         InputError: a row is wrong or contradicts itself, or a trace cannot be read.
     """
-    rows = load_sheet(path, DemandRow, "demand_id")
-    found = []
-    for row in rows:
+    wanted = []
+    for row in load_sheet(path, DemandRow, "demand_id"):
         try:
-            found.append(_wanted(row, traces))
+            wanted.append(_wanted(row, traces))
         except InputError as error:
             raise error.at(file=path, row=row.line) from None
-    return found
+    return wanted
 
 
 def _wanted(row: Row, traces: Path) -> Wanted:
@@ -119,7 +122,12 @@ def _wanted(row: Row, traces: Path) -> Wanted:
     hf_config = Path(row["hf_config"]) if "hf_config" in row else None
     limits = {name: value for name, value in row.items() if name not in (*_OWN, "trace_id")}
     lengths = {name: row[name] for name in LENGTHS if name in row}
-    requests, hours = _lengths(lengths), _Hours(0.0)
+    if len(lengths) == 1:
+        fix = "give both, or neither"
+        raise InputError("one length alone is given", field=", ".join(LENGTHS), fix=fix)
+    requests, hours = None, _Hours(0.0)
+    if lengths:
+        requests = Requests(*(Length(float(each), float(each)) for each in lengths.values()))
     if "trace_id" in row:
         trace = traces / f"{file_name(row['trace_id'])}.parquet"
         if not trace.is_file():
@@ -137,15 +145,6 @@ def _wanted(row: Row, traces: Path) -> Wanted:
     return Wanted(demand, hf_config, requests, row.line, hours.notes + notes)
 
 
-def _lengths(given: dict[str, Any]) -> Requests | None:
-    if not given:
-        return None
-    if len(given) == 1:
-        fix = "give both, or neither"
-        raise InputError("one length alone is given", field=", ".join(LENGTHS), fix=fix)
-    return Requests(*(Length(float(given[name]), float(given[name])) for name in LENGTHS))
-
-
 class _Hours(NamedTuple):
     """The traffic of a trace by the hour of the day."""
 
@@ -159,13 +158,13 @@ class _Hours(NamedTuple):
 def _hours(trace: Path) -> _Hours:
     """Return the busiest hour of a trace, and the hours of the day.
 
-    An hour of the day has the rate of the busiest such hour of all days. Of a trace without a
-    whole day nothing is known of other hours: the load is that of the busiest one all day.
+    An hour of the day has the rate of the busiest such hour of all days. A trace without a whole
+    day has the rate of its busiest hour all day.
     """
     series = traffic_series(trace, HOUR_S, by=())
     whole = series[series["is_whole"]]
     if len(whole) < HOURS:
-        note = f"{trace.stem} has less than {HOURS} whole hours: its busiest one is taken for all."
+        note = f"{trace.stem} has less than {HOURS} whole hours: its busiest one is used for all."
         if whole.empty:
             minutes = traffic_series(trace, MINUTE_S, by=())["n_requests"]
             return _Hours(float(minutes.mean() / MINUTE_S), notes=(note,))
@@ -174,26 +173,53 @@ def _hours(trace: Path) -> _Hours:
     since = whole["start_s"] // HOUR_S % HOURS
     hour = (whole["moment"].dt.hour if is_dated else since).astype(int).to_numpy()
     rates = whole.groupby(hour)["n_requests"].max().to_numpy() / HOUR_S
-    note = f"{trace.stem} has no date: its first hour is taken for 0:00."
+    note = f"{trace.stem} has no date: its first hour is used as 0:00."
     shares = tuple((rates / rates.max()).tolist())
     return _Hours(float(rates.max()), shares, () if is_dated else (note,))
 
 
-LOOSER = (1.25, 1.5, 2.0)
-"""Factors on the limits of a demand that are tried."""
-_N_NAMED = 8
-_MOST_GPUS = 8
-"""Most devices of a replica that are offered: no more were measured anywhere."""
+@dataclass(frozen=True)
+class FleetQuestion:
+    """The sheets, the measurements to use, and how to plan."""
+
+    demands: Path
+    supply: Path
+    traces: Path = Path("results") / "traces"
+    """Folder of the traces that demands name."""
+    measurements: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a `Question` that name the measurements: `sources`, `database`, `seed` …"""
+    risk: float = RISK
+    is_elastic: bool = False
+    time_limit_s: float = TIME_LIMIT_S
+    """Of one program."""
+    gpus: Path = GPUS
+    """Folder of the facts of devices."""
 
 
-class Found(NamedTuple):
-    """What a predictor says of all demands."""
+def answer_sheets(question: FleetQuestion) -> FleetAnswer:
+    """Return which demand gets which devices.
 
-    options: list[Option]
-    looser: dict[str, dict[float, list[Option]]]
-    """Options with limits that are looser by a factor, by demand."""
-    warnings: list[str]
-    source: Source
+    Raises:
+        InputError: an option or a row is wrong, or the measurements cannot answer.
+    """
+    if not 0 < question.risk < 1:
+        fix = "give a probability between 0 and 1, e.g. 0.1"
+        raise InputError(f"{question.risk:g} is not a risk", field="--risk", fix=fix)
+    pools, gpus = read_supply(question.supply, question.gpus)
+    wanted = read_demands(question.demands, question.traces)
+    demands = [each.demand for each in wanted]
+    base = Question(demands[0].slo, **question.measurements)
+    options, looser, warnings = find_options(wanted, pools, gpus, base, question.demands)
+    return answer_fleet(
+        demands,
+        pools,
+        options,
+        looser,
+        risk=question.risk,
+        is_elastic=question.is_elastic,
+        time_limit_s=question.time_limit_s,
+        warnings=warnings,
+    )
 
 
 def find_options(
@@ -202,58 +228,50 @@ def find_options(
     gpus: Mapping[str, GPU],
     base: Question,
     sheet: Path,
-) -> Found:
-    """Return the options of all demands, by the same measurements.
+) -> tuple[list[Option], dict[str, dict[float, list[Option]]], list[str]]:
+    """Return the options of all demands, those with looser limits by demand, and warnings.
 
     `base` has the measurements to use, the predictor and the seed. A demand whose LLM fits on no
-    profile has no options, and a warning says why.
+    profile has no options, and a warning with the reason.
 
     Raises:
         InputError: an LLM has no facts, or the measurements cannot answer.
     """
-    profiles = offered_profiles(pools, gpus)
-    predictions = _Predictions(_source(wanted, profiles, base), profiles, base)
-    found = Found([], {}, [], predictions.source)
-    told: dict[str, list[str]] = {}
-    asked = [predictions.asked(each, sheet) for each in wanted]  # all, before the first is fitted
-    for each, (question, said) in zip(wanted, asked, strict=True):
-        subject, outside = predictions.subject(question)
+    profiles = candidate_profiles(pools, gpus)
+    lengths, first = [each.requests for each in wanted], wanted[0].demand
+    requests = None if None in lengths else lengths[0]
+    of_all = {"requests": requests, "gpu_profile_ids": tuple(profiles)}
+    source = find_source(replace(base, slo=first.slo, llm_id=first.llm_id, **of_all))
+    questions = []  # all, before the first is fitted
+    for each in wanted:
+        try:
+            questions.append(_question(each, source, base))
+        except InputError as error:
+            raise error.at(file=sheet, row=each.line) from None
+    options: list[Option] = []
+    looser: dict[str, dict[float, list[Option]]] = {}
+    warnings: dict[str, list[str]] = {}
+    fits: dict[tuple, tuple[JointPredictor, Fitted]] = {}
+    for each, (question, notes) in zip(wanted, questions, strict=True):
+        subject, outside = _subject(question, source, profiles)
         if subject is not None:
-            _add(found, each.demand, predictions.forecast(question, subject))
-        for text in [*each.notes, *said, *outside]:
-            told.setdefault(text, []).append(each.demand.demand_id)
-    found.warnings.extend(f"{_few(names)}: {text}" for text, names in told.items())
-    return found
+            forecast, demand = _forecast(question, subject, fits), each.demand
+            slos = {factor: demand.slo.scaled(limits=factor) for factor in LOOSER}
+            own, *others = (
+                options_of_draws(demand, forecast.draws_for(slo), forecast.subject.profiles, slo)
+                for slo in (demand.slo, *slos.values())
+            )
+            options += own
+            looser[demand.demand_id] = dict(zip(slos, others, strict=True))
+        for text in [*each.notes, *notes, *outside]:
+            warnings.setdefault(text, []).append(each.demand.demand_id)
+    return options, looser, [f"{_names(names)}: {text}" for text, names in warnings.items()]
 
 
-def _few(names: Sequence[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     if len(names) <= _N_NAMED:
         return ", ".join(names)
     return f"{', '.join(names[:_N_NAMED])} and {len(names) - _N_NAMED} more"
-
-
-def _source(wanted: Sequence[Wanted], profiles: Mapping[str, GPUProfile], base: Question) -> Source:
-    """Return the measurements that answer for all demands."""
-    lengths = [each.requests for each in wanted]
-    first = wanted[0].demand
-    asked = replace(
-        base,
-        slo=first.slo,
-        llm_id=first.llm_id,
-        requests=None if None in lengths else lengths[0],
-        gpu_profile_ids=tuple(profiles),
-    )
-    return find_source(asked)
-
-
-def _add(found: Found, demand: Demand, made: Forecast) -> None:
-    slos = {factor: demand.slo.scaled(limits=factor) for factor in LOOSER}
-    options, *looser = (
-        options_of_draws(demand, made.draws_for(slo), made.subject.profiles, slo)
-        for slo in (demand.slo, *slos.values())
-    )
-    found.options.extend(options)
-    found.looser[demand.demand_id] = dict(zip(slos, looser, strict=True))
 
 
 def options_of_draws(
@@ -264,151 +282,73 @@ def options_of_draws(
     Args:
         demand: what is wanted.
         draws: joint draws of the latencies of its LLM, on these profiles.
-        profiles: facts of the profiles; their prices play no part.
+        profiles: facts of the profiles; their prices are not used.
         slo: the demand's own, or looser limits.
     """
     served = sustained(draws, slo, load_served)
     loads = slo.load * np.array(demand.load_shares)
-    return [
-        Option(
-            demand.demand_id,
-            name,
-            profiles[name].gpu.gpu_id,
-            profiles[name].n_gpus,
-            served[llm_id, name].to_numpy(float),
-            loads,
-        )
-        for llm_id, name in served.columns
-        if served[llm_id, name].any()
-    ]
+    options = []
+    for llm_id, name in served.columns:
+        by_draw, profile = served[llm_id, name].to_numpy(float), profiles[name]
+        if by_draw.any():
+            gpu_id = profile.gpu.gpu_id
+            options.append(Option(demand.demand_id, name, gpu_id, profile.n_gpus, by_draw, loads))
+    return options
 
 
-@dataclass
-class _Predictions:
-    """Predicts for one demand after another; demands whose limits are alike share a fit."""
-
-    source: Source
-    profiles: dict[str, GPUProfile]
-    base: Question
-    _fits: dict[tuple, tuple[JointPredictor, Fitted]] = field(default_factory=dict)
-
-    def asked(self, wanted: Wanted, sheet: Path) -> tuple[Question, list[str]]:
-        """Return what a demand asks, and what to say of it. Raises InputError for no facts."""
-        try:
-            return self._asked(wanted)
-        except InputError as error:
-            raise error.at(file=sheet, row=wanted.line) from None
-
-    def _asked(self, wanted: Wanted) -> tuple[Question, list[str]]:
-        demand, config, known = wanted.demand, wanted.hf_config, self.source.known
-        if config is None and demand.llm_id not in known.llms:
-            problem = f"{known.source} has no facts of LLM {demand.llm_id!r}"
-            fix = f"give its config.json (hf_config), or one of {', '.join(known.llms)}"
-            raise InputError(problem, field="llm_id", fix=fix)
-        question = replace(
-            self.base,
-            slo=demand.slo,
-            llm_id=demand.llm_id if config is None else None,
-            hf_config=config,
-            requests=wanted.requests,
-        )
-        check(question)
-        question, said = as_measured(question, known, has_options=False)
-        named_llm(question, known)
-        return question, [*said, *estimates(known.points, demand.slo)]
-
-    def subject(self, question: Question) -> tuple[Subject | None, list[str]]:
-        """Return the LLM beside the measured ones, None if no profile can serve it, and why."""
-        llm_id, llm = named_llm(question, self.source.known)
-        try:
-            subject = subject_of(question, llm_id, llm, self.source, self.profiles)
-        except InputError as error:
-            return None, [str(error)]
-        lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
-        clauses = outside_basis(question, self.source, llm, lengths, self.profiles)
-        return subject, warning(clauses, self.source)
-
-    def forecast(self, question: Question, subject: Subject) -> Forecast:
-        """Return the joint draws of an LLM."""
-        slo = question.slo
-        model = make_predictor(question, {**self.source.known.profiles, **self.profiles})
-        assert isinstance(model, JointPredictor)  # the default predictor is one
-        key = tuple(getattr(slo, name) for name in model.depends_on)
-        if key not in self._fits:
-            self._fits[key] = model, fit_to(model, subject, slo)
-        return forecast_of(*self._fits[key], subject, slo)
+def _question(wanted: Wanted, source: Source, base: Question) -> tuple[Question, list[str]]:
+    """Return the question of a demand, and notes. Raises InputError where facts are missing."""
+    demand, config, known = wanted.demand, wanted.hf_config, source.known
+    if config is None and demand.llm_id not in known.llms:
+        problem = f"{known.source} has no facts of LLM {demand.llm_id!r}"
+        fix = f"give its config.json (hf_config), or one of {', '.join(known.llms)}"
+        raise InputError(problem, field="llm_id", fix=fix)
+    llm_id = demand.llm_id if config is None else None
+    given = {"llm_id": llm_id, "hf_config": config, "requests": wanted.requests}
+    question = replace(base, slo=demand.slo, **given)
+    check(question)
+    question, notes = as_measured(question, known, has_options=False)
+    named_llm(question, known)
+    return question, [*notes, *estimates(known.points, demand.slo)]
 
 
-def offered_profiles(pools: Sequence[Pool], gpus: Mapping[str, GPU]) -> dict[str, GPUProfile]:
+def _subject(
+    question: Question, source: Source, profiles: dict[str, GPUProfile]
+) -> tuple[Subject | None, list[str]]:
+    """Return the LLM with the measured ones, None if no profile can serve it, and warnings."""
+    llm_id, llm = named_llm(question, source.known)
+    try:
+        subject = subject_of(question, llm_id, llm, source, profiles)
+    except InputError as error:
+        return None, [str(error)]
+    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+    clauses = outside_basis(question, source, llm, lengths, profiles)
+    return subject, warning(clauses, source)
+
+
+def _forecast(
+    question: Question, subject: Subject, fits: dict[tuple, tuple[JointPredictor, Fitted]]
+) -> Forecast:
+    """Return the joint draws of an LLM; demands whose limits are alike share a fit in `fits`."""
+    slo, every = question.slo, {**subject.source.known.profiles, **subject.profiles}
+    model = make_predictor(question, every)
+    assert isinstance(model, JointPredictor)  # the default predictor is one
+    key = tuple(getattr(slo, name) for name in model.depends_on)
+    if key not in fits:
+        fits[key] = model, fit_to(model, subject, slo)
+    return forecast_of(*fits[key], subject, slo)
+
+
+def candidate_profiles(pools: Sequence[Pool], gpus: Mapping[str, GPU]) -> dict[str, GPUProfile]:
     """Return the profiles that nodes have room for: 1, 2, 4 … devices, at the lowest price.
 
     Slices of a GPU serve alone: they have no connection among each other.
     """
-    found = {}
+    profiles = {}
     for gpu_id, gpu in gpus.items():
         own = [pool for pool in pools if pool.gpu_id == gpu_id]
         most = 1 if is_slice(gpu_id) else min(max(p.devices_per_node for p in own), _MOST_GPUS)
         usd = min(pool.usd_per_hour for pool in own)
         for n in (2**i for i in range(most.bit_length())):
-            found[f"{n}x{gpu_id}"] = GPUProfile(f"{n}x{gpu_id}", gpu, n, n * usd)
-    return found
-
-
-TRACES = Path("results") / "traces"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What `sextant fleet` is asked."""
-
-    demands: Path
-    supply: Path
-    traces: Path = TRACES
-    """Folder of the traces that demands name."""
-    sources: tuple[str, ...] = ()
-    database: Path | None = None
-    workload_id: str | None = None
-    scenario_id: str | None = None
-    risk: float = RISK
-    is_elastic: bool = False
-    time_limit_s: float = TIME_LIMIT_S
-    """Of one program."""
-    seed: int = 42
-    gpus: Path = GPUS
-    """Folder of the facts of devices."""
-    known: Characterization | None = None
-    """Points that are read already, in place of `database` and `sources`."""
-
-
-def fleet(asked: Asked) -> FleetAnswer:
-    """Return who gets what.
-
-    Raises:
-        InputError: an option or a row is wrong, or the measurements cannot answer.
-    """
-    if not 0 < asked.risk < 1:
-        fix = "give a probability between 0 and 1, e.g. 0.1"
-        raise InputError(f"{asked.risk:g} is not a risk", field="--risk", fix=fix)
-    pools, gpus = read_supply(asked.supply, asked.gpus)
-    wanted = read_demands(asked.demands, asked.traces)
-    demands = [each.demand for each in wanted]
-    base = Question(
-        demands[0].slo,
-        known=asked.known,
-        database=asked.database,
-        sources=asked.sources,
-        workload_id=asked.workload_id,
-        scenario_id=asked.scenario_id,
-        seed=asked.seed,
-    )
-    found = find_options(wanted, pools, gpus, base, asked.demands)
-    return answer_fleet(
-        demands,
-        pools,
-        found.options,
-        found.looser,
-        risk=asked.risk,
-        is_elastic=asked.is_elastic,
-        time_limit_s=asked.time_limit_s,
-        warnings=found.warnings,
-    )
+            profiles[f"{n}x{gpu_id}"] = GPUProfile(f"{n}x{gpu_id}", gpu, n, n * usd)
+    return profiles

@@ -1,4 +1,4 @@
-"""Plan a fleet: options to choices, the program solved in the order of priorities, nodes named."""
+"""Plan a fleet: the program solved by priority, simpler ways, and what would change the plan."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,16 +28,22 @@ from sextant.answer.fleet.program import (
     Choice,
     Program,
     Solution,
-    merged,
-    placed,
+    merge_pools,
+    pool_uses,
+    replicas_on_nodes,
     usable,
-    uses,
 )
 
 RISK = 0.1
 GAP = 1e-4
 """Share of the cost by which a plan may be above the least one."""
 TIME_LIMIT_S = 120.0
+_PART = 0.1
+"""Share of the time limit for each change."""
+_MOST_CHANGES = 10
+"""The most demands for which looser limits, or more nodes, are tried."""
+Looser = Mapping[str, Mapping[float, Sequence[Option]]]
+"""Options with limits that are looser by a factor, the smallest first, by demand."""
 
 
 def plan_fleet(
@@ -49,7 +55,7 @@ def plan_fleet(
     is_elastic: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> FleetPlan:
-    """Return who gets what at the lowest cost; all are served if that is possible.
+    """Return which demand gets which devices at the lowest cost; all are served if possible.
 
     If not, as many demands as possible of the first priority are served, then of the next, and
     of all such plans the cheapest one is returned.
@@ -60,17 +66,26 @@ def plan_fleet(
         options: of each demand, any number; their draws and slots are the same throughout.
         risk: largest probability that a served demand misses its limits.
         is_elastic: whether replicas and nodes change by slot; else they are those of the peak.
-        time_limit_s: of one program; the best plan found until then is returned, with its gap.
+        time_limit_s: of one program; the best plan within it is returned, with its gap.
 
     Raises:
         InputError: replicas of a GPU have sizes that do not divide one another.
     """
-    program, slots = program_of(demands, pools, options, risk, is_elastic)
-    solution, most = _solved(program, time_limit_s)
-    placements = placed(program, solution, slots.tolist())
+    program, slots = make_program(demands, pools, options, risk, is_elastic)
+    solution, most = _solve(program, time_limit_s)
+    placements = replicas_on_nodes(program, solution, slots.tolist())
     sizes = {c.option.gpu_profile_id: c.option.n_gpus for c in solution.chosen}
-    in_use = uses(pools, placements, sizes, len(slots))
-    served = _served(program, solution, slots, placements, pools)
+    in_use = pool_uses(pools, placements, sizes, len(slots))
+    price = {pool.pool_id: pool.usd_per_hour for pool in pools}
+    usd: dict[str, float] = defaultdict(float)
+    for each in placements:
+        usd[each.demand_id] += each.replicas * price[each.pool_id] / len(slots)
+    served = []
+    for choice in sorted(solution.chosen, key=lambda each: each.demand):
+        option, demand, replicas = choice.option, demands[choice.demand], choice.replicas[slots]
+        profile = option.gpu_profile_id, option.n_gpus, tuple(replicas.tolist())
+        chance = float(option.is_met(replicas).mean())
+        served.append(Served(demand, *profile, chance, usd[demand.demand_id] * option.n_gpus))
     met = np.array([c.option.is_met(c.replicas[slots]) for c in solution.chosen])
     names = {each.demand.demand_id for each in served}
     return FleetPlan(
@@ -86,7 +101,7 @@ def plan_fleet(
     )
 
 
-def program_of(
+def make_program(
     demands: Sequence[Demand],
     pools: Sequence[Pool],
     options: Iterable[Option],
@@ -95,36 +110,36 @@ def program_of(
 ) -> tuple[Program, np.ndarray]:
     """Return the program, and which of its slots each slot of the day is."""
     places = {demand.demand_id: place for place, demand in enumerate(demands)}
-    found = []
+    known = []
     for option in options:
         place = places[option.demand_id]
         replicas = option.replicas(risk, demands[place].least_replicas)
         if replicas is not None:
             by_slot = replicas if is_elastic else replicas.max(keepdims=True)
-            found.append((option, place, by_slot))
-    ones, members = merged(pools)
-    rows = np.broadcast_arrays(np.zeros(1, int), *(by_slot for *_, by_slot in found))
+            known.append((option, place, by_slot))
+    ones, members = merge_pools(pools)
+    rows = np.broadcast_arrays(np.zeros(1, int), *(by_slot for *_, by_slot in known))
     table = np.array(rows[1:] or rows)
     kept, slots, counts = np.unique(table, axis=1, return_inverse=True, return_counts=True)
     choices = [  # where some node has room for a replica; there may be too few of them
         Choice(option, place, kept[row])
-        for row, (option, place, _) in enumerate(found)
+        for row, (option, place, _) in enumerate(known)
         if any(p.gpu_id == option.gpu_id and usable(p, option.n_gpus) for p in ones)
     ]
     weights = counts / counts.sum()
     return Program(demands, ones, choices, weights, members), slots.reshape(-1)
 
 
-def _solved(program: Program, time_limit_s: float) -> tuple[Solution, int]:
+def _solve(program: Program, time_limit_s: float) -> tuple[Solution, int]:
     """Return the cheapest solution that serves the most by priority, and a bound on how many.
 
-    What is not found in time is left out: one that serves the most may not be the cheapest.
+    Within the time limit: the solution that serves the most may then not be the cheapest.
     """
     cost, everyone = program.usd_per_hour, range(len(program.demands))
     solve = partial(program.solve, time_limit_s=time_limit_s)
     with suppress(TimeoutError):
-        if (found := solve(cost, must=everyone, gap=GAP)) is not None:
-            return found, len(program.demands)
+        if (solution := solve(cost, must=everyone, gap=GAP)) is not None:
+            return solution, len(program.demands)
     best, bound = Solution([], {}, 0.0, 0.0), 0
     least: dict[int, int] = {}
     for priority in sorted({demand.priority for demand in program.demands}):
@@ -139,34 +154,6 @@ def _solved(program: Program, time_limit_s: float) -> tuple[Solution, int]:
     return best, bound
 
 
-def _served(
-    program: Program,
-    solution: Solution,
-    slots: np.ndarray,
-    placements: Sequence[Placement],
-    pools: Sequence[Pool],
-) -> list[Served]:
-    price = {pool.pool_id: pool.usd_per_hour for pool in pools}
-    usd: dict[str, float] = defaultdict(float)
-    for each in placements:
-        usd[each.demand_id] += each.replicas * price[each.pool_id] / len(slots)
-    found = []
-    for choice in sorted(solution.chosen, key=lambda each: each.demand):
-        option, demand = choice.option, program.demands[choice.demand]
-        replicas = choice.replicas[slots]
-        found.append(
-            Served(
-                demand,
-                option.gpu_profile_id,
-                option.n_gpus,
-                tuple(replicas.tolist()),
-                float(option.is_met(replicas).mean()),
-                usd[demand.demand_id] * option.n_gpus,
-            )
-        )
-    return found
-
-
 def each_team_alone(
     demands: Sequence[Demand],
     pools: Sequence[Pool],
@@ -174,7 +161,7 @@ def each_team_alone(
     risk: float = RISK,
     time_limit_s: float = np.inf,
 ) -> Baseline:
-    """Return what the teams come to if each has all pools for itself, and shares no node.
+    """Return the sum of the teams' plans, each with all pools for itself.
 
     Their nodes together may be more than there are.
     """
@@ -193,25 +180,24 @@ def each_team_alone(
 def first_fit_by_price(
     demands: Sequence[Demand], pools: Sequence[Pool], options: Sequence[Option], risk: float = RISK
 ) -> Baseline:
-    """Return what comes of serving one demand after another, by priority.
+    """Serve one demand after another, by priority, each by the cheapest option that still fits.
 
-    Each takes the cheapest of its options whose replicas all find room on the first nodes that
-    have it.
+    Its replicas go to the first nodes with room.
     """
-    return _in_turn("first_fit_by_price", demands, pools, options, risk, n_tried=None)
+    return _one_by_one("first_fit_by_price", demands, pools, options, risk, n_tried=None)
 
 
 def own_best_choices(
     demands: Sequence[Demand], pools: Sequence[Pool], options: Sequence[Option], risk: float = RISK
 ) -> Baseline:
-    """Return what comes of each demand taking its cheapest option, as `sextant recommend` has it.
+    """Give each demand its cheapest option, by priority, as `sextant recommend` chooses it.
 
-    Those whose replicas find no room, by priority, are not served.
+    A demand whose replicas no longer fit is not served.
     """
-    return _in_turn("own_best_choices", demands, pools, options, risk, n_tried=1)
+    return _one_by_one("own_best_choices", demands, pools, options, risk, n_tried=1)
 
 
-def _in_turn(
+def _one_by_one(
     name: str,
     demands: Sequence[Demand],
     pools: Sequence[Pool],
@@ -225,15 +211,15 @@ def _in_turn(
     for demand in sorted(demands, key=lambda each: each.priority):
         priced = _priced(demand, pools, options, risk)[:n_tried]
         for place, (usd, option, replicas) in enumerate(priced):
-            lying = _first_fit(option, replicas, pools, free)
-            if lying or place == len(priced) - 1:
+            fitted = _first_fit(option, replicas, pools, free)
+            if fitted or place == len(priced) - 1:
                 met = float(option.is_met(np.array([replicas])).mean())
                 chosen = option.gpu_profile_id, option.n_gpus, (replicas,), met, usd
-                choices += [Served(demand, *chosen)] if lying or n_tried else []
-                placements += lying
-                n_served += bool(lying)
+                choices += [Served(demand, *chosen)] if fitted or n_tried else []
+                placements += fitted
+                n_served += bool(fitted)
                 break
-    usd_per_hour = sum(use.usd_per_hour for use in uses(pools, placements, sizes, 1))
+    usd_per_hour = sum(use.usd_per_hour for use in pool_uses(pools, placements, sizes, 1))
     return Baseline(name, tuple(choices), n_served, usd_per_hour)
 
 
@@ -241,7 +227,7 @@ def _priced(
     demand: Demand, pools: Sequence[Pool], options: Sequence[Option], risk: float
 ) -> list[tuple[float, Option, int]]:
     """Return a demand's options with the replicas of the peak, cheapest first."""
-    found = []
+    priced = []
     for option in options:
         own = [pool for pool in pools if pool.nodes and pool.gpu_id == option.gpu_id]
         if option.demand_id == demand.demand_id and own:
@@ -249,8 +235,8 @@ def _priced(
             if replicas is not None:
                 most = int(replicas.max())
                 usd = min(pool.usd_per_hour for pool in own)
-                found.append((most * option.n_gpus * usd, option, most))
-    return sorted(found, key=lambda each: (each[0], each[1].gpu_profile_id))
+                priced.append((most * option.n_gpus * usd, option, most))
+    return sorted(priced, key=lambda each: (each[0], each[1].gpu_profile_id))
 
 
 def _first_fit(
@@ -262,29 +248,18 @@ def _first_fit(
         if pool.gpu_id != option.gpu_id:
             continue
         rooms = free[pool.pool_id] // option.n_gpus
-        here = np.clip(left - (np.cumsum(rooms) - rooms), 0, rooms)
-        taken.append((pool.pool_id, here))
-        left -= int(here.sum())
+        by_node = np.clip(left - (np.cumsum(rooms) - rooms), 0, rooms)
+        taken.append((pool.pool_id, by_node))
+        left -= int(by_node.sum())
     if left:
         return []
     placements = []
-    for pool_id, here in taken:
-        free[pool_id] -= here * option.n_gpus
-        placements += [
-            Placement(
-                0, pool_id, int(node), option.demand_id, option.gpu_profile_id, int(here[node])
-            )
-            for node in np.flatnonzero(here)
-        ]
+    names = option.demand_id, option.gpu_profile_id
+    for pool_id, by_node in taken:
+        free[pool_id] -= by_node * option.n_gpus
+        for node in np.flatnonzero(by_node):
+            placements.append(Placement(0, pool_id, int(node), *names, int(by_node[node])))
     return placements
-
-
-Looser = Mapping[str, Mapping[float, Sequence[Option]]]
-"""Options with limits that are looser by a factor, the smallest first, by demand."""
-_PART = 0.1
-"""Share of the time limit that each change has."""
-N_TOLD = 10
-"""The most demands of which it is said what looser limits, or more nodes, would change."""
 
 
 def answer_fleet(
@@ -300,31 +275,44 @@ def answer_fleet(
 ) -> FleetAnswer:
     """Return the plan (see `plan_fleet`), and what would change it, each change solved again.
 
-    `looser` may be empty: then nothing is said of limits.
+    `looser` may be empty: then no limits are changed.
     """
     case = _Case(demands, pools, options, risk, is_elastic, time_limit_s)
     plan = case.plan()
     case = replace(case, time_limit_s=max(time_limit_s * _PART, 1.0))
     unserved = sorted(plan.unserved, key=lambda demand: demand.priority)
     costly = sorted(plan.served, key=lambda served: -served.usd_per_hour)
+    looser_limits = []
+    for served in costly[: _MOST_CHANGES if looser else 0]:
+        name = served.demand.demand_id
+        factor, own = next(iter(looser[name].items()))
+        change = _change(plan, case.with_options(name, own).plan())
+        looser_limits.append(LimitWorth(*change, name, factor))
+    of = demands, pools, options, risk
+    baselines = [
+        each_team_alone(*of, time_limit_s=case.time_limit_s),
+        first_fit_by_price(*of),
+        own_best_choices(*of),
+    ]
+    if is_elastic:
+        fixed = replace(case, is_elastic=False).plan()
+        peak = len(fixed.served), fixed.usd_per_hour
+        baselines.append(Baseline("for_the_peak", fixed.served, *peak))
     return FleetAnswer(
         plan,
         risk,
         is_elastic,
-        tuple(_further_node(case, plan, pool) for pool in merged(pools)[0]),
-        tuple(
-            _looser(case, plan, served.demand, looser)
-            for served in costly[: N_TOLD if looser else 0]
-        ),
-        tuple(_mend(case, plan, demand, looser) for demand in unserved[:N_TOLD]),
+        tuple(_further_node(case, plan, pool) for pool in merge_pools(pools)[0]),
+        tuple(looser_limits),
+        tuple(_mend(case, plan, demand, looser) for demand in unserved[:_MOST_CHANGES]),
         _conflict(case) if plan.unserved else (),
-        tuple(_baselines(case)),
-        (*warnings, *_lone_nodes(plan)),
+        tuple(baselines),
+        (*warnings, *_on_one_node(plan)),
     )
 
 
-def _lone_nodes(plan: FleetPlan) -> Iterator[str]:
-    """Yield the demands that ask for several replicas and have them all on one node."""
+def _on_one_node(plan: FleetPlan) -> Iterator[str]:
+    """Yield a warning per demand that asks for several replicas and has all on one node."""
     for served in plan.served:
         nodes: dict[int, set[tuple[str, int]]] = {}
         for each in plan.placements:
@@ -358,26 +346,25 @@ class _Case:
 
     def program(self) -> Program:
         of = self.demands, self.pools, self.options
-        return program_of(*of, self.risk, self.is_elastic)[0]
+        return make_program(*of, self.risk, self.is_elastic)[0]
 
     def with_options(self, demand_id: str, options: Sequence[Option]) -> "_Case":
         others = [option for option in self.options if option.demand_id != demand_id]
         return replace(self, options=[*others, *options])
 
-    def places(self, names: Collection[str]) -> list[int]:
-        return [place for place, each in enumerate(self.demands) if each.demand_id in names]
+
+def _are_servable(program: Program, must: Collection[int], time_limit_s: float) -> bool | None:
+    """Return whether these demands can all be served; None: not known in time."""
+    nothing = np.zeros(program.n_variables)
+    try:
+        return program.solve(nothing, must=must, time_limit_s=time_limit_s) is not None
+    except TimeoutError:
+        return None
 
 
 def _further_node(case: _Case, plan: FleetPlan, pool: Pool) -> NodeWorth:
     more = [replace(each, nodes=each.nodes + (each.pool_id == pool.pool_id)) for each in case.pools]
     return NodeWorth(*_change(plan, replace(case, pools=more).plan()), pool.pool_id)
-
-
-def _looser(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> LimitWorth:
-    """Return what the smallest of the looser limits changes."""
-    factor, options = next(iter(looser[demand.demand_id].items()))
-    other = case.with_options(demand.demand_id, options).plan()
-    return LimitWorth(*_change(plan, other), demand.demand_id, factor)
 
 
 def _change(
@@ -398,25 +385,24 @@ def _change(
     )
     if after < before or (after == before and saved < 0):
         return 0, 0.0, at_most, (), ()
-    names, others = ({each.demand.demand_id for each in of.served} for of in (plan, other))
     if after == before:
         return n_more, saved, at_most, (), ()
+    names, others = ({each.demand.demand_id for each in of.served} for of in (plan, other))
     return n_more, saved, at_most, tuple(sorted(others - names)), tuple(sorted(names - others))
 
 
 def _mend(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> Mend:
-    """Return what would have a demand served beside those that are."""
+    """Return what would let a demand be served besides those that are."""
     name, program = demand.demand_id, case.program()
-    must = case.places({name, *(served.demand.demand_id for served in plan.served)})
+    wanted = {name, *(served.demand.demand_id for served in plan.served)}
+    must = [place for place, each in enumerate(case.demands) if each.demand_id in wanted]
     is_possible = any(choice.option.demand_id == name for choice in program.choices)
     nodes: dict[str, int] = {}
     for place, pool in enumerate(program.pools if is_possible else ()):
-        objective = program.further_nodes(place)
+        objective, limit = program.further_nodes(place), case.time_limit_s
         with suppress(TimeoutError):
-            found = program.solve(
-                objective, must=must, growing=place, time_limit_s=case.time_limit_s
-            )
-            nodes |= {pool.pool_id: round(found.value)} if found else {}
+            grown = program.solve(objective, must=must, growing=place, time_limit_s=limit)
+            nodes |= {pool.pool_id: round(grown.value)} if grown else {}
     factors = (
         factor
         for factor, options in looser.get(name, {}).items()
@@ -429,7 +415,7 @@ def _conflict(case: _Case) -> tuple[str, ...]:
     """Return demands that cannot all be served, though without any one of them the others can.
 
     A deletion filter: one demand after another, those of the lowest priority first, is left out
-    if the others still cannot all be served. What cannot be told in time stays.
+    if the others still cannot all be served. A demand stays where the time limit leaves it open.
     """
     program = case.program()
     order = sorted(range(len(case.demands)), key=lambda place: -case.demands[place].priority)
@@ -439,22 +425,3 @@ def _conflict(case: _Case) -> tuple[str, ...]:
         if _are_servable(program, others, case.time_limit_s) is False:
             kept = others
     return tuple(case.demands[place].demand_id for place in sorted(kept))
-
-
-def _are_servable(program: Program, must: Collection[int], time_limit_s: float) -> bool | None:
-    """Return whether these demands can all be served; None: not known in time."""
-    nothing = np.zeros(program.n_variables)
-    try:
-        return program.solve(nothing, must=must, time_limit_s=time_limit_s) is not None
-    except TimeoutError:
-        return None
-
-
-def _baselines(case: _Case) -> Iterator[Baseline]:
-    of = case.demands, case.pools, case.options, case.risk
-    yield each_team_alone(*of, time_limit_s=case.time_limit_s)
-    yield first_fit_by_price(*of)
-    yield own_best_choices(*of)
-    if case.is_elastic:
-        plan = replace(case, is_elastic=False).plan()
-        yield Baseline("for_the_peak", plan.served, len(plan.served), plan.usd_per_hour)

@@ -1,16 +1,19 @@
-"""What a fleet is planned from: demands, pools of nodes, and options."""
+"""The terms of a fleet: demands, pools and options; and the plan and its answer."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from sextant.decide.sizing import size_replicas
 from sextant.facts.slo import SLO
+
+_SLACK = 1e-9
+"""Of quotients: the last digits may be wrong."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a team wants served."""
+    """An LLM that a team wants served."""
 
     demand_id: str
     team: str
@@ -69,7 +72,7 @@ class Option:
     @property
     def needed(self) -> np.ndarray:
         """Fewest replicas by draw and slot, shape (draws, slots); inf: no number is enough."""
-        return _ceil(self.loads / np.maximum(self.load_per_replica, 1e-300)[:, None])
+        return size_replicas(self.loads, self.load_per_replica[:, None], _SLACK)
 
     def replicas(self, risk: float, least: int = 1) -> np.ndarray | None:
         """Return the fewest replicas by slot that suffice with probability 1 - risk in all slots.
@@ -77,18 +80,15 @@ class Option:
         A draw in which a replica serves less needs more in every slot: so the 1 - risk quantile
         of all slots is that of one draw. None: no number is enough.
         """
-        n_kept = int(_ceil((1 - risk) * len(self.load_per_replica)))
+        n_kept = int(np.ceil((1 - risk) * len(self.load_per_replica) - _SLACK))
         served = np.sort(self.load_per_replica)[-max(n_kept, 1)]
-        return np.maximum(_ceil(self.loads / served), least).astype(int) if served > 0 else None
+        if served <= 0:
+            return None
+        return np.maximum(size_replicas(self.loads, served, _SLACK), least).astype(int)
 
     def is_met(self, replicas: np.ndarray) -> np.ndarray:
-        """Return in which draws so many replicas by slot suffice, shape (draws,)."""
+        """Return in which draws these replicas by slot suffice, shape (draws,)."""
         return np.all(self.needed <= replicas, axis=1)
-
-
-def _ceil(value: Any) -> Any:
-    """Return the next whole number, though the last digits of a quotient be wrong."""
-    return np.ceil(value - 1e-9)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class PoolUse:
-    """What is in use of a pool."""
+    """What a pool has in use."""
 
     pool: Pool
     nodes_used: tuple[int, ...]
@@ -138,7 +138,7 @@ class PoolUse:
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """Who gets what."""
+    """Which demand gets which devices."""
 
     served: tuple[Served, ...]
     """In the order of the demands."""
@@ -152,7 +152,7 @@ class FleetPlan:
     most_served: int
     """No plan serves more; above `len(served)` only where the time limit ended the search."""
     joint_probability_met: float
-    """That all served demands are met at once: errors shared between demands are shared here."""
+    """That all served demands are met at once, with the errors that demands share."""
     product_probability_met: float
     """The same if the demands' errors were independent."""
 
@@ -165,29 +165,29 @@ class FleetPlan:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a change brings, by solving again."""
+    """What a change is worth, by solving again."""
 
     n_more_served: int
     usd_per_hour_saved: float
     """Below 0 where serving more costs more."""
     at_most_usd_per_hour: float
-    """The same if both solutions were exact: what is saved lies below it."""
+    """The same if both solutions were exact: an upper bound of what is saved."""
     serves: tuple[str, ...]
-    """Demands that are then served, where more, or more of a higher priority, are."""
+    """Demands that are then served too, where more, or more of a higher priority, are."""
     drops: tuple[str, ...]
-    """Demands, of a lower priority, that are then not."""
+    """Demands of a lower priority that are then not served."""
 
 
 @dataclass(frozen=True)
 class NodeWorth(Worth):
-    """What one further node of a pool brings."""
+    """What one further node of a pool is worth."""
 
     pool_id: str
 
 
 @dataclass(frozen=True)
 class LimitWorth(Worth):
-    """What looser limits of one demand bring."""
+    """What looser limits of one demand are worth."""
 
     demand_id: str
     factor: float
@@ -196,7 +196,7 @@ class LimitWorth(Worth):
 
 @dataclass(frozen=True)
 class Mend:
-    """What would have an unserved demand served as well, all else being served as it is."""
+    """What would let an unserved demand be served too, while all others are served as they are."""
 
     demand_id: str
     reason: str
@@ -204,17 +204,17 @@ class Mend:
     more_nodes: dict[str, int]
     """Fewest further nodes by pool, each pool alone; pools that do not help are left out."""
     limit_factor: float | None
-    """The smallest factor tried on its limits that has it served; None: none does."""
+    """The smallest of the tried factors on its limits that is enough; None: none is."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a simpler way comes to."""
+    """The result of a simpler way to plan."""
 
     name: str
     """`each_team_alone`, `first_fit_by_price` or `own_best_choices` (the sum of `recommend`)."""
     choices: tuple[Served, ...]
-    """What it gives each demand, whether or not that lies within the supply."""
+    """What it gives each demand, whether or not there are enough devices."""
     n_served: int
     """Demands whose replicas find devices."""
     usd_per_hour: float

@@ -82,7 +82,7 @@ class Program:
 
     demands: Sequence[Demand]
     pools: Sequence[Pool]
-    """Each of its own kind (`merged`)."""
+    """Each of its own kind (`merge_pools`)."""
     choices: Sequence[Choice]
     weights: np.ndarray
     """Share of the day of each slot."""
@@ -270,7 +270,7 @@ def _silent() -> Iterator[None]:
         os.close(kept)
 
 
-def merged(pools: Sequence[Pool]) -> tuple[list[Pool], dict[str, list[Pool]]]:
+def merge_pools(pools: Sequence[Pool]) -> tuple[list[Pool], dict[str, list[Pool]]]:
     """Return pools of different kinds, and which ones each stands for: alike nodes are one pool."""
     alike: dict[tuple, list[Pool]] = {}
     for pool in pools:
@@ -294,7 +294,9 @@ class _Share(NamedTuple):
     replicas: int
 
 
-def placed(program: Program, solution: Solution, slots: Sequence[int]) -> list[Placement]:
+def replicas_on_nodes(
+    program: Program, solution: Solution, slots: Sequence[int]
+) -> list[Placement]:
     """Return the nodes of replicas; `slots` are the program's slots, by slot of the day."""
     found = []
     for name, slot in enumerate(slots):
@@ -379,7 +381,7 @@ def nodes_needed(pool: Pool, replicas: dict[int, int]) -> int:
     return max(needed, default=0)
 
 
-def uses(
+def pool_uses(
     pools: Sequence[Pool], placements: Sequence[Placement], sizes: dict[str, int], n_slots: int
 ) -> list[PoolUse]:
     """Return what is in use of each pool; `sizes` are devices of a replica by GPU profile."""

@@ -1,18 +1,16 @@
-"""An answer as lines of text, and as facts for JSON."""
+"""A fleet answer for people: blocks for text and page, and the phrases they are made of."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import ceil
 from typing import Any
 
 from sextant.answer.fleet.problem import FleetAnswer, FleetPlan, Mend, Worth
 from sextant.answer.text import chance
-from sextant.base.rows import jsonable
-from sextant.pages.wording import aligned, listed, plural
+from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
+from sextant.pages.wording import listed, plural
 
-Rows = list[tuple[str, ...]]
-"""Of a table, the header first where there is one."""
 BASELINES = {
     "each_team_alone": "each team alone, with all nodes for itself",
     "first_fit_by_price": "one after another, the cheapest that still fits",
@@ -22,30 +20,36 @@ BASELINES = {
 _N_NAMED = 10
 
 
-def facts(answer: FleetAnswer) -> dict[str, Any]:
-    """Return the answer for JSON: the fields of `FleetAnswer`, `plan.gap`, and `text`."""
-    found = asdict(answer)
-    found["plan"]["gap"] = answer.plan.gap
-    return jsonable(found | {"text": as_text(answer)})
+def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None) -> Document:
+    """Return a fleet answer for people (blocks) and programs (data).
 
-
-def as_text(answer: FleetAnswer) -> str:
-    """Return the whole answer as lines."""
+    The data are the fields of `FleetAnswer`, and `plan.gap`.
+    """
     plan = answer.plan
-    blocks = [
-        [headline(answer), *answer.warnings],
-        aligned(served_rows(plan)),
-        _unserved_lines(answer),
-        aligned(pool_rows(plan)),
-        aligned(team_rows(plan)),
-        _listed("What would change it:", change_rows(answer)),
-        _listed("Simpler ways:", baseline_rows(answer)),
+    data = asdict(answer)
+    data["plan"]["gap"] = plan.gap
+
+    def drawing() -> str:
+        from sextant.answer.fleet.figure import draw_devices  # with Matplotlib
+
+        return draw_devices(plan)
+
+    chart = Chart(drawing, "Devices in use; what is grey is free.")
+    blocks: list[Block] = [
+        Headline(headline(answer)),
+        *(Note(text, "warning") for text in answer.warnings),
+        Section("Who runs where", [chart, _served_table(plan)]),
+        *([Section("Not served", _unserved_blocks(answer))] if plan.unserved else []),
+        Section("Pools", [_pool_table(plan)]),
+        Section("Teams", [_team_table(plan)]),
+        Section("What would change it, solved again with that change", [_change_table(answer)]),
+        Section("Simpler ways", [_baseline_table(answer)]),
     ]
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    return Document("Fleet: which team gets which GPUs", blocks, data, origin=origin)
 
 
 def headline(answer: FleetAnswer) -> str:
-    """Return what is served, at what cost and how surely, in one line."""
+    """Return how many are served, at what cost and probability, in one line."""
     plan = answer.plan
     n = len(plan.served) + len(plan.unserved)
     joint = chance(plan.joint_probability_met)
@@ -58,26 +62,26 @@ def headline(answer: FleetAnswer) -> str:
     )
 
 
-def served_rows(plan: FleetPlan) -> Rows:
-    """Return who gets what."""
-    rows: Rows = [("demand", "team", "LLM", "replicas", "nodes", "USD/h", "probability")]
+def _served_table(plan: FleetPlan) -> Table:
+    rows = []
     for served in plan.served:
         demand, least, most = served.demand, min(served.replicas), max(served.replicas)
         count = f"{most}" if least == most else f"{least} to {most}"
-        what = f"{count} × {served.gpu_profile_id}"
-        where = nodes_words(plan, demand.demand_id)
+        replicas = f"{count} × {served.gpu_profile_id}"
+        nodes = nodes_words(plan, demand.demand_id)
         numbers = f"{served.usd_per_hour:.2f}", chance(served.probability_met)
-        rows.append((demand.demand_id, demand.team, demand.llm_id, what, where, *numbers))
-    return rows
+        rows.append((demand.demand_id, demand.team, demand.llm_id, replicas, nodes, *numbers))
+    header = ["Demand", "Team", "LLM", "Replicas", "Nodes", "USD/h", "Probability"]
+    return Table(header, rows, range(5))
 
 
 def nodes_words(plan: FleetPlan, demand_id: str) -> str:
-    """Return on which nodes a demand lies in any slot, e.g. `rack 0-3,7`."""
+    """Return the nodes of a demand in any slot, e.g. `rack 0-3,7`."""
     nodes = defaultdict(set)
     for each in plan.placements:
         if each.demand_id == demand_id:
             nodes[each.pool_id].add(each.node)
-    return ", ".join(f"{name} {_ranges(found)}" for name, found in nodes.items())
+    return ", ".join(f"{name} {_ranges(places)}" for name, places in nodes.items())
 
 
 def _ranges(places: set[int]) -> str:
@@ -91,23 +95,19 @@ def _ranges(places: set[int]) -> str:
     return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def _unserved_lines(answer: FleetAnswer) -> list[str]:
-    mends = {mend.demand_id: mend for mend in answer.mends}
-    n_served, most = len(answer.plan.served), answer.plan.most_served
-    lines = [f"Up to {most} may be possible: the time limit ended the search."] * (most > n_served)
-    lines += [
-        f"Not served: {demand.demand_id} ({demand.team}, priority {demand.priority})"
-        f"{': ' + mend_words(mends[demand.demand_id]) if demand.demand_id in mends else '.'}"
-        for demand in answer.plan.unserved
-    ]
-    return [*lines, line] if (line := conflict_line(answer)) else lines
-
-
-def conflict_line(answer: FleetAnswer) -> str:
-    """Return which demands conflict, nothing where it is not more than one."""
-    if len(answer.conflict) < 2:
-        return ""
-    return f"{_few(answer.conflict)} cannot all be served; without any one of them the others can."
+def _unserved_blocks(answer: FleetAnswer) -> list[Block]:
+    plan, blocks = answer.plan, list[Block]()
+    if plan.most_served > len(plan.served):
+        text = f"Up to {plan.most_served} may be possible: the time limit ended the search."
+        blocks.append(Note(text))
+    if len(answer.conflict) > 1:
+        names = _few(answer.conflict)
+        blocks.append(
+            Note(f"{names} cannot all be served; without any one of them the others can.")
+        )
+    mends = {mend.demand_id: mend_words(mend) for mend in answer.mends}
+    rows = [(it.demand_id, it.team, it.priority, mends.get(it.demand_id)) for it in plan.unserved]
+    return [*blocks, Table(["Demand", "Team", "Priority", "Why, and what helps"], rows, {0, 1, 3})]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -115,33 +115,26 @@ def _few(names: Sequence[str]) -> str:
 
 
 def mend_words(mend: Mend) -> str:
-    """Return why a demand is not served, and what would mend it."""
-    why = "no room is left" if mend.reason == "no_room" else "no GPU profile keeps its limits"
+    """Return why a demand is not served, and what would help."""
+    why = "no room is left" if mend.reason == "no_room" else "no GPU profile meets its limits"
     ways = [f"{plural(n, 'more node')} of {name}" for name, n in mend.more_nodes.items()]
     if mend.limit_factor is not None:
         ways.append(f"limits {mend.limit_factor:g} times as high")
-    return f"{why}. What would do: {', or '.join(ways) or 'nothing that was tried'}."
+    return f"{why}. What would help: {', or '.join(ways) or 'nothing that was tried'}."
 
 
-def pool_rows(plan: FleetPlan) -> Rows:
-    """Return what is in use of each pool."""
-    rows: Rows = [("pool", "nodes in use", "devices in use", "USD/h", "of it idle")]
+def _pool_table(plan: FleetPlan) -> Table:
+    rows = []
     for use in plan.pools:
         pool, nodes, devices = use.pool, max(use.nodes_used), max(use.devices_used)
-        rows.append(
-            (
-                pool.pool_id,
-                f"{nodes} of {pool.nodes}",
-                f"{devices} of {pool.nodes * pool.devices_per_node}",
-                f"{use.usd_per_hour:.2f}",
-                f"{use.idle_usd_per_hour:.2f}",
-            )
-        )
-    return rows
+        all_devices = pool.nodes * pool.devices_per_node
+        cost = f"{use.usd_per_hour:.2f}", f"{use.idle_usd_per_hour:.2f}"
+        counts = f"{nodes} of {pool.nodes}", f"{devices} of {all_devices}"
+        rows.append((pool.pool_id, *counts, *cost))
+    return Table(["Pool", "Nodes in use", "Devices in use", "USD/h", "Of it idle"], rows)
 
 
-def team_rows(plan: FleetPlan) -> Rows:
-    """Return what each team gets, and what that costs."""
+def _team_table(plan: FleetPlan) -> Table:
     unserved = Counter(demand.team for demand in plan.unserved)
     served: Counter[str] = Counter()
     devices: Counter[str] = Counter()
@@ -151,22 +144,22 @@ def team_rows(plan: FleetPlan) -> Rows:
         served[team] += 1
         devices[team] += max(each.replicas) * each.n_gpus
         usd[team] += each.usd_per_hour
-    rows: Rows = [("team", "demands served", "devices", "USD/h")]
+    rows = []
     for team in dict.fromkeys([*usd, *unserved]):
         count = f"{served[team]} of {served[team] + unserved[team]}"
         rows.append((team, count, f"{devices[team]}", f"{usd[team]:.2f}"))
-    return rows
+    return Table(["Team", "Demands served", "Devices", "USD/h"], rows)
 
 
-def change_rows(answer: FleetAnswer) -> Rows:
+def _change_table(answer: FleetAnswer) -> Table:
     """Return what one more node of each pool, and looser limits of a demand, are worth."""
-    rows: Rows = [
+    rows = [
         (f"one node more of {each.pool_id}", _worth_words(each)) for each in answer.further_nodes
     ]
     for each in answer.looser_limits:
-        what = f"limits of {each.demand_id} {each.factor:g} times as high"
-        rows.append((what, _worth_words(each)))
-    return rows
+        change = f"limits of {each.demand_id} {each.factor:g} times as high"
+        rows.append((change, _worth_words(each)))
+    return Table((), rows, {0, 1})
 
 
 def _worth_words(worth: Worth) -> str:
@@ -179,13 +172,9 @@ def _worth_words(worth: Worth) -> str:
     return f"saves {saved:.2f} USD/h{at_most}" if saved >= 0.005 or at_most else "nothing"
 
 
-def baseline_rows(answer: FleetAnswer) -> Rows:
-    """Return what simpler ways come to."""
-    return [
+def _baseline_table(answer: FleetAnswer) -> Table:
+    rows = [
         (BASELINES[each.name], f"{each.n_served} served", f"{each.usd_per_hour:.2f} USD/h")
         for each in answer.baselines
     ]
-
-
-def _listed(title: str, rows: Rows) -> list[str]:
-    return [title, *(f"  {line}" for line in aligned(rows))] if rows else []
+    return Table((), rows)

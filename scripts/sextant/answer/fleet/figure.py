@@ -1,22 +1,15 @@
-"""A fleet answer as one page that refers to no other file: who runs where, and what binds."""
+"""The figure of a fleet: devices in use by pool and team."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from sextant.answer.fleet import answer_text as text
-from sextant.answer.fleet.problem import FleetAnswer, FleetPlan, PoolUse
-from sextant.base.files import provenance
+from sextant.answer.fleet.problem import FleetPlan, PoolUse
 from sextant.pages.charts import WIDTH_IN
 from sextant.pages.figure import COLOURS, Axis, draw_panels, style
-from sextant.pages.sections import Section, Table
-from sextant.pages.wording import number, plural
-from sextant.pages.write import render_sections, write_page
 
 _OTHERS = "other teams"
 _FREE = "#999999"
@@ -24,66 +17,7 @@ Uses = Mapping[tuple[str, str], np.ndarray]
 """Devices in use by pool and team, shape (slots,)."""
 
 
-def write_fleet(
-    answer: FleetAnswer,
-    out: str | Path,
-    json_out: str | Path | None = None,
-    origin: Mapping[str, Any] | None = None,
-) -> None:
-    """Write an answer of `sextant fleet` as HTML, and as JSON where asked; same answer, same bytes.
-
-    `origin` is as `sextant.base.files.provenance` returns it.
-    """
-    origin = origin or provenance()
-    plan = answer.plan
-    n_demands = len(plan.served) + len(plan.unserved)
-    subtitle = f"{plural(n_demands, 'demand')} on {plural(len(plan.pools), 'pool')} of nodes."
-    html = render_sections(
-        "Fleet: which team gets which GPUs",
-        subtitle,
-        sections(answer),
-        origin,
-        lead=text.headline(answer) + ".",
-        cautions=answer.warnings,
-    )
-    write_page(out, html, json_out, text.facts(answer) | {"provenance": origin})
-
-
-def sections(answer: FleetAnswer) -> list[Section]:
-    """Return the parts of the page; those with nothing to say are left out."""
-    plan = answer.plan
-    figures = [(_figure(plan), "Devices in use; what is grey is free.")]
-    unserved = text.conflict_line(answer)
-    mended = "What would mend it is found by solving again with that changed, all else served."
-    worth = "Each is found by solving again with that changed; nodes are of the same kind."
-    found = [
-        Section("Who runs where", figures=figures, tables=[_table(text.served_rows(plan), 5)]),
-        Section("Not served", unserved, [mended], tables=[_unserved(answer)]),
-        Section("Cost by team", tables=[_table(text.team_rows(plan), 1)]),
-        Section("Spare capacity", tables=[_table(text.pool_rows(plan), 1)]),
-        Section("What binds", "", [worth], tables=[_table([(), *text.change_rows(answer)], 2)]),
-        Section("Beside simpler ways", tables=[_table([(), *text.baseline_rows(answer)], 1)]),
-    ]
-    return [each for each in found if each.tables[0].rows]
-
-
-def _table(rows: text.Rows, n_words: int) -> Table:
-    """Return a table of the first row's header; so many columns are words, the others numbers."""
-    return Table([label[:1].upper() + label[1:] for label in rows[0]], rows[1:], range(n_words))
-
-
-def _unserved(answer: FleetAnswer) -> Table:
-    mends = {each.demand_id: text.mend_words(each) for each in answer.mends}
-    columns = {
-        "Demand": lambda each: each.demand_id,
-        "Team": lambda each: each.team,
-        "Priority": lambda each: number(each.priority),
-        "Why": lambda each: mends.get(each.demand_id, "–"),
-    }
-    return Table.of_rows(answer.plan.unserved, columns)._replace(text_columns=(0, 1, 3))
-
-
-def _figure(plan: FleetPlan) -> str:
+def draw_devices(plan: FleetPlan) -> str:
     """Draw devices in use by pool and team: bars, or areas over the day where they change."""
     uses, n_slots = devices_used(plan), len(plan.pools[0].devices_used)
     totals: Counter[str] = Counter()
