@@ -239,9 +239,9 @@ def find_options(
     """
     profiles = candidate_profiles(pools, gpus)
     lengths, first = [each.requests for each in wanted], wanted[0].demand
+    of_first = replace(base, slo=first.slo, llm_id=first.llm_id, gpu_profile_ids=tuple(profiles))
     requests = None if None in lengths else lengths[0]
-    of_all = {"requests": requests, "gpu_profile_ids": tuple(profiles)}
-    source = find_source(replace(base, slo=first.slo, llm_id=first.llm_id, **of_all))
+    source = find_source(replace(of_first, requests=requests))
     questions = []  # all, before the first is fitted
     for each in wanted:
         try:
@@ -304,8 +304,9 @@ def _question(wanted: Wanted, source: Source, base: Question) -> tuple[Question,
         fix = f"give its config.json (hf_config), or one of {', '.join(known.llms)}"
         raise InputError(problem, field="llm_id", fix=fix)
     llm_id = demand.llm_id if config is None else None
-    given = {"llm_id": llm_id, "hf_config": config, "requests": wanted.requests}
-    question = replace(base, slo=demand.slo, **given)
+    question = replace(
+        base, slo=demand.slo, llm_id=llm_id, hf_config=config, requests=wanted.requests
+    )
     check(question)
     question, notes = as_measured(question, known, has_options=False)
     named_llm(question, known)
