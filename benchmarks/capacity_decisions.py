@@ -26,7 +26,7 @@ from sextant.answer.capacity.demand import Demand, TraceTraffic, demand_of_trace
 from sextant.answer.capacity.sizing import Server, simulated_server, size_by_simulation
 from sextant.answer.capacity.target import Target
 from sextant.answer.question import Question
-from sextant.answer.step_laws import Offer, ServerLaws, Settings, find_laws
+from sextant.answer.step_laws import LLMLaws, ServerLaws, Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.decide.sizing import fewest_replicas
 from sextant.facts.slo import SLO
@@ -68,7 +68,7 @@ def demands(folder: Path) -> Iterator[tuple[str, Demand, Target, SLO]]:
         yield name, demand, Target(slo.limits, window_s=window_s), slo
 
 
-def offer(config: str, demand: Demand, slo: SLO, prices: Path, n_draws: int) -> Offer:
+def offer(config: str, demand: Demand, slo: SLO, prices: Path, n_draws: int) -> LLMLaws:
     """Return the laws of an LLM on all profiles."""
     path = MIRROR / "hf_configs" / config
     lengths = requests_of_demand(demand)
@@ -172,7 +172,7 @@ def judged(
 
 def case(
     laws: ServerLaws,
-    offered: Offer,
+    offered: LLMLaws,
     profile_id: str,
     demand: Demand,
     target: Target,

@@ -4,6 +4,7 @@ from typing import Any
 
 from sextant.answer.question import Question
 from sextant.answer.recommend import recommend_llm
+from sextant.answer.step_laws import explain_llm
 from sextant.answer.text import recommendation_document
 from sextant.pages.blocks import as_text
 
@@ -11,4 +12,10 @@ from sextant.pages.blocks import as_text
 def recommended(question: Question) -> dict[str, Any]:
     """Return the JSON of a recommendation, with its text."""
     document = recommendation_document(recommend_llm(question))
+    return {**document.data, "text": as_text(document)}
+
+
+def explained(question: Question, gpu_profile_id: str, users: int) -> dict[str, Any]:
+    """Return the JSON of an explanation, with its text."""
+    document = explain_llm(question, gpu_profile_id, users)
     return {**document.data, "text": as_text(document)}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from answers import recommended
+from answers import explained, recommended
 from llm_configs import PUBLISHED
 from sextant.answer.candidates import subject_of
 from sextant.answer.options import (
@@ -26,7 +26,6 @@ from sextant.answer.predicted import Forecast, forecast
 from sextant.answer.question import Length, Question, Requests, named_llm
 from sextant.answer.recommend import recommend_llm
 from sextant.answer.source import Source, find_source
-from sextant.answer.step_laws import explain_llm
 from sextant.answer.text import caution, chance, headline, profile_cells, recommendation_document
 from sextant.base.errors import InputError
 from sextant.cli.app import app
@@ -450,7 +449,7 @@ def test_a_page_of_a_measured_answer(itl_ms: float) -> None:
 
 
 def test_the_terms_of_a_latency_add_up_to_it() -> None:
-    told = explain_llm(MEASURED, "1xA100-40GB", 64)
+    told = explained(MEASURED, "1xA100-40GB", 64)
     assert told["measured"] == {"nttft_ms": pytest.approx(9.71, abs=0.01), "itl_ms": 59.0}
     step_ms = sum(term["ms"] for term in told["itl"])
     assert told["itl_ms"] == pytest.approx(step_ms * told["itl_factor"])
@@ -473,9 +472,9 @@ def test_more_devices_than_a_number_holds_are_an_unknown_profile() -> None:
 
 def test_an_unknown_profile_cannot_be_explained() -> None:
     with pytest.raises(InputError, match="unknown GPU profile '1xT5'"):
-        explain_llm(MEASURED, "1xT5", 1)
+        explained(MEASURED, "1xT5", 1)
 
 
 def test_a_profile_without_a_price_can_be_explained() -> None:
-    told = explain_llm(ASKED, "1xH200-141GB", 8)
+    told = explained(ASKED, "1xH200-141GB", 8)
     assert told["measured"] is None and told["itl_ms"] > 0

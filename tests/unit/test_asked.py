@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from answers import recommended
+from answers import explained, recommended
 from sextant.answer.basis import outside_basis
 from sextant.answer.candidates import offered, subject_of
 from sextant.answer.options import nearest, outside
 from sextant.answer.question import Length, Question, Requests, length_of, named_llm, requests_of
 from sextant.answer.source import find_source
-from sextant.answer.step_laws import explain_llm
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.decide.decision import loads, weigh
@@ -220,7 +219,7 @@ def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
     requests = Requests(Length(1500, 1500), Length(250, 250))
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     asked = Question(LIMITS, hf_config=config, requests=requests, sources=("archive:inferencex",))
-    (told, *_) = explain_llm(asked, "1xA100-80GB", 100_000)["warnings"]
+    (told, *_) = explained(asked, "1xA100-80GB", 100_000)["warnings"]
     assert "1xA100-80GB (generation Ampere), where Blackwell, " in told
     assert "100,000 users a replica, where up to" in told
     names = ("1xA100-80GB", "2xA100-80GB")
@@ -249,7 +248,7 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     assert answer["warnings"][0].startswith("The p95 of the TTFT is not among the points")
     assert answer["latency"]["ttft_ms"] < 1000 and answer["cost"]["requests_per_s"] == 8
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
-    told = explain_llm(asked, "1xH100-80GB", 16)
+    told = explained(asked, "1xH100-80GB", 16)
     assert told["itl_ms"] == pytest.approx(sum(t["ms"] for t in told["itl"]) * told["itl_factor"])
 
 

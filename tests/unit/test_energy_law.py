@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 from test_chunked_law import DENSE, LLMS, MOE, PROFILES
 
-from answers import recommended
+from answers import explained, recommended
 from sextant.answer.question import Length, Question, Requests
-from sextant.answer.step_laws import explain_llm
 from sextant.facts.slo import SLO
 from sextant.points.features import Facts
 from sextant.predict.latencies import JOULES
@@ -113,7 +112,7 @@ def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
         sources=("archive:inferencex", "archive:mlenergy"),
         requests=Requests(Length(500, 0.0), Length(500, 0.0)),
     )
-    found = explain_llm(asked, "1xH100-80GB", 16)
+    found = explained(asked, "1xH100-80GB", 16)
     energy = found["energy"]
     # ML.ENERGY measured 0.25 J with 16 users and 640 output tokens.
     assert energy["energy_lo_j_per_token"] < 0.25 < energy["energy_hi_j_per_token"]
@@ -121,7 +120,7 @@ def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
     assert "J per output token" in found["text"]
     assert "from 21 LLMs of archive:mlenergy" in found["text"]
     without = replace(asked, sources=("archive:inferencex",), llm_id="Qwen__Qwen3-32B")
-    told = explain_llm(without, "1xH100-80GB", 16)
+    told = explained(without, "1xH100-80GB", 16)
     assert told["energy"] is None
     assert "J per output token" not in told["text"]
 

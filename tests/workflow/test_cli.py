@@ -53,7 +53,7 @@ def test_recommend_from_measurements(sextant) -> None:
 
 def test_recommend_for_an_llm_that_was_never_measured(sextant) -> None:
     limits = ("--users", "10", "--nttft-ms", "1000", "--itl-ms", "1000")
-    config = ("--llm-config", "resources/llms/demo-qwen2-26m.json", "--source", "measured")
+    config = ("--hf-config", "resources/llms/demo-qwen2-26m.json", "--source", "measured")
     done = sextant("recommend", *config, *limits, "--format", "json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

@@ -4,15 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from sextant.answer.basis import Serving, longest_of, serving_of, widening_sd
-from sextant.answer.question import Question
-from sextant.answer.source import Source
+from sextant.answer.basis import Serving, as_measured, longest_of, serving_of, widening_sd
+from sextant.answer.question import Question, check, named_llm
+from sextant.answer.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, load_sheet
 from sextant.decide.sizing import ruled_out
@@ -227,6 +227,11 @@ class Subject:
         return [name for name in self.profiles if name not in self.excluded]
 
     @property
+    def mean_lengths(self) -> dict[str, float]:
+        """Mean input and output tokens of the asked requests."""
+        return dict(zip(LENGTHS, (each.mean for each in self.serving.requests), strict=True))
+
+    @property
     def lengths(self) -> np.ndarray:
         """Mean input and output tokens of the asked requests, shape (1, 2)."""
         return np.array([[each.mean for each in self.serving.requests]])
@@ -288,6 +293,43 @@ class Subject:
         return self.asked(model, pd.DataFrame(keys, columns=KEYS), self.profiles)
 
 
+class Asked(NamedTuple):
+    """A question with all that it names."""
+
+    question: Question
+    """In the precisions in which its LLM was measured, unless it says others."""
+    llm_id: str
+    llm: LLM
+    source: Source
+    profiles: dict[str, GPUProfile]
+    """The candidates."""
+    notes: list[str]
+    """What is assumed of the precisions, a sentence each."""
+
+
+def read_question(
+    question: Question, *, need_prices: bool = True, field: str = "--gpu-profiles"
+) -> Asked:
+    """Find what a question names: measurements, the LLM, the candidates and their prices.
+
+    Raises:
+        InputError: an option is wrong, or names something that is not known.
+    """
+    check(question)
+    source = find_source(question)
+    known = source.known
+    question, notes = as_measured(question, known)
+    llm_id, llm = named_llm(question, known)
+    profiles = offered(
+        known.profiles,
+        question.gpu_profile_ids,
+        question.prices,
+        need_prices=need_prices,
+        field=field,
+    )
+    return Asked(question, llm_id, llm, source, profiles, notes)
+
+
 def subject_of(
     question: Question, llm_id: str, llm: LLM, source: Source, profiles: Mapping[str, GPUProfile]
 ) -> Subject:
@@ -315,9 +357,10 @@ def subject_of(
         if llm.context_tokens < longest:
             fix = "ask about shorter requests, or give a config.json with a longer context"
         raise InputError(f"no GPU profile can serve {llm_id}; {name}: {reason}", fix=fix)
-    lengths = dict(zip(LENGTHS, (each.mean for each in serving.requests), strict=True))
-    sd = widening_sd(source, lengths) if question.requests else 0.0
-    return Subject(llm_id, llms | {llm_id: llm}, profiles, excluded, source, serving, sd)
+    subject = Subject(llm_id, llms | {llm_id: llm}, profiles, excluded, source, serving)
+    if question.requests is None:
+        return subject
+    return replace(subject, widening_sd=widening_sd(source, subject.mean_lengths))
 
 
 def _left_out(

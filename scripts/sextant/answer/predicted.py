@@ -174,7 +174,7 @@ def draws_of(
     model: JointPredictor, subject: Subject, own: Calibration | None, X: pd.DataFrame
 ) -> Draws:
     """Return joint draws of the rows of a design matrix of the LLM, as `drawn` does."""
-    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+    lengths = subject.mean_lengths
     keys = X[KEYS].astype({"users": "int64"}).assign(**lengths)
     samples_ms = widened(model.sample(X), subject.widening_sd, _SEED)
     return Draws(keys, own.corrected(keys, samples_ms) if own else samples_ms)
@@ -189,7 +189,7 @@ def _own_points(
 ) -> Calibration | None:
     """Return the probe and the source's points of this LLM for requests like the asked ones."""
     near = _alike(latencies[latencies["llm_id"] == subject.llm_id], subject)
-    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
+    lengths = subject.mean_lengths
     served_as = {
         "engine": subject.serving.engine,
         "precision": subject.serving.precision or precision_of(subject.llm),

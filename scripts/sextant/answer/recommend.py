@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sextant.answer.answer import Answer, Option
-from sextant.answer.basis import as_measured, estimates, named_otherwise, outside_basis, warning
-from sextant.answer.candidates import offered, subject_of
+from sextant.answer.basis import estimates, named_otherwise, outside_basis, warning
+from sextant.answer.candidates import Asked, read_question, subject_of
 from sextant.answer.options import (
     by_profile,
     decide,
@@ -21,14 +21,7 @@ from sextant.answer.options import (
     sensitivity,
 )
 from sextant.answer.predicted import Forecast, cost, energy, forecast, learned, with_joules
-from sextant.answer.question import (
-    Question,
-    answers_from_points,
-    check,
-    make_predictor,
-    named_llm,
-)
-from sextant.answer.source import Source, find_source
+from sextant.answer.question import Question, answers_from_points, make_predictor
 from sextant.base.errors import InputError
 from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import (
@@ -42,13 +35,13 @@ from sextant.decide.decision import (
 from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.names import MEASURED
 from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
-from sextant.facts.gpu import GIB, GPUProfile
+from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
 from sextant.facts.prices import providers, share_lines
 from sextant.facts.slo import worst_limit
 from sextant.pages.blocks import Widget
 from sextant.points.characterization import Characterization
-from sextant.points.frame import LENGTHS, at_percentile
+from sextant.points.frame import at_percentile
 from sextant.predict.latencies import Draws
 from sextant.predict.protocols import JointPredictor
 
@@ -58,54 +51,6 @@ _STEADY = (
     "at random may need more replicas: `sextant capacity --request-rate {rate_rps:.4g}` simulates "
     "them."
 )
-
-
-class _Asked(NamedTuple):
-    """A question with what it names."""
-
-    question: Question
-    llm_id: str
-    llm: LLM
-    source: Source
-    profiles: dict[str, GPUProfile]
-
-    def answer(
-        self,
-        basis: str,
-        chosen: Row,
-        alternatives: Sequence[Row],
-        notes: Sequence[str],
-        **parts: Any,
-    ) -> Answer:
-        """Return the answer with what all answers have."""
-        question, warnings, more = self.question, [*notes], parts.pop("more")
-        if question.slo.request_rate_rps is not None:
-            warnings.append(_STEADY.format(rate_rps=question.slo.request_rate_rps))
-        option = Option.of(chosen)
-        if str(question.prices) in providers() and option.gpu_profile_id is not None:
-            profile = self.profiles[option.gpu_profile_id]
-            warnings += share_lines(profile, chosen["replicas"], str(question.prices))
-        return Answer(
-            llm_id=self.llm_id,
-            basis=basis,
-            chosen=option,
-            alternatives=alternatives,
-            slo=question.slo.facts(),
-            risk=question.risk,
-            source=self.source,
-            profiles=self.profiles.values(),
-            warnings=warnings,
-            more={
-                "source": self.source.known.source,
-                "slo_id": question.slo.slo_id,
-                "predictor": basis,
-                "is_success": chosen.get("is_success"),
-                "overspend": chosen.get("overspend"),
-                "llm": _llm_facts(self.llm),
-                **more,
-            },
-            **parts,
-        )
 
 
 def recommend_llm(question: Question) -> Answer:
@@ -121,26 +66,21 @@ def recommend_llm(question: Question) -> Answer:
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
     """
-    check(question)
-    source = find_source(question)
-    known = source.known
-    question, precision_notes = as_measured(question, known)
-    llm_id, llm = named_llm(question, known)
-    profiles = offered(known.profiles, question.gpu_profile_ids, question.prices)
-    asked = _Asked(question, llm_id, llm, source, profiles)
+    asked = read_question(question)
+    question, known = asked.question, asked.source.known
     notes = [*known.left_out, *estimates(known.points, question.slo)]
-    notes += named_otherwise(question, llm_id, llm)
-    if answers_from_points(question, llm_id, known):
+    notes += named_otherwise(question, asked.llm_id, asked.llm)
+    if answers_from_points(question, asked.llm_id, known):
         return _answer_from_points(asked, notes)
-    model = make_predictor(question, {**known.profiles, **profiles})
+    model = make_predictor(question, {**known.profiles, **asked.profiles})
     if isinstance(model, JointPredictor):
-        return _answer_from_draws(asked, model, [*precision_notes, *notes])
+        return _answer_from_draws(asked, model, [*asked.notes, *notes])
     return _answer_from_predictions(asked, notes)
 
 
-def _answer_from_points(asked: _Asked, notes: Sequence[str]) -> Answer:
+def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
     """Size the replicas by what was measured of the LLM itself."""
-    question, llm_id, _, source, profiles = asked
+    question, llm_id, _, source, profiles, _ = asked
     known, slo = source.known, question.slo
     points = known.points[known.points["llm_id"] == llm_id]
     points = points[points["gpu_profile_id"].isin(profiles)]
@@ -176,7 +116,8 @@ def _answer_from_points(asked: _Asked, notes: Sequence[str]) -> Answer:
         basis = of_points(latencies, prices, slo) if question.risk is None else None
         return what_if_widget(basis) if basis else None
 
-    return asked.answer(
+    return _answer(
+        asked,
         MEASURED,
         chosen,
         alternatives,
@@ -187,7 +128,7 @@ def _answer_from_points(asked: _Asked, notes: Sequence[str]) -> Answer:
     )
 
 
-def _feasibility(asked: _Asked) -> tuple[dict[str, str], set[str]]:
+def _feasibility(asked: Asked) -> tuple[dict[str, str], set[str]]:
     """Return why the LLM cannot run on GPU profiles, and those where it can, before it is measured.
 
     What was tried counts, then what memory facts say.
@@ -226,7 +167,7 @@ def _next_best(chosen: Row, alternatives: Sequence[Row]) -> Row | None:
 
 
 def _at_risk(
-    asked: _Asked, risk: float, draws: Draws | None, rows: pd.DataFrame
+    asked: Asked, risk: float, draws: Draws | None, rows: pd.DataFrame
 ) -> tuple[Row, pd.DataFrame]:
     """Return the cheapest option that breaks no limit with probability 1 - risk, and the rows of
     all GPU profiles, each with its cheapest such option; `unsure` with the most likely one.
@@ -251,7 +192,7 @@ def _at_risk(
     return chosen, rows
 
 
-def _answer_from_predictions(asked: _Asked, notes: Sequence[str]) -> Answer:
+def _answer_from_predictions(asked: Asked, notes: Sequence[str]) -> Answer:
     """Take the latencies of a predictor that does not draw for the truth.
 
     Raises:
@@ -263,7 +204,7 @@ def _answer_from_predictions(asked: _Asked, notes: Sequence[str]) -> Answer:
     from sextant.points.features import Facts
     from sextant.predict.tuning import ALL_CPUS
 
-    question, llm_id, llm, source, profiles = asked
+    question, llm_id, llm, source, profiles, _ = asked
     known, predictor = source.known, question.predictor
     _refuse_other_servers(question, known)
     if known.features is not None and llm_id not in known.features.llms.index:
@@ -293,7 +234,7 @@ def _answer_from_predictions(asked: _Asked, notes: Sequence[str]) -> Answer:
     options = options.drop(columns=["source", "slo_id", "predictor"])
     alternatives = _rows(options, _feasibility(asked)[0], {})
     more = {"next_best": _next_best(chosen, alternatives)}
-    return asked.answer(predictor, chosen, alternatives, notes, more=more)
+    return _answer(asked, predictor, chosen, alternatives, notes, more=more)
 
 
 def _refuse_other_servers(question: Question, known: Characterization) -> None:
@@ -310,13 +251,12 @@ def _refuse_other_servers(question: Question, known: Characterization) -> None:
         raise InputError(problem, field="--predictor", fix=fix)
 
 
-def _answer_from_draws(asked: _Asked, model: JointPredictor, notes: Sequence[str]) -> Answer:
+def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]) -> Answer:
     """Weigh price against probability over joint draws of the latencies."""
-    question, llm_id, llm, source, profiles = asked
+    question, llm_id, llm, source, profiles, _ = asked
     subject = subject_of(question, llm_id, llm, source, profiles)
     probe = subject.probe(question.probe)
-    lengths = dict(zip(LENGTHS, subject.lengths[0], strict=True))
-    clauses = outside_basis(question, source, llm, lengths, profiles)
+    clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
     made = forecast(model, subject, question.slo, probe)
     notes = [*warning(clauses, source), *notes]
     if question.prefix_hit_rate and not subject.is_cache_used(model):
@@ -338,7 +278,8 @@ def _answer_from_draws(asked: _Asked, model: JointPredictor, notes: Sequence[str
         basis = of_draws(made.draws, made.lengths, prices, made.slo, own)
         return what_if_widget(basis, question.risk)
 
-    return asked.answer(
+    return _answer(
+        asked,
         question.predictor,
         chosen,
         with_joules(made, power, by_profile(made, options, question.risk)),
@@ -395,6 +336,46 @@ def _headroom(made: Forecast, chosen: Row, rate_rps: float) -> Row:
     curve = curve.sort_values("users").assign(request_rate_rps=np.nan)
     replicas, usd_per_hour = chosen["replicas"], chosen["usd_per_hour"]
     return measure_headroom(curve, made.slo, replicas, usd_per_hour, rate_rps)
+
+
+def _answer(
+    asked: Asked,
+    basis: str,
+    chosen: Row,
+    alternatives: Sequence[Row],
+    notes: Sequence[str],
+    *,
+    more: Mapping[str, Any],
+    **parts: Any,
+) -> Answer:
+    """Return an answer with what all answers have."""
+    question, warnings, option = asked.question, [*notes], Option.of(chosen)
+    if question.slo.request_rate_rps is not None:
+        warnings.append(_STEADY.format(rate_rps=question.slo.request_rate_rps))
+    if str(question.prices) in providers() and option.gpu_profile_id is not None:
+        profile = asked.profiles[option.gpu_profile_id]
+        warnings += share_lines(profile, chosen["replicas"], str(question.prices))
+    own = {
+        "source": asked.source.known.source,
+        "slo_id": question.slo.slo_id,
+        "predictor": basis,
+        "is_success": chosen.get("is_success"),
+        "overspend": chosen.get("overspend"),
+        "llm": _llm_facts(asked.llm),
+    }
+    return Answer(
+        llm_id=asked.llm_id,
+        basis=basis,
+        chosen=option,
+        alternatives=alternatives,
+        slo=question.slo.facts(),
+        risk=question.risk,
+        source=asked.source,
+        profiles=asked.profiles.values(),
+        warnings=warnings,
+        more={**own, **more},
+        **parts,
+    )
 
 
 def _llm_facts(llm: LLM) -> Row:

@@ -1,5 +1,5 @@
 "use strict";
-// Answers again in the page, as decide/decision.py and advice/options.py do: what_if.py says what
+// Answers again in the page, as decide/decision.py and answer/options.py do: what_if.py says what
 // the data are. A test compares the answers with those of the command line, in a real browser.
 async function answerAgain(section) {
   const form = section.querySelector("form");

@@ -18,7 +18,7 @@ from sextant.cli.asked import (
     slo_of,
 )
 from sextant.cli.options import PageFile, Printed, grouped
-from sextant.cli.terminal import check_page, print_document, say, say_answer
+from sextant.cli.terminal import check_page, print_document, say
 
 _SIMULATED = (
     "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."
@@ -96,7 +96,7 @@ def explain(
     # The limits play no part: latencies are explained, not judged.
     limits = LimitOptions(nttft_ms="1", itl_ms="1")
     slo = slo_of(asked, LoadOptions(users=users_per_replica), limits)
-    say_answer(explain_llm(asked.question(slo), gpu_profile, users_per_replica), printed)
+    print_document(explain_llm(asked.question(slo), gpu_profile, users_per_replica), printed)
 
 
 @grouped
@@ -118,9 +118,6 @@ def evaluate(
         Literal["llm", "gpu", "engine_version"],
         typer.Option(help="What a fold has not seen where the accuracy of latencies is judged."),
     ] = "llm",
-    predictions: Annotated[
-        Path | None, typer.Option(help="CSV to write: every held-out point with its prediction.")
-    ] = None,
     printed: Annotated[
         Literal["table", "json"], typer.Option("--format", help="How to print the result.")
     ] = "table",
@@ -142,7 +139,6 @@ def evaluate(
         predictor,
         store.seed,
         hold_out=hold_out,
-        predictions=predictions,
         # Standard output is for the result alone.
         progress=partial(say, err=True),
     )

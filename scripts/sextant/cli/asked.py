@@ -67,8 +67,6 @@ class AskedOptions(StoreOptions):
     hf_config: Annotated[
         Path | None,
         typer.Option(
-            "--hf-config",
-            "--llm-config",
             help="config.json, or its folder, of an LLM never measured.",
         ),
     ] = None

@@ -1,6 +1,5 @@
 """Scores of predictors on a sheet of SLOs, from a characterization."""
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path
 from sextant.base.rows import frame_rows
 from sextant.decide.evaluate import evaluate
 from sextant.decide.names import PREDICTOR, STATIC_POLICY, configurable
@@ -36,7 +34,6 @@ def evaluate_predictors(
     seed: int,
     *,
     hold_out: HoldOut = "llm",
-    predictions: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, list[Any]]:
     """Judge predictors by leave-one-LLM-out: on every SLO of a sheet, and on every point.
@@ -47,14 +44,13 @@ def evaluate_predictors(
         predictors: their names; those that the store has scores of by default.
         seed: seed of the training.
         hold_out: what a fold has not seen where accuracy is judged; SLOs hold out LLMs.
-        predictions: CSV to write, a row a predictor and held-out point.
-        progress: is told of each step.
+        progress: called with a line for each step.
 
     Returns:
-        `predictors`: means over the SLOs and the accuracy (`predict.accuracy.accuracy`), one row a
-        predictor; `scenarios`: one row a predictor and SLO; `left_out`: which LLMs of a folder are
-        not judged, and why. A mean leaves out SLOs that have no
-        value, e.g. no success. Beside SLOs, accuracy is that of predictors that draw.
+        `predictors`: means over the SLOs and the accuracy (`predict.accuracy.accuracy`), one row
+        per predictor; `scenarios`: one row per predictor and SLO; `left_out`: which LLMs of a
+        folder are not judged, and why. A mean leaves out SLOs without a value, e.g. where no
+        recommendation succeeded. With SLOs, accuracy is that of predictors that draw.
     """
     # Not all that there are: some take many minutes.
     names = list(dict.fromkeys(predictors or ())) or [
@@ -62,8 +58,6 @@ def evaluate_predictors(
     ]
     _check_names(names, has_slos=slos is not None)
     check_installed(names, "--predictor")
-    if predictions is not None:
-        _check_file(predictions)
     task = task_of_characterization(known)
     result: dict[str, list[Any]] = {
         "predictors": [{"predictor": name} for name in names],
@@ -77,7 +71,6 @@ def evaluate_predictors(
         judge = partial(evaluate, task, targets, seed=seed, n_jobs=ALL_CPUS, progress=progress)
         scores = pd.concat(judge(predictor=name, hold_out=held_out).scores for name in names)
         result |= {"predictors": _means(scores), "scenarios": frame_rows(scores)}
-    tables = []
     for row in result["predictors"]:
         if slos is not None and not draws_samples(row["predictor"]):
             continue
@@ -85,12 +78,7 @@ def evaluate_predictors(
         # Where all requests of a point are alike, TTFT is what a limit on TTFT is compared with.
         first = "ttft" if task.has_fixed_lengths else "nttft"
         found = held_out(task, name, seed, hold_out, percentiles=MEDIANS, first_token=first, **how)
-        table = prediction_table(found)
-        row |= accuracy(table)
-        tables.append(table.assign(predictor=name))
-    if predictions is not None:
-        with atomic_path(predictions) as path:
-            pd.concat(tables).to_csv(path, index=False, lineterminator="\n")
+        row |= accuracy(prediction_table(found))
     return result
 
 
@@ -119,22 +107,8 @@ def _check_names(names: list[str], *, has_slos: bool) -> None:
             raise InputError(problem, field="--predictor", fix=fix)
 
 
-def _check_file(path: Path) -> None:
-    """Raise InputError where a file cannot be written: before the work, not after it."""
-    problem = "it is a folder" if path.is_dir() else ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"its folder cannot be made ({error.strerror})"
-    if not problem and not os.access(path.parent, os.W_OK):
-        problem = "its folder cannot be written"
-    if problem:
-        fix = "name another file"
-        raise InputError(problem, file=path, field="--predictions", fix=fix)
-
-
 def _means(scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the means over the SLOs, one row a predictor."""
+    """Return the means over the SLOs, one row per predictor."""
     means = scores.groupby("predictor", sort=False).agg(
         so_score=("so_score", "mean"),
         success_rate=("success_rate", "mean"),

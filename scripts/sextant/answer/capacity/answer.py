@@ -24,7 +24,7 @@ from sextant.answer.capacity.sizing import (
 )
 from sextant.answer.capacity.target import Judged, Target
 from sextant.answer.question import Question
-from sextant.answer.step_laws import Offer, Settings, find_laws
+from sextant.answer.step_laws import LLMLaws, Settings, find_laws
 from sextant.facts.prices import old_price_lines, price_origins
 from sextant.pages.wording import HOUR_S, plural
 from sextant.simulate.run import Router
@@ -107,7 +107,7 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> dict[
     return answer
 
 
-def _size(asked: CapacityQuestion, offer: Offer, name: str) -> Sizing:
+def _size(asked: CapacityQuestion, offer: LLMLaws, name: str) -> Sizing:
     laws, hit_rate = offer.laws[name], asked.question.prefix_hit_rate
     server = simulated_server(
         offer.profiles[name], laws.schedulers, laws.laws, hit_rate, asked.router
@@ -115,7 +115,7 @@ def _size(asked: CapacityQuestion, offer: Offer, name: str) -> Sizing:
     return size_by_simulation(server, asked.traffic, asked.target, 1 - asked.risk)
 
 
-def _row(name: str, sizing: Sizing, offer: Offer) -> dict[str, Any]:
+def _row(name: str, sizing: Sizing, offer: LLMLaws) -> dict[str, Any]:
     """Return the facts of a GPU profile; the interval of its replicas holds 90% of the draws."""
     low, high = None, None
     if len(sizing.needs):
@@ -194,7 +194,7 @@ def _windows(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _warnings(demand: Demand, asked: CapacityQuestion, offer: Offer) -> list[str]:
+def _warnings(demand: Demand, asked: CapacityQuestion, offer: LLMLaws) -> list[str]:
     warnings = []
     if isinstance(asked.traffic, DrawnTraffic):
         warnings.append(
