@@ -39,7 +39,7 @@ from sextant.decide.score import so_score
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.pages.figure import MARKERS
-from sextant.points.folder import load_shipped
+from sextant.points.folder import SHIPPED, load_folder
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.folds import Task, fit_folds
 from sextant.predict.latencies import Draws
@@ -78,7 +78,7 @@ class Fleet(NamedTuple):
 
 def world() -> World:
     """Return the archive with one fit for each LLM that is held out."""
-    task = task_of_characterization(load_shipped())
+    task = task_of_characterization(load_folder(SHIPPED / "llm-pilot"))
     slo = SLO("any", nttft_ms=100, itl_ms=50, percentile=50, users=1)
     fit = fit_folds(task, slo, "roofline", SEED, 1, lambda text: print(text, flush=True))
     points = at_percentile(task.points, slo.percentiles, slo.first_token)

@@ -13,7 +13,7 @@ from sextant.answer.source import find_source, known_sources, load_sources
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
 from sextant.points.characterization import as_text, combined, summary
-from sextant.points.folder import load_folder, load_shipped
+from sextant.points.folder import SHIPPED, load_folder
 from sextant.points.frame import COLUMNS, at_percentile
 from support import ROOT
 
@@ -289,7 +289,7 @@ def test_an_own_folder_has_a_name_of_its_own(folder) -> None:
         with pytest.raises(InputError, match=told):
             load()
     # A copy of what ships is not somebody else's work.
-    (attribution,) = (each.attribution for each in load_shipped("inferencex").descriptions)
+    (attribution,) = (each.attribution for each in load_folder(SHIPPED / "inferencex").descriptions)
     change(folder, "characterization.yaml", "Somebody, somewhere", json.dumps(attribution))
     assert load_sources((str(folder),))[0].source == "archive:inferencex"
 

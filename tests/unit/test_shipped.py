@@ -7,7 +7,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.points.export import export_folder, write_table
-from sextant.points.folder import SHIPPED, feasibility_table, load_folder, load_shipped
+from sextant.points.folder import SHIPPED, feasibility_table, load_folder
 from sextant.points.frame import complete
 from sextant.points.measured import load_characterization
 from sextant.points.store import build_store, fact_rows
@@ -18,7 +18,7 @@ POINTS = SHIPPED / "llm-pilot" / "points.csv"
 
 @pytest.fixture(scope="module")
 def known():
-    return load_shipped()
+    return load_folder(SHIPPED / "llm-pilot")
 
 
 def test_it_is_the_published_study(known) -> None:

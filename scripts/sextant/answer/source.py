@@ -10,9 +10,8 @@ from sextant.base.errors import InputError
 from sextant.points.characterization import FILE, Characterization, combined
 from sextant.points.folder import (
     DEFAULT_SOURCES,
-    is_folder,
+    load_description,
     load_folder,
-    shipped_description,
     shipped_sources,
 )
 from sextant.points.frame import LENGTHS, complete
@@ -178,8 +177,8 @@ def _load_own(folder: Path) -> Characterization:
         InputError: it makes no sense, or has the name of one that ships and is of others.
     """
     known = load_folder(folder)
-    ships = shipped_description(known.source)
-    if ships is not None and ships.attribution != known.descriptions[0].attribution:
+    ships = shipped_sources().get(known.source)
+    if ships and load_description(ships).attribution != known.descriptions[0].attribution:
         problem = f"{known.source} is a source that ships, measured by others"
         fix = "give yours a name of its own, e.g. my-lab"
         raise InputError(problem, file=folder / FILE, field="source", fix=fix)
@@ -188,9 +187,10 @@ def _load_own(folder: Path) -> Characterization:
 
 def _described(known: Characterization) -> Characterization:
     """Return what a store has, with what is said of its source where that ships too."""
-    about = shipped_description(known.source)
-    if about is None:
+    folder = shipped_sources().get(known.source)
+    if folder is None:
         return known
+    about = load_description(folder)
     points = complete(known.points, about.defaults)
     return replace(known, points=points, descriptions=(about,))
 
@@ -203,7 +203,7 @@ def _folder(name: str | None, database: Path | None) -> Path | None:
             fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
             raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
         return None
-    if is_folder(name):
+    if (Path(name) / FILE).is_file():
         return Path(name)
     if Path(name).is_dir():
         fix = "write it (docs/characterizations.md), or give a folder of cells as --database"

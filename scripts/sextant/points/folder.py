@@ -29,14 +29,8 @@ from sextant.points.points_file import (
 from sextant.points.verdict import OUTCOMES, Outcome, Verdict, status_of
 
 SHIPPED = PROJECT / "resources" / "characterizations"
-DEFAULT_NAME = "llm-pilot"
-DEFAULT_SOURCES = ("archive:inferencex", f"archive:{DEFAULT_NAME}")
+DEFAULT_SOURCES = ("archive:inferencex", "archive:llm-pilot")
 """What answers rest on where nothing else is named."""
-
-
-def is_folder(path: str | Path) -> bool:
-    """Return whether a path is a folder with a characterization."""
-    return (Path(path) / FILE).is_file()
 
 
 def load_folder(folder: str | Path) -> Characterization:
@@ -246,18 +240,3 @@ def shipped_sources() -> dict[str, Path]:
     """Return the folder of each characterization that ships, by its source."""
     folders = sorted(path.parent for path in SHIPPED.glob(f"*/{FILE}"))
     return {load_description(folder).source: folder for folder in folders}
-
-
-def shipped_description(source: str) -> Description | None:
-    """Return what is said of a characterization that ships, None if none has this name."""
-    folder = shipped_sources().get(source)
-    return load_description(folder) if folder else None
-
-
-def load_shipped(name: str = DEFAULT_NAME) -> Characterization:
-    """Read a characterization that ships, by the name of its folder.
-
-    Raises:
-        InputError: one of its files was altered so that it makes no sense.
-    """
-    return load_folder(SHIPPED / name)

@@ -41,9 +41,9 @@ class _Measured(NamedTuple):
     """By workload."""
     decisions: Mapping[str, tuple[str, str]]
     """The workload and scenario that a source's answers rest on, where that is known."""
-    features: Mapping[str, Features]
+    features: Mapping[str, Features] = {}
     """By source, where they came with it."""
-    predictors: Mapping[str, list[str]]
+    predictors: Mapping[str, list[str]] = {}
     """Those that were scored, by source."""
 
 
@@ -61,12 +61,12 @@ def load_characterization(
     Raises:
         InputError: there is no such store or cell, one cannot be read, or the choice is not unique.
     """
-    return _choose(_read(Path(place)), place, source, workload_id, scenario_id)
+    return _choose(_read(place), place, source, workload_id, scenario_id)
 
 
 def load_all(place: str | Path) -> list[Characterization]:
     """Read every source, workload and scenario that has points; see `load_characterization`."""
-    known, names = _read(Path(place)), ["source", "workload_id", "scenario_id"]
+    known, names = _read(place), ["source", "workload_id", "scenario_id"]
     plain = known.points[known.points["variant_id"] == DEFAULT_VARIANT]
     keys = plain[names].drop_duplicates().sort_values(names)
     return [_choose(known, place, *key) for key in keys.itertuples(index=False)]
@@ -83,19 +83,17 @@ def load_run(
     `files` has those of `point` and `feasibility`, `decision` the `workload_id` and `scenario_id`
     that answers rest on.
     """
-    caps = experiment.workloads[decision["workload_id"]]
-    longest = caps["max_input_tokens"] + caps["max_output_tokens"]
+    workload_id, scenario_id = decision["workload_id"], decision["scenario_id"]
+    caps = experiment.workloads[workload_id]
     known = _Measured(
         points=_frame(read_parquet(Path(files["point"]))),
         feasibility=_frame(read_parquet(Path(files["feasibility"]))),
         llms=dict(sorted(experiment.llm_facts.items())),
         profiles=_profiles(experiment.profiles),
-        longest_request_tokens={decision["workload_id"]: longest},
+        longest_request_tokens={workload_id: caps["max_input_tokens"] + caps["max_output_tokens"]},
         decisions={},
-        features={},
-        predictors={},
     )
-    return _choose(known, files["point"], source, decision["workload_id"], decision["scenario_id"])
+    return _choose(known, files["point"], source, workload_id, scenario_id)
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
@@ -140,68 +138,61 @@ def _choose(
 
 
 def _only(points: pd.DataFrame, place: str | Path, name: str, value: str | None) -> str:
+    """Return the value, or the only one; InputError if points have another one or several."""
     known = sorted(points[name].unique())
-    if value is None and len(known) == 1:
-        return known[0]
-    if value is not None and value in known:
-        return value
     if not known:
         raise InputError("the store has no points", file=place, fix="measure a level to its end")
+    if value is None and len(known) == 1:
+        return str(known[0])
+    if value is not None and value in known:
+        return value
     option = f"--{name.replace('_', '-')}"
     fix = f"give {option}, one of {', '.join(known)}"
     problem = f"no points of {name} {value!r}" if value else f"{len(known)} values of {name}"
     raise InputError(problem, file=place, field=option, fix=fix)
 
 
-def _read(place: Path) -> _Measured:
-    return _read_cells(place) if place.is_dir() else _read_store(place)
+def _read(place: str | Path) -> _Measured:
+    return _read_cells(Path(place)) if Path(place).is_dir() else _read_store(place)
 
 
-def _read_store(path: Path) -> _Measured:
-    llm, gpu = ([field.name for field in fields(kind)] for kind in (LLM, GPU))
+def _read_store(path: str | Path) -> _Measured:
+    llm, gpu = (", ".join(field.name for field in fields(kind)) for kind in (LLM, GPU))
     with open_store(path) as store:
 
         def rows(query: str) -> list[tuple[Any, ...]]:
             return store.execute(query).fetchall()
 
-        gpus = {row[0]: GPU(*row) for row in rows(f"SELECT {', '.join(gpu)} FROM gpu")}
+        gpus = {row[0]: GPU(*row) for row in rows(f"SELECT {gpu} FROM gpu")}
         profiles = rows(
             "SELECT gpu_profile_id, gpu_id, n_gpus, usd_per_hour, price_source, price_as_of "
             "FROM gpu_profile ORDER BY 1"
         )
+        llms = rows(f"SELECT llm_id, {llm} FROM llm ORDER BY llm_id")
         longest = rows("SELECT workload_id, max_input_tokens + max_output_tokens FROM workload")
-        features: dict[str, dict[str, dict[str, Any]]] = {}
-        for source, kind, name, facts in rows("FROM feature ORDER BY source, kind, id"):
-            features.setdefault(source, {}).setdefault(kind, {})[name] = json.loads(facts)
+        decisions = rows("SELECT source, workload_id, scenario_id FROM decision")
         predictors: dict[str, list[str]] = {}
         for source, name in rows("SELECT DISTINCT source, predictor FROM score ORDER BY ALL"):
             predictors.setdefault(source, []).append(name)
+        features: dict[str, dict[str, dict[str, Any]]] = {}
+        for source, kind, name, facts in rows("FROM feature ORDER BY source, kind, id"):
+            tables = features.setdefault(source, {"llm": {}, "gpu_profile": {}})
+            tables[kind][name] = json.loads(facts)
         return _Measured(
             points=store.execute("FROM point ORDER BY ALL").df(),
             feasibility=store.execute("FROM feasibility").df(),
-            llms={
-                llm_id: LLM(*values)
-                for llm_id, *values in rows(
-                    f"SELECT llm_id, {', '.join(llm)} FROM llm ORDER BY llm_id"
-                )
-            },
+            llms={llm_id: LLM(*values) for llm_id, *values in llms},
             profiles={
                 name: GPUProfile(name, gpus[gpu_id], n_gpus, usd, None, price_source, as_of)
                 for name, gpu_id, n_gpus, usd, price_source, as_of in profiles
             },
             longest_request_tokens=dict(longest),
-            decisions={
-                source: (workload_id, scenario_id)
-                for source, workload_id, scenario_id in rows("FROM decision")
-            },
+            decisions={source: (workload, scenario) for source, workload, scenario in decisions},
             features={
                 source: Features(
-                    *(
-                        pd.DataFrame.from_dict(of.get(kind, {}), orient="index")
-                        for kind in ("llm", "gpu_profile")
-                    )
+                    *(pd.DataFrame.from_dict(rows, orient="index") for rows in tables.values())
                 )
-                for source, of in features.items()
+                for source, tables in features.items()
             },
             predictors=predictors,
         )
@@ -245,9 +236,7 @@ def _read_cells(folder: Path) -> _Measured:
         llms=dict(sorted(llms.items())),
         profiles=_profiles(profiles),
         longest_request_tokens=longest,
-        decisions={source: setting for source, setting in settings} if len(settings) == 1 else {},
-        features={},
-        predictors={},
+        decisions=dict(settings) if len(settings) == 1 else {},
     )
 
 
