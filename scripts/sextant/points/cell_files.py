@@ -106,13 +106,15 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def to_json(value: object) -> dict[str, Any]:
     """Return a dataclass as plain data for JSON."""
     kind: Any = type(value)  # mypy takes classes for unhashable
-    return _adapter(kind).dump_python(value, mode="json", warnings="error")
+    data: dict[str, Any] = _adapter(kind).dump_python(value, mode="json", warnings="error")
+    return data
 
 
 def from_json(kind: type[_T], value: object) -> _T:
     """Read what `to_json` returned; ValueError if a field is missing, unknown or malformed."""
-    known: Any = kind
-    return _adapter(known).validate_json(json.dumps(value))
+    key: Any = kind
+    read: _T = _adapter(key).validate_json(json.dumps(value))
+    return read
 
 
 def write_cell(

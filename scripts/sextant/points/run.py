@@ -236,7 +236,7 @@ class CellRun:
     @property
     def scenario_kind(self) -> str:
         """`closed_loop`, `open_loop`, `batch` or `burst`."""
-        return self.scenario["kind"]
+        return str(self.scenario["kind"])
 
     @property
     def engine(self) -> str | None:
