@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from html_page import Page, figure_texts
-from sextant.answer.fleet.document import fleet_document
-from sextant.answer.fleet.figure import devices_used
+from sextant.answer.fleet.document import devices_used, fleet_document
 from sextant.answer.fleet.planning import answer_fleet
 from sextant.answer.fleet.problem import Demand, Option, Pool
 from sextant.base.files import provenance
@@ -43,7 +42,7 @@ def page_of(answer, folder):
 
 def test_the_page_says_who_runs_where_at_what_cost(tmp_path):
     answer = answer_of((1.0,), (1.0,))
-    page, html, facts = page_of(answer, tmp_path)
+    page, _, facts = page_of(answer, tmp_path)
     for words in (
         "Who runs where",
         "4 × 1xA",
@@ -56,7 +55,6 @@ def test_the_page_says_who_runs_where_at_what_cost(tmp_path):
     ):
         assert words in page.text
     assert "Not served" not in page.text
-    assert {"rack", "cloud", "team 0", "team 1"} <= set(figure_texts(html))
     assert all(link.startswith("#") for link in page.links)
     assert facts["plan"]["usd_per_hour"] == answer.plan.usd_per_hour == 16
 
@@ -80,8 +78,9 @@ def test_devices_by_team_and_hour_add_up_to_what_is_in_use(is_elastic, tmp_path)
     for use in answer.plan.pools:
         mine = [devices for (pool, _), devices in uses.items() if pool == use.pool.pool_id]
         assert sum(mine, np.zeros(len(use.devices_used), int)).tolist() == list(use.devices_used)
-    texts = figure_texts(page_of(answer, tmp_path)[1])
-    assert ("Hour of the day" if is_elastic else "Devices") in texts
+    if is_elastic:
+        texts = set(figure_texts(page_of(answer, tmp_path)[1]))
+        assert {"Hour of the day", "rack", "cloud", "team 0", "team 1"} <= texts
     n_by_team = {team: devices.tolist() for (_, team), devices in uses.items()}
     assert n_by_team == (
         {"team 0": [4, 1], "team 1": [1, 4]} if is_elastic else {"team 0": [4], "team 1": [4]}

@@ -5,6 +5,6 @@ target. Out: the fewest replicas on each profile, cheapest first, and what would
 
 Read `demand` (the traffic), `target` (what has to hold in every window), `sizing` (replicas by
 simulation, and their probability), `changes` (a failed replica, more traffic, a schedule),
-`answer`, then `document` (blocks) with its figure, `timeline`. `files` is for the rule;
-`simulation` is the answer of `sextant simulate` for one given deployment.
+`answer`, then `document` (blocks for text and page). `files` is for the rule; `simulation` is the
+answer of `sextant simulate` for one given deployment.
 """

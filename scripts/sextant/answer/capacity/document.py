@@ -15,6 +15,7 @@ from sextant.pages.wording import (
     percent,
     plural,
     rate_words,
+    time_unit,
 )
 
 Answer = Mapping[str, Any]
@@ -74,11 +75,6 @@ def _sections(answer: Answer) -> list[Block]:
     if answer["replicas"] is None:
         return blocks
 
-    def drawing() -> str:
-        from sextant.answer.capacity.timeline import draw_timeline  # with Matplotlib
-
-        return draw_timeline(answer)
-
     caption = (
         f"Traffic in buckets of {answer['timeline']['bucket_s']} s; latencies and failures "
         f"{_windows_words(answer['slo'])}, simulated with the law of the draw that needs these "
@@ -97,7 +93,7 @@ def _sections(answer: Answer) -> list[Block]:
     lines = [failure_line(answer), growth_line(answer), burst_line(answer), schedule_line(answer)]
     slots = [[row["slot"], row["replicas"]] for row in answer["schedule"]["by_slot"]]
     return [
-        Section("Timeline", [Chart(drawing, caption)]),
+        Section("Timeline", [Chart(lambda: _timeline(answer), caption)]),
         *blocks,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
         Section(
@@ -109,6 +105,61 @@ def _sections(answer: Answer) -> list[Block]:
         ),
         Section("Schedule", [Table(["From", "Replicas"], slots)], is_detail=True),
     ]
+
+
+def _timeline(answer: Answer) -> str:
+    """Return the figure: traffic, replicas, each latency against its limit, and failures."""
+    from sextant.pages.charts import Curve, Panel, panels_figure
+    from sextant.pages.figure import Axis
+
+    demand, timeline = answer["demand"], answer["timeline"]
+    fixed, by_slot = timeline["fixed"], timeline["scheduled_replicas"]
+    start = demand["start_time"] and demand["start_time"].replace("T", " ")
+    unit = time_unit(demand["duration_s"], start)
+    end = demand["duration_s"] / unit.unit_s
+
+    def steps(name: str, starts_s: Sequence[float], values: Sequence[Any]) -> Curve:
+        """Hold each value until the next start, the last to the end."""
+        edges = [min(each / unit.unit_s, end) for each in starts_s]
+        return Curve(name, [*edges, end], [*values, values[-1]])
+
+    rates = timeline["request_rate_rps"]
+    buckets = [place * timeline["bucket_s"] for place in range(len(rates))]
+    slots = [place * timeline["slot_s"] for place in range(len(by_slot))]
+    curves = {
+        "Requests/s": [steps("traffic", buckets, rates)],
+        "Replicas": [steps("fixed", [0.0], [timeline["replicas"]])],
+    }
+    if len(by_slot) > 1:
+        curves["Replicas"].append(steps("scheduled", slots, by_slot))
+    for name, limit in limits_of(answer["slo"]).items():
+        values, starts = fixed[f"{name}_ms"], fixed["start_s"]
+        own = [steps("fixed", starts, values)]
+        if len(by_slot) > 1:
+            row = timeline["scheduled"]
+            own.append(steps("scheduled", row["start_s"], row[f"{name}_ms"]))
+        missed = [value if value and value > limit.limit_ms else None for value in values]
+        if any(missed):
+            own.append(steps("missed", starts, missed)._replace(is_marks=True))
+        own.append(Curve("limit", [0.0, end], [limit.limit_ms] * 2, is_reference=True))
+        curves[f"{METRICS[name]}, p{limit.percentile} (ms)"] = own
+    failed = [100 * share for share in fixed["failed_fraction"]]
+    curves["Failed (%)"] = [steps("fixed", fixed["start_s"], failed)]
+    highest = {
+        "Replicas": 1.15 * timeline["replicas"] + 0.5,
+        "Failed (%)": max(1.0, 1.1 * max(failed)),
+    }
+    x = Axis(unit.label, low=-0.01 * end, high=1.01 * end)
+    return panels_figure(
+        [
+            Panel("", x, Axis(label, low=0, high=highest.get(label)), each)
+            for label, each in curves.items()
+        ],
+        f"{answer['llm_id']}: traffic, replicas, latencies and failures over time",
+        n_columns=1,
+        height_in=1.45,
+        is_step=True,
+    )
 
 
 def headline(answer: Answer) -> str:

@@ -6,6 +6,6 @@ their nodes, the cost, and what a further node or a looser limit is worth.
 
 Read `problem` (the terms), `options` (from sheets to options, and the answer), `program` (the
 mixed-integer program; replicas to nodes), `planning` (the plan and what would change it), then
-`document` (blocks) with its `figure`. `deployments` writes a plan for a scheduler, `files` is for
+`document` (blocks for text and page). `deployments` writes a plan for a scheduler, `files` is for
 the rule.
 """

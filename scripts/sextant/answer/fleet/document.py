@@ -6,6 +6,8 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
+import numpy as np
+
 from sextant.answer.fleet.problem import FleetAnswer, FleetPlan, Mend, Worth
 from sextant.answer.text import chance
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
@@ -29,16 +31,12 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
     data = asdict(answer)
     data["plan"]["gap"] = plan.gap
 
-    def drawing() -> str:
-        from sextant.answer.fleet.figure import draw_devices  # with Matplotlib
-
-        return draw_devices(plan)
-
-    chart = Chart(drawing, "Devices in use; what is grey is free.")
+    is_by_hour = len(plan.pools[0].devices_used) > 1
+    charts = [Chart(lambda: _figure(plan), "Devices in use by the hour of the day.")] * is_by_hour
     blocks: list[Block] = [
         Headline(headline(answer)),
         *(Note(text, "warning") for text in answer.warnings),
-        Section("Who runs where", [chart, _served_table(plan)]),
+        Section("Who runs where", [*charts, _served_table(plan)]),
         *([Section("Not served", _unserved_blocks(answer))] if plan.unserved else []),
         Section("Pools", [_pool_table(plan)]),
         Section("Teams", [_team_table(plan)]),
@@ -46,6 +44,39 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
         Section("Simpler ways", [_baseline_table(answer)]),
     ]
     return Document("Fleet: which team gets which GPUs", blocks, data, origin=origin)
+
+
+def devices_used(plan: FleetPlan) -> dict[tuple[str, str], np.ndarray]:
+    """Return devices in use by pool and team, shape (slots,)."""
+    served = {each.demand.demand_id: each for each in plan.served}
+    n_slots = len(plan.pools[0].devices_used)
+    uses: defaultdict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(n_slots, int))
+    for place in plan.placements:
+        each = served[place.demand_id]
+        uses[place.pool_id, each.demand.team][place.slot] += place.replicas * each.n_gpus
+    return dict(uses)
+
+
+def _figure(plan: FleetPlan) -> str:
+    """Draw devices in use over the day: one panel per pool, one line per team."""
+    from sextant.pages.charts import Curve, Panel, panels_figure
+    from sextant.pages.figure import Axis
+
+    hours = np.linspace(0, 24, len(plan.pools[0].devices_used) + 1)
+    panels = []
+    for use in plan.pools:
+        pool = use.pool
+        n_devices = pool.nodes * pool.devices_per_node
+        curves = [
+            Curve(team, hours, np.append(devices, devices[-1]))
+            for (pool_id, team), devices in devices_used(plan).items()
+            if pool_id == pool.pool_id
+        ]
+        curves.append(Curve("all devices", [0, 24], [n_devices] * 2, is_reference=True))
+        x = Axis("Hour of the day", low=0, high=24)
+        panels.append(Panel(pool.pool_id, x, Axis("Devices", low=0), curves))
+    title = "Devices in use by pool and team"
+    return panels_figure(panels, title, n_columns=1, height_in=1.6, is_step=True)
 
 
 def headline(answer: FleetAnswer) -> str:
