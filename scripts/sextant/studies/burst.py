@@ -1,4 +1,8 @@
-"""What the page of the study `burst` shows of a cell."""
+"""How a server takes bursts: failures, latency and throughput as load and lengths change.
+
+Wang et al.: Towards Efficient and Reliable LLM Serving: A Real-World Workload Study (BurstGPT),
+section V.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,11 @@
-"""Where throughput stops growing with the batch size, and which points no other beats."""
+"""Throughput against latency over batch sizes: where it stops growing, and what devices do then.
+
+Recasens et al.: Towards Pareto Optimal Throughput in Small Language Model Serving, EuroMLSys 2024,
+section 4.1.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -160,27 +164,23 @@ def analyse(data: StudyData) -> Analysis:
     rates = points[points["scenario_kind"] == OpenLoop.kind]
     curves = find_knees(batches)
     verdicts = judge_llms(curves)
-    published = opt_batch_sizes()
-    return Analysis(
-        summary=_summary(verdicts, curves),
-        numbers={
-            "least_gain_per_doubling": LEAST_GAIN,
-            "batches": batches,
-            "curves": curves,
-            "llms": verdicts,
-            "rates": rates,
-            "published_batch_sizes": published,
-        },
-        sections=[
-            frontier_section(batches, curves),
-            memory_section(curves),
-            published_section(published, agreement_words(published)),
-            *([lengths_section(rates)] if len(rates) else []),
-            activity_section(batches, data),
-            energy_section(batches),
-            batch_table_section(batches),
-        ],
-    )
+    numbers = {
+        "least_gain_per_doubling": LEAST_GAIN,
+        "batches": batches,
+        "curves": curves,
+        "llms": verdicts,
+        "rates": rates,
+        "published_batch_sizes": opt_batch_sizes(),
+    }
+    sections = [
+        _frontier_section(batches, curves),
+        _published_section(),
+        *([_lengths_section(rates)] if len(rates) else []),
+        _activity_section(batches, data),
+        _energy_section(batches),
+        _batches_section(batches),
+    ]
+    return Analysis(_summary(verdicts, curves), numbers, sections)
 
 
 def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
@@ -250,16 +250,13 @@ def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
         single, more = own[own["n_gpus"] == 1], own[own["n_gpus"] > 1]
         best, best_more = (part["largest_throughput_tok_s"].max() for part in (single, more))
         knee_size = single["knee_size"].min()
-        rows.append((llm_id, workload_id, _verdict(single), knee_size, best_more / best))
+        n_sizes = int(single["n_sizes"].max()) if len(single) else 0
+        verdict = {0: "does not fit", 1: "one size only"}.get(n_sizes, "still growing")
+        if single["knee_size"].notna().any():
+            verdict = "reached"
+        rows.append((llm_id, workload_id, verdict, knee_size, best_more / best))
     names = ["llm_id", "workload_id", "one_device", "knee_size", "devices_gain"]
     return pd.DataFrame(rows, columns=names)
-
-
-def _verdict(single: pd.DataFrame) -> str:
-    if single["knee_size"].notna().any():
-        return "reached"
-    n_sizes = single["n_sizes"].max() if len(single) else 0
-    return {0: "does not fit", 1: "one size only"}.get(int(n_sizes), "still growing")
 
 
 def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
@@ -272,7 +269,16 @@ def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
         f"throughput within one device: a batch size from which no doubling gained "
         f"{LEAST_GAIN:.0%} or more."
     )
-    parts = [first, *_knee_words(curves)]
+    kneed = curves[curves["knee_size"].notna() & (curves["n_gpus"] == 1)]
+    knees = [
+        f"{row['llm_id']} ({row['workload_id']}): batch size {row['knee_size']:g}, "
+        f"{row['knee_throughput_tok_s']:,.0f} output tokens/s at "
+        f"{row['knee_processing_ms']:,.0f} ms; "
+        f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
+        f"{row['largest_processing_ms']:,.0f} ms."
+        for _, row in kneed.iterrows()
+    ]
+    parts = [first, *knees]
     growing = verdicts.loc[verdicts["one_device"] == "still growing", "llm_id"].unique()
     if len(growing):
         parts.append(f"Throughput of {listed(growing)} still grew at the largest batch tried.")
@@ -282,25 +288,8 @@ def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-def _knee_words(curves: pd.DataFrame) -> Sequence[str]:
-    kneed = curves[curves["knee_size"].notna() & (curves["n_gpus"] == 1)]
-    return [
-        f"{row['llm_id']} ({row['workload_id']}): batch size {row['knee_size']:g}, "
-        f"{row['knee_throughput_tok_s']:,.0f} output tokens/s at "
-        f"{row['knee_processing_ms']:,.0f} ms; "
-        f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
-        f"{row['largest_processing_ms']:,.0f} ms."
-        for _, row in kneed.iterrows()
-    ]
-
-
 _THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)
 _PROCESSING = Axis("Mean processing time (ms)", is_log=True)
-_ACTIVITY = {
-    f"{statistic}_{words.lower().replace(' ', '_')}": f"{words}, {statistic}"
-    for words in ("Utilization", "SM active", "SM occupancy")
-    for statistic in ("mean", "max")
-}
 _KNEE_RULE = (
     "The knee is the smallest batch size from which no further doubling gains "
     f"{LEAST_GAIN:.0%} of throughput: as latency is batch size over request rate (Little's law), "
@@ -308,18 +297,18 @@ _KNEE_RULE = (
 )
 
 
-def frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
+def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
     """Throughput against processing time, after their Fig. 1."""
     text = (
         f"{_KNEE_RULE} It has a ring. A point is Pareto-optimal if no other batch of its LLM, on "
         "any profile, has at least its throughput at no more latency. Hollow points are larger "
         "than the memory holds whole requests for: there the server queues or preempts, so they "
-        "count for neither.\n\n"
-        "Processing time is the mean from sending a request to its last token; a request is sent "
-        "when the batch has a place for it. Numbers at points are batch sizes. Each point is "
-        "one run, whose requests were all due at once; the last ones leave the batch "
-        "emptier, which lowers the throughput of batches that are large against the number of "
-        "requests."
+        "count for neither. What memory holds is the largest power of two whose whole requests, "
+        "input and output, are within the batch weight that the server was tuned to.\n\n"
+        "Processing time is the mean from sending a request to its last token. Numbers at points "
+        "are batch sizes. Each point is one run, whose requests were all due at once; the last "
+        "ones leave the batch emptier, which lowers the throughput of batches that are large "
+        "against the number of requests."
     )
     title = "Throughput against latency"
     if curves.empty:
@@ -327,37 +316,28 @@ def frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
     table = table_of(
         curves.assign(last_gain_percent=curves["last_gain"] * 100),
         "llm_id gpu_profile_id workload_id knee_size knee_throughput_tok_s knee_processing_ms "
-        "largest_size largest_throughput_tok_s largest_processing_ms last_gain_percent",
+        "largest_size largest_throughput_tok_s largest_processing_ms last_gain_percent "
+        "largest_fitting_size",
     )
-    return part(title, text, _frontier_figure(batches, curves), table)
-
-
-def _frontier_figure(batches: pd.DataFrame, curves: pd.DataFrame) -> str:
-    knees = curves.set_index(["llm_id", "gpu_profile_id", "workload_id", "variant_id"])["knee_size"]
-    panels = []
+    knees, panels = curves.set_index(CURVE)["knee_size"], []
     for (llm_id, workload_id), own in batches.groupby(["llm_id", "workload_id"], sort=False):
         lines = []
-        for (profile_id, variant_id), rows in own.groupby(
-            ["gpu_profile_id", "variant_id"], sort=False
-        ):
-            sizes = list(rows["batch_size"])
-            knee_size = knees[llm_id, profile_id, workload_id, variant_id]
+        for key, rows in own.groupby(CURVE, sort=False):
+            sizes, knee_size = list(rows["batch_size"]), knees[key]
+            _, profile_id, _, variant_id = key
             name = profile_id if variant_id == "default" else f"{profile_id}, {variant_id}"
             line = level_curve(name, rows, "throughput_tok_s", "mean_processing_ms")
             ringed = [sizes.index(knee_size)] if knee_size in sizes else []
             lines.append(line._replace(ringed=ringed))
         panels.append(Panel(f"{llm_id}, {workload_id}", _THROUGHPUT, _PROCESSING, lines))
-    return panels_figure(
-        panels, "Processing time against throughput by batch size", has_points=True
-    )
+    name = "Processing time against throughput by batch size"
+    return part(title, text, panels_figure(panels, name, has_points=True), table)
 
 
-def batch_table_section(batches: pd.DataFrame) -> Section:
-    """Every batch, in numbers."""
+def _batches_section(batches: pd.DataFrame) -> Section:
     text = (
-        f"{plural(len(batches), 'batch')}. "
-        "With queueing, time counts from the moment a request was due, and all were due at once: "
-        "it grows with the number of requests and says little of the server."
+        f"{plural(len(batches), 'batch')}. With queueing, time counts from the moment a request "
+        "was due, and all were due at once: it grows with the number of requests."
     )
     table = table_of(
         batches,
@@ -368,40 +348,25 @@ def batch_table_section(batches: pd.DataFrame) -> Section:
     return part("Every batch", text, table=table)
 
 
-def memory_section(curves: pd.DataFrame) -> Section:
-    """The largest batch by memory against the largest that was tried."""
-    text = (
-        "What memory holds is the largest power of two whose whole requests, input and output, "
-        "are within the batch weight that the server was tuned to."
-    )
-    if curves.empty:
-        return part("Largest batch", text)
-    columns = "llm_id gpu_profile_id workload_id largest_fitting_size largest_size"
-    table = table_of(curves, columns, largest_size="Largest tried that fits")
-    return part("Largest batch", text, table=table)
-
-
-def published_section(sizes: pd.DataFrame, agreement: str) -> Section:
+def _published_section() -> Section:
     """Their Table 1 beside what memory facts give."""
+    sizes = opt_batch_sizes()
     text = (
         "Table 1 of Recasens et al.: the largest batch of requests of "
         f"{OPT_INPUT_TOKENS} input and {OPT_OUTPUT_TOKENS} output tokens on an A100 of 40 GB, a "
         "power of two up to 512. Computed: what 90% of the device leaves beside 16-bit weights, "
         "over the KV cache of the tokens that each request in flight keeps. "
-        f"{agreement}\n\n"
-        f"{OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS} tokens is a request at its end, "
-        f"{OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS // 2} its mean over the generation, "
-        f"{OPT_INPUT_TOKENS} its prompt, which is what vLLM reserves when it admits a request "
-        "(blocks are allocated on demand). Requests that start at different times never all need "
-        "their last block at once; requests that start together do, and are preempted then. "
-        "Their text gives 50 MB for a request of OPT-1.3B, which is the KV cache of "
-        f"{OPT_OUTPUT_TOKENS} tokens, not of {OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS}."
+        f"{agreement_words(sizes)}\n\n"
+        f"{_WHOLE} tokens is a request at its end, {_WHOLE - OPT_OUTPUT_TOKENS // 2} its mean over "
+        f"the generation, {OPT_INPUT_TOKENS} its prompt, which is what vLLM reserves when it "
+        "admits a request. Requests that start at different times never all need their last block "
+        "at once; requests that start together do, and are preempted then."
     )
     labels = {name: LABELS.get(name, name) for name in sizes}
     return part("Published batch sizes", text, table=Table.of_frame(sizes, labels))
 
 
-def lengths_section(rates: pd.DataFrame) -> Section:
+def _lengths_section(rates: pd.DataFrame) -> Section:
     """Output lengths at request rates, after their Fig. 2 (right)."""
     latency = Axis("Mean latency from due time (ms)", is_log=True)
     panels = []
@@ -424,96 +389,66 @@ def lengths_section(rates: pd.DataFrame) -> Section:
         request_rate_rps="Requests/s served",
         mean_latency_ms="Mean latency (ms)",
     )
-    title = "Latency against throughput by output length and request rate"
-    figure = panels_figure(panels, title, has_points=True)
+    name = "Latency against throughput by output length and request rate"
+    figure = panels_figure(panels, name, has_points=True)
     return part("Output length and request rate", text, figure, table)
 
 
-def activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
+def _activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
     """How busy devices are over batch sizes, after their Fig. 3 and 8."""
     is_cpu = {name: profile.gpu.kind == "cpu" for name, profile in data.profiles.items()}
     on_cpu = bool(batches["gpu_profile_id"].map(is_cpu).any())
     text = (
         "SM active is the fraction of time that a multiprocessor has a warp, SM occupancy the "
-        "fraction of the warps it could hold (DCGM); mean and maximum are over the time of a "
-        "batch. GPU utilization is the fraction of time that any kernel runs, whatever it uses of "
-        "the device. Drawn are the profiles of the fewest devices."
+        "fraction of the warps it could hold (DCGM). GPU utilization is the fraction of time that "
+        "any kernel runs; on processor cores it is the CPU time of the server's processes over "
+        "that of its cores."
     )
     if batches.empty or batches["mean_sm_active"].isna().all():
         text += "\n\nSM metrics are not available here: they need a GPU and DCGM (engine.dcgm_url)."
-    if on_cpu:
-        text += (
-            "\n\nOn processor cores utilization is the CPU time of the server's processes over "
-            "that of its cores."
-        )
-    panels = list(_activity_panels(_fewest_devices(batches), on_cpu))
-    if all(panel.y == _THROUGHPUT for panel in panels):
-        return part("Device activity", f"{text}\n\nNo device reported how busy it was.")
-    figure = panels_figure(panels, "Device activity over batch size", has_points=True)
-    known = [column for column in _ACTIVITY if batches[column].notna().any()]
-    table = table_of(batches, f"llm_id gpu_profile_id batch_size {' '.join(known)}", **_ACTIVITY)
-    return part("Device activity", text, figure, table)
+    fraction = Axis("Fraction", low=0, high=1.05)
+    names = {"utilization": "CPU utilization" if on_cpu else "GPU utilization"}
+    names |= {"sm_active": "SM active", "sm_occupancy": "SM occupancy"}
+    wanted = {
+        f"{end}_{name}": (f"{words}, {end}", fraction)
+        for name, words in names.items()
+        for end in ("mean", "max")
+    }
+    return _device_section("Device activity", text, batches, wanted)
 
 
-def _activity_panels(batches: pd.DataFrame, on_cpu: bool) -> Iterator[Panel]:
-    for column, heading in (
-        ("mean_utilization", "CPU utilization, mean" if on_cpu else "GPU utilization, mean"),
-        ("throughput_tok_s", "Throughput"),
-        ("mean_sm_active", "SM active, mean"),
-        ("max_sm_active", "SM active, maximum"),
-        ("mean_sm_occupancy", "SM occupancy, mean"),
-        ("max_sm_occupancy", "SM occupancy, maximum"),
-    ):
-        lines = _lines(batches, column)
-        is_fraction = column != "throughput_tok_s"
-        y = Axis("Fraction", low=0, high=1.05) if is_fraction else _THROUGHPUT
-        if lines:
-            yield Panel(heading, _batch_axis(batches), y, lines)
-
-
-def energy_section(batches: pd.DataFrame) -> Section:
+def _energy_section(batches: pd.DataFrame) -> Section:
     """Power and energy over batch sizes, after their Fig. 4."""
-    title = "Power and energy"
+    text = "Power of all devices of the profile; energy is what their counters gained over the run."
     if batches.empty or batches["mean_power_w"].isna().all():
-        return part(title, "The devices report no power: energy is not known.")
-    fewest, axis = _fewest_devices(batches), _batch_axis(batches)
-    panels = [
-        Panel(heading, axis, y, _lines(fewest, column))
-        for heading, y, column in (
-            ("Mean power", Axis("W", low=0), "mean_power_w"),
-            ("Energy per output token", Axis("J", is_log=True), "energy_per_output_token_j"),
-        )
-    ]
-    text = (
-        "Power of all devices of the profile; energy is what their counters gained over the run. "
-        "Drawn are the profiles of the fewest devices."
-    )
-    figure = panels_figure([panel for panel in panels if panel.curves], title, has_points=True)
-    table = table_of(
-        batches,
-        "llm_id gpu_profile_id batch_size mean_power_w max_power_w energy_per_request_j "
-        "energy_per_output_token_j",
-    )
-    return part(title, text, figure, table)
+        return part("Power and energy", "The devices report no power: energy is not known.")
+    wanted = {
+        "mean_power_w": ("Mean power (W)", Axis("W", low=0)),
+        "max_power_w": ("Maximum power (W)", Axis("W", low=0)),
+        "energy_per_request_j": ("Energy per request (J)", Axis("J", is_log=True)),
+        "energy_per_output_token_j": ("Energy per output token (J)", Axis("J", is_log=True)),
+    }
+    return _device_section("Power and energy", text, batches, wanted)
 
 
-def _batch_axis(batches: pd.DataFrame) -> Axis:
-    return level_axis("Batch size", batches["batch_size"])
-
-
-def _fewest_devices(batches: pd.DataFrame) -> pd.DataFrame:
-    return batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
-
-
-def _lines(batches: pd.DataFrame, column: str) -> Sequence[Curve]:
-    known = batches[batches[column].notna()]
-    curves = known.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
-    is_one_workload = known["workload_id"].nunique() < 2
-    return [
-        Curve(
-            place_words(rows.iloc[0]) + ("" if is_one_workload else f", {key[2]}"),
-            rows["batch_size"],
-            rows[column],
-        )
-        for key, rows in curves
-    ]
+def _device_section(
+    title: str, text: str, batches: pd.DataFrame, wanted: Mapping[str, tuple[str, Axis]]
+) -> Section:
+    """Draw columns (with heading and axis) over batch sizes, as far as devices reported them."""
+    known = {name: each for name, each in wanted.items() if batches[name].notna().any()}
+    if not known:
+        return part(title, f"{text}\n\nNo device reported it.")
+    fewest = batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
+    axis = level_axis("Batch size", batches["batch_size"])
+    panels = []
+    for column, (heading, y) in known.items():
+        own = fewest[fewest[column].notna()]
+        lines = [
+            Curve(f"{place_words(rows.iloc[0])}, {key[2]}", rows["batch_size"], rows[column])
+            for key, rows in own.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
+        ]
+        panels += [Panel(heading, axis, y, lines)] if lines else []
+    figure = panels_figure(panels, f"{title} over batch size", has_points=True)
+    labels = {column: heading for column, (heading, _) in known.items()}
+    table = table_of(batches, f"llm_id gpu_profile_id batch_size {' '.join(known)}", **labels)
+    return part(title, f"{text} Drawn are the profiles of the fewest devices.", figure, table)
