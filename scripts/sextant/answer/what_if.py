@@ -23,7 +23,7 @@ from sextant.decide.headroom import HOURS_PER_MONTH
 from sextant.decide.sizing import curves
 from sextant.facts.slo import METRICS, SLO
 from sextant.pages.blocks import Widget
-from sextant.pages.write import render
+from sextant.pages.page import render
 from sextant.points.frame import TARGETS
 from sextant.predict.latencies import Draws
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from sextant.pages.figure import (
     COLOURS,
@@ -18,10 +19,8 @@ from sextant.pages.figure import (
     Look,
     Numbers,
     draw_panels,
-    draw_shaded,
     figure_settings,
     floats,
-    label_point,
     style,
     svg,
 )
@@ -156,7 +155,8 @@ def _draw_marked_points(axes: Axes, curve: Curve, look: Look, is_labelled: bool)
         axes.plot(x[places], y[places], **hollow)
     for across, up, label in zip(x, y, curve.labels if is_labelled else (), strict=False):
         if np.isfinite([across, up]).all():
-            label_point(axes, across, up, label)
+            offset: Look = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(label, (across, up), fontsize=7, **offset)
 
 
 def stacked_figure(curves: Sequence[Curve], x: Axis, y: Axis, title: str) -> str:
@@ -233,7 +233,10 @@ def _draw_matrix(
             known = 0.0 if value is None else value
             text = "–" if value is None else f"{value:.2f}".replace("-0.00", "0.00")
             colour = COLOURS[0 if known >= 0 else 5]
-            draw_shaded(axes, x, y, text, colour=colour, opacity=0.6 * abs(known), size=size)
+            # A faint filling: the number has to be readable on light and dark pages.
+            look: Look = {"facecolor": colour, "alpha": 0.6 * abs(known), "linewidth": 0}
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **look))
+            axes.text(x, y, text, ha="center", va="center", fontsize=size)
     axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
     axes.set_yticks(range(len(names)), names)
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5), aspect="equal")

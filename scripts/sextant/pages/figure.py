@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
@@ -134,7 +133,7 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, Look]]) -> None:
         figure.legend(handles, names, ncols=columns, **place)
 
 
-def style(axes: Axes, x: Axis, y: Axis, *, has_few_ticks: bool = False) -> None:
+def style(axes: Axes, x: Axis, y: Axis) -> None:
     """Give a panel its limits, scales, ticks, labels and a faint grid."""
     sides = (
         (axes.xaxis, x, axes.set_xscale, axes.set_xlim),
@@ -151,7 +150,7 @@ def style(axes: Axes, x: Axis, y: Axis, *, has_few_ticks: bool = False) -> None:
             set_limits(wanted.low, wanted.high)
         if is_log:
             axis.set_minor_locator(NullLocator())
-            axis.set_major_locator(LogLocator(subs=_ticks_per_decade(axis, has_few_ticks)))
+            axis.set_major_locator(LogLocator(subs=_ticks_per_decade(axis)))
         elif wanted.ticks is None:
             axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axis.set_major_formatter(FuncFormatter(_tick_label))
@@ -167,14 +166,12 @@ def _ratio(axis: XAxis | YAxis) -> float:
     return high / low if low > 0 else 0.0
 
 
-def _ticks_per_decade(axis: XAxis | YAxis, has_few_ticks: bool) -> tuple[float, ...]:
+def _ticks_per_decade(axis: XAxis | YAxis) -> tuple[float, ...]:
     """Return enough ticks that the axis shows at least two, and few enough to read."""
     lowest, highest = (max(end, 1e-12) for end in sorted(axis.get_view_interval()))
     ratio = highest / lowest
     if ratio < 5:
-        return (1.0, 2.0, 3.0, 5.0, 7.0) if has_few_ticks else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
-    if has_few_ticks:
-        return (1.0, 3.0) if ratio < 100 else (1.0,)
+        return (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
     return (1.0, 2.0, 5.0) if ratio < 1000 else (1.0,)
 
 
@@ -184,21 +181,6 @@ def _tick_label(value: float, position: int) -> str:
         if value >= factor:
             return f"{number(value / (1e3 if suffix == 'k' else factor))}{suffix}"
     return number(value)
-
-
-def label_point(axes: Axes, x: float, y: float, text: str) -> None:
-    """Write a text just above a point."""
-    place: Look = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-    axes.annotate(text, (x, y), fontsize=7, **place)
-
-
-def draw_shaded(
-    axes: Axes, x: int, y: int, text: str, *, colour: str, opacity: float, size: float
-) -> None:
-    """Fill a cell of a matrix faintly and write its value on it, for light and dark pages."""
-    look: Look = {"facecolor": colour, "alpha": opacity, "linewidth": 0}
-    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **look))
-    axes.text(x, y, text, ha="center", va="center", fontsize=size)
 
 
 def floats(values: Numbers) -> np.ndarray:
