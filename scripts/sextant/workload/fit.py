@@ -8,7 +8,7 @@ matrices of Spearman's rank correlation.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -123,6 +123,11 @@ def fit_workload(
     return validation
 
 
+class _Caps(TypedDict, total=False):
+    max_input_tokens: int | None
+    max_output_tokens: int | None
+
+
 def write_workload(
     model: RequestModel,
     requests_out: str | Path,
@@ -163,7 +168,7 @@ def write_workload(
     return validation
 
 
-def write_use_case(name: str, *files: str | Path, **caps: int | None) -> dict[str, Any]:
+def write_use_case(name: str, *files: str | Path, **caps: Unpack[_Caps]) -> dict[str, Any]:
     """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
 
     Raises:
@@ -175,7 +180,7 @@ def write_use_case(name: str, *files: str | Path, **caps: int | None) -> dict[st
 
 
 def write_fixed_lengths(
-    input_tokens: int, output_tokens: int, *files: str | Path, **caps: int | None
+    input_tokens: int, output_tokens: int, *files: str | Path, **caps: Unpack[_Caps]
 ) -> dict[str, Any]:
     """Write a workload whose requests all have the same lengths; `files`, `caps` as above.
 
