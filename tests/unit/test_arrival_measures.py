@@ -1,8 +1,5 @@
 """How bursty arrivals are, by figures that pandas and a pencil give too."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,19 +48,6 @@ def test_batches_give_what_the_whole_gives():
     times = Gamma(5.0, 0.5).times(duration_s=4000, seed=2)
     found = measure_arrivals(np.array_split(times, [0, 1, 5, 5, 9000]))
     assert found == pytest.approx(measure_arrivals(times), rel=1e-9)
-
-
-@pytest.mark.parametrize("name", [CONVERSATION, CODE])
-def test_published_traces_have_the_figures_of_pandas(name):
-    file = Path(os.environ.get("SEXTANT_MIRROR", "none")) / name
-    if not file.is_file():
-        pytest.skip("the mirror has no such trace")
-    moments = pd.to_datetime(pd.read_csv(file).iloc[:, 0])
-    times = (moments - moments.iloc[0]).dt.total_seconds()
-    gaps = times.diff().dropna()
-    found = measure_arrivals(times.to_numpy())
-    assert found["gap_cv"] == pytest.approx(gaps.std() / gaps.mean())
-    assert found["busiest_1s"] == times.astype(int).value_counts().max()
 
 
 def test_what_cannot_be_said_is_null():

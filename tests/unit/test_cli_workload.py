@@ -84,20 +84,6 @@ def test_prompts_and_responses_become_a_workload(tmp_path, words):
         sextant("fit", tmp_path / "pairs.json", "--out", tmp_path / "w")
 
 
-@pytest.mark.parametrize(
-    ("options", "unit_s"), [(("--format", "mooncake"), 1e-3), (("--format", "vllm-timed-trace"), 1)]
-)
-def test_a_drawn_trace_is_the_same_in_every_format(tmp_path, options, unit_s):
-    drawing = ("sample", "--workload", SHIPPED, "-n", 300, "--seed", 5)
-    sextant(*drawing, "--out", tmp_path / "s.parquet")
-    sextant(*drawing, *options, "--out", tmp_path / "s.jsonl")
-    own, theirs = pd.read_parquet(tmp_path / "s.parquet"), lines(tmp_path / "s.jsonl")
-    assert [line["input_length"] for line in theirs] == own["input_tokens"].tolist()
-    assert [line["output_length"] for line in theirs] == own["output_tokens"].tolist()
-    times_s = np.array([line["timestamp"] for line in theirs]) * unit_s
-    assert times_s == pytest.approx(own["arrival_s"].to_numpy(), abs=0.0006)
-
-
 def test_vllms_custom_prompts_have_exactly_the_drawn_lengths(tmp_path, words, histogram):
     rng = np.random.default_rng(0)
     text = " ".join(f"w{number}" for number in rng.integers(60, size=5000))
@@ -112,23 +98,6 @@ def test_vllms_custom_prompts_have_exactly_the_drawn_lengths(tmp_path, words, hi
     assert len(set(prompts)) == 40
     with pytest.raises(InputError, match="--tokenizer"):
         sextant(*drawing, "--format", "vllm-custom", "--out", tmp_path / "t.jsonl")
-
-
-def test_arrivals_are_replayed_mirrored_or_varied(tmp_path, trace):
-    drawing = ("sample", "--workload", SHIPPED, "--out", tmp_path / "s.parquet")
-    sextant(*drawing, "--arrivals", "replay", "--arrivals-from", trace, "--time-factor", 0.5)
-    replayed = pd.read_parquet(tmp_path / "s.parquet")["arrival_s"]
-    known = pd.read_parquet(trace)["arrival_s"]
-    assert replayed.to_numpy() == pytest.approx((known - known[0]).to_numpy() / 2, abs=1e-6)
-    sextant(*drawing, "--arrivals", "windows", "--arrivals-from", trace)
-    mirrored = pd.read_parquet(tmp_path / "s.parquet")
-    assert len(mirrored) == pytest.approx(len(known), rel=0.1)
-    varied = ("--arrivals", "varying", "--alpha", "1,0,0", "--beta-s", "0.1,0.1")
-    varied += ("--over", "steps", "--every", 100)
-    sextant(*drawing, *varied, "-n", 200)
-    gaps = np.diff(pd.read_parquet(tmp_path / "s.parquet")["arrival_s"])
-    assert gaps[:99].mean() == pytest.approx(0.1, rel=0.4)
-    assert gaps[100:].mean() == pytest.approx(0.2, rel=0.4)
 
 
 def test_a_trace_and_its_workload_are_reported_on(tmp_path, trace):

@@ -14,7 +14,7 @@ from sextant.workload.draw import (
     with_zipf_inputs,
 )
 from sextant.workload.fit import fit_workload
-from sextant.workload.generators import Gamma, poisson
+from sextant.workload.generators import Gamma
 from sextant.workload.lengths import fit_zipf
 from sextant.workload.request_model import RequestModel
 
@@ -65,12 +65,6 @@ def test_requests_and_arrivals_are_drawn_apart_from_one_seed():
     assert abs(follows) < 0.03 and abs(follow) < 0.03
     again = draw_trace(MODEL.sample, Gamma(2.0, 0.5), seed=1, n=20_000)
     pd.testing.assert_frame_equal(drawn, again)
-
-
-def test_a_duration_ends_the_arrivals():
-    drawn = draw_trace(MODEL.sample, poisson(50.0), seed=2, duration_s=100.0)
-    assert drawn["arrival_s"].max() < 100
-    assert len(drawn) == pytest.approx(5000, rel=0.05)
 
 
 def test_fitted_arrivals_have_the_traces_rate_unless_another_is_given(workload):

@@ -42,20 +42,6 @@ def test_vllms_timed_trace_has_seconds_and_a_block_per_16_tokens(tmp_path):
     assert [len(line["hash_ids"]) for line in got] == [1, 32, 33]
 
 
-@pytest.mark.parametrize("form", ["mooncake", "vllm-timed-trace"])
-def test_no_two_requests_share_a_block(tmp_path, form):
-    write_trace(TRACE, tmp_path / "t.jsonl", form)
-    ids = [block for line in lines(tmp_path / "t.jsonl") for block in line["hash_ids"]]
-    assert len(set(ids)) == len(ids)
-
-
-def test_vllms_custom_lines_have_the_prompts_text(tmp_path):
-    prompts = ["eins", 'zwei "\n', "drei"]
-    write_trace(TRACE, tmp_path / "t.jsonl", "vllm-custom", prompts)
-    assert [line["prompt"] for line in lines(tmp_path / "t.jsonl")] == prompts
-    assert [line["output_tokens"] for line in lines(tmp_path / "t.jsonl")] == [7, 1, 30]
-
-
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_sextants_own_formats_keep_every_column(tmp_path, form):
     write_trace(TRACE, tmp_path / "t", form)

@@ -141,11 +141,6 @@ def test_scaled_windows_have_their_rates_scaled_and_their_durations_not():
     assert max(times[-1] for times in larger) < 2400
 
 
-def test_any_range_of_windows_starts_at_zero():
-    windows = _windows([100] * 6, [0.5] * 6)
-    assert np.array_equal(mirrored(windows[3:], seed=1), mirrored(windows[:3], seed=1))
-
-
 def test_the_end_of_a_trace_in_a_window_of_no_duration_is_kept():
     windows = _windows([100, 1], [1.0, np.nan]).assign(duration_s=[1200.0, 0.0])
     times = [mirrored(windows, seed=seed) for seed in range(200)]

@@ -98,12 +98,6 @@ def test_one_stamp_of_a_wrong_clock_is_set_aside_and_spoils_nothing(tmp_path, st
     assert (report["n_accepted"], report["n_failed"], report["n_moved"]) == (500, 0, 0)
 
 
-def test_a_trace_may_span_centuries(tmp_path):
-    text = _azure("1700-01-01 00:00:00", "2199-12-31 00:00:00")
-    trace, _, _ = ingest(tmp_path, text, "azure")
-    assert trace["arrival_s"].tolist() == [0, 182_620 * 86_400]
-
-
 def test_offsets_are_converted_to_utc(tmp_path):
     text = _azure(
         "2023-11-16T10:00:00+02:00",  # 08:00:00 in UTC
@@ -196,12 +190,6 @@ def test_packed_file_cut_anywhere_is_refused(tmp_path, kept, ending):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["t.gz", "t.zst"])
-def test_text_called_packed_is_refused(tmp_path, name):
-    with pytest.raises(InputError, match="cannot be read"):
-        ingest(tmp_path, _azure("2023-11-16 10:00:00"), "azure", name)
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -221,14 +209,6 @@ def test_empty_traces_packed_too(tmp_path, content, problem):
     for name, data in packed.items():
         with pytest.raises(InputError, match=problem):
             ingest(tmp_path, data, "azure", name)
-
-
-def test_one_row_and_one_distinct_value_are_traces(tmp_path):
-    one, _, report = ingest(tmp_path, _azure("2023-11-16 10:00:00"), "azure")
-    assert one["arrival_s"].tolist() == [0] and report["duration_s"] == 0
-    same, _, report = ingest(tmp_path, _azure(*["2023-11-16 10:00:00"] * 50), "azure")
-    assert same["arrival_s"].tolist() == [0] * 50
-    assert (report["n_accepted"], report["duration_s"]) == (50, 0)
 
 
 def test_bytes_that_are_no_utf8_are_found_in_any_block_and_column(tmp_path, monkeypatch):
@@ -298,21 +278,6 @@ def test_start_of_other_formats(tmp_path):
 def test_start_time_that_is_none_or_not_needed(tmp_path, trace_format, start_time, message):
     with pytest.raises(InputError, match=message):
         ingest(tmp_path, f"{BURSTGPT}\n5,a,7,1,8,x\n", trace_format, start_time=start_time)
-
-
-@pytest.mark.parametrize(
-    "place", ["status=failed/t.parquet", "t*.parquet", "output_tokens=0/[t]?.parquet"]
-)
-def test_the_path_of_a_parquet_source_says_nothing_of_its_rows(tmp_path, place):
-    source = tmp_path / place
-    source.parent.mkdir(exist_ok=True)
-    other = pd.DataFrame({"arrival_s": [7.0], "input_tokens": [7], "output_tokens": [7]})
-    other.to_parquet(tmp_path / "tt.parquet")
-    other.assign(arrival_s=0.0, output_tokens=5).to_parquet(source)
-    paths = [tmp_path / "out" / name for name in ("t.parquet", "r.parquet", "report.json")]
-    assert ingest_trace(source, "sextant", *paths)["n_read"] == 1
-    trace = pd.read_parquet(paths[0])
-    assert trace["output_tokens"].tolist() == [5] and trace["status"].tolist() == ["ok"]
 
 
 def test_a_start_time_is_refused_with_the_line_of_its_sheet():

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -57,26 +56,12 @@ SPACED_NUMBERS = ["", " ", " 5", "5 ", "\t5", "5\t", '"5"', '" 5 "', '""', "5\u0
 NUMBERS = st.one_of(
     PLAIN, PLAIN, st.sampled_from(ODD_NUMBERS.split()), st.sampled_from(SPACED_NUMBERS)
 )
-TEXTS = st.sampled_from(
-    [
-        "",
-        " ",
-        "GPT-4",
-        " GPT-4",
-        "GPT-4 ",
-        '"GPT-4"',
-        '"a,b"',
-        '"a""b"',
-        'a"b',
-        "é",
-        "\u3000x",
-        "\x01",
-    ]
-)
+_TEXTS = '| |GPT-4| GPT-4|GPT-4 |"GPT-4"|"a,b"|"a""b"|a"b|é|\u3000x|\x01'
+TEXTS = st.sampled_from(_TEXTS.split("|"))
 ENDS = st.sampled_from(["\n"] * 9 + ["\r\n", "\n\n", "\r\r\n", "\r", "\n  \n"])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(st.tuples(NUMBERS, TEXTS, NUMBERS, NUMBERS, NUMBERS, TEXTS, ENDS), max_size=12),
     has_bom=st.booleans(),
@@ -89,63 +74,24 @@ def test_any_cells_come_out_the_same_both_ways(tmp_path_factory, rows, has_bom, 
     _assert_same(*_both(tmp_path_factory.mktemp("ways"), text, "burstgpt", block_bytes))
 
 
-MOMENTS = st.sampled_from(
-    [
-        "2023-11-16 18:15:46.1234567",
-        "2023-11-16T18:15:46",
-        "2023-11-16 18:15:46Z",
-        "2023-11-16 18:15:46.5+02:00",
-        "2023-11-16 18:15:46-0230",
-        "2023-11-16 18:15:46 +02",
-        "2023-11-16 18:15:46 UTC",
-        "2023-11-16 18:15",
-        "2023-11-16 18:15+02:00",
-        "2023-11-16 18",
-        "2023-11-16 18Z",
-        "2023-11-16",
-        "2023-1-6 8:15:46",
-        "2023/11/16 18:15:46",
-        "2023-11-16 24:00:00",
-        "2023-11-16 18:15:60",
-        "2023-11-16 18:15:46.1234567891",
-        "2023-11-16 18:15:46 Europe/Berlin",
-        "1650-01-01 00:00:00",
-        "2250-01-01 00:00:00",
-        "9999-01-01 00:00:00",
-        "44-03-15 (BC) 12:00:00",
-        "epoch",
-        "infinity",
-        "",
-    ]
+_MOMENTS = (
+    "2023-11-16 18:15:46.1234567|2023-11-16T18:15:46|2023-11-16 18:15:46Z|"
+    "2023-11-16 18:15:46.5+02:00|2023-11-16 18:15:46-0230|2023-11-16 18:15:46 +02|"
+    "2023-11-16 18:15:46 UTC|2023-11-16 18:15|2023-11-16 18:15+02:00|2023-11-16 18|"
+    "2023-11-16 18Z|2023-11-16|2023-1-6 8:15:46|2023/11/16 18:15:46|2023-11-16 24:00:00|"
+    "2023-11-16 18:15:60|2023-11-16 18:15:46.1234567891|2023-11-16 18:15:46 Europe/Berlin|"
+    "1650-01-01 00:00:00|2250-01-01 00:00:00|9999-01-01 00:00:00|44-03-15 (BC) 12:00:00|"
+    "epoch|infinity|"
 )
+MOMENTS = st.sampled_from(_MOMENTS.split("|"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(moments=st.lists(MOMENTS, max_size=8), block_bytes=st.sampled_from([16, 1 << 20]))
 def test_any_date_times_come_out_the_same_both_ways(tmp_path_factory, moments, block_bytes):
     lines = ["TIMESTAMP,ContextTokens,GeneratedTokens", *(f"{text},5,5" for text in moments)]
     text = "\n".join(lines).encode()
     _assert_same(*_both(tmp_path_factory.mktemp("ways"), text, "azure", block_bytes))
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    rows=st.lists(
-        st.tuples(
-            st.sampled_from(["", "a", " a", "é"]),
-            st.sampled_from(["ok", "failed", "", "OK", " ok"]),
-            st.sampled_from(["true", "False", "1", "0", "t", "no", "", "2"]),
-            st.sampled_from(["", "0.7", "-1", "x"]),
-            st.sampled_from(["", "-1", "40", "-2"]),
-            st.sampled_from(["0", "7"]),
-        ),
-        max_size=6,
-    )
-)
-def test_optional_cells_come_out_the_same_both_ways(tmp_path_factory, rows):
-    header = "request_id,status,is_greedy,temperature,top_k,output_tokens,input_tokens,arrival_s"
-    text = "\n".join([header, *(",".join(row) + ",3,1" for row in rows)]).encode()
-    _assert_same(*_both(tmp_path_factory.mktemp("ways"), text, "sextant"))
 
 
 @pytest.mark.parametrize(
@@ -185,16 +131,6 @@ def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeyp
     assert trace["arrival_s"].tolist() == [i for i in range(2_000) if i != 1_234]
 
 
-def test_block_size_and_threads_change_no_row(tmp_path, monkeypatch):
-    rows = [f"{second // 3},m{second % 3},{second % 7 + 1},5,9,s" for second in range(12_000)]
-    text = "\n".join([BURSTGPT, *rows]).encode()
-    whole, _, _ = ingest(tmp_path, text, "burstgpt", threads=1)
-    assert whole["request_id"].tolist() == [str(line) for line in range(2, 12_002)]
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 999)
-    pieces, _, _ = ingest(tmp_path, text, "burstgpt", threads=5)
-    pd.testing.assert_frame_equal(whole, pieces)
-
-
 def test_same_source_same_bytes_whatever_the_threads(tmp_path):
     rows = [f"{second},ChatGPT,{second % 7 + 1},5,9,API log" for second in range(3_000)]
     text = gzip.compress("\n".join([BURSTGPT, *rows]).encode())
@@ -206,11 +142,3 @@ def test_same_source_same_bytes_whatever_the_threads(tmp_path):
         ingest_trace(source, "burstgpt", *paths, threads=threads)
         made.append([path.read_bytes() for path in paths])
     assert made[0] == made[1]
-
-
-def test_row_groups_are_neither_tiny_nor_the_whole_trace(tmp_path):
-    rows = [f"{second},ChatGPT,472,18,490,Conversation log" for second in range(250_000)]
-    ingest(tmp_path, "\n".join([BURSTGPT, *rows]).encode(), "burstgpt")
-    metadata = pq.ParquetFile(tmp_path / "out" / "t.parquet").metadata
-    sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-    assert len(sizes) == 3 and sum(sizes) == 250_000 and min(sizes) > 50_000

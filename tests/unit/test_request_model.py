@@ -104,19 +104,6 @@ def test_bins_are_contiguous_at_most_n_and_about_equal(counts, n_bins):
         assert sizes[n_values > 1].max() <= counts.sum() / n_bins + counts.max()
 
 
-def test_marginals_and_rank_correlation_survive(correlated):
-    model = fit_request_model(correlated)
-    sample = model.sample(20_000, seed=1)
-    for name in ("input_tokens", "output_tokens"):
-        assert correlated[name].nunique() > 64
-        assert model.frame[name].nunique() <= 64
-        # One bin has 1/64 of the requests; the sample adds its own noise.
-        assert stats.ks_2samp(correlated[name], sample[name]).statistic < 1 / 64 + 0.015
-    truth = stats.spearmanr(correlated["input_tokens"], correlated["output_tokens"]).statistic
-    found = stats.spearmanr(sample["input_tokens"], sample["output_tokens"]).statistic
-    assert truth > 0.7 and found == pytest.approx(truth, abs=0.02)
-
-
 def test_load_accepts_counts_probabilities_and_folders(tmp_path):
     frame = pd.DataFrame({"input_tokens": [4, 5], "top_k": [None, 50.0], "probability": [0.0, 1.0]})
     frame.to_parquet(tmp_path / "requests.parquet")
@@ -235,13 +222,6 @@ def test_resampled_requests_are_whole_served_rows_of_the_trace(correlated):
     assert 0.35 < n_different / len(rows) < 0.43
     pd.testing.assert_frame_equal(drawn, resample_trace(trace, 5000, seed=1))
     assert not drawn.equals(resample_trace(trace, 5000, seed=2))
-
-
-def test_traces_of_one_request_or_one_value_are_modelled_exactly():
-    one = fit_request_model(_trace([12], [34]))
-    assert one.sample(3, seed=0).to_numpy().tolist() == [[12, 34]] * 3
-    equal = fit_request_model(_trace([5] * 1000, [1] * 1000))
-    assert equal.frame.to_numpy().tolist() == [[5, 1, 1000]]
 
 
 def test_a_saved_model_is_read_equal_and_draws_the_same(tmp_path):

@@ -515,16 +515,6 @@ def test_more_groups_than_are_shown_are_said_to_be_left_out(tmp_path):
     assert not any("most frequent" in said for said in takeaways)
 
 
-def test_without_a_clock_hours_count_from_the_start(tmp_path):
-    hours = np.arange(20 * 24)
-    start_s = np.repeat(hours * HOUR_S, np.where(hours % 24 == 6, 30, 3))
-    arrival_s = np.sort(start_s + np.random.default_rng(9).uniform(0, HOUR_S, len(start_s)))
-    arrival_s[0] = 0
-    found, html = report(write_trace(tmp_path / "t.parquet", arrival_s))
-    assert "the busiest hour, hour 6 from the start, has" in found["takeaways"]["traffic"]
-    assert "06:00" not in Page(html).text
-
-
 @pytest.mark.parametrize(("spoil", "row"), [(-1, 6000), (0, 2)])
 def test_a_time_stamp_that_is_far_off_is_named(tmp_path, spoil, row):
     arrival_s = np.arange(6000) * 10.0
@@ -545,14 +535,3 @@ def test_too_many_groups_for_so_long_a_time_are_named_so(tmp_path):
         InputError, match=r"46.3 days of 4000 pairs of LLM and service are too many"
     ):
         report(trace)
-
-
-def test_the_folder_of_a_trace_changes_no_figure(tmp_path):
-    folder = tmp_path / "status=failed"
-    folder.mkdir()
-    arrival_s = np.arange(40) ** 2
-    inside = characterize_trace(write_trace(folder / "[t]*.parquet", arrival_s), seed=0)
-    outside = characterize_trace(write_trace(tmp_path / "t.parquet", arrival_s), seed=0)
-    assert inside["overview"].pop("trace") == "[t]*.parquet"
-    assert outside["overview"].pop("trace") == "t.parquet"
-    assert inside == outside and inside["overview"]["n_failed"] == 0

@@ -32,16 +32,6 @@ def test_a_cap_merges_the_bins_it_makes_equal_and_counts_whom_it_shortened():
     assert shares == {"input_tokens": 0.5, "output_tokens": 0.0}
 
 
-def test_a_cap_on_a_use_case_is_accounted_for():
-    capped, shares = cap_model(
-        load_use_case("conversation").model, {"input_tokens": 1730, "output_tokens": 100_000}
-    )
-    assert shares == {"input_tokens": pytest.approx(0.5, abs=0.02), "output_tokens": 0}
-    at_cap = capped.frame["input_tokens"] == 1730
-    assert capped.weights[at_cap].sum() == pytest.approx(0.5, abs=0.02)
-    assert not capped.frame.duplicated(["input_tokens", "output_tokens"]).any()
-
-
 def test_a_cap_below_one_is_refused():
     with pytest.raises(InputError, match="max_output_tokens"):
         cap_model(MODEL, {"input_tokens": None, "output_tokens": 0})
