@@ -1,12 +1,13 @@
 """Writes the schemas that editors use, from the dataclasses that the program checks by."""
 
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sextant.answer.candidates import ProbeRow
-from sextant.base.sheets import field_docs, model_of, sections
+from sextant.base.sheets import field_docs, hints_of, model_of
 from sextant.experiment import sheets
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.loading import SHEETS
@@ -47,7 +48,8 @@ def schema(kind: type) -> dict[str, Any]:
     whole, docs = model_of(kind).model_json_schema(), field_docs(kind)
     properties = {}
     for name, node in whole["properties"].items():
-        node = schema(sections(kind)[name]) if name in sections(kind) else node
+        section = hints_of(kind)[name]
+        node = schema(section) if is_dataclass(section) else node
         kept = {key: value for key, value in node.items() if key not in ("title", "default")}
         properties[name] = kept | {"description": docs[name]}
     about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())

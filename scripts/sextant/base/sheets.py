@@ -17,7 +17,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -72,26 +72,26 @@ def model_of(kind: type) -> type[BaseModel]:
 
     A field that has a default may be left out, but not be null. Unknown fields are errors.
     """
-    hints, parts = get_type_hints(kind, include_extras=True), sections(kind)
     given: dict[str, Any] = {}
     for field in fields(kind):
-        hint = _without_none(hints[field.name])
-        hint = model_of(parts[field.name]) if field.name in parts else hint
+        hint = hints_of(kind)[field.name]
         is_required = field.default is MISSING and field.default_factory is MISSING
-        given[field.name] = (hint, ... if is_required else None)
+        given[field.name] = (
+            model_of(hint) if is_dataclass(hint) else hint,
+            ... if is_required else None,
+        )
     return create_model(kind.__name__, __config__=_STRICT, **given)
 
 
-def sections(kind: type) -> dict[str, type]:
-    """Return those fields of a dataclass that are dataclasses."""
-    hints = {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
-    return {name: hint for name, hint in hints.items() if is_dataclass(hint)}  # type: ignore[misc]  # of classes
-
-
-def _without_none(hint: Any) -> Any:
-    if get_origin(hint) not in (Union, UnionType):
-        return hint
-    return next(each for each in get_args(hint) if each is not NoneType)
+@cache
+def hints_of(kind: type) -> dict[str, Any]:
+    """Return the type of each field where it is given: `X` of `X | None`."""
+    hints = get_type_hints(kind, include_extras=True)
+    unions = (Union, UnionType)
+    return {
+        name: get_args(hint)[0] if get_origin(hint) in unions else hint
+        for name, hint in hints.items()
+    }
 
 
 @cache
@@ -130,8 +130,8 @@ def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) ->
     """Return the error of a field; the fix is the field's docstring."""
     fix, given = None, first["input"]
     for part in place:
-        docs = field_docs(kind)
-        fix, kind = docs.get(str(part), fix), sections(kind).get(str(part), kind)
+        docs, hint = field_docs(kind), hints_of(kind).get(str(part))
+        fix, kind = docs.get(str(part), fix), hint if is_dataclass(hint) else kind
     match first["type"]:
         case "extra_forbidden":
             problem = "unknown field"
@@ -179,20 +179,12 @@ def load_sheet(
 def load_column(
     texts: Sequence[str], kind: type, field: str, path: Path, lines: Sequence[int]
 ) -> list[Any]:
-    """Return the values of a column's cells, none of which is empty, typed and checked.
-
-    Args:
-        texts: the cells.
-        kind: the dataclass of a row.
-        field: its field, the column's name.
-        path: the sheet's.
-        lines: the line of each cell.
+    """Return the values of a column's cells; none is empty, and `lines` are theirs in the file.
 
     Raises:
-        InputError: the first value that the field does not take.
+        InputError: the first value that the field of the dataclass does not take.
     """
-    hint = _without_none(get_type_hints(kind, include_extras=True)[field])
-    expected = field_types(kind)[field]
+    hint, expected = hints_of(kind)[field], field_types(kind)[field]
     values = [_typed(text, expected) for text in texts]
     try:
         return TypeAdapter(list[hint], config=_STRICT).validate_python(values)  # type: ignore[valid-type]
@@ -205,10 +197,13 @@ def load_column(
 @cache
 def field_types(kind: type) -> dict[str, type]:
     """Return the plain type of each field: `int` of `Literal[1, 2] | None`."""
-    hints = {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
+    plain = {
+        name: get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        for name, hint in hints_of(kind).items()
+    }
     return {
         name: type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
-        for name, hint in hints.items()
+        for name, hint in plain.items()
     }
 
 
