@@ -76,10 +76,8 @@ def model_of(kind: type) -> type[BaseModel]:
     for field in fields(kind):
         hint = hints_of(kind)[field.name]
         is_required = field.default is MISSING and field.default_factory is MISSING
-        given[field.name] = (
-            model_of(hint) if is_dataclass(hint) else hint,
-            ... if is_required else None,
-        )
+        section = isinstance(hint, type) and is_dataclass(hint)
+        given[field.name] = (model_of(hint) if section else hint, ... if is_required else None)
     return create_model(kind.__name__, __config__=_STRICT, **given)
 
 
@@ -131,7 +129,8 @@ def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) ->
     fix, given = None, first["input"]
     for part in place:
         docs, hint = field_docs(kind), hints_of(kind).get(str(part))
-        fix, kind = docs.get(str(part), fix), hint if is_dataclass(hint) else kind
+        fix = docs.get(str(part), fix)
+        kind = hint if isinstance(hint, type) and is_dataclass(hint) else kind
     match first["type"]:
         case "extra_forbidden":
             problem = "unknown field"
