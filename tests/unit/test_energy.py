@@ -8,12 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sextant.points.cell_files import TELEMETRY_SCHEMA
-from sextant.points.summarize import (
-    ENERGY_PER_OUTPUT_TOKEN_SQL,
-    ENERGY_PER_REQUEST_SQL,
-    device_query,
-    point_query,
-)
+from sextant.points.summarize import ENERGY_SQL
 
 
 def reading(time_s: float, device: str = "gpu0", level: float = 1, **values: object) -> dict:
@@ -21,18 +16,17 @@ def reading(time_s: float, device: str = "gpu0", level: float = 1, **values: obj
 
 
 def database(rows: list[dict], windows: dict[float, tuple[float, float]]):
-    """Return a connection with `devices` and `points`; windows are (start, duration) by level."""
+    """Return a connection with both tables; windows are (start, duration) by level."""
     connection = duckdb.connect()
     telemetry = pa.Table.from_pylist(rows, schema=TELEMETRY_SCHEMA)
     connection.register("readings", telemetry)
-    connection.execute("CREATE TABLE telemetry AS SELECT 0 AS cell, * FROM readings")
+    connection.execute("CREATE TABLE all_telemetry AS SELECT 0 AS cell, * FROM readings")
     connection.execute(
         "CREATE TABLE levels (cell INT, level DOUBLE, started_s DOUBLE, duration_s DOUBLE)"
     )
     for level, (start, duration) in windows.items():
         connection.execute("INSERT INTO levels VALUES (0, ?, ?, ?)", [level, start, duration])
-    connection.execute(f"CREATE TABLE devices AS {device_query('telemetry', 'levels')}")
-    connection.execute(f"CREATE TABLE points AS {point_query('devices', 'telemetry', 'levels')}")
+    connection.execute(ENERGY_SQL.read_text())
     return connection
 
 
@@ -42,7 +36,7 @@ def only_row(connection, table: str) -> dict:
 
 
 def energy(rows: list[dict], start: float, duration: float) -> tuple[float | None, float | None]:
-    row = only_row(database(rows, {1: (start, duration)}), "devices")
+    row = only_row(database(rows, {1: (start, duration)}), "device_telemetry")
     return row["energy_j"], row["energy_bridged_fraction"]
 
 
@@ -114,7 +108,7 @@ def test_means_and_maxima_are_those_of_the_window():
         reading(2, power_w=300, utilization=0.75, sm_clock_mhz=1000, memory_utilization=0.25),
         reading(2, sm_active=0.5, sm_occupancy=0.25),
     ]
-    row = only_row(database(rows, {1: (0.5, 2)}), "devices")
+    row = only_row(database(rows, {1: (0.5, 2)}), "device_telemetry")
     assert (row["mean_power_w"], row["max_power_w"]) == (200, 300)
     assert (row["mean_utilization"], row["max_utilization"]) == (0.625, 0.75)
     assert (row["mean_memory_utilization"], row["max_memory_utilization"]) == (0.25, 0.25)
@@ -132,7 +126,7 @@ def test_seconds_throttled_go_to_their_reasons():
         reading(6, throttle_reasons="sync_boost"),
         reading(7, throttle_reasons=""),
     ]
-    row = only_row(database(rows, {1: (0.5, 6)}), "devices")
+    row = only_row(database(rows, {1: (0.5, 6)}), "device_telemetry")
     assert row["throttled_s"] == pytest.approx(0.5 + 2 + 0.5)
     assert json.loads(row["throttle_reason_s"]) == {
         "hw_thermal_slowdown": 2,
@@ -143,15 +137,19 @@ def test_seconds_throttled_go_to_their_reasons():
 
 def test_a_device_that_was_not_throttled_says_so_and_one_that_does_not_tell_is_null():
     told = [reading(t, throttle_reasons="") for t in (0, 2)]
-    row = only_row(database([*told], {1: (0, 2)}), "devices")
+    row = only_row(database([*told], {1: (0, 2)}), "device_telemetry")
     assert (row["throttled_s"], row["throttle_reason_s"]) == (0, "{}")
-    row = only_row(database([reading(0, power_w=1), reading(2, power_w=1)], {1: (0, 2)}), "devices")
+    row = only_row(
+        database([reading(0, power_w=1), reading(2, power_w=1)], {1: (0, 2)}), "device_telemetry"
+    )
     assert (row["throttled_s"], row["throttle_reason_s"]) == (None, None)
 
 
-def test_levels_are_apart():
+def test_levels_are_separate():
     rows = [reading(t, level=level, energy_j=t * level) for level in (1, 2.5) for t in (0, 4)]
-    table = database(rows, {1: (0, 4), 2.5: (0, 4)}).table("devices").df().set_index("level")
+    table = (
+        database(rows, {1: (0, 4), 2.5: (0, 4)}).table("device_telemetry").df().set_index("level")
+    )
     assert table["energy_j"].to_dict() == {1: 4, 2.5: 10}
 
 
@@ -164,7 +162,7 @@ def test_a_point_uses_what_its_devices_use():
         reading(2.00, "gpu0", energy_j=300, power_w=200),
         reading(2.01, "gpu1", energy_j=0, power_w=350),  # a reset: 1 s at 250 W
     ]
-    row = only_row(database(rows, {1: (0.01, 1.99)}), "points")
+    row = only_row(database(rows, {1: (0.01, 1.99)}), "energy")
     # GPU 0: 99 + 200 J; GPU 1: 90 + 250 J, of which 0.99 s.
     assert row["energy_j"] == pytest.approx(299 + 90 + 247.5)
     assert row["energy_bridged_fraction"] == pytest.approx(247.5 / 636.5)
@@ -175,7 +173,7 @@ def test_a_point_uses_what_its_devices_use():
 
 def test_a_point_of_which_one_device_is_unknown_is_unknown():
     known = [reading(t, "gpu0", energy_j=t, power_w=1) for t in (0, 2)]
-    row = only_row(database([*known, reading(0, "gpu1")], {1: (0, 2)}), "points")
+    row = only_row(database([*known, reading(0, "gpu1")], {1: (0, 2)}), "energy")
     assert row["energy_j"] is row["mean_power_w"] is row["max_power_w"] is None
 
 
@@ -183,16 +181,8 @@ def test_a_mig_instance_has_no_meter_of_its_own():
     gpu = [reading(t, "gpu0", energy_j=t, power_w=1) for t in (0, 2)]
     instance = [reading(t, "MIG-a", memory_used_gib=5) for t in (0, 2)]
     connection = database(gpu + instance, {1: (0, 2)})
-    row = only_row(connection, "points")
+    row = only_row(connection, "energy")
     assert (row["energy_j"], row["mean_power_w"], row["max_power_w"]) == (2, 1, 1)
-    devices = connection.table("devices").df().set_index("device")
+    devices = connection.table("device_telemetry").df().set_index("device")
     assert devices.loc["MIG-a", "max_memory_used_gib"] == 5
     assert pd.isna(devices.loc["MIG-a", "energy_j"])
-
-
-def test_energy_per_request_and_per_token():
-    query = f"SELECT {ENERGY_PER_REQUEST_SQL}, {ENERGY_PER_OUTPUT_TOKEN_SQL} FROM "
-    point = "(SELECT 600.0 AS energy_j, 4 AS n_ok, 30.0 AS mean_output_tokens)"
-    assert duckdb.sql(query + point).fetchall() == [(150, 5)]
-    none_ok = "(SELECT 600.0 AS energy_j, 0 AS n_ok, NULL::DOUBLE AS mean_output_tokens)"
-    assert duckdb.sql(query + none_ok).fetchall() == [(None, None)]

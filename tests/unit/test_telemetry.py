@@ -21,7 +21,7 @@ from sextant.engine.telemetry import gauges
 from sextant.engine.telemetry.process import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.engine.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
 from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
-from sextant.points.summarize import device_query
+from sextant.points.summarize import ENERGY_SQL
 from stub_server import StubServer, answer_text
 from support import wait_for
 
@@ -208,8 +208,11 @@ def test_the_energy_across_a_reset_of_the_counter_is_power_times_time(monkeypatc
     window = (
         f"SELECT 0 AS cell, 1.0 AS level, {telemetry['time_s'][0]} AS started_s, 1 AS duration_s"
     )
-    query = device_query("(SELECT 0 AS cell, * FROM telemetry)", f"({window})")
-    row = duckdb.sql(query).to_arrow_table().to_pylist()[0]
+    with duckdb.connect() as database:
+        database.execute("CREATE TABLE all_telemetry AS SELECT 0 AS cell, * FROM telemetry")
+        database.execute(f"CREATE TABLE levels AS {window}")
+        database.execute(ENERGY_SQL.read_text())
+        row = database.table("device_telemetry").to_arrow_table().to_pylist()[0]
     # GPU 1 draws 200 W, of which the meter missed the interval of the reset.
     assert row["energy_j"] == pytest.approx(200, rel=0.02)
     assert row["energy_bridged_fraction"] == pytest.approx(missed_s, rel=0.05)

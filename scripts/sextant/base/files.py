@@ -34,7 +34,7 @@ MAKE_WORKLOAD_AGAIN = (
     "--forcerun fit_workload --until fit_workload` and then the same command again"
 )
 _PACKAGE = "sextant"
-_TEMPLATES = (".j2", ".css")
+_TEMPLATES = (".j2", ".css", ".sql")
 
 
 @contextlib.contextmanager
