@@ -1,4 +1,4 @@
-"""How many replicas serve given traffic within an SLO, by simulation; docs/capacity.md.
+"""How many replicas serve given traffic within an SLO, by simulation; docs/planning.md.
 
 In: traffic (a trace, or requests that arrive at a rate), an LLM, GPU profiles with prices and a
 target. Out: the fewest replicas on each profile, cheapest first, and what would change them.
