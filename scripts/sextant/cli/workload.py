@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _TEXT_ENDINGS = (".json", ".jsonl")
 
 ReportPage = Annotated[
-    Path, typer.Option(dir_okay=False, help="Page to write, .html; the JSON goes beside it.")
+    Path,
+    typer.Option(dir_okay=False, help="Page to write, .html; the JSON goes into the same folder."),
 ]
 
 _LONG = 200

@@ -207,12 +207,12 @@ def _unquoted(cell: str) -> str:
 def json_object(line: str) -> dict[str, Any] | str:
     """Return the object of a line, or what is wrong with the line."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
         if "\\u" in line:
-            json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is not text
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
     except (ValueError, RecursionError):
         return "no JSON object"
-    return found if isinstance(found, dict) else "no JSON object"
+    return value if isinstance(value, dict) else "no JSON object"
 
 
 def _read_lines(
@@ -251,11 +251,11 @@ def _are_ids(value: Any) -> bool:
 
 def leaves(row: Mapping[str, Any], above: str = "") -> list[str]:
     """Return the names of all values of a JSON object, dots leading into objects within it."""
-    found = []
+    names = []
     for name, value in row.items():
         inner = leaves(value, f"{above}{name}.") if isinstance(value, dict) else []
-        found += inner or [above + name]
-    return found
+        names += inner or [above + name]
+    return names
 
 
 def value_of(row: Mapping[str, Any], name: str) -> Any:
@@ -277,16 +277,16 @@ def _text(cell: Any) -> str | None:
 
 def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.ndarray) -> Cells:
     """Read the cells that are still texts and should be something else."""
-    found, unreadable = dict(columns), {}
+    typed, unreadable = dict(columns), {}
     zones = np.full(len(line_faults), UNKNOWN)
     for name, column in columns.items():
         wanted = _parsed_type(form, name)
         if name == "arrival_s" and form.is_datetime:
-            found[name], zones = read_date_times(column)
+            typed[name], zones = read_date_times(column)
         elif column.type == pa.string() and wanted in _READ:
-            found[name] = _converted(column, wanted)
-        unreadable[name] = is_null(found[name]) & ~is_null(column)
-    return Cells(found, unreadable, zones, line_faults)
+            typed[name] = _converted(column, wanted)
+        unreadable[name] = is_null(typed[name]) & ~is_null(column)
+    return Cells(typed, unreadable, zones, line_faults)
 
 
 def _converted(texts: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -41,7 +41,7 @@ def ingest_trace(
     max_rate_rps: float = MAX_RATE_RPS,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Normalise a trace to Parquet; write its malformed rows and a report beside it.
+    """Normalise a trace to Parquet; write its malformed rows and a report, too.
 
     A request without an output token is `failed`, unless the source has a status of its own.
     A request without an id gets its line number. Blank lines are not rows; they are counted.

@@ -96,23 +96,23 @@ def mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -
         time_unit, ignores_unknown = columns.get("time_unit"), columns.get("ignore_unknown", True)
     time_unit = time_unit or "s"
     fix += f"; trace columns are arrival, {', '.join(list(TRACE_COLUMNS)[2:])}"
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for part, target, name in parts:
         target, name = _SHORT.get(target.strip(), target.strip()), name.strip()
         if target not in TRACE_COLUMNS or not name:
             raise InputError(f"{part!r} names no column", field="columns", fix=fix)
-        if target in found.values() or name in found:
+        if target in names.values() or name in names:
             raise InputError(f"{part!r} is there twice", field="columns", fix=fix)
-        found[name] = target
+        names[name] = target
     for target in NEEDED_COLUMNS:
-        if target not in found.values():
+        if target not in names.values():
             raise InputError(f"{target} is missing", field="columns", fix=fix)
     if time_unit not in TIME_UNITS:
         fix = f"use one of {', '.join(TIME_UNITS)}"
         raise InputError(f"unknown unit {time_unit!r}", field="time_unit", fix=fix)
     endings = {ending for ending in Path(source).suffixes if ending in _JSON_ENDINGS}
     return TraceFormat(
-        found,
+        names,
         units_per_s=TIME_UNITS[time_unit],
         is_datetime=time_unit == "iso",
         is_jsonl=bool(endings),

@@ -206,11 +206,11 @@ def _columns(
         if not form.is_jsonl:
             names = [name.strip() for name in next(csv.reader([text]), [])]
             return names, chain([body] if body else [], blocks)
-        found = [leaves(dict(json.loads(text)))]
+        names_by_row = [leaves(dict(json.loads(text)))]
         if form.is_log:
             rows = map(json_object, lines_of(first))
-            found = [leaves(row) for row in rows if isinstance(row, dict)]
-        return list(dict.fromkeys(chain.from_iterable(found))), chain([first], blocks)
+            names_by_row = [leaves(row) for row in rows if isinstance(row, dict)]
+        return list(dict.fromkeys(chain.from_iterable(names_by_row))), chain([first], blocks)
     except UnicodeDecodeError as error:
         raise _unreadable(source, f"Line: 1: {error}") from None
     except csv.Error as error:

@@ -226,7 +226,7 @@ def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def _elapsed(tick: np.ndarray, first: float) -> np.ndarray:
-    """Return how many units ticks lie after the first one, or (below 0) before it."""
+    """Return the ticks less the first one, in the source's unit; no difference overflows."""
     if tick.dtype != np.int64:
         return tick - first
     # Five centuries of nanoseconds need all bits of both directions.

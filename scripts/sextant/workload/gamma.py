@@ -21,7 +21,22 @@ import scipy
 Z_95 = 1.959963984540054
 """The 97.5% quantile of the standard normal distribution."""
 MIN_SPREAD = 1e-12
-"""Least ln(mean) - mean(ln) that is a spread and not rounding: a CV of about 1.4e-6."""
+"""Least ln(mean) - mean(ln) that is not taken for rounding: a CV of about 1.4e-6."""
+FAR = 1000
+"""Steps from which on a gap is as good as exact: P(d) is then f(d)."""
+MAX_STEPS = 2**44
+"""More steps than a gap may have: what is finer than a trace's end over this is rounding."""
+# Gauss's rule for the weight 1 - |u| on [-1, 1]: exact for polynomials of degree 13.
+_POSITIVE_NODES = np.array([0.3484133026569119, 0.6659932837059553, 0.8956156607108172])
+_TRIANGLE_NODES = np.concatenate([-_POSITIVE_NODES[::-1], [0.0], _POSITIVE_NODES])
+_OUTER_WEIGHTS = np.array([0.2247465550180368, 0.0939250393193439, 0.0179407450256318])
+_TRIANGLE_WEIGHTS = np.concatenate([_OUTER_WEIGHTS[::-1], [0.3267753212739748], _OUTER_WEIGHTS])
+DETERMINED = 10.0
+"""A shape counts as determined if shapes that differ by this factor are unlikely: the estimate
+times its root, and the estimate over its root."""
+_LOG_STEP = 3e-3
+"""Distance in ln α of the three points that give the likelihood's slope and curvature."""
+_LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e3
 CHUNK = 1 << 16
 """Values that are judged at a time; what they need then stays in a core's cache."""
 
@@ -76,8 +91,8 @@ def intervals(
 ) -> GammaFits:
     """Return fits of known shape and mean, with the intervals of `fit_gamma`.
 
-    `s` is ln α - ψ(α). `n_shape` exact values would tell as much of a group's shape as it does,
-    and `n_mean` as much of its mean.
+    `s` is ln α - ψ(α). The group determines its shape as well as `n_shape` exact values would, and
+    its mean as well as `n_mean` would.
     """
     centre = _root(s, alpha, n_shape)
     information = n_shape * (trigamma(centre) - n_shape * trigamma(n_shape * centre))
@@ -140,8 +155,8 @@ def _distance(values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.nda
     share = np.sort(np.minimum(share, 1 - 1e-9) + group) - group
     starts = np.cumsum(n) - n
     rank, size = np.arange(len(share)) - starts[place], n[place]
-    apart = np.maximum((rank + 1) / size - share, share - rank / size)
-    return np.maximum.reduceat(apart, starts)
+    distance = np.maximum((rank + 1) / size - share, share - rank / size)
+    return np.maximum.reduceat(distance, starts)
 
 
 def ks_p_value(distance: np.ndarray, n: np.ndarray, alpha: np.ndarray) -> np.ndarray:
@@ -176,7 +191,7 @@ def ks_edges(alpha: np.ndarray, p_values: np.ndarray) -> np.ndarray:
 
 
 # Quantiles of distance · (√n + 0.2) under a true Gamma distribution, from 200,000 samples of
-# n = 100 a shape (benchmarks/gamma_recovery.py --points makes them again). With the term
+# n = 100 a shape (benchmarks/gamma_recovery.py --points repeats it). With the term
 # 0.2 they hold for n from 30 on within a hundredth.
 _ALPHAS = np.array([0.02, 0.1, 0.3, 1.0, 3.0, 30.0])
 # fmt: off
@@ -198,17 +213,6 @@ _TABLE = np.array([  # p-value, then the quantile at each shape
 ])
 # fmt: on
 _P_VALUES, _POINTS = _TABLE[:, 0], _TABLE[:, 1:]
-
-
-FAR = 1000
-"""Steps from which on a gap is as good as exact: P(d) is then f(d)."""
-MAX_STEPS = 2**44
-"""More steps than a gap may have: what is finer than a trace's end over this is rounding."""
-# Gauss's rule for the weight 1 - |u| on [-1, 1]: exact for polynomials of degree 13.
-_POSITIVE_NODES = np.array([0.3484133026569119, 0.6659932837059553, 0.8956156607108172])
-_TRIANGLE_NODES = np.concatenate([-_POSITIVE_NODES[::-1], [0.0], _POSITIVE_NODES])
-_OUTER_WEIGHTS = np.array([0.2247465550180368, 0.0939250393193439, 0.0179407450256318])
-_TRIANGLE_WEIGHTS = np.concatenate([_OUTER_WEIGHTS[::-1], [0.3267753212739748], _OUTER_WEIGHTS])
 
 
 class StepCounts(NamedTuple):
@@ -245,20 +249,14 @@ def count_steps(steps: np.ndarray, n: np.ndarray) -> StepCounts:
     return StepCounts((key[first] % MAX_STEPS).astype(float), n_gaps.astype(float), n_distinct)
 
 
-def log_density(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Return ln f: the Gamma distribution's log density at each number of steps."""
-    found = (alpha - 1) * np.log(steps) - steps / beta - alpha * np.log(beta)
-    return found - scipy.special.gammaln(alpha)
-
-
 def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """Return ln P(d) of steps d below `FAR`, shapes `alpha`, scales `beta` in steps: (n,)."""
-    found = _log_smooth_probability(steps, alpha, beta)
+    log_p = _log_smooth_probability(steps, alpha, beta)
     # The density is not smooth near 0, nor where a law is so regular that it fits into a step.
     is_sharp = (steps < 2) | ((alpha > 4) & (beta * np.sqrt(alpha) < 0.5))
     sharp = _sharp_probability(steps[is_sharp], alpha[is_sharp], beta[is_sharp])
-    found[is_sharp] = np.log(np.maximum(sharp, 1e-300))
-    return found
+    log_p[is_sharp] = np.log(np.maximum(sharp, 1e-300))
+    return log_p
 
 
 def _log_smooth_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
@@ -269,7 +267,8 @@ def _log_smooth_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarr
         # Bounded for shapes so far off that the density climbs by e^700 within a step.
         log_ratio = np.minimum((alpha - 1) * np.log1p(u / centre) - u / beta, 700)
         relative += weight * np.exp(log_ratio)
-    return log_density(centre, alpha, beta) + np.log(relative)
+    log_density = (alpha - 1) * np.log(centre) - centre / beta - alpha * np.log(beta)
+    return log_density - scipy.special.gammaln(alpha) + np.log(relative)
 
 
 def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
@@ -278,7 +277,7 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
     H(x) = x F(x; α, β) - αβ F(x; α + 1, β). In the upper tail 1 - F takes the place of F (and
     the sign turns), so that small probabilities keep their digits.
     """
-    found = np.empty(len(steps))
+    probability = np.empty(len(steps))
     is_upper = steps > alpha * beta
     for own, sign, cdf in (
         (~is_upper, 1, scipy.special.gammainc),
@@ -289,22 +288,15 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
             sign * (end * cdf(shape, end / scale) - mean * cdf(shape + 1, end / scale))
             for end in (np.maximum(steps[own] + shift, 0) for shift in (-1, 0, 1))
         )
-        found[own] = before - 2 * at + after
-    return found
-
-
-DETERMINED = 10.0
-"""Ratio of two shapes, the estimate in their middle, which both have to be unlikely."""
-_LOG_STEP = 3e-3
-"""Distance in ln α of the three points that give the likelihood's slope and curvature."""
-_LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e3
+        probability[own] = before - 2 * at + after
+    return probability
 
 
 class Likelihood(NamedTuple):
     """What the likelihood of groups needs: counts of near gaps, and sums of the far ones.
 
-    Gaps of `FAR` steps and more are as good as exact, so their likelihood is that of the Gamma
-    density: three sums tell all of them.
+    Gaps of `FAR` steps and more count as exact, so their likelihood is that of the Gamma density,
+    for which three sums suffice.
     """
 
     near: StepCounts
@@ -379,14 +371,14 @@ def _likeliest(
         if not is_open.any():
             break
         own, at = likelihood.of_groups(is_open), log_alpha[is_open]
-        below, here, above = (
+        below, middle, above = (
             own.log_at(np.exp(at + shift), mean[is_open]) for shift in (-_LOG_STEP, 0.0, _LOG_STEP)
         )
-        slope, bend = (above - below) / (2 * _LOG_STEP), (2 * here - below - above) / _LOG_STEP**2
+        slope, bend = (above - below) / (2 * _LOG_STEP), (2 * middle - below - above) / _LOG_STEP**2
         # Where the likelihood is not concave, uphill by a factor of e.
         move = np.clip(np.where(bend > 0, slope / bend, np.sign(slope)), -1, 1)
-        found = np.clip(at + move, low, high[is_open])
-        log_alpha[is_open], curvature[is_open] = found, bend
-        is_open[is_open] = np.abs(found - at) > 1e-5
+        moved = np.clip(at + move, low, high[is_open])
+        log_alpha[is_open], curvature[is_open] = moved, bend
+        is_open[is_open] = np.abs(moved - at) > 1e-5
     log_alpha[is_open] = np.nan
     return np.exp(log_alpha), curvature

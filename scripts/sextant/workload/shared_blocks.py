@@ -89,9 +89,9 @@ class TraceBlocks:
         # From each shared block to the one after it that most requests have, and on to the end.
         after = np.arange(len(count))
         is_next = is_shared & (place > 0)
-        before, here = node[np.flatnonzero(is_next) - 1], node[is_next]
-        order = np.argsort(count[here], kind="stable")
-        after[before[order]] = here[order]
+        before, own = node[np.flatnonzero(is_next) - 1], node[is_next]
+        order = np.argsort(count[own], kind="stable")
+        after[before[order]] = own[order]
         while not np.array_equal(after, further := after[after]):
             after = further
         has_any, last = n_shared > 0, self.starts + n_shared - 1
@@ -149,10 +149,10 @@ def read_blocks(trace: str | Path) -> TraceBlocks:
 
 def mixed(*keys: np.ndarray | int) -> np.ndarray:
     """Return a uint64 for each tuple of whole numbers, as good as random (SplitMix64)."""
-    found = np.zeros(1, np.uint64)
+    bits = np.zeros(1, np.uint64)
     for key in keys:
-        found = (found ^ np.asarray(key).astype(np.int64).view(np.uint64)) + _STEP
+        bits = (bits ^ np.asarray(key).astype(np.int64).view(np.uint64)) + _STEP
         for shift, factor in _MIXERS:
-            found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
-        found ^= found >> np.uint64(31)
-    return found
+            bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+        bits ^= bits >> np.uint64(31)
+    return bits

@@ -67,15 +67,15 @@ def open_trace(path: str | Path) -> TraceFile:
 
 def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
     """Return the counts of a trace, and what ingest set aside by its `.report.json`: the one
-    given, else the one beside the trace, if any.
+    given, else the one in the trace's folder, if any.
     """
     n_rows, n_failed, first_s, last_s = trace.query_row(
         """SELECT count(*), count(*) FILTER (status = 'failed'), min(arrival_s), max(arrival_s)
         FROM trace"""
     )
-    found = report_path(trace, report)
-    is_there = report is not None or found.is_file()
-    ingested = read_json(found, fix=MAKE_TRACE_AGAIN) if is_there else {}
+    path = report_path(trace, report)
+    is_there = report is not None or path.is_file()
+    ingested = read_json(path, fix=MAKE_TRACE_AGAIN) if is_there else {}
     start = start_time(trace.path)
     return {
         "trace": trace.path.name,
@@ -157,12 +157,12 @@ def row_of(frame: pd.DataFrame, group: Mapping[str, Any]) -> dict[str, Any]:
 
 def value_counts(trace: TraceFile, column: str) -> Counts:
     """Return the distinct values of a column over the requests that did not fail."""
-    found = trace.query(
+    rows = trace.query(
         f"""SELECT {column}::DOUBLE AS value, count(*) AS weight FROM trace
         WHERE status IS DISTINCT FROM 'failed' GROUP BY ALL ORDER BY value NULLS LAST"""
     ).fetchall()
-    n_null = found.pop()[1] if found and found[-1][0] is None else 0
-    values, weights = (np.array([row[place] for row in found], float) for place in (0, 1))
+    n_null = rows.pop()[1] if rows and rows[-1][0] is None else 0
+    values, weights = (np.array([row[place] for row in rows], float) for place in (0, 1))
     return Counts(values, weights, n_null)
 
 
