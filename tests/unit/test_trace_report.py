@@ -391,7 +391,6 @@ def test_a_profile_that_passes_and_a_gamma_process_that_does_not_are_in_the_head
         assert "one Gamma process is rejected (the dispersion of counts over" in said
     text = Page(html).text
     assert "Why steps has these arrivals: one Gamma process: the dispersion" in text
-    assert "Variance over mean" in figure_texts(html)
 
 
 def test_arrivals_that_no_model_gives_are_replayed(tmp_path):

@@ -35,7 +35,6 @@ from sextant.workload.arrivals import (
     ALL_EQUAL,
     JUDGED,
     MIN_JUDGED_BINS,
-    SCALES_S,
     measure_arrivals,
 )
 from sextant.workload.profiles import count_doublings
@@ -96,6 +95,11 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
     reasons = left["reason"].value_counts().sort_index()
     n_gaps, tested = int((fitted["n_requests"] - 1).sum()), fitted["p_value"].dropna()
     step_s, n_rejected = windows["clock_step_s"].iloc[0], int((tested < REJECTED_BELOW).sum())
+    spreads: dict[str, dict[str, float] | None] = dict.fromkeys(("alpha", "cv", "ks"))
+    for name in spreads:
+        if len(values := fitted[name].dropna()):
+            shares = np.percentile(values.to_numpy(float), [10, 25, 50, 75, 90]).tolist()
+            spreads[name] = dict(zip(("p10", "q1", "median", "q3", "p90"), shares, strict=True))
     return {
         "n_windows": len(windows),
         "n_fitted": len(fitted),
@@ -106,15 +110,8 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
         "rejected_fraction": n_rejected / len(tested) if len(tested) else None,
         "zero_gap_fraction": int(fitted["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0,
         "clock_step_s": None if np.isnan(step_s) else float(step_s),
-        **{name: _quartiles(fitted[name].dropna()) for name in ("alpha", "cv", "ks")},
+        **spreads,
     }
-
-
-def _quartiles(values: pd.Series) -> dict[str, float] | None:
-    if values.empty:
-        return None
-    found = np.percentile(values.to_numpy(float), [10, 25, 50, 75, 90])
-    return dict(zip(("p10", "q1", "median", "q3", "p90"), found.tolist(), strict=True))
 
 
 def measure_doublings(
@@ -334,9 +331,8 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
             "more by chance alone."
         )
         blocks.append(Note(text))
-    if _dispersions(trace):
-        blocks.append(_arrivals_figure(trace, models))
-    blocks += [_arrivals_table(names, own) for names, own in models if own["trace"]]
+    alone = ([], {"model": REPLAY, "models": {}, "trace": trace})
+    blocks += [_arrivals_table(names, own) for names, own in models or [alone] if own["trace"]]
     return Section("Arrivals", blocks)
 
 
@@ -360,43 +356,14 @@ def arrivals_words(own: Mapping[str, Any]) -> str:
     return words + (f"; one Gamma process is rejected ({one})" if one else "")
 
 
-def _drawn_models(own: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the Gamma process and the chosen model, by name, where there are samples."""
-    kinds = dict.fromkeys(("gamma", own["model"]))
-    models = {MODELS[kind]: own["models"].get(kind) for kind in kinds}
-    return {name: model for name, model in models.items() if model and model["measures"]}
-
-
-def _arrivals_figure(
-    trace: Mapping[str, float | None], models: Sequence[tuple[list[str], Mapping[str, Any]]]
-) -> Chart:
-    panels = []
-    for names, own in models or [([], {"model": REPLAY, "models": {}})]:
-        drawn = {"trace": trace}
-        drawn |= {name: model["measures"] for name, model in _drawn_models(own).items()}
-        curves = [
-            Curve(name, [*points], [*points.values()])
-            for name, measures in drawn.items()
-            if (points := _dispersions(measures))
-        ]
-        x, y = Axis("Bin (s)", is_log=True), Axis("Variance over mean", is_log=True)
-        panels.append(Panel(listed(names), x, y, curves))
-    svg = panels_figure(panels, "Dispersion of counts by scale", has_points=True)
-    return Chart(svg, "Dispersion of the number of requests per bin, by the bin's duration.")
-
-
-def _dispersions(measures: Mapping[str, float | None]) -> dict[int, float]:
-    named = {scale: measures.get(f"dispersion_{scale}s") for scale in SCALES_S}
-    return {scale: value for scale, value in named.items() if value}
-
-
 def _arrivals_table(names: Sequence[str], own: Mapping[str, Any]) -> Table:
-    trace, columns = own["trace"], _drawn_models(own)
-    header = [f"Arrivals of {listed(list(names))}", "trace"]
+    trace, kinds = own["trace"], dict.fromkeys(("gamma", own["model"]))
+    models = {MODELS[kind]: own["models"].get(kind) for kind in kinds}
+    columns = {name: model for name, model in models.items() if model and model["measures"]}
+    header = [f"Arrivals of {listed(list(names))}" if names else "Arrivals", "trace"]
     header += [cell for name in columns for cell in (name, "off by")]
-    rows = []
-    kinds = ("gap", "busiest", "dispersion", "autocorrelation")
-    for measure in sorted(trace, key=lambda name: kinds.index(name.partition("_")[0])):
+    rows, order = [], ("gap", "busiest", "dispersion", "autocorrelation")
+    for measure in sorted(trace, key=lambda name: order.index(name.partition("_")[0])):
         is_share = not measure.startswith("autocorrelation")
         if trace[measure] is None and not is_share:
             continue
