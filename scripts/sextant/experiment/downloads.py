@@ -33,9 +33,8 @@ class Dataset:
     url: Annotated[str, Field(pattern="^https?://[^/]")]
     """address of the download, http://… or https://…; the path of a file belongs in traces.tsv"""
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64}|.+\.csv)$")]
-    """the 64 lower-case hexadecimal digits that `sha256sum` prints; of an archive that its
-    publisher packs again for each download, the path of a manifest: a CSV with the checksums of its
-    files"""
+    """the 64 lower-case hexadecimal digits that `sha256sum` prints; for an archive that is packed
+    again for each download, the path of a manifest: a CSV with the checksums of its files"""
     licence: str
     """licence of the data, e.g. CC-BY-4.0"""
     mirror_path: Annotated[str, Field(pattern=r"^(?!/)(?!(.*/)?\.\.(/|$))")]

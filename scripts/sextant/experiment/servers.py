@@ -62,8 +62,7 @@ class VariantRow(Variant):
     variant_id: Annotated[
         str, Field(pattern=r"^(?!default$)(?!(?i:.*\.server(\.[0-9]+)?$))"), IS_SELECTABLE
     ]
-    """name of the variant, not `default`: 1 to 100 visible characters, no comma, not *; not ending
-    in .server, or in .server and a number, which logs do"""
+    """name of the variant, not `default`: 1 to 100 visible characters, no comma, not *"""
 
 
 def without_defaults(value: Any) -> dict[str, Any]:

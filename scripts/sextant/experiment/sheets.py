@@ -37,9 +37,7 @@ class TraceRow:
     ]
     """how the file is written; see docs/adding.md"""
     columns: str | None = None
-    """with the format columns: what the file calls its columns, e.g.
-    arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; or the path
-    of a mapping file (.yaml), see docs/adding.md"""
+    """format columns: their names, e.g. arrival=ts,input_tokens=in,…; or a mapping file (.yaml)"""
     time_unit: Literal["s", "ms", "us", "ns", "iso"] | None = None
     """with the format columns: unit of its arrivals; iso for date-times; default s"""
     ignore_unknown: Literal["true", "false"] | None = None
@@ -49,8 +47,7 @@ class TraceRow:
     max_rejected_fraction: _Fraction | None = None
     """fraction of malformed rows that may be set aside, 0 to 1; default 0.01"""
     start_time: str | None = None
-    """ISO 8601 date-time of the file's time zero, for formats whose arrivals are plain numbers;
-    daily and weekly profiles need it"""
+    """ISO 8601 date-time of time zero; daily profiles need it where arrivals are plain numbers"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +65,9 @@ class WorkloadRow:
     output_tokens: PositiveInt | None = None
     """output of every request, in tokens; see input_tokens"""
     sampler: Literal["joint", "independent"] | None = None
-    """joint (default): parameters are drawn together; independent: each from its own distribution,
-    LLM-Pilot's ablation"""
+    """joint (default), or independent: each from its own distribution (LLM-Pilot's ablation)"""
     prompts: str | None = None
-    """text file, or JSON of prompts and responses, that prompts are cut from with the LLM's
-    tokenizer; random token ids without it and for LLMs without a tokenizer"""
+    """text, or JSON of prompts and responses, to cut prompts from; without it random token ids"""
     n_bins: PositiveInt | None = None
     """most bins per request parameter; default 64 as in LLM-Pilot"""
     max_input_tokens: PositiveInt
@@ -106,9 +101,8 @@ class GpuProfileRow:
     usd_per_hour: Price
     """price of the whole profile in USD per hour, above 0: 0.0001 to 1,000,000"""
     gpu_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")] | None = None
-    """the device type as a cluster's scheduler names it (SLURM: the Type of `sinfo -o %G`), e.g.
-    h100; empty where any will do. No measurement depends on it. With devices of kind cpu: the
-    scheduler's devices are cores"""
+    """the device type as a scheduler names it (SLURM: the Type of `sinfo -o %G`), e.g. h100; empty
+    for any. No measurement depends on it; with devices of kind cpu the scheduler's are cores"""
     price_source: str | None = None
     """whose price it is, e.g. aws on demand, us-east-1; answers say it"""
     price_as_of: PriceDate | None = None
@@ -130,8 +124,7 @@ class BenchmarkRow:
     variant_ids: str | None = None
     """variants of variants.tsv separated by commas, or * for all; `default` without it"""
     choose: Literal["adaptive"] | None = None
-    """adaptive: `sextant measure` chooses which of these cells to measure, and at which levels; all
-    of them without it"""
+    """adaptive: `sextant measure` chooses which of these cells to measure; without it all"""
     study: (
         Literal[
             "characterize", "pareto", "replicas", "pods", "workload_choice", "burst", "sensitivity"
@@ -146,45 +139,37 @@ class ScenarioRow:
     """config/scenarios.tsv: each row is one way to put load on a server."""
 
     scenario_id: Annotated[str, Field(pattern=r"^(?!(?i:.*\.server(\.[0-9]+)?$))"), IS_ID]
-    """name of the scenario: 1 to 100 visible characters; not ending in .server, or in .server and a
-    number, which logs do"""
+    """name of the scenario: 1 to 100 visible characters; not ending in .server, as logs do"""
     kind: Literal["closed_loop", "open_loop", "batch", "burst"]
-    """closed_loop: users that send one request after another; open_loop: requests at a rate,
-    whether earlier ones have ended or not; batch: best effort, everything at once; burst:
-    BurstGPT's phases"""
+    """closed_loop: users, one request after another; open_loop: requests at a rate, whether earlier
+    ones have ended or not; batch: everything at once; burst: BurstGPT's phases"""
     levels: Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?|inf)(,([0-9]+(\.[0-9]+)?|inf))*$")]
-    """ascending, separated by commas: users (closed_loop), requests per second (open_loop; inf is
-    all at once), most requests in flight (batch), phases (burst)"""
+    """ascending, separated by commas: users (closed_loop), requests per second (open_loop; inf: all
+    at once), most requests in flight (batch), phases (burst)"""
     warmup_s: NonNegativeFloat | None = None
     """seconds of load before each level that are not measured; default 0"""
     duration_s: PositiveFloat | None = None
     """seconds during which requests start at each level; burst: of the mirrored loads"""
     cooldown_s: NonNegativeFloat | None = None
-    """seconds of load after each level that are not measured, so that its last requests end under
-    the same load; default 0"""
+    """seconds of load after each level, not measured, while its last requests end; default 0"""
     n_requests: PositiveInt | None = None
-    """requests of a level instead of duration_s (open_loop), of a batch (default: its size), or
-    between two changes (burst)"""
+    """requests of a level (open_loop), of a batch (default: its size), between changes (burst)"""
     burstiness: PositiveFloat | None = None
     """shape of the Gamma gaps of an open loop; 1 (default) is Poisson, less is burstier"""
     arrivals: Literal["fitted", "gamma", "rescaled", "replay"] | None = None
-    """open_loop: the workload's own arrivals, at each level's mean rate. fitted: the model that the
-    fit has chosen; replay: the trace's own times; the others: models that were fitted, whether
-    chosen or not. Empty: Gamma gaps of this burstiness"""
+    """open_loop: the workload's arrivals at each level's mean rate: fitted (the chosen model),
+    replay (the trace's own times), or one of the fitted models; empty: Gamma gaps"""
     scale_by: Literal["time", "thinning"] | None = None
-    """open_loop with arrivals: how they reach a level's rate; time (default) compresses or
-    stretches all gaps, thinning leaves requests out at random, for levels below the trace's own
-    rate"""
+    """how arrivals reach a level's rate: time (default) stretches all gaps, thinning leaves
+    requests out at random, for levels below the trace's own rate"""
     timeout_s: PositiveFloat | None = None
     """seconds until a request has failed; default engine.request_timeout_s, 30 for burst"""
     stop_nttft_ms: PositiveFloat | None = None
-    """closed_loop: limit on the median nTTFT; larger levels are left out once it and stop_itl_ms
-    are both exceeded by stop_factor"""
+    """closed_loop: limit on median nTTFT; above it and stop_itl_ms larger levels are left out"""
     stop_itl_ms: PositiveFloat | None = None
     """closed_loop: limit on the median ITL, see stop_nttft_ms"""
     stop_factor: Annotated[float, Field(ge=1)] | None = None
-    """closed_loop: factor beyond both limits from which larger levels are not measured; default
-    2"""
+    """closed_loop: factor above both limits from which levels are left out; default 2"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +181,7 @@ class EndpointRow:
     gpu_profile_id: SelectableId
     """what it runs on, of gpu_profiles.tsv, which has its price"""
     base_urls: str
-    """OpenAI-compatible server, http://HOST:PORT or https://HOST, with or without /v1; several with
-    commas between are replicas, for a variant of as many replicas"""
+    """http://HOST:PORT or https://HOST, with or without /v1; several with commas are replicas"""
     served_model_name: _Name
     """what the server calls the LLM (`model` of a request)"""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
@@ -325,16 +309,14 @@ class DemandRow(Limits):
     hf_config: str | None = None
     """path of the config.json, or of its folder, of an LLM never measured; or give llm_id"""
     model: str | None = None
-    """what vLLM loads in --format kubernetes and slurm: a repository of Hugging Face or a folder of
-    weights; without it the LLM's name, if that is org__name or org/name"""
+    """what vLLM loads: a repository of Hugging Face or a folder; by default the LLM's name"""
     priority: _UpTo1000 | None = None
     """who goes first where not all can be served: 1 (the default) before 2, up to 1,000"""
     least_replicas: _UpTo1000 | None = None
-    """replicas at any time, for availability, 1 (the default) to 1,000; they lie on different nodes
-    where there is room"""
+    """replicas at any time, 1 (the default) to 1,000; on different nodes if there is room"""
     trace_id: Id | None = None
-    """a normalised trace, <trace_id>.parquet in the folder --traces: its hours are the load; beside
-    users or request_rate_rps, which are the busiest hour's, its hours are the shape"""
+    """a normalised trace, <trace_id>.parquet in the folder --traces: its hours are the load, or
+    with users or request_rate_rps, which are the busiest hour's, the shape"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,8 +330,7 @@ class SupplyRow:
     mig_profile: Annotated[str, Field(pattern=r"^[1-7]g\.[0-9]+gb$")] | None = None
     """where the devices are slices of that GPU: NVIDIA's name of the MIG profile, e.g. 3g.20gb"""
     nodes: Annotated[int, Field(ge=0, le=10_000)]
-    """nodes that there are, or the most that can be rented, 0 to 10,000; 0 asks what a first one
-    would be worth"""
+    """nodes that there are or can be rented, 0 to 10,000; 0 asks what a first one is worth"""
     devices_per_node: Annotated[int, Field(ge=1, le=1024)]
     """GPUs of a node, or its MIG slices, 1 to 1,024"""
     kind: Literal["owned", "rentable"]
@@ -357,11 +338,9 @@ class SupplyRow:
     usd_per_hour: Annotated[float, Field(ge=0, le=1e6)]
     """price of one device in USD per hour, 0 to 1,000,000; 0 where owned ones cost nothing more"""
     gpu_product: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
-    """the device type as Kubernetes labels its nodes (nvidia.com/gpu.product), e.g.
-    NVIDIA-H100-80GB-HBM3; for --format kubernetes"""
+    """for --format kubernetes: the nodes' label nvidia.com/gpu.product, e.g. NVIDIA-L4"""
     gpu_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")] | None = None
-    """the device type as SLURM names it (the Type of `sinfo -o %G`), e.g. h100; for --format
-    slurm"""
+    """for --format slurm: the Type of `sinfo -o %G`, e.g. h100"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,11 +440,9 @@ class EngineSection:
     extra_arguments: Sequence[str] = ()
     """further arguments of the server, e.g. [--quantization, fp8]"""
     dcgm_url: str | None = None
-    """dcgm-exporter on the nodes, e.g. http://localhost:9400/metrics, for SM activity and
-    occupancy"""
+    """dcgm-exporter on the nodes, for SM activity, e.g. http://localhost:9400/metrics"""
     name: str = "vllm"
-    """vllm (default), or endpoint: all servers run already, and endpoints.tsv has their
-    addresses"""
+    """vllm (default), or endpoint: all servers run already, see endpoints.tsv"""
 
 
 def _once_each(names: list[str]) -> list[str]:

@@ -41,8 +41,7 @@ class GPU:
     gpu_id: GpuId
     """the file's name without .yaml"""
     kind: Literal["gpu", "accelerator", "cpu"]
-    """gpu; accelerator for a device that is driven by neither CUDA nor ROCm, on which Sextant
-    starts no servers; or cpu for a share of a processor that is used as a GPU"""
+    """gpu; accelerator (no CUDA or ROCm: Sextant starts no servers); cpu for cores as devices"""
     architecture: str
     """the maker's name of the architecture, e.g. Ampere"""
     memory_gib: PositiveSize
@@ -50,11 +49,9 @@ class GPU:
     memory_bandwidth_gb_s: PositiveSize
     """peak memory bandwidth of one device in GB/s"""
     dense_16bit_tflops: PositiveSize
-    """peak dense 16-bit rate of one device in TFLOP/s, without structured sparsity: bfloat16, or
-    float16 where it has no bfloat16"""
+    """peak rate in TFLOP/s without structured sparsity: bfloat16, or float16 if it has none"""
     interconnect_gb_s: PositiveSize
-    """bandwidth of one device to its peers together, in one direction, in GB/s: PCIe or NVLink,
-    whose data sheets give both directions"""
+    """bandwidth to all peers in one direction in GB/s; data sheets of NVLink give both"""
     source: str
     """where the figures come from"""
     dense_fp8_tflops: PositiveSize | None = None
@@ -64,8 +61,7 @@ class GPU:
     dense_fp4_tflops: PositiveSize | None = None
     """as dense_16bit_tflops for 4-bit floats (NVFP4); left out where there are no units for them"""
     tdp_w: PositiveSize | None = None
-    """power in W that one device may draw for long (TDP, or total board power); left out where it
-    is not published"""
+    """most power in W that one device draws for long (TDP); left out if not published"""
 
     @property
     def is_cuda(self) -> bool:

@@ -98,8 +98,7 @@ class Latencies:
     e2e_ms: _Ms | None = None
     """time to the last token in milliseconds, above 0: 0.000001 to 1,000,000,000"""
     input_tokens: _Tokens | None = None
-    """mean input tokens of the requests, 1 to 100,000,000, with output_tokens; without them those
-    of the workload, of the trace or of the question"""
+    """mean input tokens of the requests, 1 to 100,000,000; with output_tokens"""
     output_tokens: _Tokens | None = None
     """mean output tokens of the requests, 1 to 100,000,000, with input_tokens"""
 
@@ -146,14 +145,11 @@ class SLO(Limits):
     trace_id: Id | None = None
     """trace of traces.tsv whose traffic to serve: replicas are found by simulation"""
     goodput: Annotated[float, Field(gt=0, le=1)] | None = None
-    """with a trace or a rate: least share of the requests that are answered within all limits,
-    above 0 to 1"""
+    """with a trace or a rate: least share of requests answered within all limits, above 0 to 1"""
     max_failed: Annotated[float, Field(ge=0, le=1)] | None = None
-    """with a trace or a rate: largest share of the requests that are refused or time out, 0 to 1;
-    0.01 by default"""
+    """with a trace or a rate: largest share of requests refused or timed out; default 0.01"""
     window_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
-    """with a trace or a rate: seconds of the windows in each of which the SLO holds, 300 by
-    default; 0 for the whole time at once"""
+    """with a trace or a rate: windows in which the SLO holds, in s; default 300; 0: whole time"""
 
     def __post_init__(self) -> None:
         given = self.facts()

@@ -80,20 +80,17 @@ class DescriptionFile:
     """characterization.yaml: what the points of a characterization are, and whose."""
 
     source: SelectableId
-    """name of the characterization, e.g. archive:llm-pilot: 1 to 100 visible characters, no comma,
-    not *"""
+    """name of the characterization: 1 to 100 visible characters, no comma, not *"""
     licence: Annotated[str, Field(min_length=1)]
     """SPDX identifier of the data's licence, e.g. CC-BY-4.0"""
     attribution: Annotated[str, Field(min_length=1)]
     """who is to be named, and how"""
     statistic: Literal["median", "mean", "unknown"]
-    """what the numbers without a percentile are: median, mean, or unknown (then the columns of
-    medians hold them)"""
+    """what numbers without a percentile are; unknown: they stand in the columns of medians"""
     load: Literal["closed_loop", "rate"]
     """how load was put on the servers: closed_loop (users) or rate (requests per second)"""
     lengths: Literal["fixed", "varying"]
-    """fixed if all requests of a point have its input_tokens and output_tokens, varying if these
-    are means"""
+    """fixed: all requests of a point have its lengths; varying: these are means"""
     defaults: Setup | None = None
     """values of points.csv where its column is missing or empty"""
     engine_settings: EngineKnown | None = None
@@ -103,8 +100,7 @@ class DescriptionFile:
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """fraction of the memory that a server may use, above 0 to 1; without it 0.9, vLLM's default"""
     longest_request_tokens: PositiveInt | None = None
-    """input and output tokens of the longest request that was served; without it the points'
-    largest means together"""
+    """tokens of the longest request, input and output; default: the points' largest means"""
     workload_id: SelectableId = "as-published"
     """name of the workload that was replayed"""
     scenario_id: SelectableId = "as-published"
@@ -122,8 +118,7 @@ class FolderLlmRow(LlmRow):
     """llms.tsv of a characterization: each row is one LLM; paths are relative to the folder."""
 
     dtype: Dtype | None = None
-    """data type that its unquantized weights were served in; that of the yaml or the config.json if
-    empty"""
+    """data type of its unquantized weights; empty: that of the yaml or the config.json"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +126,7 @@ class FolderProfileRow(GpuProfileRow):
     """gpu_profiles.tsv of a characterization; facts may stand in its folder gpus."""
 
     usd_per_hour: Price | None = None  # type: ignore[assignment]
-    """price of the whole profile in USD per hour, above 0: 0.0001 to 1,000,000; empty if it is not
-    known"""
+    """price of the whole profile in USD per hour, 0.0001 to 1,000,000; empty if unknown"""
 
 
 @dataclass(frozen=True, kw_only=True)
