@@ -1,12 +1,9 @@
 """Output of the commands."""
 
-import json
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -26,15 +23,6 @@ def check_page(printed: str, out: Path | None) -> None:
     """Refuse a page without a file, and a file for anything but a page."""
     if (out is None) == (printed == "html"):
         raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
-
-
-def say_answer(answer: Mapping[str, Any], printed: str, out: Path | None = None) -> None:
-    """Print an answer as text or JSON, or, where it is a page, the file and the first line."""
-    if out is not None:
-        say(f"{out}: {answer['text'].splitlines()[0]}")
-    else:
-        as_json = printed == "json"
-        say(json.dumps(answer, indent=2, allow_nan=False) if as_json else answer["text"])
 
 
 def print_document(document: Document, printed: str = "text", out: Path | None = None) -> None:

@@ -1,7 +1,6 @@
-"""One kit for pages and figures, shared by all rooms that show results to a person.
+"""One model of what a person is told, with three renderers: text, a page, JSON.
 
-In go frames, rows and numbers; out come HTML pages that refer to no other file, JSON, and SVG.
-Read in this order: `wording` (numbers, durations and lists as text), `sections` (what a page is
-made of), `write` (templates and files; every page extends `base.html.j2`, a page of sections is
-`sections.html.j2`), `figure` (how every figure is set up), `charts` (curves, bars, matrices).
+Read in this order: `wording` (numbers, durations and lists as text), `blocks` (documents and their
+text), `page` (HTML that refers to no other file, and the files beside it), `figure` (how every
+figure is set up), `charts` (curves, bars, matrices).
 """

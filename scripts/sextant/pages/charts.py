@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from sextant.pages.figure import (
@@ -15,18 +14,15 @@ from sextant.pages.figure import (
     LINES,
     MARKERS,
     RING,
+    WIDTH_IN,
     Axis,
     Look,
     Numbers,
     draw_panels,
-    figure_settings,
     floats,
     style,
-    svg,
 )
 
-WIDTH_IN = 8.5
-"""Narrow enough that text can be read on a page of 800 px."""
 _MANY_NAMES = 5
 """From so many parameters on, a matrix's numbers need more than a third of the width."""
 _VERY_MANY_NAMES = 7
@@ -92,9 +88,7 @@ def panels_figure(
         x = panel.x._replace(label="") if is_said_below else panel.x
         drawn.append(partial(_draw_panel, panel=panel._replace(x=x), looks=looks, is_step=is_step))
     legend = list(looks.items()) if len(looks) > 1 or has_points else []
-    return draw_panels(
-        drawn, title, width_in=WIDTH_IN, height_in=height_in, n_columns=n_columns, legend=legend
-    )
+    return draw_panels(drawn, title, height_in=height_in, n_columns=n_columns, legend=legend)
 
 
 def _looks(curves: Iterable[Curve], has_points: bool) -> dict[str, Look]:
@@ -159,25 +153,6 @@ def _draw_marked_points(axes: Axes, curve: Curve, look: Look, is_labelled: bool)
             axes.annotate(label, (across, up), fontsize=7, **offset)
 
 
-def stacked_figure(curves: Sequence[Curve], x: Axis, y: Axis, title: str) -> str:
-    """Draw a filled panel a curve, one below the other, over one horizontal axis."""
-    with figure_settings(title):
-        size = (WIDTH_IN, 0.5 + 1.35 * len(curves) + (0.5 if len(curves) == 1 else 0))
-        figure = Figure(figsize=size, layout="constrained")
-        rows = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
-        for position, (axes, curve) in enumerate(zip(rows, curves, strict=True)):
-            colour = COLOURS[position % len(COLOURS)]
-            across, up = floats(curve.x), floats(curve.y)
-            axes.plot(across, up, color=colour, linewidth=1, drawstyle="steps-post")
-            axes.fill_between(across, 0, up, step="post", color=colour, alpha=0.25, linewidth=0)
-            own_x = x if axes is rows[-1] else x._replace(label="")
-            style(axes, own_x, y._replace(label=""))
-            if len(curves) > 1:
-                axes.set_title(curve.name, fontsize=8.5, loc="left")
-        figure.supylabel(y.label, fontsize=9)
-        return svg(figure, title)
-
-
 def bars_figure(
     names: Sequence[str], groups: Sequence[tuple[str, Sequence[float]]], x_label: str, title: str
 ) -> str:
@@ -198,10 +173,8 @@ def bars_figure(
     return draw_panels(
         [draw],
         title,
-        width_in=WIDTH_IN,
         height_in=0.32 * len(names),
         margin_in=0.7,
-        n_columns=1,
         legend=legend if len(groups) > 1 else [],
     )
 
@@ -218,9 +191,7 @@ def matrix_figure(
     height_in = 0.72 * WIDTH_IN / n_columns + 0.4
     # Fewer matrices than columns keep the size that they would have beside others.
     panels += [Axes.set_axis_off] * (n_columns - len(panels))
-    return draw_panels(
-        panels, title, width_in=WIDTH_IN, height_in=height_in, n_columns=n_columns, margin_in=0
-    )
+    return draw_panels(panels, title, height_in=height_in, n_columns=n_columns, margin_in=0)
 
 
 def _draw_matrix(

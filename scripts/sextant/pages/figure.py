@@ -25,6 +25,8 @@ INK = "#010203"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
+WIDTH_IN = 8.5
+"""Narrow enough that text can be read on a page of 800 px."""
 _LEAST_LOG_RATIO = 4
 
 Look = dict[str, Any]
@@ -91,32 +93,26 @@ def draw_panels(
     panels: Sequence[Callable[[Axes], None]],
     title: str,
     *,
-    width_in: float,
     height_in: float,
-    n_columns: int,
+    n_columns: int = 1,
     margin_in: float = 0.3,
     legend: Sequence[tuple[str, Look]] = (),
-    labels: tuple[str, str] = ("", ""),
 ) -> str:
     """Draw panels side by side, then down, each by a function of its axes; return the SVG.
 
-    No two figures of a page share a title, which screen readers read. Sizes are in inches: of the
-    figure's width, a row of panels, and the height beyond the rows. The legend is above the
-    panels; `labels` are of the horizontal and vertical axes of all.
+    No two figures of a page share a title, which screen readers read. `height_in` is of a row of
+    panels, `margin_in` the height beyond the rows. The legend is above the panels.
     """
     n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)
     with figure_settings(title):
-        size = (width_in, height_in * n_rows + margin_in)
+        size = (WIDTH_IN, height_in * n_rows + margin_in)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
         for axes, draw in zip(grid, panels, strict=False):
             draw(axes)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        for label, place in zip(labels, (figure.supxlabel, figure.supylabel), strict=True):
-            if label:
-                place(label, fontsize=9)
         add_legend(figure, legend)
         return svg(figure, title)
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -40,21 +39,6 @@ def interval(low: float, high: float) -> str:
 def yes_or_no(holds: bool | None) -> str:
     """Write what was found true, false or neither."""
     return "cannot be told" if holds is None else "yes" if holds else "no"
-
-
-def aligned(rows: Sequence[Sequence[str]], *, are_numbers: bool = False) -> list[str]:
-    """Return lines whose columns begin below each other; rows may lack their last cells.
-
-    With `are_numbers` all columns but the first end below each other.
-    """
-    columns = list(zip_longest(*rows, fillvalue=""))
-    widths = [max(map(len, column)) for column in columns]
-    pads = [str.ljust, *[str.rjust if are_numbers else str.ljust] * len(columns)]
-    padded = zip(*columns, strict=True)
-    return [
-        "  ".join(pad(*cell) for pad, *cell in zip(pads, row, widths, strict=False)).rstrip()
-        for row in padded
-    ]
 
 
 def duration_words(seconds: float) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sextant.base.rows import column_lists, jsonable
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
-from sextant.pages.charts import Curve, Panel, panels_figure, stacked_figure
+from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import DAY_S, HOUR_S, duration_words, number, percent, plural, time_unit
 from sextant.report.trace.trace_file import Explained, TraceFile, explained, row_of, rows_of
@@ -177,17 +177,18 @@ def _hour_words(hour: int, has_clock: bool) -> str:
 def _series_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Chart:
     time, size = time_unit(facts["duration_s"], facts["start_time"]), measured["bucket_s"]
     has_whole = measured["n_requests_per_bucket"] is not None
-    curves = []
+    every = duration_words(size).removeprefix("1 ")
+    panels = []
     for group in measured["groups"]:
         series = pd.DataFrame(group["series"])
         series = series[series["is_whole"]] if has_whole else series
         # The last bucket gets its width from a point at its end.
         across = np.append(series["start_s"], series["start_s"].iloc[-1] + size)
         counts = np.append(series["n_requests"], series["n_requests"].iloc[-1])
-        curves.append(Curve(group["name"], across / time.unit_s, counts))
-    every = duration_words(size).removeprefix("1 ")
-    vertical = Axis(f"Requests per {every}", low=0)
-    svg = stacked_figure(curves, Axis(time.label), vertical, "Requests over time")
+        curve = Curve("requests", across / time.unit_s, counts)
+        vertical = Axis(f"Requests per {every}", low=0)
+        panels.append(Panel(group["name"], Axis(time.label), vertical, [curve]))
+    svg = panels_figure(panels, "Requests over time", n_columns=1, height_in=1.4, is_step=True)
     return Chart(
         svg, f"Requests in each {every}" + (" that the trace covers wholly." if has_whole else ".")
     )
