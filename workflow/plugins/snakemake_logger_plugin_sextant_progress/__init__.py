@@ -5,6 +5,7 @@
 """
 
 import logging
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -61,20 +62,20 @@ class LogHandler(LogHandlerBase):
         done = sum(map(len, self._took_s.values()))
         total = done + sum(self._waiting.values())
         name = f"{rule} {what}".strip()
-        print(f"{done:>3} of {total}  {_words(took_s):>7}  {name}{self._left(done)}", flush=True)
+        print(f"{done:>3} of {total}  {_words(took_s):>7}  {name}{self._left()}", flush=True)
 
-    def _left(self, done: int) -> str:
+    def _left(self) -> str:
         """Return the time left, one job after another; a rule's next jobs take its mean so far.
 
-        Nothing is said while a rule with several jobs to come has none finished.
+        A rule that has run no job takes the median of the others. Nothing is said while a rule with
+        several jobs to come has none finished.
         """
-        mean_s = sum(map(sum, self._took_s.values())) / done
+        means_s = {rule: sum(took) / len(took) for rule, took in self._took_s.items()}
         left_s = 0.0
         for rule, n in self._waiting.items():
             if n > 1 and rule not in self._took_s:
                 return ""
-            took_s = self._took_s.get(rule, [mean_s])
-            left_s += n * sum(took_s) / len(took_s)
+            left_s += n * means_s.get(rule, statistics.median(means_s.values()))
         return f"; about {_words(left_s)} left" if any(self._waiting.values()) else ""
 
 
