@@ -6,7 +6,7 @@ Outputs: every cell's files.
 Which cells there are, which were too large and which were left out stands in the paper's
 Table III (Lazuka et al., LLM-Pilot, SC 2024). As its authors define `latency_ms_per_token`, the
 first entry is the time until the stream was acknowledged, the second is TTFT, and the entries after
-it are ITL. A request is therefore `scheduled` here when it started and `sent` when its stream was
+it are ITL. A request therefore counts as `scheduled` when it started and `sent` when its stream was
 acknowledged. A level's clock starts with its first request. What the archive lacks is null.
 """
 
@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pydantic import Field, PositiveFloat, PositiveInt
 
-# Where the library is not installed, it lies beside the resources.
+# For a checkout in which the library is not installed.
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 
 from sextant.base.errors import InputError
@@ -201,7 +201,7 @@ log = logging.getLogger(__name__)
 VERDICTS = {
     status: Verdict(outcome, source="LLM-Pilot, Table III") for status, outcome in OUTCOMES.items()
 }
-"""What came of a cell, by its `status` in the sheet of cells."""
+"""The verdict of a cell, by its `status` in the sheet of cells."""
 _PROFILE = re.compile(r"(\d+)x(\w+)-\d+GB")
 _N_READERS = 2
 # Writers wait for the disk, which syncs each file, more than for a core.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-# Where the library is not installed, it lies beside the resources.
+# For a checkout in which the library is not installed.
 sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 
 from sextant.base.errors import InputError
@@ -99,7 +99,7 @@ def _read(published: Path) -> pd.DataFrame:
 
 
 def _points(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the points. Of how they were split over devices the table tells two different ways.
+    """Return the points. The table states in two ways how a server was split over devices.
 
     `attention_dp_size` 2 or 4: the server ran on `tp_size` devices, not on their product. Without
     it, a mixture of experts ran on as many devices as its experts were split over.

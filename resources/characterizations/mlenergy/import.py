@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-# Where the library is not installed, it lies beside the resources.
+# For a checkout in which the library is not installed.
 sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 
 from sextant.base.errors import InputError

@@ -1,7 +1,7 @@
 """Imports the results of other load tools as points.
 
 What a tool does not report is null. guidellm and AIPerf call the mean gap of each request ITL: it
-is TPOT here.
+becomes TPOT.
 """
 
 import math
@@ -22,7 +22,7 @@ from sextant.points.export import write_description, write_points, write_tables
 from sextant.points.frame import LOAD
 
 _MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
-_PERCENTILES = ("p90", "p95", "p99")
+_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 Point = dict[str, Any]
 
 
@@ -143,78 +143,76 @@ def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
     return rows
 
 
-def _vllm(found: Any) -> Iterator[Point]:
-    n_ok = found["completed"]
-    rate, users = found["request_rate"], found["max_concurrency"]
-    latencies = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
-    statistics = ("mean", "median", *_PERCENTILES)
+def _vllm(result: Any) -> Iterator[Point]:
+    n_ok = result["completed"]
+    rate, users = result["request_rate"], result["max_concurrency"]
+    latencies: Point = {}
+    for ours, theirs in (("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), ("e2e", "e2el")):
+        block = {each: result.get(f"{each}_{theirs}_ms") for each in _STATISTICS}
+        latencies |= _latencies(ours, block, 1.0)
     yield {
-        "model": found["model_id"],
-        **_load(users, None if rate == "inf" else rate, found["request_throughput"]),
-        "input_tokens": found["total_input_tokens"] / n_ok if n_ok else None,
-        "output_tokens": found["total_output_tokens"] / n_ok if n_ok else None,
-        **{
-            f"{statistic}_{ours}_ms": _number(found.get(f"{statistic}_{theirs}_ms"))
-            for statistic in statistics
-            for theirs, ours in latencies.items()
-        },
-        "throughput_tok_s": found["output_throughput"],
+        "model": result["model_id"],
+        **_load(users, None if rate == "inf" else rate, result["request_throughput"]),
+        "input_tokens": result["total_input_tokens"] / n_ok if n_ok else None,
+        "output_tokens": result["total_output_tokens"] / n_ok if n_ok else None,
+        **latencies,
+        "throughput_tok_s": result["output_throughput"],
         "n_ok": n_ok,
-        "n_failed": found.get("failed", found["num_prompts"] - n_ok),
-        "measured_on": datetime.strptime(found["date"][:8], "%Y%m%d").date().isoformat(),
+        "n_failed": result.get("failed", result["num_prompts"] - n_ok),
+        "measured_on": datetime.strptime(result["date"][:8], "%Y%m%d").date().isoformat(),
     }
 
 
 def _guidellm(report: Any) -> Iterator[Point]:
     version = report.get("metadata", {}).get("guidellm_version")
-    for found in report["benchmarks"]:
-        metrics, config = found["metrics"], found.get("config") or found["args"]
-        strategy = config["strategy"]
+    for result in report["benchmarks"]:
+        metrics, config = result["metrics"], result.get("config") or result["args"]
+        strategy, totals = config["strategy"], metrics["request_totals"]
         is_alone = strategy["type_"] == "synchronous"
         users = 1 if is_alone else strategy.get("streams") or strategy.get("max_concurrency")
-        totals = metrics["request_totals"]
-        yield {
+        point = {
+            ours: _number(metrics[theirs]["successful"]["mean"])
+            for ours, theirs in (
+                ("input_tokens", "prompt_token_count"),
+                ("output_tokens", "output_token_count"),
+                ("throughput_tok_s", "output_tokens_per_second"),
+                ("request_rate_rps", "requests_per_second"),
+            )
+        }
+        for ours, theirs, ms in (
+            ("ttft", "time_to_first_token_ms", 1.0),
+            ("tpot", "inter_token_latency_ms", 1.0),
+            ("e2e", "request_latency", 1e3),
+        ):
+            block = metrics[theirs]["successful"]
+            point |= _latencies(ours, {**block, **block.get("percentiles", {})}, ms)
+        yield point | {
             "model": (config.get("backend") or {}).get("model"),
             "version": version,
-            **_load(users, strategy.get("rate"), _mean(metrics, "requests_per_second")),
-            "input_tokens": _mean(metrics, "prompt_token_count"),
-            "output_tokens": _mean(metrics, "output_token_count"),
-            **_latencies("ttft", _of_guidellm(metrics, "time_to_first_token_ms"), 1.0),
-            **_latencies("tpot", _of_guidellm(metrics, "inter_token_latency_ms"), 1.0),
-            **_latencies("e2e", _of_guidellm(metrics, "request_latency"), 1e3),
-            "throughput_tok_s": _mean(metrics, "output_tokens_per_second"),
+            **_load(users, strategy.get("rate"), point["request_rate_rps"]),
             "n_ok": totals["successful"],
             "n_failed": totals["errored"],
-            "measured_on": datetime.fromtimestamp(found["start_time"], UTC).date().isoformat(),
+            "measured_on": datetime.fromtimestamp(result["start_time"], UTC).date().isoformat(),
         }
 
 
-def _of_guidellm(metrics: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    block = metrics[name]["successful"]
-    return {**block, **block.get("percentiles", {})}
-
-
-def _mean(metrics: Mapping[str, Any], name: str) -> float | None:
-    return _number(metrics[name]["successful"]["mean"])
-
-
-def _aiperf(found: Any) -> Iterator[Point]:
-    config = found["input_config"]
+def _aiperf(result: Any) -> Iterator[Point]:
+    config = result["input_config"]
     users, rate = (_only(config, name) for name in ("concurrency", "request_rate"))
     models = _only(config, "model_names") or _only(config, "model")
     yield {
         "model": models[0] if isinstance(models, list) else models,
-        "version": found.get("aiperf_version"),
-        **_load(users, rate, found["request_throughput"]["avg"]),
-        "input_tokens": found.get("input_sequence_length", {}).get("avg"),
-        "output_tokens": found.get("output_sequence_length", {}).get("avg"),
-        **_of_aiperf("ttft", found.get("time_to_first_token")),
-        **_of_aiperf("tpot", found.get("inter_token_latency")),
-        **_of_aiperf("e2e", found["request_latency"]),
-        "throughput_tok_s": found.get("output_token_throughput", {}).get("avg"),
-        "n_ok": found["request_count"]["avg"],
-        "n_failed": found.get("error_request_count", {}).get("avg", 0),
-        "measured_on": str(found["start_time"])[:10] if found.get("start_time") else None,
+        "version": result.get("aiperf_version"),
+        **_load(users, rate, result["request_throughput"]["avg"]),
+        "input_tokens": result.get("input_sequence_length", {}).get("avg"),
+        "output_tokens": result.get("output_sequence_length", {}).get("avg"),
+        **_of_aiperf("ttft", result.get("time_to_first_token")),
+        **_of_aiperf("tpot", result.get("inter_token_latency")),
+        **_of_aiperf("e2e", result["request_latency"]),
+        "throughput_tok_s": result.get("output_token_throughput", {}).get("avg"),
+        "n_ok": result["request_count"]["avg"],
+        "n_failed": result.get("error_request_count", {}).get("avg", 0),
+        "measured_on": str(result["start_time"])[:10] if result.get("start_time") else None,
     }
 
 
@@ -250,8 +248,8 @@ def _only(config: Any, name: str) -> Any:
     return values[0] if values else None
 
 
-def _inference_perf(found: Any) -> Iterator[Point]:
-    load, ok = found["load_summary"], found["successes"]
+def _inference_perf(result: Any) -> Iterator[Point]:
+    load, ok = result["load_summary"], result["successes"]
     latency, throughput = ok["latency"], ok["throughput"]
     users, rate = load.get("concurrency"), load.get("requested_rate")
     tokens = [
@@ -272,7 +270,7 @@ def _inference_perf(found: Any) -> Iterator[Point]:
         "output_tokens": tokens[1],
         "throughput_tok_s": throughput["output_tokens_per_sec"],
         "n_ok": ok["count"],
-        "n_failed": found["failures"]["count"],
+        "n_failed": result["failures"]["count"],
     }
 
 
@@ -285,7 +283,7 @@ def _load(users: int | None, asked_rps: float | None, served_rps: float | None) 
 
 def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
     """Return the statistics of a latency that a tool reports, in ms."""
-    values = {each: _number(block.get(each)) for each in ("mean", "median", *_PERCENTILES)}
+    values = {each: _number(block.get(each)) for each in _STATISTICS}
     return {
         f"{each}_{name}_ms": None if value is None else value * ms for each, value in values.items()
     }

@@ -1,4 +1,4 @@
-"""Reads what was measured here: the store of a pipeline, or the cells of a folder."""
+"""Reads measurements of our own: the store of a pipeline, its files, or the cells of a folder."""
 
 import json
 from collections.abc import Mapping
@@ -241,7 +241,7 @@ def _read_cells(folder: Path) -> _Measured:
 
 
 def _whole_cell(folder: Path) -> MeasuredCell:
-    """Read a cell. A damaged one stays where it is: no command here measures it again."""
+    """Read a cell. A damaged one stays where it is: no command would measure it again."""
     if damage := damaged_files(folder):
         problems = ", ".join(f"{name} {problem}" for name, problem in damage.items())
         raise InputError(f"the cell is damaged: {problems}", file=folder, fix=_LOAD_AGAIN)

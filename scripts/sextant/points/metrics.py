@@ -11,7 +11,7 @@ from sextant.experiment.scenarios import WITH_USERS_SQL
 PERCENTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Of the store's columns."""
 STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-"""Of tables of a load or a simulation, beside the mean."""
+"""Of tables of a load or a simulation, besides the mean."""
 SHOWN = {"ttft_ms": "TTFT, ms", "itl_ms": "ITL, ms", "tpot_ms": "TPOT, ms", "e2e_ms": "E2E, ms"}
 """The latencies of these tables, and their labels."""
 

@@ -150,7 +150,7 @@ class _Point(Setup):
     users: PositiveInt | None = None
     """concurrent users of a closed loop, 1 or more; empty for a rate"""
     request_rate_rps: PositiveFloat | None = None
-    """requests per second, above 0; of a closed loop what came of it"""
+    """requests per second, above 0; in a closed loop a result"""
     throughput_tok_s: NonNegativeFloat | None = None
     """output tokens of all requests per second, not below 0"""
     energy_j_per_token: NonNegativeFloat | None = None
