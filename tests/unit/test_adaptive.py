@@ -44,9 +44,9 @@ def test_a_damaged_sheet_is_named(tmp_path: Path, levels: str) -> None:
     "wrong", [{"workload_id": "other"}, {"scenario_id": "other"}, {"study": "burst"}]
 )
 def test_a_row_that_no_answer_rests_on_cannot_be_adaptive(wrong: dict) -> None:
-    row = Row(DECISION | {"choose": "adaptive"} | wrong, 7)
+    row = Row(DECISION | {"choose": "adaptive"} | wrong, 7, "benchmarks.tsv")
     with pytest.raises(InputError) as caught:
-        check_adaptive([row], DECISION, "benchmarks.tsv")
+        check_adaptive([row], DECISION)
     assert "benchmarks.tsv" in str(caught.value)
     assert next(iter(wrong)) in str(caught.value)
 

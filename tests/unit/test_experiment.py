@@ -48,11 +48,13 @@ def test_a_cell_depends_on_what_a_mapping_file_says_not_on_its_name(config):
 
 def test_a_scenario_that_asks_for_arrivals_needs_a_workload_with_a_trace():
     asked = OpenLoop(levels=(2.0,), duration_s=9.0, arrivals="fitted")
-    rows = {"talk": Row({"trace_id": "t"}, 2), "short": Row({"use_case": "summarization"}, 3)}
+    sheet = "workloads.tsv"
+    talk, short = Row({"trace_id": "t"}, 2, sheet), Row({"use_case": "summarization"}, 3, sheet)
+    rows = {"talk": talk, "short": short}
     cells = [CellKey("llm", "gpu", name, "bursts") for name in rows]
     given = {"scenarios": {"bursts": asked}, "workloads": rows}
-    checks._check_arrivals(SimpleNamespace(cells=cells[:1], **given), "workloads.tsv")
+    checks._check_arrivals(SimpleNamespace(cells=cells[:1], **given))
     with pytest.raises(
         InputError, match=r"workloads\.tsv, line 3, field 'trace_id'.*'bursts' asks"
     ):
-        checks._check_arrivals(SimpleNamespace(cells=cells, **given), "workloads.tsv")
+        checks._check_arrivals(SimpleNamespace(cells=cells, **given))

@@ -59,11 +59,15 @@ SelectableId = Annotated[str, IS_SELECTABLE]
 
 
 class Row(dict[str, Any]):
-    """The values of a sheet's row by column, and its line (the header is line 1)."""
+    """The values of a sheet's row by column, with its line (the header is line 1) and file."""
 
-    def __init__(self, values: Mapping[str, Any], line: int) -> None:
+    def __init__(self, values: Mapping[str, Any], line: int, file: str | Path | None = None):
         super().__init__(values)
-        self.line = line
+        self.line, self.file = line, file
+
+    def error(self, problem: str, field: str | None, fix: str | None) -> InputError:
+        """Return the error to raise about a value of this row."""
+        return InputError(problem, file=self.file, row=self.line, field=field, fix=fix)
 
 
 @cache
@@ -160,15 +164,14 @@ def load_sheet(
     seen: dict[str, Row] = {}
     for cells in sheet_cells(path, kind, delimiter=delimiter):
         values = {name: _typed(cell, types[name]) for name, cell in cells.items() if cell}
-        row = Row(values, cells.line)
+        row = Row(values, cells.line, path)
         check(kind, row, path, row.line)
         if key and key not in row:
-            fix = field_docs(kind)[key]
-            raise InputError("it is missing", file=path, row=row.line, field=key, fix=fix)
+            raise row.error("it is missing", key, field_docs(kind)[key])
         if key and (other := seen.setdefault(comparable(row[key]), row)) is not row:
             alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike"
             problem = f"{row[key]!r} is already in line {other.line}{alike}"
-            raise InputError(problem, file=path, row=row.line, field=key, fix="rename one")
+            raise row.error(problem, key, "rename one")
         rows.append(row)
     if not rows:
         raise InputError("the sheet has no rows", file=path, fix="add one below the header")

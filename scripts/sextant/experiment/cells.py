@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
 from sextant.base.ids import file_name
 from sextant.base.sheets import Row, load_sheet
@@ -39,7 +38,7 @@ class CellKey:
         return "/".join(place) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
 
 
-def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, tuple[CellKey, ...]]:
+def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKey, ...]]:
     """Return the cells of each study; None is the study of rows that name none.
 
     Those of adaptive rows are under what they have as `choose`.
@@ -48,17 +47,17 @@ def cells_of_studies(rows: list[Row], ids: Ids, file: str) -> dict[str | None, t
     """
     cells: dict[str | None, dict[CellKey, None]] = {}
     for row in rows:
-        check_known(row["workload_id"], ids["workloads"], file, row, "workload_id")
-        check_known(row["scenario_id"], ids["scenarios"], file, row, "scenario_id")
+        check_known(row["workload_id"], ids["workloads"], row, "workload_id")
+        check_known(row["scenario_id"], ids["scenarios"], row, "scenario_id")
         chosen = itertools.product(
-            _selected(row, "llm_ids", ids["llms"], file),
-            _selected(row, "gpu_profile_ids", ids["gpu_profiles"], file),
+            _selected(row, "llm_ids", ids["llms"]),
+            _selected(row, "gpu_profile_ids", ids["gpu_profiles"]),
             [row["workload_id"]],
             [row["scenario_id"]],
-            _selected(row, "variant_ids", ids["variants"], file),
+            _selected(row, "variant_ids", ids["variants"]),
         )
         cells.setdefault(row.get("choose", row.get("study")), {}).update(
-            dict.fromkeys(_short_enough(CellKey(*place), file, row) for place in chosen)
+            dict.fromkeys(_short_enough(CellKey(*place), row) for place in chosen)
         )
     return {study: tuple(keys) for study, keys in cells.items()}
 
@@ -67,38 +66,37 @@ def archived_cells(path: str, ids: Ids, decision: Mapping[str, str]) -> list[Cel
     """Return the cells of an archive; InputError if an id is unknown, or a cell is there twice."""
     cells: dict[CellKey, None] = {}
     for row in load_sheet(path, CellRow):
-        check_known(row["llm_id"], ids["llms"], path, row, "llm_id")
-        check_known(row["gpu_profile_id"], ids["gpu_profiles"], path, row, "gpu_profile_id")
+        check_known(row["llm_id"], ids["llms"], row, "llm_id")
+        check_known(row["gpu_profile_id"], ids["gpu_profiles"], row, "gpu_profile_id")
         key = CellKey(row["llm_id"], row["gpu_profile_id"], **decision)
         if key in cells:
             problem = f"{key.llm_id} on {key.gpu_profile_id} has two rows"
-            raise InputError(problem, file=path, row=row.line, fix="remove one of the rows")
+            raise row.error(problem, None, "remove one of the rows")
         cells[key] = None
     return list(cells)
 
 
-def check_known(value: str, known: Collection[str], file: str, row: Row, field: str) -> None:
+def check_known(value: str, known: Collection[str], row: Row, field: str) -> None:
     """Raise InputError if an id is not defined."""
     if value not in known:
-        fix = f"use one of: {', '.join(known)}"
-        raise InputError(f"unknown id {value!r}", file=file, row=row.line, field=field, fix=fix)
+        raise row.error(f"unknown id {value!r}", field, f"use one of: {', '.join(known)}")
 
 
-def _selected(row: Row, field: str, known: Collection[str], file: str) -> list[str]:
+def _selected(row: Row, field: str, known: Collection[str]) -> list[str]:
     text = row.get(field, DEFAULT_VARIANT)  # only variants may be left out
     if text == "*":
         return list(known)
     chosen = [part.strip() for part in text.split(",")]
     for value in chosen:
-        check_known(value, known, file, row, field)
+        check_known(value, known, row, field)
     return chosen
 
 
-def _short_enough(cell: CellKey, file: str, row: Row) -> CellKey:
+def _short_enough(cell: CellKey, row: Row) -> CellKey:
     if len(cell.folder) > _MAX_CELL_NAME_CHARACTERS:
         problem = f"the names of {cell.folder} have {len(cell.folder)} characters"
         fix = f"shorten one of its ids: {_MAX_CELL_NAME_CHARACTERS} together fit into a file name"
-        raise InputError(problem, file=file, row=row.line, fix=fix)
+        raise row.error(problem, None, fix)
     return cell
 
 
@@ -106,7 +104,7 @@ Chosen = dict[CellKey, tuple[int, ...]]
 """The users to measure, by cell."""
 
 
-def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str], file: str) -> None:
+def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str]) -> None:
     """Check the adaptive ones of these rows: cells are chosen for the answers of `decision`.
 
     Raises:
@@ -117,12 +115,12 @@ def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str], file: str) 
             if row[name] != decision[name]:
                 problem = f"an adaptive row of another {name} than the configuration's `decision`"
                 fix = f"write {decision[name]!r}, or leave `choose` empty to measure all cells"
-                raise InputError(problem, file=file, row=row.line, field=name, fix=fix)
+                raise row.error(problem, name, fix)
         for name in ("study", "variant_ids"):
             if name in row:
                 fix = "leave it out, or leave `choose` empty to measure all cells"
                 problem = "answers rest on the default variant, and studies on whole sheets"
-                raise InputError(problem, file=file, row=row.line, field=name, fix=fix)
+                raise row.error(problem, name, fix)
 
 
 def chosen_path(config: Mapping[str, Any]) -> Path:
@@ -140,19 +138,19 @@ def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Ch
     if not candidates or not path.exists():
         return {}
     levels = {
-        (row["llm_id"], row["gpu_profile_id"]): _levels(row, path)
+        (row["llm_id"], row["gpu_profile_id"]): _levels(row)
         for row in load_sheet(path, ChosenCellRow)
     }
     pairs = {(key.llm_id, key.gpu_profile_id): key for key in candidates}
     return {pairs[pair]: users for pair, users in levels.items() if pair in pairs}
 
 
-def _levels(row: Row, path: Path) -> tuple[int, ...]:
+def _levels(row: Row) -> tuple[int, ...]:
     users = tuple(map(int, row["levels"].split(",")))
     if list(users) != sorted(set(users)):
         fix = "write each number of users once, in ascending order"
         problem = f"{row['levels']} do not ascend"
-        raise InputError(problem, file=path, row=row.line, field="levels", fix=fix)
+        raise row.error(problem, "levels", fix)
     return users
 
 

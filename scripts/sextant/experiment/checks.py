@@ -18,7 +18,7 @@ def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: st
     """Raise InputError at the first place where the sheets do not fit together."""
     paths = config["sheets"]
     for workload in experiment.workloads.values():
-        _check_origin(workload, experiment.traces, paths["workloads"])
+        _check_origin(workload, experiment.traces)
     for slo_id, slo in experiment.trace_slos.items():
         if slo.trace_id not in experiment.traces:
             problem = f"{slo_id}: unknown trace {slo.trace_id!r}"
@@ -30,41 +30,37 @@ def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: st
     else:
         _check_endpoints(experiment, config, file)
     for trace in experiment.traces.values():
-        _check_trace(trace, experiment, paths["traces"])
+        _check_trace(trace, experiment)
     for row in experiment.demands:
         for name, known in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
             if name in row:
-                check_known(row[name], known, paths["demands"], row, name)
-    _check_contexts(experiment, paths["workloads"])
-    _check_arrivals(experiment, paths["workloads"])
+                check_known(row[name], known, row, name)
+    _check_contexts(experiment)
+    _check_arrivals(experiment)
     for llm in experiment.llms.values():
         if "model" in llm:
-            _check_weights(llm, paths["llms"])
+            _check_weights(llm)
 
 
-def _refuse(problem: str, file: str, row: Row, field: str, fix: str) -> None:
-    raise InputError(problem, file=file, row=row.line, field=field, fix=fix)
-
-
-def _check_origin(row: Row, traces: Collection[str], file: str) -> None:
+def _check_origin(row: Row, traces: Collection[str]) -> None:
     """Check that a workload is made from one thing, and that it is there."""
     given = [name for name in ("trace_id", "use_case", "input_tokens") if name in row]
     if len(given) != 1 or ("input_tokens" in row) != ("output_tokens" in row):
         fix = "give a trace, a use case that ships, or input_tokens and output_tokens, and not both"
         problem = f"{' and '.join(given) or 'nothing'} to make the workload from"
-        _refuse(problem, file, row, "trace_id", fix)
+        raise row.error(problem, "trace_id", fix)
     if given == ["input_tokens"]:
         for name in ("input_tokens", "output_tokens"):
             if row[name] > row[f"max_{name}"]:
-                _refuse(f"{row[name]} is above max_{name}", file, row, name, "raise the cap")
+                raise row.error(f"{row[name]} is above max_{name}", name, "raise the cap")
     else:
         known = traces if given == ["trace_id"] else use_case_names()
-        check_known(row[given[0]], known, file, row, given[0])
+        check_known(row[given[0]], known, row, given[0])
     if "trace_id" not in row and "n_bins" in row:
-        _refuse("only traces are binned", file, row, "n_bins", "leave the cell empty")
+        raise row.error("only traces are binned", "n_bins", "leave the cell empty")
     if "prompts" in row and not Path(row["prompts"]).is_file():
         fix = "give a file of text, or leave the cell empty for random token ids"
-        _refuse(f"{row['prompts']!r} is not a file", file, row, "prompts", fix)
+        raise row.error(f"{row['prompts']!r} is not a file", "prompts", fix)
 
 
 def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: str | Path) -> None:
@@ -101,9 +97,9 @@ def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str 
 def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
     path = config["sheets"].get("endpoints")
     for (llm_id, profile_id), given in experiment.endpoints.items():
-        row = Row({}, given.line or 0)
-        check_known(llm_id, experiment.llms, path, row, "llm_id")
-        check_known(profile_id, experiment.profiles, path, row, "gpu_profile_id")
+        row = Row({}, given.line or 0, path)
+        check_known(llm_id, experiment.llms, row, "llm_id")
+        check_known(profile_id, experiment.profiles, row, "gpu_profile_id")
     for key in (*experiment.cells, *experiment.adaptive):
         gpu = experiment.profiles[key.gpu_profile_id].gpu
         if endpoint := experiment.endpoint(key):
@@ -119,20 +115,20 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
             raise InputError(problem, file=file, field="engine.name", fix=fix)
 
 
-def _check_trace(row: Row, experiment: Experiment, file: str) -> None:
+def _check_trace(row: Row, experiment: Experiment) -> None:
     name = row["dataset"]
     if name not in experiment.datasets and not Path(name).is_file():
         fix = "add it to the registry, or give the path of a file that exists"
-        _refuse(f"{name!r} is neither in the registry nor a file", file, row, "dataset", fix)
+        raise row.error(f"{name!r} is neither in the registry nor a file", "dataset", fix)
     try:
         form = named_format(row["format"], name, row.get("columns"), row.get("time_unit"))
     except InputError as error:
-        raise error.at(file=file, row=row.line) from None
+        raise error.at(file=row.file, row=row.line) from None
     if "start_time" in row:
-        check_start_time(row["start_time"], form, file=file, row=row.line)
+        check_start_time(row["start_time"], form, file=row.file, row=row.line)
 
 
-def _check_contexts(experiment: Experiment, file: str) -> None:
+def _check_contexts(experiment: Experiment) -> None:
     cells = (*experiment.cells, *experiment.adaptive)
     for cell in cells if experiment.workloads else ():
         workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
@@ -143,10 +139,10 @@ def _check_contexts(experiment: Experiment, file: str) -> None:
                 f"{cell.llm_id} a context of {llm.context_tokens}"
             )
             fix = "lower its caps, or benchmark this LLM with another workload"
-            _refuse(problem, file, workload, "max_input_tokens", fix)
+            raise workload.error(problem, "max_input_tokens", fix)
 
 
-def _check_arrivals(experiment: Experiment, file: str) -> None:
+def _check_arrivals(experiment: Experiment) -> None:
     """Check that a scenario which asks for a workload's arrivals has a workload with some."""
     for cell in experiment.cells if experiment.workloads else ():
         scenario = experiment.scenarios[cell.scenario_id]
@@ -154,14 +150,14 @@ def _check_arrivals(experiment: Experiment, file: str) -> None:
         if isinstance(getattr(scenario, "arrivals", None), str) and "trace_id" not in row:
             problem = f"the scenario {cell.scenario_id!r} asks for the workload's arrivals"
             fix = "fit the workload to a trace, or give the scenario a burstiness instead"
-            _refuse(problem, file, row, "trace_id", fix)
+            raise row.error(problem, "trace_id", fix)
 
 
-def _check_weights(row: Row, file: str) -> None:
+def _check_weights(row: Row) -> None:
     """Check that a folder has weights as safetensors: to unpickle others would run their code."""
     if not Path(row["model"]).is_dir():
         fix = "give the folder of the weights, or leave the cell empty for random ones"
-        _refuse(f"{row['model']!r} is not a folder", file, row, "model", fix)
+        raise row.error(f"{row['model']!r} is not a folder", "model", fix)
     if not any(Path(row["model"]).glob("*.safetensors")):
         fix = "fetch or convert the weights as safetensors; pickled ones (.bin, .pt) are not loaded"
-        _refuse(f"{row['model']!r} has no *.safetensors", file, row, "model", fix)
+        raise row.error(f"{row['model']!r} has no *.safetensors", "model", fix)

@@ -101,8 +101,8 @@ def load_experiment(
         load_sheet(paths["supply"], SupplyRow, "pool_id")
         demands = load_sheet(paths["demands"], DemandRow, "demand_id")
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
-    check_adaptive(rows["benchmarks"], config["decision"], paths["benchmarks"])
-    studies = cells_of_studies(rows["benchmarks"], ids, paths["benchmarks"])
+    check_adaptive(rows["benchmarks"], config["decision"])
+    studies = cells_of_studies(rows["benchmarks"], ids)
     candidates = studies.pop(ADAPTIVE, ())
     asked = dict.fromkeys(cell for cells in studies.values() for cell in cells)
     adaptive = tuple(cell for cell in candidates if cell not in asked)
@@ -118,7 +118,7 @@ def load_experiment(
             llm_id: load_llm(row["config"], config["engine"]["dtype"])
             for llm_id, row in by_id["llms"].items()
         },
-        profiles=_profiles(rows["gpu_profiles"], config["gpus"], paths["gpu_profiles"]),
+        profiles=_profiles(rows["gpu_profiles"], config["gpus"]),
         scenarios={
             row["scenario_id"]: scenario_from_row(row, paths["scenarios"])
             for row in rows["scenarios"]
@@ -153,13 +153,13 @@ def check_config(config: Mapping[str, Any], file: str | Path) -> None:
         raise InputError(problem, file=file, field="sheets", fix=fix)
 
 
-def _profiles(rows: list[Row], folder: str, file: str) -> dict[str, GPUProfile]:
+def _profiles(rows: list[Row], folder: str) -> dict[str, GPUProfile]:
     profiles = {}
     for row in rows:
         try:
             gpu = load_gpu(folder, row["gpu_id"])
         except InputError as error:
             problem = f"profile {row['gpu_profile_id']}: {error}"
-            raise InputError(problem, file=file, row=row.line, field="gpu_id") from None
+            raise row.error(problem, "gpu_id", None) from None
         profiles[row["gpu_profile_id"]] = profile_from_row(row, gpu)
     return profiles

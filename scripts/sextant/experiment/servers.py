@@ -107,19 +107,19 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
         if key in endpoints:
             problem = f"line {endpoints[key].line} has {key[0]} on {key[1]} already"
             fix = "remove one row; give replicas as base URLs of one row, with commas between"
-            raise InputError(problem, file=path, row=row.line, field="gpu_profile_id", fix=fix)
+            raise row.error(problem, "gpu_profile_id", fix)
         for url in urls:
             host_and_port(url, file=path, row=row.line, field="base_urls")
             if (url, name) in served:
                 problem = f"line {served[url, name]} has the model {name!r} of {url} already"
                 fix = "name it once, with the LLM that it is and the GPU profile that it runs on"
-                raise InputError(problem, file=path, row=row.line, field="base_urls", fix=fix)
+                raise row.error(problem, "base_urls", fix)
             served[url, name] = row.line
-        endpoints[key] = Endpoint(urls, name, row.get("api_key_env"), _ca_file(row, path), row.line)
+        endpoints[key] = Endpoint(urls, name, row.get("api_key_env"), _ca_file(row), row.line)
     return endpoints
 
 
-def _ca_file(row: Row, sheet: str | None) -> Path | None:
+def _ca_file(row: Row) -> Path | None:
     """Return the row's file of certificates, read once to see that it holds some."""
     if "ca_file" not in row:
         return None
@@ -127,8 +127,7 @@ def _ca_file(row: Row, sheet: str | None) -> Path | None:
     try:
         tls_context(path)
     except InputError as error:
-        problem, fix = f"{path}: {error.problem}", error.fix
-        raise InputError(problem, file=sheet, row=row.line, field="ca_file", fix=fix) from None
+        raise row.error(f"{path}: {error.problem}", "ca_file", error.fix) from None
     return path
 
 

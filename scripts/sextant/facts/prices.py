@@ -10,7 +10,6 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from sextant import PROJECT
-from sextant.base.errors import InputError
 from sextant.base.sheets import Row, load_sheet
 from sextant.facts.gpu import GPUS, GpuId, GPUProfile, NGpus, Price, PriceDate, gpu_path
 
@@ -82,13 +81,10 @@ def load_prices(path: Path) -> list[Row]:
         line = seen.setdefault((row["instance"], row["region"]), row.line)
         if line != row.line:
             problem = f"{row['instance']} in {row['region']} is already in line {line}"
-            raise InputError(
-                problem, file=path, row=row.line, field="instance", fix="keep one of them"
-            )
+            raise row.error(problem, "instance", "keep one of them")
         if not gpu_path(GPUS, row["gpu_id"]).is_file():
             fix = f"write its facts, {gpu_path(GPUS, row['gpu_id'])}, or correct the name"
-            problem = f"no facts of GPU {row['gpu_id']!r}"
-            raise InputError(problem, file=path, row=row.line, field="gpu_id", fix=fix)
+            raise row.error(f"no facts of GPU {row['gpu_id']!r}", "gpu_id", fix)
     return rows
 
 
