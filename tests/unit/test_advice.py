@@ -14,13 +14,13 @@ from answers import explained, recommended
 from llm_configs import PUBLISHED
 from sextant.answer.candidates import subject_of
 from sextant.answer.options import (
-    by_profile,
-    decide,
-    frontier,
-    nearest,
-    outside,
-    safest,
-    sensitivity,
+    choose_option,
+    find_nearest,
+    find_safest,
+    list_changes,
+    list_differences,
+    list_frontier,
+    list_profiles,
 )
 from sextant.answer.predicted import Forecast, forecast
 from sextant.answer.question import Length, Question, Requests, named_llm
@@ -281,7 +281,7 @@ def test_a_smaller_risk_never_costs_less(made) -> None:
     options = made.options()
     prices = []
     for risk in (0.5, 0.2, 0.1, 0.01):
-        chosen = decide(made, options, LIMITS, "utility", risk)
+        chosen = choose_option(made, options, LIMITS, "utility", risk)
         assert chosen["probability_met"] >= 1 - risk
         prices.append(chosen["usd_per_hour"])
     assert prices == sorted(prices)
@@ -295,7 +295,7 @@ def test_a_probability_is_rounded_down() -> None:
 def test_no_option_is_an_answer_of_its_own(made) -> None:
     impossible = replace(LIMITS, itl_ms=0.001)
     options = made.options(impossible)
-    chosen = decide(made, options, impossible, "utility", 0.1)
+    chosen = choose_option(made, options, impossible, "utility", 0.1)
     assert chosen["gpu_profile_id"] is None and chosen["probability_met"] is None
     text = headline(chosen | {"basis": "roofline", "risk": 0.1, "slo": impossible.facts()})
     assert text == (
@@ -303,11 +303,11 @@ def test_no_option_is_an_answer_of_its_own(made) -> None:
         "(predicted by roofline)"
     )
     made = replace(made, slo=impossible)
-    rows = by_profile(made, options, None)
+    rows = list_profiles(made, options, None)
     assert {row["status"] for row in rows} == {"too_slow", "does_not_fit"}
     slow = [row for row in rows if row["status"] == "too_slow"]
     assert all(row["limit_ratio"] == row["itl_ratio"] > 1000 for row in slow)
-    assert safest(options, chosen) is None and frontier(options) == []
+    assert find_safest(options, chosen) is None and list_frontier(options) == []
 
 
 def test_without_a_likely_option_none_is_recommended_and_the_nearest_is_said() -> None:
@@ -345,17 +345,17 @@ def test_no_option_ends_the_command_with_status_3() -> None:
 
 def test_an_overloaded_option_is_not_listed(made) -> None:
     options = made.options()
-    rows = frontier(options)
+    rows = list_frontier(options)
     most = dict(zip(options["gpu_profile_id"], options["users_hi"], strict=True))
     assert rows and all(row["users_per_replica"] <= most[row["gpu_profile_id"]] for row in rows)
     likely = options.assign(probability_met=0.9)
-    for row in frontier(likely):
+    for row in list_frontier(likely):
         assert row["users_per_replica"] <= most[row["gpu_profile_id"]]
 
 
 def test_of_each_profile_the_cheapest_safe_option_is_shown(made) -> None:
     options = made.options()
-    rows = by_profile(made, options, 0.1)
+    rows = list_profiles(made, options, 0.1)
     meeting = [row for row in rows if row["status"] == "meets"]
     assert [row["usd_per_hour"] for row in meeting] == sorted(r["usd_per_hour"] for r in meeting)
     for row in meeting:
@@ -365,7 +365,7 @@ def test_of_each_profile_the_cheapest_safe_option_is_shown(made) -> None:
 
 
 def test_on_the_frontier_more_money_buys_more_probability(made) -> None:
-    rows = frontier(made.options())
+    rows = list_frontier(made.options())
     for cheaper, dearer in pairwise(rows):
         assert cheaper["usd_per_hour"] < dearer["usd_per_hour"]
         assert cheaper["probability_met"] < dearer["probability_met"]
@@ -373,7 +373,7 @@ def test_on_the_frontier_more_money_buys_more_probability(made) -> None:
 
 def test_the_papers_decision_takes_medians_for_the_truth(made) -> None:
     options = made.options()
-    chosen = decide(made, options, LIMITS, "paper", None)
+    chosen = choose_option(made, options, LIMITS, "paper", None)
     X, medians = made.draws.X, made.draws.summary()
     own = X["gpu_profile_id"] == chosen["gpu_profile_id"]
     meets = (medians["itl_ms"] <= 50) & (medians["nttft_ms"] <= 100) & own
@@ -383,8 +383,8 @@ def test_the_papers_decision_takes_medians_for_the_truth(made) -> None:
 
 
 def test_other_promises_are_decided_anew(made) -> None:
-    chosen = decide(made, made.options(), LIMITS, "utility", 0.1)
-    rows = {row["change"]: row for row in sensitivity(made, chosen, "utility", 0.1)}
+    chosen = choose_option(made, made.options(), LIMITS, "utility", 0.1)
+    rows = {row["change"]: row for row in list_changes(made, chosen, "utility", 0.1)}
     assert len(rows) == 4
     assert rows["twice the load"]["usd_per_hour"] >= chosen["usd_per_hour"]
     assert rows["both limits × 1.25"]["usd_per_hour"] <= chosen["usd_per_hour"]
@@ -396,11 +396,11 @@ def test_other_promises_are_decided_anew(made) -> None:
 
 
 def test_the_nearest_measurement_is_of_the_same_kind_and_size(made) -> None:
-    first, second = nearest(made.subject, "1xA100-40GB", LIMITS)
+    first, second = find_nearest(made.subject, "1xA100-40GB", LIMITS)
     assert (first["llm_id"], first["users_per_replica"]) == ("llama-7b", 32)
     assert first["is_executed_alike"] and second["is_executed_alike"]
     # Of its kind nothing ran there.
-    (only,) = nearest(made.subject, "1xV100-16GB", LIMITS)
+    (only,) = find_nearest(made.subject, "1xV100-16GB", LIMITS)
     assert only["llm_id"] == "google__flan-t5-xl" and not only["is_executed_alike"]
 
 
@@ -409,7 +409,7 @@ def test_what_lies_outside_is_named_with_its_direction(source, tmp_path) -> None
     path.write_text(json.dumps(PUBLISHED["Mixtral-8x7B"][0]))
     asked = replace(ASKED, hf_config=path, kv_dtype="fp8")
     subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
-    found = {entry["fact"]: entry for entry in outside(subject, "4xA100-40GB")}
+    found = {entry["fact"]: entry for entry in list_differences(subject, "4xA100-40GB")}
     assert {"weights_gib", "llm_type", "attention", "experts", "kv_precision"} <= set(found)
     assert not {"precision", "n_layers", "gpu_id", "execution"} & set(found)
     assert found["weights_gib"]["direction"] == "above"
@@ -418,9 +418,11 @@ def test_what_lies_outside_is_named_with_its_direction(source, tmp_path) -> None
 
 
 def test_a_gpu_on_which_only_other_kinds_ran_is_said(made) -> None:
-    facts = {entry["fact"] for entry in outside(made.subject, "1xV100-16GB")}
+    facts = {entry["fact"] for entry in list_differences(made.subject, "1xV100-16GB")}
     assert "execution_on_gpu" in facts
-    assert "execution_on_gpu" not in {e["fact"] for e in outside(made.subject, "1xA100-40GB")}
+    assert "execution_on_gpu" not in {
+        e["fact"] for e in list_differences(made.subject, "1xA100-40GB")
+    }
 
 
 # The page

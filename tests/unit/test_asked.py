@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from answers import explained, recommended
 from sextant.answer.basis import outside_basis
 from sextant.answer.candidates import offered, subject_of
-from sextant.answer.options import nearest, outside
+from sextant.answer.options import find_nearest, list_differences
 from sextant.answer.question import Length, Question, Requests, length_of, named_llm, requests_of
 from sextant.answer.source import find_source
 from sextant.base.errors import InputError
@@ -266,7 +266,7 @@ def test_evidence_names_the_precision_that_was_served() -> None:
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     source = find_source(asked := Question(LIMITS, hf_config=config, requests=requests))
     subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
-    points, row = source.known.points, nearest(subject, "1xH100-80GB", LIMITS)[0]
+    points, row = source.known.points, find_nearest(subject, "1xH100-80GB", LIMITS)[0]
     own = points[(points["llm_id"] == row["llm_id"]) & (points["gpu_profile_id"] == "1xH100-80GB")]
     (configured,) = {subject.measured[row["llm_id"]].dtype}
     assert configured == "bfloat16" and set(own["precision"]) == {row["precision"]} == {"fp8"}
@@ -307,7 +307,7 @@ def test_the_precision_outside_is_that_which_was_served_not_that_of_configs() ->
         asked = Question(LIMITS, hf_config=config, requests=requests, dtype=precision)
         source = find_source(asked)
         subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
-        found = {entry["fact"]: entry for entry in outside(subject, None)}
+        found = {entry["fact"]: entry for entry in list_differences(subject, None)}
         assert ("precision" in found) == is_new
     assert {"fp8", "int4", "mxfp4", "nvfp4"} <= set(found["precision"]["measured"])
 

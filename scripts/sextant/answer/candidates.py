@@ -139,7 +139,7 @@ def read_probe(
         InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
     """
     rows = _table(path, ProbeRow)
-    seen: dict[tuple, int] = {}
+    seen: dict[tuple[str, int], int] = {}
     for row in rows:
         field = "gpu_profile_id"
         profile(row[field], known, file=path, row=row.line, field=field)

@@ -1,7 +1,7 @@
 """The options beside the chosen one: by price, by GPU profile, and for another SLO."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 from sextant.answer.basis import served_precisions
 from sextant.answer.candidates import Subject
 from sextant.answer.predicted import Forecast
-from sextant.base.rows import frame_rows
+from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
 from sextant.decide.sizing import RATIOS, candidates, recommend, u_max
 from sextant.facts.gpu import GIB
@@ -30,9 +30,9 @@ _PROFILE_USERS = ["users_lo", "users_median", "users_hi"]
 _MISSES = ["fewest_users", *RATIOS, "limit_ratio"]
 
 
-def decide(
+def choose_option(
     forecast: Forecast, options: pd.DataFrame, slo: SLO, decision: str, risk: float | None
-) -> dict[str, Any]:
+) -> Row:
     """Return the chosen option; all but `llm_id` are None where there is none.
 
     By utility, only options of a probability of `FAIR` or more are chosen from.
@@ -59,7 +59,7 @@ def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataF
     return best.merge(known.astype({"replicas": "Int64"}), on=keys, how="left")
 
 
-def by_profile(forecast: Forecast, options: pd.DataFrame, risk: float | None) -> list[dict]:
+def list_profiles(forecast: Forecast, options: pd.DataFrame, risk: float | None) -> list[Row]:
     """Return one row per GPU profile on offer, cheapest first, those ruled out last.
 
     `status` is `meets` with the cheapest option of the wanted probability or more, `unsure` with
@@ -108,7 +108,7 @@ def _misses(forecast: Forecast) -> dict[str, dict[str, float]]:
     return dict(zip(names, frame_rows(ratios[_MISSES]), strict=True))
 
 
-def safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> dict[str, Any] | None:
+def find_safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> Row | None:
     """Return the cheapest option of probability `SAFE` or more, if the chosen one has less."""
     if chosen["probability_met"] is None or chosen["probability_met"] >= SAFE:
         return None
@@ -116,7 +116,7 @@ def safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> dict[str, Any] |
     return safe if safe["gpu_profile_id"] is not None else None
 
 
-def frontier(options: pd.DataFrame, risk: float | None = None) -> list[dict[str, Any]]:
+def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]:
     """Return the options that no cheaper one matches in probability, cheapest first.
 
     Those of less than `LISTED`, or than the risk allows, are left out, and those whose replicas
@@ -131,7 +131,7 @@ def frontier(options: pd.DataFrame, risk: float | None = None) -> list[dict[str,
     return frame_rows(ordered.loc[ordered["probability_met"] > best_before, _OPTION])
 
 
-def nearest_miss(forecast: Forecast, options: pd.DataFrame) -> dict[str, Any]:
+def find_nearest_miss(forecast: Forecast, options: pd.DataFrame) -> Row:
     """Return the option that is most likely to meet the SLO, and what it lacks.
 
     Beside the option: `<metric>_ms` and `<metric>_ratio` at its load (medians), `binding_limit`,
@@ -146,7 +146,7 @@ def nearest_miss(forecast: Forecast, options: pd.DataFrame) -> dict[str, Any]:
     return min(found, key=lambda row: row["fair_factor"])
 
 
-def _missed(forecast: Forecast, option: Mapping[str, Any]) -> dict[str, Any]:
+def _missed(forecast: Forecast, option: Mapping[str, Any]) -> Row:
     """Return an option with its latencies over the limits."""
     samples_ms = forecast.draws_at(option["gpu_profile_id"], option["users_per_replica"]).samples_ms
     ratios = forecast.slo.ratios(samples_ms[:, 0], forecast.lengths[0])
@@ -163,37 +163,37 @@ def _missed(forecast: Forecast, option: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def sensitivity(
+def list_changes(
     forecast: Forecast, chosen: Mapping[str, Any], decision: str, risk: float | None
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return what would be chosen for other SLOs, each with `is_other_profile`."""
     rows = []
     for name, change in _CHANGES.items():
         slo = forecast.slo.scaled(**change)
-        other = decide(forecast, forecast.options(slo), slo, decision, risk)
+        other = choose_option(forecast, forecast.options(slo), slo, decision, risk)
         is_other = other["gpu_profile_id"] != chosen["gpu_profile_id"]
         rows.append({"change": name, **other, "is_other_profile": is_other})
     return rows
 
 
 _N_NEAREST = 2
-_NUMBERS = {
+_NUMBERS: dict[str, tuple[str, Callable[[LLM], float]]] = {
     "weights_gib": ("GiB of weights", lambda llm: llm.weight_bytes / GIB),
     "n_layers": ("layers", lambda llm: llm.n_layers + llm.n_encoder_layers),
     "kv_kib_per_token": ("KiB of KV cache per token", lambda llm: llm.kv_bytes_per_token / 1024),
 }
-_KINDS = {
+_KINDS: dict[str, tuple[str, Callable[[LLM], str]]] = {
     "llm_type": ("family", lambda llm: llm.llm_type),
     "attention": ("attention", lambda llm: llm.attention),
     "experts": ("layers", lambda llm: "mixture of experts" if llm.n_experts else "dense"),
 }
-_PRECISIONS = {
+_PRECISIONS: dict[str, tuple[str, Callable[[LLM], str]]] = {
     "precision": ("precision of the weights", precision_of),
     "kv_precision": ("precision of the KV cache", kv_precision_of),
 }
 
 
-def nearest(subject: Subject, profile_id: str, slo: SLO) -> list[dict[str, Any]]:
+def find_nearest(subject: Subject, profile_id: str, slo: SLO) -> list[Row]:
     """Return the measured LLMs most similar to the one that is asked about, on a GPU profile.
 
     Those executed alike come first, then those on the asked engine, then those of nearest weight
@@ -203,139 +203,92 @@ def nearest(subject: Subject, profile_id: str, slo: SLO) -> list[dict[str, Any]]
     lengths, and the `engine`, `engine_version` and `precision` of those points. Points without
     lengths are left out.
     """
-    points = at_percentile(subject.source.known.points, slo.percentiles, slo.first_token)
+    known, execution = subject.source.known, subject.execution
+    points = at_percentile(known.points, slo.percentiles, slo.first_token)
     own = points[points["gpu_profile_id"] == profile_id].dropna(subset=["users", *LENGTHS])
-    rows = [
-        _served_as(subject, _of_nearest_lengths(part, subject), slo)
-        for _, part in own.groupby(["llm_id", *SERVING], dropna=False)
-    ]
-    rows.sort(key=lambda row: _distance(row, subject))
-    of_llm: dict[str, dict[str, Any]] = {}
-    for row in rows:
+    fixed = [each.source for each in known.descriptions if each.lengths == "fixed"]
+    rows = []
+    for _, part in own.groupby(["llm_id", *SERVING], dropna=False):
+        if fixed and part["source"].isin(fixed).all():
+            distance = np.abs(np.log(part[LENGTHS].to_numpy(float) / subject.lengths)).sum(axis=1)
+            part = part[distance <= distance.min() + 1e-9]
+        first = part.iloc[0]
+        way = {name: None if pd.isna(first[name]) else first[name] for name in SERVING}
+        llm = served(subject.measured[first["llm_id"]], way["precision"], way["kv_precision"])
+        rows.append(
+            {
+                **{name: first[name] for name in IDENTIFIERS},
+                "weights_gib": llm.weight_bytes / GIB,
+                "precision": precision_of(llm),
+                "engine": way["engine"],
+                "engine_version": way["engine_version"],
+                "execution": execution[first["llm_id"]],
+                "is_executed_alike": execution[first["llm_id"]] == execution[subject.llm_id],
+                "users_per_replica": u_max(part, slo),
+                "most_users_tried": int(part["users"].max()),
+                **{name: float(part[name].median()) for name in LENGTHS},
+            }
+        )
+
+    def distance_of(row: Row) -> tuple[bool, bool, float, float, int]:
+        weights = abs(math.log(row["weights_gib"] * GIB / subject.llm.weight_bytes))
+        lengths = np.abs(np.log([row[name] for name in LENGTHS] / subject.lengths)).sum()
+        is_other_engine = row["engine"] not in (None, subject.serving.engine)
+        most_users = row["users_per_replica"]
+        return not row["is_executed_alike"], is_other_engine, weights, float(lengths), -most_users
+
+    of_llm: dict[str, Row] = {}
+    for row in sorted(rows, key=distance_of):
         of_llm.setdefault(row["llm_id"], row)
     return [*of_llm.values()][:_N_NEAREST]
 
 
-def _served_as(subject: Subject, rows: pd.DataFrame, slo: SLO) -> dict[str, Any]:
-    """Return what is said of points of one LLM that was served in one way."""
-    first, execution = rows.iloc[0], subject.execution
-    way = {name: None if pd.isna(first[name]) else first[name] for name in SERVING}
-    llm = served(subject.measured[first["llm_id"]], way["precision"], way["kv_precision"])
-    return {
-        **{name: first[name] for name in IDENTIFIERS},
-        "weights_gib": llm.weight_bytes / GIB,
-        "precision": precision_of(llm),
-        "engine": way["engine"],
-        "engine_version": way["engine_version"],
-        "execution": execution[first["llm_id"]],
-        "is_executed_alike": execution[first["llm_id"]] == execution[subject.llm_id],
-        "users_per_replica": u_max(rows, slo),
-        "most_users_tried": int(rows["users"].max()),
-        **{name: float(rows[name].median()) for name in LENGTHS},
-    }
-
-
-def _distance(row: dict[str, Any], subject: Subject) -> tuple[bool, bool, float, float, int]:
-    """Return what sorts evidence: the most similar comes first."""
-    weights = abs(math.log(row["weights_gib"] * GIB / subject.llm.weight_bytes))
-    lengths = np.abs(np.log([row[name] for name in LENGTHS] / subject.lengths)).sum()
-    is_other_engine = row["engine"] not in (None, subject.serving.engine)
-    return (
-        not row["is_executed_alike"],
-        is_other_engine,
-        weights,
-        float(lengths),
-        -row["users_per_replica"],
-    )
-
-
-def _of_nearest_lengths(rows: pd.DataFrame, subject: Subject) -> pd.DataFrame:
-    """Return the rows of those requests, if a source has several, that are most like the asked."""
-    fixed = [each.source for each in subject.source.known.descriptions if each.lengths == "fixed"]
-    if not fixed or not rows["source"].isin(fixed).all():
-        return rows
-    distance = np.abs(np.log(rows[LENGTHS].to_numpy(float) / subject.lengths)).sum(axis=1)
-    return rows[distance <= distance.min() + 1e-9]
-
-
-def outside(subject: Subject, profile_id: str | None) -> list[dict[str, Any]]:
+def list_differences(subject: Subject, profile_id: str | None) -> list[Row]:
     """Return in what the LLM, or the GPU profile, differs from everything that was measured.
 
     Each entry has `fact`, `value`, `measured` (a range or a list), `direction` (`above`,
     `below`, `new`) and a `text`.
     """
-    others = [*subject.measured.values()]
-    found = [_number(name, subject.llm, others) for name in _NUMBERS]
-    found += [_kind(name, subject.llm, others) for name in _KINDS]
-    found += [_precision(name, subject) for name in _PRECISIONS]
-    execution = subject.execution
-    found.append(
-        _new(
-            "execution",
-            "execution",
-            execution[subject.llm_id],
-            {execution[name] for name in subject.measured},
-        )
-    )
-    if profile_id is not None:
-        known = subject.source.known
-        measured = [known.profiles[name] for name in known.points["gpu_profile_id"].unique()]
-        gpu, n_gpus = subject.profiles[profile_id].gpu, subject.profiles[profile_id].n_gpus
-        found.append(_new("gpu_id", "GPU", gpu.gpu_id, {each.gpu.gpu_id for each in measured}))
-        found.append(_execution_on(subject, gpu.gpu_id))
-        counts = {str(each.n_gpus) for each in measured}
-        found.append(_new("n_gpus", "GPUs per replica", str(n_gpus), counts))
-    return [entry for entry in found if entry]
+    llm, execution, known = subject.llm, subject.execution, subject.source.known
+    entries: list[Row] = []
 
+    def add(fact: str, value: Any, measured: list[Any], direction: str, text: str) -> None:
+        row = {"fact": fact, "value": value, "measured": measured, "direction": direction}
+        entries.append({**row, "text": text})
 
-def _execution_on(subject: Subject, gpu_id: str) -> dict[str, Any] | None:
-    """Return that nothing executed like the LLM was measured on a GPU on which others were."""
-    known, execution = subject.source.known, subject.execution
-    pairs = known.points[["llm_id", "gpu_profile_id"]].drop_duplicates()
-    on_it = [known.profiles[name].gpu.gpu_id == gpu_id for name in pairs["gpu_profile_id"]]
-    kinds = {execution[name] for name in pairs.loc[on_it, "llm_id"]}
+    def add_new(fact: str, what: str, value: str, measured: set[str]) -> None:
+        if value not in measured:
+            text = f"{what} {value}: never measured (measured: {', '.join(sorted(measured))})"
+            add(fact, value, sorted(measured), "new", text)
+
+    for fact, (unit, size) in _NUMBERS.items():
+        value, values = size(llm), [size(other) for other in subject.measured.values()]
+        low, high = min(values), max(values)
+        less = "fewer" if unit == "layers" else "less"
+        if not low <= value <= high:
+            direction, bound, more = (
+                ("above", high, "more") if value > high else ("below", low, less)
+            )
+            text = f"{value:.4g} {unit}: {more} than any measured LLM has ({bound:.4g})"
+            add(fact, value, [low, high], direction, text)
+    for fact, (what, kind) in _KINDS.items():
+        add_new(fact, what, kind(llm), {kind(other) for other in subject.measured.values()})
+    for fact, (what, precision) in _PRECISIONS.items():  # points may differ from configs
+        measured = served_precisions(subject.source, fact, precision)
+        add_new(fact, what, precision(llm), measured)
     own = execution[subject.llm_id]
-    if not kinds or own in kinds:
-        return None
-    text = f"no LLM executed like this one ({own}) was measured on {gpu_id}, only other kinds"
-    return _entry("execution_on_gpu", own, sorted(kinds), "new", text)
-
-
-def _number(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:
-    unit, measure = _NUMBERS[name]
-    value, values = measure(llm), [measure(other) for other in others]
-    low, high = min(values), max(values)
-    if low <= value <= high:
-        return None
-    direction = "above" if value > high else "below"
-    bound, more = (high, "more") if value > high else (low, "fewer" if unit == "layers" else "less")
-    text = f"{value:.4g} {unit}: {more} than any measured LLM has ({bound:.4g})"
-    return _entry(name, value, [low, high], direction, text)
-
-
-def _kind(name: str, llm: LLM, others: list[LLM]) -> dict[str, Any] | None:
-    unit, measure = _KINDS[name]
-    return _new(name, unit, measure(llm), {measure(other) for other in others})
-
-
-def _precision(name: str, subject: Subject) -> dict[str, Any] | None:
-    """Return that nothing was served in the asked precision; points may differ from configs."""
-    what, own = _PRECISIONS[name]
-    return _new(name, what, own(subject.llm), served_precisions(subject.source, name, own))
-
-
-def _new(name: str, what: str, value: str, measured: set[str]) -> dict[str, Any] | None:
-    if value in measured:
-        return None
-    text = f"{what} {value}: never measured (measured: {', '.join(sorted(measured))})"
-    return _entry(name, value, sorted(measured), "new", text)
-
-
-def _entry(fact: str, value: Any, measured: list, direction: str, text: str) -> dict[str, Any]:
-    return {
-        "fact": fact,
-        "value": value,
-        "measured": measured,
-        "direction": direction,
-        "text": text,
-    }
+    add_new("execution", "execution", own, {execution[name] for name in subject.measured})
+    if profile_id is None:
+        return entries
+    gpu, n_gpus = subject.profiles[profile_id].gpu, subject.profiles[profile_id].n_gpus
+    pairs = known.points[IDENTIFIERS].drop_duplicates()
+    profiles = [known.profiles[name] for name in pairs["gpu_profile_id"]]
+    add_new("gpu_id", "GPU", gpu.gpu_id, {each.gpu.gpu_id for each in profiles})
+    on_it = [each.gpu.gpu_id == gpu.gpu_id for each in profiles]
+    kinds = {execution[name] for name in pairs.loc[on_it, "llm_id"]}
+    if kinds and own not in kinds:
+        problem = f"no LLM executed like this one ({own}) was measured on {gpu.gpu_id}"
+        add("execution_on_gpu", own, sorted(kinds), "new", f"{problem}, only other kinds")
+    counts = {str(each.n_gpus) for each in profiles}
+    add_new("n_gpus", "GPUs per replica", str(n_gpus), counts)
+    return entries

@@ -11,14 +11,14 @@ from sextant.answer.answer import Answer, Option
 from sextant.answer.basis import estimates, named_otherwise, outside_basis, warning
 from sextant.answer.candidates import Asked, read_question, subject_of
 from sextant.answer.options import (
-    by_profile,
-    decide,
-    frontier,
-    nearest,
-    nearest_miss,
-    outside,
-    safest,
-    sensitivity,
+    choose_option,
+    find_nearest,
+    find_nearest_miss,
+    find_safest,
+    list_changes,
+    list_differences,
+    list_frontier,
+    list_profiles,
 )
 from sextant.answer.predicted import Forecast, cost, energy, forecast, learned, with_joules
 from sextant.answer.question import Question, answers_from_points, make_predictor
@@ -262,7 +262,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     if question.prefix_hit_rate and not subject.is_cache_used(model):
         notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
     options = made.options()
-    chosen = decide(made, options, made.slo, question.decision, question.risk)
+    chosen = choose_option(made, options, made.slo, question.decision, question.risk)
     profile_id = chosen["gpu_profile_id"]
     power = learned(made)
     latency = _latency(made, chosen, options) if profile_id else None
@@ -282,27 +282,27 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         asked,
         question.predictor,
         chosen,
-        with_joules(made, power, by_profile(made, options, question.risk)),
+        with_joules(made, power, list_profiles(made, options, question.risk)),
         notes,
         serving=subject.serving.facts(),
         headroom=_headroom(made, chosen, costs["requests_per_s"]) if costs else None,
-        evidence=nearest(subject, profile_id, made.slo) if profile_id else [],
+        evidence=find_nearest(subject, profile_id, made.slo) if profile_id else [],
         more={
             "decision": question.decision,
             # Only some sources say how their LLMs were executed.
             "execution": subject.execution[llm_id] if source.known.features else None,
             "has_probe": question.probe is not None,
-            "options": frontier(options, question.risk),
-            "nearest_miss": None if profile_id else nearest_miss(made, options),
-            "safest": safest(options, chosen),
+            "options": list_frontier(options, question.risk),
+            "nearest_miss": None if profile_id else find_nearest_miss(made, options),
+            "safest": find_safest(options, chosen),
             "latency": latency,
             "cost": costs,
             "energy": energy(made, power, profile_id, latency["users"]) if latency else None,
             "contradictions": [row._asdict() for row in made.own.contradictions()]
             if made.own
             else [],
-            "outside": outside(subject, profile_id),
-            "sensitivity": sensitivity(made, chosen, question.decision, question.risk),
+            "outside": list_differences(subject, profile_id),
+            "sensitivity": list_changes(made, chosen, question.decision, question.risk),
             "best_probe": best_probe(made.draws, subject.profiles, [made.slo]),
         },
         widget=widget,

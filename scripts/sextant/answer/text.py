@@ -208,7 +208,7 @@ def _measured_at(about: Data) -> str:
 
 
 def _load(slo: Data) -> float:
-    return slo["request_rate_rps"] if slo.get("users") is None else slo["users"]
+    return float(slo["request_rate_rps"] if slo.get("users") is None else slo["users"])
 
 
 _N_OPTIONS = 6

@@ -70,12 +70,12 @@ def loads(slo: SLO, most_users: int) -> list[int]:
     else:
         n_steps = int(_LOADS_PER_DOUBLING * np.log2(most_users))
         found = np.append(np.exp2(np.arange(n_steps + 1) / _LOADS_PER_DOUBLING), most_users)
-    return np.unique(found.round().astype(int)).tolist()
+    return [*map(int, np.unique(found.round()))]
 
 
 def in_steps(rates: np.ndarray) -> np.ndarray:
     """Return for rates above 0 the number of the step, in `RATE_STEPS`, that each one reaches."""
-    return np.floor(RATE_STEPS * np.log2(rates))
+    return np.asarray(np.floor(RATE_STEPS * np.log2(rates)))
 
 
 def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.DataFrame:
@@ -256,7 +256,7 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
         inverse = np.linalg.pinv(seen[:, of == probe], rcond=1e-10, hermitian=True)
         variance = (seen * (inverse @ seen)).sum(axis=0)
         gain[probe] = sum(weights[name] * variance[of == name].mean() for name in names)
-    return max(names, key=gain.__getitem__)
+    return str(max(names, key=gain.__getitem__))
 
 
 def _chances(
@@ -273,7 +273,7 @@ def _chances(
         won = cost.eq(cost.min(axis=1), axis=0) & np.isfinite(cost)
         # Draws in which no profile serves a user count alike for all.
         shares.append(won.mean() + 1 / len(won))
-    return (reduce(add, shares) / len(slos)).to_dict()
+    return dict(reduce(add, shares) / len(slos))
 
 
 N_DRAWS = 1000

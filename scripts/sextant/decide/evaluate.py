@@ -119,7 +119,7 @@ def evaluate(
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     every = apart(task) if task.has_fixed_lengths else task
     _check(every)
-    fits: dict[tuple, FitResult] = {}
+    fits: dict[tuple[Any, ...], FitResult] = {}
     parts = []
     for slo in slos:
         judged = _of_its_requests(every, slo)

@@ -96,9 +96,9 @@ def _known(value: Any) -> Any:
 def _rate(curve: pd.DataFrame, slo: SLO, level: int) -> float:
     row = curve.iloc[level]
     if row["request_rate_rps"] > 0:
-        return row["request_rate_rps"]
+        return float(row["request_rate_rps"])
     lengths, latencies_ms = row[LENGTHS].to_numpy(float), row[TARGETS].to_numpy(float)
-    return 1e3 * row["users"] / float(slo.request_ms(latencies_ms, lengths))
+    return 1e3 * float(row["users"]) / float(slo.request_ms(latencies_ms, lengths))
 
 
 def _without_one(of_one: float, slo: SLO, replicas: int) -> dict[str, Any] | None:

@@ -84,7 +84,7 @@ def evaluate_predictors(
 
 def _remembered() -> Callable[..., list[HeldOut]]:
     """Return `predict_held_out` that fits once for what SLOs and accuracy both ask."""
-    known: dict[tuple, list[HeldOut]] = {}
+    known: dict[tuple[Any, ...], list[HeldOut]] = {}
 
     def predict(
         task: Task, predictor: str, seed: int, hold_out: HoldOut = "llm", **how: Any

@@ -38,7 +38,7 @@ def users_served(
         Shape (...).
     """
     n_met = np.logical_and.accumulate(slo.meets(latencies_ms, lengths), axis=-1).sum(axis=-1)
-    return np.concatenate([[0], users])[n_met]
+    return np.asarray(np.concatenate([[0], users])[n_met])
 
 
 def load_served(
@@ -52,7 +52,7 @@ def load_served(
     """
     met = np.logical_and.accumulate(slo.meets(latencies_ms, lengths), axis=-1)
     carried = slo.carried(users, latencies_ms, lengths)
-    return np.where(met, np.nan_to_num(carried), 0).max(axis=-1)
+    return np.asarray(np.where(met, np.nan_to_num(carried), 0).max(axis=-1))
 
 
 def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
