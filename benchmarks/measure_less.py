@@ -37,7 +37,7 @@ from sextant.answer.source import load_sources
 from sextant.decide.decision import worth_of
 from sextant.decide.score import is_success, relative_overspend, so_score
 from sextant.decide.sizing import candidates, recommend
-from sextant.decide.tasks import apart, task_of_characterization
+from sextant.decide.tasks import separate_configurations, task_of_characterization
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.facts.slo import SLO, load_slos
@@ -73,7 +73,7 @@ class Archive:
     def __init__(self, source: str, seed: int) -> None:
         known, _ = load_sources([source])
         every = task_of_characterization(known)
-        task = apart(every) if every.has_fixed_lengths else every
+        task = separate_configurations(every) if every.has_fixed_lengths else every
         points = at_percentile(task.points, (50, 50))
         points = points[has_latency(points)].reset_index(drop=True)
         if not task.has_fixed_lengths:  # the workload is known before anything is measured

@@ -11,7 +11,7 @@ from test_chunked_law import CONFIGS, LLMS, latencies, rows
 from sextant.base.errors import InputError
 from sextant.decide import scores
 from sextant.decide.evaluate import evaluate
-from sextant.decide.tasks import apart, task_of_characterization
+from sextant.decide.tasks import separate_configurations, task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.points.features import Facts
 from sextant.points.folder import load_folder
@@ -141,7 +141,7 @@ def test_a_predictor_that_needs_references_is_refused(folder):
 
 
 def test_each_length_is_decided_for_by_itself_and_each_way_to_serve_is_an_option(folder):
-    made = apart(task(folder))
+    made = separate_configurations(task(folder))
     assert sorted(made.points["llm_id"].unique())[0] == "Qwen__Qwen3-32B 1024/512"
     served = made.points[made.points["llm_id"] == "Qwen__Qwen3-32B 1024/512"]
     assert served["gpu_profile_id"].nunique() == 4, "two GPU profiles in two precisions"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sextant.answer.basis import as_measured, named_otherwise
-from sextant.answer.candidates import offered, read_probe, subject_of
+from sextant.answer.candidates import find_candidates, read_probe, subject_of
 from sextant.answer.question import (
     Length,
     Question,
@@ -175,7 +175,7 @@ def table(folder: Path, text: str) -> Path:
         ("1xT4-16GB,-1", ["line 2", "usd_per_hour", "above 0"]),
         ("1xT4-16GB,1e308", ["line 2", "usd_per_hour", "0.0001 to 1,000,000"]),
         ("1xT4-16GB,1e-10", ["line 2", "usd_per_hour", "0.0001 to 1,000,000"]),
-        ("1xT4-16GB,nan", ["line 2", "usd_per_hour", "not a number"]),
+        ("1xT4-16GB,nan", ["line 2", "usd_per_hour", "finite number"]),
         ("1xT4-16GB,", ["line 2", "usd_per_hour", "missing", "give the price"]),
         ("1xT4-16GB,1\n1xT4-16GB,2", ["line 3", "gpu_profile_id", "already in line 2"]),
         ("1xT5-16GB,1", ["line 2", "gpu_profile_id", "unknown GPU profile", "<n>x<gpu_id>"]),
@@ -187,7 +187,7 @@ def table(folder: Path, text: str) -> Path:
 def test_a_wrong_price_is_said_with_file_line_and_fix(source, tmp_path, row, words) -> None:
     path = table(tmp_path, f"gpu_profile_id,usd_per_hour\n{row}\n")
     with pytest.raises(InputError) as raised:
-        offered(source.known.profiles, (), path)
+        find_candidates(source.known.profiles, (), path)
     assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
 
 
@@ -195,17 +195,19 @@ def test_a_wrong_price_is_said_with_file_line_and_fix(source, tmp_path, row, wor
 def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separator) -> None:
     rows = [("gpu_profile_id", "usd_per_hour"), ("2xH200-141GB", "9.5"), ("1xT4-16GB", "0.5")]
     path = table(tmp_path, "".join(separator.join(row) + "\n" for row in rows))
-    profiles = offered(source.known.profiles, ("2xH200-141GB", "1xT4-16GB", "1xA10-24GB"), path)
+    profiles = find_candidates(
+        source.known.profiles, ("2xH200-141GB", "1xT4-16GB", "1xA10-24GB"), path
+    )
     prices = {name: profile.usd_per_hour for name, profile in profiles.items()}
     assert prices == {"1xA10-24GB": 2.448, "1xT4-16GB": 0.5, "2xH200-141GB": 9.5}
     assert profiles["2xH200-141GB"].n_gpus == 2
     # Named in the prices alone, it is not on offer.
-    assert set(offered(source.known.profiles, (), path)) == set(source.known.profiles)
+    assert set(find_candidates(source.known.profiles, (), path)) == set(source.known.profiles)
 
 
 def test_a_new_profile_without_a_price_is_an_error(source) -> None:
     with pytest.raises(InputError, match="1xL4-24GB has no price"):
-        offered(source.known.profiles, ("1xL4-24GB",), None)
+        find_candidates(source.known.profiles, ("1xL4-24GB",), None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from answers import explained, recommended
 from sextant.answer.basis import outside_basis
-from sextant.answer.candidates import offered, subject_of
+from sextant.answer.candidates import find_candidates, subject_of
 from sextant.answer.options import find_nearest, list_differences
 from sextant.answer.question import Length, Question, Requests, length_of, named_llm, requests_of
 from sextant.answer.source import find_source
@@ -224,7 +224,7 @@ def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
     assert "100,000 users a replica, where up to" in told
     names = ("1xA100-80GB", "2xA100-80GB")
     source = find_source(asked)
-    profiles = offered(source.known.profiles, names, None, need_prices=False)
+    profiles = find_candidates(source.known.profiles, names, None, need_prices=False)
     _, llm = named_llm(asked, source.known)
     lengths = {"input_tokens": 1500.0, "output_tokens": 250.0}
     (clause,) = outside_basis(asked, source, llm, lengths, profiles)

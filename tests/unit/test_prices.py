@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sextant.answer.candidates import offered
+from sextant.answer.candidates import find_candidates
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.prices import (
@@ -96,18 +96,18 @@ def test_a_share_of_a_machine_says_what_whole_ones_cost(name, replicas, whole):
 def test_a_provider_offers_what_it_sells():
     names = ("1xT4-16GB", "1xA10-24GB", "4xH100-80GB")
     known = {name: replace(profile_of_id(name), usd_per_hour=1.0) for name in names}
-    found = offered(known, (), Path("aws"))
+    found = find_candidates(known, (), Path("aws"))
     assert {name: each.usd_per_hour for name, each in found.items()} == {
         "1xT4-16GB": 0.752,
         "4xH100-80GB": 27.52,
     }
     assert found["4xH100-80GB"].price_source == "aws on demand, us-east-1"
     with pytest.raises(InputError, match="1xA10-24GB has no price"):
-        offered(known, ("1xA10-24GB",), Path("aws"))
+        find_candidates(known, ("1xA10-24GB",), Path("aws"))
     with pytest.raises(InputError, match="azure sells none"):
-        offered({"1xT4-16GB": known["1xT4-16GB"]}, (), Path("azure"))
+        find_candidates({"1xT4-16GB": known["1xT4-16GB"]}, (), Path("azure"))
     with pytest.raises(InputError, match=r"'--prices': neither a file nor a provider.*aws, azure"):
-        offered(known, (), Path("asw"))
+        find_candidates(known, (), Path("asw"))
 
 
 def test_prices_more_than_a_year_before_the_newest_are_old():

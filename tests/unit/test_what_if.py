@@ -281,7 +281,7 @@ def test_a_value_that_cannot_be_is_said_and_the_answer_marked_stale(tab, pages) 
     assert found["words"] == "Give users, a whole number from 1."
     assert tab.run("document.getElementById('what-if').className") == "what-if stale"
     found = entered(tab, USERS.asked._replace(without=tuple(USERS.profiles)))
-    assert found["words"] == "Offer one GPU profile or more."
+    assert found["words"] == "Choose one GPU profile or more."
     found = entered(tab, USERS.asked)
     assert "replicas" in found["words"]
     assert tab.run("document.getElementById('what-if').className") == "what-if"

@@ -67,7 +67,7 @@ def as_measured(
 
     Only a precision that the question leaves open is filled in. Where the points differ it is that
     of the configuration, or of most points if none was served so. Without options the person
-    cannot choose another one, and what is said names none.
+    cannot choose another one, and the notes name no option.
     """
     llm_id = id_of(question)
     if question.sizes is not None:
@@ -75,10 +75,10 @@ def as_measured(
     if not is_measured(llm_id, known) or answers_from_points(question, llm_id, known):
         return question, []
     points, llm = known.points[known.points["llm_id"] == llm_id], known.llms[llm_id]
-    said, chosen = [], {}
+    notes, chosen = [], {}
     if question.hf_config is not None:
         sources = " and ".join(points["source"].unique())
-        said.append(f"{llm_id} was measured by {sources}: those measurements are used.")
+        notes.append(f"{llm_id} was measured by {sources}: those measurements are used.")
     if (points["engine"] == question.engine).any():
         points = points[points["engine"] == question.engine]
     for name, column, what, of_config in _PRECISIONS:
@@ -90,12 +90,12 @@ def as_measured(
         if len(found) > 1:
             measured = " and ".join(sorted(found.index))
             text = f"{llm_id} was measured with {what} in {measured}: {taken} is assumed"
-            said.append(f"{text}{option}.")
+            notes.append(f"{text}{option}.")
         elif taken != own:
             text = f"{llm_id} is taken to be served with {what} in {taken}, as it was measured"
-            said.append(f"{text}, not in the {own} of its configuration{option}.")
+            notes.append(f"{text}, not in the {own} of its configuration{option}.")
     dtype, kv_dtype = (chosen.get(name, getattr(question, name)) for name in ("dtype", "kv_dtype"))
-    return replace(question, dtype=dtype, kv_dtype=kv_dtype), said
+    return replace(question, dtype=dtype, kv_dtype=kv_dtype), notes
 
 
 def named_otherwise(question: Question, llm_id: str, llm: LLM) -> list[str]:
@@ -213,7 +213,7 @@ def outside_basis(
 def _outside_generations(
     source: Source, profiles: Mapping[str, GPUProfile]
 ) -> list[tuple[str, str]]:
-    """Return the GPU generations on offer that were not measured, with the option."""
+    """Return the GPU generations of candidates that were not measured, with the option."""
     names = source.known.points["gpu_profile_id"].unique()
     measured = {source.known.profiles[name].gpu.architecture for name in names}
     others: dict[str, list[str]] = {}
@@ -222,9 +222,11 @@ def _outside_generations(
             others.setdefault(each.gpu.architecture, []).append(name)
     if not others:
         return []
-    told = [f"{', '.join(names)} (generation {generation})" for generation, names in others.items()]
+    words = [
+        f"{', '.join(names)} (generation {generation})" for generation, names in others.items()
+    ]
     known = ", ".join(sorted(measured))
-    return [("--gpu-profiles", f"{' and '.join(told)}, where {known} were measured")]
+    return [("--gpu-profiles", f"{' and '.join(words)}, where {known} were measured")]
 
 
 def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
@@ -258,7 +260,7 @@ def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
     latencies = at_percentile(points, slo.percentiles, slo.first_token)
     missing = [name for name in used if not (latencies[name] > 0).any()]
     found = [
-        f"No {names[name]} was measured: what is said of it is the law's assumption alone."
+        f"No {names[name]} was measured: its values are the law's assumption alone."
         for name in missing
     ]
     for target, columns in estimated(points, slo.percentiles).items():

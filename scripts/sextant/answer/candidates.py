@@ -1,4 +1,4 @@
-"""Which GPU profiles are on offer and what they cost; what was probed on them."""
+"""The candidates: GPU profiles and their prices, and the LLM that they may serve."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from sextant.points.verdict import Outcome, Verdict
 from sextant.predict.protocols import JointPredictor
 
 
-def offered(
+def find_candidates(
     known: Mapping[str, GPUProfile],
     wanted: tuple[str, ...],
     prices: Path | None,
@@ -34,7 +34,7 @@ def offered(
     need_prices: bool = True,
     field: str = "--gpu-profiles",
 ) -> dict[str, GPUProfile]:
-    """Return the GPU profiles on offer, with the prices that hold.
+    """Return the candidate GPU profiles, with the prices that hold.
 
     Args:
         known: profiles of the characterization, with its prices.
@@ -197,7 +197,7 @@ class Subject:
     llms: Mapping[str, LLM]
     """All measured LLMs, and this one."""
     profiles: Mapping[str, GPUProfile]
-    """Those on offer."""
+    """The candidates, and those that cannot serve it."""
     excluded: Mapping[str, str]
     """Why some of them cannot serve it, by profile."""
     source: Source
@@ -237,7 +237,7 @@ class Subject:
         return np.array([[each.mean for each in self.serving.requests]])
 
     def probe(self, path: Path | None) -> pd.DataFrame | None:
-        """Return what was measured of it (`offer.read_probe`), None without a file.
+        """Return what was measured of it (`read_probe`), None without a file.
 
         Raises:
             InputError: the file is wrong.
@@ -320,7 +320,7 @@ def read_question(
     known = source.known
     question, notes = as_measured(question, known)
     llm_id, llm = named_llm(question, known)
-    profiles = offered(
+    profiles = find_candidates(
         known.profiles,
         question.gpu_profile_ids,
         question.prices,
@@ -333,9 +333,9 @@ def read_question(
 def subject_of(
     question: Question, llm_id: str, llm: LLM, source: Source, profiles: Mapping[str, GPUProfile]
 ) -> Subject:
-    """Return the LLM beside the measured ones, with the profiles that cannot serve it.
+    """Return the LLM and the measured ones, with the profiles that cannot serve it.
 
-    Where the source could not run LLMs of its kind, it is not offered either; but on a profile
+    Where the source could not run LLMs of its kind, the profile is excluded; but on a profile
     that is asked for by name the person may have an engine that can.
 
     Raises:
@@ -353,7 +353,7 @@ def subject_of(
     if len(excluded) == len(profiles):
         name = max(excluded, key=lambda name: profiles[name].devices.memory_bytes)
         reason = excluded[name]
-        fix = "offer a larger GPU profile or another number of GPUs, or quantize the LLM"
+        fix = "add a larger GPU profile or another number of GPUs, or quantize the LLM"
         if llm.context_tokens < longest:
             fix = "ask about shorter requests, or give a config.json with a longer context"
         raise InputError(f"no GPU profile can serve {llm_id}; {name}: {reason}", fix=fix)

@@ -1,4 +1,4 @@
-"""The options beside the chosen one: by price, by GPU profile, and for another SLO."""
+"""What else could be chosen: by price, by GPU profile, for another SLO; and the evidence."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataF
 
 
 def list_profiles(forecast: Forecast, options: pd.DataFrame, risk: float | None) -> list[Row]:
-    """Return one row per GPU profile on offer, cheapest first, those ruled out last.
+    """Return one row per candidate, cheapest first, those ruled out last.
 
     `status` is `meets` with the cheapest option of the wanted probability or more, `unsure` with
     the most likely option, `too_slow` where that has less than `LISTED`, or `does_not_fit` with a

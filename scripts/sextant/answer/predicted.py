@@ -90,7 +90,7 @@ class Fitted(NamedTuple):
     latencies: pd.DataFrame
     """The points, with the latencies that the limits are compared with."""
     profiles: dict[str, GPUProfile]
-    """All that points, probe and offer name."""
+    """All that points, probe and question name."""
 
 
 def fit_to(
@@ -111,7 +111,7 @@ def fit_to(
     n_llms = latencies["llm_id"].nunique()
     if n_llms < model.min_training_llms:
         problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
-        fix = "measure more LLMs, or name another --source beside it, e.g. archive:inferencex"
+        fix = "measure more LLMs, or add another --source, e.g. archive:inferencex"
         raise InputError(f"no prediction is possible ({problem})", fix=fix)
     profiles = {**known.profiles, **subject.profiles}
     training = _with_lengths(Rows(subject.training(model, latencies, profiles), latencies[TARGETS]))

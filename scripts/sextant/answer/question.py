@@ -169,7 +169,7 @@ class Question:
     risk: float | None = None
     """Largest probability of missing the SLO; None for the highest expected utility."""
     gpu_profile_ids: tuple[str, ...] = ()
-    """The profiles on offer; all of the characterization if empty."""
+    """The candidates; all of the characterization if empty."""
     prices: Path | None = None
     probe: Path | None = None
     dtype: str | None = None

@@ -86,10 +86,8 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
     points = points[points["gpu_profile_id"].isin(profiles)]
     if points.empty:
         measured = known.points.loc[known.points["llm_id"] == llm_id, "gpu_profile_id"].unique()
-        problem = f"{llm_id} was measured on none of the GPU profiles on offer"
-        fix = (
-            f"offer one of {', '.join(sorted(measured))}, or ask with --hf-config for a prediction"
-        )
+        problem = f"{llm_id} was measured on none of the candidate GPU profiles"
+        fix = f"name one of {', '.join(sorted(measured))}, or ask with --hf-config for a prediction"
         raise InputError(problem, field="--gpu-profiles", fix=fix)
     check_curves(points)
     latencies = at_percentile(points, slo.percentiles, slo.first_token)
@@ -238,11 +236,11 @@ def _answer_from_predictions(asked: Asked, notes: Sequence[str]) -> Answer:
 
 
 def _refuse_other_servers(question: Question, known: Characterization) -> None:
-    """Refuse a predictor that does not tell requests and servers apart, where a question has to."""
+    """Refuse a predictor to which all requests and servers are alike, where they differ."""
     if known.has_fixed_lengths:
         problem = (
             f"the points of {known.source} differ in lengths of requests, engines and precisions, "
-            f"which {question.predictor} does not tell apart"
+            f"which {question.predictor} does not distinguish"
         )
         raise InputError(problem, field="--predictor", fix="use --predictor roofline")
     if question.is_of_other_servers or question.dtype or question.kv_dtype:

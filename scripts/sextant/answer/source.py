@@ -186,7 +186,7 @@ def _load_own(folder: Path) -> Characterization:
 
 
 def _described(known: Characterization) -> Characterization:
-    """Return what a store has, with what is said of its source where that ships too."""
+    """Return what a store has, with the description of its source where that ships too."""
     folder = shipped_sources().get(known.source)
     if folder is None:
         return known
@@ -233,8 +233,8 @@ def _complete(known: Characterization, origin: str) -> Source:
     longest, utilization = known.longest_request_tokens, known.memory_utilization
     about, lengths = known.descriptions, _lengths(known, origin)
     if longest is None and about:
-        said = [each.longest_request_tokens for each in about if each.longest_request_tokens]
-        longest = max([*said, *_longest_means(known)], default=None)
+        stated = [each.longest_request_tokens for each in about if each.longest_request_tokens]
+        longest = max([*stated, *_longest_means(known)], default=None)
     if longest is None:
         problem = f"the longest request of {known.source} is not known"
         fix = "ask a source that you measured, or one that ships"
@@ -256,7 +256,7 @@ def _lengths(known: Characterization, origin: str) -> tuple[float, float]:
     lengths = known.points[LENGTHS].median()
     if lengths.isna().any() and known.descriptions:
         (name, *_) = lengths.index[lengths.isna()]
-        fix = "name another source beside it, e.g. --source archive:inferencex"
+        fix = "add another source, e.g. --source archive:inferencex"
         problem = f"{known.source} does not say {name}: no answer can rest on it alone"
         raise InputError(problem, file=origin, field="--source", fix=fix)
     if lengths.isna().any():

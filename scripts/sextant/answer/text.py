@@ -280,7 +280,7 @@ def caution(answer: Data) -> list[str]:
     option = f"--risk {1 - SAFE:.1g}"
     if answer["decision"] != "utility":
         option = f"--decision utility {option}"
-    safe = f"no option reaches {SAFE:g}: offer other GPU profiles"
+    safe = f"no option reaches {SAFE:g}: try other GPU profiles"
     if answer["safest"] is not None:
         safe = f"{SAFE:g} takes {deployment(answer['safest'])} ({option})"
     return [f"That is {odds}; {safe}"]
@@ -297,7 +297,7 @@ def _miss_lines(answer: Data) -> list[str]:
         f"{METRICS[name]} breaks its limit: {number(miss[f'{name}_ms'])} ms with {users} a "
         f"replica, where {asked} is asked for.",
         f"With {limits} {miss['fair_factor']:.3g} times as high its probability is {FAIR:g}, with "
-        f"{miss['safe_factor']:.3g} times {SAFE:g}. Raise the limit, offer faster GPU profiles "
+        f"{miss['safe_factor']:.3g} times {SAFE:g}. Raise the limit, try faster GPU profiles "
         "(--gpu-profiles), or quantize the LLM (--dtype).",
     ]
 
@@ -470,7 +470,7 @@ def _option(row: Data) -> list[str]:
 
 
 def profile_cells(row: Data) -> list[str]:
-    """Return what is said of a GPU profile: its name, its price and probability, or the reason."""
+    """Return the cells of a GPU profile: its name, its price and probability, or the reason."""
     name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
     if row["status"] == "does_not_fit":
         return [name, "ruled out", "", row["reason"]]

@@ -199,7 +199,7 @@ async function answerAgain(section) {
       input(limit.key).setAttribute("aria-valuetext", words);
     });
     const wrong = form.querySelector("input:invalid"), question = asked();
-    const fix = wrong ? wrong.dataset.fix : question.profiles.length ? "" : "Offer one GPU profile or more.";
+    const fix = wrong ? wrong.dataset.fix : question.profiles.length ? "" : "Choose one GPU profile or more.";
     section.classList.toggle("stale", Boolean(fix));
     if (fix) return void (part("answer").textContent = fix);
     const found = decide(question);
@@ -209,7 +209,7 @@ async function answerAgain(section) {
     for (const each of names) {
       const row = found.profiles.find((one) => one.gpu_profile_id === each);
       const is = row?.status, money = row ? `${row.usd_per_hour.toFixed(2)} USD/h` : "";
-      part(`plan ${each}`).textContent = !row ? "not on offer" : is === "too_slow" ? "too slow"
+      part(`plan ${each}`).textContent = !row ? "left out" : is === "too_slow" ? "too slow"
         : `${is === "unsure" ? "unsure: " : ""}${plural(row.replicas, "replica")}, ${money}`;
       part(`chance ${each}`).textContent = row && !data.is_measured ? chance(row.probability_met) : "";
     }

@@ -2,8 +2,8 @@
 
 `what_if.js` decides from it as `sextant.decide.decision` and `sextant.answer.options` do from the
 draws, and as eq. 1-3 do from measurements, which are one draw. A draw's latencies matter only
-through which limits they keep, so the page holds, by draw and load, the first of the limits on
-offer that is kept: exact, and much smaller than latencies.
+through which limits they keep, so the page holds, by draw and load, the first of the limits to
+choose from that is kept: exact, and much smaller than latencies.
 """
 
 import base64
@@ -81,11 +81,11 @@ def of_draws(
 
 
 def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> Basis | None:
-    """Return what an answer from an LLM's points rests on; None if no profile on offer has any.
+    """Return what an answer from an LLM's points rests on; None if no candidate has any.
 
     Args:
         latencies: points of one LLM with the latencies that the limits are compared with.
-        prices: USD per hour of the GPU profiles on offer.
+        prices: USD per hour of the candidates.
         slo: limits and load.
     """
     latencies = latencies[latencies["gpu_profile_id"].isin(prices)]

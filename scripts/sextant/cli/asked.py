@@ -166,7 +166,7 @@ class CandidateOptions:
     """Which GPU profiles are candidates, and what they cost."""
 
     gpu_profiles: Annotated[
-        str | None, typer.Option(help="GPU profiles on offer, e.g. 1xA100-40GB,4xL4-24GB.")
+        str | None, typer.Option(help="Candidate GPU profiles, e.g. 1xA100-40GB,4xL4-24GB.")
     ] = None
     prices: Annotated[
         Path | None,

@@ -226,7 +226,7 @@ def best_by_profile(options: pd.DataFrame, wanted: float) -> pd.DataFrame:
 
 
 def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO] = ()) -> str:
-    """Return the GPU profile of one LLM whose measurement would tell most of what matters.
+    """Return the GPU profile of one LLM whose measurement is expected to tell most.
 
     That is the one whose log-latencies explain, by linear regression over the draws, the
     largest part of the variance of all log-latencies, its own included. With SLOs, those of a
@@ -238,7 +238,7 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
         slos: the SLOs that the answer is for.
     """
     chances = _chances(draws, profiles, slos) if slos else None
-    # A few loads tell what all tell, and the regressions stay small.
+    # A few loads tell as much as all, and the regressions stay small.
     levels = np.unique(draws.X["users"])
     few = levels[np.linspace(0, len(levels) - 1, _PROBED_LOADS).round().astype(int)]
     kept = draws.X["users"].isin(few).to_numpy()

@@ -17,7 +17,7 @@ from sextant.decide.decision import choose, measured_draws, weigh, with_probabil
 from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
 from sextant.decide.score import best_policy, judge, mape, summarize
 from sextant.decide.sizing import candidates, check_curves, recommend
-from sextant.decide.tasks import apart, fit_result, task_of
+from sextant.decide.tasks import fit_result, separate_configurations, task_of
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.servers import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
@@ -105,7 +105,7 @@ def evaluate(
         predictor: one of `sextant.decide.names.configurable()`, or `measured`.
         seed: seed of the predictor's training.
         n_jobs: processes to use; the result does not depend on it.
-        progress: is told of each step; the log is, without it.
+        progress: called with a line for each step; the log by default.
         hold_out: `predict_held_out`, or what remembers its results.
 
     Raises:
@@ -117,7 +117,7 @@ def evaluate(
     check_installed([predictor])
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
-    every = apart(task) if task.has_fixed_lengths else task
+    every = separate_configurations(task) if task.has_fixed_lengths else task
     _check(every)
     fits: dict[tuple[Any, ...], FitResult] = {}
     parts = []
@@ -131,12 +131,12 @@ def evaluate(
             shared = (getattr(slo, name) for name in predictor_class(predictor).depends_on)
             key = (*shared, *slo.lengths.items())
             if key not in fits:
-                told = progress or logger.info
+                log = progress or logger.info
                 if task.has_fixed_lengths:
-                    predict = partial(hold_out, task, predictor, seed, n_jobs=n_jobs, progress=told)
+                    predict = partial(hold_out, task, predictor, seed, n_jobs=n_jobs, progress=log)
                     fits[key] = _fit_configurations(predict, slo)
                 else:
-                    fits[key] = fit_folds(task, slo, predictor, seed, n_jobs, told)
+                    fits[key] = fit_folds(task, slo, predictor, seed, n_jobs, log)
             part = _recommend_predicted(judged, slo, predictor, fits[key])
         named = {"source": task.source, "slo_id": slo.slo_id, "predictor": predictor}
         parts.append([_prefix(frame, named) for frame in part])
@@ -208,7 +208,7 @@ class _Truth(NamedTuple):
 
 def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
     latencies = at_percentile(task.points, slo.percentiles, slo.first_token)
-    # A measured pair runs, whatever memory facts had said of it.
+    # A measured pair runs, whatever memory facts say.
     measured = set(latencies[IDENTIFIERS].itertuples(index=False, name=None))
     llm_ids = sorted(latencies["llm_id"].unique())
     found = candidates(latencies, llm_ids, task.facts.profiles, slo, {*feasible, *measured})
@@ -296,7 +296,7 @@ def _decide(outcome: FitResult, task: Task, slo: SLO) -> pd.DataFrame:
 
 
 def _without_references(predictor: str, latencies: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """Return the predictions proper: what a predictor was told says nothing of its skill."""
+    """Return the predictions without those that the predictor was given as references."""
     if not predictor_class(predictor).uses_references:
         return latencies
     return latencies[~latencies["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))]

@@ -145,7 +145,7 @@ def candidates(
         latencies: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`, measured or predicted, and
             the mean `input_tokens, output_tokens` if a limit or the load needs them.
         llm_ids: the LLMs to list.
-        profiles: the GPU profiles on offer, by identifier.
+        profiles: the candidate GPU profiles, by identifier.
         slo: latency limits and the load to serve.
         feasible: pairs that memory facts allow; None allows all.
     """

@@ -33,7 +33,7 @@ def task_of(
         source: name of the characterization.
         points: points of one workload and scenario.
         tried: rows of table `feasibility`.
-        facts: of all LLMs and of the GPU profiles on offer.
+        facts: of all LLMs and of the candidate GPU profiles.
         longest_request_tokens: input and output of the workload's longest request, if known.
         memory_utilization: fraction of the memory that servers may use.
         has_fixed_lengths: whether each point has requests of its own lengths.
@@ -78,7 +78,7 @@ def feasible_pairs(
     return pairs
 
 
-def apart(task: Task) -> Task:
+def separate_configurations(task: Task) -> Task:
     """Return the task with each configuration as an option of its own; repeats become means."""
     points = as_options(task.points.dropna(subset=["users"]))
     numbers = points.select_dtypes("number").columns.difference(["users"])
@@ -97,7 +97,7 @@ def apart(task: Task) -> Task:
 
 
 def fit_result(held_out: Sequence[HeldOut], seconds: float) -> FitResult:
-    """Return held-out predictions as those of a fit on `apart`'s task."""
+    """Return held-out predictions as those of a fit on the task of `separate_configurations`."""
     parts, draws = [], []
     for fold, points, samples_ms, predicted in held_out:
         named = as_options(points)
@@ -118,7 +118,7 @@ def fit_result(held_out: Sequence[HeldOut], seconds: float) -> FitResult:
 
 
 def as_options(points: pd.DataFrame) -> pd.DataFrame:
-    """Return points with names that tell configurations apart, and the plain ones beside them."""
+    """Return points named by configuration; the plain names are in columns of their own."""
     lengths = points[LENGTHS].map("{:.0f}".format).agg("/".join, axis=1)
     served = points[SERVING].astype("str").where(points[SERVING].notna(), "")
     ways = served.agg(",".join, axis=1)
