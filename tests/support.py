@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -32,6 +33,7 @@ def script(path: str) -> ModuleType:
     spec = spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its classes are looked up
     spec.loader.exec_module(module)
     return module
 
