@@ -55,8 +55,8 @@ print(sorted(heavy & sys.modules.keys()))"""
 
 def test_an_answer_does_not_wait_for_libraries_that_it_does_not_use() -> None:
     code = """
-import sys, numpy as np, sextant.answer.answer, sextant.predict.roofline
-print(sorted({"sklearn", "joblib", "duckdb"} & sys.modules.keys()))
+import sys, numpy as np, sextant.answer.recommend, sextant.answer.text
+print(sorted({"sklearn", "joblib", "duckdb", "matplotlib", "jinja2"} & sys.modules.keys()))
 import sklearn
 from sextant.predict.native_xgboost import xgboost
 matrix = xgboost.DMatrix(np.eye(2), np.ones(2))
