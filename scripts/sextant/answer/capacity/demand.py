@@ -297,7 +297,7 @@ def lengths_of(requests: Requests) -> Callable[..., pd.DataFrame]:
     def lengths(length: Length, n: int, rng: np.random.Generator) -> np.ndarray:
         sigma = z - max(z**2 - 2 * math.log(length.high / length.mean), 0.0) ** 0.5
         drawn = length.mean * np.exp(sigma * rng.standard_normal(n) - sigma**2 / 2)
-        return np.maximum(drawn.round(), 1).astype(np.int64)
+        return np.asarray(np.maximum(drawn.round(), 1).astype(np.int64))
 
     def sample(n: int, *, seed: Seed) -> pd.DataFrame:
         rng = np.random.default_rng(seed)

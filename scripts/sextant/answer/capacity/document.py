@@ -214,7 +214,7 @@ def profile_cells(row: Answer) -> list[str]:
 
 def _why(row: Answer) -> str:
     if row["status"] == "does_not_fit":
-        return row["reason"]
+        return str(row["reason"])
     if row["status"] == "refused":
         verb = "is" if row["n_refused"] == 1 else "are"
         refused = f"{plural(row['n_refused'], 'request')} {verb} too long for it, or time out"

@@ -169,7 +169,7 @@ def simulate_llm(
         "serving": offer.facts,
         "seed": question.seed,
     }
-    return jsonable(facts)
+    return dict(jsonable(facts))
 
 
 def _notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:

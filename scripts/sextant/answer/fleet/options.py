@@ -251,7 +251,7 @@ def find_options(
     options: list[Option] = []
     looser: dict[str, dict[float, list[Option]]] = {}
     warnings: dict[str, list[str]] = {}
-    fits: dict[tuple, tuple[JointPredictor, Fitted]] = {}
+    fits: dict[tuple[Any, ...], tuple[JointPredictor, Fitted]] = {}
     for each, (question, notes) in zip(wanted, questions, strict=True):
         subject, outside = _subject(question, source, profiles)
         if subject is not None:
@@ -328,7 +328,7 @@ def _subject(
 
 
 def _forecast(
-    question: Question, subject: Subject, fits: dict[tuple, tuple[JointPredictor, Fitted]]
+    question: Question, subject: Subject, fits: dict[tuple[Any, ...], tuple[JointPredictor, Fitted]]
 ) -> Forecast:
     """Return the joint draws of an LLM; demands whose limits are alike share a fit in `fits`."""
     slo, every = question.slo, {**subject.source.known.profiles, **subject.profiles}

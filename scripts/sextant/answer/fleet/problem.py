@@ -84,11 +84,11 @@ class Option:
         served = np.sort(self.load_per_replica)[-max(n_kept, 1)]
         if served <= 0:
             return None
-        return np.maximum(size_replicas(self.loads, served, _SLACK), least).astype(int)
+        return np.asarray(np.maximum(size_replicas(self.loads, served, _SLACK), least).astype(int))
 
     def is_met(self, replicas: np.ndarray) -> np.ndarray:
         """Return in which draws these replicas by slot suffice, shape (draws,)."""
-        return np.all(self.needed <= replicas, axis=1)
+        return np.asarray(np.all(self.needed <= replicas, axis=1))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
@@ -115,9 +115,9 @@ class Program:
         return [n for n in self._sizes.get(pool.gpu_id, ()) if n <= pool.devices_per_node]
 
     @cached_property
-    def _places(self) -> dict[tuple, int]:
+    def _places(self) -> dict[tuple[Any, ...], int]:
         """The column of each variable: x, then z, m and k."""
-        keys: list[tuple] = [("x", c) for c in range(len(self.choices))]
+        keys: list[tuple[Any, ...]] = [("x", c) for c in range(len(self.choices))]
         for g, pool in enumerate(self.pools):
             for s in range(len(self.weights)):
                 keys += [("z", n, g, s) for n in self._fitting(pool)] + [("m", g, s)]
@@ -272,7 +272,7 @@ def _silent() -> Iterator[None]:
 
 def merge_pools(pools: Sequence[Pool]) -> tuple[list[Pool], dict[str, list[Pool]]]:
     """Return pools of different kinds, and which ones each stands for: alike nodes are one pool."""
-    alike: dict[tuple, list[Pool]] = {}
+    alike: dict[tuple[Any, ...], list[Pool]] = {}
     for pool in pools:
         kind = pool.gpu_id, pool.devices_per_node, pool.usd_per_hour, pool.is_owned
         alike.setdefault(kind, []).append(pool)

@@ -90,7 +90,7 @@ def plan_measurements(
             problem = f"{slo.slo_id} is about requests of other lengths than are measured"
             fix = "leave its lengths out to plan measurements"
             raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
-    groups: dict[tuple, list[SLO]] = {}
+    groups: dict[tuple[Any, ...], list[SLO]] = {}
     for slo in slos:
         groups.setdefault((slo.percentiles, slo.first_token), []).append(slo)
     decisions = [

@@ -13,7 +13,7 @@ cost comes first; each choice takes the cells before it as measured.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -135,7 +135,7 @@ class Decisions(NamedTuple):
             return np.empty((len(self.seen), 0))
         values = self.seen[:, np.concatenate(cells)].reshape(len(self.seen), -1)
         left, _, _ = np.linalg.svd(values - values.mean(axis=0), full_matrices=False)
-        return left[:, :most] * np.sqrt(len(left))
+        return np.asarray(left[:, :most] * np.sqrt(len(left)))
 
 
 def weigh_decisions(
@@ -155,10 +155,10 @@ def weigh_decisions(
     X, samples_ms = draws.X.iloc[order].reset_index(drop=True), draws.samples_ms[:n, order]
     noise = np.random.default_rng(seed).normal(0, _NOISE, samples_ms.shape)
     lengths = X[LENGTHS].to_numpy(float)
-    of_limits: dict[tuple, int] = {}
+    of_limits: dict[tuple[Any, ...], int] = {}
     met: list[np.ndarray] = []
     decisions, weighed = [], []
-    loads: dict[tuple, pd.DataFrame] = {}
+    loads: dict[tuple[Any, ...], pd.DataFrame] = {}
     for slo in slos:
         limits = of_limits.setdefault(tuple(slo.limits.items()), len(of_limits))
         if limits == len(met):
@@ -218,7 +218,7 @@ def bounded_worth(ratios: np.ndarray) -> np.ndarray:
 
     Without a bound a few draws far out would decide what the mean is.
     """
-    return np.maximum(worth_of(ratios), 0.0)
+    return np.asarray(np.maximum(worth_of(ratios), 0.0))
 
 
 def _worth_given(features: np.ndarray, worth: np.ndarray) -> np.ndarray:
@@ -233,7 +233,7 @@ def _worth_given(features: np.ndarray, worth: np.ndarray) -> np.ndarray:
     # What a regression without its own draw would say of each draw.
     weights, own = (weights / (1 - own)).astype(flat.dtype), (own / (1 - own)).astype(flat.dtype)
     fitted = weights @ (features.T.astype(flat.dtype) @ flat)
-    return (fitted - own * flat).reshape(worth.shape)
+    return np.asarray((fitted - own * flat).reshape(worth.shape))
 
 
 def expected_so(slo_ids: Sequence[str], ratios: np.ndarray, can_be_met: np.ndarray) -> float:
@@ -445,7 +445,7 @@ class _Planner:
 
     def _worth(self, cells: Sequence[Choice]) -> np.ndarray:
         """Return the mean worth over all decisions in each draw, after measuring cells."""
-        return bounded_worth(self._ratios(cells)).mean(axis=1)
+        return np.asarray(bounded_worth(self._ratios(cells)).mean(axis=1))
 
     def expected_so(self) -> float:
         """Return the S/O that decisions are expected to have after the cells taken so far."""

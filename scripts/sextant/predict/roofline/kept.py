@@ -42,7 +42,7 @@ def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **model.arrays())
+            np.savez(file, allow_pickle=False, **model.arrays())
         kept = sorted(path.parent.glob("fit-*.npz"), key=lambda each: each.stat().st_mtime)
         for old in kept[:-_MOST_KEPT]:
             old.unlink(missing_ok=True)
