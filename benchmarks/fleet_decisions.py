@@ -34,7 +34,7 @@ from sextant.answer.fleet.planning import (
     own_best_choices,
     plan_fleet,
 )
-from sextant.answer.fleet.problem import Demand, Option, Pool, Served
+from sextant.decide.fleet import Demand, Option, Pool, Served
 from sextant.decide.score import so_score
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO

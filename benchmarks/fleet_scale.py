@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.fleet.planning import answer_fleet, plan_fleet
-from sextant.answer.fleet.problem import Demand, Option, Pool
+from sextant.decide.fleet import Demand, Option, Pool
 from sextant.facts.slo import SLO
 
 USD_PER_HOUR = {"A": 1.2, "B": 2.5, "C": 4.1, "D": 6.9, "E": 0.8}

@@ -10,8 +10,8 @@ from scipy.optimize import milp
 
 from sextant.answer.fleet.document import fleet_document
 from sextant.answer.fleet.planning import answer_fleet, own_best_choices, plan_fleet
-from sextant.answer.fleet.problem import Demand, Mend, Option, Pool
 from sextant.base.errors import InputError
+from sextant.decide.fleet import Demand, Mend, Option, Pool
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import as_json, as_text
 
@@ -415,7 +415,7 @@ def test_what_the_solver_prints_stays_off_standard_output(capfd, monkeypatch):
         os.write(1, b"a line of its own")
         return milp(*args, **more)
 
-    monkeypatch.setattr("sextant.answer.fleet.program.milp", prints)
+    monkeypatch.setattr("sextant.decide.fleet_program.milp", prints)
     plan_fleet([demand("a")], [Pool("p", "A", 1, 8)], [option("a", 1, 100)])
     print("the answer")
     assert capfd.readouterr().out == "the answer\n"

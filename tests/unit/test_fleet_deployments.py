@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sextant.answer.fleet.deployments import IMAGE, as_kubernetes, as_slurm
-from sextant.answer.fleet.problem import Demand, FleetPlan, Placement, Pool, PoolUse, Served
+from sextant.decide.fleet import Demand, FleetPlan, Placement, Pool, PoolUse, Served
 from sextant.facts.slo import SLO
 from support import ROOT
 

@@ -9,8 +9,8 @@ import pytest
 from html_page import Page, figure_texts
 from sextant.answer.fleet.document import devices_used, fleet_document
 from sextant.answer.fleet.planning import answer_fleet
-from sextant.answer.fleet.problem import Demand, Option, Pool
 from sextant.base.files import provenance
+from sextant.decide.fleet import Demand, Option, Pool
 from sextant.facts.slo import SLO
 from sextant.pages.page import write_page
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant.answer.fleet.options import read_supply
-from sextant.answer.fleet.problem import FleetPlan, Pool, Served
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet, yaml_documents
+from sextant.decide.fleet import FleetPlan, Pool, Served
 from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.llm.config import name_of
 

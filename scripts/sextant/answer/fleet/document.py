@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sextant.answer.fleet.problem import FleetAnswer, FleetPlan, Mend, Worth
 from sextant.answer.text import chance
+from sextant.decide.fleet import FleetAnswer, FleetPlan, Mend, Worth
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
 from sextant.pages.wording import listed, plural
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from sextant.answer.capacity.files import write_results
 from sextant.answer.fleet.document import fleet_document, mend_words, nodes_words
 from sextant.answer.fleet.options import FleetQuestion, answer_sheets
-from sextant.answer.fleet.problem import Demand
 from sextant.base.files import provenance
+from sextant.decide.fleet import Demand
 from sextant.experiment.experiment import Experiment
 from sextant.pages.blocks import as_text
 from sextant.points.measured import load_run

@@ -13,7 +13,6 @@ import numpy as np
 from sextant.answer.basis import as_measured, estimates, outside_basis, warning
 from sextant.answer.candidates import Subject, subject_of
 from sextant.answer.fleet.planning import RISK, TIME_LIMIT_S, answer_fleet
-from sextant.answer.fleet.problem import Demand, FleetAnswer, Option, Pool
 from sextant.answer.predicted import Fitted, Forecast, fit_to, forecast_of
 from sextant.answer.question import (
     Length,
@@ -29,6 +28,7 @@ from sextant.base.errors import InputError
 from sextant.base.ids import file_name
 from sextant.base.sheets import Row, load_sheet
 from sextant.decide.decision import sustained
+from sextant.decide.fleet import Demand, FleetAnswer, Option, Pool
 from sextant.decide.sizing import load_served
 from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice

@@ -10,7 +10,7 @@ from math import floor
 
 import numpy as np
 
-from sextant.answer.fleet.problem import (
+from sextant.decide.fleet import (
     Baseline,
     Demand,
     FleetAnswer,
@@ -23,7 +23,7 @@ from sextant.answer.fleet.problem import (
     Pool,
     Served,
 )
-from sextant.answer.fleet.program import (
+from sextant.decide.fleet_program import (
     TIE_USD,
     Choice,
     Program,

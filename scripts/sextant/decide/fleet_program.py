@@ -26,8 +26,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import coo_array
 
-from sextant.answer.fleet.problem import Demand, Option, Placement, Pool, PoolUse
 from sextant.base.errors import InputError
+from sextant.decide.fleet import Demand, Option, Placement, Pool, PoolUse
 
 TIE_USD = 1e-6
 """What a device in use costs beside its price: owned ones without a price are not wasted."""
