@@ -136,20 +136,6 @@ def test_quantiles_of_a_histogram() -> None:
     assert np.isnan(found[1])
 
 
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"goodput": 1.2}, "goodput"),
-        ({"max_failed": -0.1}, "max_failed"),
-        ({"window_s": 0.0}, "window"),
-    ],
-)
-def test_a_share_or_window_that_is_none_is_refused(given, field) -> None:
-    with pytest.raises(InputError, match="is not a") as error:
-        within(1.0, **given)
-    assert error.value.field == field
-
-
 # What arrives
 
 

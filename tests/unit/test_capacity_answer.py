@@ -241,6 +241,7 @@ BAD = [
     (("--trace", "T", "--traffic", 0), "not a factor", "--traffic"),
     (("--trace", "T", "--window", "0s"), "not a time", "--window"),
     (("--trace", "T", "--goodput", 1.5), "not a share", "--goodput"),
+    (("--trace", "T", "--max-failed", -0.1), "not a share", "--max-failed"),
     (("--trace", "T", "--risk", 1), "not a risk", "--risk"),
     (("--trace", "T", "--max-num-seqs", 0), "not above 0", "--max-num-seqs"),
     (("--trace", "T", "--timeout-s", -1), "not above 0", "--timeout-s"),

@@ -132,7 +132,7 @@ def random_fleet(seed, n_slots=1):
 
 
 @pytest.mark.parametrize("n_slots", [1, 3])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_plan_is_the_best_by_brute_force(seed, n_slots):
     demands, pools, options = random_fleet(seed, n_slots)
     is_elastic = n_slots > 1
@@ -303,18 +303,6 @@ def test_a_larger_fleet_is_solved_within_its_gap_and_above_an_independent_bound(
     alone = own_best_choices(demands, pools, options)
     assert sum(each.usd_per_hour for each in alone.choices) <= plan.usd_per_hour + 1e-9
     check_places(plan, demands, pools)
-
-
-def test_where_not_all_fit_the_first_priority_is_served_first():
-    demands, pools, options = large_fleet(30, 6.0)
-    plan = plan_fleet(demands, pools, options, time_limit_s=60)
-    assert 0 < len(plan.served) < 30
-    first = [each for each in demands if each.priority == 1]
-    alone = plan_fleet(
-        first, pools, [o for o in options if o.demand_id in {d.demand_id for d in first}]
-    )
-    n_first = sum(each.demand.priority == 1 for each in plan.served)
-    assert n_first == len(alone.served)
 
 
 def answered(demands, pools, options, looser=None, **more):

@@ -193,8 +193,6 @@ def test_the_answer_is_a_page_or_deployments_too(here):
     *_, deployment = yaml.safe_load_all(asked(here, demands, [NAMED], "--format", "kubernetes"))
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["args"][0] == "huggyllama/llama-13b"
-    script = asked(here, demands, [NAMED], "--format", "slurm")
-    assert "#SBATCH --gres=gpu:a100:" in script and "vllm serve huggyllama/llama-13b " in script
 
 
 @pytest.mark.parametrize(

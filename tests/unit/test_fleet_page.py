@@ -59,11 +59,6 @@ def test_the_page_says_who_runs_where_at_what_cost(tmp_path):
     assert facts["plan"]["usd_per_hour"] == answer.plan.usd_per_hour == 16
 
 
-def test_the_same_answer_gives_the_same_bytes(tmp_path):
-    answer = answer_of((1.0,), (1.0,))
-    assert page_of(answer, tmp_path)[1] == page_of(answer, tmp_path)[1]
-
-
 def test_who_is_not_served_stands_there_with_what_would_mend_it(tmp_path):
     page, _, facts = page_of(answer_of(*[(1.0,)] * 5), tmp_path)
     assert [each["demand_id"] for each in facts["plan"]["unserved"]] == ["d4"]
