@@ -152,8 +152,8 @@ def print_capacity(
 
     check_page(printed, out)
     answer = answer_capacity(asked, [lead] if lead else [])
-    print_document(capacity_document(answer, provenance()), printed, out)
-    if answer["gpu_profile_id"] is None:
+    print_document(capacity_document(answer.data, provenance()), printed, out)
+    if not answer.has_option:
         raise typer.Exit(3)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sextant.answer.answer import Answer, Option
 from sextant.answer.capacity.changes import (
     Schedule,
     Terms,
@@ -25,7 +26,6 @@ from sextant.answer.capacity.sizing import (
 from sextant.answer.capacity.target import Judged, Target
 from sextant.answer.question import Question
 from sextant.answer.step_laws import LLMLaws, Settings, find_laws
-from sextant.facts.prices import old_price_lines, price_origins
 from sextant.pages.wording import HOUR_S, plural
 from sextant.simulate.run import Router
 
@@ -35,10 +35,17 @@ _N_BUCKETS = 240
 _BUCKETS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 86400)
 
 
-_OPTION = ("gpu_profile_id", "replicas", "usd_per_hour", "probability_met", "rate_at_slo_rps")
 _ROW = (
-    *("status", *_OPTION[1:4], "replicas_lo", "replicas_hi", "rate_at_slo_rps", "n_refused"),
-    *("alone_limit", "alone_ratio", "kv_tokens", "is_gpu_measured", "reason"),
+    *("status", "replicas", "usd_per_hour", "probability_met", "replicas_lo", "replicas_hi"),
+    *(
+        "rate_at_slo_rps",
+        "n_refused",
+        "alone_limit",
+        "alone_ratio",
+        "kv_tokens",
+        "is_gpu_measured",
+        "reason",
+    ),
 )
 
 
@@ -59,16 +66,14 @@ class CapacityQuestion:
     router: Router = "round_robin"
 
 
-def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> dict[str, Any]:
+def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answer:
     """Return the fewest replicas on each GPU profile that meet an SLO under this traffic.
 
     `notes` come before the answer's own warnings.
 
     Returns:
-        The cheapest option (`gpu_profile_id, replicas, usd_per_hour, probability_met,
-        rate_at_slo_rps`; None: there is none) and `alternatives`, one row per profile; of the
-        option `neighbours`, `failure`, `growth`, `burst`, `schedule` and `timeline`; `demand`,
-        `slo`, `serving`, `characterization`, `prices` and `warnings`.
+        The cheapest option; its own are `rate_at_slo_rps` and `demand`, and of the option
+        `neighbours`, `failure`, `growth`, `burst`, `schedule` and `timeline`.
 
     Raises:
         InputError: an option is wrong, or the measurements cannot answer.
@@ -82,29 +87,23 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> dict[
         known = {"status": "does_not_fit", "reason": reason, "is_gpu_measured": is_measured}
         rows.append({"gpu_profile_id": name, **dict.fromkeys(_ROW), **known})
     rows.sort(key=lambda row: (row["usd_per_hour"] is None, row["usd_per_hour"] or 0.0))
-    chosen = rows[0]
-    candidates = offer.profiles.values()
-    prices = price_origins((each.price_source, each.price_as_of) for each in candidates)
-    answer: dict[str, Any] = {
-        "llm_id": offer.llm_id,
-        **{name: chosen[name] if chosen["replicas"] else None for name in _OPTION},
-        "risk": asked.risk,
-        "slo": asked.question.slo.facts() | asked.target.facts(),
-        "demand": demand.facts(),
-        "serving": offer.facts,
-        "alternatives": rows,
-        "characterization": offer.source.facts(),
-        "prices": [each._asdict() for each in prices],
-        "warnings": [
-            *notes,
-            *offer.warnings,
-            *_warnings(demand, asked, offer),
-            *old_price_lines(prices),
-        ],
-    }
+    chosen, more = rows[0], {"rate_at_slo_rps": None, "demand": demand.facts()}
     if chosen["replicas"]:
-        answer |= _changes(sizings[chosen["gpu_profile_id"]], demand, asked)
-    return answer
+        more["rate_at_slo_rps"] = chosen["rate_at_slo_rps"]
+        more |= _changes(sizings[chosen["gpu_profile_id"]], demand, asked)
+    return Answer(
+        llm_id=offer.llm_id,
+        basis="simulated",
+        chosen=Option.of(chosen) if chosen["replicas"] else Option(),
+        alternatives=rows,
+        slo=asked.question.slo.facts() | asked.target.facts(),
+        risk=asked.risk,
+        source=offer.source,
+        profiles=offer.profiles.values(),
+        warnings=[*notes, *offer.warnings, *_warnings(demand, asked, offer)],
+        serving=offer.facts,
+        more=more,
+    )
 
 
 def _size(asked: CapacityQuestion, offer: LLMLaws, name: str) -> Sizing:

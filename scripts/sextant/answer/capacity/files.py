@@ -89,11 +89,11 @@ def size_files(
         question = Question(slo, llm_id, known=known, requests=lengths, seed=seed)
         try:
             asked = CapacityQuestion(question, traffic, target, seed=seed)
-            answers.append(answer_capacity(asked, notes))
+            answer = answer_capacity(asked, notes).data
+            text = as_text(capacity_document(answer))
+            answers.append(answer | {"text": text})
         except InputError as error:
             no_answer[llm_id] = str(error)
-    for answer in answers:
-        answer["text"] = as_text(capacity_document(answer))
     rows = [row for answer in answers for row in _rows(answer)]
     rows += [
         {"llm_id": llm_id, "status": "no_answer", "reason": why}
