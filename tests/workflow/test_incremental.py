@@ -304,33 +304,32 @@ def test_a_change_runs_just_what_it_must(world, name: str) -> None:
 # A module of each room, and what an edit of it runs again: what imports it, but neither the
 # measurements nor what they are made from.
 EDITS: dict[str, Counter[str]] = {
-    "advice/answer.py": Counter(),
+    "answer/answer.py": Counter(),
+    "answer/capacity/sizing.py": Counter(),  # no SLO of the project has a trace
+    "answer/fleet/planning.py": Counter(),
+    "answer/plan/estimate.py": Counter(),
     "base/files.py": AGGREGATED + TRACE_PAGE,
-    "benchmark/tuning.py": Counter(),
-    "capacity/target.py": Counter(),  # no SLO of the project has a trace
-    # The page on a trace imports them too, through `studies.importance`.
-    "points/metrics.py": AGGREGATED + TRACE_PAGE,
-    "points/frame.py": AFTER_POINTS,
+    "base/job_log.py": AGGREGATED + TRACE_PAGE,
+    "bench/tuning.py": Counter(),
     "cli/app.py": Counter(),
     "decide/score.py": AFTER_POINTS,
     "engine/vllm_command.py": Counter(),
-    "experiment/slo.py": AFTER_POINTS,
-    "fleet/plan.py": Counter(),
-    "hardware/gpu.py": AGGREGATED,
-    "ingest/rules.py": Counter(),
-    "llm/layers.py": AGGREGATED,
-    "load/closed_loop.py": Counter(),
+    "experiment/loading.py": AGGREGATED,
+    "facts/slo.py": AGGREGATED,
+    "facts/gpu.py": AGGREGATED,
+    "facts/llm/layers.py": AGGREGATED,
+    "load/client.py": Counter(),
     "pages/figure.py": TRACE_PAGE + Counter(write_report=1),
-    "plan/estimate.py": Counter(),
+    "points/metrics.py": AGGREGATED + TRACE_PAGE,
+    "points/frame.py": AFTER_POINTS,
+    "points/summarize.py": AGGREGATED,
     # Read by the other three by its name alone.
     "predict/llm_pilot.py": AFTER_POINTS - Counter(evaluate_predictor=3),
-    "processes/job_log.py": AGGREGATED + TRACE_PAGE,
     "report/write.py": Counter(write_report=1),
+    "report/trace/traffic.py": TRACE_PAGE,
     "simulate/steps.py": Counter(),
-    "points/summarize.py": AGGREGATED,
     "studies/pareto.py": Counter(),  # the project has no study
-    "telemetry/nvml.py": Counter(),
-    "trace_report/traffic.py": TRACE_PAGE,
+    "trace/rules.py": Counter(),
     "workload/lengths.py": TRACE_PAGE,
 }
 

@@ -198,4 +198,5 @@ def _named_in(script: Path, known: set[str]) -> set[str]:
 
 def _file(module: str, folder: Path) -> Path:
     path = folder.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    file = path.with_suffix(".py")  # a folder may be left from when it was a package
+    return file if file.is_file() else path / "__init__.py"

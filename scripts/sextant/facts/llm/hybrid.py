@@ -29,16 +29,10 @@ def _qwen_next(config: Config) -> LLM:
     config.require("attn_output_gate", True)
     config.ignore("intermediate_size")  # of the layers that `mlp_only_layers` would name
     config.ignore("mtp_num_hidden_layers", "mlp_only_layers")
-    key_heads, value_heads, key_dim, value_dim, kernel = (
-        config.integer(f"linear_{name}")
-        for name in (
-            "num_key_heads",
-            "num_value_heads",
-            "key_head_dim",
-            "value_head_dim",
-            "conv_kernel_dim",
-        )
-    )
+    key_heads = config.integer("linear_num_key_heads")
+    value_heads = config.integer("linear_num_value_heads")
+    key_dim, value_dim = (config.integer(f"linear_{name}_head_dim") for name in ("key", "value"))
+    kernel = config.integer("linear_conv_kernel_dim")
     n_attention = _attention_layers(config, s.layers)
     n_delta = s.layers - n_attention
     value, mixed = value_heads * value_dim, 2 * key_heads * key_dim + value_heads * value_dim
@@ -47,13 +41,11 @@ def _qwen_next(config: Config) -> LLM:
     attention = s.hidden * (3 * s.heads + 2 * s.kv_heads) * s.head_dim
     delta_vectors = mixed * kernel + 2 * value_heads + value_dim
     state = _state_bytes(config, value_heads * key_dim * value_dim, mixed * (kernel - 1))
+    vectors = n_delta * delta_vectors + n_attention * 2 * s.head_dim
     return decoder(
         config,
         s,
-        vectors=s.layers * 2 * s.hidden
-        + n_delta * delta_vectors
-        + n_attention * 2 * s.head_dim
-        + s.hidden,
+        vectors=vectors + (2 * s.layers + 1) * s.hidden,
         attention=n_delta * delta + n_attention * attention,
         experts=qwen2_experts(config, s, step=1) if is_moe else None,
         n_attention_layers=n_attention,

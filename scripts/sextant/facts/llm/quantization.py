@@ -64,9 +64,11 @@ def without_exceptions(inner: Section, matrices: Matrices) -> Matrices:
     for field in _EXCEPTIONS:
         for name in inner.listing(field, str, default=[]):
             module = name.removeprefix("re:").replace("\\", "").rstrip(".*$")
-            if _NEVER_QUANTIZED.search(module) or _predicts_further_tokens(module, matrices):
-                continue
             layer, piece = _LAYER.search(module), _PIECE.search(module)
+            # Layers beyond the last predict further tokens.
+            is_beyond = layer is not None and int(layer[1]) >= matrices.n_layers
+            if is_beyond or _NEVER_QUANTIZED.search(module):
+                continue
             for part in _parts_of(inner, field, module, matrices):
                 pieces = kept[part].setdefault(layer[1] if layer else "", set())
                 pieces.add(piece[1] if piece else "")
@@ -83,7 +85,7 @@ def without_exceptions(inner: Section, matrices: Matrices) -> Matrices:
 
 
 def _share(inner: Section, part: str, kept: dict[str, set[str]], n_layers: int) -> float:
-    """Return the share of a part that is left unquantized: by layer ("": all) what is named."""
+    """Return the share of a part that is left unquantized; `kept`: pieces by layer ("": all)."""
     shares = {
         layer: 1.0 if "" in pieces else len(pieces) / _PIECES[part]
         for layer, pieces in kept.items()
@@ -94,12 +96,6 @@ def _share(inner: Section, part: str, kept: dict[str, set[str]], n_layers: int) 
         raise inner.error("parts of attention are left unquantized", "ignore", fix)
     of_all = shares.pop("", 0.0)
     return min(1.0, max(of_all, sum(shares.values()) / (n_layers or 1)))
-
-
-def _predicts_further_tokens(module: str, matrices: Matrices) -> bool:
-    """Return whether a module's layer is none of the main model's, but predicts further tokens."""
-    layer = _LAYER.search(module)
-    return layer is not None and int(layer[1]) >= matrices.n_layers
 
 
 def _parts_of(inner: Section, field: str, module: str, matrices: Matrices) -> list[str]:
@@ -252,8 +248,13 @@ def _block_scale_bits(inner: Section, name: str) -> float:
 
 
 def _compressed_tensors(inner: Section) -> Scheme:
-    group = _only_group(inner)
-    if group.get("targets") != ["Linear"]:
+    groups = inner.get("config_groups")
+    if not isinstance(groups, dict) or len(groups) != 1:
+        fix = "only one group of weights is supported"
+        raise inner.error("weights of several kinds", "config_groups", fix)
+    (group,) = groups.values()
+    is_known = isinstance(group, dict) and group.get("targets") == ["Linear"]
+    if not is_known or not isinstance(group.get("weights"), dict):
         fix = 'only quantized weights of the targets ["Linear"] are supported'
         raise inner.error("unknown group", "config_groups", fix)
     sparsity = inner.optional("sparsity_config", {})
@@ -276,19 +277,6 @@ def _floats(weights: Section) -> Scheme:
     return by_group[group]
 
 
-def _only_group(inner: Section) -> dict[str, Any]:
-    """Return the one group of weights, which describes its `weights`."""
-    groups = inner.get("config_groups")
-    if not isinstance(groups, dict) or len(groups) != 1:
-        fix = "only one group of weights is supported"
-        raise inner.error("weights of several kinds", "config_groups", fix)
-    (group,) = groups.values()
-    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
-        fix = 'only quantized weights of the targets ["Linear"] are supported'
-        raise inner.error("unknown group", "config_groups", fix)
-    return group
-
-
 def _scheme_bits(weights: Section) -> float:
     strategy, bits = weights.get("strategy"), _bits(weights, "num_bits")
     if strategy in ("tensor", "channel"):
@@ -302,10 +290,6 @@ def _scheme_bits(weights: Section) -> float:
         return bits + _block_scale_bits(weights, "block_structure")
     fix = "use tensor, channel, group, tensor_group or block"
     raise weights.error(f"unknown strategy {strategy!r}", "config_groups", fix)
-
-
-def _modelopt(inner: Section) -> Scheme:
-    return _algorithm(inner, "quant_algo")
 
 
 def _algorithm(inner: Section, field: str) -> Scheme:
@@ -323,6 +307,6 @@ METHODS: Mapping[str, Callable[[Any], Scheme]] = {
     "fp8": _fp8,
     "fbgemm_fp8": lambda _: FP8,
     "compressed-tensors": _compressed_tensors,
-    "modelopt": _modelopt,
+    "modelopt": lambda inner: _algorithm(inner, "quant_algo"),
     "mxfp4": lambda _: MXFP4,
 }
