@@ -32,13 +32,7 @@ characterization (528 points; its p95 interpolated as `between` does). Per token
 ML.ENERGY leaderboard, task lm-arena-chat (vLLM 0.11.1 on H100 and B200). TPOT, a mean over each
 request, spreads less than ITL, so for it the factors err on the safe side.
 """
-METRICS = {
-    "ttft": "TTFT",
-    "nttft": "nTTFT",
-    "itl": "ITL",
-    "tpot": "TPOT",
-    "e2e": "E2E",
-}
+METRICS = {"ttft": "TTFT", "nttft": "nTTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E"}
 """The latencies that may have a limit, and their names."""
 _LOADS = ("users", "request_rate_rps", "trace_id")
 _FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"

@@ -10,13 +10,7 @@ from typing import NamedTuple
 
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import LLM
-from sextant.facts.llm.layers import (
-    Sizes,
-    decoder,
-    deepseek_experts,
-    read_experts,
-    read_sizes,
-)
+from sextant.facts.llm.layers import Sizes, decoder, deepseek_experts, read_experts, read_sizes
 
 
 def _deepseek(config: Config) -> LLM:

@@ -59,12 +59,7 @@ _GEMMA_3 = {
     "max_position_embeddings": 131_072,
 }
 _QWEN_2 = Traits(has_qkv_bias=True, window=upper_layers)
-_QWEN_3 = Traits(
-    has_head_dim=True,
-    reads_attention_bias=True,
-    qk_norm="head",
-    window=upper_layers,
-)
+_QWEN_3 = Traits(has_head_dim=True, reads_attention_bias=True, qk_norm="head", window=upper_layers)
 _TRAITS = {
     "llama": Traits(kv_heads_follow=True, reads_attention_bias=True),
     "granite": Traits(kv_heads_follow=True, reads_attention_bias=True),
@@ -79,20 +74,11 @@ _TRAITS = {
     "qwen3_vl_text": _QWEN_3,
     "qwen3_vl_moe_text": _QWEN_3._replace(experts=qwen3_experts),
     "mimo": _QWEN_2,
-    "step3p7": Traits(
-        has_head_dim=True,
-        qk_norm="head",
-        window=every_other,
-        experts=step_experts,
-    ),
+    "step3p7": Traits(has_head_dim=True, qk_norm="head", window=every_other, experts=step_experts),
     "gemma": Traits(is_tied=True, has_head_dim=True, reads_attention_bias=True),
     "minimax_m2": Traits(has_head_dim=True, qk_norm="all", experts=experts_everywhere),
     "gemma2": Traits(
-        is_tied=True,
-        has_head_dim=True,
-        reads_attention_bias=True,
-        norms=4,
-        window=every_other,
+        is_tied=True, has_head_dim=True, reads_attention_bias=True, norms=4, window=every_other
     ),
     "gemma3_text": Traits(
         is_tied=True,
@@ -118,11 +104,8 @@ def _llama_like(config: Config) -> LLM:
     if traits.has_qkv_bias:
         config.require("attention_bias", True)
     bias = biases(s, qkv=has_bias or has_qkv_bias, out=has_bias)
-    qk_norm = {
-        "": 0,
-        "head": 2 * s.head_dim,
-        "all": (s.heads + s.kv_heads) * s.head_dim,
-    }[traits.qk_norm]
+    norms_of = {"": 0, "head": 2, "all": s.heads + s.kv_heads}
+    qk_norm = norms_of[traits.qk_norm] * s.head_dim
     mixture = traits.experts(config, s) if traits.experts else None
     if mixture and config.flag("use_routing_bias", default=False):
         bias += mixture.n
