@@ -63,7 +63,7 @@ def test_a_published_figure_that_the_model_never_saw_comes_out(name, std):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_use_case_is_a_small_model_with_sources(name):
     case = load_use_case(name)
-    assert case.name == name and case.sources and all(len(text) > 40 for text in case.sources)
+    assert case.sources and all(len(text) > 40 for text in case.sources)
     assert case.model.parameters == ["input_tokens", "output_tokens"]
     assert 1000 < len(case.model.frame) <= 64 * 64
     assert case.model.weights.sum() == pytest.approx(1)

@@ -90,6 +90,30 @@ class Arrivals(ABC):
 
 
 @dataclass(frozen=True)
+class _InParts(Arrivals):
+    """Arrivals that are drawn part after part."""
+
+    @abstractmethod
+    def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        """Draw the arrivals before `end_s`, and perhaps some more."""
+
+    def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        """Yield what `times` returns for a duration, part after part."""
+        for drawn in self._parts(duration_s, seed):
+            yield _cut(drawn, len(drawn), duration_s)
+
+    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        times, n_drawn = [np.zeros(0)], 0
+        for drawn in self._parts(end_s, seed):
+            times.append(drawn)
+            n_drawn += len(drawn)
+            _check_size(n_drawn)
+            if n_drawn >= most:
+                break
+        return np.concatenate(times)
+
+
+@dataclass(frozen=True)
 class _AtRate(Arrivals):
     rate_rps: float
 
@@ -114,7 +138,7 @@ class Constant(_AtRate):
 
 
 @dataclass(frozen=True)
-class Gamma(_AtRate):
+class Gamma(_AtRate, _InParts):
     """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
 
     Time 0 is any moment of a process that has long been running: the first arrival is the rest of a
@@ -130,20 +154,6 @@ class Gamma(_AtRate):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(alpha=self.alpha)
-
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        times, n_drawn = [], 0
-        for drawn in self._parts(end_s, seed):
-            times.append(drawn)
-            n_drawn += len(drawn)
-            if n_drawn >= most:
-                break
-        return np.concatenate(times)
-
-    def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        """Yield what `times` returns for a duration, part after part."""
-        for drawn in self._parts(duration_s, seed):
-            yield _cut(drawn, len(drawn), duration_s)
 
     def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
@@ -261,7 +271,7 @@ class Scaled(Arrivals):
 
 
 @dataclass(frozen=True)
-class Spanned(Arrivals):
+class Spanned(_InParts):
     """Arrivals over the span of a trace.
 
     Without an end they last one span; for a longer time the span is repeated with new draws.
@@ -278,29 +288,16 @@ class Spanned(Arrivals):
     def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
         """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
 
-    def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        """Yield what `times` returns for a duration, part after part."""
-        for drawn in self._parts(duration_s, np.random.default_rng(seed)):
-            yield _cut(drawn, len(drawn), duration_s)
-
-    def _parts(self, end_s: float, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        begin_s = 0.0
+    def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        begin_s, rng = 0.0, np.random.default_rng(seed)
         while begin_s < end_s:
             for drawn in self.once(rng, min(end_s - begin_s, self.span_s)):
                 yield begin_s + drawn
             begin_s += self.span_s
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        if math.isinf(end_s) and most > MAX_REQUESTS:
-            end_s = self.span_s
-        times, n_drawn = [np.zeros(0)], 0
-        for drawn in self._parts(end_s, np.random.default_rng(seed)):
-            times.append(drawn)
-            n_drawn += len(drawn)
-            _check_size(n_drawn)
-            if n_drawn >= most:
-                break
-        return np.concatenate(times)
+        is_endless = math.isinf(end_s) and most > MAX_REQUESTS
+        return super()._draw(most, self.span_s if is_endless else end_s, seed)
 
 
 @dataclass(frozen=True)

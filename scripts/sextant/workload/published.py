@@ -152,8 +152,6 @@ def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
 class UseCase:
     """A use case of LLMs as a workload."""
 
-    name: str
-    description: str
     model: RequestModel
     """Input and output lengths, independent of each other, up to 64 values each."""
     sources: tuple[str, ...]
@@ -183,7 +181,7 @@ def load_use_case(name: str) -> UseCase:
     lengths = (in_bins(*_distribution(figures), N_BINS) for figures in sides)
     cited = [figures.get(key) for figures in sides for key in _CITING]
     sources = tuple(shipped["sources"][key] for key in dict.fromkeys(filter(None, cited)))
-    return UseCase(name, described["description"], independent_model(*lengths), sources)
+    return UseCase(independent_model(*lengths), sources)
 
 
 def use_case_sha256(name: str) -> str:
