@@ -164,4 +164,4 @@ def test_what_no_longer_fits_and_what_is_no_report(tmp_path):
     text = compare(before, after)
     assert "A's choice, large, does not fit in B" in text
     (tmp_path / "x.json").write_text("{}")
-    assert "is no report" in compare(before, tmp_path / "x.json", exit_code=2)
+    assert "is not a report" in compare(before, tmp_path / "x.json", exit_code=2)

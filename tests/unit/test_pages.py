@@ -23,7 +23,7 @@ def test_a_noun_has_its_plural(count, noun, words):
 def test_what_is_not_known_is_said():
     assert interval(0.951, 1.1) == "0.95–1.10"
     assert interval(math.nan, 1.1) == "–"
-    assert [yes_or_no(holds) for holds in (True, False, None)] == ["yes", "no", "cannot be told"]
+    assert [yes_or_no(holds) for holds in (True, False, None)] == ["yes", "no", "not known"]
 
 
 def test_rows_and_columns_have_none_for_what_is_missing():
@@ -41,5 +41,5 @@ def test_an_installed_package_has_every_template():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     library = ROOT / "scripts" / "sextant"
     shipped = {path for form in settings["package-data"]["sextant"] for path in library.glob(form)}
-    kinds = ("*.j2", "*.css", "*.js")
+    kinds = ("*.j2", "*.css", "*.js", "*.sql")
     assert shipped == {path for kind in kinds for path in library.rglob(kind)}

@@ -434,7 +434,7 @@ def test_predictions_stand_beside_the_truth_of_hidden_llms_only(report):
 
 def test_facts_of_feasibility_and_scores_are_on_the_page(report):
     text = Page(report[1]).text
-    assert "Trace sample: traces/sample.html beside this page." in text
+    assert "Trace sample: traces/sample.html next to this page." in text
     assert "26,668 tokens" in text and "unsupported: 3 heads" in text
     assert "llm_pilot 100 % 200 % 0 % 20 % –" in text
     assert "✓ +200 %" in text and "1 × large 0.3 USD/h (not judged)" in text

@@ -166,7 +166,7 @@ def test_the_papers_findings_are_judged(tmp_path):
     assert "1.25 times the smallest while theta changes, 4 times while beta does" in theta
     assert analysis.summary == (
         "llm on 1xGPU: 2 of 16 requests failed (12.5 %), the largest share in phase api (50 %); "
-        "of the paper's 4 findings 4 hold here, 0 do not, 0 cannot be told."
+        "of the paper's 4 findings 4 hold here, 0 do not, 0 cannot be judged."
     )
     assert [phase["name"] for phase in numbers["phases"]] == [
         *("warm-up", "conversation", "api", "alpha", "beta", "theta")
@@ -200,7 +200,7 @@ def test_missing_phases_and_failed_ones_are_said(tmp_path):
     analysis = analyse(study_data(tmp_path, [only, infeasible]))
     assert len(analysis.numbers["cells"]) == 1
     assert "4 of 4 requests failed (100 %)" in analysis.summary
-    assert "of the paper's 4 findings 0 hold here, 0 do not, 4 cannot be told" in analysis.summary
+    assert "of the paper's 4 findings 0 hold here, 0 do not, 4 cannot be judged" in analysis.summary
     held = {each["here"] for each in analysis.numbers["cells"][0]["findings"]}
     assert "Too few requests were served to compare latencies." in held
     assert analysis.numbers["cells"][0]["phases"][0]["by_setting"]["failure_rate"].tolist() == [

@@ -97,7 +97,7 @@ def test_the_page_shows_both_importances_and_the_curve(analysis):
     ]
     assert all(blocks_of(section, Chart)[0].svg.startswith("<svg") for section in analysis.sections)
     assert column(analysis.sections[0], "Factor") == [
-        *("CPU cores", "Host memory", "Batch weight", "Users")
+        *("CPU cores", "host memory", "batch weight", "users")
     ]
     assert column(analysis.sections[2], "Batch weight (tokens)") == ["500", "1,000", "2,000"]
     assert analysis.summary.startswith("Importance (MDI) for TTFT of llm on 1xGPU: ")

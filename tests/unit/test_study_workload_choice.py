@@ -105,7 +105,7 @@ def test_the_summary_names_use_case_ratio_and_verdict(analysis):
         "The largest KV cache brings latency-critical inference a latency of 1 times for chat (no "
         "clear change) and 0.5 times for texts (better)." in analysis.summary
     )
-    told = "Of the poster's 4 takeaways 4 hold here, 0 do not, 0 cannot be told."
+    told = "Of the poster's 4 takeaways 4 hold here, 0 do not, 0 cannot be judged."
     assert told in analysis.summary
 
 
@@ -167,7 +167,9 @@ def test_one_use_case_with_one_cache_tells_nothing(tmp_path):
     )
     analysis = analyse(study_data(tmp_path, [only, missing], [LLM]))
     assert [each["holds"] for each in analysis.numbers["takeaways"]] == [None] * 4
-    assert "Of the poster's 4 takeaways 0 hold here, 0 do not, 4 cannot be told" in analysis.summary
+    assert (
+        "Of the poster's 4 takeaways 0 hold here, 0 do not, 4 cannot be judged" in analysis.summary
+    )
     assert "No use case was measured with two sizes." in text_of(analysis.sections[2])
 
 
@@ -175,4 +177,4 @@ def test_no_points_and_failed_requests_only_are_said(tmp_path):
     missing = write_cell(tmp_path / "none", verdict=TOO_LARGE, kind="batch")
     assert "nothing can be said" in analyse(study_data(tmp_path, [missing])).summary
     failing = write_cell(tmp_path / "bad", [failed_request(4.0)], kind="open_loop")
-    assert "4 cannot be told" in analyse(study_data(tmp_path, [failing])).summary
+    assert "4 cannot be judged" in analyse(study_data(tmp_path, [failing])).summary

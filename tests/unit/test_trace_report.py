@@ -14,7 +14,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_parquet
 from sextant.base.ids import file_name
 from sextant.pages import charts, figure
-from sextant.pages.page import json_beside
+from sextant.pages.page import json_path
 from sextant.pages.wording import duration_words, listed, rate_words
 from sextant.report.trace.characterize import characterize_trace, write_trace_report
 from sextant.report.trace.lengths import quantiles
@@ -502,9 +502,9 @@ def test_no_page_takes_the_place_of_an_input(tmp_path, monkeypatch):
     refused("r.json", "r.json", r"r\.json: does not end in \.html")
     refused(".", ".json", r"\.: is a folder")
     refused("p.html", "workload/validation.json", r"validation\.json: the output would replace an")
-    assert json_beside("a/p.html") == Path("a/p.json")
+    assert json_path("a/p.html") == Path("a/p.json")
     with pytest.raises(InputError, match=r"\.: is a folder"):
-        json_beside(".")
+        json_path(".")
 
 
 def test_more_groups_than_are_shown_are_said_to_be_left_out(tmp_path):

@@ -275,10 +275,10 @@ def trace_report(
     seed: Seed = 0,
 ) -> None:
     """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
-    from sextant.pages.page import json_beside
+    from sextant.pages.page import json_path
     from sextant.report.trace.characterize import write_trace_report
 
-    report = write_trace_report(trace, workload or [], out, json_beside(out), seed=seed)
+    report = write_trace_report(trace, workload or [], out, json_path(out), seed=seed)
     for sentence in report["takeaways"].values():
         say(f"- {sentence}")
     say(f"\nPage: {out}")

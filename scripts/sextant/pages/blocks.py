@@ -178,7 +178,7 @@ Block = Headline | Note | Facts | Table | Chart | Widget | Section
 
 @dataclass(frozen=True)
 class Document:
-    """What is told: its blocks for a person, its data for a program."""
+    """An answer: blocks for a person, data for a program."""
 
     title: str
     """Of the page."""

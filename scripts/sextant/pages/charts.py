@@ -156,7 +156,7 @@ def _draw_marked_points(axes: Axes, curve: Curve, look: Look, is_labelled: bool)
 def bars_figure(
     names: Sequence[str], groups: Sequence[tuple[str, Sequence[float]]], x_label: str, title: str
 ) -> str:
-    """Draw horizontal bars: of each name one a group, the first name at the top."""
+    """Draw horizontal bars: one per name and group, the first name at the top."""
     square: Look = {"marker": "s", "linestyle": "none"}
     looks = [{"color": colour, **square} for colour in COLOURS]
     legend = [(name, look) for (name, _), look in zip(groups, looks, strict=False)]
@@ -189,7 +189,7 @@ def matrix_figure(
     panels: list[Callable[[Axes], None]]
     panels = [partial(_draw_matrix, matrix=matrix) for matrix in matrices]
     height_in = 0.72 * WIDTH_IN / n_columns + 0.4
-    # Fewer matrices than columns keep the size that they would have beside others.
+    # Fewer matrices than columns keep the size of a column.
     panels += [Axes.set_axis_off] * (n_columns - len(panels))
     return draw_panels(panels, title, height_in=height_in, n_columns=n_columns, margin_in=0)
 

@@ -123,7 +123,7 @@ def _write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def json_beside(html_out: str | Path) -> Path:
+def json_path(html_out: str | Path) -> Path:
     """Return where the JSON of a page goes. Raises InputError if the page's path is a folder or
     does not end in `.html`.
     """
@@ -135,12 +135,12 @@ def json_beside(html_out: str | Path) -> Path:
 
 
 def check_outputs(html_out: str | Path, json_out: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Raise InputError if outputs would replace each other or an input, or as `json_beside`."""
-    json_beside(html_out)
+    """Raise InputError if outputs would replace each other or an input, or as `json_path`."""
+    json_path(html_out)
     taken = {Path(path).resolve(): "an input" for path in inputs}
     for out in map(Path, (html_out, json_out)):
         if out.resolve() in taken:
             problem = f"the output would replace {taken[out.resolve()]}"
-            fix = "give the page another name; its JSON goes beside it"
+            fix = "give the page another name; its JSON file is written next to it"
             raise InputError(problem, file=out, fix=fix)
         taken[out.resolve()] = "the page"

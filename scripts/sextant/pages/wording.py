@@ -37,8 +37,8 @@ def interval(low: float, high: float) -> str:
 
 
 def yes_or_no(holds: bool | None) -> str:
-    """Write what was found true, false or neither."""
-    return "cannot be told" if holds is None else "yes" if holds else "no"
+    """Write true, false or None as a word."""
+    return "not known" if holds is None else "yes" if holds else "no"
 
 
 def duration_words(seconds: float) -> str:

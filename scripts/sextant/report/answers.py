@@ -101,7 +101,7 @@ def decision_points(tables: Tables) -> list[Row]:
 
 
 def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
-    """Return held-out predictions beside the truth, at the SLO's percentile: `llm_id,
+    """Return held-out predictions with the measured latencies, at the SLO's percentile: `llm_id,
     gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`. Points of other requests than the
     SLO's are left out.
     """
@@ -211,7 +211,7 @@ def deployment(row: Row) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Say what became of a held-out recommendation."""
+    """Return the outcome of a held-out recommendation."""
     if row["is_success"] is None:
         return "(not judged)"
     return f"✓ +{percent(row['overspend'])}" if row["is_success"] else "✗"

@@ -67,7 +67,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict) or any(part not in found for part in _PARTS):
         fix = "give a store (.duckdb), a report (its recommendations.json), or load runs"
-        raise InputError("is no report", file=path, fix=fix)
+        raise InputError("is not a report", file=path, fix=fix)
     return found
 
 
@@ -100,7 +100,7 @@ def _words(row: Row) -> str:
 
 
 def _of_profile(chosen: Row, here: Row, there: Row, whose: str, other: str) -> str:
-    """Say what became of one side's choice on the other side, `there`."""
+    """Return how one side's choice does on the other side, `there`."""
     name = chosen["gpu_profile_id"]
     subject = f"{whose}, {name},"
     options = [there, *there["alternatives"]]
@@ -114,7 +114,7 @@ def _of_profile(chosen: Row, here: Row, there: Row, whose: str, other: str) -> s
 
 
 def _moves(here: Row, there: Row) -> str:
-    """Say how the load that a replica holds, its price and the sum differ."""
+    """Return how the load that a replica holds, its price and the sum differ."""
     prices = [row["usd_per_hour"] / row["replicas"] for row in (here, there)]
     pairs = {
         "users a replica": (here["users_per_replica"], there["users_per_replica"]),

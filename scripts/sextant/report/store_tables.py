@@ -49,7 +49,7 @@ def read_tables(database: str | Path) -> dict[str, list[Row]]:
     """Read the store without changing it. Raises InputError if there is no store, or it lacks a
     table.
 
-    SLOs are in the order of their sheet, those of a trace apart (`trace_slo`), profiles by price,
+    SLOs are in the order of their sheet, those of a trace in `trace_slo`, profiles by price,
     other rows by their columns. Of `prediction` only rows of `detailed_slos` are read, of
     `candidate` only the alternatives to answers: they are by far the largest tables.
     """

@@ -2,9 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -102,11 +101,11 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
             Section("Points", _point_blocks(tables)),
             *_trace_part(tables),
             Section("How much to trust predictions", _trust_blocks(tables, answers), key="trust"),
-            Section("Provenance", [_provenance_facts(tables, origin)]),
         ],
         _data(tables, origin, answers, cards),
         "The cheapest GPU profile, and how many replicas of it, that meet each SLO (latency "
         "limits under a load).",
+        origin,
     )
     write_page(document, html_out, json_out, figures_out)
 
@@ -205,8 +204,10 @@ def _what_ifs(tables: Tables, curves: pd.DataFrame, slo: SLO, place: str) -> dic
 
 def _card_blocks(card: Row, slo: Row) -> list[Block]:
     """Return what an LLM's deployment costs, its room to the limits and what would change it."""
-    missing = [Note(f"Not measured on {_few(card['not_measured'])}.", "soft")]
-    missing = missing if card["basis"] == MEASURED and card["not_measured"] else []
+    names, missing = card["not_measured"], []
+    if card["basis"] == MEASURED and names:
+        few = ", ".join(names) if len(names) <= 4 else f"{len(names)} other GPU profiles"
+        missing = [Note(f"Not measured on {few}.", "soft")]
     if card["gpu_profile_id"] is None:
         return [Headline(f"No GPU profile meets this SLO; {miss_words(card)}."), *missing]
     about = card["headroom"]
@@ -230,10 +231,6 @@ def _card_blocks(card: Row, slo: Row) -> list[Block]:
         others = [f"{row['predictor']}: {deployment(row)}" for row in card["others"]]
         facts.append(("Other predictors", "; ".join(others)))
     return [Facts(facts), *missing]
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{len(names)} other GPU profiles"
 
 
 def _capacity_part(tables: Tables) -> list[Block]:
@@ -296,7 +293,9 @@ def _fleet_part(tables: Tables) -> list[Block]:
 def _trace_part(tables: Tables) -> list[Block]:
     rows = tables["trace"]
     links: list[Block] = [
-        Note(f"Trace {row['trace_id']}: traces/{file_name(row['trace_id'])}.html beside this page.")
+        Note(
+            f"Trace {row['trace_id']}: traces/{file_name(row['trace_id'])}.html next to this page."
+        )
         for row in rows
     ]
     text = "What each trace is like, and how faithful the workloads are that were fitted to it:"
@@ -327,12 +326,10 @@ def _feasibility_blocks(tables: Tables) -> list[Block]:
         "The batch weight is the most tokens, input and output of all requests in flight, that "
         "the server may hold; or why the LLM cannot be served there."
     )
-    found = [_feasibility_table(tables, rows) for rows in groups.values()]
-    names = [" · ".join(key) for key in groups]
-    if len(found) == 1:
-        return [Note(text), *found]
-    pairs = zip(names, found, strict=True)
-    return [Note(text), *(Section(name, [table]) for name, table in pairs)]
+    found = [
+        Section(" · ".join(key), [_feasibility_table(tables, rows)]) for key, rows in groups.items()
+    ]
+    return [Note(text), *found]
 
 
 def _feasibility_table(tables: Tables, rows: Sequence[Row]) -> Table:
@@ -391,16 +388,11 @@ def _point_blocks(tables: Tables) -> list[Block]:
     for key, rows in group_by(points, *SETTING).items():
         level = LEVEL_NAMES.get(rows[0]["scenario_kind"], "level").capitalize()
         labels = {name: _POINT_LABELS.get(name, level) for name in _POINT_COLUMNS}
-        table = Table.of_rows(
-            rows, {label: _getter(name) for name, label in labels.items()}, (0, 1)
-        )
+        cells = [[row[name] for name in labels] for row in rows]
+        table = Table([*labels.values()], cells, (0, 1))
         title = f"{plural(len(rows), 'point')}: {' · '.join(key)}"
         blocks.append(Section(title, [table], is_detail=True))
     return blocks
-
-
-def _getter(name: str) -> Any:
-    return lambda row: row[name]
 
 
 def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
@@ -457,16 +449,3 @@ def _priced(row: Row) -> str:
     if row["gpu_profile_id"] is None:
         return "none"
     return f"{deployment(row)} {number(row['usd_per_hour'])} USD/h"
-
-
-def _provenance_facts(tables: Tables, origin: Mapping[str, Any]) -> Facts:
-    facts = [
-        ("Report", f"Sextant {origin['sextant_version']}, commit {origin['git_commit']}"),
-        ("Store, SHA-256", origin["inputs_sha256"]["store"]),
-    ]
-    facts += [(f"Store, {key}", str(value)) for key, value in origin["store"].items() if value]
-    facts += [
-        (f"Trace {row['trace_id']}, SHA-256", row["source_sha256"] or "–")
-        for row in tables["trace"]
-    ]
-    return Facts(facts)

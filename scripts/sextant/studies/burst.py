@@ -86,7 +86,7 @@ def warmup_section(place: str, phase: Phase) -> Section:
 
 
 def mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
-    """Load and what came of it over time, after their Fig. 16."""
+    """Load, latency, throughput and failures over time, after their Fig. 16."""
     series = [over_time(phase) for phase in phases]
     panels = []
     for phase in phases:
@@ -121,7 +121,7 @@ def _mirrored_text(phases: Sequence[Phase]) -> str:
     return (
         f"{'; '.join(parts)}. The figure has at most {MAX_SLICES} slices of equal time, fewer "
         "where requests are few; requests count when they were due, tokens when they came; the "
-        "use of the KV cache is as the server told it once a second.\n\n"
+        "use of the KV cache is read from the server once a second.\n\n"
         "BurstGPT's windows are not published as numbers. Unless the plan names other windows, "
         "those of Azure's conversation service (2023) replace its conversations, and those "
         "of Mooncake's trace, taken as Poisson, at twice the warm-up's rate, for its API: the "
@@ -218,7 +218,7 @@ def _sections(
     sections += [mirrored_section(place, mirrored)] if mirrored else []
     sections += [sweeps_section(place, sweeps)] if sweeps else []
     sections += [simulated_section(place, made)] if made else []
-    text = "Findings of section V for Llama 2 on A800 and A6000, beside what was measured here."
+    text = "Findings of section V for Llama 2 on A800 and A6000, and what was measured here."
     table = findings_table(found, "The paper's finding")
     return [*sections, part(f"The paper's findings: {place}", text, table=table)]
 
@@ -234,8 +234,8 @@ def _summary(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]
     if n_failed:
         rate = percent(averages(worst)["failure_rate"])
         words += f", the largest share in phase {worst.name} ({rate})"
-    told = findings_words(found, "the paper's {} findings")
-    return f"{words}; {told}"
+    verdicts = findings_words(found, "the paper's {} findings")
+    return f"{words}; {verdicts}"
 
 
 def findings(measured: Mapping[str, Phase]) -> list[Finding]:

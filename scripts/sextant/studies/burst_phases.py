@@ -1,4 +1,5 @@
-"""What a phase of the burst study came to, on average and over time (BurstGPT, IV-D).
+"""Failures, latency and throughput of each phase of the burst study (BurstGPT, IV-D), measured
+and simulated.
 
 Failure rate R, token latency L and throughput P. The paper does not define its token latency; here
 it is a request's latency over its output tokens, the normalized latency of vLLM's paper (Kwon et
@@ -126,7 +127,7 @@ def _kv_usage(level: LevelRun, server: pd.DataFrame) -> pd.DataFrame:
         {"time_s": own["time_s"] - level.started_s, "usage": own["kv_cache_usage"]}
     )
     readings = readings[readings["time_s"].between(0, level.duration_s)]
-    # Replicas are read at about the same time: what they come to is their mean.
+    # Replicas are read at about the same time: their mean counts.
     return readings.sort_values("time_s").reset_index(drop=True)
 
 
@@ -186,7 +187,7 @@ def over_time(phase: Phase) -> pd.DataFrame:
 
 
 def _with_parts(phase: Phase, spans: pd.DataFrame, places: np.ndarray | pd.Series) -> pd.DataFrame:
-    """Return spans with what the requests came to that are at each of the `places`."""
+    """Return spans with the measures of their requests; `places` has each request's span."""
     ends = zip(spans["start_s"], spans["end_s"], strict=True)
     rows = [_part(phase, phase.requests[places == k], *span) for k, span in enumerate(ends)]
     return spans.join(pd.DataFrame(rows))
@@ -301,7 +302,7 @@ def _compared(phase: Phase, made: pd.DataFrame) -> pd.DataFrame:
 
 
 def simulated_section(place: str, found: SimulatedCell) -> Section:
-    """What was simulated beside what was measured: phases as a table, sweeps as a figure."""
+    """Simulated against measured: phases as a table, sweeps as a figure."""
     whole = found.rows[found.rows["block"] == 0]
     blocks = found.rows[(found.rows["block"] > 0) & found.rows["phase"].isin(_SWEEPS)]
     names = [name for name in _SWEEPS if name in set(blocks["phase"])]

@@ -33,7 +33,7 @@ def analyse(data: StudyData) -> Analysis:
     cells, combinations = feasibility(data), saturation(points)
     sections = [_feasibility_section(cells)]
     sections += [_saturation_section(combinations)] if len(combinations) else []
-    # A name is all that tells two sections apart, and LLMs may be in several settings.
+    # Sections need different names, and an LLM may be in several settings.
     n_settings = len(points[_SETTING].drop_duplicates())
     for (llm_id, *setting), own in points.groupby(["llm_id", *_SETTING]):
         place = f"{llm_id} ({', '.join(setting)})" if n_settings > 1 else llm_id
@@ -49,7 +49,7 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def feasibility(data: StudyData) -> pd.DataFrame:
-    """Return a row a cell: its key, `verdict, why`, memory, batch weight, starts and levels.
+    """Return one row per cell: its key, `verdict, why`, memory, batch weight, starts and levels.
 
     `verdict` is `fits`, `does not fit` or `unsupported`; `why` says more of the latter two.
     `levels` are those that were measured, `levels_left_out` those that could tell nothing, with
@@ -66,7 +66,7 @@ def feasibility(data: StudyData) -> pd.DataFrame:
 
 
 def saturation(points: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a combination that served anything.
+    """Return one row per combination that served anything.
 
     Columns: the combination; `max_throughput_tok_s` and `saturated_users`, the fewest that reach
     90% of it; `n_levels`; `most_users`; `is_still_rising`, whether those are the most users
@@ -136,15 +136,15 @@ def _feasibility_section(cells: pd.DataFrame) -> Section:
     )
     table = table_of(
         cells,
-        f"llm_id gpu_profile_id {_told_apart(cells)} verdict why weight_gib kv_gib "
+        f"llm_id gpu_profile_id {_varying(cells)} verdict why weight_gib kv_gib "
         "batch_weight_tokens n_server_starts levels levels_left_out",
         kv_gib="Left for the KV cache (GiB)",
     )
     return part("Feasibility", text, table=table)
 
 
-def _told_apart(rows: pd.DataFrame) -> str:
-    """Return the columns that rows need beside LLM and profile."""
+def _varying(rows: pd.DataFrame) -> str:
+    """Return the columns, besides LLM and profile, that differ among rows."""
     return " ".join(name for name in (*_SETTING, "variant_id") if rows[name].nunique() > 1)
 
 
@@ -155,7 +155,7 @@ def _saturation_section(combinations: pd.DataFrame) -> Section:
     )
     table = table_of(
         combinations,
-        f"llm_id gpu_profile_id {_told_apart(combinations)} max_throughput_tok_s saturated_users "
+        f"llm_id gpu_profile_id {_varying(combinations)} max_throughput_tok_s saturated_users "
         "most_users is_still_rising ttft_growth itl_growth",
         saturated_users=f"Users that reach {SATURATION:.0%} of it",
     )
@@ -173,7 +173,7 @@ def _curves_section(place: str, points: pd.DataFrame) -> Section:
     figure = panels_figure(panels, f"Curves of {place}", has_points=True)
     table = table_of(
         points,
-        f"gpu_profile_id {_told_apart(points)} level n_ok n_failed throughput_tok_s "
+        f"gpu_profile_id {_varying(points)} level n_ok n_failed throughput_tok_s "
         "median_ttft_ms median_nttft_ms median_itl_ms median_e2e_ms",
         level="Users",
     )

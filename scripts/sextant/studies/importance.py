@@ -1,8 +1,8 @@
 """Importance by random forests, and which parameters of a request decide its latency.
 
 As in LLM-Pilot (III-A), a random forest predicts the latency of single requests from their
-parameters, and the mean decrease in impurity (MDI) says how much of the forest's splits is owed to
-each. The paper gives R² ≈ 0.93 and not of which rows: here it is given for rows the forest was
+parameters, and the mean decrease in impurity (MDI) is each parameter's share in the forest's
+splits. The paper gives R² ≈ 0.93 and not of which rows: here it is given for rows the forest was
 trained on and for rows it never saw.
 """
 
@@ -30,7 +30,7 @@ _DERIVED = {metric.name: metric.sql for metric in LATENCIES if metric.name != "i
 
 
 class ForestImportance(NamedTuple):
-    """A random forest and what it owes to each column."""
+    """A random forest and the importance of each column."""
 
     forest: "RandomForestRegressor"
     mdi: np.ndarray
@@ -38,7 +38,7 @@ class ForestImportance(NamedTuple):
     values and is computed on the training rows."""
     permutation: np.ndarray
     """Loss of R² when a column's values change places at random, mean of five times. Two columns
-    that go together share what one alone would lose."""
+    that vary together share their importance."""
 
 
 def forest_importance(
@@ -103,7 +103,7 @@ def parameter_importance(
     A fifth of the rows, chosen at random, is held out; `forest_importance` does the rest.
 
     Args:
-        requests: a row a request, of a trace with `e2e_ms` or of a benchmark's
+        requests: one row per request, of a trace with `e2e_ms` or of a benchmark's
             `requests.parquet`, whose latencies are derived from its times (`cells.metrics`).
         target: a column, or `ttft_ms`, `nttft_ms` or `e2e_ms` of a benchmark, in ms.
         parameters: columns of numbers or booleans, e.g. `input_tokens`.

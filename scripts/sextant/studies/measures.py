@@ -133,7 +133,7 @@ def request_times(cell: MeasuredCell) -> pd.DataFrame:
 
 
 def fits_memory(points: pd.DataFrame) -> pd.Series:
-    """Tell of each point whether whole requests of its level are within the batch weights."""
+    """Return, per point, whether the requests of its level fit the batch weights as a whole."""
     weight_tokens = points["batch_weight_tokens"] * points["replicas"]
     # Of servers that ran already the weight is unknown, and compares as no limit.
     return ~(points["level"] * points["request_tokens"] > weight_tokens)

@@ -64,7 +64,7 @@ def knee(
 
 
 def pareto_optimal(throughputs: Sequence[float], latencies: Sequence[float]) -> list[bool]:
-    """Tell of each point whether no other has at least its throughput at no more latency; points
+    """Return, per point, whether no other has at least its throughput at no more latency; points
     that are equal in both do not beat each other.
     """
     rates, delays = np.asarray(throughputs, float), np.asarray(latencies, float)
@@ -124,7 +124,8 @@ def largest_batch(
 
 @cache
 def opt_batch_sizes() -> pd.DataFrame:
-    """Return Table 1 of Recasens et al.: a row an LLM, `published` and a column an assumption."""
+    """Return Table 1 of Recasens et al.: one row per LLM, `published` and one column per
+    assumption."""
     rows = []
     for llm_id, published in OPT_BATCH_SIZES.items():
         llm = load_llm(_LLMS / f"{llm_id}.json")
@@ -199,7 +200,7 @@ def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
 
 
 def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a curve: its sizes, its knee, and the throughput there and at the end.
+    """Return one row per curve: its sizes, its knee, and the throughput there and at the end.
 
     Columns: those of `CURVE`, `n_gpus, n_sizes, largest_size` (of those that fit),
     `largest_fitting_size` (a power of two, from the batch weight), `knee_size` and
@@ -349,7 +350,7 @@ def _batches_section(batches: pd.DataFrame) -> Section:
 
 
 def _published_section() -> Section:
-    """Their Table 1 beside what memory facts give."""
+    """Their Table 1 against what memory facts give."""
     sizes = opt_batch_sizes()
     text = (
         "Table 1 of Recasens et al.: the largest batch of requests of "

@@ -60,7 +60,7 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def diagonals(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return how far throughputs per replica lie apart where users per replica are the same.
+    """Return how throughputs per replica differ where users per replica are the same.
 
     `grid` has replicas as rows and users as columns, null where not measured. Columns:
     `users_per_replica, n` (numbers of replicas, two or more), `mean_tok_s`, `relative_deviation`
@@ -74,10 +74,10 @@ def diagonals(grid: pd.DataFrame) -> pd.DataFrame:
     )
     found = found[found["n"] > 1]
     mean = found["mean_tok_s"]
-    apart = pd.concat([found["highest"] - mean, mean - found["lowest"]], axis=1).max(axis=1)
+    deviation = pd.concat([found["highest"] - mean, mean - found["lowest"]], axis=1).max(axis=1)
     return (
         found[["n", "mean_tok_s"]]
-        .assign(relative_deviation=apart / mean, relative_sd=found["sd"] / mean)
+        .assign(relative_deviation=deviation / mean, relative_sd=found["sd"] / mean)
         .reset_index()
     )
 

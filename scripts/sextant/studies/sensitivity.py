@@ -2,7 +2,7 @@
 
 Lazuka et al.: LLM-Pilot, SC 2024, section III-D (Fig. 4). A random forest learns a point's median
 latency from how its server was set up and how many users it had; the mean decrease in impurity
-(MDI) says how much of the forest's splits is owed to each.
+(MDI) is each factor's share in the forest's splits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,19 +82,26 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
     not_known = [name for name in FACTORS if served[name].isna().any() and n_values[name]]
     not_varied = [name for name in FACTORS if n_values[name] < 2 and name not in not_known]
     used = [name for name in FACTORS if name not in (*not_known, *not_varied)]
+    reason = None
+    if len(served) < MIN_POINTS:
+        reason = f"{len(served)} points have the latency, {MIN_POINTS} are needed"
+    elif not used:
+        reason = "no factor was varied"
+    elif served[target].nunique() < 2:
+        reason = "all points have the same latency"
     found = {
         "target": target,
         "n_points": len(served),
         "n_set_ups": len(served[[*_SET_UP, "batch_weight_tokens"]].drop_duplicates()),
         "not_varied": not_varied,
         "not_known": not_known,
-        "reason": _reason(served, used, target),
+        "reason": reason,
     }
     x, y = served[used].to_numpy(float), served[target].to_numpy(float)
     forests = [
         forest_importance(x, y, seed=forest_seed, oob_score=True)
         for forest_seed in range(seed, seed + N_SEEDS)
-        if found["reason"] is None
+        if reason is None
     ]
     factors = pd.DataFrame({"factor": list(FACTORS), "n_values": n_values.to_numpy()})
     for kind in ("mdi", "permutation"):
@@ -102,23 +109,10 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
         for statistic, series_ in (("mean", values.mean()), ("sd", values.std(ddof=1))):
             factors[f"{kind}_{statistic}"] = factors["factor"].map(series_)
     r2 = pd.Series([each.forest.oob_score_ for each in forests], dtype=float)
-    found |= {"factors": factors, "batch_weight_over": _batch_weight_over(factors)}
-    return found | {"r2_mean": float(r2.mean()), "r2_sd": float(r2.std())}
-
-
-def _batch_weight_over(factors: pd.DataFrame) -> dict[str, float]:
-    """Return how many times the MDI of cores and of memory that of the batch weight is."""
     mdi = factors.set_index("factor")["mdi_mean"]
     ratios = mdi["batch_weight_tokens"] / mdi[list(_SET_UP)]
-    return ratios[np.isfinite(ratios)].to_dict()
-
-
-def _reason(served: pd.DataFrame, used: Sequence[str], target: str) -> str | None:
-    if len(served) < MIN_POINTS:
-        return f"{len(served)} points have the latency, {MIN_POINTS} are needed"
-    if not used:
-        return "no factor was varied"
-    return "all points have the same latency" if served[target].nunique() < 2 else None
+    found |= {"factors": factors, "batch_weight_over": ratios[np.isfinite(ratios)].to_dict()}
+    return found | {"r2_mean": float(r2.mean()), "r2_sd": float(r2.std())}
 
 
 def _words(found: Mapping[str, Any]) -> str:
@@ -156,8 +150,7 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
     known = factors.dropna(subset=["mdi_mean"])
     groups = [("MDI", known["mdi_mean"].tolist())]
     groups.append(("Permutation", known["permutation_mean"].tolist()))
-    names = [_capital(name) for name in known["factor"]]
-    figure = bars_figure(names, groups, "Importance", title)
+    figure = bars_figure([FACTORS[name] for name in known["factor"]], groups, "Importance", title)
     labels = {
         "factor": "Factor",
         "n_values": "Values",
@@ -166,12 +159,8 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
         "permutation_mean": "Permutation",
         "permutation_sd": "± permutation",
     }
-    shown = factors.assign(factor=factors["factor"].map(_capital))
+    shown = factors.assign(factor=factors["factor"].map(FACTORS))
     return part(title, text, figure, Table.of_frame(shown, labels))
-
-
-def _capital(factor: str) -> str:
-    return FACTORS[factor][0].upper() + FACTORS[factor][1:]
 
 
 PUBLISHED_RATIO = 2.8
@@ -199,7 +188,7 @@ def series(points: pd.DataFrame, others: Sequence[str]) -> pd.DataFrame:
 
 
 def weight_ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a series: its key, `users`, `{smallest,largest}_tokens` and `e2e_ratio`, the
+    """Return one row per series: its key, `users`, `{smallest,largest}_tokens` and `e2e_ratio`, the
     median end-to-end latency at the smallest weight over that at the largest.
     """
     by_series = rows.groupby(_SERIES)
@@ -213,7 +202,7 @@ def weight_ratios(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ratio_words(ratios: pd.DataFrame) -> str:
-    """Say what the batch weight does to latency, beside the paper's figure."""
+    """Return the effect of the batch weight on latency in words, with the paper's figure."""
     if ratios.empty:
         return "No two servers differ in their batch weight alone: its effect is not known."
     parts = [

@@ -153,7 +153,7 @@ class Finding(NamedTuple):
 
 
 def findings_table(found: Sequence[Finding], claim: str) -> Table:
-    """Return a row a finding; `claim` is the label of its first column."""
+    """Return one row per finding; `claim` is the label of its first column."""
     rows = [(each.claim, each.here, yes_or_no(each.holds)) for each in found]
     return Table((claim, "Here", "Holds"), rows, words=(0, 1, 2))
 
@@ -165,5 +165,5 @@ def findings_words(found: Sequence[Finding], whose: str) -> str:
     )
     return (
         f"of {whose.format(len(found))} {hold} hold here, {refuted} do not, {unknown} cannot be "
-        "told."
+        "judged."
     )

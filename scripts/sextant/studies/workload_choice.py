@@ -1,4 +1,8 @@
-"""What the page of the study `workload_choice` shows."""
+"""What a larger KV cache brings to which use case, served latency-critical or best-effort.
+
+Papaioannou and Doudali: The Importance of Workload Choice in Evaluating LLM Inference Systems
+(poster). Latency-critical requests come at a rate (open loop), best-effort ones all at once.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +34,7 @@ from sextant.studies.study import (
 
 
 def takeaway_section(found: Sequence[Finding]) -> Section:
-    """The poster's takeaways beside what was seen."""
+    """The poster's takeaways, and what was measured."""
     text = (
         "The cache counts where the 95 % interval of its effect excludes 1, at the heaviest load "
         "measured. The poster gives no numbers to compare with."
@@ -95,7 +99,7 @@ def effect_section(effects: pd.DataFrame, n_resamples: int, n_blocks: int) -> Se
 
 
 def cache_section(points: pd.DataFrame) -> Section:
-    """Performance over the size of the cache, a line a use case, at the heaviest load."""
+    """Performance over the size of the cache, one line per use case, at the heaviest load."""
     panels = []
     places = ["llm_id", "gpu_profile_id", "inference", "scenario_id"]
     for (*_, inference, _scenario), rows in points.groupby(places, sort=False):
@@ -122,7 +126,7 @@ def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
     """Return each takeaway, what was seen here, and whether it holds.
 
     An effect of the cache counts where its interval excludes 1, at the heaviest level of each
-    scenario; use cases are told apart by the mean inputs that they were measured with.
+    scenario; use cases are distinguished by their measured mean inputs.
     """
     lengths = points[points["n_ok"] > 0].groupby("workload_id")
     lengths = lengths[["mean_input_tokens", "mean_output_tokens"]].mean()
@@ -250,7 +254,7 @@ def _points(data: StudyData) -> pd.DataFrame:
 def cache_effects(
     points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell], seed: int
 ) -> pd.DataFrame:
-    """Return what the largest cache brings over the smallest, a row a use case and level.
+    """Return what the largest cache brings over the smallest, one row per use case and level.
 
     Columns: those compared within, `inference`, `{small,large}_tokens` and `_kv_gib`,
     `{throughput,latency}_ratio` with `_low` and `_high` (large over small, 95% bootstrap
@@ -345,8 +349,8 @@ def _summary(points: pd.DataFrame, effects: pd.DataFrame, found: Sequence[Findin
     if len(effects):
         for inference, own in effects[effects["is_heaviest"]].groupby("inference", sort=False):
             words.append(_effect_words(inference, own))
-    told = findings_words(found, "the poster's {} takeaways")
-    return " ".join([*words, told[0].upper() + told[1:]])
+    verdicts = findings_words(found, "the poster's {} takeaways")
+    return " ".join([*words, verdicts[0].upper() + verdicts[1:]])
 
 
 def _effect_words(inference: str, effects: pd.DataFrame) -> str:

@@ -87,7 +87,7 @@ def write_study(
         cells: folders of its cells.
         llms: facts by id.
         profiles: facts by id.
-        tables: Parquet files for the rows of `TABLES` that the cells come to.
+        tables: Parquet files for the cells' rows of `TABLES`.
         html_out: the page, one file that refers to no other.
         json_out: `study, title, summary, numbers, measured`; what is not known is null.
         figures_out: folder for the page's figures, an SVG file each; what was in it goes.
