@@ -300,7 +300,7 @@ def test_no_answer_rests_on_points_without_lengths_alone(folder) -> None:
     )
     slo = SLO("asked", users=1, tpot_ms=40, percentile=50)
     asked = Question(slo, llm_id="tiny", sources=(str(folder),))
-    with pytest.raises(InputError, match=r"does not say input_tokens.*name another source"):
+    with pytest.raises(InputError, match=r"does not say input_tokens.*add another source"):
         find_source(asked)
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY_UTILIZATION = 0.9
 """vLLM's default of `--gpu-memory-utilization`."""
-
-
 FILE = "characterization.yaml"
 
 
@@ -61,11 +59,9 @@ class Characterization:
     @property
     def memory_utilization(self) -> float:
         """Fraction of the memory that servers may use; vLLM's default if all ran already."""
-        said = [each.memory_utilization for each in self.descriptions if each.memory_utilization]
-        known = pd.concat(
-            [self.feasibility["memory_utilization"].dropna(), pd.Series(said, dtype=float)]
-        )
-        return DEFAULT_MEMORY_UTILIZATION if known.empty else float(known.max())
+        known = [each.memory_utilization for each in self.descriptions if each.memory_utilization]
+        known += self.feasibility["memory_utilization"].dropna().tolist()
+        return max(known, default=DEFAULT_MEMORY_UTILIZATION)
 
 
 _T = TypeVar("_T", LLM, GPUProfile)

@@ -205,8 +205,15 @@ def _read_cells(folder: Path) -> _Measured:
         InputError: there is no cell, one is damaged, two are the same, or one does not say what was
             measured on what.
     """
-    folders = [path.parent for path in sorted(folder.rglob("run.json"))]
-    cells = [_whole_cell(each) for each in folders if not each.name.startswith(DAMAGED)]
+    cells = []
+    for path in sorted(folder.rglob("run.json")):
+        if path.parent.name.startswith(DAMAGED):
+            continue
+        if damage := damaged_files(path.parent):
+            problems = ", ".join(f"{name} {problem}" for name, problem in damage.items())
+            # It stays where it is: no command would measure it again.
+            raise InputError(f"the cell is damaged: {problems}", file=path.parent, fix=_LOAD_AGAIN)
+        cells.append(read_cell(path.parent))
     if not cells:
         fix = "give a store, or a folder of what `sextant load` has written"
         raise InputError("there is no measured cell", file=folder, fix=fix)
@@ -238,14 +245,6 @@ def _read_cells(folder: Path) -> _Measured:
         longest_request_tokens=longest,
         decisions=dict(settings) if len(settings) == 1 else {},
     )
-
-
-def _whole_cell(folder: Path) -> MeasuredCell:
-    """Read a cell. A damaged one stays where it is: no command would measure it again."""
-    if damage := damaged_files(folder):
-        problems = ", ".join(f"{name} {problem}" for name, problem in damage.items())
-        raise InputError(f"the cell is damaged: {problems}", file=folder, fix=_LOAD_AGAIN)
-    return read_cell(folder)
 
 
 def _fact(cell: MeasuredCell, name: str, kind: type[_T], options: str = "") -> _T:

@@ -200,17 +200,17 @@ def read_points(path: Path) -> pd.DataFrame:
         InputError: a column is unknown or in another unit, or a value is not what
             `workflow/schemas/points.schema.yaml` says.
     """
-    texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    try:
+        texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    except InputError as error:
+        raise _in_another_unit(error) or error from None
     if texts.empty:
         raise InputError("there are no points", file=path, fix="add one row per measurement")
     return pd.DataFrame({name: _column(texts[name], path) for name in texts})
 
 
 def _csv(path: Path) -> pd.DataFrame:
-    try:
-        rows = sheet_cells(path, PointRow, delimiter=",")
-    except InputError as error:
-        raise _in_another_unit(error) or error from None
+    rows = sheet_cells(path, PointRow, delimiter=",")
     return pd.DataFrame(rows, [row.line for row in rows], dtype=object)
 
 
@@ -220,8 +220,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     for name in frame:
         if name not in _TYPES:
             fix = f"remove it or correct its name; known: {', '.join(_TYPES)}"
-            error = InputError("unknown column", file=path, field=name, fix=fix)
-            raise _in_another_unit(error) or error
+            raise InputError("unknown column", file=path, field=name, fix=fix)
     texts = frame.astype(object).where(frame.notna(), "").map(_as_text)
     return texts.set_axis(range(2, len(frame) + 2))
 
