@@ -171,10 +171,22 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
     functions; `modules`, which it imports by name at run time; and the templates in their folders.
     The library lies in `folder`.
     """
-    graph = _imports()
-    direct = _named_in(script, graph.modules) | set(modules)
-    modules_used = direct.union(*map(graph.find_upstream_modules, direct))
-    files = {_file(module, folder) for module in modules_used}
+    graph, named = _imports(), set(modules)
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            named |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    direct = named & graph.modules
+    paths = {
+        folder.joinpath(*module.split("."))
+        for module in direct.union(*map(graph.find_upstream_modules, direct))
+    }
+    # A folder may be left from when a module was a package.
+    modules_at = {path.with_suffix(".py") for path in paths}
+    files = {
+        file if file.is_file() else file.with_suffix("") / "__init__.py" for file in modules_at
+    }
     templates = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
     return sorted(map(str, files | {file for file in templates if file.suffix in _TEMPLATES}))
 
@@ -184,19 +196,3 @@ def _imports() -> "grimp.ImportGraph":
     import grimp
 
     return grimp.build_graph(_PACKAGE, cache_dir=None)
-
-
-def _named_in(script: Path, known: set[str]) -> set[str]:
-    named = set()
-    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            named |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            named |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return named & known
-
-
-def _file(module: str, folder: Path) -> Path:
-    path = folder.joinpath(*module.split("."))
-    file = path.with_suffix(".py")  # a folder may be left from when it was a package
-    return file if file.is_file() else path / "__init__.py"

@@ -112,7 +112,7 @@ def end_with_snakemake() -> None:
     if named := os.environ.get(_SNAKEMAKE):
         pid, started, namespace = named.split()
         if namespace == _namespace():
-            _watch_from_now_on(lambda: _is_there(int(pid), started))
+            _stop_after(lambda: _is_running(int(pid), started))
 
 
 def end_with_parent() -> None:
@@ -122,10 +122,10 @@ def end_with_parent() -> None:
     and Snakemake (9.27) may get SIGTERM while it holds the lock that its handler waits for.
     """
     parent = os.getppid()
-    _watch_from_now_on(lambda: os.getppid() == parent)
+    _stop_after(lambda: os.getppid() == parent)
 
 
-def _is_there(pid: int, started: str) -> bool:
+def _is_running(pid: int, started: str) -> bool:
     try:
         return _started(pid) == started
     except OSError:  # unknown: a job under load may have no file descriptor left
@@ -133,7 +133,7 @@ def _is_there(pid: int, started: str) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, which tells it from later ones; None if it has exited.
+    """Return when a process started, since process ids repeat; None if it has exited.
 
     Read directly, which is cheap: latencies are measured meanwhile.
     """
@@ -153,17 +153,16 @@ def _namespace() -> str:
         return "unknown"
 
 
-def _watch_from_now_on(is_there: Callable[[], bool]) -> None:
-    threading.Thread(target=_watch, args=(is_there,), daemon=True).start()
+def _stop_after(is_running: Callable[[], bool]) -> None:
+    def watch() -> None:
+        while is_running():
+            time.sleep(_PERIOD_S)
+        log.error("parent process exited; stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE_S)
+        os.kill(os.getpid(), signal.SIGKILL)
 
-
-def _watch(is_there: Callable[[], bool]) -> None:
-    while is_there():
-        time.sleep(_PERIOD_S)
-    log.error("parent process exited; stopping")
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_GRACE_S)
-    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Progress:
@@ -173,8 +172,7 @@ class Progress:
     """
 
     def __init__(self, title: str, n_steps: int) -> None:
-        self._title, self._n_steps = title, n_steps
-        self._n_started = 0
+        self._title, self._n_steps, self._n_started = title, n_steps, 0
         self._first_step_at = 0.0
         self.is_shown = sys.stderr.isatty()
 
@@ -182,20 +180,17 @@ class Progress:
         """Start the next step."""
         if self._n_started == 0:
             self._first_step_at = time.monotonic()
+        n_done, left = self._n_started, ""
         self._n_started += 1
-        self.note(f"{self._n_started} of {self._n_steps}: {name}{self._time_left()}")
+        if n_done:
+            per_step_s = (time.monotonic() - self._first_step_at) / n_done
+            left = f", about {per_step_s * (self._n_steps - n_done):.0f} s left"
+        self.note(f"{self._n_started} of {self._n_steps}: {name}{left}")
 
     def note(self, text: str) -> None:
         """Show what happens between steps."""
         if self.is_shown:
             print(f"\r\x1b[K{self._title}: {text}", end="", file=sys.stderr, flush=True)
-
-    def _time_left(self) -> str:
-        n_done = self._n_started - 1
-        if n_done == 0:
-            return ""
-        per_step_s = (time.monotonic() - self._first_step_at) / n_done
-        return f", about {per_step_s * (self._n_steps - n_done):.0f} s left"
 
     def close(self) -> None:
         """Leave the line."""
