@@ -70,7 +70,7 @@ def test_a_store_that_would_run_a_strangers_sql_is_refused(
 
 
 def test_a_table_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.points.store.connection._MAX_ROWS", 9)
+    monkeypatch.setattr("sextant.points.store._MAX_ROWS", 9)
     path = tmp_path / "store.duckdb"
     with duckdb.connect(str(path)) as store:
         store.execute("CREATE TABLE point AS FROM range(10)")
@@ -78,7 +78,7 @@ def test_a_table_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch) -
         pass
 
 
-def test_a_store_of_another_version_is_told_apart(tmp_path: Path) -> None:
+def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.duckdb"
     build_store(path, {}, {})
     with open_store(path):
