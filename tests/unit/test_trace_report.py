@@ -13,7 +13,7 @@ from html_page import Page, figure_texts, figures
 from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_parquet
 from sextant.base.ids import file_name
-from sextant.pages import charts, figure
+from sextant.pages import figure
 from sextant.pages.page import json_path
 from sextant.pages.wording import duration_words, listed, rate_words
 from sextant.report.trace.characterize import characterize_trace, write_trace_report
@@ -53,8 +53,7 @@ def report(trace: Path, *workloads: Path, is_drawn: bool = False) -> tuple[dict,
     html, out = trace.with_suffix(".html"), trace.with_suffix(".json")
     with pytest.MonkeyPatch.context() as patch:
         if not is_drawn:  # which takes longer than all else
-            for module in (charts, figure):
-                patch.setattr(module, "svg", lambda figure, title: "<svg></svg>")
+            patch.setattr(figure, "svg", lambda figure, title: "<svg></svg>")
         write_trace_report(trace, workloads, html, out, seed=0)
     return json.loads(out.read_text()), html.read_text()
 

@@ -331,7 +331,7 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
             "more by chance alone."
         )
         blocks.append(Note(text))
-    alone = ([], {"model": REPLAY, "models": {}, "trace": trace})
+    alone: tuple[list[str], dict[str, Any]] = ([], {"model": REPLAY, "models": {}, "trace": trace})
     blocks += [_arrivals_table(names, own) for names, own in models or [alone] if own["trace"]]
     return Section("Arrivals", blocks)
 
