@@ -81,7 +81,8 @@ class Forecast:
         is_it = ((X["gpu_profile_id"] == profile_id) & (X["users"] == users)).to_numpy()
         if is_it.any():
             return Draws(X[is_it], samples_ms[:, is_it])
-        return drawn(self.model, self.subject, self.own, [users], [profile_id])
+        rows = self.subject.rows_at(self.model, [users], [profile_id])
+        return draw_rows(self.model, self.subject, self.own, rows)
 
 
 class Fitted(NamedTuple):
@@ -114,7 +115,10 @@ def fit_to(
         fix = "measure more LLMs, or add another --source, e.g. archive:inferencex"
         raise InputError(f"no prediction is possible ({problem})", fix=fix)
     profiles = {**known.profiles, **subject.profiles}
-    training = _with_lengths(Rows(subject.training(model, latencies, profiles), latencies[TARGETS]))
+    training = Rows(subject.training(model, latencies, profiles), latencies[TARGETS])
+    has_lengths = training.X[LENGTHS].notna().all(axis=1)
+    if has_lengths.any():  # a law may need them
+        training = training.where(has_lengths)
     references = None
     if probe is not None:
         measured_on = probe["gpu_profile_id"].unique()
@@ -148,46 +152,28 @@ def forecast_of(
 ) -> Forecast:
     """Draw the latencies of an LLM by a model that is fitted; one fit may serve several LLMs."""
     latencies, profiles = fitted
-    own = _own_points(model, subject, profiles, latencies, probe)
-    levels = loads(slo, int(latencies["users"].max()))
-    return Forecast(subject, slo, model, own, drawn(model, subject, own, levels))
+    own = _calibrate(model, subject, profiles, latencies, probe)
+    X = subject.rows_at(model, loads(slo, int(latencies["users"].max())))
+    return Forecast(subject, slo, model, own, draw_rows(model, subject, own, X))
 
 
-def _with_lengths(rows: Rows) -> Rows:
-    """Return the rows whose lengths are known, where any are: a law may need them."""
-    known = rows.X[LENGTHS].notna().all(axis=1)
-    return rows.where(known) if known.any() else rows
-
-
-def drawn(
-    model: JointPredictor,
-    subject: Subject,
-    own: Calibration | None,
-    users: list[int],
-    profile_ids: list[str] | None = None,
-) -> Draws:
-    """Return joint draws at these loads, which go through what was measured of the LLM."""
-    return draws_of(model, subject, own, subject.rows_at(model, users, profile_ids))
-
-
-def draws_of(
+def draw_rows(
     model: JointPredictor, subject: Subject, own: Calibration | None, X: pd.DataFrame
 ) -> Draws:
-    """Return joint draws of the rows of a design matrix of the LLM, as `drawn` does."""
-    lengths = subject.mean_lengths
-    keys = X[KEYS].astype({"users": "int64"}).assign(**lengths)
+    """Draw the latencies of rows of a design matrix of the LLM, through what was measured of it."""
+    keys = X[KEYS].astype({"users": "int64"}).assign(**subject.mean_lengths)
     samples_ms = widened(model.sample(X), subject.widening_sd, _SEED)
     return Draws(keys, own.corrected(keys, samples_ms) if own else samples_ms)
 
 
-def _own_points(
+def _calibrate(
     model: JointPredictor,
     subject: Subject,
     profiles: Mapping[str, GPUProfile],
     latencies: pd.DataFrame,
     probe: pd.DataFrame | None,
 ) -> Calibration | None:
-    """Return the probe and the source's points of this LLM for requests like the asked ones."""
+    """Return the calibration to the probe and to the source's points of such requests."""
     near = _alike(latencies[latencies["llm_id"] == subject.llm_id], subject)
     lengths = subject.mean_lengths
     served_as = {
@@ -299,7 +285,7 @@ def with_joules(made: Forecast, power: "Energy | None", rows: Sequence[Row]) -> 
         loads = pd.DataFrame(served).rename(columns={"users_per_replica": "users"})
         keys = loads[["gpu_profile_id", "users"]].assign(llm_id=subject.llm_id)
         X = subject.asked(made.model, keys, subject.profiles)
-        itl_ms = draws_of(made.model, subject, made.own, X).samples_ms[..., 1]
+        itl_ms = draw_rows(made.model, subject, made.own, X).samples_ms[..., 1]
         asked = keys.assign(**subject.serving.columns())
         found = power.predict(asked, Facts(subject.llms, subject.profiles), itl_ms, _SEED)
         joules = dict(zip(keys["gpu_profile_id"], frame_rows(found), strict=True))

@@ -223,7 +223,15 @@ def check(question: Question) -> None:
         fix = "give a share of the input from 0 to below 1, e.g. 0.5"
         problem = f"{question.prefix_hit_rate} is not a share"
         raise InputError(problem, field="--prefix-hit-rate", fix=fix)
-    _check_longest(question)
+    longest, requests = question.max_model_len, question.requests
+    if longest is not None and longest < 1:
+        fix = "give the tokens of the longest request"
+        raise InputError(f"{longest} is not a length", field="--max-model-len", fix=fix)
+    mean = sum(each.mean for each in requests) if requests is not None else 0
+    if longest is not None and longest < mean:
+        problem = f"{longest} tokens are fewer than a request of mean length has ({mean:.0f})"
+        fix = "raise it, or ask about shorter requests"
+        raise InputError(problem, field="--max-model-len", fix=fix)
     if question.risk is None:
         return
     if not 0 < question.risk < 1:
@@ -236,19 +244,6 @@ def check(question: Question) -> None:
         problem = f"a risk needs probabilities: {question.predictor} does not draw samples"
         fix = f"use a predictor that draws, e.g. --predictor {PREDICTOR}"
         raise InputError(problem, field="--risk", fix=fix)
-
-
-def _check_longest(question: Question) -> None:
-    longest, requests = question.max_model_len, question.requests
-    if longest is None:
-        return
-    if longest < 1:
-        fix = "give the tokens of the longest request"
-        raise InputError(f"{longest} is not a length", field="--max-model-len", fix=fix)
-    if requests is not None and longest < (tokens := sum(each.mean for each in requests)):
-        problem = f"{longest} tokens are fewer than a request of mean length has ({tokens:.0f})"
-        fix = "raise it, or ask about shorter requests"
-        raise InputError(problem, field="--max-model-len", fix=fix)
 
 
 def make_predictor(
@@ -288,7 +283,10 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         if config is None:
             fix = f"use one of {', '.join(known.llms)}, or --hf-config"
             raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
-        dtype = DTYPES.get(question.precision or "", _usual_dtype(known))
+        usual = next(iter(known.llms.values())).dtype
+        if any(each.dtype is None for each in known.descriptions):  # each LLM has its own
+            usual = None
+        dtype = DTYPES.get(question.precision or "", usual)
         return llm_id, _served(load_llm(config_file(config), dtype), question)
     llm = known.llms[llm_id]
     if config is not None and load_llm(config_file(config), llm.dtype) != llm:
@@ -327,13 +325,6 @@ def answers_from_points(question: Question, llm_id: str, known: Characterization
     is_changed = question.hf_config is not None and is_assumed
     measured = is_measured(llm_id, known)
     return measured and is_one_workload and not question.is_of_other_servers and not is_changed
-
-
-def _usual_dtype(known: Characterization) -> str | None:
-    """Return the data type that measured LLMs were served in; None where each has its own."""
-    if any(each.dtype is None for each in known.descriptions):
-        return None
-    return next(iter(known.llms.values())).dtype
 
 
 def _served(llm: LLM, question: Question) -> LLM:

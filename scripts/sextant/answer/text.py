@@ -63,13 +63,24 @@ def source_line(answer: Data) -> str:
     """Return what the answer rests on."""
     known = answer["characterization"]
     where = "ships with Sextant" if known["origin"] == "shipped" else known["origin"]
+    sides = [
+        f"{known[f'mean_{side}_tokens']:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+        for side, (low, high) in known["lengths_tokens"].items()
+    ]
     text = (
         f"From {known['source']} ({where}): {plural(known['n_llms'], 'LLM')} × "
         f"{plural(known['n_gpu_profiles'], 'GPU profile')}, {plural(known['n_points'], 'point')}; "
-        f"{_requests(known)}."
+        f"requests of {sides[0]} input and {sides[1]} output tokens on average."
     )
-    if answer.get("serving") is not None:
-        text += f" Asked: {_asked(answer['serving'])}."
+    if (asked := answer.get("serving")) is not None:
+        words = [
+            f"{asked['input_tokens']:.0f} input and {asked['output_tokens']:.0f} output tokens"
+        ]
+        if asked["prefix_hit_rate"]:
+            words.append(f"{asked['prefix_hit_rate']:.0%} of the input cached")
+        names = {"engine": "{}", "precision": "{} weights", "kv_precision": "{} KV cache"}
+        words += [template.format(asked[name]) for name, template in names.items() if asked[name]]
+        text += f" Asked: {', '.join(words)}."
     if answer.get("execution") is not None:
         text += f" {answer['llm_id']} is taken to be executed as {answer['execution']}."
     data = "; ".join(known["attributions"])
@@ -78,38 +89,6 @@ def source_line(answer: Data) -> str:
         priced = origin_line(PriceOrigin(**each) for each in answer["prices"])
     parts = [text, known["note"], f"Data: {data}." if data else None, priced]
     return " ".join(filter(None, parts))
-
-
-def _requests(known: Data) -> str:
-    sides = [
-        f"{known[f'mean_{side}_tokens']:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
-        for side, (low, high) in known["lengths_tokens"].items()
-    ]
-    return f"requests of {sides[0]} input and {sides[1]} output tokens on average"
-
-
-def _asked(serving: Data) -> str:
-    """Return the requests and servers that the answer is for."""
-    words = [
-        f"{serving['input_tokens']:.0f} input and {serving['output_tokens']:.0f} output tokens"
-    ]
-    if serving["prefix_hit_rate"]:
-        words.append(f"{serving['prefix_hit_rate']:.0%} of the input cached")
-    names = {"engine": "{}", "precision": "{} weights", "kv_precision": "{} KV cache"}
-    words += [text.format(serving[name]) for name, text in names.items() if serving[name]]
-    return ", ".join(words)
-
-
-def cost_line(answer: Data) -> str:
-    """Return what a million tokens cost, and how full the replicas are."""
-    cost = answer["cost"]
-    use = "" if cost["utilisation"] is None else f" at {cost['utilisation']:.0%} utilisation"
-    by = "the time of prefill and decode" if cost["split"] == "time" else "tokens"
-    return (
-        f"{cost['usd_per_million_input_tokens']:.3g} USD per million input tokens, "
-        f"{cost['usd_per_million_output_tokens']:.3g} per million output tokens (split by {by}), "
-        f"at {number(cost['requests_per_s'])} requests/s{use}."
-    )
 
 
 def price_words(about: Data) -> str:
@@ -127,16 +106,13 @@ def price_words(about: Data) -> str:
 
 def limit_words(row: Data) -> str:
     """Return a latency at its load, its 90% interval in parentheses, and its limit."""
-    low, high = row["lo_ms"], row["hi_ms"]
-    between = "" if low is None and high is None else f" ({_end(low)} to {_end(high)})"
+    ends = [row["lo_ms"], row["hi_ms"]]
+    low, high = ("unknown" if end is None else number(end) for end in ends)
+    between = "" if ends == [None, None] else f" ({low} to {high})"
     return (
         f"{METRICS[row['metric']]} {number(row['latency_ms'])} ms{between}, limit "
         f"{number(row['limit_ms'])} ms at p{row['percentile']}"
     )
-
-
-def _end(value: float | None) -> str:
-    return "unknown" if value is None else number(value)
 
 
 def room_words(row: Data, slo: Data) -> str:
@@ -182,29 +158,19 @@ OPEN_WORDS = "so few requests that they leave an upper end open: it may be highe
 
 
 def headroom_lines(about: Data, slo: Data) -> list[str]:
-    """Return it as lines for a terminal."""
+    """Return the price, the room to each limit, and the loss of a replica."""
     limits = [f"  {limit_words(row)}: {room_words(row, slo)}" for row in about["limits"]]
+    level = ""
+    if about["level_users"] != about["users_per_replica"]:
+        level = f" (judged at {number(about['level_users'])}, the next load tried)"
     return [
         f"Costs {price_words(about)}.",
-        f"A replica gets {plural(about['users_per_replica'], 'user')}{_measured_at(about)}; 90% "
-        "intervals in parentheses:",
+        f"A replica gets {plural(about['users_per_replica'], 'user')}{level}; 90% intervals in "
+        "parentheses:",
         *limits,
         f"If one replica is lost, {loss_words(about, slo)}.",
         *([f"The probability rests on {OPEN_WORDS}."] if about["is_open"] else []),
     ]
-
-
-def month_line(about: Data, slo: Data) -> str:
-    """Return what a month costs, and what the loss of a replica means."""
-    return (
-        f"A month (730 h) costs {number(about['usd_per_month'])} USD. If one replica is lost, "
-        f"{loss_words(about, slo)}."
-    )
-
-
-def _measured_at(about: Data) -> str:
-    same = about["level_users"] == about["users_per_replica"]
-    return "" if same else f" (judged at {number(about['level_users'])}, the next load tried)"
 
 
 def _load(slo: Data) -> float:
@@ -223,9 +189,11 @@ def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Docu
     top = [*caution(data), *data["warnings"], *contradiction_lines(data)]
     blocks: list[Block] = [Headline(headline(data)), *(Note(line, "warning") for line in top)]
     is_predicted = "options" in data
-    lines = [] if is_predicted else measured_lines(data)
-    if is_predicted and data["latency"]:
-        lines = load_lines(data)
+    lines = load_lines(data) if is_predicted and data["latency"] else []
+    if not is_predicted and data["headroom"] is not None:
+        lines = headroom_lines(data["headroom"], data["slo"])
+    if not is_predicted and data["next_best"] is not None:
+        lines.append(f"Next best: {next_words(data['next_best'])}.")
     blocks.append(Facts(lines))
     if has_widget and (widget := answer.widget()):
         blocks.append(widget)
@@ -234,18 +202,15 @@ def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Docu
     else:
         blocks.append(Facts([f"  {candidate_line(row)}" for row in data["alternatives"]]))
     blocks.append(Note(source_line(data)))
-    blocks.append(Section("The LLM", [Facts([llm_line(data["llm"])])], is_detail=True))
-    return Document(f"{data['llm_id']}: recommendation", blocks, data, slo_line(data["slo"]))
-
-
-def llm_line(llm: Data) -> str:
-    """Return the size of an LLM and what it keeps per token."""
+    llm = data["llm"]
     bits = f", quantized to {llm['weight_bits']:.3g} bits" if llm["weight_bits"] else ""
-    return (
+    about = (
         f"{llm['llm_type']}, {llm['n_parameters'] / 1e9:.2f} billion parameters, "
         f"{llm['weights_gib']:.1f} GiB of weights ({llm['dtype']}{bits}), {llm['attention']}, "
         f"{llm['kv_kib_per_token']:.0f} KiB of KV cache per token ({llm['kv_dtype']})"
     )
+    blocks.append(Section("The LLM", [Facts([about])], is_detail=True))
+    return Document(f"{data['llm_id']}: recommendation", blocks, data, slo_line(data["slo"]))
 
 
 def headline(answer: Data) -> str:
@@ -302,16 +267,6 @@ def _miss_lines(answer: Data) -> list[str]:
     ]
 
 
-def measured_lines(answer: Data) -> list[str]:
-    """Return what follows from the points of a measured deployment."""
-    lines = []
-    if answer["headroom"] is not None:
-        lines += headroom_lines(answer["headroom"], answer["slo"])
-    if answer["next_best"] is not None:
-        lines.append(f"Next best: {next_words(answer['next_best'])}.")
-    return lines
-
-
 def load_lines(answer: Data) -> list[str]:
     """Return what is expected of a replica, and which limit binds."""
     latency, limits = answer["latency"], limits_of(answer["slo"])
@@ -334,7 +289,16 @@ def load_lines(answer: Data) -> list[str]:
         lines.append(
             f"The probability is that of {latency['checked_at_users']} users, the next load tried."
         )
-    lines += [cost_line(answer), month_line(answer["headroom"], answer["slo"])]
+    cost, headroom = answer["cost"], answer["headroom"]
+    use = "" if cost["utilisation"] is None else f" at {cost['utilisation']:.0%} utilisation"
+    by = "the time of prefill and decode" if cost["split"] == "time" else "tokens"
+    lines += [
+        f"{cost['usd_per_million_input_tokens']:.3g} USD per million input tokens, "
+        f"{cost['usd_per_million_output_tokens']:.3g} per million output tokens (split by {by}), "
+        f"at {number(cost['requests_per_s'])} requests/s{use}.",
+        f"A month (730 h) costs {number(headroom['usd_per_month'])} USD. If one replica is lost, "
+        f"{loss_words(headroom, answer['slo'])}.",
+    ]
     return lines + ([energy_line(answer["energy"])] if answer["energy"] else [])
 
 
