@@ -14,11 +14,9 @@ from sextant.pages.blocks import Section
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import number, percent
-from sextant.points.cell_files import MeasuredCell
 from sextant.studies.burst_phases import (
     MAX_SLICES,
     Phase,
-    SimulatedCell,
     averages,
     by_setting,
     over_time,
@@ -45,10 +43,14 @@ _METRICS = (
     ("Failed (fraction)", ("failure_rate",)),
 )
 _KV_USAGE = "KV cache used"
+_NOTABLE_FAILURES = 0.01
+"""Failure rate from which failures are more than single ones."""
+_NOTABLE_CHANGE = 1.1
+"""Ratio of latencies from which they are said to differ."""
 _TIME, _BLOCK = Axis("Seconds since the phase began", low=0), Axis("Block of requests")
 
 
-def phases_section(place: str, measured: Mapping[str, Phase]) -> Section:
+def _phases_section(place: str, measured: Mapping[str, Phase]) -> Section:
     """Average values of all phases."""
     rows = [{"phase": _NAMES[name], **averages(phase)} for name, phase in measured.items()]
     text = (
@@ -65,7 +67,7 @@ def phases_section(place: str, measured: Mapping[str, Phase]) -> Section:
     return part(f"Phases: {place}", text, table=table)
 
 
-def warmup_section(place: str, phase: Phase) -> Section:
+def _warmup_section(place: str, phase: Phase) -> Section:
     """How the rate was found."""
     facts, search = phase.facts, phase.facts["search"]
     mean = facts["mean_kv_cache_usage"]
@@ -85,7 +87,7 @@ def warmup_section(place: str, phase: Phase) -> Section:
     return part(f"Warm-up: {place}", text, table=table)
 
 
-def mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
+def _mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
     """Load, latency, throughput and failures over time, after their Fig. 16."""
     series = [over_time(phase) for phase in phases]
     panels = []
@@ -129,21 +131,21 @@ def _mirrored_text(phases: Sequence[Phase]) -> str:
     )
 
 
-def sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
+def _sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
     """Latency, throughput and failures per block of requests, after their Fig. 17."""
     blocks = {phase.name: by_setting(phase) for phase in phases}
     panels = []
     for phase in phases:
         column = "beta_s" if phase.name == "beta" else phase.name
-        curve = Curve("mean", _numbers(blocks[phase.name]), blocks[phase.name][column])
+        curve = Curve("mean", _places(blocks[phase.name]), blocks[phase.name][column])
         panels.append(Panel(_NAMES[phase.name], _BLOCK, Axis(_SYMBOLS[column], low=0), [curve]))
     for label, columns in (*_METRICS, (_KV_USAGE, ("mean_kv_usage",))):
         for rows in blocks.values():
-            curves = [Curve(_statistic(name), _numbers(rows), rows[name]) for name in columns]
+            curves = [Curve(_statistic(name), _places(rows), rows[name]) for name in columns]
             panels.append(Panel("", _BLOCK, _axis(label), curves))
     figure = panels_figure(panels, f"Sweeps, {place}", n_columns=len(phases), height_in=1.7)
     table = table_of(
-        pd.concat([rows.assign(phase=name, block=_numbers(rows)) for name, rows in blocks.items()]),
+        pd.concat([rows.assign(phase=name, block=_places(rows)) for name, rows in blocks.items()]),
         "phase block alpha beta_s theta n_requests failure_rate mean_token_latency_ms "
         "p90_token_latency_ms mean_ttft_ms throughput_tok_s mean_kv_usage",
         phase="Sweep",
@@ -162,7 +164,7 @@ def _statistic(column: str) -> str:
     return "p90" if column.startswith("p90") else "mean"
 
 
-def _numbers(rows: pd.DataFrame) -> list[int]:
+def _places(rows: pd.DataFrame) -> list[int]:
     return [*range(1, len(rows) + 1)]
 
 
@@ -173,54 +175,47 @@ def _axis(label: str) -> Axis:
     return Axis(label, low=0)
 
 
-_NOTABLE_FAILURES = 0.01
-"""Failure rate from which failures are more than single ones."""
-_NOTABLE_CHANGE = 1.1
-"""Ratio of latencies from which they are said to differ."""
-
-
 def analyse(data: StudyData) -> Analysis:
     """Judge every cell of the study by itself."""
     words, numbers, sections = [], [], []
+    bursts = [cell for cell in data.cells if cell.run.scenario["kind"] == "burst"]
     for cell in data.cells:
         measured = {phase.name: phase for phase in phases(cell)}
         if not measured:
             continue
-        place = _place(cell, data)
-        found = findings(measured)
-        made = simulated(cell, measured, data)
+        _, llm_id, profile_id, *rest = cell.key
+        same = [each for each in bursts if each.key[1:3] == cell.key[1:3]]
+        place = f"{llm_id} on {profile_id}"
+        place += f" ({', '.join(rest)})" if len(same) > 1 else ""
+        found, made = findings(measured), simulated(cell, measured, data)
         words.append(_summary(place, measured, found))
-        numbers.append(_burst_numbers(cell, measured, found, made))
-        sections += _sections(place, measured, found, made)
+        numbers.append(
+            {
+                "key": list(cell.key),
+                "phases": [_phase_numbers(phase) for phase in measured.values()],
+                "findings": [each._asdict() for each in found],
+                "simulated": made
+                and {"law": vars(made.law), "scheduler": vars(made.scheduler), "rows": made.rows},
+            }
+        )
+        sections.append(_phases_section(place, measured))
+        if "warm-up" in measured:
+            sections.append(_warmup_section(place, measured["warm-up"]))
+        mirrored = [measured[name] for name in ("conversation", "api") if name in measured]
+        sweeps = [measured[name] for name in ("alpha", "beta", "theta") if name in measured]
+        sections += [_mirrored_section(place, mirrored)] if mirrored else []
+        sections += [_sweeps_section(place, sweeps)] if sweeps else []
+        sections += [simulated_section(place, made)] if made else []
+        text = "Findings of section V for Llama 2 on A800 and A6000, and what was measured here."
+        table = findings_table(found, "The paper's finding")
+        sections.append(part(f"The paper's findings: {place}", text, table=table))
     summary = " ".join(words) or "No cell has a phase: nothing can be said of bursts."
     return Analysis(summary, {"cells": numbers}, sections)
 
 
-def _place(cell: MeasuredCell, data: StudyData) -> str:
-    _, llm_id, profile_id, *parts = cell.key
-    pair = f"{llm_id} on {profile_id}"
-    bursts = [each for each in data.cells if each.run.scenario["kind"] == "burst"]
-    same = [each for each in bursts if each.key[1:3] == cell.key[1:3]]
-    return pair if len(same) == 1 else f"{pair} ({', '.join(parts)})"
-
-
-def _sections(
-    place: str,
-    measured: Mapping[str, Phase],
-    found: Sequence[Finding],
-    made: SimulatedCell | None,
-) -> list[Section]:
-    sections = [phases_section(place, measured)]
-    if "warm-up" in measured:
-        sections.append(warmup_section(place, measured["warm-up"]))
-    mirrored = [measured[name] for name in ("conversation", "api") if name in measured]
-    sweeps = [measured[name] for name in ("alpha", "beta", "theta") if name in measured]
-    sections += [mirrored_section(place, mirrored)] if mirrored else []
-    sections += [sweeps_section(place, sweeps)] if sweeps else []
-    sections += [simulated_section(place, made)] if made else []
-    text = "Findings of section V for Llama 2 on A800 and A6000, and what was measured here."
-    table = findings_table(found, "The paper's finding")
-    return [*sections, part(f"The paper's findings: {place}", text, table=table)]
+def _phase_numbers(phase: Phase) -> dict[str, Any]:
+    facts = {name: value for name, value in phase.facts.items() if name != "settings"}
+    return {"name": phase.name, **averages(phase), **facts, "by_setting": by_setting(phase)}
 
 
 def _summary(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]) -> str:
@@ -240,8 +235,12 @@ def _summary(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]
 
 def findings(measured: Mapping[str, Phase]) -> list[Finding]:
     """Compare the phases with what the paper found (V-B, V-C)."""
-    judges = (_api_finding, _alpha_finding, _beta_finding, _theta_finding)
-    return [judge(measured) for judge in judges]
+    return [
+        _api_finding(measured),
+        _alpha_finding(measured),
+        _beta_finding(measured),
+        _theta_finding(measured),
+    ]
 
 
 def _api_finding(measured: Mapping[str, Phase]) -> Finding:
@@ -316,26 +315,3 @@ def _theta_finding(measured: Mapping[str, Phase]) -> Finding:
 
 def _blocks(measured: Mapping[str, Phase], name: str) -> pd.DataFrame | None:
     return by_setting(measured[name]) if name in measured else None
-
-
-def _burst_numbers(
-    cell: MeasuredCell,
-    measured: Mapping[str, Phase],
-    found: Sequence[Finding],
-    made: SimulatedCell | None,
-) -> dict[str, Any]:
-    return {
-        "key": list(cell.key),
-        "phases": [
-            {
-                "name": phase.name,
-                **averages(phase),
-                **{name: value for name, value in phase.facts.items() if name != "settings"},
-                "by_setting": by_setting(phase),
-            }
-            for phase in measured.values()
-        ],
-        "findings": [each._asdict() for each in found],
-        "simulated": made
-        and {"law": vars(made.law), "scheduler": vars(made.scheduler), "rows": made.rows},
-    }
