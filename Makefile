@@ -51,13 +51,13 @@ reproduce-llm-pilot: .venv/.baselines
 	$(BIN)/sextant show --database results/llm-pilot/sextant.duckdb
 
 # ARGS are more arguments of pytest.
-# All but the slow tests, in minutes: units, whole DAGs on the fake engine, and one run from a
-# trace to the report on real vLLM.
-test: .venv/.ready .venv-vllm/.ready
+# All but the slow tests, in minutes: units, and whole DAGs on the fake engine. `make demo` is the
+# run on real vLLM.
+test: .venv/.ready
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # And the slow ones, an hour: one at a time, since servers and clusters share the cores.
-test-all: .venv/.baselines test
+test-all: .venv/.baselines .venv-vllm/.ready test
 	$(BIN)/pytest -m slow
 
 # The slow tests of SLURM: on a cluster of one node that they start here, as root, and stop again.

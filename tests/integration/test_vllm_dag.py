@@ -10,7 +10,7 @@ from project import Project
 from real_vllm import NEEDS_VLLM, PYTHON
 from support import ROOT
 
-pytestmark = NEEDS_VLLM
+pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
 LLMS = ("demo-opt-6m", "demo-llama-16m")
 LEVELS = [1, 4]
 
