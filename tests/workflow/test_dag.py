@@ -165,7 +165,7 @@ BAD_INPUTS = {
         "scenario_id: users-1-16",
         ["decision", "conversation, users-1-8"],
     ),
-    "sheet without rows": ("config/demo/slos.tsv", None, "", ["slos.tsv", "no rows"]),
+    "sheet without rows": ("config/demo/slos.tsv", None, "", ["slos.tsv", "is empty"]),
     "weights that are nowhere": (
         "config/llms.tsv",
         "demo-opt-6m.json\t",
