@@ -69,31 +69,23 @@ def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = No
     Raises:
         InputError: the mirror lacks the file, the download fails, or the bytes differ.
     """
-    source = dataset.url if mirror is None else str(Path(mirror) / dataset.mirror_path)
     with atomic_path(out_path) as temporary:
         if mirror is None:
+            source = dataset.url
             _download(dataset, temporary)
         else:
-            _copy(dataset, Path(source), temporary)
-        if not dataset.has_manifest:
-            _verify(dataset, temporary, source)
-
-
-def _verify(dataset: Dataset, path: Path, source: str) -> None:
-    digest = sha256_file(path)
-    if digest != dataset.sha256:
-        problem = f"SHA-256 is {digest}, the registry has {dataset.sha256}"
-        fix = "fetch it again; if its publisher changed it, add a row with a new id"
-        raise InputError(problem, file=source, field=dataset.dataset_id, fix=fix)
-
-
-def _copy(dataset: Dataset, source: Path, target: Path) -> None:
-    try:
-        shutil.copyfile(source, target)
-    except FileNotFoundError:
-        fix = "put the file there, or unset the mirror to download it"
-        problem = f"the mirror has no {dataset.dataset_id}"
-        raise InputError(problem, file=source, fix=fix) from None
+            source = str(Path(mirror) / dataset.mirror_path)
+            try:
+                shutil.copyfile(source, temporary)
+            except FileNotFoundError:
+                fix = "put the file there, or unset the mirror to download it"
+                problem = f"the mirror has no {dataset.dataset_id}"
+                raise InputError(problem, file=source, fix=fix) from None
+        digest = dataset.sha256 if dataset.has_manifest else sha256_file(temporary)
+        if digest != dataset.sha256:
+            problem = f"SHA-256 is {digest}, the registry has {dataset.sha256}"
+            fix = "fetch it again; if its publisher changed it, add a row with a new id"
+            raise InputError(problem, file=source, field=dataset.dataset_id, fix=fix)
 
 
 def _download(dataset: Dataset, target: Path) -> None:
