@@ -3,13 +3,17 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sextant.answer.source import Source
 from sextant.base.rows import Row
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.prices import old_price_lines, price_origins
-from sextant.pages.blocks import Widget
+from sextant.pages.blocks import Document, Widget
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Option(NamedTuple):
@@ -83,3 +87,20 @@ class Answer:
             "warnings": [*self.warnings, *old_price_lines(origins)],
             **self.more,
         }
+
+
+def write_results(
+    outputs: Mapping[str, str | Path],
+    rows: Sequence[Mapping[str, Any]],
+    schema: "pa.Schema",
+    document: Document,
+) -> None:
+    """Write the answers of a rule: the `table`, the `html` page and its `json`."""
+    import pyarrow as pa
+
+    from sextant.base.files import write_parquet
+    from sextant.pages.page import write_page
+
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    write_parquet(outputs["table"], table, document.origin or {})
+    write_page(document, outputs["html"], outputs["json"])

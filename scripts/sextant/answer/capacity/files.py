@@ -1,6 +1,6 @@
 """Rule `size_capacity`: the capacity of each LLM for an SLO, from files to table, page and JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sextant.answer.answer import write_results
 from sextant.answer.capacity.answer import CapacityQuestion, answer_capacity
 from sextant.answer.capacity.demand import (
     TraceTraffic,
@@ -20,11 +21,10 @@ from sextant.answer.capacity.document import capacity_document, capacity_documen
 from sextant.answer.capacity.target import MAX_FAILED, WINDOW_S, Target
 from sextant.answer.question import Length, Question, Requests
 from sextant.base.errors import InputError
-from sextant.base.files import provenance, write_parquet
+from sextant.base.files import provenance
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import Document, as_text
-from sextant.pages.page import write_page
+from sextant.pages.blocks import as_text
 from sextant.points.measured import load_run
 
 _KEY = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id")
@@ -103,18 +103,6 @@ def size_files(
     facts = {"slo": slo.facts(), "demand": demand.facts(), "no_answer": no_answer}
     document = capacity_documents(answers, facts, provenance(dict(inputs), seed=seed))
     write_results(outputs, [place | row for row in rows], _SCHEMA, document)
-
-
-def write_results(
-    outputs: Mapping[str, str | Path],
-    rows: Sequence[Mapping[str, Any]],
-    schema: pa.Schema,
-    document: Document,
-) -> None:
-    """Write the `table` of an answer, its `html` page and its `json`."""
-    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-    write_parquet(outputs["table"], table, document.origin or {})
-    write_page(document, outputs["html"], outputs["json"])
 
 
 def _traffic(

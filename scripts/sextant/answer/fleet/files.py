@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sextant.answer.capacity.files import write_results
+from sextant.answer.answer import write_results
 from sextant.answer.fleet.document import fleet_document, mend_words, nodes_words
 from sextant.answer.fleet.options import FleetQuestion, answer_sheets
 from sextant.base.files import provenance
