@@ -271,8 +271,8 @@ def test_start_of_other_formats(tmp_path):
         ("burstgpt", "yesterday", "field 'start_time': 'yesterday' is not a date-time. Fix: give"),
         ("burstgpt", "", "field 'start_time': '' is not a date-time"),
         ("burstgpt", "2023-13-01", "is not a date-time"),
-        ("burstgpt", "0001-01-01", "'0001-01-01' is in none of the years 1700 to 2199. Fix: give"),
-        ("burstgpt", "9999-12-31T23:00:00Z", "field 'start_time': .* none of the years 1700 to"),
+        ("burstgpt", "0001-01-01", "'0001-01-01' is not in the years 1700 to 2199. Fix: give"),
+        ("burstgpt", "9999-12-31T23:00:00Z", "field 'start_time': .* not in the years 1700 to"),
     ],
 )
 def test_start_time_that_is_none_or_not_needed(tmp_path, trace_format, start_time, message):

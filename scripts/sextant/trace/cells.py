@@ -146,7 +146,7 @@ def _of_table(
         places = pa.array(np.cumsum(is_kept) - 1, mask=~is_kept)
         columns = {name: column.take(places) for name, column in columns.items()}
     if all(columns[name].null_count > len(faults) for name in NEEDED_COLUMNS):
-        # For Arrow a blank line is a row of nulls.
+        # Arrow reads a blank line as a row of nulls.
         for place, line in enumerate(lines_of(text)):
             if not line.strip():
                 line_faults[place] = BLANK

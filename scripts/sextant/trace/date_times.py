@@ -110,7 +110,7 @@ def check_start_time(
     except (TypeError, ValueError):
         raise refused(f"{start_time!r} is not a date-time", fix) from None
     if not FIRST_NS <= moment_ns <= LAST_NS:
-        raise refused(f"{start_time!r} is in none of the years 1700 to 2199", fix)
+        raise refused(f"{start_time!r} is not in the years 1700 to 2199", fix)
 
 
 def start_facts(
@@ -120,7 +120,7 @@ def start_facts(
 
     `first_tick` is the first row's arrival in the source's unit, `start_time` when the source's
     clock shows zero. What is returned is ISO 8601, in UTC (`+00:00`) where a zone is known, None if
-    nothing tells it; `first_tick_s` is what the source's clock shows then, None where it shows
+    it is not known; `first_tick_s` is what the source's clock shows then, None where it shows
     date-times.
     """
     if form.is_datetime:

@@ -21,7 +21,7 @@ from sextant.trace.write import Output
 
 MAX_RATE_RPS = 1000.0
 _FEW = 1000
-"""Requests below which a mean rate tells nothing of the unit."""
+"""With fewer requests a mean rate does not show a wrong unit."""
 _MAX_THREADS = 16
 """More would not read faster, since one thread writes; each holds blocks in memory."""
 
@@ -46,7 +46,7 @@ def ingest_trace(
     A request without an output token is `failed`, unless the source has a status of its own.
     A request without an id gets its line number. Blank lines are not rows; they are counted.
     The report and the provenance carry `start_time`, the date-time of `arrival_s` = 0 (in UTC
-    where a zone is known; null if nothing tells it), and `first_tick_s`, what the source's
+    where a zone is known; null if it is not known), and `first_tick_s`, what the source's
     clock shows then (null for date-times).
 
     Args:

@@ -32,7 +32,7 @@ ALL_AT_ONCE = "all requests arrive at the same time"
 ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
 
 SCALES_S = (1, 10, 60, 300, 1200, 3600)
-"""Seconds of the bins whose counts are looked at, each a multiple of the one before."""
+"""Seconds of the bins in which requests are counted, each a multiple of the one before."""
 BUSIEST_S = (1, 10, 60)
 MAX_SPAN_S = 1e8
 """A trace of more than three years has a wrong time in it."""
@@ -106,7 +106,7 @@ def fit_arrivals(arrival_s: Times) -> ArrivalModel:
 
 
 def _count_all(arrival_s: Times, step_s: float) -> StepCounts:
-    """Count all gaps in steps of a clock; far ones, which are as good as exact, to 12 bits."""
+    """Count all gaps in steps of a clock; far ones (exact) are rounded to 12 bits."""
     parts = []
     for gaps in gaps_of(arrival_s):
         steps = np.rint(gaps / step_s)

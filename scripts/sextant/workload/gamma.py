@@ -23,7 +23,7 @@ Z_95 = 1.959963984540054
 MIN_SPREAD = 1e-12
 """Least ln(mean) - mean(ln) that is not taken for rounding: a CV of about 1.4e-6."""
 FAR = 1000
-"""Steps from which on a gap is as good as exact: P(d) is then f(d)."""
+"""Gaps of so many steps or more count as exact: P(d) is then f(d)."""
 MAX_STEPS = 2**44
 """More steps than a gap may have: what is finer than a trace's end over this is rounding."""
 # Gauss's rule for the weight 1 - |u| on [-1, 1]: exact for polynomials of degree 13.
@@ -43,7 +43,7 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class GammaFits:
-    """Gamma distributions fitted to groups of values: an array a field, one entry a group.
+    """Gamma distributions fitted to groups of values: each field has one entry per group.
 
     `alpha` (shape) and `beta` (scale, in the values' unit) maximise the likelihood; `_lo` and
     `_hi` bound their 95% intervals. All are NaN where a group has fewer than 2 values, a

@@ -264,7 +264,7 @@ class ConversationLengths:
     n_items: int
     n_empty: Mapping[str, int]
     """What was left out, and how often: `responses_without_text`, `responses_without_prompt`
-    (nobody asked, or the prompt has no text), `prompts_without_response`,
+    (no prompt before it, or one without text), `prompts_without_response`,
     `requests_without_tokens` (the tokenizer makes nothing of a text)."""
 
 
@@ -349,8 +349,8 @@ def _read_turns(path: Path) -> Iterator[list[_Turn]]:
             yield _turns(item)
         except InputError as error:
             where = f"item {number}: " if is_list else ""
-            row, said = None if is_list else number, {"field": error.field, "fix": error.fix}
-            raise InputError(where + error.problem, file=path, row=row, **said) from None
+            row, rest = None if is_list else number, {"field": error.field, "fix": error.fix}
+            raise InputError(where + error.problem, file=path, row=row, **rest) from None
 
 
 def _parse(path: Path, text: str, line: int | None) -> Any:

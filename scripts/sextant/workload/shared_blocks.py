@@ -60,7 +60,7 @@ class TraceBlocks:
 
     def prefixes(self) -> np.ndarray:
         """(all blocks,) numbers from 0 on: equal where a block and all before it are equal."""
-        # A sum tells what is in it, not in which order: so each id is mixed with its place.
+        # A sum does not depend on the order of its terms, so each id is mixed with its place.
         sums = np.cumsum(mixed(self.ids, self.place))
         before = np.concatenate([np.zeros(1, np.uint64), sums])[self.starts]
         return np.unique(sums - before[self.request], return_inverse=True)[1]
@@ -148,7 +148,7 @@ def read_blocks(trace: str | Path) -> TraceBlocks:
 
 
 def mixed(*keys: np.ndarray | int) -> np.ndarray:
-    """Return a uint64 for each tuple of whole numbers, as good as random (SplitMix64)."""
+    """Return a pseudo-random uint64 for each tuple of whole numbers (SplitMix64)."""
     bits = np.zeros(1, np.uint64)
     for key in keys:
         bits = (bits ^ np.asarray(key).astype(np.int64).view(np.uint64)) + _STEP

@@ -173,7 +173,7 @@ class TraceRequests:
         return np.minimum(values, self._caps[name]) if name in self._caps else values
 
     def _places(self, name: str, own: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """Return where the values of requests stand in the values of all; null after the last."""
+        """Return the places of requests' values in `values`; null has the place after the last."""
         places = np.searchsorted(self.values[name], self._clipped(name, own))
         places[-1] = len(self.values[name])
         return places[place]

@@ -42,7 +42,7 @@ from sextant.workload.trace_arrivals import REPLAY, ArrivalModel
 from sextant.workload.windows import TOO_FEW, WINDOW_S, TraceTimes, fit_windows
 
 REJECTED_BELOW = 0.05
-"""p-value below which a window's gaps are said not to be Gamma-distributed."""
+"""p-value below which a Gamma distribution is rejected for a window's gaps."""
 DOUBLING_MINUTES = (SHORTEST_BUCKET_S // MINUTE_S, 10)
 """BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
 BUSY_REQUESTS = 10

@@ -47,7 +47,7 @@ def counted_words(what: str, n_shown: int, n_groups: int) -> str:
 def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the series of requests and tokens, and profiles where there are days for them.
 
-    `groups` has an entry an LLM and service, at most `MAX_SHOWN` of `n_groups`: `name`, `series`
+    `groups` has one entry per LLM and service, at most `MAX_SHOWN` of `n_groups`: `name`, `series`
     (lists of `start_s`, `is_whole`, `n_requests`, `input_tokens`, `output_tokens`), `daily` and
     `weekly` (mean and quartiles of requests per hour; None: too short), and of requests per hour
     `hour_of_day_fraction` and `hour_of_day_p_value` (see `Explained`; None: fewer than two days,
