@@ -1,13 +1,25 @@
 """Choosing profile and replicas under uncertainty: sums that can be done by hand."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.decide.decision import best_probe, choose, sustained, weigh
+from sextant.decide.decision import (
+    best_probe,
+    choose,
+    measured_draws,
+    sustained,
+    weigh,
+    with_probabilities,
+)
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
+from sextant.points.frame import IDENTIFIERS, at_percentile
+from sextant.points.metrics import PERCENTILES
+from sextant.points.trust import intervals
 from sextant.predict.latencies import Draws
 
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=8)
@@ -103,3 +115,101 @@ def test_the_probe_is_the_profile_that_tells_of_the_others() -> None:
     profiles = dict.fromkeys(names, PROFILES["cheap"])
     assert best_probe(draws, profiles) == "leader"
     assert best_probe(draws, profiles, [LIMITS]) in names
+
+
+P90 = [*PERCENTILES].index("p90")
+
+
+@pytest.mark.parametrize("n_requests", [8, 20, 60, 300])
+def test_the_truth_is_inside_nine_times_of_ten(n_requests):
+    rng, truth = np.random.default_rng(n_requests), np.exp(NormalDist().inv_cdf(0.9) / 2)
+    n_inside = dict.fromkeys(("median", "p90"), 0)
+    for _ in range(200):
+        found = intervals(np.exp(rng.normal(size=n_requests) / 2), np.ones(n_requests, int))
+        for name, place, true in (("median", 0, 1.0), ("p90", P90, truth)):
+            low, high = found[place]
+            # An end that is not known excludes nothing.
+            n_inside[name] += not (low > true or high < true)
+    assert min(n_inside.values()) >= 175
+
+
+@pytest.mark.parametrize(
+    ("n_requests", "known"),
+    [(1, []), (5, []), (6, ["median"]), (60, ["median", "p90"]), (800, [*PERCENTILES])],
+)
+def test_few_requests_leave_the_upper_end_open(n_requests, known):
+    values = np.random.default_rng(1).lognormal(size=n_requests)
+    found = intervals(values, np.ones(n_requests, int))
+    ends = dict(zip(PERCENTILES, found, strict=True))
+    assert [name for name, (_, high) in ends.items() if not np.isnan(high)] == known
+    for name in known:
+        low, high = ends[name]
+        assert low <= np.quantile(values, PERCENTILES[name]) <= high
+
+
+def test_requests_served_one_after_the_other_are_not_taken_for_independent():
+    rng, n_inside, n_draws = np.random.default_rng(5), 0, 300
+    for _ in range(n_draws):
+        values = rng.normal(size=100)
+        for place in range(1, 100):  # each is correlated by 0.5 with the one before
+            values[place] = 0.5 * values[place - 1] + 0.75**0.5 * values[place]
+        low, high = intervals(values, np.ones(100, int))[0]
+        n_inside += low <= 0 <= high
+    # Taken for independent, 78% would be.
+    assert n_inside / n_draws >= 0.83
+
+
+def test_tokens_of_one_request_tell_no_more_than_the_request():
+    pace = np.random.default_rng(2).lognormal(size=40)
+    of_requests = intervals(pace, np.ones(40, int))[0]
+    of_tokens = intervals(np.repeat(pace, 100), np.full(40, 100))[0]
+    assert of_tokens == pytest.approx(of_requests, rel=0.2)
+    free = intervals(np.random.default_rng(2).lognormal(size=4000), np.full(40, 100))[0]
+    assert np.ptp(free) < 0.3 * np.ptp(of_tokens)
+
+
+# Decisions
+
+
+def points(bounds_ms, itl_ms=(10.0, 20.0)):
+    """Return points of 1 and 8 users whose ITL has these bounds; nTTFT is exact."""
+    frame = pd.DataFrame({"llm_id": "m", "gpu_profile_id": "p", "users": [1, 8]})
+    frame = frame.assign(median_itl_ms=itl_ms, median_nttft_ms=1.0)
+    frame = frame.assign(median_nttft_lo_ms=1.0, median_nttft_hi_ms=1.0)
+    frame[["median_itl_lo_ms", "median_itl_hi_ms"]] = bounds_ms
+    return at_percentile(frame, (50, 50))
+
+
+def test_draws_have_the_intervals_of_their_points():
+    draws = measured_draws(points([[9, 12], [15, 40]]), seed=1)
+    low, median, high = np.quantile(draws.samples_ms[..., 1], [0.05, 0.5, 0.95], axis=0)
+    assert low == pytest.approx([9, 15], rel=0.03) and high == pytest.approx([12, 40], rel=0.06)
+    assert median == pytest.approx([10, 20], rel=0.03)
+    assert (draws.samples_ms[..., 0] == 1).all()
+
+
+def test_what_bounds_a_point_of_few_requests_is_the_next_larger_load():
+    unknown = np.nan
+    draws = measured_draws(points([[9, unknown], [15, 40]]), seed=1)
+    fewest, more = draws.samples_ms[..., 1].T
+    assert np.isfinite(fewest).all() and (fewest <= np.maximum(more, 10)).all()
+    largest = measured_draws(points([[9, 12], [15, unknown]]), seed=1).samples_ms[:, 1, 1]
+    assert np.isinf(largest).mean() == pytest.approx(0.5, abs=0.05)
+    bare = points([[unknown, unknown]] * 2).assign(nttft_lo_ms=unknown, nttft_hi_ms=unknown)
+    assert measured_draws(bare, seed=1) is None
+
+
+def test_the_probability_of_a_measured_option_and_the_risk_that_it_allows():
+    gpu = GPU("g", "gpu", "none", 40, 1000, 100, 10, "a test")
+    profiles = {"p": GPUProfile("p", gpu, 1, 2.0)}
+    slo, curve = SLO("s", itl_ms=22.0, percentile=50, users=16), points([[9, 12], [15, 40]])
+    found = candidates(curve, ["m"], profiles, slo)
+    draws = measured_draws(curve, seed=1)
+    (row,) = with_probabilities(found, draws, slo).to_dict("records")
+    # Two replicas of 8 users; log(22/20) is 0.23 standard deviations of that side.
+    assert (row["replicas"], row["usd_per_hour"]) == (2, 4.0)
+    assert row["probability_met"] == pytest.approx(0.59, abs=0.03)
+    assert row["probability_met"] == (draws.samples_ms[:, 1, 1] <= 22).mean()
+    (safe,) = choose(weigh(draws, profiles, slo), risk=0.1).to_dict("records")
+    assert (safe["replicas"], safe["users_per_replica"]) == (16, 1)
+    assert [safe[name] for name in IDENTIFIERS] == ["m", "p"]

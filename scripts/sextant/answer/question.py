@@ -283,7 +283,7 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         if config is None:
             fix = f"use one of {', '.join(known.llms)}, or --hf-config"
             raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
-        usual = next(iter(known.llms.values())).dtype
+        usual: str | None = next(iter(known.llms.values())).dtype
         if any(each.dtype is None for each in known.descriptions):  # each LLM has its own
             usual = None
         dtype = DTYPES.get(question.precision or "", usual)
