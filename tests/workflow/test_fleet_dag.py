@@ -81,7 +81,7 @@ def test_the_report_lists_the_fleet(planned) -> None:
 
 
 WRONG = {
-    "one sheet alone": (None, "supply", "'demands'"),
+    "one sheet alone": (None, "supply", "demands alone"),
     "an unknown LLM": (("chat", "one", "nobody", 10, 50, 2, "", 1), "demands.tsv", "'nobody'"),
     "an unknown trace": (
         ("chat", "one", "llm-opt-6m", 10, 50, "", "none", 1),

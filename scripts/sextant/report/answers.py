@@ -159,8 +159,8 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
 def slo_answers(tables: Tables) -> list[Row]:
     """Return what there is to say of each SLO shown in full, by source where there are several.
 
-    Keys: `source, slo, heading, answers, unanswered` (LLMs), `scores` (of predictors) and
-    `held_out_by` (recommendations for hidden LLMs by predictor and LLM).
+    Keys: `source, slo, heading, answers, scores` (of predictors) and `held_out_by`
+    (recommendations for hidden LLMs by predictor and LLM).
     """
     names = sources(tables)
     parts = recommendations(tables), tables["score"], held_out(tables)
@@ -176,16 +176,12 @@ def slo_answers(tables: Tables) -> list[Row]:
                 answers,
                 key=lambda row: (row["basis"], row["llm_id"], rank.get(row["predictor"], 1)),
             )
-            answered = {row["llm_id"] for row in answers}
             found.append(
                 {
                     "source": source,
                     "slo": slo,
                     "heading": slo["slo_id"] if len(names) < 2 else f"{slo['slo_id']} · {source}",
                     "answers": answers,
-                    "unanswered": [
-                        row["llm_id"] for row in tables["llm"] if row["llm_id"] not in answered
-                    ],
                     "scores": scores,
                     "held_out_by": {
                         predictor: {row["llm_id"]: row for row in rows}
