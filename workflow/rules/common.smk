@@ -16,7 +16,7 @@ from sextant.base.files import library_files
 from sextant.base.job_log import end_with_parent, announce_to_jobs
 from sextant.decide.names import configurable
 from sextant.predict.registry import PREDICTORS, check_installed
-from sextant.experiment.servers import DEFAULT_VARIANT
+from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.workload.published import use_case_sha256
 
 try:

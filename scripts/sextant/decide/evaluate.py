@@ -19,7 +19,7 @@ from sextant.decide.score import best_policy, judge, mape, summarize
 from sextant.decide.sizing import candidates, check_curves, recommend
 from sextant.decide.tasks import fit_result, separate_configurations, task_of
 from sextant.experiment.experiment import Experiment
-from sextant.experiment.servers import DEFAULT_VARIANT
+from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
 from sextant.points.features import Facts, published_features
 from sextant.points.frame import (

@@ -9,8 +9,7 @@ from typing import Any
 from sextant.base.files import atomic_path
 from sextant.base.ids import file_name
 from sextant.base.sheets import Row, load_sheet
-from sextant.experiment.servers import DEFAULT_VARIANT
-from sextant.experiment.sheets import CellRow, ChosenCellRow
+from sextant.experiment.sheets import DEFAULT_VARIANT, CellRow, ChosenCellRow
 
 # SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
 _MAX_CELL_NAME_CHARACTERS = 230

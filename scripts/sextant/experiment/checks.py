@@ -8,7 +8,8 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import Row
 from sextant.experiment.cells import check_known
 from sextant.experiment.experiment import Experiment
-from sextant.experiment.servers import DEFAULT_VARIANT, ENDPOINT, check_endpoint
+from sextant.experiment.servers import ENDPOINT, check_endpoint
+from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.trace.date_times import check_start_time
 from sextant.trace.mapping import named_format
 from sextant.workload.published import use_case_names

@@ -19,7 +19,6 @@ from sextant.experiment.downloads import load_registry
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import scenario_from_row
 from sextant.experiment.servers import (
-    DEFAULT_VARIANT,
     EngineSettings,
     Variant,
     VariantRow,
@@ -27,6 +26,7 @@ from sextant.experiment.servers import (
     load_endpoints,
 )
 from sextant.experiment.sheets import (
+    DEFAULT_VARIANT,
     BenchmarkRow,
     Configuration,
     DemandRow,

@@ -10,10 +10,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from sextant.base.errors import InputError
 from sextant.base.network import host_and_port, tls_context, without_v1
 from sextant.base.sheets import IS_SELECTABLE, Row, load_sheet
-from sextant.experiment.sheets import EndpointRow, EngineSection
+from sextant.experiment.sheets import DEFAULT_VARIANT, EndpointRow, EngineSection
 from sextant.pages.wording import plural
 
-DEFAULT_VARIANT = "default"
 ENDPOINT = "endpoint"
 """Name of their engine."""
 # What a measurement of servers that are started here depends on.

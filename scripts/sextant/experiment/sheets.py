@@ -24,6 +24,10 @@ _Flag = Literal[0, 1]
 Dtype = Literal["float32", "float16", "bfloat16"]
 
 
+DEFAULT_VARIANT = "default"
+"""The variant of a cell whose servers are set up as usual."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraceRow:
     """config/traces.tsv: each row is one production trace."""

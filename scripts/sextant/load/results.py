@@ -11,7 +11,8 @@ from sextant.engine.endpoint import EndpointServer
 from sextant.engine.http import Target
 from sextant.engine.telemetry.host import host_facts
 from sextant.experiment.scenarios import Scenario, as_json
-from sextant.experiment.servers import DEFAULT_VARIANT, Variant
+from sextant.experiment.servers import Variant
+from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.load.measure import LevelResult, Measured, Subject
 from sextant.points.cell_files import concatenated, write_cell
 from sextant.points.run import CellRun, LevelRun, Quantiles, ServerFacts

@@ -10,8 +10,7 @@ import pandas as pd
 from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.sheets import check, load_sheet, read_yaml
-from sextant.experiment.servers import DEFAULT_VARIANT
-from sextant.experiment.sheets import GpuFeatureRow, LlmFeatureRow
+from sextant.experiment.sheets import DEFAULT_VARIANT, GpuFeatureRow, LlmFeatureRow
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
 from sextant.facts.slo import PERCENTILE_PREFIX

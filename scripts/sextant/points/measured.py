@@ -14,7 +14,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import KINDS
-from sextant.experiment.servers import DEFAULT_VARIANT
+from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.cell_files import DAMAGED, MeasuredCell, damaged_files, from_json, read_cell

@@ -4,13 +4,15 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import ConfigDict
 
-from sextant.experiment.servers import Variant
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm import LLM
+
+if TYPE_CHECKING:
+    from sextant.experiment.servers import Variant
 
 
 class Kind(StrEnum):
@@ -175,7 +177,7 @@ def assess(
 def assess_variant(
     llm: LLM,
     devices: Devices,
-    variant: Variant,
+    variant: "Variant",
     memory_utilization: float,
     longest_request_tokens: int,
 ) -> Feasibility:

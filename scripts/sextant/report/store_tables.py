@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from sextant.base.rows import Row
-from sextant.experiment.servers import DEFAULT_VARIANT
+from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.prices import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.points.store import open_store
 

@@ -35,7 +35,7 @@ from sextant.decide.tasks import task_of
 from sextant.experiment.cells import CellKey, Chosen, add_chosen, chosen_path, last_round
 from sextant.experiment.definition import cell_definition
 from sextant.experiment.experiment import Experiment
-from sextant.experiment.servers import DEFAULT_VARIANT
+from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
