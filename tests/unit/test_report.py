@@ -15,9 +15,8 @@ from sextant.pages.wording import number
 from sextant.points.store import build_store, connect
 from sextant.points.trust import doubts
 from sextant.report.answers import prediction_pairs, recommendations
-from sextant.report.scores import REFERENCE_PREDICTORS
+from sextant.report.overview import REFERENCE_PREDICTORS, summary
 from sextant.report.store_tables import read_tables
-from sextant.report.terminal import summary
 from sextant.report.write import write_report
 from support import needs_baselines, wait_for
 

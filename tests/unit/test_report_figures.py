@@ -3,7 +3,7 @@
 from html_page import figure_texts
 from sextant.points.frame import FLOOR_MS
 from sextant.report.figures import prediction_figure, score_figure
-from sextant.report.scores import limit_grid, predictor_means
+from sextant.report.overview import limit_grid, predictor_means
 
 
 def score(predictor: str, success_rate, overspend, so_score) -> dict:

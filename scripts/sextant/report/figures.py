@@ -14,7 +14,7 @@ from sextant.pages.figure import Axis
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
 from sextant.report.answers import TARGET_NAMES, prediction_pairs
-from sextant.report.scores import marked
+from sextant.report.overview import marked
 from sextant.report.store_tables import MEASURED, Tables
 
 _MAX_TICKS = 10

@@ -49,7 +49,7 @@ from sextant.report.answers import (
     slo_words,
     verdict,
 )
-from sextant.report.scores import grid_sections, marked
+from sextant.report.overview import answer_blocks, by_source, grid_sections, marked, score_blocks
 from sextant.report.store_tables import (
     MEASURED,
     Tables,
@@ -58,7 +58,6 @@ from sextant.report.store_tables import (
     provenance_facts,
     read_tables,
 )
-from sextant.report.terminal import answer_blocks, by_source, score_blocks
 
 _MAX_WIDE_PROFILES = 6
 """With more GPU profiles a table of words does not fit a page."""
