@@ -1,6 +1,6 @@
 """Fits that are kept in the user's cache: a question about the same points needs no new fit.
 
-A fit is known by all that it follows from: the points, the seed, this package's code and its
+A fit is known by all that it follows from: the points, the seed, the law's code and its
 libraries. So a kept one is never out of date, and gives the same numbers to the last digit.
 """
 
@@ -52,7 +52,7 @@ def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> 
 
 def _key(seed: int, training: Rows, references: Rows | None) -> str:
     digest = sha256(f"{seed} {np.__version__} {pd.__version__} {xgboost.__version__}".encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted((Path(__file__).parent / "roofline").glob("*.py")):
         digest.update(path.read_bytes())
     for rows in (training, references):
         for frame in () if rows is None else rows:
