@@ -329,7 +329,7 @@ def test_an_earlier_run_beside_the_new_one(tmp_path):
         ((*FIXED, "--users", "1.5"), "'--users'.*whole numbers"),
         ((*FIXED, "--users", 1, "--n-requests", 4), "'--n-requests'.*leave it out"),
         ((*FIXED, "--users", 1, "--max-in-flight", 4), "'--max-in-flight'.*leave it out"),
-        ((*FIXED, "--users", 1, "--duration", 0), "'--duration'.*more than 0"),
+        ((*FIXED, "--users", 1, "--duration", 0), "'--duration'.*greater than 0"),
         ((*FIXED, "--users", 1, "--warmup", "inf"), "'--warmup'.*finite"),
         ((*FIXED, "--users", "8,2,8"), "'--users'.*8, 2, 8 do not ascend"),
         ((*FIXED, "--batch", 1, "--duration", 4), "'--duration'.*leave it out"),

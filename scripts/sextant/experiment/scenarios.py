@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import Row
+from sextant.base.sheets import Row, check, hints_of
 from sextant.experiment.servers import without_defaults
+from sextant.experiment.sheets import ScenarioRow
 from sextant.workload.generators import SCALED_BY, Arrivals, AtOnce, Gamma
 from sextant.workload.trace_arrivals import NAMES, arrivals_from_plain, arrivals_to_plain
 
@@ -45,8 +46,10 @@ class Scenario:
 
     def __post_init__(self) -> None:
         _check_levels(self.levels, is_whole=self._has_whole_levels)
-        _check_times(self, "warmup_s", "cooldown_s")
-        _check_times(self, "duration_s", "timeout_s", is_positive=True)
+        given = {name: getattr(self, name, None) for name in hints_of(ScenarioRow)}
+        numbers = {name: value for name, value in given.items() if isinstance(value, int | float)}
+        row = {"scenario_id": "any", "kind": self.kind, "levels": "1"}
+        check(ScenarioRow, row | numbers, "")  # bounds are those of the sheet
 
     @property
     def unmeasured_s(self) -> float:
@@ -81,9 +84,6 @@ class ClosedLoop(Scenario):
         super().__post_init__()
         if (self.stop_nttft_ms is None) != (self.stop_itl_ms is None):
             _refuse("stop_nttft_ms", "one limit without the other", "give both or neither")
-        _check_times(self, "stop_nttft_ms", "stop_itl_ms", is_positive=True)
-        if not self.stop_factor >= 1:
-            _refuse("stop_factor", f"a factor of {self.stop_factor:g}", "give 1 or more")
 
     def planned_s(self, level: float, request_s: float) -> float:
         """Return the seconds of load."""
@@ -120,8 +120,6 @@ class OpenLoop(Scenario):
             _refuse("duration_s", "how long a level lasts is not clear", _ONE_OF_TWO)
         if self.n_requests is not None and self.cooldown_s:
             _refuse("cooldown_s", "a number of requests is measured whole", "leave it out")
-        if not self.burstiness > 0 or math.isinf(self.burstiness):
-            _refuse("burstiness", f"{self.burstiness} is out of range", "give a number above 0")
         self._check_arrivals()
 
     def _check_arrivals(self) -> None:
@@ -232,14 +230,6 @@ def _check_levels(levels: Sequence[float], *, is_whole: bool) -> None:
         _refuse("levels", f"a level is {levels[0]:g}", "give levels above 0")
     if is_whole and not all(float(level).is_integer() for level in levels):
         _refuse("levels", "levels of this kind are whole numbers", "write whole numbers")
-
-
-def _check_times(scenario: Scenario, *names: str, is_positive: bool = False) -> None:
-    for name in names:
-        value = getattr(scenario, name, None)
-        if value is not None and not (0 <= value < math.inf and (value or not is_positive)):
-            least = "more than 0" if is_positive else "0 or more"
-            _refuse(name, f"{value:g} is not possible", f"give a finite number, {least}")
 
 
 def _refuse(field: str, problem: str, fix: str) -> None:
