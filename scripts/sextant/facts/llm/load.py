@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import PositiveFloat, PositiveInt
+
 from sextant.base.errors import InputError
+from sextant.base.sheets import check
 from sextant.facts.llm import gpt_like, hybrid, latent, llama_like, uneven
 from sextant.facts.llm.config import Config, read_config
 from sextant.facts.llm.facts import DTYPE_BYTES, DTYPE_PRECISION, LLM, UNBOUNDED_TOKENS
@@ -75,19 +78,17 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
 class GivenSizes:
     """Sizes that the user gives of an LLM; the others are those of a usual decoder of this size."""
 
-    n_parameters: float
-    n_layers: int
-    kv_bytes_per_token: float
+    n_parameters: PositiveFloat
+    n_layers: PositiveInt
+    kv_bytes_per_token: PositiveFloat
     """Over all layers, of a KV cache of 16-bit numbers."""
-    n_active_parameters: float | None = None
+    n_active_parameters: PositiveFloat | None = None
     """Parameters that a token is multiplied with; all if None."""
-    weight_gib: float | None = None
+    weight_gib: PositiveFloat | None = None
     """2 bytes a parameter if None."""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{value:g} is not a size", field=name, fix="give one above 0")
+        check(GivenSizes, {k: v for k, v in vars(self).items() if v is not None}, "")
         if (self.n_active_parameters or 0) > self.n_parameters:
             problem = f"{self.n_active_parameters:g} of {self.n_parameters:g} parameters are active"
             raise InputError(problem, field="n_active_parameters", fix="give no more than all")
