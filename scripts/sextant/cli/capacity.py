@@ -315,7 +315,7 @@ def simulate(
     out: PageFile = None,
 ) -> None:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
-    from sextant.answer.capacity.simulation import Deployment, simulate_llm, simulation_document
+    from sextant.answer.capacity.simulation import simulate_llm, simulation_document
     from sextant.answer.step_laws import MEDIANS
     from sextant.base.files import provenance
 
@@ -331,7 +331,9 @@ def simulate(
         facts = simulate_llm(
             question,
             load,
-            Deployment(gpu_profile, settings, replicas, router),
+            settings,
+            replicas=replicas,
+            router=router,
             warmup_s=warmup_s,
             n_draws=draws,
             limits_ms=limits.of_each(),

@@ -83,21 +83,13 @@ class Users:
             n *= 4
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """Replicas of an LLM on a GPU profile behind a router."""
-
-    gpu_profile_id: str
-    settings: Settings
-    replicas: int = 1
-    router: Router = "round_robin"
-
-
 def simulate_llm(
     question: Question,
     load: OpenLoop | Users,
-    deployment: Deployment,
+    settings: Settings,
     *,
+    replicas: int = 1,
+    router: Router = "round_robin",
     warmup_s: float = 0.0,
     n_draws: int = 100,
     limits_ms: dict[str, float] | None = None,
@@ -107,7 +99,9 @@ def simulate_llm(
     Args:
         question: the LLM, the measurements, the lengths of the requests, on one GPU profile.
         load: the requests.
-        deployment: the servers.
+        settings: of each replica.
+        replicas: behind a router.
+        router: sends each request to a replica.
         warmup_s: requests that arrive before are simulated and not counted.
         n_draws: draws of the law that the 90% `intervals` are made of; 0 for none.
         limits_ms: limits of goodput, as in `summarise`.
@@ -120,14 +114,15 @@ def simulate_llm(
     Raises:
         InputError: an option is wrong, the LLM does not fit, or every request is refused.
     """
-    offer = find_laws(question, deployment.settings, n_draws, need_prices=False)
-    laws, schedulers = offer.laws[deployment.gpu_profile_id]
-    how = {"router": deployment.router, "warmup_s": warmup_s}
+    (gpu_profile_id,) = question.gpu_profile_ids
+    offer = find_laws(question, settings, n_draws, need_prices=False)
+    laws, schedulers = offer.laws[gpu_profile_id]
+    how = {"router": router, "warmup_s": warmup_s}
 
     def one(scheduler: Scheduler, law: StepLaw) -> dict[str, Any]:
-        return summarise(load.run(scheduler, law, deployment.replicas, **how), limits_ms)
+        return summarise(load.run(scheduler, law, replicas, **how), limits_ms)
 
-    best = load.run(schedulers[0], laws[0], deployment.replicas, **how)
+    best = load.run(schedulers[0], laws[0], replicas, **how)
     notes = _notes(best, schedulers[0])
     numbers = summarise(best, limits_ms)
     if numbers["failed_fraction"] == 1:
@@ -144,9 +139,9 @@ def simulate_llm(
     drawn = on_threads(one, schedulers[1:], laws[1:])
     facts = {
         "llm_id": offer.llm_id,
-        "gpu_profile_id": deployment.gpu_profile_id,
-        "replicas": deployment.replicas,
-        "router": deployment.router,
+        "gpu_profile_id": gpu_profile_id,
+        "replicas": replicas,
+        "router": router,
         "load": {
             "name": load.name,
             "users": load.users if isinstance(load, Users) else None,
