@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from sextant.base.errors import InputError
 from sextant.base.network import host_and_port, tls_context, without_v1
-from sextant.base.sheets import IS_SELECTABLE, Row, load_sheet
+from sextant.base.sheets import IS_SELECTABLE, load_sheet
 from sextant.experiment.sheets import DEFAULT_VARIANT, EndpointRow, EngineSection
 from sextant.pages.wording import plural
 
@@ -114,20 +114,13 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
                 fix = "name it once, with the LLM that it is and the GPU profile that it runs on"
                 raise row.error(problem, "base_urls", fix)
             served[url, name] = row.line
-        endpoints[key] = Endpoint(urls, name, row.get("api_key_env"), _ca_file(row), row.line)
+        ca_file = Path(row["ca_file"]) if "ca_file" in row else None
+        try:
+            _ = ca_file and tls_context(ca_file)  # to see that it holds certificates
+        except InputError as error:
+            raise row.error(f"{ca_file}: {error.problem}", "ca_file", error.fix) from None
+        endpoints[key] = Endpoint(urls, name, row.get("api_key_env"), ca_file, row.line)
     return endpoints
-
-
-def _ca_file(row: Row) -> Path | None:
-    """Return the row's file of certificates, read once to see that it holds some."""
-    if "ca_file" not in row:
-        return None
-    path = Path(row["ca_file"])
-    try:
-        tls_context(path)
-    except InputError as error:
-        raise row.error(f"{path}: {error.problem}", "ca_file", error.fix) from None
-    return path
 
 
 def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> None:
