@@ -277,7 +277,7 @@ def slo_traffic(wildcards):
     if trace_id is not None:
         return {"trace": f"<results>/traces/{file_name(trace_id)}.parquet"}
     folder = f"<results>/workloads/{file_name(config['decision']['workload_id'])}"
-    files = {"arrivals": "arrivals.json", "validation": "validation.json"}
+    files = {"requests": "requests.parquet", "arrivals": "arrivals.json"}
     return {name: f"{folder}/{file}" for name, file in files.items()}
 
 
