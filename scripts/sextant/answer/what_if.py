@@ -8,7 +8,6 @@ choose from that is kept: exact, and much smaller than latencies.
 
 import base64
 import gzip
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -168,32 +167,21 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
     }
 
 
-def section(basis: Basis, risk: float | None = None, place: str = "what-if", fold: str = "") -> str:
-    """Return the section of a page in which a question is changed; `assets` has what it needs.
+def what_if_widget(
+    basis: Basis, risk: float | None = None, place: str = "what-if", fold: str = ""
+) -> Widget:
+    """Return the part of a page in which a question is changed.
 
     Args:
-        basis: what the answer rests on.
+        basis: the latencies that the answer rests on.
         risk: as it was asked for.
         place: its id, which ids in it begin with.
-        fold: whose answer it is, where the section is to be opened first.
+        fold: whose answer it is, where the part is folded at first.
     """
     facts = {"what_if": what_if(basis, risk), "place": place, "fold": fold}
-    return render(_TEMPLATE, facts | {"as_script_data": as_script_data})
-
-
-def what_if_widget(basis: Basis, risk: float | None = None) -> Widget:
-    """Return the part of a page in which a question is changed."""
+    html = render(_TEMPLATE, facts | {"as_script_data": as_script_data})
     files = (_TEMPLATE.with_name(name).read_text() for name in ("what_if.css", "what_if.js"))
-    return Widget(section(basis, risk), *files)
-
-
-def assets() -> dict[str, str]:
-    """Return `style` and `script` of all sections of a page, and the script's hash for a policy."""
-    style, script = (
-        _TEMPLATE.with_name(name).read_text() for name in ("what_if.css", "what_if.js")
-    )
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {"style": style, "script": script, "script_hash": f"sha256-{digest}"}
+    return Widget(html, *files)
 
 
 def _two_digits(asked: float, widest: float) -> list[float]:

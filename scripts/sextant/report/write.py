@@ -17,7 +17,7 @@ from sextant.answer.text import (
     price_words,
     room_words,
 )
-from sextant.answer.what_if import assets, of_points, section
+from sextant.answer.what_if import of_points, what_if_widget
 from sextant.base.files import provenance
 from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
@@ -193,9 +193,8 @@ def _what_ifs(tables: Tables, curves: pd.DataFrame, slo: SLO, place: str) -> dic
         llm_id: of_points(own, prices, slo)
         for llm_id, own in curves[curves["predictor"] == MEASURED].groupby("llm_id")
     }
-    own = {name: text for name, text in assets().items() if name in ("style", "script")}
     return {
-        llm_id: Widget(section(basis, place=f"{place}-{position}", fold=llm_id), **own)
+        llm_id: what_if_widget(basis, place=f"{place}-{position}", fold=llm_id)
         for position, (llm_id, basis) in enumerate(made.items())
         if basis is not None
     }
