@@ -24,7 +24,7 @@ def plan(fresh: Project) -> dict:
 
 def test_every_cell_is_one_submission_and_the_rest_are_two(plan: dict) -> None:
     assert plan["jobs"]["benchmark_cell"] == len(plan["cells"]) == 10 * 14
-    assert sum(plan["jobs"].values()) == 140 + 11
+    assert sum(plan["jobs"].values()) == 140 + 10
     assert plan["n_submissions"] == 140 + 2
 
 
