@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.report.trace.trace_file import explained
+from sextant.report.trace_file import explained
 from sextant.trace import ingest_trace
 from sextant.workload.fit import ks_distance, largest_difference, spearman
 from sextant.workload.lengths import output_by_input

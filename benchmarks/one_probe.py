@@ -25,9 +25,8 @@ from sextant.decide.tasks import as_options, task_of_characterization
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.accuracy import held_out_folds
-from sextant.predict.calibration import Calibration
 from sextant.predict.folds import Task, share_lengths
-from sextant.predict.latencies import Draws
+from sextant.predict.latencies import Calibration, Draws
 from sextant.predict.protocols import Rows
 from sextant.predict.roofline import Roofline
 from sextant.predict.tuning import results_of

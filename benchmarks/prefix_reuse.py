@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from real_vllm import CONFIG, SETTINGS
 from sextant.answer.capacity.demand import demand_of_trace
 from sextant.bench.cell import model_folder
-from sextant.engine.prometheus import total
+from sextant.engine.http import total
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.facts.gpu import Devices

@@ -35,7 +35,7 @@ METRICS = (
 
 
 def plan_of(gpus: int, url: str):
-    from sextant.engine.telemetry.watcher import WatchPlan
+    from sextant.engine.watcher import WatchPlan
 
     return WatchPlan("gpu", tuple(range(gpus)), (), (url,))
 
@@ -54,7 +54,7 @@ def run_threads(plan, seconds: float) -> tuple[list[float], float]:
     """Return the loop's lags beside threads, and their processor time."""
     from dataclasses import asdict
 
-    from sextant.engine.telemetry.process import all_series
+    from sextant.engine.watching_process import all_series
 
     began = time.monotonic()
     files = {name: os.memfd_create(name) for name in ("telemetry_file", "server_file")}
@@ -74,7 +74,7 @@ def run_threads(plan, seconds: float) -> tuple[list[float], float]:
 
 def run_watcher(plan, seconds: float) -> tuple[list[float], float]:
     """Return the loop's lags beside the watcher, and the processor time of both."""
-    from sextant.engine.telemetry.watcher import watch
+    from sextant.engine.watcher import watch
 
     with watch(plan, time.monotonic_ns(), 1) as watcher:
         other = psutil.Process(watcher.pid)

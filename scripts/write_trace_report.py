@@ -7,7 +7,7 @@ whose folder also has its arrival model. Outputs: `html`, a page, and `json`, th
 from pathlib import Path
 
 from sextant.base.job_log import job_log
-from sextant.report.trace.characterize import write_trace_report
+from sextant.report.trace_characterize import write_trace_report
 
 with job_log(snakemake.log[0]):
     write_trace_report(

@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sextant.engine.http import Target
-from sextant.engine.prometheus import MetricNames, fetch
+from sextant.engine.http import MetricNames, Target, fetch
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.servers import EngineSettings
 from sextant.points.verdict import MemoryFacts

@@ -37,7 +37,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.job_log import job_log
 from sextant.base.sheets import load_sheet
-from sextant.experiment.cells import CellKey
+from sextant.experiment.experiment import CellKey
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import CellRow

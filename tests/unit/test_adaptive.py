@@ -7,8 +7,14 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, read_configuration
-from sextant.experiment.cells import CellKey, add_chosen, check_adaptive, chosen_cells, chosen_path
-from sextant.experiment.definition import cell_definition
+from sextant.experiment.experiment import (
+    CellKey,
+    add_chosen,
+    cell_definition,
+    check_adaptive,
+    chosen_cells,
+    chosen_path,
+)
 from sextant.experiment.loading import load_experiment
 from support import ROOT
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from sextant.engine.telemetry import gauges
-from sextant.engine.telemetry.gauges import SeriesEndedError, cpu_reader
+from sextant.engine import gauges
+from sextant.engine.gauges import SeriesEndedError, cpu_reader
 from support import wait_for
 
 BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"

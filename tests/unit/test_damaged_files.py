@@ -8,7 +8,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, read_parquet, read_provenance, write_parquet
-from sextant.report.trace.trace_file import open_trace, overview
+from sextant.report.trace_file import open_trace, overview
 from sextant.trace import ingest_trace
 from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sextant.engine.telemetry.gauges import Gpu, dcgm_reader
+from sextant.engine.gauges import Gpu, dcgm_reader
 from stub_server import StubServer, answer_text
 
 # As the exporter writes them: other devices and fields, instances, marks for no value.

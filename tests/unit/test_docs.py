@@ -4,7 +4,7 @@ import re
 import runpy
 import shlex
 import sys
-import types
+from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 import typer
@@ -190,10 +190,12 @@ def test_the_first_changes_of_contributing_work(tmp_path, monkeypatch) -> None:
     assert [gpu.dense_tflops(name) for name in names] == [float(n) for n in rates.split(",")]
 
     test, predictor = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-    module = types.ModuleType("sextant.predict.mean_of_llms")
-    exec(predictor, module.__dict__)
+    (tmp_path / "mean_of_llms.py").write_text(predictor)
+    spec = spec_from_file_location("sextant.predict.mean_of_llms", tmp_path / "mean_of_llms.py")
+    module = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    names_of_test: dict = {}
-    exec(test, names_of_test)
-    names_of_test["test_it_predicts_the_mean_of_the_other_llms"]()
+    spec.loader.exec_module(module)
+    (tmp_path / "test_mean_of_llms.py").write_text(test)
+    tests = runpy.run_path(str(tmp_path / "test_mean_of_llms.py"))
+    tests["test_it_predicts_the_mean_of_the_other_llms"]()
     assert isinstance(module.MeanOfLLMs(None, {}, 0), PointPredictor)

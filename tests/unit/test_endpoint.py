@@ -11,8 +11,7 @@ from sextant.base.errors import InputError
 from sextant.bench.cell import run_job
 from sextant.engine.endpoint import endpoint_servers
 from sextant.engine.registry import check_settings
-from sextant.experiment.definition import cell_definition
-from sextant.experiment.experiment import Experiment
+from sextant.experiment.experiment import Experiment, cell_definition
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.servers import Endpoint, EngineSettings, engine_settings
 from sextant.facts.gpu import Devices

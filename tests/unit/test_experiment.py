@@ -9,9 +9,8 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
-from sextant.experiment import checks
-from sextant.experiment.cells import CellKey
-from sextant.experiment.definition import cell_definition, trace_sha256
+from sextant.experiment import loading
+from sextant.experiment.experiment import CellKey, cell_definition, trace_sha256
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import OpenLoop
 
@@ -53,8 +52,8 @@ def test_a_scenario_that_asks_for_arrivals_needs_a_workload_with_a_trace():
     rows = {"talk": talk, "short": short}
     cells = [CellKey("llm", "gpu", name, "bursts") for name in rows]
     given = {"scenarios": {"bursts": asked}, "workloads": rows}
-    checks._check_arrivals(SimpleNamespace(cells=cells[:1], **given))
+    loading._check_arrivals(SimpleNamespace(cells=cells[:1], **given))
     with pytest.raises(
         InputError, match=r"workloads\.tsv, line 3, field 'trace_id'.*'bursts' asks"
     ):
-        checks._check_arrivals(SimpleNamespace(cells=cells, **given))
+        loading._check_arrivals(SimpleNamespace(cells=cells, **given))

@@ -10,7 +10,7 @@ import pytest
 
 from sextant.base.errors import InputError, printable
 from sextant.base.job_log import job_log
-from sextant.cli.terminal import say
+from sextant.cli.options import say
 from support import ROOT
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\u202e\r\x9b"

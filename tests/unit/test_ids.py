@@ -16,7 +16,7 @@ from sextant.base.ids import (
     id_problem,
     selectable_problem,
 )
-from sextant.experiment.cells import CellKey
+from sextant.experiment.experiment import CellKey
 
 HOSTILE = (
     "org/name",

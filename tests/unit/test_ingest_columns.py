@@ -14,8 +14,7 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.cli.app import app
 from sextant.experiment.sheets import TraceRow
-from sextant.trace.mapping import MAPPED, named_format
-from sextant.trace.trace_format import FORMATS
+from sextant.trace.trace_format import FORMATS, MAPPED, named_format
 
 ROOT = Path(__file__).parents[2]
 OPENAI = (

@@ -30,7 +30,7 @@ from sextant.answer.plan.value import (
 )
 from sextant.base.errors import InputError
 from sextant.base.sheets import read_configuration
-from sextant.experiment.cells import CellKey
+from sextant.experiment.experiment import CellKey
 from sextant.experiment.loading import load_experiment
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm

@@ -20,8 +20,7 @@ from sextant.answer.plan.estimate import (
 )
 from sextant.answer.plan.run import CellPlan, DryRun, Job, make_plan, makespan_s, plan_document
 from sextant.base.sheets import merged, read_configuration
-from sextant.experiment.cells import CellKey
-from sextant.experiment.experiment import Experiment
+from sextant.experiment.experiment import CellKey, Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
 from sextant.experiment.servers import Endpoint, Variant
@@ -203,8 +202,8 @@ def test_the_time_on_top_is_what_the_job_took_more(project: Project) -> None:
     place = measured("demo-opt-6m", "1xcpu-core", [20.0, 30.0], 71.0)
     experiment, _, found = demo()
     known = basis(experiment, place, found)
-    # 71 - 50 of starts - 2 x (6 + 1.5 of warm-up) = 6 for two levels
-    assert (known.level_extra_s, known.cell_extra_s) == (pytest.approx(3), 0)
+    # 71 - 50 of starts - 2 x (6 + 0.5 of warm-up) = 8 for two levels
+    assert (known.level_extra_s, known.cell_extra_s) == (pytest.approx(4), 0)
 
 
 def test_cells_that_are_damaged_or_have_no_levels_tell_nothing(project: Project) -> None:
@@ -220,16 +219,16 @@ def test_the_estimate_is_compared_with_what_was_measured(project: Project) -> No
     measured("demo-llama-16m", "1xcpu-core", [25.0], 140.0)
     experiment, config, found = demo()
     errors = estimate_errors(experiment, config, found)
-    # 2 starts of 25 s, 4 levels of 7.5 + 1 s, 10 s: 94 s of 70 and of 140
+    # 2 starts of 25 s, 4 levels of 4.5 + 1 s, 10 s: 82 s of 70 and of 140
     assumed = errors["assumed"]
-    assert assumed.median_ratio == pytest.approx((94 / 70 + 94 / 140) / 2, rel=0.002)
-    assert assumed.total_ratio == pytest.approx(188 / 210, rel=0.002)
+    assert assumed.median_ratio == pytest.approx((82 / 70 + 82 / 140) / 2, rel=0.002)
+    assert assumed.total_ratio == pytest.approx(164 / 210, rel=0.002)
     assert (assumed.lowest_ratio, assumed.highest_ratio) == (
-        pytest.approx(94 / 140, rel=0.002),
-        pytest.approx(94 / 70, rel=0.002),
+        pytest.approx(82 / 140, rel=0.002),
+        pytest.approx(82 / 70, rel=0.002),
     )
-    # from the other alone: 1 start of 25 s, and (140 - 25 - 15) / 2 on top of each of 4 levels
-    assert errors["medians"].highest_ratio == pytest.approx((25 + 4 * 57.5) / 70, rel=0.002)
+    # from the other alone: 1 start of 25 s, and (140 - 25 - 13) / 2 on top of each of 4 levels
+    assert errors["medians"].highest_ratio == pytest.approx((25 + 4 * 55.5) / 70, rel=0.002)
     assert errors["medians"].n_cells == 2
 
 

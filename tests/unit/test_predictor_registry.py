@@ -34,7 +34,7 @@ def test_every_predictor_implements_one_protocol(name: str) -> None:
 
 def test_the_experiment_is_read_without_what_fits_and_learns() -> None:
     code = """
-import sys, sextant.experiment.loading, sextant.decide.names
+import sys, sextant.experiment.loading, sextant.predict.registry
 heavy = {"scipy", "sklearn", "xgboost", "joblib", "matplotlib"}
 print(sorted(heavy & sys.modules.keys()))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -42,7 +42,7 @@ print(sorted(heavy & sys.modules.keys()))"""
 
 
 @pytest.mark.parametrize(
-    "module", ["bench.cell", "workload.fit", "decide.evaluate", "report.trace"]
+    "module", ["bench.cell", "workload.fit", "decide.evaluate", "report.trace_file"]
 )
 def test_a_job_starts_without_what_takes_a_second_to_import(module: str) -> None:
     code = f"""

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from sextant.engine import prometheus
+from sextant.engine import http
 from stub_server import StubServer, answer_text
 
-VLLM = [prometheus.VLLM_METRICS]
+VLLM = [http.VLLM_METRICS]
 # As vLLM writes them: several engines, help lines, buckets, exponents.
 TEXT = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -43,25 +43,25 @@ def itl(total_s: float, count: float) -> str:
     ],
 )
 def test_a_metric_is_read_by_its_whole_name(name, value):
-    assert prometheus.total(TEXT, name) == value
+    assert http.total(TEXT, name) == value
 
 
 def test_the_mean_itl_is_that_of_the_time_between_two_readings():
     # 100 gaps took 2.5 s before; the next 50 take 2 s: 40 ms each.
-    assert prometheus.mean_itl_ms(TEXT, itl(4.5, 150), VLLM) == pytest.approx(40.0)
+    assert http.mean_itl_ms(TEXT, itl(4.5, 150), VLLM) == pytest.approx(40.0)
 
 
 def test_no_token_between_two_readings_has_no_mean():
-    assert prometheus.mean_itl_ms(TEXT, TEXT, VLLM) is None
-    assert prometheus.mean_itl_ms("", TEXT, VLLM) is None
-    assert prometheus.mean_itl_ms(TEXT, "", VLLM) is None
+    assert http.mean_itl_ms(TEXT, TEXT, VLLM) is None
+    assert http.mean_itl_ms("", TEXT, VLLM) is None
+    assert http.mean_itl_ms(TEXT, "", VLLM) is None
 
 
 def test_metrics_are_fetched(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a cluster's proxy is not asked
     monkeypatch.delenv("no_proxy", raising=False)
     with StubServer(answer_text(TEXT)) as server:
-        assert prometheus.fetch(server.url) == TEXT
+        assert http.fetch(server.url) == TEXT
     assert server.requests[0].head.startswith("GET /metrics ")
 
 
@@ -75,13 +75,13 @@ def test_metrics_are_fetched(monkeypatch):
 )
 def test_what_is_no_answer_is_an_os_error(answer):
     with StubServer(answer) as server, pytest.raises(OSError):
-        prometheus.fetch(server.url)
+        http.fetch(server.url)
 
 
 def test_gauges_of_several_engines_are_those_of_their_server():
     two_engines = TEXT + 'vllm:kv_cache_usage_perc{engine="1",model_name="sextant"} 0.4375\n'
     # Requests add up; a usage is a part of a cache, and both caches are of one size.
-    assert prometheus.server_gauges(two_engines, VLLM) == {
+    assert http.server_gauges(two_engines, VLLM) == {
         "n_running": 7,
         "n_waiting": 2,
         "kv_cache_usage": 0.25,
@@ -90,21 +90,19 @@ def test_gauges_of_several_engines_are_those_of_their_server():
 
 
 def test_a_server_without_such_metrics_has_nulls():
-    assert set(prometheus.server_gauges("other_metric 1\n", VLLM).values()) == {None}
+    assert set(http.server_gauges("other_metric 1\n", VLLM).values()) == {None}
 
 
 def test_what_is_no_number_is_not_available():
-    assert prometheus.total("a NaN\nb 1\n", "a") is None
-    assert prometheus.total('a NaN\na{x="1"} 2\n', "a") == 2
-    assert prometheus.total("a +Inf\n", "a") is None
-    assert prometheus.total("a <html>\n", "a") is None
+    assert http.total("a NaN\nb 1\n", "a") is None
+    assert http.total('a NaN\na{x="1"} 2\n', "a") == 2
+    assert http.total("a +Inf\n", "a") is None
+    assert http.total("a <html>\n", "a") is None
 
 
 def test_labels_are_read_whatever_stands_in_them():
     text = 'gauge{model="a \\"quoted\\" {name}, b=2",gpu="1"} 5 1700000000000\ngauge_2{gpu="9"} 6\n'
-    assert prometheus.samples(text, "gauge") == [
-        ({"model": 'a \\"quoted\\" {name}, b=2', "gpu": "1"}, 5)
-    ]
+    assert http.samples(text, "gauge") == [({"model": 'a \\"quoted\\" {name}, b=2', "gpu": "1"}, 5)]
 
 
 def test_a_server_that_hangs_does_not_keep_the_poller():
@@ -113,17 +111,17 @@ def test_a_server_that_hangs_does_not_keep_the_poller():
 
     hang.takes_get = True
     with StubServer(hang) as server, pytest.raises(OSError):
-        prometheus.fetch(server.url, timeout_s=0.3)
+        http.fetch(server.url, timeout_s=0.3)
 
 
 def test_an_engine_that_is_not_known_beforehand_is_told_by_its_metrics():
-    known = [prometheus.VLLM_METRICS, prometheus.SGLANG_METRICS, prometheus.TGI_METRICS]
+    known = [http.VLLM_METRICS, http.SGLANG_METRICS, http.TGI_METRICS]
     sglang = "sglang:num_running_reqs 3\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n"
-    assert prometheus.server_gauges(sglang, known) == {
+    assert http.server_gauges(sglang, known) == {
         "n_running": 3,
         "n_waiting": 1,
         "kv_cache_usage": 0.25,
         "n_preemptions": None,
     }
-    assert prometheus.server_gauges("tgi_batch_current_size 2\n", known)["n_running"] == 2
-    assert prometheus.mean_itl_ms("", "tgi_batch_current_size 2\n", known) is None
+    assert http.server_gauges("tgi_batch_current_size 2\n", known)["n_running"] == 2
+    assert http.mean_itl_ms("", "tgi_batch_current_size 2\n", known) is None

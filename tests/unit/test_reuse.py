@@ -16,8 +16,8 @@ from test_simulate_command import run
 from sextant.answer.capacity.demand import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.report.trace.characterize import measure_reuse, write_trace_report
-from sextant.report.trace.trace_file import open_trace
+from sextant.report.trace_characterize import measure_reuse, write_trace_report
+from sextant.report.trace_file import open_trace
 from sextant.simulate.tables import cache_depths
 from sextant.trace import ingest_trace, write
 from sextant.trace.trace_format import HASH_IDS

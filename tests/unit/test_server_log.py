@@ -2,7 +2,7 @@
 
 import pytest
 
-from sextant.engine.vllm_log import (
+from sextant.engine.vllm_command import (
     Allocation,
     failed_allocation,
     is_disk_full,

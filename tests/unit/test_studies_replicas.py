@@ -8,13 +8,8 @@ import pytest
 
 from cells import TOO_LARGE, column, failed_request, request, study_data, text_of, write_cell
 from sextant.points.verdict import FEASIBLE
-from sextant.studies.measures import (
-    mean_blocks,
-    processing_blocks,
-    ratio_of_means,
-    throughput_blocks,
-)
 from sextant.studies.replicas import analyse
+from sextant.studies.study import mean_blocks, processing_blocks, ratio_of_means, throughput_blocks
 
 
 def steady(n: int, seconds: float, replica: int = 0, level: float = 2.0) -> list[dict]:

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from fake_nvml import use_fake_nvml, use_no_nvml
-from sextant.engine.telemetry import gauges
-from sextant.engine.telemetry.process import GPU_PERIOD_S, HTTP_PERIOD_S
-from sextant.engine.telemetry.watcher import Watched, Watcher, WatchPlan, read_rows, watch
+from sextant.engine import gauges
+from sextant.engine.watcher import Watched, Watcher, WatchPlan, read_rows, watch
+from sextant.engine.watching_process import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
 from sextant.points.summarize import ENERGY_SQL
 from stub_server import StubServer, answer_text
@@ -288,7 +288,7 @@ PARENT = """
 import signal, time
 # Ignored by what runs in a shell's background, as these tests may.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from sextant.engine.telemetry.watcher import WatchPlan, watch
+from sextant.engine.watcher import WatchPlan, watch
 watcher = watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1)
 print(watcher.pid, flush=True)
 time.sleep(60)

@@ -16,9 +16,9 @@ from sextant.base.ids import file_name
 from sextant.pages import figure
 from sextant.pages.page import json_path
 from sextant.pages.wording import duration_words, listed, rate_words
-from sextant.report.trace.characterize import characterize_trace, write_trace_report
-from sextant.report.trace.lengths import quantiles
-from sextant.report.trace.trace_file import explained, open_trace, sample_requests, value_counts
+from sextant.report.trace_characterize import characterize_trace, write_trace_report
+from sextant.report.trace_file import explained, open_trace, sample_requests, value_counts
+from sextant.report.trace_lengths import quantiles
 from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.arrivals import measure_arrivals
 from sextant.workload.fit import fit_workload

@@ -13,7 +13,7 @@ from fake_servers import CPU, SETTINGS
 from sextant.base.files import write_json, write_parquet
 from sextant.base.job_log import job_log
 from sextant.base.network import remove_key, without_keys
-from sextant.engine import prometheus
+from sextant.engine import http
 from sextant.engine.http import Target
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
@@ -142,7 +142,7 @@ def test_a_proxy_never_sees_what_goes_to_servers_on_this_machine(proxy, tmp_path
     cell, outputs = prepare_cell(tmp_path)
     measure_prepared(cell, outputs)
     with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
-        assert "vllm:num_requests_running" in prometheus.fetch(server.target.base_url)
+        assert "vllm:num_requests_running" in http.fetch(server.target.base_url)
         assert server.version() == "fake"
     assert proxy == []
 

@@ -326,7 +326,7 @@ EDITS: dict[str, Counter[str]] = {
     # Read by the other three by its name alone.
     "predict/llm_pilot.py": AFTER_POINTS - Counter(evaluate_predictor=3),
     "report/write.py": Counter(write_report=1),
-    "report/trace/traffic.py": TRACE_PAGE,
+    "report/trace_traffic.py": TRACE_PAGE,
     "simulate/steps.py": Counter(),
     "studies/pareto.py": Counter(),  # the project has no study
     "trace/rules.py": Counter(),

@@ -4,7 +4,7 @@
 # Steps: benchmark_cell.
 #
 # Measurements cost hours of GPU time: they grow stale when `definition` changes (see
-# sextant.experiment.definition.cell_definition), the LLM's config, or the workload, never by an
+# sextant.experiment.experiment.cell_definition), the LLM's config, or the workload, never by an
 # edit of code or by a copy. Fitting a workload again measures its cells again, so ingest and fit
 # do not list library files either. `arrivals.json` stands for the workload: it has the SHA-256 of
 # `requests.parquet` and of `arrivals.parquet`, and Snakemake compares the contents of small files. (An `ancient` workload

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from sextant.base.errors import InputError, require_docstrings
 from sextant.engine.registry import check_settings
-from sextant.experiment.cells import CellKey
-from sextant.experiment.definition import cell_definition, trace_sha256
+from sextant.experiment.experiment import CellKey
+from sextant.experiment.experiment import cell_definition, trace_sha256
 from sextant.experiment.loading import load_experiment
 from sextant.base.ids import by_file_name, file_name
 from sextant.base.files import library_files
 from sextant.base.job_log import end_with_parent, announce_to_jobs
-from sextant.decide.names import configurable
+from sextant.predict.registry import configurable
 from sextant.predict.registry import PREDICTORS, check_installed
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.workload.published import use_case_sha256

@@ -15,7 +15,7 @@ from sextant.experiment.servers import VariantRow
 from sextant.facts.gpu import GPU
 from sextant.facts.prices import PriceRow, ProviderPriceRow
 from sextant.points import points_file
-from sextant.trace.mapping import MappingFile
+from sextant.trace.trace_format import MappingFile
 
 KINDS: dict[str, type] = {
     **{name: kind for name, (kind, _) in SHEETS.items()},

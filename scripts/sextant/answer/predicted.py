@@ -18,9 +18,8 @@ from sextant.facts.llm.load import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.features import Facts
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
-from sextant.predict.calibration import Calibration
 from sextant.predict.kept_fits import fit_or_restore
-from sextant.predict.latencies import INTERVAL, JOULES, Draws
+from sextant.predict.latencies import INTERVAL, JOULES, Calibration, Draws
 from sextant.predict.protocols import JointPredictor, Rows
 from sextant.predict.roofline import Roofline
 

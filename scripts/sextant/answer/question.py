@@ -11,7 +11,6 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
-from sextant.decide.names import PREDICTOR, configurable
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, load_llm
 from sextant.facts.llm.config import config_file, name_of
@@ -20,7 +19,7 @@ from sextant.facts.llm.load import DTYPES, KV_PRECISIONS, PRECISIONS, GivenSizes
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
 from sextant.predict.protocols import JointPredictor, PointPredictor
-from sextant.predict.registry import PREDICTORS, predictor_class
+from sextant.predict.registry import PREDICTOR, PREDICTORS, configurable, predictor_class
 
 DAY_S = 86400
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"

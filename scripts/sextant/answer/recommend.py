@@ -33,7 +33,6 @@ from sextant.decide.decision import (
     with_probabilities,
 )
 from sextant.decide.headroom import compare_options, measure_headroom
-from sextant.decide.names import MEASURED
 from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
@@ -44,6 +43,7 @@ from sextant.points.characterization import Characterization
 from sextant.points.frame import at_percentile
 from sextant.predict.latencies import Draws
 from sextant.predict.protocols import JointPredictor
+from sextant.predict.registry import MEASURED
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _STEADY = (

@@ -7,11 +7,11 @@ from typing import Any
 
 from sextant.answer.answer import Answer
 from sextant.decide.decision import FAIR, SAFE
-from sextant.decide.names import MEASURED
 from sextant.facts.prices import PriceOrigin, origin_line
 from sextant.facts.slo import METRICS, limits_of, worst_limit
 from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
+from sextant.predict.registry import MEASURED
 
 Data = Mapping[str, Any]
 

@@ -12,8 +12,7 @@ from sextant.base.errors import InputError
 from sextant.base.job_log import Progress, job_log
 from sextant.base.scratch import cell_lock, scratch_folder
 from sextant.bench.batch_weight import WeightRange, possible_gain
-from sextant.bench.checkpoint import Checkpoint
-from sextant.bench.definition import Cell, cell_from_definition
+from sextant.bench.definition import Cell, Checkpoint, cell_from_definition
 from sextant.bench.measurement import Measurement, Record, write_results
 from sextant.bench.tuning import (
     ProbeRecord,
@@ -23,9 +22,9 @@ from sextant.bench.tuning import (
     tune_and_load,
 )
 from sextant.engine.devices import pick_cores, pick_devices
+from sextant.engine.host import hardware
 from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES
-from sextant.engine.telemetry.host import hardware
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
 from sextant.facts.llm import LLM, load_llm
 from sextant.points.cell_files import CHECKPOINT, damaged_files, read_run

@@ -18,13 +18,12 @@ from sextant.base.files import provenance
 from sextant.base.job_log import Progress
 from sextant.bench.burst import run_phases
 from sextant.bench.burst_loads import BurstPlan
-from sextant.bench.checkpoint import Checkpoint
-from sextant.bench.definition import Cell
-from sextant.engine import prometheus
+from sextant.bench.definition import Cell, Checkpoint
+from sextant.engine.host import host_facts
+from sextant.engine.http import mean_itl_ms, server_gauges
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
-from sextant.engine.telemetry.host import host_facts
-from sextant.engine.telemetry.watcher import Watched, WatchPlan, watch
+from sextant.engine.watcher import Watched, WatchPlan, watch
 from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario, as_json
 from sextant.experiment.servers import EngineSettings
 from sextant.load.measure import LevelResult
@@ -252,7 +251,7 @@ class Measurement:
         usages = []
         for server in servers:
             try:
-                gauges = prometheus.server_gauges(server.metrics(), self._metric_names)
+                gauges = server_gauges(server.metrics(), self._metric_names)
             except OSError:
                 return None
             if gauges["kv_cache_usage"] is None:
@@ -305,9 +304,7 @@ class Measurement:
         run = level_run(
             level,
             result,
-            server_mean_itl_ms=prometheus.mean_itl_ms(
-                found["before"], found["after"], self._metric_names
-            ),
+            server_mean_itl_ms=mean_itl_ms(found["before"], found["after"], self._metric_names),
             telemetry_warnings=tuple(watched.warnings),
             engine_version=self.record.server.version if self.record.server else None,
             timeout_s=self._timeout_s,

@@ -17,8 +17,7 @@ from sextant.cli.asked import (
     StoreOptions,
     slo_of,
 )
-from sextant.cli.options import PageFile, Printed, grouped
-from sextant.cli.terminal import check_page, print_document, say
+from sextant.cli.options import PageFile, Printed, check_page, grouped, print_document, say
 
 _SIMULATED = (
     "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."

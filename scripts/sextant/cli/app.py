@@ -12,19 +12,18 @@ from typer.exceptions import TyperException
 
 from sextant import __version__
 from sextant.base.errors import InputError, require_docstrings
-from sextant.cli.options import Database
-from sextant.cli.terminal import print_document, say
+from sextant.cli.options import Database, print_document, say
 
 _COMMANDS = {
     "load": "load",
-    "compare": "compare",
+    "compare": "load",
     "fit": "workload",
     "sample": "workload",
     "trace-report": "workload",
     "recommend": "answer",
     "capacity": "capacity",
     "simulate": "capacity",
-    "fleet": "fleet",
+    "fleet": "cluster",
     "explain": "answer",
     "evaluate": "answer",
     "characterizations": "characterizations",
@@ -109,7 +108,7 @@ def ingest(
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
     from sextant.pages.wording import listed
     from sextant.trace import ingest_trace
-    from sextant.trace.mapping import MAPPED
+    from sextant.trace.trace_format import MAPPED
 
     if (trace_format is None) == (columns is None):
         fix = "give --format for a published trace, or --columns for a log of your own"

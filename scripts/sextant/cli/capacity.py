@@ -9,8 +9,14 @@ import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions, CandidateOptions, LimitOptions
-from sextant.cli.options import PageFile, Printed, grouped, naming_options
-from sextant.cli.terminal import check_page, print_document
+from sextant.cli.options import (
+    PageFile,
+    Printed,
+    check_page,
+    grouped,
+    naming_options,
+    print_document,
+)
 
 if TYPE_CHECKING:
     from sextant.answer.capacity.answer import CapacityQuestion

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sextant.cli.options import Database
-from sextant.cli.terminal import say
+from sextant.cli.options import Database, say
 
 CharacterizationFolder = Annotated[
     Path, typer.Option(file_okay=False, help="Folder of the characterization, made or updated.")

@@ -1,4 +1,4 @@
-"""The command line's load client: levels of load on a server that runs already."""
+"""The commands `load` (levels of load on a running server) and `compare`."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -9,17 +9,20 @@ import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.asked import LimitOptions
-from sextant.cli.load_levels import LevelOptions
-from sextant.cli.load_requests import Content, RequestOptions
+from sextant.cli.load_options import Content, LevelOptions, RequestOptions
 from sextant.cli.options import (
     ArrivalOptions,
+    PageFile,
+    Printed,
     Seed,
     UsdPerHour,
+    check_page,
     gpu_profile_facts,
     grouped,
     naming_options,
+    print_document,
+    say,
 )
-from sextant.cli.terminal import print_document, say
 
 if TYPE_CHECKING:
     from sextant.engine.http import Target
@@ -213,3 +216,28 @@ def _show(out: Path, limits_ms: dict[str, float]) -> list[dict[str, Any]]:
     print_document(document)
     say(f"\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
     return document.data["levels"]
+
+
+_WHAT = "Folder of a load run, or a store (.duckdb), a report (recommendations.json) or its folder."
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help=_WHAT)],
+    b: Annotated[Path, typer.Argument(help="What to compare it with, of the same kind.")],
+    printed: Printed = "text",
+    out: PageFile = None,
+) -> None:
+    """Say what differs: figures of two load runs beyond chance, or recommendations and why."""
+    check_page(printed, out)
+    are_runs = [(path / "run.json").is_file() for path in (a, b)]
+    if any(are_runs) and not all(are_runs):
+        fix = "compare two load runs, two stores or two reports"
+        raise InputError("only one of them is a load run", file=b, fix=fix)
+    if all(are_runs):
+        from sextant.studies.compare_runs import compare_runs
+
+        print_document(compare_runs(a, b), printed, out)
+    else:
+        from sextant.report.compare import compare_answers
+
+        print_document(compare_answers(a, b), printed, out)

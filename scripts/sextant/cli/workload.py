@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.options import WORKLOAD_HELP, ArrivalOptions, MaxInput, MaxOutput, Seed, grouped
-from sextant.cli.terminal import say
+from sextant.cli.options import (
+    WORKLOAD_HELP,
+    ArrivalOptions,
+    MaxInput,
+    MaxOutput,
+    Seed,
+    grouped,
+    say,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,7 +283,7 @@ def trace_report(
 ) -> None:
     """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
     from sextant.pages.page import json_path
-    from sextant.report.trace.characterize import write_trace_report
+    from sextant.report.trace_characterize import write_trace_report
 
     report = write_trace_report(trace, workload or [], out, json_path(out), seed=seed)
     for sentence in report["takeaways"].values():

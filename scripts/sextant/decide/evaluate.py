@@ -14,7 +14,6 @@ import pyarrow as pa
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, read_parquet, write_parquet
 from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
-from sextant.decide.names import MEASURED, STATIC_POLICY, configurable
 from sextant.decide.score import best_policy, judge, mape, summarize
 from sextant.decide.sizing import candidates, check_curves, recommend
 from sextant.decide.tasks import fit_result, separate_configurations, task_of
@@ -34,7 +33,13 @@ from sextant.points.frame import (
 from sextant.predict.accuracy import HeldOut, predict_held_out
 from sextant.predict.folds import FitResult, Task, fit_folds
 from sextant.predict.protocols import reference_profiles
-from sextant.predict.registry import check_installed, predictor_class
+from sextant.predict.registry import (
+    MEASURED,
+    STATIC_POLICY,
+    check_installed,
+    configurable,
+    predictor_class,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +107,7 @@ def evaluate(
     Args:
         task: points, facts and feasible pairs.
         slos: latency limits and the load to serve.
-        predictor: one of `sextant.decide.names.configurable()`, or `measured`.
+        predictor: one of `sextant.predict.registry.configurable()`, or `measured`.
         seed: seed of the predictor's training.
         n_jobs: processes to use; the result does not depend on it.
         progress: called with a line for each step; the log by default.

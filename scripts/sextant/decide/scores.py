@@ -10,7 +10,6 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.rows import frame_rows
 from sextant.decide.evaluate import evaluate
-from sextant.decide.names import PREDICTOR, STATIC_POLICY, configurable
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import load_slos
 from sextant.points.characterization import Characterization
@@ -23,7 +22,13 @@ from sextant.predict.accuracy import (
     prediction_table,
 )
 from sextant.predict.folds import Task
-from sextant.predict.registry import check_installed, draws_samples
+from sextant.predict.registry import (
+    PREDICTOR,
+    STATIC_POLICY,
+    check_installed,
+    configurable,
+    draws_samples,
+)
 from sextant.predict.tuning import ALL_CPUS
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sextant.base.errors import InputError
-from sextant.engine.http import Target, get
-from sextant.engine.prometheus import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames
+from sextant.engine.http import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames, Target, get
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.servers import Endpoint, EngineSettings
 from sextant.points.verdict import MemoryFacts

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sextant.engine.http import Target
-from sextant.engine.prometheus import MetricNames
+from sextant.engine.http import MetricNames, Target
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.points.verdict import MemoryFacts

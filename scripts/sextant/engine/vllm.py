@@ -20,11 +20,13 @@ from sextant.base.network import remove_key, reserve_port, without_keys
 from sextant.base.scratch import share
 from sextant.engine.devices import FreeMemory, gpus, limited_processes, n_oom_kills
 from sextant.engine.endpoint import replica_log, running
-from sextant.engine.http import Target, get
-from sextant.engine.prometheus import VLLM_METRICS, MetricNames, fetch
+from sextant.engine.http import VLLM_METRICS, MetricNames, Target, fetch, get
 from sextant.engine.protocol import ServerError, ServerSpec
-from sextant.engine.vllm_command import MODEL_NAME, check_extra_arguments, command, environment
-from sextant.engine.vllm_log import (
+from sextant.engine.vllm_command import (
+    MODEL_NAME,
+    check_extra_arguments,
+    command,
+    environment,
     failed_allocation,
     is_disk_full,
     killed_sign,

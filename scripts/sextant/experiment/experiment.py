@@ -1,16 +1,187 @@
-"""An experiment: what a configuration and its sheets ask for."""
+"""An experiment: what a configuration and its sheets ask for, its cells and their definitions."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from sextant.base.sheets import Row
-from sextant.experiment.cells import CellKey
+from sextant.base.files import atomic_path, sha256_file
+from sextant.base.ids import file_name
+from sextant.base.sheets import Row, load_sheet
 from sextant.experiment.downloads import Dataset
-from sextant.experiment.scenarios import Scenario
-from sextant.experiment.servers import Endpoint, Variant
+from sextant.experiment.scenarios import WINDOWS_FILE, Burst, Scenario, plain
+from sextant.experiment.servers import (
+    Endpoint,
+    Variant,
+    engine_facts,
+    engine_settings,
+    without_defaults,
+)
+from sextant.experiment.sheets import DEFAULT_VARIANT, CellRow, ChosenCellRow
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
+from sextant.workload.request_model import N_BINS
+
+# SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
+_MAX_CELL_NAME_CHARACTERS = 230
+Ids = Mapping[str, Collection[str]]
+"""The ids that each sheet defines, by the name of the sheet."""
+_COLUMNS = ("round", "llm_id", "gpu_profile_id", "levels")
+ADAPTIVE = "adaptive"
+"""What `choose` is in rows whose cells are chosen."""
+
+
+@dataclass(frozen=True, order=True)
+class CellKey:
+    """An LLM × GPU profile × workload × scenario, on servers of a variant."""
+
+    llm_id: str
+    gpu_profile_id: str
+    workload_id: str
+    scenario_id: str
+    variant_id: str = DEFAULT_VARIANT
+
+    @property
+    def folder(self) -> str:
+        """Place of its results below those of its source; the default variant is not named."""
+        *place, variant = map(file_name, asdict(self).values())
+        return "/".join(place) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
+
+
+def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKey, ...]]:
+    """Return the cells of each study; None is the study of rows that name none.
+
+    Those of adaptive rows are under what they have as `choose`.
+
+    Raises InputError if an id is unknown, or a cell's name is too long for a file.
+    """
+    cells: dict[str | None, dict[CellKey, None]] = {}
+    for row in rows:
+        check_known(row["workload_id"], ids["workloads"], row, "workload_id")
+        check_known(row["scenario_id"], ids["scenarios"], row, "scenario_id")
+        chosen = itertools.product(
+            _selected(row, "llm_ids", ids["llms"]),
+            _selected(row, "gpu_profile_ids", ids["gpu_profiles"]),
+            [row["workload_id"]],
+            [row["scenario_id"]],
+            _selected(row, "variant_ids", ids["variants"]),
+        )
+        cells.setdefault(row.get("choose", row.get("study")), {}).update(
+            dict.fromkeys(_short_enough(CellKey(*place), row) for place in chosen)
+        )
+    return {study: tuple(keys) for study, keys in cells.items()}
+
+
+def archived_cells(path: str, ids: Ids, decision: Mapping[str, str]) -> list[CellKey]:
+    """Return the cells of an archive; InputError if an id is unknown, or a cell is there twice."""
+    cells: dict[CellKey, None] = {}
+    for row in load_sheet(path, CellRow):
+        check_known(row["llm_id"], ids["llms"], row, "llm_id")
+        check_known(row["gpu_profile_id"], ids["gpu_profiles"], row, "gpu_profile_id")
+        key = CellKey(row["llm_id"], row["gpu_profile_id"], **decision)
+        if key in cells:
+            problem = f"{key.llm_id} on {key.gpu_profile_id} has two rows"
+            raise row.error(problem, None, "remove one of the rows")
+        cells[key] = None
+    return list(cells)
+
+
+def check_known(value: str, known: Collection[str], row: Row, field: str) -> None:
+    """Raise InputError if an id is not defined."""
+    if value not in known:
+        raise row.error(f"unknown id {value!r}", field, f"use one of: {', '.join(known)}")
+
+
+def _selected(row: Row, field: str, known: Collection[str]) -> list[str]:
+    text = row.get(field, DEFAULT_VARIANT)  # only variants may be left out
+    if text == "*":
+        return list(known)
+    chosen = [part.strip() for part in text.split(",")]
+    for value in chosen:
+        check_known(value, known, row, field)
+    return chosen
+
+
+def _short_enough(cell: CellKey, row: Row) -> CellKey:
+    if len(cell.folder) > _MAX_CELL_NAME_CHARACTERS:
+        problem = f"the names of {cell.folder} have {len(cell.folder)} characters"
+        fix = f"shorten one of its ids: {_MAX_CELL_NAME_CHARACTERS} together fit into a file name"
+        raise row.error(problem, None, fix)
+    return cell
+
+
+Chosen = dict[CellKey, tuple[int, ...]]
+"""The users to measure, by cell."""
+
+
+def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str]) -> None:
+    """Check the adaptive ones of these rows: cells are chosen for the answers of `decision`.
+
+    Raises:
+        InputError: a row has another workload or scenario, a study or a variant.
+    """
+    for row in (row for row in rows if row.get("choose") == ADAPTIVE):
+        for name in ("workload_id", "scenario_id"):
+            if row[name] != decision[name]:
+                problem = f"an adaptive row of another {name} than the configuration's `decision`"
+                fix = f"write {decision[name]!r}, or leave `choose` empty to measure all cells"
+                raise row.error(problem, name, fix)
+        for name in ("study", "variant_ids"):
+            if name in row:
+                fix = "leave it out, or leave `choose` empty to measure all cells"
+                problem = "answers rest on the default variant, and studies on whole sheets"
+                raise row.error(problem, name, fix)
+
+
+def chosen_path(config: Mapping[str, Any]) -> Path:
+    """Return where the sheet of chosen cells lies."""
+    return Path(config["pathvars"]["results"]) / "adaptive" / f"{file_name(config['source'])}.tsv"
+
+
+def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Chosen:
+    """Return the cells that were chosen of these candidates; others of the sheet do not count.
+
+    Raises:
+        InputError: the sheet is damaged.
+    """
+    path = chosen_path(config)
+    if not candidates or not path.exists():
+        return {}
+    levels = {
+        (row["llm_id"], row["gpu_profile_id"]): _levels(row)
+        for row in load_sheet(path, ChosenCellRow)
+    }
+    pairs = {(key.llm_id, key.gpu_profile_id): key for key in candidates}
+    return {pairs[pair]: users for pair, users in levels.items() if pair in pairs}
+
+
+def _levels(row: Row) -> tuple[int, ...]:
+    users = tuple(map(int, row["levels"].split(",")))
+    if list(users) != sorted(set(users)):
+        fix = "write each number of users once, in ascending order"
+        problem = f"{row['levels']} do not ascend"
+        raise row.error(problem, "levels", fix)
+    return users
+
+
+def add_chosen(path: Path, number: int, chosen: Chosen) -> None:
+    """Add the cells of a round to the sheet of chosen cells."""
+    before = path.read_text(encoding="utf-8") if path.exists() else "\t".join(_COLUMNS) + "\n"
+    rows = [
+        f"{number}\t{key.llm_id}\t{key.gpu_profile_id}\t{','.join(map(str, users))}\n"
+        for key, users in chosen.items()
+    ]
+    with atomic_path(path) as partial:
+        partial.write_text(before + "".join(rows), encoding="utf-8")
+
+
+def last_round(path: Path) -> int:
+    """Return the number of the last round in the sheet of chosen cells; 0 before the first."""
+    rows = load_sheet(path, ChosenCellRow) if path.exists() else []
+    return max((row["round"] for row in rows), default=0)
 
 
 @dataclass(frozen=True)
@@ -60,3 +231,69 @@ class Experiment:
     def endpoint(self, key: CellKey) -> Endpoint | None:
         """Return where the servers of a cell run already; None if the pipeline starts them."""
         return self.endpoints.get((key.llm_id, key.gpu_profile_id))
+
+
+def cell_definition(
+    experiment: Experiment, key: CellKey, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return everything that a cell's measurement depends on, as plain data.
+
+    Prices, SLOs, limits of time and the path of the interpreter are not in it.
+    """
+    llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
+    scenario = experiment.scenario(key)
+    is_burst = isinstance(scenario, Burst)
+    mirrored = {"windows_sha256": _sha256_once(WINDOWS_FILE)} if is_burst else {}
+    return {
+        "source": config["source"],
+        **asdict(key),
+        "config_path": llm["config"],
+        "model": llm.get("model"),
+        "devices": asdict(experiment.profiles[key.gpu_profile_id].devices),
+        "max_input_tokens": workload["max_input_tokens"],
+        "max_output_tokens": workload["max_output_tokens"],
+        "scenario": plain(scenario),
+        "variant": without_defaults(experiment.variants[key.variant_id]),
+        "seed": config["seed"],
+        "sampler": workload.get("sampler", "joint"),
+        "prompts": workload.get("prompts"),
+        "workload": _workload_facts(experiment, workload),
+        "engine": engine_facts(engine_settings(config, experiment.endpoint(key))),
+        **mirrored,
+    }
+
+
+def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
+    """Return what a workload is made from."""
+    facts: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
+    if "prompts" in workload:
+        facts["prompts_sha256"] = _sha256_once(workload["prompts"])
+    if "trace_id" not in workload:
+        origin = ("use_case", "input_tokens", "output_tokens")
+        return facts | {name: workload[name] for name in origin if name in workload}
+    trace = experiment.traces[workload["trace_id"]]
+    return facts | {
+        "format": trace["format"],
+        "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
+        # Left out where they are not given: cells from before these columns stay valid.
+        **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
+        "sha256": trace_sha256(experiment, workload["trace_id"]),
+    }
+
+
+def trace_sha256(experiment: Experiment, trace_id: str) -> str:
+    """Return the SHA-256 of a trace's source: the registry's, or that of a local file."""
+    name = experiment.traces[trace_id]["dataset"]
+    dataset = experiment.datasets.get(name)
+    return dataset.sha256 if dataset else _sha256_once(name)
+
+
+def _sha256_once(path: str | Path) -> str:
+    """Return a file's SHA-256, read once while nobody changes the file."""
+    state = Path(path).stat()
+    return _sha256_at(Path(path).absolute(), state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _sha256_at(path: Path, mtime_ns: int, size_bytes: int) -> str:
+    return sha256_file(path)

@@ -8,8 +8,8 @@ from typing import Any
 
 from sextant.base.files import provenance
 from sextant.engine.endpoint import EndpointServer
+from sextant.engine.host import host_facts
 from sextant.engine.http import Target
-from sextant.engine.telemetry.host import host_facts
 from sextant.experiment.scenarios import Scenario, as_json
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import DEFAULT_VARIANT

@@ -1,7 +1,7 @@
-"""The frame of predicted latencies, joint draws of them, and what all shipped predictors share."""
+"""Predicted latencies: their frame, joint draws, calibration, and the base of all predictors."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -69,3 +69,106 @@ class LatencyPredictor:
         from sextant.predict.features import design_matrix  # laws are given facts, not features
 
         return design_matrix(keys, facts.features)
+
+
+_REACH = np.log(4.0)
+"""A measurement counts for 1/e as much at a fourth, or at four times, of its users."""
+_NOISE = 0.05
+"""Standard deviation of the logarithm of a measurement."""
+_NUGGET = 1e-3
+"""Added to the diagonal of the kriging matrix, so that repeated loads leave it invertible."""
+_BROKEN_MS = 1e12
+_FAR = 1.2
+
+
+class Contradiction(NamedTuple):
+    """A measurement outside of the 90% interval of the law."""
+
+    gpu_profile_id: str
+    users: int
+    latency: str
+    measured_ms: float
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+
+    @property
+    def log_ratio(self) -> float:
+        """How far it is from the median, as a logarithm."""
+        return abs(float(np.log(self.measured_ms / self.predicted_ms)))
+
+
+class Calibration(NamedTuple):
+    """Points of the LLM, and the law's draws at them."""
+
+    points: pd.DataFrame
+    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths; NaN: not measured."""
+    samples_ms: np.ndarray
+    """Shape (draws, points, 2)."""
+    seed: int
+
+    def corrected(self, X: pd.DataFrame, samples_ms: np.ndarray) -> np.ndarray:
+        """Return draws that go through what was measured on the same GPU profile.
+
+        Each draw is moved by what it misses there (kriging over the logarithm of the users). Away
+        from measurements it moves by an unknown share of what they differ from the law: what
+        contradicts the law makes the interval wider.
+
+        Args:
+            X: `gpu_profile_id, users`, one row per load.
+            samples_ms: draws of the law, shape (draws, rows, 2).
+        """
+        samples_ms, random = samples_ms.copy(), np.random.default_rng(self.seed)
+        missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
+        missed += random.normal(0, _NOISE, missed.shape)
+        share = random.uniform(0, 1, (len(missed), 1))
+        users = np.log(X["users"].to_numpy(float))
+        for side, target in enumerate(TARGETS):
+            known = self.points[self.points[target].notna()]
+            for profile_id, part in known.groupby("gpu_profile_id"):
+                rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
+                at = np.log(part["users"].to_numpy(float))
+                among = _nearness(at, at) + _NUGGET * np.eye(len(at))
+                near = np.linalg.solve(among, _nearness(users[rows], at).T)
+                unknown = np.clip(1 - near.sum(axis=0), 0, 1)
+                own = missed[:, part.index, side]
+                moved = own @ near + unknown * share * np.median(own)
+                samples_ms[:, rows, side] *= np.exp(moved)
+        return samples_ms
+
+    def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, lengths: Any, slo: SLO) -> np.ndarray:
+        """Return draws in which no load is met that is at or above one measured to break a limit.
+
+        Arguments as of `corrected`; `lengths` are the mean input and output tokens, shape (1, 2).
+        """
+        ratios = slo.ratios(self.points[TARGETS].to_numpy(float), lengths)
+        is_broken = np.any([ratio > 1 for ratio in ratios.values()], axis=0)
+        broken = self.points[is_broken].groupby("gpu_profile_id")["users"].min()
+        above = (X["users"] >= X["gpu_profile_id"].map(broken).fillna(np.inf)).to_numpy()
+        return np.where(above[:, None], _BROKEN_MS, samples_ms)
+
+    def contradictions(self) -> list[Contradiction]:
+        """Return the measurements far from the law, the farthest first.
+
+        Those lie outside of its 90% interval, and by more than a fifth from its median.
+        """
+        low, middle, high = np.quantile(self.samples_ms, [0.05, 0.5, 0.95], axis=0)
+        found = [
+            Contradiction(
+                row["gpu_profile_id"],
+                int(row["users"]),
+                target.removesuffix("_ms"),
+                float(row[target]),
+                *(float(bound[place, side]) for bound in (middle, low, high)),
+            )
+            for place, row in enumerate(self.points.to_dict("records"))
+            for side, target in enumerate(TARGETS)
+            if row[target] < low[place, side] or row[target] > high[place, side]
+        ]
+        far = [each for each in found if each.log_ratio > np.log(_FAR)]
+        return sorted(far, key=lambda each: -each.log_ratio)
+
+
+def _nearness(users: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return how much a measurement at other users counts, 0 to 1; both are logarithms."""
+    return np.exp(-np.abs(users[:, None] - others[None, :]) / _REACH)

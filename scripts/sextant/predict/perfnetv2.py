@@ -3,8 +3,7 @@
 from types import ModuleType
 from typing import Any
 
-from sextant.predict.network import keras_on_cpu
-from sextant.predict.perfnet import PerfNet
+from sextant.predict.perfnet import PerfNet, keras_on_cpu
 
 
 class PerfNetV2(PerfNet):

@@ -1,8 +1,4 @@
-"""The predictors that a configuration may name, and where each is.
-
-A new predictor is one file that implements a protocol of `sextant.predict.protocols`, and one line
-here. It is imported only when it is used: every job of a workflow reads the names.
-"""
+"""The predictors that a configuration may name, and the names that recommendations have."""
 
 from collections.abc import Collection
 from importlib import import_module
@@ -71,3 +67,16 @@ def check_installed(names: Collection[str], field: str = "predictor") -> None:
 def draws_samples(name: str) -> bool:
     """Return whether a predictor draws joint samples: it implements `JointPredictor`."""
     return name in PREDICTORS and hasattr(predictor_class(name), "sample")
+
+
+PREDICTOR = "roofline"
+"""The default: it draws, so it states how certain it is."""
+MEASURED = "measured"
+"""Recommendations straight from the points: the optimum."""
+STATIC_POLICY = "static_policy"
+"""One answer for all LLMs, chosen in hindsight (`sextant.decide.score.best_policy`)."""
+
+
+def configurable() -> tuple[str, ...]:
+    """Return the names that a configuration may list under `predictors`."""
+    return (*PREDICTORS, STATIC_POLICY)

@@ -22,7 +22,7 @@ from sextant.pages.wording import interval, number, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
 from sextant.points.metrics import SHOWN
 from sextant.points.trust import N_BLOCKS
-from sextant.studies.measures import ratio_of_means, throughput_blocks
+from sextant.studies.study import ratio_of_means, throughput_blocks
 
 _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "mean": np.mean,

@@ -20,17 +20,20 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import listed, plural
 from sextant.points.verdict import assess
-from sextant.studies.measures import fits_memory, request_times, server_load, with_measures
 from sextant.studies.study import (
     LABELS,
     Analysis,
     StudyData,
+    fits_memory,
     level_axis,
     level_curve,
     level_words,
     part,
     place_words,
+    request_times,
+    server_load,
     table_of,
+    with_measures,
 )
 
 LEAST_GAIN = 0.1

@@ -17,21 +17,19 @@ from sextant.pages.wording import interval, listed, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.run import CELL_KEY
 from sextant.points.trust import N_BLOCKS
-from sextant.studies.measures import (
-    fits_memory,
-    processing_blocks,
-    ratio_of_means,
-    request_times,
-    with_measures,
-)
 from sextant.studies.study import (
     Analysis,
     StudyData,
+    fits_memory,
     level_axis,
     level_curve,
     part,
     place_words,
+    processing_blocks,
+    ratio_of_means,
+    request_times,
     table_of,
+    with_measures,
 )
 
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]

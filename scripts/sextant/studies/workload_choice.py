@@ -19,7 +19,6 @@ from sextant.pages.wording import interval, listed, number, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.run import CELL_KEY
 from sextant.points.trust import N_BLOCKS
-from sextant.studies.measures import mean_blocks, throughput_blocks
 from sextant.studies.study import (
     Analysis,
     Finding,
@@ -27,9 +26,11 @@ from sextant.studies.study import (
     findings_table,
     findings_words,
     level_words,
+    mean_blocks,
     part,
     place_words,
     table_of,
+    throughput_blocks,
 )
 
 

@@ -14,9 +14,8 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, provenance, write_json
 from sextant.trace.date_times import check_start_time, start_facts
-from sextant.trace.mapping import Columns, columns_given, named_format
 from sextant.trace.reading import as_written, read_rows
-from sextant.trace.trace_format import BLANK
+from sextant.trace.trace_format import BLANK, Columns, columns_given, named_format
 from sextant.trace.write import Output
 
 MAX_RATE_RPS = 1000.0

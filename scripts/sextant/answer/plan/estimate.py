@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.experiment.cells import CellKey
-from sextant.experiment.experiment import Experiment
+from sextant.experiment.experiment import CellKey, Experiment
 from sextant.experiment.scenarios import Batch, Scenario
 from sextant.experiment.servers import Variant
 from sextant.points.cell_files import read_cell

@@ -32,9 +32,15 @@ from sextant.base.files import read_parquet
 from sextant.base.rows import frame_rows, jsonable
 from sextant.decide.evaluate import read_task
 from sextant.decide.tasks import task_of
-from sextant.experiment.cells import CellKey, Chosen, add_chosen, chosen_path, last_round
-from sextant.experiment.definition import cell_definition
-from sextant.experiment.experiment import Experiment
+from sextant.experiment.experiment import (
+    CellKey,
+    Chosen,
+    Experiment,
+    add_chosen,
+    cell_definition,
+    chosen_path,
+    last_round,
+)
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
@@ -44,9 +50,8 @@ from sextant.points.features import Facts as FactsOfAll
 from sextant.points.features import published_features
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, at_percentile
 from sextant.points.summarize import aggregate_points
-from sextant.predict.calibration import Calibration
 from sextant.predict.folds import Task, share_lengths
-from sextant.predict.latencies import Draws
+from sextant.predict.latencies import Calibration, Draws
 from sextant.predict.protocols import Rows
 from sextant.predict.roofline import Roofline
 

@@ -27,8 +27,7 @@ from sextant.answer.plan.estimate import (
     finished_cells,
 )
 from sextant.base.errors import InputError
-from sextant.experiment.cells import CellKey
-from sextant.experiment.experiment import Experiment
+from sextant.experiment.experiment import CellKey, Experiment
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import plural
 

@@ -31,7 +31,7 @@ _OPTIONS = 24
 _NUMBERS = 8_000_000
 _FEWEST_DRAWS = 200
 _NOISE = 0.05
-"""Standard deviation of the logarithm of a measurement, as of `sextant.predict.calibration`."""
+"""Standard deviation of the logarithm of a measurement, as of `sextant.predict.latencies`."""
 _OWN, _OTHERS = 6, 4
 """Principal components of measured latencies of the LLM itself, and of other LLMs."""
 _RIDGE = 1.0

@@ -3,7 +3,7 @@
 In: a `config.json`. Out: an `LLM` (layers, heads, parameters, bytes of weights and KV cache), or an
 error that names the field that is missing or unknown. Read `facts` (the result), `load` (how it is
 made, and how it is served in another precision), `config` (strict reading), `layers` and
-`quantization` (counting), then the families: `llama_like`, `gpt_like`, `latent`, `hybrid` and
+`quantization` (counting), then the families: `llama_like`, `gpt_like`, `hybrid` (and latent),
 `uneven`.
 """
 

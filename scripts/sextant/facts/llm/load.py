@@ -11,7 +11,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import check
-from sextant.facts.llm import gpt_like, hybrid, latent, llama_like, uneven
+from sextant.facts.llm import gpt_like, hybrid, llama_like, uneven
 from sextant.facts.llm.config import Config, read_config
 from sextant.facts.llm.facts import DTYPE_BYTES, DTYPE_PRECISION, LLM, UNBOUNDED_TOKENS
 from sextant.facts.llm.quantization import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized
@@ -19,7 +19,6 @@ from sextant.facts.llm.quantization import FP8, MXFP4, NVFP4, Matrices, Scheme, 
 FAMILIES: dict[str, Callable[[Config], LLM]] = {
     **gpt_like.FAMILIES,
     **llama_like.FAMILIES,
-    **latent.FAMILIES,
     **hybrid.FAMILIES,
     **uneven.FAMILIES,
 }

@@ -21,14 +21,14 @@ from sextant.pages.wording import (
     plural,
     time_unit,
 )
-from sextant.report.trace.trace_file import (
+from sextant.report.trace_file import (
     SHORTEST_BUCKET_S,
     FittedWorkload,
     TraceFile,
     row_of,
     rows_of,
 )
-from sextant.report.trace.traffic import MAX_SHOWN, counted_words
+from sextant.report.trace_traffic import MAX_SHOWN, counted_words
 from sextant.workload.arrival_choice import MODELS, REACH, measure_words
 from sextant.workload.arrivals import (
     ALL_AT_ONCE,

@@ -12,7 +12,7 @@ import psutil
 import pynvml
 
 from sextant.engine.devices import nvml_handle
-from sextant.engine.prometheus import fetch, samples
+from sextant.engine.http import fetch, samples
 from sextant.facts.gpu import GIB, MIG_PREFIX
 
 

@@ -22,8 +22,8 @@ from sextant.pages.charts import (
 )
 from sextant.pages.figure import Axis
 from sextant.pages.wording import listed, number, percent, plural
-from sextant.report.trace.burstiness import arrivals_words
-from sextant.report.trace.trace_file import (
+from sextant.report.trace_burstiness import arrivals_words
+from sextant.report.trace_file import (
     Counts,
     FittedWorkload,
     TraceFile,

@@ -1,6 +1,6 @@
 """The process that watches a level: devices, DCGM and the servers' metrics, each in a thread.
 
-Run as `python -m sextant.engine.telemetry.process` with the plan as the first line of standard
+Run as `python -m sextant.engine.watching_process` with the plan as the first line of standard
 input. Rows go, a JSON object a line, to the files that the plan names; warnings to standard
 error. A line on standard output says that every source was read once. The process ends when
 standard input closes, hence when its parent ends, in whatever way.
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sextant.engine.prometheus import MetricNames, fetch, server_gauges
-from sextant.engine.telemetry.gauges import Series, SeriesEndedError, write_rows
+from sextant.engine.gauges import Series, SeriesEndedError, write_rows
+from sextant.engine.http import MetricNames, fetch, server_gauges
 
 GPU_PERIOD_S = 0.1
 # The system accounts CPU time in steps of 10 ms, and asking for it costs some ms.
@@ -30,7 +30,7 @@ Clock = Callable[[], float]
 
 def gpu_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Series]:
     """Return a series a GPU, and one of DCGM if the plan has its address."""
-    from sextant.engine.telemetry.gauges import Gpu, dcgm_reader, open_gpus
+    from sextant.engine.gauges import Gpu, dcgm_reader, open_gpus
 
     file = plan["telemetry_file"]
     gpus, unknown = open_gpus(plan["devices"], warn)
@@ -51,7 +51,7 @@ def gpu_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Se
 
 def cpu_series(plan: dict, clock: Clock) -> Series:
     """Return the series of the servers' processes."""
-    from sextant.engine.telemetry.gauges import cpu_reader
+    from sextant.engine.gauges import cpu_reader
 
     read = cpu_reader(plan["pids"], len(plan["devices"]))
     return Series(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from sextant import PROJECT
-from sextant.engine.prometheus import VLLM_METRICS, MetricNames
+from sextant.engine.http import VLLM_METRICS, MetricNames
 from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Watcher:
         files = {"telemetry_file": self._telemetry, "server_file": self._server}
         path = os.pathsep.join(filter(None, (str(_SCRIPTS), os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sextant.engine.telemetry.process"],
+            [sys.executable, "-P", "-m", "sextant.engine.watching_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -22,22 +22,13 @@ from sextant.pages.wording import (
     rate_words,
     time_unit,
 )
-from sextant.report.trace.burstiness import (
+from sextant.report.trace_burstiness import (
     measure_arrival_models,
     measure_burstiness,
     show_arrivals,
     show_burstiness,
 )
-from sextant.report.trace.lengths import (
-    LATENCY,
-    measure_fidelity,
-    measure_lengths,
-    measure_parameters,
-    show_fidelity,
-    show_lengths,
-    show_parameters,
-)
-from sextant.report.trace.trace_file import (
+from sextant.report.trace_file import (
     FittedWorkload,
     TraceFile,
     check_span,
@@ -48,7 +39,16 @@ from sextant.report.trace.trace_file import (
     report_path,
     sample_requests,
 )
-from sextant.report.trace.traffic import (
+from sextant.report.trace_lengths import (
+    LATENCY,
+    measure_fidelity,
+    measure_lengths,
+    measure_parameters,
+    show_fidelity,
+    show_lengths,
+    show_parameters,
+)
+from sextant.report.trace_traffic import (
     bucket_s,
     measure_reliability,
     measure_traffic,

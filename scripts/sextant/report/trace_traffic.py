@@ -11,7 +11,7 @@ from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import DAY_S, HOUR_S, duration_words, number, percent, plural, time_unit
-from sextant.report.trace.trace_file import Explained, TraceFile, explained, row_of, rows_of
+from sextant.report.trace_file import Explained, TraceFile, explained, row_of, rows_of
 from sextant.workload.profiles import (
     failure_series,
     summarize_failures,
