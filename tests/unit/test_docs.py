@@ -4,6 +4,7 @@ import re
 import runpy
 import shlex
 import sys
+import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
@@ -199,3 +200,17 @@ def test_the_first_changes_of_contributing_work(tmp_path, monkeypatch) -> None:
     tests = runpy.run_path(str(tmp_path / "test_mean_of_llms.py"))
     tests["test_it_predicts_the_mean_of_the_other_llms"]()
     assert isinstance(module.MeanOfLLMs(None, {}, 0), PointPredictor)
+
+
+def test_the_weights_in_the_architecture_are_the_ceilings() -> None:
+    ceilings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["sextant"]["ceilings"]
+    found = re.findall(
+        r"^\| \**(\w+)\** \| [\d,]+ \| ([\d,]+) \| \d+ \| (\d+) \|$",
+        page("docs/architecture.md"),
+        re.M,
+    )
+    said = {
+        name: {"lines": int(lines.replace(",", "")), "modules": int(modules)}
+        for name, lines, modules in found
+    }
+    assert said == {**ceilings["rooms"], "library": ceilings["library"]}

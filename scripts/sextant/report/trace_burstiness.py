@@ -37,8 +37,9 @@ from sextant.workload.arrivals import (
     MIN_JUDGED_BINS,
     measure_arrivals,
 )
+from sextant.workload.generators import ArrivalModel
 from sextant.workload.profiles import count_doublings
-from sextant.workload.trace_arrivals import REPLAY, ArrivalModel
+from sextant.workload.trace_arrivals import REPLAY
 from sextant.workload.windows import TOO_FEW, WINDOW_S, TraceTimes, fit_windows
 
 REJECTED_BELOW = 0.05

@@ -15,8 +15,9 @@ from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_json,
 from sextant.base.ids import id_of
 from sextant.pages.wording import MINUTE_S, duration_words
 from sextant.trace.trace_format import parquet_rows, require_trace
+from sextant.workload.generators import ArrivalModel
 from sextant.workload.profiles import MAX_BUCKETS, start_time
-from sextant.workload.trace_arrivals import ArrivalModel, load_arrivals, read_stored
+from sextant.workload.trace_arrivals import load_arrivals, read_stored
 
 MAX_SAMPLE = 200_000
 """Requests that are looked at one by one (rank correlations, importance); more add no digit."""

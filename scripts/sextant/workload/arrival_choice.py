@@ -19,8 +19,15 @@ from sextant.workload.arrivals import (
     n_bins,
     relative_errors,
 )
-from sextant.workload.generators import Arrivals, Gamma, Rescaled, Seed, Times, child_seed
-from sextant.workload.trace_arrivals import ArrivalModel
+from sextant.workload.generators import (
+    ArrivalModel,
+    Arrivals,
+    Gamma,
+    Rescaled,
+    Seed,
+    Times,
+    child_seed,
+)
 
 MODELS = {
     "gamma": "one Gamma process",

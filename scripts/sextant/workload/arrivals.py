@@ -19,8 +19,7 @@ from sextant.workload.gamma import (
     ks_distance,
     ks_p_value,
 )
-from sextant.workload.generators import Times, batches_of, gaps_of
-from sextant.workload.trace_arrivals import ArrivalModel
+from sextant.workload.generators import ArrivalModel, Times, batches_of, gaps_of
 
 MIN_GAPS = 2
 OFF_GRID = 0.05

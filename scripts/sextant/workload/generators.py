@@ -457,3 +457,33 @@ def _check_counts(counts: Sequence[float]) -> None:
     if not (all(0 <= count < math.inf for count in counts) and sum(counts) > 0):
         fix = "give finite numbers from 0 on, one of them above 0"
         raise InputError("no request is expected", field="n_requests", fix=fix)
+
+
+@dataclass(frozen=True)
+class ArrivalModel:
+    """The Gamma distribution fitted to all gaps of a trace, taken as independent.
+
+    The parameters are null where a trace does not determine them; `reason` says why.
+    """
+
+    alpha: float | None
+    """Shape."""
+    beta_s: float | None
+    """Scale; alpha · beta_s is the mean gap."""
+    rate_rps: float | None
+    """Requests per second: gaps of the trace over their total duration."""
+    cv: float | None
+    """Coefficient of variation of the gaps, 1 / √alpha; above 1 is burstier than Poisson."""
+    n_gaps: int
+    n_zero_gaps: int
+    clock_step_s: float | None
+    """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
+    alpha_lo: float | None = None
+    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `gamma.fit_steps`)."""
+    alpha_hi: float | None = None
+    """Its upper end."""
+    ks: float | None = None
+    """Kolmogorov-Smirnov distance between the gaps and the distribution; null: coarse clock."""
+    p_value: float | None = None
+    """How often a true Gamma process lies that far from its fit (see `gamma.ks_p_value`)."""
+    reason: str | None = None

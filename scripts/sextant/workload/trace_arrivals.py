@@ -25,6 +25,7 @@ from sextant.base.files import (
 )
 from sextant.workload.generators import (
     MAX_REQUESTS,
+    ArrivalModel,
     Arrivals,
     AtOnce,
     Constant,
@@ -239,36 +240,6 @@ def arrivals_from_plain(values: Mapping[str, Any]) -> Arrivals:
 
     given = {name: read(value) for name, value in values.items() if name != "kind"}
     return PROCESSES[values["kind"]](**given)
-
-
-@dataclass(frozen=True)
-class ArrivalModel:
-    """The Gamma distribution fitted to all gaps of a trace, taken as independent.
-
-    The parameters are null where a trace does not determine them; `reason` says why.
-    """
-
-    alpha: float | None
-    """Shape."""
-    beta_s: float | None
-    """Scale; alpha · beta_s is the mean gap."""
-    rate_rps: float | None
-    """Requests per second: gaps of the trace over their total duration."""
-    cv: float | None
-    """Coefficient of variation of the gaps, 1 / √alpha; above 1 is burstier than Poisson."""
-    n_gaps: int
-    n_zero_gaps: int
-    clock_step_s: float | None
-    """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
-    alpha_lo: float | None = None
-    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `gamma.fit_steps`)."""
-    alpha_hi: float | None = None
-    """Its upper end."""
-    ks: float | None = None
-    """Kolmogorov-Smirnov distance between the gaps and the distribution; null: coarse clock."""
-    p_value: float | None = None
-    """How often a true Gamma process lies that far from its fit (see `gamma.ks_p_value`)."""
-    reason: str | None = None
 
 
 def write_times(arrivals_out: str | Path, times: Times, origin: Mapping[str, Any]) -> Path:
