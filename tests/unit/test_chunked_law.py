@@ -126,6 +126,7 @@ def test_a_device_with_more_of_everything_is_never_predicted_slower():
             assert (better.to_numpy() <= worse.to_numpy() * (1 + 1e-9)).all(), (one, two, n)
 
 
+@pytest.mark.slow
 def test_before_anything_is_learned_that_holds_across_architectures_too():
     gpus = [gpu for gpu in DEVICES if gpu.kind == "gpu"]
     pairs = [(one, two) for one, two in permutations(gpus, 2) if dominates(one, two)]

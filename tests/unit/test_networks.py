@@ -10,7 +10,8 @@ from roofline import LIMITS, PROFILES, SIZES, references_of, rows_of
 from sextant.points.frame import FLOOR_MS, TARGETS, has_latency
 from sextant.predict import morphling
 from sextant.predict.morphling import CHOICES, Morphling
-from sextant.predict.perfnet import NetworkInputs, PerfNet, maple
+from sextant.predict.network import NetworkInputs
+from sextant.predict.perfnet import PerfNet, maple
 from sextant.predict.perfnetv2 import PerfNetV2
 from sextant.predict.tuning import HeldOut, mape_error
 from support import needs_baselines

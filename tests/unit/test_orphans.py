@@ -129,6 +129,7 @@ def test_a_job_knows_the_nearest_snakemake_as_inside_a_job_of_a_cluster(job, tmp
     wait_for(result.exists, "the job was ended")
 
 
+@pytest.mark.slow
 def test_a_snakemake_that_holds_its_own_lock_ends_with_the_shell_of_its_job(tmp_path):
     """SIGTERM finds it with the lock that its handler wants, as Snakemake 9.27 does."""
     script = tmp_path / "stuck.py"

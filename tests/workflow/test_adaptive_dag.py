@@ -89,6 +89,7 @@ def test_cells_measured_before_count(finished, tmp_path) -> None:
     assert cells(project) == before
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_same_choice(tmp_path) -> None:
     project = adaptive(tmp_path / "killed")
     code = "from sextant.cli.app import main; main()"

@@ -9,6 +9,8 @@ from forked_snakemake import dry_run
 from html_page import Page, figure_texts
 from project import Project
 
+pytestmark = pytest.mark.slow
+
 TRACE = "azure-2023-conv-sample"
 HEADER = "slo_id ttft_ms itl_ms percentile users request_rate_rps trace_id window_s"
 SLOS = {

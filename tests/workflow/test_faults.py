@@ -103,7 +103,7 @@ def test_snakemake_is_killed_at_20_moments(run: InterruptedRun, undisturbed) -> 
     print(f"{n_killed} kills, {n_finished + 1} runs finished, {longest_s:.1f} s until all ended")
 
 
-@pytest.mark.parametrize("moment", [SLOW("start"), SLOW("4"), "45"])
+@pytest.mark.parametrize("moment", [SLOW("start"), SLOW("4"), SLOW("45")])
 def test_somebody_kills_the_server(run, undisturbed, tmp_path, monkeypatch, moment) -> None:
     """At its start, in the corner cases, under load: the job fails, its retry goes on."""
     cell = forget_cell(run.project)

@@ -5,5 +5,6 @@ or joint draws of them, for every held-out and every new LLM. Read `protocols` (
 is) and `registry` (which there are), then `folds`, which fits them; `features`, `tuning`
 and `latencies` (with the calibration by measurements of the LLM itself) are what they share,
 `accuracy` judges. Then one file per predictor: `llm_pilot`, `rf` and `paris` (over `forest`),
-`selecta`, `perfnet`, `perfnetv2`, `morphling`, and `roofline/` (`kept_fits` keeps its fits).
+`selecta`, `perfnet`, `perfnetv2`, `morphling` (over `network`), and
+`roofline/` (`kept_fits` keeps its fits).
 """

@@ -3,7 +3,8 @@
 from types import ModuleType
 from typing import Any
 
-from sextant.predict.perfnet import PerfNet, keras_on_cpu
+from sextant.predict.network import keras_on_cpu
+from sextant.predict.perfnet import PerfNet
 
 
 class PerfNetV2(PerfNet):
