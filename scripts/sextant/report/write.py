@@ -162,10 +162,10 @@ def _decision_blocks(
     if not overview:
         return [Note("The store has no SLO, so there is nothing to recommend.")]
     words = (
-        "Below, of each SLO and LLM: the price, the room to the limits (in percent, and in load "
-        "that all replicas carry together) and the latencies over the load of a replica, where a "
-        "curve is a GPU profile, a bar a 90% interval (an end that so few requests leave open is "
-        "not drawn), the ring the load of the answer."
+        "Below, for each SLO and LLM: the price, the headroom to each limit (in percent, and as "
+        "load of all replicas together), and latency over the load of one replica. Each curve is a "
+        "GPU profile; bars are 90% intervals, open-ended where too few requests were measured; the "
+        "ring marks the recommended load."
     )
     blocks = [*overview, *(Note(line, "soft") for line in (*price_lines(tables), words))]
     for position, answer in enumerate(answers):
