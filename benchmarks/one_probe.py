@@ -117,23 +117,25 @@ def judge(fold: Fold, slos: Sequence[SLO], extents: Sequence[str]) -> pd.DataFra
         for extent, at in {"all": places, "one": middle}.items():
             if extent not in extents:
                 continue
-            told = np.isin(np.arange(len(X)), at)
-            model.fit(fold.training, Rows(X[told], y[told]))
+            is_probe = np.isin(np.arange(len(X)), at)
+            model.fit(fold.training, Rows(X[is_probe], y[is_probe]))
             samples_ms = model.sample(X)
             here = cell.to_numpy()
             points = fold.cells.join(X["users"]).join(y)
-            own = Calibration(points[told].reset_index(drop=True), samples_ms[:, told], SEED)
+            own = Calibration(
+                points[is_probe].reset_index(drop=True), samples_ms[:, is_probe], SEED
+            )
             samples_ms[:, here] = own.corrected(points[here], samples_ms[:, here])
-            parts.append(_rows(fold, way, extent, told, here, samples_ms))
+            parts.append(_rows(fold, way, extent, is_probe, here, samples_ms))
     return pd.concat(parts)
 
 
-def _rows(fold, way, extent, told, here, samples_ms) -> pd.DataFrame:
+def _rows(fold, way, extent, is_probe, here, samples_ms) -> pd.DataFrame:
     low, middle, high = np.quantile(samples_ms, (0.05, 0.5, 0.95), axis=0)
     frame = pd.DataFrame(
         {"fold": fold.name, "way": way, "extent": extent}, index=fold.asked.X.index
     )
-    frame["where"] = np.where(told, "told", np.where(here, "same", "others"))
+    frame["where"] = np.where(is_probe, "is_probe", np.where(here, "same", "others"))
     for side, target in enumerate(TARGETS):
         name, truth = ("ttft", "itl")[side], fold.asked.y[target].to_numpy()
         frame[f"error_{name}"] = np.abs(middle[:, side] / truth - 1)

@@ -73,7 +73,7 @@ class LatencyPredictor:
 
 _REACH = np.log(4.0)
 """A measurement counts for 1/e as much at a fourth, or at four times, of its users."""
-_NOISE = 0.05
+MEASUREMENT_NOISE = 0.05
 """Standard deviation of the logarithm of a measurement."""
 _NUGGET = 1e-3
 """Added to the diagonal of the kriging matrix, so that repeated loads leave it invertible."""
@@ -120,7 +120,7 @@ class Calibration(NamedTuple):
         """
         samples_ms, random = samples_ms.copy(), np.random.default_rng(self.seed)
         missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
-        missed += random.normal(0, _NOISE, missed.shape)
+        missed += random.normal(0, MEASUREMENT_NOISE, missed.shape)
         share = random.uniform(0, 1, (len(missed), 1))
         users = np.log(X["users"].to_numpy(float))
         for side, target in enumerate(TARGETS):

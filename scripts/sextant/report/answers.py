@@ -11,7 +11,8 @@ from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, at_percentile, points_of_store
-from sextant.report.store_tables import MEASURED, Tables, detailed_slos
+from sextant.predict.registry import MEASURED
+from sextant.report.store_tables import Tables, detailed_slos
 
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
 LEVEL_NAMES = {kind: scenario.level_words for kind, scenario in KINDS.items()}

@@ -13,9 +13,10 @@ from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
+from sextant.predict.registry import MEASURED
 from sextant.report.answers import TARGET_NAMES, prediction_pairs
 from sextant.report.overview import marked
-from sextant.report.store_tables import MEASURED, Tables
+from sextant.report.store_tables import Tables
 
 _MAX_TICKS = 10
 _MOST_OVERSPEND = 200

@@ -12,14 +12,11 @@ from sextant.base.rows import Row
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.prices import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.points.store import open_store
+from sextant.predict.registry import MEASURED
 
 Tables = Mapping[str, Sequence[Row]]
 """Rows by table. A row is a dict by column; what is not known is None, also where the store
 has NaN."""
-
-# The store's name for recommendations that rest on measured points. Not imported from the
-# prediction stage, which would load its training library to print a table.
-MEASURED = "measured"
 
 MAX_DETAILED_SLOS = 6
 """With more SLOs only the first of the sheet is shown in full, and a summary of all."""

@@ -24,14 +24,12 @@ from sextant.decide.sizing import load_served, size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import IDENTIFIERS, LENGTHS
-from sextant.predict.latencies import Draws
+from sextant.predict.latencies import MEASUREMENT_NOISE, Draws
 
 _OPTIONS = 24
 """Options of a decision that are weighed: those of the highest worth, and those that win."""
 _NUMBERS = 8_000_000
 _FEWEST_DRAWS = 200
-_NOISE = 0.05
-"""Standard deviation of the logarithm of a measurement, as of `sextant.predict.latencies`."""
 _OWN, _OTHERS = 6, 4
 """Principal components of measured latencies of the LLM itself, and of other LLMs."""
 _RIDGE = 1.0
@@ -153,7 +151,7 @@ def weigh_decisions(
     n = max(_NUMBERS // (len(llm_ids) * len(slos) * _OPTIONS), _FEWEST_DRAWS)
     order = draws.X.reset_index(drop=True).sort_values([*IDENTIFIERS, "users"]).index
     X, samples_ms = draws.X.iloc[order].reset_index(drop=True), draws.samples_ms[:n, order]
-    noise = np.random.default_rng(seed).normal(0, _NOISE, samples_ms.shape)
+    noise = np.random.default_rng(seed).normal(0, MEASUREMENT_NOISE, samples_ms.shape)
     lengths = X[LENGTHS].to_numpy(float)
     of_limits: dict[tuple[Any, ...], int] = {}
     met: list[np.ndarray] = []
