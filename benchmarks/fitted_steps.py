@@ -16,7 +16,7 @@ from sextant.answer.source import load_sources
 from sextant.base.errors import InputError
 from sextant.points.features import Facts
 from sextant.points.frame import TARGETS, at_percentile, has_latency
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline
 from sextant.simulate.fitted import FittedLaws, step_laws
 from sextant.simulate.inputs import Requests, Scheduler

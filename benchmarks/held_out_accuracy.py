@@ -22,7 +22,7 @@ from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_perc
 from sextant.predict.accuracy import METRICS, accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
 from sextant.predict.roofline import predictor
-from sextant.predict.roofline.laws import CHUNKED
+from sextant.predict.roofline.chunked import CHUNKED
 
 SEED = 42
 PREDICTORS = ("roofline", "llm_pilot")

@@ -51,7 +51,7 @@ from sextant.points.frame import (
     has_latency,
 )
 from sextant.predict.latencies import Draws
-from sextant.predict.protocols import Rows, reference_profiles
+from sextant.predict.registry import Rows, reference_profiles
 from sextant.predict.roofline import Roofline
 
 SEED = 42

@@ -26,7 +26,7 @@ from sextant.points.measured import load_characterization
 from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.folds import design_rows
 from sextant.predict.llm_pilot import LLMPilot
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.tuning import Settings, choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)

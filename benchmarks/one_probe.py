@@ -27,7 +27,7 @@ from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.accuracy import held_out_folds
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.latencies import Calibration, Draws
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline
 from sextant.predict.tuning import results_of
 

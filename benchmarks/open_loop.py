@@ -25,9 +25,10 @@ from sextant.answer.source import load_sources
 from sextant.facts.llm import LLM, load_llm
 from sextant.points.features import Facts
 from sextant.points.frame import TARGETS, at_percentile, has_latency
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline, chunked
-from sextant.predict.roofline.facts import chunked_rows, columns_of
+from sextant.predict.roofline.chunked import chunked_rows
+from sextant.predict.roofline.posterior import columns_of
 from sextant.simulate.closed_form import Limits, Load, open_loop, saturation_rps
 from sextant.simulate.fitted import step_laws, told_by_probe
 from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw

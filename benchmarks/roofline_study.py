@@ -29,8 +29,7 @@ from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
 from sextant.predict.folds import design_rows, share_lengths
 from sextant.predict.latencies import Draws
-from sextant.predict.protocols import Rows
-from sextant.predict.registry import predictor_class
+from sextant.predict.registry import Rows, predictor_class
 from sextant.predict.roofline import Roofline
 from sextant.predict.tuning import Settings
 

@@ -1,8 +1,7 @@
 """The table of resources/llms/README.md: what the code computes for each config, as its cells."""
 
 from sextant.facts.gpu import GIB
-from sextant.facts.llm import LLM, served
-from sextant.facts.llm.load import precision_in_name, precision_of
+from sextant.facts.llm import LLM, precision_in_name, precision_of, served
 
 HEADER = (
     "`config.json` of",

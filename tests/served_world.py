@@ -7,10 +7,9 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.features import Facts
 from sextant.points.frame import IDENTIFIERS
-from sextant.predict.protocols import Rows
-from sextant.predict.roofline.facts import columns_of, fact_rows
-from sextant.predict.roofline.law import INDEX, predict_log
-from sextant.predict.roofline.laws import BATCHING
+from sextant.predict.registry import Rows
+from sextant.predict.roofline.batching import BATCHING, INDEX, fact_rows, predict_log
+from sextant.predict.roofline.posterior import columns_of
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
 GPUS = {

@@ -19,7 +19,7 @@ from sextant.points.frame import at_percentile
 from sextant.predict.accuracy import accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
 from sextant.predict.roofline.energy import energy_rows, log_energy
-from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.posterior import columns_of
 
 SHIPPED = ("meta-llama__Llama-3.1-70B", "Qwen__Qwen3-32B", "nvidia__Llama-3.1-8B-Instruct-FP8")
 

@@ -20,7 +20,7 @@ from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.facts.llm.load import served
+from sextant.facts.llm import served
 from sextant.facts.slo import SLO
 from sextant.predict.latencies import Calibration, Draws
 from support import ROOT

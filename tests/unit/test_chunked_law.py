@@ -11,19 +11,20 @@ from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
 from sextant.points.features import Facts
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS
-from sextant.predict.protocols import Rows
-from sextant.predict.roofline import Roofline
+from sextant.predict.registry import Rows
+from sextant.predict.roofline import Roofline, pair_misfit
+from sextant.predict.roofline.batching import BATCHING
 from sextant.predict.roofline.chunked import (
+    CHUNKED,
     NAMES,
+    chunked_rows,
     deployments,
+    is_chunked,
     predict_log,
     requests_that_fit,
     terms,
 )
-from sextant.predict.roofline.facts import chunked_rows, columns_of
-from sextant.predict.roofline.laws import BATCHING, CHUNKED, is_chunked
-from sextant.predict.roofline.posterior import fit
-from sextant.predict.roofline.predictor import pair_misfit
+from sextant.predict.roofline.posterior import columns_of, fit
 
 CONFIGS = GPUS.parent / "llms"
 LLMS = {

@@ -22,7 +22,7 @@ from sextant.points.metrics import (
     START_FORMULA,
     THROUGHPUT_FORMULA,
 )
-from sextant.predict.protocols import PointPredictor
+from sextant.predict.registry import PointPredictor
 from sextant.trace.trace_format import FORMATS
 from support import ROOT
 

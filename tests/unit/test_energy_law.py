@@ -13,7 +13,7 @@ from sextant.facts.slo import SLO
 from sextant.points.features import Facts
 from sextant.predict.latencies import JOULES
 from sextant.predict.roofline.energy import Energy, energy_rows, log_energy
-from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.posterior import columns_of
 
 FACTS = Facts(LLMS, PROFILES)
 TRUE = np.log([0.6, 0.3, 1.5])

@@ -6,8 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions
-from sextant.facts.llm import load_llm
-from sextant.facts.llm.load import GivenSizes, precision_of
+from sextant.facts.llm import GivenSizes, load_llm, precision_of
 from sextant.facts.slo import SLO
 from support import ROOT
 

@@ -10,8 +10,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.base.sheets import load_sheet
 from sextant.experiment.sheets import LlmFeatureRow, LlmRow
-from sextant.facts.llm import FAMILIES, UNBOUNDED_TOKENS, load_llm, served
-from sextant.facts.llm.load import precision_in_name
+from sextant.facts.llm import FAMILIES, UNBOUNDED_TOKENS, load_llm, precision_in_name, served
 from support import ROOT
 
 TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}

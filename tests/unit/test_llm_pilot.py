@@ -8,7 +8,7 @@ from roofline import LIMITS, PROFILES, SIZES, rows_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import TARGETS
 from sextant.predict.llm_pilot import LLMPilot
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.tuning import HeldOut, mape_error
 
 

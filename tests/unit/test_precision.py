@@ -7,8 +7,7 @@ import pytest
 import llm_configs as published
 from sextant.base.errors import InputError
 from sextant.facts.gpu import load_gpu
-from sextant.facts.llm import PRECISIONS, load_llm, served
-from sextant.facts.llm.load import precision_of
+from sextant.facts.llm import PRECISIONS, load_llm, precision_of, served
 from support import ROOT
 
 

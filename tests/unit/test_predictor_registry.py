@@ -9,8 +9,14 @@ import pytest
 from roofline import LIMITS, PROFILES
 from sextant.base.errors import InputError
 from sextant.base.files import library_files
-from sextant.predict.protocols import JointPredictor, PointPredictor
-from sextant.predict.registry import PREDICTORS, Place, check_installed, predictor_class
+from sextant.predict.registry import (
+    PREDICTORS,
+    JointPredictor,
+    Place,
+    PointPredictor,
+    check_installed,
+    predictor_class,
+)
 from sextant.predict.tuning import Tunable
 from support import ROOT, needs_baselines
 
@@ -58,7 +64,7 @@ def test_an_answer_does_not_wait_for_libraries_that_it_does_not_use() -> None:
 import sys, numpy as np, sextant.answer.recommend, sextant.answer.text
 print(sorted({"sklearn", "joblib", "duckdb", "matplotlib", "jinja2"} & sys.modules.keys()))
 import sklearn
-from sextant.predict.native_xgboost import xgboost
+from sextant.predict.roofline import xgboost
 matrix = xgboost.DMatrix(np.eye(2), np.ones(2))
 print(xgboost.train({"base_score": 0.5}, matrix, 1).num_boosted_rounds())"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,13 +12,10 @@ from sextant.facts.slo import SLO
 from sextant.points.features import Facts
 from sextant.points.frame import TARGETS
 from sextant.predict.folds import Task
-from sextant.predict.kept_fits import fit_or_restore
 from sextant.predict.latencies import Draws
-from sextant.predict.roofline import Roofline
-from sextant.predict.roofline.facts import columns_of
-from sextant.predict.roofline.law import STEP_TERMS, predict_log
-from sextant.predict.roofline.laws import BATCHING
-from sextant.predict.roofline.posterior import fit
+from sextant.predict.roofline import Roofline, fit_or_restore
+from sextant.predict.roofline.batching import BATCHING, STEP_TERMS, predict_log
+from sextant.predict.roofline.posterior import columns_of, fit
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
 WORLD = draw(facts())

@@ -8,8 +8,8 @@ import pytest
 
 from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
 from sextant.points.features import Features, execution_classes
-from sextant.predict.roofline.facts import columns_of
-from sextant.predict.roofline.law import (
+from sextant.predict.roofline.batching import (
+    BATCHING,
     INDEX,
     NAMES,
     PARAMETERS,
@@ -19,7 +19,7 @@ from sextant.predict.roofline.law import (
     requests_that_fit,
     terms,
 )
-from sextant.predict.roofline.laws import BATCHING
+from sextant.predict.roofline.posterior import columns_of
 
 PRIOR = np.array([prior_mean(name) for name in NAMES])
 DECODE = list(STEP_TERMS)

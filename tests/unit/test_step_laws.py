@@ -7,9 +7,10 @@ from test_chunked_law import CHUNKED, DENSE, LLMS, MOE, PROFILES, rows
 
 from sextant.base.errors import InputError
 from sextant.points.features import Facts
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline, chunked
-from sextant.predict.roofline.facts import columns_of, fact_rows
+from sextant.predict.roofline.batching import fact_rows
+from sextant.predict.roofline.posterior import columns_of
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop, saturation_rps
 from sextant.simulate.fitted import step_laws, told_by_probe
 from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.predict.protocols import Rows, reference_profiles
+from sextant.predict.registry import Rows, reference_profiles
 from sextant.predict.tuning import choose, choose_nested, mape_error
 
 SIZES = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}

@@ -19,8 +19,7 @@ from sextant.answer.question import (
 from sextant.answer.source import Source
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import LLM
-from sextant.facts.llm.load import kv_precision_of, precision_in_name, precision_of
+from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
 from sextant.points.frame import LENGTHS, SERVING, at_percentile, estimated

@@ -23,7 +23,7 @@ from sextant.facts.slo import Latencies
 from sextant.points.features import Facts, execution_classes
 from sextant.points.frame import IDENTIFIERS, KEYS, LATENCIES, LENGTHS, SERVING
 from sextant.points.verdict import Outcome, Verdict
-from sextant.predict.protocols import JointPredictor
+from sextant.predict.registry import JointPredictor
 
 
 def find_candidates(

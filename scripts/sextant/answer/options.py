@@ -14,8 +14,7 @@ from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
 from sextant.decide.sizing import RATIOS, candidates, recommend, u_max
 from sextant.facts.gpu import GIB
-from sextant.facts.llm import LLM
-from sextant.facts.llm.load import kv_precision_of, precision_of, served
+from sextant.facts.llm import LLM, kv_precision_of, precision_of, served
 from sextant.facts.slo import SLO, worst_limit
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, at_percentile
 

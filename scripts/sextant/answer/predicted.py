@@ -14,14 +14,13 @@ from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import loads, weigh
 from sextant.decide.headroom import token_prices
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm.load import precision_of
+from sextant.facts.llm import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.features import Facts
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
-from sextant.predict.kept_fits import fit_or_restore
 from sextant.predict.latencies import INTERVAL, JOULES, Calibration, Draws
-from sextant.predict.protocols import JointPredictor, Rows
-from sextant.predict.roofline import Roofline
+from sextant.predict.registry import JointPredictor, Rows
+from sextant.predict.roofline import Roofline, fit_or_restore
 
 if TYPE_CHECKING:
     from sextant.predict.roofline.energy import Energy

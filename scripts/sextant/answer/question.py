@@ -12,14 +12,19 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import LLM, load_llm
+from sextant.facts.llm import DTYPES, KV_PRECISIONS, LLM, PRECISIONS, GivenSizes, load_llm, served
 from sextant.facts.llm.config import config_file, name_of
 from sextant.facts.llm.facts import DTYPE_PRECISION
-from sextant.facts.llm.load import DTYPES, KV_PRECISIONS, PRECISIONS, GivenSizes, served
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
-from sextant.predict.protocols import JointPredictor, PointPredictor
-from sextant.predict.registry import PREDICTOR, PREDICTORS, configurable, predictor_class
+from sextant.predict.registry import (
+    PREDICTOR,
+    PREDICTORS,
+    JointPredictor,
+    PointPredictor,
+    configurable,
+    predictor_class,
+)
 
 DAY_S = 86400
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"

@@ -42,8 +42,7 @@ from sextant.pages.blocks import Widget
 from sextant.points.characterization import Characterization
 from sextant.points.frame import at_percentile
 from sextant.predict.latencies import Draws
-from sextant.predict.protocols import JointPredictor
-from sextant.predict.registry import MEASURED
+from sextant.predict.registry import MEASURED, JointPredictor
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _STEADY = (

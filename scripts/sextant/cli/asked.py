@@ -12,7 +12,7 @@ from sextant.cli.options import WORKLOAD_HELP, Database, Seed, naming_options
 
 if TYPE_CHECKING:
     from sextant.answer.question import Question, Requests
-    from sextant.facts.llm.load import GivenSizes
+    from sextant.facts.llm import GivenSizes
     from sextant.facts.slo import SLO
 
 # LLM-Pilot's own seed, with which its published predictions come out.
@@ -148,7 +148,7 @@ class AskedOptions(StoreOptions):
         return Question(slo, requests=self.requests(), sizes=self._sizes(), **given, **more)
 
     def _sizes(self) -> "GivenSizes | None":
-        from sextant.facts.llm.load import GivenSizes
+        from sextant.facts.llm import GivenSizes
 
         given = {name: getattr(self, name) for name in _SIZES}
         if all(value is None for value in given.values()):

@@ -32,13 +32,13 @@ from sextant.points.frame import (
 )
 from sextant.predict.accuracy import HeldOut, predict_held_out
 from sextant.predict.folds import FitResult, Task, fit_folds
-from sextant.predict.protocols import reference_profiles
 from sextant.predict.registry import (
     MEASURED,
     STATIC_POLICY,
     check_installed,
     configurable,
     predictor_class,
+    reference_profiles,
 )
 
 logger = logging.getLogger(__name__)

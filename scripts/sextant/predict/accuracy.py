@@ -14,8 +14,13 @@ from sextant.pages.wording import plural
 from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.latencies import JOULES, Draws
-from sextant.predict.protocols import EnergyPredictor, JointPredictor, Rows
-from sextant.predict.registry import draws_samples, predictor_class
+from sextant.predict.registry import (
+    EnergyPredictor,
+    JointPredictor,
+    Rows,
+    draws_samples,
+    predictor_class,
+)
 from sextant.predict.tuning import results_of
 
 HoldOut = Literal["llm", "gpu", "engine_version"]

@@ -12,8 +12,13 @@ from sextant.facts.slo import SLO
 from sextant.points.features import Facts
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, Pair, at_percentile, has_latency
 from sextant.predict.latencies import Draws
-from sextant.predict.protocols import JointPredictor, PointPredictor, Rows, reference_profiles
-from sextant.predict.registry import predictor_class
+from sextant.predict.registry import (
+    JointPredictor,
+    PointPredictor,
+    Rows,
+    predictor_class,
+    reference_profiles,
+)
 from sextant.predict.tuning import Settings, Tunable, choose_nested, results_of
 
 ALL = "all"

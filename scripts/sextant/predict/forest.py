@@ -12,7 +12,7 @@ from sklearn.tree import DecisionTreeRegressor
 from sextant.points.frame import TARGETS
 from sextant.predict.features import FeatureEncoder
 from sextant.predict.latencies import LatencyPredictor, latency_frame
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
 
 _FRIEDMAN = "friedman_mse"

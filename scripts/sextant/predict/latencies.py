@@ -49,7 +49,7 @@ def latency_frame(
 
 
 class LatencyPredictor:
-    """Base of the predictors; `sextant.predict.protocols` says what each attribute means."""
+    """Base of the predictors; `sextant.predict.registry` says what each attribute means."""
 
     depends_on: tuple[str, ...] = ("percentiles", "first_token")
     min_training_llms = 2

@@ -11,7 +11,7 @@ from sklearn.model_selection import ParameterGrid
 from sextant.points.frame import TARGETS
 from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.latencies import LatencyPredictor, latency_frame
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from sextant.points.frame import TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies, output
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
 
 BATCH_SIZE = 128

@@ -7,7 +7,7 @@ from sklearn.model_selection import ParameterGrid
 
 from sextant.predict.features import UNKNOWN
 from sextant.predict.forest import ForestPredictor
-from sextant.predict.protocols import Rows, reference_profiles
+from sextant.predict.registry import Rows, reference_profiles
 
 
 class PARIS(ForestPredictor):

@@ -9,7 +9,7 @@ import pandas as pd
 from sextant.points.frame import TARGETS
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.tuning import Settings
 
 SETTINGS: Settings = {"epochs": 1000, "batch_size": 128}

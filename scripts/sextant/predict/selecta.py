@@ -9,7 +9,7 @@ import pandas as pd
 
 from sextant.points.frame import FLOOR_MS, IDENTIFIERS, TARGETS
 from sextant.predict.latencies import LatencyPredictor, latency_frame
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
 
 if TYPE_CHECKING:  # of the extra `baselines`, which may not be installed

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from sextant.facts.gpu import GPUProfile
-from sextant.predict.protocols import Rows, reference_profiles
+from sextant.predict.registry import Rows, reference_profiles
 
 ALL_CPUS = -1
 """As a number of processes: one for each CPU that this process may use."""

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
 from sextant.predict.roofline import Roofline, chunked
-from sextant.predict.roofline.facts import columns_of
+from sextant.predict.roofline.posterior import columns_of
 from sextant.simulate.closed_form import Limits, Load, Values, closed_loop, open_loop, step_parts
 from sextant.simulate.inputs import NAMES, Scheduler, StepLaw
 from sextant.simulate.matching import Group, match

@@ -36,7 +36,7 @@ from sextant.facts.llm.config import name_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import LENGTHS
 from sextant.predict.latencies import Draws
-from sextant.predict.protocols import JointPredictor
+from sextant.predict.registry import JointPredictor
 from sextant.workload.profiles import HOUR_S, traffic_series
 
 HOURS = 24

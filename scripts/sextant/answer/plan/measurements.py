@@ -52,7 +52,7 @@ from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, a
 from sextant.points.summarize import aggregate_points
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.latencies import Calibration, Draws
-from sextant.predict.protocols import Rows
+from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline
 
 _NO_LENGTHS = "nothing says how long the workload's requests are"

@@ -1,11 +1,384 @@
-"""The mechanistic predictor; docs/predictor.md explains it.
+"""The predictor `roofline`: a law of how servers work, fitted to points, corrected by trees.
 
-In go fact rows of points (`facts`) and their latencies; out come joint draws for a new LLM. Read
-`law` (its equations), `effects` (what moves their parameters), `posterior` (the fit), `residuals`
-(trees that correct it), then `predictor`, which puts them together. `energy` goes from ITL to
-joules of an output token.
+docs/predictor.md explains it. In go fact rows of points and their latencies; out come joint draws
+for a new LLM. Read a law (`chunked` for engines that mix chunks of prompts into decode steps,
+`batching` for those that stop to prefill): its equations, what moves their parameters, the facts
+that it takes; `posterior` (the fit); then this file, which corrects the law by trees and keeps fits
+in the user's cache. `energy` goes from ITL to joules of an output token.
 """
 
-from sextant.predict.roofline.predictor import Roofline
+import os
+import sys
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from zipfile import BadZipFile
 
-__all__ = ["Roofline"]
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from sextant.base.errors import InputError
+from sextant.base.files import atomic_path
+from sextant.points.features import Facts
+from sextant.points.frame import LENGTHS, TARGETS
+from sextant.predict.latencies import LatencyPredictor
+from sextant.predict.registry import Rows
+from sextant.predict.roofline.chunked import CHUNKED, chunked_rows, deployments, is_chunked
+from sextant.predict.roofline.posterior import Fit, Law, Posterior, columns_of, fit, prior
+
+# XGBoost imports scikit-learn if it is there, which takes more than a second. `xgboost.train` works
+# without it and gives the same numbers.
+if "sklearn" in sys.modules:
+    import xgboost
+else:
+    sys.modules["sklearn"] = None  # type: ignore[assignment]  # how Python marks "not installed"
+    try:
+        import xgboost
+    finally:
+        del sys.modules["sklearn"]
+
+_CLIP = 0.5
+"""Largest correction of a logarithm: beyond it the law is trusted more."""
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Weights of the correction that compete. Trees and the law's own random effects explain the same
+residuals, and what some LLMs have in common others need not have."""
+_TREES = 150
+_AS_SCALE = 1.645 / 2.920
+"""Of Student's t with 2 degrees of freedom, whose 95% quantile is 2.920, for a normal deviation."""
+_RISING = ("users", "log_nttft", "log_itl")
+"""Users and the law's latencies, which rise with them, may only raise the correction."""
+_FALLING = ("log_bandwidth",)
+"""What a device has more of may only lower it."""
+_SETTINGS = {
+    "objective": "reg:pseudohubererror",
+    "huber_slope": 0.3,
+    "base_score": 0.0,
+    "max_depth": 3,
+    "eta": 0.05,
+    "subsample": 0.7,
+    "colsample_bytree": 0.7,
+    "reg_lambda": 5.0,
+    "nthread": 1,
+}
+
+
+def unseen(fit: Fit, X: pd.DataFrame) -> np.ndarray:
+    """Predict each LLM by a fit without it: log nTTFT and log ITL, shape (rows, 2)."""
+    predicted = np.empty((len(X), 2))
+    for llm_id in X["llm_id"].unique():
+        rows = (X["llm_id"] == llm_id).to_numpy()
+        predicted[rows] = fit.without(rows)
+    return predicted
+
+
+def pair_misfit(fit: Fit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
+    """Return the scale of pair offsets of an LLM that the fit has not seen.
+
+    That is how much the law misses its pairs differently (`pairs` names them): the standard
+    deviation within an LLM, of the median LLM, as the scale of Student's t that has the same 90%.
+    The pairs of LLMs in the fit differ by less, since general effects were fitted to them.
+    """
+    missed = pd.DataFrame(fit.problem.observed - unseen(fit, X), X.index, ["ttft", "itl"])
+    by_pair = missed.groupby([X["llm_id"], pairs]).mean()
+    spread = by_pair.groupby("llm_id").std().median().dropna() * _AS_SCALE
+    return {f"pair {name}_offset": float(value) for name, value in spread.items()}
+
+
+class Residuals:
+    """Corrections to log nTTFT and log ITL, which never fall with more users.
+
+    The residuals are those of each training LLM under a fit without it: what a fit has seen,
+    its effects of LLM and pair already explain. How far the trees are trusted is measured alike:
+    each training LLM is corrected by trees of all others.
+    """
+
+    def __init__(self, fit: Fit, X: pd.DataFrame, seed: int) -> None:
+        """Train on the points of a fit, each LLM weighing the square root of its points."""
+        predicted = unseen(fit, X)
+        weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
+        self._columns = fit.problem.law.tree_columns
+        columns = self._columns(X, predicted)
+        self._trees = []
+        for target in (0, 1):
+            residuals = fit.problem.observed[:, target] - predicted[:, target]
+            known = np.isfinite(residuals)
+            here = _Residuals(
+                columns[known], residuals[known], weights[known], X["llm_id"][known], seed
+            )
+            # This source may have no such latency.
+            share = here.best_share() if known.any() else 0.0
+            self._trees.append((share, here.train() if share else None))
+
+    @classmethod
+    def of_trees(cls, law: Law, trees: list[tuple[float, Any]]) -> Self:
+        """Return corrections that were trained before: the share and the trees of each latency."""
+        made = cls.__new__(cls)
+        made._columns, made._trees = law.tree_columns, trees
+        return made
+
+    @property
+    def trees(self) -> list[tuple[float, Any]]:
+        """The weight of each correction, and its trees; None where the weight is 0."""
+        return [*self._trees]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Weights of the corrections of log nTTFT and log ITL, 0 to 1."""
+        return tuple(share for share, _ in self._trees)
+
+    def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
+        """Return what to add to the law's predictions, log nTTFT and log ITL, shape (rows, 2)."""
+        columns, found = self._columns(X, predicted), np.zeros((len(X), 2))
+        for target, (share, model) in enumerate(self._trees):
+            if model is not None:
+                found[:, target] = share * _clipped(model, columns)
+        return found
+
+
+class NoResiduals:
+    """What corrects the law before anything is measured."""
+
+    def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
+        """Return zeros."""
+        return np.zeros_like(predicted)
+
+
+class _Residuals(NamedTuple):
+    """What the law misses of one latency."""
+
+    columns: pd.DataFrame
+    residuals: np.ndarray
+    weights: np.ndarray
+    llm_ids: pd.Series
+    seed: int
+
+    def train(self, rows: np.ndarray | slice = slice(None)) -> Any:
+        """Return trees of some rows."""
+        settings = _SETTINGS | {
+            "seed": self.seed,
+            # No other columns than these change with users.
+            "monotone_constraints": tuple(
+                (name in _RISING) - (name in _FALLING) for name in self.columns
+            ),
+        }
+        matrix = xgboost.DMatrix(
+            self.columns[rows], self.residuals[rows], weight=self.weights[rows], nthread=1
+        )
+        return xgboost.train(settings, matrix, _TREES)
+
+    def best_share(self) -> float:
+        """Return the weight that leaves the least mean error of LLMs that the trees do not know."""
+        found = np.zeros(len(self.residuals))
+        for llm_id in self.llm_ids.unique():
+            own = (self.llm_ids == llm_id).to_numpy()
+            if not own.all():
+                found[own] = _clipped(self.train(~own), self.columns[own])
+        errors = [
+            np.average(np.abs(self.residuals - share * found), weights=self.weights)
+            for share in _SHARES
+        ]
+        return _SHARES[int(np.argmin(errors))]
+
+
+def _clipped(model: Any, columns: pd.DataFrame) -> np.ndarray:
+    return np.clip(model.inplace_predict(columns), -_CLIP, _CLIP)
+
+
+def _law_of(X: pd.DataFrame) -> Law:
+    """Return the law that takes a fact frame."""
+    if "execution" not in X:
+        return CHUNKED
+    from sextant.predict.roofline.batching import BATCHING  # few sources need it
+
+    return BATCHING
+
+
+N_DRAWS = 1000
+_ROWS_AT_ONCE = 500
+"""A row of draws takes about half a megabyte while it is computed."""
+
+
+class Roofline(LatencyPredictor):
+    """Draws nTTFT and ITL of an LLM that was not measured.
+
+    docs/predictor.md has the equations. It learns from facts alone, not from published features.
+    Measurements of the new LLM, if there are any (`references`), join the training rows, and all
+    its predictions move.
+    """
+
+    residuals_: Residuals | NoResiduals
+    _rows: Callable[[pd.DataFrame, Facts], pd.DataFrame] | None = None
+
+    def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+        """Return the facts of each point, as the law of most points' engines takes them.
+
+        The first call decides, which is that of the training points: what is asked has the same
+        columns, whichever engine it names.
+        """
+        if self._rows is None:
+            if is_chunked(keys, facts).mean() > 0.5:
+                self._rows = chunked_rows
+            else:
+                from sextant.predict.roofline.batching import fact_rows  # few sources need it
+
+                self._rows = fact_rows
+        return self._rows(keys, facts)
+
+    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+        """Train on points, and on those few of the new LLM; without any, the law's prior is left.
+
+        Raises:
+            InputError: the lengths of the workload's requests are not known.
+        """
+        X, y = training
+        if X[LENGTHS].isna().any(axis=None):
+            problem = "the points do not say how long the workload's requests are"
+            fix = "build the store again from its measurements"
+            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
+        if references is not None and len(references.X):
+            X, y = pd.concat([X, references.X]), pd.concat([y, references.y])
+        law = _law_of(X)
+        if X.empty:
+            self.posterior_, self.residuals_ = prior(law), NoResiduals()
+            return self
+        with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
+            fitted = fit(law, X, y[TARGETS].to_numpy(float))
+            if references is not None and law is CHUNKED:
+                # One cell says less about the LLM's other cells than the fit of many cells assumes.
+                least = pair_misfit(fitted, X, deployments(X))
+                fitted = fit(law, X, y[TARGETS].to_numpy(float), least)
+            self.residuals_ = Residuals(fitted, X, self.seed)
+        self.posterior_ = fitted.posterior
+        return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that a fit has found, as `restore` takes it."""
+        fitted, trees = self.posterior_, getattr(self.residuals_, "trees", [])
+        return {
+            "names": np.array(fitted.names, dtype=str).reshape(-1, 2),
+            "mean": fitted.mean,
+            "covariance": fitted.covariance,
+            "groups": np.array([*fitted.spread], dtype=str),
+            "spreads": np.array([*fitted.spread.values()], dtype=float),
+            "noise": fitted.noise,
+            "shares": np.array([share for share, _ in trees]),
+            **{
+                f"trees_{target}": np.frombuffer(made.save_raw("ubj"), dtype=np.uint8)
+                for target, (_, made) in enumerate(trees)
+                if made is not None
+            },
+        }
+
+    def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take what a fit of the same points has found; `X` is their design matrix."""
+        law = _law_of(X)
+        names = [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
+        spread = dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True))
+        mean, covariance, noise = (arrays[name] for name in ("mean", "covariance", "noise"))
+        trees: list[tuple[float, Any]] = []
+        for target, share in enumerate(arrays["shares"].tolist()):
+            made = None
+            if share:
+                made = xgboost.Booster({"nthread": 1})
+                made.load_model(bytearray(arrays[f"trees_{target}"].tobytes()))
+            trees.append((share, made))
+        self.posterior_ = Posterior(law, names, mean, covariance, spread, noise)
+        self.residuals_ = Residuals.of_trees(law, trees) if trees else NoResiduals()
+
+    def sample(self, X: pd.DataFrame) -> np.ndarray:
+        """Return joint draws of nTTFT and ITL in ms, shape (`N_DRAWS`, rows, 2)."""
+        draws = np.empty((N_DRAWS, len(X), len(TARGETS)))
+        with threadpool_limits(1):
+            for llm_id in X["llm_id"].unique():
+                places = np.flatnonzero(X["llm_id"] == llm_id)
+                for start in range(0, len(places), _ROWS_AT_ONCE):
+                    rows = places[start : start + _ROWS_AT_ONCE]
+                    draws[:, rows] = self.posterior_.draw(X.iloc[rows], N_DRAWS, self.seed)
+            correction = self._law(X)[2]
+        return np.exp(draws + correction)
+
+    def energy(
+        self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
+    ) -> pd.DataFrame | None:
+        """Return what output tokens take; see `sextant.predict.registry.EnergyPredictor`."""
+        from sextant.predict.roofline.energy import Energy  # few sources have energy
+
+        learned = Energy.fitted(training, facts)
+        return learned.predict(asked, facts, itl_ms, self.seed) if learned else None
+
+    def explain(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Return the terms that make up the latencies, one row per row of `X`.
+
+        `launch_ms, weights_ms, kv_ms, sequences_ms`, and `other_prompts_ms` where engines mix
+        prompts into decode steps, else `overlap_ms`, times `itl_factor` add up to `itl_ms`;
+        `prefill_ms, batching_ms, queueing_ms` over the mean input length, times `nttft_factor`,
+        to `nttft_ms`. The factors hold what the percentile differs from the mean and the
+        trees' correction. Also `itl_batch` and `capacity_requests`.
+        """
+        phi, predicted, correction = self._law(X)
+        law = self.posterior_.law
+        offsets = phi[:, [law.names.index("ttft_offset"), law.names.index("itl_offset")]]
+        factors = np.exp(offsets + correction)
+        latencies = np.exp(predicted + correction)
+        rows = pd.DataFrame(law.terms(phi, columns_of(X)), index=X.index)
+        return rows.assign(
+            nttft_factor=factors[:, 0],
+            itl_factor=factors[:, 1],
+            nttft_ms=latencies[:, 0],
+            itl_ms=latencies[:, 1],
+        )
+
+    def _law(self, X: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the most likely parameters, log nTTFT and log ITL at them, and the correction."""
+        phi = self.posterior_.most_likely(X)
+        predicted = self.posterior_.law.predict_log(phi, columns_of(X))
+        return phi, predicted, self.residuals_.correction(X, predicted)
+
+
+_MOST_KEPT = 32
+
+
+def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> None:
+    """Fit a model as `Roofline.fit` does, or restore what it found before from the user's cache.
+
+    A fit is known by all that it follows from: the points, the seed, the law's code and its
+    libraries. So a kept one is never out of date, and gives the same numbers to the last digit.
+    Without a place for the cache (`$XDG_CACHE_HOME`, else `~/.cache`) it is fitted each time.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = home / "sextant" / f"fit-{_key(model.seed, training, references)}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            model.restore(training.X, dict(arrays))
+        return
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        BadZipFile,
+        xgboost.core.XGBoostError,
+    ):  # there is none, or it is damaged
+        model.fit(training, references)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **model.arrays())
+        kept = sorted(path.parent.glob("fit-*.npz"), key=lambda each: each.stat().st_mtime)
+        for old in kept[:-_MOST_KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:  # the next question fits again
+        return
+
+
+def _key(seed: int, training: Rows, references: Rows | None) -> str:
+    digest = sha256(f"{seed} {np.__version__} {pd.__version__} {xgboost.__version__}".encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    for rows in (training, references):
+        for frame in () if rows is None else rows:
+            digest.update(repr([*frame.columns]).encode())
+            digest.update(pd.util.hash_pandas_object(frame).to_numpy().tobytes())
+        digest.update(b"|")
+    return digest.hexdigest()[:32]

@@ -16,10 +16,16 @@ import pandas as pd
 from sextant.points.features import Facts
 from sextant.predict.latencies import INTERVAL, JOULES
 from sextant.predict.roofline import chunked
-from sextant.predict.roofline.effects import Design, Effect, design_of, levels
-from sextant.predict.roofline.facts import chunked_rows, columns_of
-from sextant.predict.roofline.law import Parameter
-from sextant.predict.roofline.posterior import normal
+from sextant.predict.roofline.chunked import chunked_rows
+from sextant.predict.roofline.posterior import (
+    Design,
+    Effect,
+    Parameter,
+    columns_of,
+    design_of,
+    levels,
+    normal,
+)
 
 PARAMETERS = {
     "idle": Parameter("share of TDP that a device draws in a step, whatever it does", 0.5, 0.3),

@@ -1,19 +1,21 @@
-"""Fit the law to points: the most likely coefficients, and how uncertain they are together.
+"""Fit a law to points: the most likely coefficients, and how uncertain they are together.
+
+A parameter of a law is, for a row, its prior mean plus effects, each a column times a coefficient
+that is normal around 0 (a linear mixed model). The standard deviations say what is plausible before
+any measurement; those of LLMs and pairs are estimated, because what one LLM does differently from
+all others is what a prediction for a new one cannot know.
 
 Maximum a posteriori by Gauss-Newton, the spread of each group of effects by expectation
 maximisation, errors that may be large now and then (Student's t, by reweighting). Around the
 optimum the law is taken as linear, so the coefficients are jointly normal.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
-
-from sextant.predict.roofline.effects import Design, Effect, design_of
-from sextant.predict.roofline.facts import columns_of
 
 _ITERATIONS = 18
 _FIXED_SPREAD = 3
@@ -25,6 +27,99 @@ _LEAST_NOISE = 0.02
 _NUMBERS_AT_ONCE = 8192
 _PRIOR_WEIGHT = {"llm": 3.0, "version": 8.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of the law, for an average LLM on an average GPU."""
+
+    meaning: str
+    prior: float
+    """Most likely value before any measurement."""
+    sd: float
+    """Standard deviation of its logarithm; of an exponent itself."""
+
+
+class Effect(NamedTuple):
+    """One column of the design."""
+
+    parameter: str
+    name: str
+    values: np.ndarray
+    sd: float
+    mean: float = 0.0
+    group: str = ""
+    """Effects of one group share a standard deviation that is estimated; empty: `sd` holds."""
+
+
+class Design(NamedTuple):
+    """All effects on some rows: `phi = prior + sum of coefficient x column` by parameter."""
+
+    columns: np.ndarray
+    """Shape (rows, effects)."""
+    position: np.ndarray
+    """Which parameter each effect moves, as an index of the law's names; shape (effects,)."""
+    names: list[tuple[str, str]]
+    """(parameter, effect) of each column, unique."""
+    mean: np.ndarray
+    sd: np.ndarray
+    groups: list[str]
+
+    n_parameters: int
+
+    def parameters(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return the parameters of each row, shape (rows, parameters).
+
+        Of n draws of the coefficients, shape (n, effects), they have shape (n, rows, parameters).
+        """
+        phi = np.zeros((*coefficients.shape[:-1], len(self.columns), self.n_parameters))
+        for index in np.unique(self.position):
+            chosen = self.position == index
+            phi[..., index] = coefficients[..., chosen] @ self.columns[:, chosen].T
+        return phi
+
+
+def design_of(effects: Iterable[Effect], names: Sequence[str]) -> Design:
+    """Return the design of those effects that touch a row.
+
+    Two frames give effects of the same name wherever they share a GPU type, an LLM, a pair.
+
+    Args:
+        effects: on the rows of a fact frame.
+        names: the law's parameters, in the order in which it takes them.
+    """
+    effects = [effect for effect in effects if np.any(effect.values)]
+    index = {name: position for position, name in enumerate(names)}
+    return Design(
+        columns=np.stack([effect.values for effect in effects], axis=1),
+        position=np.array([index[effect.parameter] for effect in effects]),
+        names=[(effect.parameter, effect.name) for effect in effects],
+        mean=np.array([effect.mean for effect in effects]),
+        sd=np.array([effect.sd for effect in effects]),
+        groups=[effect.group for effect in effects],
+        n_parameters=len(names),
+    )
+
+
+def levels(
+    names: pd.Series, kind: str, spread: Mapping[str, float], groups: Mapping[str, str]
+) -> Iterator[Effect]:
+    """Yield an effect on each parameter of `spread` for each name; `groups` names their groups."""
+    for name in sorted(names.unique()):
+        values = (names == name).to_numpy(float)
+        for parameter, sd in spread.items():
+            group = f"{groups[name]} {parameter}" if groups else ""
+            yield Effect(parameter, f"{kind} {name}", values, sd, group=group)
+
+
+def columns_of(X: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the numbers of a fact frame by name, for the law to compute with."""
+    return {name: X[name].to_numpy(float) for name in X.select_dtypes("number")}
+
+
+def with_latencies(X: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
+    """Return the columns of `Law.tree_columns` that every law has."""
+    columns = {"users": np.log2(X["users"]), "log_nttft": predicted[:, 0]}
+    return pd.DataFrame(columns | {"log_itl": predicted[:, 1]}, index=X.index)
 
 
 class Law(NamedTuple):

@@ -1,24 +1,29 @@
-"""The law: how long a step, a first token and a queue take, from facts and a few parameters.
+"""The law of engines that stop to prefill (TGIS), and of servers whose engine is not known.
 
-docs/predictor.md derives it. Parameters are logarithms, so none can change its sign and effects on
-them multiply; but for two exponents, which stand for themselves. Times are in milliseconds.
+How long a step, a first token and a queue take, from facts and a few parameters. docs/predictor.md
+derives it. Parameters are logarithms, so none can change its sign and effects on them multiply; but
+for two exponents, which stand for themselves. Times are in milliseconds. Everything that the law
+computes with is a column of `fact_rows`, so points of any workload and generation of GPUs can be
+fitted together.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+import pandas as pd
 
-
-class Parameter(NamedTuple):
-    """A parameter of the law, for an average LLM on an average GPU."""
-
-    meaning: str
-    prior: float
-    """Most likely value before any measurement."""
-    sd: float
-    """Standard deviation of its logarithm; of an exponent itself."""
-
+from sextant.facts.gpu import GIB, GPUProfile
+from sextant.facts.llm import DTYPE_BYTES, LLM
+from sextant.points.features import ENCODER_DECODER, PAGED, Facts, execution_classes
+from sextant.points.frame import IDENTIFIERS, LENGTHS
+from sextant.predict.roofline.posterior import (
+    Effect,
+    Law,
+    Parameter,
+    columns_of,
+    levels,
+    with_latencies,
+)
 
 PARAMETERS = {
     "launch": Parameter("launch overhead of a block of layers in a step, ms", 0.2, 1.0),
@@ -69,7 +74,7 @@ def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
 
     Args:
         phi: parameters as `prior_mean` states them, shape (rows, parameters), in `NAMES`' order.
-        facts: columns of `sextant.predict.roofline.facts.fact_rows`, each of shape (rows,).
+        facts: columns of `fact_rows`, each of shape (rows,).
     """
     parts = terms(phi, facts)
     ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
@@ -182,3 +187,189 @@ def _waiting_steps(batch: np.ndarray, value: Mapping[str, np.ndarray]) -> np.nda
     exponent = value["waiting_growth"]
     others = np.maximum(batch - 1, 1e-6) ** exponent
     return value["waiting"] * others / (others + value["waiting_half"] ** exponent)
+
+
+# Standard deviations of effects, by parameter.
+_EXECUTION = {
+    "launch": 0.2,
+    "sequence": 0.35,
+    "waiting": 0.1,
+    "capacity": 0.35,
+    "itl_capacity": 0.2,
+    "prefill": 0.15,
+    "kv": 1.0,
+    "kv_growth": 0.2,
+    "sharpness": 0.15,
+    "waiting_half": 0.1,
+    "activation": 0.7,
+    "queue": 0.15,
+}
+# Of a padded or a paged batch only.
+_BATCH = {"capacity_growth": 0.5, "itl_growth": 0.4}
+_GPU = {
+    "launch": 0.3,
+    "sequence": 0.4,
+    "bandwidth": 0.15,
+    "flops": 0.3,
+    "kv": 0.3,
+    "waiting": 0.1,
+    "prefill": 0.15,
+}
+_LLM = {
+    "launch": 0.12,
+    "sequence": 0.2,
+    "capacity": 0.3,
+    "kv": 0.2,
+    "waiting": 0.08,
+    "prefill": 0.15,
+    "bandwidth": 0.05,
+    "flops": 0.1,
+    "itl_capacity": 0.15,
+}
+_PAIR = {"capacity": 0.3, "itl_capacity": 0.15}
+_PARALLEL = {"launch": 0.1, "sequence": 0.2, "kv": 0.2}
+
+
+def effects(X: pd.DataFrame) -> Iterator[Effect]:
+    """Yield all effects on the rows of a fact frame."""
+    for parameter, prior in PARAMETERS.items():
+        yield Effect(parameter, "all", np.ones(len(X)), prior.sd, prior_mean(parameter))
+    yield from _execution_effects(X)
+    yield from _gpu_effects(X)
+    pairs = X["llm_id"] + "|" + X["gpu_profile_id"]
+    classes = dict(zip(X["llm_id"], X["execution"], strict=True))
+    # LLMs of one class differ among themselves by as much as that class's software lets them.
+    llm_groups = {llm_id: f"llm {name}" for llm_id, name in classes.items()}
+    yield from levels(X["llm_id"], "llm", _LLM, llm_groups)
+    yield from levels(pairs, "pair", _PAIR, dict.fromkeys(pairs, "pair"))
+
+
+def _execution_effects(X: pd.DataFrame) -> Iterator[Effect]:
+    paged, encoded = X["execution"] == PAGED, X["execution"] == ENCODER_DECODER
+    parallel = (X["n_gpus"] > 1).to_numpy(float)
+    contrasts = {"paged": paged, "padded": ~paged, "encoder": encoded, "decoder": ~encoded}
+    for name, rows in contrasts.items():
+        values = rows.to_numpy(float)
+        for parameter, sd in _EXECUTION.items():
+            yield Effect(parameter, name, values, sd)
+        if name in ("paged", "padded"):
+            for parameter, sd in _BATCH.items():
+                yield Effect(parameter, name, values, sd)
+        if name != "decoder":
+            # Every block waits for an all-reduce: about a fifth more, whatever the LLM.
+            mean = 0.0 if name == "encoder" else 0.2
+            yield Effect("launch", f"{name} parallel", values * parallel, 0.1, mean)
+
+
+def _gpu_effects(X: pd.DataFrame) -> Iterator[Effect]:
+    parallel = (X["n_gpus"] > 1).to_numpy(float)
+    for parameter, sd in _PARALLEL.items():
+        yield Effect(parameter, "doubling", np.log2(X["n_gpus"].to_numpy(float)), sd)
+    yield from levels(X["gpu_id"], "gpu", _GPU, {})
+    for gpu_id in sorted(X["gpu_id"].unique()):
+        here = (X["gpu_id"] == gpu_id).to_numpy(float)
+        yield Effect("launch", f"gpu {gpu_id} parallel", here * parallel, 0.15)
+        for name, rows in (("paged", X["is_paged"] > 0), ("padded", X["is_paged"] == 0)):
+            yield Effect("launch", f"gpu {gpu_id} {name}", here * rows.to_numpy(float), 0.1)
+
+
+# A decoder layer of an encoder-decoder has a third block, cross-attention.
+_LAYER_BLOCKS = {True: 3, False: 2}
+
+
+def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+    """Return `llm_id, gpu_profile_id, users` of `keys` with their facts, indexed as `keys`.
+
+    Args:
+        keys: identifiers, users and the mean `input_tokens, output_tokens`, one row a point.
+        facts: facts of the LLMs and GPU profiles that `keys` names.
+    """
+    execution = execution_classes(facts.llms, facts.published)
+    of_llm = {
+        name: _llm_facts(facts.llms[name], execution[name]) for name in keys["llm_id"].unique()
+    }
+    of_profile = {
+        name: _profile_facts(facts.profiles[name]) for name in keys["gpu_profile_id"].unique()
+    }
+    parts = [
+        keys[[*IDENTIFIERS, "users"]],
+        pd.DataFrame.from_dict(of_llm, "index").loc[keys["llm_id"]].set_axis(keys.index),
+        pd.DataFrame.from_dict(of_profile, "index")
+        .loc[keys["gpu_profile_id"]]
+        .set_axis(keys.index),
+        keys[LENGTHS],
+    ]
+    return pd.concat(parts, axis=1)
+
+
+def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
+    bytes_per_parameter = llm.weight_bytes / llm.n_parameters
+    active_experts = 0.0
+    if llm.n_experts:
+        active_experts = llm.n_expert_parameters * llm.n_experts_per_token / llm.n_experts
+    encoder = llm.n_encoder_flop_parameters if llm.is_encoder_decoder else 0
+    return {
+        "execution": execution,
+        "is_paged": float(execution == PAGED),
+        "n_blocks": _LAYER_BLOCKS[llm.is_encoder_decoder] * llm.n_layers,
+        "n_encoder_blocks": _LAYER_BLOCKS[False] * llm.n_encoder_layers,
+        "weight_bytes": float(llm.weight_bytes),
+        # Read in every step: the decoder's matrices, of which all tokens share the dense ones.
+        "dense_bytes": (llm.n_flop_parameters - active_experts) * bytes_per_parameter,
+        "expert_bytes": llm.n_expert_parameters * bytes_per_parameter,
+        "expert_share": llm.n_experts_per_token / llm.n_experts if llm.n_experts else 0.0,
+        "flop_per_input_token": 2.0 * (encoder or llm.n_flop_parameters),
+        "kv_bytes_per_token": float(llm.kv_bytes_per_token),
+        "activation_bytes_per_token": _activation_bytes(llm),
+        # Tensor parallelism adds up the hidden state after every block.
+        "reduced_bytes_per_token": float(
+            _LAYER_BLOCKS[llm.is_encoder_decoder]
+            * llm.n_layers
+            * llm.hidden_size
+            * DTYPE_BYTES[llm.dtype]
+        ),
+    }
+
+
+def _activation_bytes(llm: LLM) -> float:
+    """Return what a token in prefill holds beside its KV cache: two blocks' states, and logits.
+
+    Decoders compute the 32-bit logits of all input tokens; an encoder has none.
+    """
+    states = 2 * (llm.hidden_size + llm.ffn_size) * DTYPE_BYTES[llm.dtype]
+    logits = 0 if llm.is_encoder_decoder else 4 * llm.vocab_size
+    return float(states + logits)
+
+
+def _profile_facts(profile: GPUProfile) -> dict[str, float | str]:
+    gpu = profile.gpu
+    return {
+        "gpu_id": gpu.gpu_id,
+        "n_gpus": profile.n_gpus,
+        "memory_bytes": gpu.memory_gib * GIB,
+        "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,
+        "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
+        "link_bytes_per_ms": gpu.interconnect_gb_s * 1e6,
+    }
+
+
+def _tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
+    fits = requests_that_fit(np.full(len(X), 0.5), columns_of(X))
+    columns = with_latencies(X, predicted).assign(
+        n_gpus=X["n_gpus"].astype(float),
+        log_fits=np.log(fits),
+        is_paged=X["is_paged"],
+        is_encoder_decoder=(X["execution"] == ENCODER_DECODER).astype(float),
+    )
+    first = ["users", "n_gpus", "log_fits"]  # samples of columns are drawn by position
+    return columns[[*first, *columns.columns.drop(first)]]
+
+
+BATCHING = Law(
+    NAMES,
+    predict_log,
+    effects,
+    terms,
+    _tree_columns,
+)
+"""Engines that stop to prefill new requests (TGIS), and servers whose engine is not known."""
