@@ -115,6 +115,8 @@ def test_every_field_of_a_run_comes_back(tmp_path: Path) -> None:
     write_run(folder, whole_run())
     assert read_run(folder) == whole_run()
     assert damaged_files(folder) == {}
+    # A level has the name that sheets give it.
+    assert [each["level"] for each in read_json(folder / "run.json")["levels"]] == ["inf", 0.5]
 
 
 def test_a_cell_comes_back_with_its_tables(tmp_path: Path) -> None:
@@ -135,12 +137,6 @@ def test_an_ad_hoc_run_of_a_server_that_runs_already_is_a_cell(tmp_path: Path) -
     run = read_run(tmp_path)
     assert (run.server, run.definition, run.engine) == (server, None, "endpoint")
     assert (run.engine_version, run.is_complete, run.interruption) == (None, False, "SIGTERM")
-
-
-def test_a_level_has_the_name_that_sheets_give_it(tmp_path: Path) -> None:
-    write_run(write_cell(tmp_path), whole_run())
-    levels = [level["level"] for level in read_json(tmp_path / "run.json")["levels"]]
-    assert levels == ["inf", 0.5]
 
 
 # Verdicts
@@ -248,20 +244,18 @@ def test_a_malformed_tuning_names_its_file_and_field(tmp_path: Path, values, fie
         read_tuning(changed(tmp_path, "tuning.json", **values, content_sha256=...))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"format_version": NaN}'])
-def test_what_is_not_an_object_of_json_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "run.json").write_text(text)
-    with pytest.raises(InputError, match=r"run\.json"):
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        *((None, text, "") for text in ("", "{", "[]", "7", '{"format_version": NaN}')),
+        *(("77.5", value, "levels.0.duration_s") for value in ("NaN", "Infinity", "-Infinity")),
+    ],
+)
+def test_what_is_no_json_is_named(tmp_path: Path, old, new: str, field: str) -> None:
+    path = write_cell(tmp_path, [request()], durations_s={1.0: 77.5}) / "run.json"
+    path.write_text(new if old is None else path.read_text().replace(old, new))
+    with pytest.raises(InputError, match=rf"run\.json.*{field}"):
         read_run(tmp_path)
-
-
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_a_duration_is_a_number(tmp_path: Path, value: str) -> None:
-    folder = write_cell(tmp_path, [request()], durations_s={1.0: 77.5})
-    path = folder / "run.json"
-    path.write_text(path.read_text().replace("77.5", value))
-    with pytest.raises(InputError, match=r"levels\.0\.duration_s"):
-        read_run(folder)
 
 
 # Versions

@@ -24,9 +24,11 @@ def test_finished_levels_are_found_again_in_order(tmp_path):
     assert again.table("server", levels[1:2]).column("replica").to_pylist() == [3, 4]
 
 
-def test_another_batch_weight_or_definition_has_no_levels(tmp_path):
+def test_another_batch_weight_machine_or_definition_has_no_levels(tmp_path, caplog):
     Checkpoint(tmp_path / "partial", "abc", "a CPU").save(LevelRun(1.0), 4000, rows(1.0, 7))
     assert Checkpoint(tmp_path / "partial", "abc", "a CPU").levels(3000) == []
+    assert Checkpoint(tmp_path / "partial", "abc", "a CPU, a GPU").levels(4000) == []
+    assert "it was measured on a CPU; it is measured again" in caplog.text
     assert Checkpoint(tmp_path / "partial", "other", "a CPU").levels(4000) == []
     assert Checkpoint(tmp_path / "partial", "abc", "a CPU").levels(4000) == []  # it started afresh
 
@@ -65,12 +67,6 @@ def test_only_the_level_that_is_damaged_is_measured_again(tmp_path, caplog, name
     assert "level-2" in record.message and "damaged" in record.message
     again.save(LevelRun(2.0), 4000, rows(2.0, 7))
     assert len(Checkpoint(tmp_path / "partial", "abc", "a CPU").levels(4000)) == 3
-
-
-def test_a_level_of_another_machine_is_measured_anew(tmp_path, caplog):
-    Checkpoint(tmp_path / "partial", "abc", "a CPU").save(LevelRun(1.0), 4000, rows(1.0, 7))
-    assert Checkpoint(tmp_path / "partial", "abc", "a CPU, a GPU").levels(4000) == []
-    assert "it was measured on a CPU; it is measured again" in caplog.text
 
 
 def test_levels_of_a_weight_that_did_not_hold_are_forgotten_and_nothing_is_left(tmp_path):

@@ -114,23 +114,17 @@ def owned(*command: str):
         owner.stdout.close()
 
 
-def test_a_closed_pipe_ends_all_daemons_too(family):
-    with kept(*family()) as keeper:
+# Who ignores SIGTERM is killed after a grace of 4 s.
+@pytest.mark.parametrize(("options", "least_s"), [((), 0), (("--stubborn",), 4)])
+def test_a_closed_pipe_ends_all_daemons_too(family, options, least_s):
+    with kept(*family(*options)) as keeper:
         family.started()
         assert all(map(runs, family.pids()))
-        keeper.stdin.close()
-        keeper.wait(PATIENCE_S)
-        # When the keeper is gone so are all, not some time later.
-        assert not any(map(runs, family.pids()))
-
-
-def test_who_ignores_sigterm_is_killed(family):
-    with kept(*family("--stubborn")) as keeper:
-        family.started()
         started = time.monotonic()
         keeper.stdin.close()
         keeper.wait(PATIENCE_S)
-        assert time.monotonic() - started >= 4  # it had its grace
+        # When the keeper is gone so are all, not some time later.
+        assert time.monotonic() - started >= least_s
         assert not any(map(runs, family.pids()))
 
 
@@ -141,22 +135,16 @@ def test_a_server_that_ends_takes_its_daemons_along(family):
     assert not any(map(runs, family.pids()))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+# Ctrl-C in a terminal reaches the whole group of processes.
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_an_owner_that_is_killed_leaves_nothing(family, number):
     with owned(*family()) as (owner, keeper_pid):
         family.started()
-        owner.send_signal(number)
+        send = os.killpg if number == signal.SIGINT else os.kill
+        send(owner.pid, number)
         owner.wait(PATIENCE_S)
         left = [keeper_pid, *family.pids()]
         wait_for(lambda: not any(map(runs, left)), "processes are left")
-
-
-def test_ctrl_c_in_the_owners_terminal_leaves_nothing(family):
-    with owned(*family()) as (owner, keeper_pid):
-        family.started()
-        os.killpg(owner.pid, signal.SIGINT)
-        owner.wait(PATIENCE_S)
-        assert not any(map(runs, [keeper_pid, *family.pids()]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -130,7 +130,7 @@ def test_a_neighbour_that_tidies_up_leaves_a_folder_that_is_being_made(
         take(*arguments)
 
     monkeypatch.setattr("fcntl.flock", tidy_first)
-    with scratch_folder(tmp_path) as folder, share(folder):
+    with scratch_folder(tmp_path) as folder, share(folder), share(folder):
         assert list(place.iterdir()) == [folder]
 
 
@@ -185,11 +185,6 @@ def test_a_disk_that_is_full_missing_or_deep_is_named(place, tmp_path, monkeypat
     with pytest.raises(InputError, match="too long for sockets"), scratch_folder(tmp_path):
         pass
     assert list(deep.iterdir()) == []
-
-
-def test_a_lock_is_shared(place, tmp_path):
-    with scratch_folder(tmp_path) as folder, share(folder), share(folder):
-        assert (folder / "lock").exists()
 
 
 def test_what_another_user_put_into_the_temporary_folder_is_left_alone(place, tmp_path):
