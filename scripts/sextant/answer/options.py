@@ -1,7 +1,7 @@
 """What else could be chosen: by price, by GPU profile, for another SLO; and the evidence."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from sextant.decide.sizing import RATIOS, candidates, recommend, u_max
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM, kv_precision_of, precision_of, served
 from sextant.facts.slo import SLO, worst_limit
+from sextant.pages.wording import shown_chance
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, at_percentile
 
 _CHANGES = {
@@ -24,6 +25,7 @@ _CHANGES = {
     "half the load": {"load": 0.5},
     "twice the load": {"load": 2.0},
 }
+_FAR_DEARER = 10
 _OPTION = ["gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _PROFILE_USERS = ["users_lo", "users_median", "users_hi"]
 _MISSES = ["fewest_users", *RATIOS, "limit_ratio"]
@@ -76,7 +78,7 @@ def list_profiles(forecast: Forecast, options: pd.DataFrame, risk: float | None)
         is_unlikely = row["probability_met"] < LISTED
         status = "meets" if is_wanted else "too_slow" if is_unlikely else "unsure"
         rows.append(row | missed[row["gpu_profile_id"]] | {"status": status, "reason": None})
-    rows.sort(key=lambda row: (row["status"] != "meets", row["usd_per_hour"]))
+    rows.sort(key=lambda row: row["usd_per_hour"])
     empty = dict.fromkeys([*_OPTION, "expected_utility", *_PROFILE_USERS, *_MISSES])
     rows += [
         empty | {"gpu_profile_id": name, "status": "does_not_fit", "reason": reason}
@@ -116,7 +118,7 @@ def find_safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> Row | None:
 
 
 def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]:
-    """Return the options that no cheaper one matches in probability, cheapest first.
+    """Return the options that no cheaper one matches in probability as shown, cheapest first.
 
     Those of less than `LISTED`, or than the risk allows, are left out, and those whose replicas
     would get more users than they are likely to serve within the limits.
@@ -126,8 +128,41 @@ def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]
     ordered = options[(options["probability_met"] >= least) & ~is_overloaded].sort_values(
         ["usd_per_hour", "probability_met"], ascending=[True, False], kind="stable"
     )
-    best_before = ordered["probability_met"].cummax().shift(fill_value=0.0)
-    return frame_rows(ordered.loc[ordered["probability_met"] > best_before, _OPTION])
+    shown = ordered["probability_met"].map(shown_chance)
+    return frame_rows(ordered.loc[shown > shown.cummax().shift(fill_value=-1), _OPTION])
+
+
+def split_beaten(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the options that somebody may rent, and those that another one beats.
+
+    An option is beaten by one that is no dearer and no less likely, as the probability is shown,
+    and better in one of the two; so is one of probability `FAIR` or less at `_FAR_DEARER` times the
+    lowest price. Rows without a price or a probability beat nothing and are not beaten.
+
+    Args:
+        rows: with `usd_per_hour` and `probability_met`; both lists keep their order.
+    """
+    known = [
+        (row["usd_per_hour"], shown_chance(row["probability_met"]))
+        for row in rows
+        if None not in (row["usd_per_hour"], row["probability_met"])
+    ]
+    lowest = min((usd for usd, _ in known), default=0.0)
+
+    def is_beaten(row: Row) -> bool:
+        usd, probability = row["usd_per_hour"], row["probability_met"]
+        if usd is None or probability is None:
+            return False
+        own = usd, shown_chance(probability)
+        is_far = probability <= FAIR and usd >= _FAR_DEARER * lowest > 0
+        others = (each for each in known if each != own)
+        return is_far or any(each[0] <= own[0] and each[1] >= own[1] for each in others)
+
+    beaten = [*map(is_beaten, rows)]
+    return (
+        [row for row, is_out in zip(rows, beaten, strict=True) if not is_out],
+        [row for row, is_out in zip(rows, beaten, strict=True) if is_out],
+    )
 
 
 def find_nearest_miss(forecast: Forecast, options: pd.DataFrame) -> Row:

@@ -143,13 +143,13 @@ def _feasibility(asked: Asked) -> tuple[dict[str, str], set[str]]:
 def _rows(
     options: pd.DataFrame, reasons: Mapping[str, str], most_users: Mapping[str, int]
 ) -> list[Row]:
-    """Return the row of each GPU profile, with the reason of those that are ruled out."""
+    """Return the row of each GPU profile, cheapest first, with why others are ruled out."""
     rows = frame_rows(options)
     for row in rows:
         name, is_ruled_out = row["gpu_profile_id"], row["status"] == "does_not_fit"
         row["most_users_tried"] = most_users.get(name)
         row["reason"] = reasons.get(name) if is_ruled_out else None
-    return rows
+    return sorted(rows, key=lambda row: (row["usd_per_hour"] is None, row["usd_per_hour"]))
 
 
 def _next_best(chosen: Row, alternatives: Sequence[Row]) -> Row | None:

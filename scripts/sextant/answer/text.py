@@ -1,16 +1,15 @@
 """Answers in words: the phrases that all share, and the document of a recommendation."""
 
-import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from sextant.answer.answer import Answer
+from sextant.answer.options import split_beaten
 from sextant.decide.decision import FAIR, SAFE
 from sextant.facts.prices import PriceOrigin, origin_line
 from sextant.facts.slo import METRICS, limits_of, worst_limit
-from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.wording import number, percent, plural
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.wording import chance, number, odds, percent, plural
 from sextant.predict.registry import MEASURED
 
 Data = Mapping[str, Any]
@@ -20,17 +19,6 @@ def deployment(option: Data) -> str:
     """Return e.g. `4 replicas × 1xA100-40GB = 16.39 USD/h`."""
     price = f"{option['usd_per_hour']:.2f} USD/h"
     return f"{plural(option['replicas'], 'replica')} × {option['gpu_profile_id']} = {price}"
-
-
-def chance(probability: float) -> str:
-    """Return a probability to two digits, rounded down; draws never make one certain.
-
-    Rounded up, 0.899 would look like enough for a risk of 0.1.
-    """
-    if probability >= 0.995:
-        return "> 0.99"
-    hundredths = math.floor(100 * probability + 1e-9)
-    return f"{hundredths / 100:.2f}" if hundredths else "< 0.01"
 
 
 def slo_line(slo: Data) -> str:
@@ -179,8 +167,6 @@ def _load(slo: Data) -> float:
 
 _N_OPTIONS = 6
 _N_CONTRADICTIONS = 3
-_DOUBTFUL = 0.75
-"""Below this probability the answer says at its head that it may well be wrong."""
 
 
 def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Document:
@@ -197,10 +183,7 @@ def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Docu
     blocks.append(Facts(lines))
     if has_widget and (widget := answer.widget()):
         blocks.append(widget)
-    if is_predicted:
-        blocks += _reasons(data)
-    else:
-        blocks.append(Facts([f"  {candidate_line(row)}" for row in data["alternatives"]]))
+    blocks += _reasons(data) if is_predicted else [_profile_section(data["alternatives"])]
     blocks.append(Note(source_line(data)))
     llm = data["llm"]
     bits = f", quantized to {llm['weight_bits']:.3g} bits" if llm["weight_bits"] else ""
@@ -239,16 +222,15 @@ def caution(answer: Data) -> list[str]:
     if answer.get("nearest_miss") is not None:
         return _miss_lines(answer)
     probability = answer["probability_met"]
-    if "options" not in answer or probability is None or probability >= _DOUBTFUL:
+    if "options" not in answer or probability is None or probability >= SAFE:
         return []
-    odds = "only more likely than not" if probability >= 0.5 else "less likely than not"
     option = f"--risk {1 - SAFE:.1g}"
     if answer["decision"] != "utility":
         option = f"--decision utility {option}"
     safe = f"no option reaches {SAFE:g}: try other GPU profiles"
     if answer["safest"] is not None:
         safe = f"{SAFE:g} takes {deployment(answer['safest'])} ({option})"
-    return [f"That is {odds}; {safe}"]
+    return [f"That is {odds(probability)}; {safe}"]
 
 
 def _miss_lines(answer: Data) -> list[str]:
@@ -344,11 +326,6 @@ def evidence_lines(answer: Data) -> list[str]:
 def change_lines(answer: Data) -> list[str]:
     """Return the changes that lead to another GPU profile, and which measurement helps most."""
     lines = []
-    if answer["safest"] is not None:
-        safe = answer["safest"]
-        lines.append(
-            f"--risk 0.1: {deployment(safe)}, probability {chance(safe['probability_met'])}"
-        )
     for row in answer["sensitivity"]:
         if row["is_other_profile"]:
             other = "no option" if row["gpu_profile_id"] is None else deployment(row)
@@ -364,7 +341,7 @@ def change_lines(answer: Data) -> list[str]:
 def _reasons(answer: Data) -> list[Block]:
     """Return the options by price, the GPU profiles, and what the answer rests on."""
     options = [_option(row) for row in answer["options"]]
-    profiles = [profile_cells(row) for row in answer["alternatives"]]
+    profiles, beaten = split_beaten(answer["alternatives"])
     price = Table(
         ["Price", "Probability", "Option"],
         options,
@@ -372,59 +349,28 @@ def _reasons(answer: Data) -> list[Block]:
         has_header_in_text=False,
         n_rows_in_text=_N_OPTIONS,
     )
-    by_profile = Table(
-        ["GPU profile", "Price", "Probability", "Deployment, or why not"],
-        profiles,
-        {0, 1, 2, 3},
-        has_header_in_text=False,
-    )
-    chart = Chart(
-        partial(_price_figure, answer),
-        "On the line no cheaper option is as likely to meet the SLO; the ring is the answer.",
-    )
     outside = "Outside of what was measured, so the answer is less certain than it says"
     return [
-        Section("Price against probability", [*[chart] * bool(options), price]),
-        Section("GPU profiles", [by_profile]),
+        Section("Price against probability", [price]),
+        _profile_section(profiles, beaten_notes(beaten)),
+        _profile_section(beaten, title="GPU profiles that others beat"),
         Section("Nearest measurements", [Facts(evidence_lines(answer))]),
         Section("What would change the answer", [Facts(change_lines(answer))]),
         Section(outside, [Facts([entry["text"] for entry in answer["outside"]])]),
     ]
 
 
-def _price_figure(answer: Data) -> str:
-    """Draw price against probability: the line of the best options, and the other profiles."""
-    from sextant.pages.charts import Curve, Panel, panels_figure
-    from sextant.pages.figure import Axis
+def _profile_section(rows: Sequence[Data], notes: Sequence[Block] = (), title: str = "") -> Section:
+    header = ["GPU profile", "Price", "Probability", "Deployment, or why not"]
+    table = Table(header, [*map(profile_cells, rows)], {0, 1, 2, 3}, has_header_in_text=False)
+    return Section(title or "GPU profiles", [table, *notes], is_detail=bool(title))
 
-    def curve(name: str, rows: Sequence[Data]) -> Curve:
-        x, y = ([row[column] for row in rows] for column in ("usd_per_hour", "probability_met"))
-        return Curve(name, x, y)
 
-    def place(row: Data) -> tuple[str, int]:
-        return row["gpu_profile_id"], row["replicas"]
-
-    options, chosen = answer["options"], place(answer)
-    known = {place(row) for row in options}
-    others = [
-        row
-        for row in answer["alternatives"]
-        if row["usd_per_hour"] is not None and place(row) not in known
-    ]
-    is_chosen = [place(row) == chosen for row in options]
-    labels = [f"{n} × {name}" if (name, n) == chosen else "" for name, n in map(place, options)]
-    best = curve("no cheaper option is as likely", options)
-    best = best._replace(labels=labels, ringed=[is_chosen.index(True)] if any(is_chosen) else [])
-    curves = [best]
-    if others:
-        curves.append(curve("other GPU profiles", others)._replace(is_marks=True))
-    ticks = (0, 0.25, 0.5, 0.75, 1)
-    probability = Axis(
-        "Probability to meet the SLO", ticks=ticks, names=[*map(str, ticks)], low=-0.04, high=1.09
-    )
-    panel = Panel("", Axis("USD per hour", is_log=True), probability, curves)
-    title = "Options by price and probability"
-    return panels_figure([panel], title, height_in=3.2, has_points=True)
+def beaten_notes(rows: Sequence[Data]) -> list[Note]:
+    """Return the options that are left out because others beat them (`split_beaten`)."""
+    names = ", ".join(row["gpu_profile_id"] for row in rows)
+    text = f"Left out, as one of these is no dearer and no less likely: {names}."
+    return [Note(text, "soft")] if names else []
 
 
 def _option(row: Data) -> list[str]:
@@ -434,42 +380,34 @@ def _option(row: Data) -> list[str]:
 
 
 def profile_cells(row: Data) -> list[str]:
-    """Return the cells of a GPU profile: its name, its price and probability, or the reason."""
-    name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
-    if row["status"] == "does_not_fit":
-        return [name, "ruled out", "", row["reason"]]
-    users = f"serves {plural(row['users_median'], 'user')} ({_interval(row)})"
-    if row["status"] == "too_slow":
-        limit, users = METRICS[worst_limit(row)], plural(row["fewest_users"], "user")
-        miss = f"{limit} is {row['limit_ratio']:.3g} times its limit with {users}"
-        if row["limit_ratio"] <= 1:
-            miss = f"unlikely to meet {limit} and the other limits at once, even with {users}"
-        return [name, "too slow", chance(row["probability_met"]), miss]
+    """Return the cells of a GPU profile: its name, its price and probability, or the reason.
+
+    A predicted one has the users that a replica serves with their interval, a measured one those
+    that eq. 1-3 give it.
+    """
+    is_known = row.get("is_gpu_measured", True)
+    name = row["gpu_profile_id"] + ("" if is_known else " (GPU never measured)")
+    probability = "" if row.get("probability_met") is None else chance(row["probability_met"])
+    if row["status"] == "too_slow" and row["limit_ratio"] is not None:
+        limit, fewest = METRICS[worst_limit(row)], row.get("fewest_users")
+        users = f" with {plural(fewest, 'user')}" if fewest else ""
+        miss = f"{limit} is {row['limit_ratio']:.3g} times its limit{users}"
+        if fewest and row["limit_ratio"] <= 1:
+            miss = f"unlikely to meet {limit} and the other limits at once, even{users}"
+        return [name, "too slow", probability, miss]
+    if row["status"] not in ("meets", "unsure"):
+        return [name, row["status"].replace("does_not_fit", "ruled out"), "", row["reason"] or ""]
     state = "" if row["status"] == "meets" else "unsure: "
-    plan = f"{state}{plural(row['replicas'], 'replica')}, {users}"
+    plan = f"{state}{plural(row['replicas'], 'replica')}"
+    if "users_median" in row:
+        plan += f", serves {plural(row['users_median'], 'user')} ({_interval(row)})"
+    else:
+        most = row["replicas"] > 1 and row["users_per_replica"] == row["most_users_tried"]
+        plan += f" of up to {plural(row['users_per_replica'], 'user')}"
+        plan += " (no more were tried)" * most
     if row.get("energy_j_per_token") is not None:
         plan += f", {number(row['energy_j_per_token'])} J per output token"
-    return [name, f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
-
-
-def candidate_line(row: Data) -> str:
-    """Return what eq. 1-3 say of a GPU profile."""
-    name = row["gpu_profile_id"]
-    if row["status"] in ("meets", "unsure"):
-        state = "" if row["status"] == "meets" else "unsure: "
-        probability = row.get("probability_met")
-        most = row["replicas"] > 1 and row["users_per_replica"] == row["most_users_tried"]
-        return (
-            f"{name}: {state}{plural(row['replicas'], 'replica')} of up to "
-            f"{plural(row['users_per_replica'], 'user')}{' (no more were tried)' * most}, "
-            f"{row['usd_per_hour']:.2f} USD/h"
-            + (f", probability {chance(probability)}" if probability is not None else "")
-        )
-    if row["status"] == "too_slow" and row["limit_ratio"] is not None:
-        limit = METRICS[worst_limit(row)]
-        return f"{name}: {limit} is {row['limit_ratio']:.2f} times its limit"
-    reason = f" ({row['reason']})" if row["reason"] else ""
-    return f"{name}: {row['status'].replace('_', ' ')}{reason}"
+    return [name, f"{row['usd_per_hour']:.2f} USD/h", probability, plan]
 
 
 def energy_line(found: Data) -> str:

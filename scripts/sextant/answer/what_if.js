@@ -106,6 +106,9 @@ async function answerAgain(section) {
   };
   const price = (row) => row.usd_per_hour, unlikely = (row) => -row.probability_met;
   const name = (row) => row.gpu_profile_id;
+  // Hundredths of a probability as they are shown, 100 above 0.99: wording.py.
+  const hundredths = (p) => p >= 0.995 ? 100 : Math.floor(100 * p + 1e-9);
+  const shown = (row) => hundredths(row.probability_met);
 
   function decide(asked) {
     const options = weigh(asked), { risk } = asked;
@@ -119,18 +122,18 @@ async function answerAgain(section) {
       const status = best.probability_met < data.listed ? "too_slow" : "unsure";
       return { ...best, status: safe.length ? "meets" : status };
     });
-    const shown = risk === null ? data.listed : Math.min(data.listed, 1 - risk);
-    let likeliest = 0;
+    const leastShown = risk === null ? data.listed : Math.min(data.listed, 1 - risk);
+    let likeliest = -1;
     const frontier = options
-      .filter((row) => row.probability_met >= shown && row.users_per_replica <= row.usersHi)
+      .filter((row) => row.probability_met >= leastShown && row.users_per_replica <= row.usersHi)
       .sort(order(price, unlikely))
-      .filter((row) => row.probability_met > likeliest && (likeliest = row.probability_met));
+      .filter((row) => shown(row) > likeliest && (likeliest = shown(row), true));
     return { chosen: chosen ?? null, options: frontier, profiles };
   }
 
   const plural = (count, noun) => `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
   const short = (value) => (value >= 100 ? Math.round(value) : Number(value.toPrecision(3))).toLocaleString("en-US");
-  const chance = (p) => p >= 0.995 ? "> 0.99" : p < 0.01 - 1e-11 ? "< 0.01" : (Math.floor(100 * p + 1e-9) / 100).toFixed(2);
+  const chance = (p) => ({ 100: "> 0.99", 0: "< 0.01" })[hundredths(p)] ?? (hundredths(p) / 100).toFixed(2);
   const plan = (row) => `${plural(row.replicas, "replica")} × ${row.gpu_profile_id} = ${row.usd_per_hour.toFixed(2)} USD/h`;
 
   function asWords({ chosen }, asked) {
@@ -162,6 +165,9 @@ async function answerAgain(section) {
 
   function chart({ chosen, options, profiles }) {
     const prices = [...options, ...profiles].map(price);
+    // Where all are as likely a picture tells nothing.
+    const chances = [...options, ...profiles].map(shown);
+    part("chart").closest("figure").hidden = Math.max(...chances) - Math.min(...chances) < data.told_apart;
     const low = Math.min(...prices) / 1.2, high = Math.max(...prices) * 1.2;
     const x = (usd) => 40 + (430 * Math.log(usd / low)) / Math.log(high / low), y = (p) => 205 - 185 * p;
     const marks = [0, 0.25, 0.5, 0.75, 1].flatMap((p) => [

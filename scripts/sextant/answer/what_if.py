@@ -31,6 +31,8 @@ _WIDEST = 4.0
 """Limits go from the asked one over this factor to the asked one times it, loads further."""
 _WIDEST_LOAD = 20.0
 _DIGITS = 4
+_TOLD_APART = 5
+"""Hundredths of probability that options have to differ by to be drawn."""
 
 
 class Basis(NamedTuple):
@@ -163,6 +165,7 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         "fair": FAIR,
         "safe": SAFE,
         "listed": LISTED,
+        "told_apart": _TOLD_APART,
         "curves": _packed(packed),
     }
 

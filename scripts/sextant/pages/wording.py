@@ -20,6 +20,36 @@ def percent(fraction: float | None) -> str:
     return "–" if fraction is None else f"{number(100.0 * fraction)} %"
 
 
+_ODDS = (
+    (0.9, "very likely"),
+    (0.5, "more likely than not"),
+    (0.2, "less likely than not"),
+    (0.0, "unlikely"),
+)
+"""From which probability on each holds; `decide.decision` has the same bounds for options."""
+
+
+def odds(probability: float) -> str:
+    """Return a probability in words: every answer takes them from here."""
+    return next(words for least, words in _ODDS if probability >= least)
+
+
+def shown_chance(probability: float) -> int:
+    """Return the hundredths of a probability as they are shown: rounded down, 100 above 0.99.
+
+    Rounded up, 0.899 would look like enough for a risk of 0.1; draws never make one certain.
+    """
+    return 100 if probability >= 0.995 else math.floor(100 * probability + 1e-9)
+
+
+def chance(probability: float) -> str:
+    """Return a probability to two digits, as `shown_chance` has it."""
+    hundredths = shown_chance(probability)
+    if hundredths == 100:
+        return "> 0.99"
+    return f"{hundredths / 100:.2f}" if hundredths else "< 0.01"
+
+
 def plural(count: int, noun: str) -> str:
     """Write a count with its noun, e.g. `1 user`, `2 users`, `3 batches`."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"

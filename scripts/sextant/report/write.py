@@ -10,7 +10,6 @@ import pandas as pd
 from sextant.answer.capacity.document import profile_cells
 from sextant.answer.text import (
     OPEN_WORDS,
-    chance,
     limit_words,
     loss_words,
     next_words,
@@ -34,7 +33,7 @@ from sextant.pages.blocks import (
     Widget,
 )
 from sextant.pages.page import write_page
-from sextant.pages.wording import number, plural
+from sextant.pages.wording import chance, number, plural
 from sextant.points.metrics import POINT_LABELS
 from sextant.points.trust import SETTING, warnings
 from sextant.points.verdict import Kind, Outcome

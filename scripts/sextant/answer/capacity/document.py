@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sextant.answer.text import chance, deployment, source_line
+from sextant.answer.text import deployment, source_line
 from sextant.facts.slo import METRICS, limits_of
 from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import (
     HOUR_S,
+    chance,
     duration_words,
     listed,
     number,

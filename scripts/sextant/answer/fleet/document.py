@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from sextant.answer.answer import write_results
 from sextant.answer.fleet.options import FleetQuestion, answer_sheets
-from sextant.answer.text import chance
 from sextant.base.files import provenance
 from sextant.decide.fleet import Demand, FleetAnswer, FleetPlan, Mend, Worth
 from sextant.experiment.experiment import Experiment
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table, as_text
-from sextant.pages.wording import listed, plural
+from sextant.pages.wording import chance, listed, plural
 from sextant.points.measured import load_run
 
 BASELINES = {
