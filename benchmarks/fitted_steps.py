@@ -63,7 +63,7 @@ def main() -> None:
     for number, (_, rows) in enumerate(X.groupby(keys)):
         if number % options.every:
             continue
-        laws = step_laws(model, rows.iloc[:1], 2, 1)
+        (laws,) = step_laws(model, rows.iloc[:1], 2, 1)
         told = model.explain(rows)
         for place, row in rows.iterrows():
             tokens = row["input_tokens"]

@@ -223,7 +223,7 @@ def held_out(study: Study, llm_id: str) -> dict[str, list[StepLaw]]:
     facts = {name: values[rows] for name, values in study.facts.items()}
     fitted = laws(fit(study, study.rows_of(llm_id, is_held_out=False)), facts)
     known = [one(fitted, place) for place in range(len(rows))]
-    shipped = [step_laws(study.model, study.X.iloc[[row]], 2, 0).law for row in rows]
+    shipped = [each.law for each in step_laws(study.model, study.X.iloc[rows], 2, 0)]
     return {"fitted": known, "probe": told(study, rows, known), "zero-shot": shipped}
 
 

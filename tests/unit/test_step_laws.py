@@ -124,7 +124,7 @@ def fitted() -> tuple[Roofline, pd.DataFrame]:
 def test_fitted_laws_give_the_predictors_latencies() -> None:
     model, X = fitted()
     asked = X[(X["llm_id"] == DENSE) & (X["gpu_profile_id"] == "8xH100-80GB")]
-    laws = step_laws(model, asked.iloc[:1], 50, 1)
+    (laws,) = step_laws(model, asked.iloc[:1], 50, 1)
     told = model.explain(asked)
     load = Load(*asked.iloc[0][["input_tokens", "output_tokens"]])
     limits = Limits(1e4, 8192, laws.kv_tokens)
@@ -145,7 +145,7 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
 
 def test_without_draws_there_is_the_likeliest_law_alone() -> None:
     model, X = fitted()
-    likeliest, some = (step_laws(model, X.iloc[:1], n_draws, 1) for n_draws in (0, 2))
+    ((likeliest,), (some,)) = (step_laws(model, X.iloc[:1], n_draws, 1) for n_draws in (0, 2))
     assert likeliest.law == some.law and likeliest.kv_tokens == some.kv_tokens
     assert len(likeliest.draws) == len(likeliest.draws_kv_tokens) == 0
 
@@ -153,7 +153,7 @@ def test_without_draws_there_is_the_likeliest_law_alone() -> None:
 def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
     model, X = fitted()
     asked = X[(X["llm_id"] == MOE) & (X["gpu_profile_id"] == "8xH100-80GB") & (X["users"] == 64)]
-    laws, told = step_laws(model, asked, 2, 1), model.explain(asked).iloc[0]
+    (laws,), told = step_laws(model, asked, 2, 1), model.explain(asked).iloc[0]
     inputs, outputs = asked.iloc[0][["input_tokens", "output_tokens"]]
     ttft_ms = told["nttft_ms"] * inputs
     # All users start at once and send ten requests.

@@ -123,9 +123,10 @@ def find_laws(
         fit_to(model, subject, MEDIANS, probe)
     # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
     bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))
-    for name in on_gpu:
-        keys = pd.DataFrame([(llm_id, name, 1)], columns=KEYS)
-        fitted = step_laws(model, bare.asked(model, keys, profiles), n_draws, question.seed)
+    keys = pd.DataFrame([(llm_id, name, 1) for name in on_gpu], columns=KEYS)
+    rows = bare.asked(model, keys, profiles) if on_gpu else keys
+    found = step_laws(model, rows, n_draws, question.seed) if on_gpu else []
+    for name, fitted in zip(on_gpu, found, strict=True):
         sizes = [fitted.kv_tokens, *fitted.draws_kv_tokens.tolist()]
         schedulers = [settings.scheduler(int(size), longest) for size in sizes]
         of_steps = np.vstack([fitted.law.array(), fitted.draws])

@@ -1,4 +1,4 @@
-"""Step laws of a configuration that nobody need have measured, from the predictor's fit.
+"""Step laws of configurations that nobody need have measured, from the predictor's fit.
 
 The law of chunked prefill says what a step takes (`chunked.step_parts`); what its offsets and the
 trees say beyond it scales the parts, until the closed form at one to many users gives the
@@ -55,13 +55,13 @@ class FittedLaws(NamedTuple):
     """Shape (draws,)."""
 
 
-def step_laws(predictor: Roofline, row: pd.DataFrame, n_draws: int, seed: int) -> FittedLaws:
-    """Return the step laws of one configuration.
+def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) -> list[FittedLaws]:
+    """Return the step laws of configurations, one for each row.
 
     Args:
         predictor: fitted to points of engines with chunked prefill.
-        row: the configuration as `predictor.design` gives it, one row of any users; its lengths
-            are the means of the requests.
+        rows: configurations as `predictor.design` gives them, of any users; their lengths are the
+            means of the requests.
         n_draws: draws of the posterior.
         seed: of the draws.
 
@@ -73,18 +73,23 @@ def step_laws(predictor: Roofline, row: pd.DataFrame, n_draws: int, seed: int) -
         problem = "its points are of an engine that stops to prefill"
         fix = "name a source of engines with chunked prefill, e.g. --source archive:inferencex"
         raise InputError(f"no step can be simulated: {problem}", fix=fix)
-    X = pd.concat([row.iloc[:1]] * len(_USERS), ignore_index=True).assign(users=_USERS)
+    n_rows, n_users = len(rows), len(_USERS)
+    X = rows.loc[rows.index.repeat(n_users)].reset_index(drop=True)
+    X = X.assign(users=np.tile(_USERS, n_rows))
     phi = posterior.most_likely(X)
     predicted = posterior.law.predict_log(phi, columns_of(X))
     correction = predictor.residuals_.correction(X, predicted)
-    law, kv_tokens = _matched(phi[None], X, correction)
     with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
         drawn = posterior.draw_parameters(X, n_draws, seed)
     # What a law misses is common to all loads of a configuration, as far as it is smooth.
-    errors = posterior.draw_errors(X, n_draws, seed).mean(axis=1, keepdims=True)
-    draws, draws_kv_tokens = _matched(drawn, X, correction + errors)
-    best = StepLaw.of(law[0])
-    return FittedLaws(best, int(kv_tokens[0]), draws, draws_kv_tokens.astype(np.int64))
+    errors = posterior.draw_errors(X, n_draws, seed).reshape(n_draws, n_rows, n_users, 2)
+    errors = np.concatenate([np.zeros((1, *errors.shape[1:])), errors]).mean(axis=2, keepdims=True)
+    correction = correction.reshape(n_rows, n_users, 2) + errors
+    laws, kv_tokens = _matched(np.concatenate([phi[None], drawn]), X, correction)
+    return [
+        FittedLaws(StepLaw.of(of[0]), int(kv[0]), of[1:], kv[1:].astype(np.int64))
+        for of, kv in zip(laws.swapaxes(0, 1), kv_tokens.T, strict=True)
+    ]
 
 
 def told_by_probe(
@@ -136,10 +141,16 @@ def _load_test(law: StepLaw, limits: Limits, load: Load, users: np.ndarray) -> n
 def _matched(
     phi: np.ndarray, X: pd.DataFrame, correction: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return step laws, (laws, terms), and the KV cache's tokens of parameters (laws, users, …)."""
-    n_laws, n_users, _ = phi.shape
+    """Return step laws, (laws, configurations, terms), and the tokens of their KV caches.
+
+    Args:
+        phi: parameters, (laws, rows of `X`, parameters).
+        X: of each configuration a row for each of `_USERS`.
+        correction: of the logarithms of the latencies, (laws, configurations, users, 2).
+    """
+    n_laws, n_users = len(phi), len(_USERS)
     facts = {name: np.tile(values, n_laws) for name, values in columns_of(X).items()}
-    flat = phi.reshape(n_laws * n_users, phi.shape[2])
+    flat = phi.reshape(-1, phi.shape[2])
     terms = chunked.terms(flat, facts)
     offsets = flat[:, [chunked.INDEX["ttft_offset"], chunked.INDEX["itl_offset"]]]
     ttft_ms = terms["prefill_ms"] + terms["batching_ms"] + terms["queueing_ms"]
@@ -147,9 +158,9 @@ def _matched(
     ttft_ms = np.where(facts["users"] > most, np.nan, ttft_ms)
     itl_ms = sum(terms[name] for name in chunked.ITL_TERMS)
     known = np.log(np.stack([ttft_ms, itl_ms], axis=1)) + offsets
-    known = known.reshape(n_laws, n_users, 2) + correction
+    known = known.reshape(-1, n_users, 2) + correction.reshape(-1, correction.shape[2], 2)
     first = {name: values[::n_users] for name, values in facts.items()}
-    start = _start(phi[:, 0], first, known[:, 0])
+    start = _start(flat[::n_users], first, known[:, 0])
     lengths = X.iloc[0]
     load = Load(lengths["input_tokens"], lengths["output_tokens"])
     held = lengths["input_tokens"] + lengths["output_tokens"] / 2
@@ -160,7 +171,8 @@ def _matched(
         return _load_test(law, limits, load, _USERS)
 
     both = np.concatenate([known[..., 0], known[..., 1]], axis=1)
-    return match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values, kv_tokens
+    values = match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values
+    return values.reshape(n_laws, -1, values.shape[1]), kv_tokens.reshape(n_laws, -1)
 
 
 def _start(phi: np.ndarray, facts: dict[str, np.ndarray], alone: np.ndarray) -> np.ndarray:

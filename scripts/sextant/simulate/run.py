@@ -80,16 +80,12 @@ class Simulation:
         return (self.e2e_s - self.ttft_s) / more
 
     def gap_s(self, share: float) -> float:
-        """Return a quantile of the gaps between tokens, within 0.25%; NaN without gaps."""
-        return gap_quantile_s(self.gaps.sum(axis=0), share)
-
-
-def gap_quantile_s(counts: np.ndarray, share: float) -> float:
-    """Return a quantile of gaps that are counted in bins: the middle of the bin that it is in."""
-    if not (total := counts.sum()):
-        return float("nan")
-    position = int(np.searchsorted(np.cumsum(counts), share * total))
-    return float(SHORTEST_S * np.exp((min(position, len(counts) - 1) + 0.5) * BIN_WIDTH))
+        """Return a quantile of the gaps between tokens, the middle of its bin; NaN without gaps."""
+        reached = np.cumsum(self.gaps.sum(axis=0))
+        if not reached[-1]:
+            return float("nan")
+        position = min(int(np.searchsorted(reached, share * reached[-1])), len(reached) - 1)
+        return float(SHORTEST_S * np.exp((position + 0.5) * BIN_WIDTH))
 
 
 def simulate(
