@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,17 @@ sys.dont_write_bytecode = False
 from project import Project  # noqa: E402
 from support import ROOT  # noqa: E402
 
+COMPILE = """
+import numpy as np
+from sextant.simulate.inputs import Requests, Scheduler, StepLaw
+from sextant.simulate.run import simulate, simulate_closed
+server = Scheduler(99, 9, 99, 9, 1, has_prefix_caching=False, is_asynchronous=False)
+law, asked = StepLaw(1, 1, 1, 1, 1), Requests.of(np.zeros(9), np.full(9, 2), np.full(9, 2))
+simulate(asked, server, law)
+simulate_closed(1, asked, server, law, duration_s=1e-3)
+"""
+"""What compiles the simulator, which takes a quarter of a minute."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give each worker a temporary folder of its own: servers' locks and scratch are node-wide.
@@ -32,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = tempfile.TemporaryDirectory(prefix="sx-cache-", ignore_cleanup_errors=True)
         config.add_cleanup(cache.cleanup)
         os.environ["XDG_CACHE_HOME"] = cache.name
+        if config.getoption("numprocesses", None):
+            # Once, while the workers begin with whole DAGs, and not once in each of them.
+            compiling = subprocess.Popen([sys.executable, "-c", COMPILE])
+            config.add_cleanup(compiling.kill)
     if os.environ.get("PYTEST_XDIST_WORKER"):
         # Short, since sockets have their place in it.
         place = tempfile.TemporaryDirectory(prefix="sx-", ignore_cleanup_errors=True)

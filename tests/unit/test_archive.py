@@ -486,6 +486,7 @@ def pilot(tmp_path_factory: pytest.TempPathFactory, mirror: Path):
     return folder, aggregate(folder, out)
 
 
+@pytest.mark.slow
 def test_llm_pilot_is_complete(pilot):
     tables = pilot[1]
     points, verdicts = tables["point"], tables["feasibility"]
@@ -499,6 +500,7 @@ def test_llm_pilot_is_complete(pilot):
     }
 
 
+@pytest.mark.slow
 def test_medians_of_llm_pilot_are_exact(pilot):
     folder, tables = pilot
     points = tables["point"].copy()
