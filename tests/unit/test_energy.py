@@ -40,50 +40,39 @@ def energy(rows: list[dict], start: float, duration: float) -> tuple[float | Non
     return row["energy_j"], row["energy_bridged_fraction"]
 
 
-def test_the_counter_s_increments_are_summed():
-    rows = [reading(t, energy_j=e, power_w=999) for t, e in [(0, 100), (1, 150), (2, 170)]]
-    assert energy(rows, 0, 2) == (70, 0)
-
-
-def test_only_what_falls_into_the_window_counts():
-    # 40 J over the second in which the window begins, of which 3/4; 20 J; 60 J, of which half.
-    rows = [reading(t, energy_j=e) for t, e in [(0, 0), (1, 40), (2, 60), (3, 120), (4, 500)]]
-    assert energy(rows, 0.25, 2.25) == (pytest.approx(30 + 20 + 30), 0)
-
-
-def test_a_counter_that_resets_is_bridged_by_power_times_time():
-    rows = [
-        reading(0, energy_j=1000, power_w=100),
-        reading(1, energy_j=1100, power_w=120),
-        reading(3, energy_j=5, power_w=80),  # 2 s at (120 + 80) / 2 W
-        reading(4, energy_j=105, power_w=90),
+def counted(*readings: tuple) -> list[dict]:
+    """Return readings of the counter, each (time, energy) or (time, energy, power)."""
+    return [
+        reading(each[0], **dict(zip(("energy_j", "power_w"), each[1:], strict=False)))
+        for each in readings
     ]
-    assert energy(rows, 0, 4) == (pytest.approx(100 + 200 + 100), pytest.approx(0.5))
 
 
-def test_without_a_counter_all_of_it_is_bridged():
-    rows = [reading(t, power_w=p) for t, p in [(0, 100), (1, 200), (2, 200)]]
-    assert energy(rows, 0, 2) == (350, 1)
-
-
-def test_a_missed_reading_of_the_counter_is_bridged_on_both_sides():
-    rows = [
-        reading(0, energy_j=0, power_w=50),
-        reading(1, power_w=70),
-        reading(2, energy_j=130, power_w=50),
-        reading(3, energy_j=190, power_w=50),
-    ]
-    assert energy(rows, 0, 3) == (pytest.approx(60 + 60 + 60), pytest.approx(2 / 3))
-
-
-def test_a_gap_is_whole_in_the_counter():
-    rows = [reading(t, energy_j=e) for t, e in [(0, 0), (0.1, 10), (5, 490), (5.1, 500)]]
-    assert energy(rows, 0, 5.1) == (500, 0)
-
-
-def test_rows_of_other_sources_do_not_cut_intervals():
-    rows = [reading(0, energy_j=0, power_w=10), reading(2, energy_j=20, power_w=10)]
-    assert energy([*rows, reading(1, sm_active=0.5)], 0, 2) == (20, 0)
+@pytest.mark.parametrize(
+    ("rows", "window", "energy_j", "bridged"),
+    [
+        # The counter's increments are summed, whatever the power says.
+        (counted((0, 100, 999), (1, 150, 999), (2, 170, 999)), (0, 2), 70, 0),
+        # 40 J over the second in which the window begins, of which 3/4; 20 J; 60 J, of which half.
+        (counted((0, 0), (1, 40), (2, 60), (3, 120), (4, 500)), (0.25, 2.25), 30 + 20 + 30, 0),
+        # A counter that resets is bridged by power times time: 2 s at (120 + 80) / 2 W.
+        (
+            counted((0, 1000, 100), (1, 1100, 120), (3, 5, 80), (4, 105, 90)),
+            (0, 4),
+            100 + 200 + 100,
+            0.5,
+        ),
+        # Without a counter all of it is; a missed reading of it is on both sides.
+        ([reading(t, power_w=p) for t, p in [(0, 100), (1, 200), (2, 200)]], (0, 2), 350, 1),
+        (counted((0, 0, 50), (1, None, 70), (2, 130, 50), (3, 190, 50)), (0, 3), 180, 2 / 3),
+        # A gap between readings is whole in the counter.
+        (counted((0, 0), (0.1, 10), (5, 490), (5.1, 500)), (0, 5.1), 500, 0),
+        # Rows of other sources do not cut intervals.
+        ([*counted((0, 0, 10), (2, 20, 10)), reading(1, sm_active=0.5)], (0, 2), 20, 0),
+    ],
+)
+def test_energy_of_a_device(rows, window, energy_j, bridged):
+    assert energy(rows, *window) == (pytest.approx(energy_j), pytest.approx(bridged))
 
 
 @pytest.mark.parametrize(

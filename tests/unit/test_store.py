@@ -128,39 +128,11 @@ def test_points_equal_what_pandas_and_numpy_compute(tmp_path, seed):
         tokens = point["throughput_tok_s"] * (50.0 + level)
         assert tokens == pytest.approx(ok["output_tokens"].sum())
         assert point["request_rate_rps"] * (50.0 + level) == pytest.approx(len(ok))
-
-
-def test_a_hand_computed_point(tmp_path):
-    rows = draw_requests(np.random.default_rng(0), 1, 3)
-    for row, sent_s, offsets_ms, n_input in (
-        (rows[0], 10.0, [100.0, 110.0, 130.0], 10),
-        (rows[1], 20.0, [200.0], 100),
-        (rows[2], 30.0, [50.0, 9000.0], 1),
-    ):
-        row |= {
-            "sent_s": sent_s,
-            "first_token_s": sent_s + offsets_ms[0] / 1e3,
-            "last_token_s": sent_s + offsets_ms[-1] / 1e3,
-            "token_offsets_ms": offsets_ms,
-            "input_tokens": n_input,
-            "output_tokens": len(offsets_ms),
-            "status": "ok",
-        }
-    rows[2]["status"] = "timeout"  # it counts as failed and touches no latency
-    (point,) = aggregate(tmp_path, [write_cell(tmp_path / "c", "m", rows, (1,))])["point"].to_dict(
-        "records"
-    )
-    assert (point["n_ok"], point["n_failed"]) == (2, 1)
-    assert point["median_ttft_ms"] == pytest.approx(150)
-    assert point["median_nttft_ms"] == pytest.approx(6)  # between 10 and 2 a token
-    assert point["median_itl_ms"] == pytest.approx(15)  # 10 and 20; one token has no gap
-    assert point["p90_itl_ms"] == pytest.approx(19)
-    assert point["median_e2e_ms"] == pytest.approx(165)
-    assert point["throughput_tok_s"] == pytest.approx(4 / 51)
-    assert (point["mean_input_tokens"], point["mean_output_tokens"]) == (55.0, 2.0)
-    assert (point["users"], point["batch_weight_tokens"]) == (1, 4000)
-    assert point["client_lag_p99_ms"] == 0.5
-    assert pd.isna(point["server_mean_itl_ms"]) and pd.isna(point["energy_j"])
+        for name in ("input_tokens", "output_tokens"):
+            assert point[f"mean_{name}"] == pytest.approx(ok[name].mean())
+        assert (point["users"], point["batch_weight_tokens"]) == (level, 4000)
+        assert point["client_lag_p99_ms"] == 0.5 and pd.isna(point["energy_j"])
+        assert pd.isna(point["server_mean_itl_ms"]) if level == 1 else True
 
 
 @pytest.mark.parametrize(("weight_bits", "precision"), [(0.0, "bf16"), (8.0, "as its config says")])
@@ -177,18 +149,6 @@ def test_a_point_says_what_served_it_and_when(tmp_path, weight_bits, precision):
     assert points["engine_version"].tolist() == ["0.32.0", "0.33.0"]
     assert points["precision"].fillna("as its config says").tolist() == [precision] * 2
     assert points["measured_on"].tolist() == ["2026-01-02"] * 2
-
-
-def test_a_time_has_the_digits_of_the_clock_and_no_more(tmp_path):
-    (row,) = draw_requests(np.random.default_rng(0), 1, 1)
-    row |= {"sent_s": 1.02, "first_token_s": 1.182, "last_token_s": 1.182, "status": "ok"}
-    row |= {"token_offsets_ms": [162.0], "input_tokens": 10, "output_tokens": 1}
-    assert (row["first_token_s"] - row["sent_s"]) * 1000 != 162.0
-    (point,) = aggregate(tmp_path, [write_cell(tmp_path / "c", "m", [row], (1,))])["point"].to_dict(
-        "records"
-    )
-    assert (point["median_ttft_ms"], point["median_nttft_ms"]) == (162.0, 16.2)
-    assert point["p99_e2e_ms"] == 162.0
 
 
 @pytest.mark.parametrize("n_requests", [0, 10])
@@ -391,18 +351,6 @@ def test_a_damaged_store_is_named_and_what_to_do(tmp_path, parts, damage):
     build_store(path, *parts)
     for name, table in tables_of(path).items():
         pd.testing.assert_frame_equal(table, before[name])
-
-
-def test_a_store_of_an_older_schema_is_named(tmp_path, parts):
-    path = tmp_path / "sextant.duckdb"
-    build_store(path, *parts)
-    with connect(path) as store:
-        store.execute("ALTER TABLE point DROP COLUMN energy_j")
-    with (
-        pytest.raises(InputError, match=r"energy_j.*Fix: build it again"),
-        open_store(path) as store,
-    ):
-        store.execute("SELECT energy_j FROM point")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: None])

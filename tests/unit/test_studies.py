@@ -37,21 +37,17 @@ def many(n: int, **values) -> list[dict]:
     return [request(1.0, request_id=str(place), **values) for place in range(n)]
 
 
-def empty_cell(tmp_path):
-    return write_cell(tmp_path / "cell", verdict=TOO_LARGE)
-
-
 # The page
 
 
 def test_a_page_escapes_all_text_and_keeps_the_figures_as_they_are(tmp_path):
     table = Table(["<head>"], [["<cell>"]])
-    section = part("<title>", "<text>", SVG, table)
+    section = part("<title>", "<text>\n\ntwo", SVG, table)
     cell = write_cell(tmp_path / "c", many(20), llm_id="<llm>")
     html = page(tmp_path, [section], cell)
     for word in ("b>summary", "title>", "text>", "head>", "cell>", "llm>"):
         assert f"&lt;{word.replace('>', '&gt;')}" in html
-    assert SVG in html
+    assert SVG in html and "<p>two</p>" in html
     assert "<llm>" not in html
 
 
@@ -68,6 +64,8 @@ def test_a_page_says_what_was_measured_where_and_when(tmp_path):
     assert "big on 1xGPU (default): does not fit: the weights take 9.000 GiB of 8.000 GiB." in html
     assert "seed 7" in html
     assert "Read with care" not in html
+    # Cells stand in the order of the sheet.
+    assert list(study_data(tmp_path, cells[::-1]).feasibility["llm_id"]) == ["big", "llm"]
 
 
 def test_doubts_about_points_come_before_the_findings(tmp_path):
@@ -81,17 +79,6 @@ def test_doubts_about_points_come_before_the_findings(tmp_path):
 def test_a_doubtful_point_at_an_infinite_rate_is_named(tmp_path):
     cell = write_cell(tmp_path / "a", [request(math.inf)], kind="open_loop")
     assert "llm on 1xGPU, w, s at inf)" in page(tmp_path, [], cell)
-
-
-def test_paragraphs_are_apart(tmp_path):
-    html = page(tmp_path, [part("T", "one\n\ntwo")], empty_cell(tmp_path))
-    assert "<p>one</p>" in html
-    assert "<p>two</p>" in html
-
-
-def test_llms_stand_in_the_order_of_the_sheet(tmp_path):
-    cells = [write_cell(tmp_path / name, many(1), llm_id=name) for name in ("13b", "1.3b", "7b")]
-    assert list(study_data(tmp_path, cells).points["llm_id"]) == ["13b", "1.3b", "7b"]
 
 
 # The numbers

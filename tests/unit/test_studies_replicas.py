@@ -54,11 +54,6 @@ def test_tokens_are_counted_in_tenths_of_the_time():
     assert throughput_blocks(pd.DataFrame(rows)).tolist() == [1, 0, 1, 0, 0, 0, 0, 0, 0, 1]
 
 
-def test_fewer_values_than_blocks_make_fewer_blocks():
-    assert mean_blocks([1.0, 3.0]).tolist() == [1.0, 3.0]
-    assert mean_blocks(range(20)).tolist()[:2] == [0.5, 2.5]
-
-
 def test_a_block_has_as_many_requests_as_are_in_flight():
     rows = requests(1, 3, 5, 7)
     assert processing_blocks(rows, 1).tolist() == [1, 3, 5, 7]
@@ -67,6 +62,7 @@ def test_a_block_has_as_many_requests_as_are_in_flight():
     assert processing_blocks(rows, 100).tolist() == [4]
     # No more than ten blocks.
     assert processing_blocks(requests(*range(20)), 1).tolist()[:2] == [0.5, 2.5]
+    assert mean_blocks([1.0, 3.0]).tolist() == [1.0, 3.0]
 
 
 def test_a_ratio_and_its_interval_by_hand():
@@ -75,12 +71,8 @@ def test_a_ratio_and_its_interval_by_hand():
     assert found.value == 2.5
     assert found.high == pytest.approx(2.5 * math.exp(0.43027), rel=1e-4)
     assert found.low == pytest.approx(2.5 / math.exp(0.43027), rel=1e-4)
-
-
-def test_a_single_block_tells_no_interval():
-    found = ratio_of_means(3.0, np.array([3.0]), 2.0, np.array([2.0, 2.0]))
-    assert found.value == 1.5
-    assert math.isnan(found.low)
+    alone = ratio_of_means(3.0, np.array([3.0]), 2.0, np.array([2.0, 2.0]))
+    assert alone.value == 1.5 and math.isnan(alone.low)
 
 
 # The study
@@ -110,22 +102,20 @@ def test_requests_that_were_all_in_flight_at_once_tell_no_interval(tmp_path):
     assert "of 1 the noise is not known" in analysis.summary
 
 
-def test_a_level_that_every_run_filled_twice_is_preferred(tmp_path):
-    cells = []
-    for replicas in (1, 2):
-        rows = [row for level in (2.0, 4.0) for row in steady(4, 1.0, level=level)]
-        cells.append(write(tmp_path / str(replicas), replicas, rows))
+@pytest.mark.parametrize(
+    ("levels", "weights"),
+    [
+        ((2.0, 4.0), (1000, 1000)),  # of those that fit, one that every run filled twice
+        ((1.0, 2.0, 4.0), (48, 12)),  # 4 requests of 12 tokens; 2 x 1
+    ],
+)
+def test_the_largest_level_that_fits_and_every_run_filled_is_compared(tmp_path, levels, weights):
+    rows = [row for level in levels for row in steady(4, 1.0, level=level)]
+    cells = [
+        write(tmp_path / str(replicas), replicas, rows, batch_weight_tokens=tokens)
+        for replicas, tokens in zip((1, 2), weights, strict=True)
+    ]
     assert compared(tmp_path, *cells)["level"].tolist() == [2.0, 2.0]
-
-
-def test_the_largest_level_that_fits_every_variant_is_compared(tmp_path):
-    cells = []
-    for replicas, weight_tokens in ((1, 48), (2, 12)):  # 4 requests of 12 tokens; 2 x 1
-        rows = [row for level in (1.0, 2.0, 4.0) for row in steady(4, 1.0, level=level)]
-        cell = write(tmp_path / str(replicas), replicas, rows, batch_weight_tokens=weight_tokens)
-        cells.append(cell)
-    found = compared(tmp_path, *cells)
-    assert found["level"].tolist() == [2.0, 2.0]
 
 
 def test_without_one_server_no_gain_is_claimed(tmp_path):

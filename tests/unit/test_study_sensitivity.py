@@ -142,8 +142,6 @@ def test_factors_that_were_not_varied_or_not_known_take_no_part():
     assert "memory_limit_gib" in nowhere["not_varied"]
 
 
-
-
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [

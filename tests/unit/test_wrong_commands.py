@@ -24,6 +24,13 @@ WRONG = {
     "recommend --users x": "field '--users': it has to be a valid integer",
     "recommend --userss 4": "No such option: --userss .*--users.* Fix: see sextant recommend",
     "recommend --decision foo": "field '--decision': 'foo' is not one of 'utility', 'paper'",
+    "recommend --users 1 --itl-ms 1": "one LLM is needed",
+    "recommend --llm x --users 1 --itl-ms 1": "unknown LLM 'x'",
+    "recommend --llm llama-7b --users 1 --itl-ms 1 --format html": "'--out'",
+    "show --database none.duckdb": "none.duckdb: there is no store here",
+    "sample --workload none -n 1 --out x.xlsx": "x.xlsx",
+    "ingest none.csv --format azure --out x": "none.csv: there is no such file",
+    "ingest dates.csv --format nonsense --out x": "nonsense",
     "ingest dates.csv": "Missing option '--out'",
     "plan --budget-hours nan": "field '--budget-hours': it has to be greater than or equal to 0",
     "plan --configfile none.yaml": "field '--configfile': file 'none.yaml' does not exist",
@@ -64,6 +71,7 @@ def test_a_wrong_command_is_one_error_and_status_2(
     assert ended.value.code == 2
     assert error.startswith("Error: ") and "\n" not in error
     assert re.search(said, error), error
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES}
 
 
 def test_without_a_command_the_help_is_printed(monkeypatch, capsys) -> None:

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 
-import duckdb
 import pandas as pd
 import pytest
 
@@ -14,7 +13,6 @@ from sextant.base.network import reserve_port
 from sextant.points.cell_files import read_run
 from support import FAKE_PYTHON, ROOT
 
-ONE_USER = ("--users", "1", "--nttft-ms", "1", "--itl-ms", "1")
 SAMPLE = "resources/traces/azure-2023-conv-sample.csv"
 
 
@@ -83,14 +81,6 @@ def test_recommend_and_explain_from_what_ships(sextant, tmp_path) -> None:
     assert "with probability 0.999999999 or more" in done.stdout
 
 
-def test_limits_that_nobody_meets_are_said_with_the_miss_and_a_status_of_their_own(sextant) -> None:
-    limits = ("--users", "10", "--nttft-ms", "1000", "--itl-ms", "0.001")
-    done = sextant("recommend", "--llm", "llm-opt-6m", *limits)
-    assert done.returncode == 3
-    assert "no GPU profile meets both limits" in done.stdout
-    assert "ITL is" in done.stdout
-
-
 def test_evaluate_scores_a_sheet_of_ones_own(sextant, tmp_path) -> None:
     slos = tmp_path / "slos.tsv"
     slos.write_text("slo_id\tnttft_ms\titl_ms\tpercentile\tusers\na\t9\t9\t50\t4\nb\t9\t8\t90\t4\n")
@@ -138,40 +128,6 @@ def test_load_measures_a_server_that_already_runs(sextant, finished, tmp_path) -
     assert (level.level, level.n_unfinished) == (2, 0) and level.duration_s >= 1
     for file in tmp_path.iterdir():
         assert b"secret" not in file.read_bytes()
-
-
-def test_a_store_of_another_version_is_said(sextant, tmp_path) -> None:
-    old = tmp_path / "old.duckdb"
-    with duckdb.connect(str(old)) as database:
-        database.execute("CREATE TABLE point (source VARCHAR)")
-        database.execute("INSERT INTO point VALUES ('measured')")
-    done = sextant("evaluate", "--slos", "config/slos.tsv", "--database", str(old))
-    assert done.returncode == 2
-    assert "build it again" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("ingest", "none.csv", "--format", "azure", "--out", "x.parquet"), "none.csv"),
-        (("ingest", SAMPLE, "--format", "nonsense", "--out", "x.parquet"), "nonsense"),
-        (("show", "--database", "none.duckdb"), "none.duckdb"),
-        (("recommend", *ONE_USER), "one LLM is needed"),
-        (("recommend", "--llm", "x", *ONE_USER), "unknown LLM 'x'"),
-        (("recommend", "--llm", "llama-7b", *ONE_USER, "--format", "html"), "--out"),
-        (
-            ("sample", "--workload", "none", "-n", "1", "--out", "x.xlsx"),
-            "x.xlsx",
-        ),
-    ],
-)
-def test_bad_input_is_one_line_and_status_two(sextant, finished, arguments, said) -> None:
-    done = sextant(*arguments)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("Error: ")
-    assert said in line
-    assert not (finished.folder / "x.parquet").exists()
 
 
 def _commands_of_readme() -> list[str]:

@@ -3,13 +3,11 @@
 import json
 
 import duckdb
-import numpy as np
 import pandas as pd
 import pytest
 
 from forked_snakemake import dry_run, run
 
-CELL = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
 CONVERSATION = "results/workloads/conversation/requests.parquet"
 
 
@@ -23,26 +21,6 @@ def test_every_cell_and_level_is_a_point(finished) -> None:
     assert len(points) == 4 * 2 * 2
     assert (points["n_failed"] == 0).all()
     assert (points["n_ok"] > 0).all()
-
-
-def test_points_equal_what_pandas_computes_from_the_requests(finished) -> None:
-    requests = pd.read_parquet(finished.folder / CELL / "requests.parquet")
-    points = query(
-        finished,
-        "SELECT * FROM point WHERE llm_id = 'llm-opt-6m' AND gpu_profile_id = '1xcpu-core'",
-    ).set_index("level")
-    for level, rows in requests.groupby("level"):
-        point = points.loc[level]
-        ttft_ms = (rows["first_token_s"] - rows["sent_s"]) * 1e3
-        gaps_ms = np.concatenate([np.diff(offsets) for offsets in rows["token_offsets_ms"]])
-        assert point["median_ttft_ms"] == pytest.approx(ttft_ms.median())
-        nttft_ms = ttft_ms / rows["input_tokens"]
-        assert point["p90_nttft_ms"] == pytest.approx(nttft_ms.quantile(0.9))
-        assert point["median_itl_ms"] == pytest.approx(np.median(gaps_ms), abs=1e-3)
-        wall_s = rows["last_token_s"].max() - rows["sent_s"].min()
-        assert point["throughput_tok_s"] == pytest.approx(
-            rows["output_tokens"].sum() / wall_s, rel=0.01
-        )
 
 
 def test_every_predictor_is_scored_and_every_llm_gets_a_recommendation(finished) -> None:

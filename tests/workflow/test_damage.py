@@ -1,6 +1,5 @@
 """Damaged files: each is named with what to do, which leads to the results of before."""
 
-import json
 import os
 import signal
 import subprocess
@@ -115,20 +114,6 @@ def test_damaged_cells_are_named_and_measured_again_and_no_other(measured: Proje
         "llm-llama-16m": [1.0, 2.0],
         "llm-opt-6m": [1.0, 2.0],
     }
-
-
-@pytest.mark.parametrize("name", ["run.json", "tuning.json", "telemetry.parquet"])
-@pytest.mark.parametrize("how", [cut, flipped, emptied])
-def test_every_file_of_a_cell_is_checked(measured: Project, tmp_path: Path, name: str, how) -> None:
-    cell = tmp_path / "cell"
-    cell.mkdir()
-    for file in (measured.folder / CELLS / "llm-llama-16m" / PLACE).glob("*.*"):
-        (cell / file.name).write_bytes(file.read_bytes())
-    damage(cell / name, how)
-    code = "import sys, pathlib; from sextant.points.cell_files import damaged_files as d;"
-    code += "import json; print(json.dumps(d(pathlib.Path(sys.argv[1]))))"
-    done = subprocess.run([sys.executable, "-c", code, cell], capture_output=True, text=True)
-    assert list(json.loads(done.stdout)) == [name]
 
 
 # What is made of cells
